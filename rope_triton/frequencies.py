@@ -1,0 +1,119 @@
+"""Angles for rotary position embedding: what a model computes once and passes to every call."""
+
+import torch
+
+
+class RotaryPositionEmbedding(torch.nn.Module):
+    """Angles of rotary position embedding, ``position x inverse frequency``.
+
+    The inverse frequencies are ``rotary_base ** (-2 i / dim)`` for ``i = 0 .. dim/2 - 1``
+    (Su et al., https://arxiv.org/abs/2104.09864, equation 15); the signature and the layout of the
+    result are those of ``transformer_engine.pytorch.RotaryPositionEmbedding``.
+
+    Parameters
+    ----------
+    dim : int
+        Size of a head, before ``rotary_percent`` is applied.
+    rotary_percent : float
+        Share of ``dim`` that is rotated, in (0, 1]; ``int(dim * rotary_percent)`` must be even.
+    seq_len_interpolation_factor : float, optional
+        Divides positions (Chen et al., https://arxiv.org/abs/2306.15595). Takes effect only
+        together with ``pretrained_max_position_embeddings``, as upstream.
+    pretrained_max_position_embeddings : int, optional
+        Longest sequence the model was trained on. Sequences longer than this times the factor are
+        squeezed into it, whatever the factor.
+    rotary_base : float
+        Base of the inverse frequencies.
+    interleaved : bool
+        Whether angle ``i`` belongs to the pair ``(2i, 2i + 1)`` instead of ``(i, i + dim/2)``.
+
+    Raises
+    ------
+    ValueError
+        If the rotated size is not a positive even number, or a factor, length or base is not
+        positive, or only one of the two interpolation arguments is given.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        rotary_percent: float = 1.0,
+        seq_len_interpolation_factor: float | None = None,
+        pretrained_max_position_embeddings: int | None = None,
+        rotary_base: float = 10000.0,
+        interleaved: bool = False,
+    ):
+        super().__init__()
+        if not 0.0 < rotary_percent <= 1.0:
+            raise ValueError(f"rotary_percent must be in (0, 1], got {rotary_percent}")
+        rotated = int(dim * rotary_percent)
+        if rotated <= 0 or rotated % 2:
+            raise ValueError(
+                "int(dim * rotary_percent) must be a positive even number, "
+                f"got {rotated} from dim={dim}, rotary_percent={rotary_percent}"
+            )
+        for name, value in (
+            ("seq_len_interpolation_factor", seq_len_interpolation_factor),
+            ("pretrained_max_position_embeddings", pretrained_max_position_embeddings),
+            ("rotary_base", rotary_base),
+        ):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if (seq_len_interpolation_factor is None) != (pretrained_max_position_embeddings is None):
+            raise ValueError(
+                "seq_len_interpolation_factor and pretrained_max_position_embeddings work only "
+                f"together, got {seq_len_interpolation_factor} and "
+                f"{pretrained_max_position_embeddings}"
+            )
+        self.rotary_base = rotary_base
+        self.seq_len_interpolation_factor = seq_len_interpolation_factor
+        self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
+        self.interleaved = interleaved
+        exponent = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
+        self.register_buffer("inv_freq", 1.0 / rotary_base**exponent)
+
+    def _apply(self, fn, recurse=True):
+        # model.half() must not round the frequencies: long positions would be off by whole radians.
+        exact = self.inv_freq
+        super()._apply(fn, recurse)
+        if self.inv_freq.dtype != exact.dtype:
+            self.inv_freq = exact.to(self.inv_freq.device)
+        return self
+
+    def forward(self, max_seq_len: int, offset: int = 0) -> torch.Tensor:
+        """Angles of the positions ``offset .. offset + max_seq_len - 1``, in radians.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape ``[max_seq_len, 1, 1, int(dim * rotary_percent)]``, float32, on the device of
+            ``inv_freq``; each angle appears twice, at both members of its pair.
+
+        Raises
+        ------
+        ValueError
+            If ``max_seq_len`` is negative.
+        """
+        if max_seq_len < 0:
+            raise ValueError(f"max_seq_len must not be negative, got {max_seq_len}")
+        inv_freq = self.inv_freq
+        with torch.autocast(inv_freq.device.type, enabled=False):
+            positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32)
+            positions = (positions + offset) * self._position_scale(max_seq_len)
+            angles = torch.outer(positions, inv_freq)
+        if self.interleaved:
+            angles = angles.repeat_interleave(2, dim=-1)
+        else:
+            angles = torch.cat((angles, angles), dim=-1)
+        return angles[:, None, None, :]
+
+    def _position_scale(self, max_seq_len: int) -> float:
+        trained, factor = (
+            self.pretrained_max_position_embeddings,
+            self.seq_len_interpolation_factor,
+        )
+        if trained is None or factor is None:
+            return 1.0
+        if max_seq_len > trained * factor:
+            return 1 / (max_seq_len / trained)
+        return 1 / factor

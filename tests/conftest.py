@@ -1,0 +1,50 @@
+"""Where the tests run: on a GPU if there is one, otherwise in Triton's interpreter on the CPU."""
+
+import os
+
+import pytest
+import torch
+
+# Triton reads this when a kernel is defined, so it must be set before rope_triton is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import triton  # noqa: E402
+
+COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
+
+_left_out = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
+    config.addinivalue_line("markers", "memcheck: small GPU cases to run under compute-sanitizer")
+
+
+def pytest_collection_modifyitems(config, items):
+    if COMPILED:
+        return
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu:
+        config.stash[_left_out] = len(gpu)
+        config.hook.pytest_deselected(items=gpu)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+def pytest_report_collectionfinish(config):
+    count = config.stash.get(_left_out, 0)
+    if not count:
+        return None
+    reason = "TRITON_INTERPRET=1" if torch.cuda.is_available() else "torch finds no CUDA GPU"
+    return f"left out {count} tests marked 'gpu', which need compiled kernels: {reason}"
+
+
+@pytest.fixture
+def device() -> str:
+    """The device whose tensors the kernel takes here."""
+    return "cuda" if COMPILED else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

@@ -1,0 +1,106 @@
+"""RotaryPositionEmbedding against the published formula, computed in float64."""
+
+import pytest
+import torch
+
+from rope_triton import RotaryPositionEmbedding
+
+
+def formula(positions, rotated, base=10000.0, interleaved=False):
+    """Angles ``position * base^(-2i/d)`` in float64, ``[s, 1, 1, d]``, in the channels' order."""
+    channel = torch.arange(rotated)
+    i = channel // 2 if interleaved else channel % (rotated // 2)
+    inverse = torch.tensor(base, dtype=torch.float64) ** (-2.0 * i.double() / rotated)
+    return (positions.double()[:, None] * inverse).reshape(-1, 1, 1, rotated)
+
+
+def assert_angles(angles, expected):
+    assert angles.dtype == torch.float32
+    # A float32 exponent of the base costs ln(base) / 2 units in the last place.
+    torch.testing.assert_close(angles.cpu().double(), expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
+@pytest.mark.parametrize("base", [10000.0, 500000, 2.0])
+@pytest.mark.parametrize(
+    ("dim", "percent", "rotated"), [(64, 1.0, 64), (80, 0.5, 40), (40, 0.25, 10), (2, 1.0, 2)]
+)
+def test_formula(dim, percent, rotated, base, interleaved, device):
+    module = RotaryPositionEmbedding(dim, percent, rotary_base=base, interleaved=interleaved)
+    angles = module.to(device)(33)
+    assert angles.shape == (33, 1, 1, rotated)
+    assert angles.device.type == device
+    assert_angles(angles, formula(torch.arange(33), rotated, base, interleaved))
+
+
+@pytest.mark.parametrize("offset", [1, 100, 131072])
+def test_offset(offset):
+    angles = RotaryPositionEmbedding(64)(5, offset=offset)
+    assert_angles(angles, formula(offset + torch.arange(5), 64))
+
+
+def test_default_is_plain_halves_from_position_0():
+    assert_angles(RotaryPositionEmbedding(16)(9), formula(torch.arange(9), 16))
+
+
+def test_first_frequencies_of_the_paper():
+    angles = RotaryPositionEmbedding(4)(3)
+    expected = torch.tensor([[0, 0, 0, 0], [1, 0.01, 1, 0.01], [2, 0.02, 2, 0.02]])
+    torch.testing.assert_close(angles[:, 0, 0], expected)
+
+
+@pytest.mark.parametrize("factor", [2, 4.0, 0.5])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_fixed_interpolation_up_to_the_extended_length(factor, offset):
+    pretrained = 16
+    longest = int(pretrained * factor)
+    module = RotaryPositionEmbedding(8, 1.0, factor, pretrained)
+    for seq in (1, longest - 1, longest):
+        expected = formula((torch.arange(seq) + offset) / factor, 8)
+        assert_angles(module(seq, offset), expected)
+
+
+@pytest.mark.parametrize("seq", [33, 48, 100])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_dynamic_interpolation_beyond(seq, offset):
+    pretrained, factor = 16, 2
+    angles = RotaryPositionEmbedding(8, 1.0, factor, pretrained)(seq, offset)
+    positions = (torch.arange(seq).double() + offset) * pretrained / seq
+    assert_angles(angles, formula(positions, 8))
+
+
+def test_empty_sequence():
+    assert RotaryPositionEmbedding(8)(0).shape == (0, 1, 1, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_angles_of_a_cast_module_are_float32(dtype):
+    module = RotaryPositionEmbedding(64).to(dtype)
+    angles = module(2000)
+    assert angles.dtype == torch.float32
+    # Whatever the cast left of the frequencies, the product is not rounded to their dtype.
+    expected = torch.arange(2000).double()[:, None] * module.inv_freq.float().double()
+    torch.testing.assert_close(angles[:, 0, 0, :32].double(), expected, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_changes_nothing(dtype, device):
+    module = RotaryPositionEmbedding(64).to(device)
+    with torch.autocast(device, dtype=dtype):
+        angles = module(2000)
+    torch.testing.assert_close(angles, module(2000), rtol=0, atol=0)
+
+
+def test_state_dict_holds_the_inverse_frequencies():
+    module, other = RotaryPositionEmbedding(64), RotaryPositionEmbedding(64, rotary_base=500000)
+    state = module.state_dict()
+    assert list(state) == ["inv_freq"]
+    assert_angles(state["inv_freq"].repeat(2)[None, None, None], formula(torch.ones(1), 64))
+    other.load_state_dict(state)
+    torch.testing.assert_close(other(9), module(9), rtol=0, atol=0)
+
+
+def test_no_gradient_and_no_parameter():
+    module = RotaryPositionEmbedding(64)
+    assert not module(4).requires_grad
+    assert not list(module.parameters())

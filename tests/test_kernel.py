@@ -1,0 +1,244 @@
+"""The kernel against the float64 oracle, forward and backward, on whatever device is here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rope_triton
+from tests import oracle
+from tests.oracle import LAYOUTS, MODES, Mode
+
+SEQ, BATCH, HEADS, CHANNELS = 3, 2, 5, 24
+
+all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
+
+
+def apply(t, freqs, mode):
+    return rope_triton.apply_rotary_pos_emb(
+        t, freqs, mode.tensor_format, interleaved=mode.interleaved
+    )
+
+
+def case(mode, device, seq=SEQ, batch=BATCH, heads=HEADS, channels=CHANNELS):
+    """A contiguous random tensor and its random angles."""
+    t = oracle.contiguous(mode.shape(seq, batch, heads, channels), mode.dtype, device)
+    return t, oracle.random_angles(seq, mode.width(channels), device)
+
+
+def equal_angles(mode, device, seq=SEQ, channels=CHANNELS):
+    """The angles of a model: the same at both channels of a pair."""
+    width = mode.width(channels)
+    module = rope_triton.RotaryPositionEmbedding(width, interleaved=mode.interleaved).to(device)
+    return module(seq, offset=7)
+
+
+@all_modes
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_input_layout(layout, mode, device):
+    t, freqs = case(mode, device)
+    t = LAYOUTS[layout](t.shape, mode.dtype, device)
+    oracle.check(t, freqs, mode, oracle.random_like(t))
+
+
+@all_modes
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "contiguous"])
+def test_gradient_layout(layout, mode, device):
+    t, freqs = case(mode, device)
+    oracle.check(t, freqs, mode, LAYOUTS[layout](t.shape, mode.dtype, device))
+
+
+@all_modes
+def test_gradient_of_a_sum(mode, device):
+    t, freqs = case(mode, device)
+    t.requires_grad_()
+    (apply(t, freqs, mode).sum() * 2).backward()
+    twos = torch.full_like(t, 2)
+    expected = oracle.gradient(t, freqs, mode.tensor_format, mode.interleaved, twos)
+    torch.testing.assert_close(t.grad, expected.to(mode.dtype))
+
+
+def longer(freqs):
+    return torch.cat((freqs, torch.full_like(freqs, torch.nan)))
+
+
+def sliced(freqs):
+    seq, _, _, width = freqs.shape
+    memory = freqs.new_full((2 * seq, 2, 3, 2 * width + 1), torch.nan)
+    return memory[::2, 1:, 2:, 1::2].copy_(freqs)
+
+
+FREQS = {
+    "longer_than_the_sequence": longer,
+    "sliced_amid_nan": sliced,
+    "transposed": lambda freqs: freqs.transpose(0, 3).contiguous().transpose(0, 3),
+    "one_row_expanded": lambda freqs: freqs[:1].expand_as(freqs),
+    "one_channel_expanded": lambda freqs: freqs[..., :1].expand_as(freqs),
+    "float64": torch.Tensor.double,
+    "float16": torch.Tensor.half,
+    "bfloat16": torch.Tensor.bfloat16,
+}
+
+
+@all_modes
+@pytest.mark.parametrize("variant", FREQS)
+def test_freqs(variant, mode, device):
+    t, freqs = case(mode, device)
+    oracle.check(t, FREQS[variant](freqs), mode, oracle.random_like(t))
+
+
+@all_modes
+def test_angles_of_a_model(mode, device):
+    t, _ = case(mode, device)
+    oracle.check(t, equal_angles(mode, device), mode, oracle.random_like(t))
+
+
+@all_modes
+@pytest.mark.parametrize(
+    ("channels", "width"),
+    [(2, 2), (7, 2), (24, 24), (40, 20), (72, 20), (80, 40), (96, 96), (600, 520)],
+)
+def test_width_that_is_no_power_of_two(channels, width, mode, device):
+    shape = mode.shape(2, 2, 3, channels)
+    t = oracle.sliced(shape, mode.dtype, device)
+    oracle.check(t, oracle.random_angles(2, width, device), mode, oracle.random_like(t))
+
+
+@all_modes
+@pytest.mark.parametrize(
+    ("seq", "batch", "heads"),
+    [(1, 3, 5), (1, 1, 1), (5, 1, 3), (7, 3, 1), (2, 5, 1), (2, 1, 17), (2, 2, 8)],
+)
+def test_shape(seq, batch, heads, mode, device):
+    t, freqs = case(mode, device, seq, batch, heads)
+    oracle.check(t, freqs, mode, oracle.random_like(t))
+
+
+@all_modes
+@pytest.mark.parametrize(
+    ("seq", "batch", "heads"), [(0, 2, 3), (2, 0, 3), (2, 3, 0)], ids=["seq", "batch", "heads"]
+)
+def test_empty(seq, batch, heads, mode, device):
+    t, freqs = case(mode, device, seq, batch, heads)
+    t.requires_grad_()
+    out = apply(t, freqs, mode)
+    out.backward(torch.zeros_like(out))
+    for result in (out, t.grad):
+        assert (result.shape, result.dtype) == (t.shape, t.dtype)
+
+
+@all_modes
+def test_rest_of_the_channels_is_copied_bit_by_bit(mode, device):
+    t, _ = case(mode, device)
+    width = CHANNELS - 6
+    special = [torch.inf, -torch.inf, -0.0, torch.finfo(mode.dtype).max, 1e-7, -1.0]
+    t[..., width:] = torch.tensor(special, dtype=mode.dtype, device=device)
+    out = apply(t, oracle.random_angles(SEQ, width, device), mode)
+    bits = torch.int32 if mode.dtype == torch.float32 else torch.int16
+    assert torch.equal(out[..., width:].view(bits), t[..., width:].contiguous().view(bits))
+
+
+@all_modes
+def test_nan_stays_in_its_pair(mode, device):
+    t, freqs = case(mode, device)
+    t[1, 0, 2, 1] = torch.nan
+    expected = oracle.rotate(t, freqs, mode.tensor_format, mode.interleaved).to(mode.dtype)
+    assert expected.isnan().sum() == 2
+    torch.testing.assert_close(apply(t, freqs, mode), expected, equal_nan=True)
+
+
+@all_modes
+def test_double_backward_is_forward(mode, device):
+    t, freqs = case(mode, device)
+    t.requires_grad_()
+    u, v = oracle.random_like(t).requires_grad_(), oracle.random_like(t)
+    (grad,) = torch.autograd.grad(apply(t, freqs, mode), t, u, create_graph=True)
+    (grad_of_grad,) = torch.autograd.grad(grad, u, v)
+    expected = oracle.rotate(v, freqs, mode.tensor_format, mode.interleaved)
+    torch.testing.assert_close(grad_of_grad, expected.to(mode.dtype))
+
+
+@all_modes
+def test_inverse_rotation_undoes_and_norms_stay(mode, device):
+    t, _ = case(mode, device)
+    freqs = equal_angles(mode, device)
+    out = apply(t, freqs, mode)
+    back = apply(out, -freqs, mode)
+    # Rounding is relative to the size of a pair, not to each of its two channels.
+    error = 2 * torch.finfo(mode.dtype).eps * t.double().norm(dim=-1, keepdim=True)
+    assert ((back.double() - t.double()).abs() <= error).all()
+    norms = out.double().norm(dim=-1, keepdim=True) - t.double().norm(dim=-1, keepdim=True)
+    assert (norms.abs() <= error).all()
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
+def test_scores_depend_on_relative_positions_only(interleaved, device):
+    mode = Mode(torch.float32, "sbhd", interleaved, 1.0)
+    angles = rope_triton.RotaryPositionEmbedding(CHANNELS, interleaved=interleaved).to(device)
+    query, key = oracle.contiguous((2, 1, 1, 1, CHANNELS), mode.dtype, device)
+
+    def score(m, n):
+        return (apply(query, angles(1, m), mode) * apply(key, angles(1, n), mode)).sum()
+
+    torch.testing.assert_close(score(3, 1), score(32, 30), rtol=1e-5, atol=1e-5)
+    assert (score(3, 1) - score(3, 2)).abs() > 1e-2
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_output_needs_a_gradient_only_if_the_input_does(context, device):
+    t, freqs = case(MODES[0], device)
+    with context():
+        assert not apply(t, freqs, MODES[0]).requires_grad
+        out = apply(t.requires_grad_(), freqs, MODES[0])
+    assert out.requires_grad == (context is torch.enable_grad)
+
+
+def test_input_may_change_before_backward(device):
+    mode = MODES[0]
+    t, freqs = case(mode, device)
+    leaf, cotangent = t.clone().requires_grad_(), oracle.random_like(t)
+    x = leaf * 1
+    out = apply(x, freqs, mode)
+    x.zero_()
+    (grad,) = torch.autograd.grad(out, leaf, cotangent)
+    expected = oracle.gradient(t, freqs, mode.tensor_format, mode.interleaved, cotangent)
+    torch.testing.assert_close(grad, expected.to(mode.dtype))
+
+
+def test_autocast_changes_nothing(device):
+    t, freqs = case(MODES[0], device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = apply(t, freqs, MODES[0])
+    torch.testing.assert_close(out, apply(t, freqs, MODES[0]), rtol=0, atol=0)
+
+
+def test_default_arguments_are_fused_sbhd_halves(device):
+    mode = Mode(torch.float32, "sbhd", False, 1.0)
+    t, freqs = case(mode, device)
+    out = rope_triton.apply_rotary_pos_emb(t, freqs)
+    torch.testing.assert_close(out, apply(t, freqs, mode), rtol=0, atol=0)
+
+
+WITHOUT_A_GPU = """
+import torch, rope_triton
+t, freqs = torch.ones(2, 1, 1, 4), torch.ones(2, 1, 1, 4)
+print(rope_triton.apply_rotary_pos_emb(t, freqs, fused=False).shape)
+rope_triton.apply_rotary_pos_emb(t, freqs, fused=True)
+"""
+
+
+def test_no_gpu_and_no_interpreter_is_an_error():
+    environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", WITHOUT_A_GPU]
+    root = Path(rope_triton.__file__).parents[1]
+    python = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    assert python.stdout == "torch.Size([2, 1, 1, 4])\n"
+    assert python.returncode == 1
+    message = python.stderr.splitlines()[-1]
+    assert message.startswith("ValueError: t is on cpu")
+    for way_out in ("fused=False", "TRITON_INTERPRET=1"):
+        assert way_out in message
