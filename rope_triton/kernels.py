@@ -1,77 +1,104 @@
-"""The kernel: one program rotates the heads of one position of one sequence."""
+"""The kernel: one program rotates some heads of some positions, in any order and strides."""
 
 import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_seq", "n_heads"])
 def rope_kernel(
     out_ptr,
     t_ptr,
     freqs_ptr,
+    n_seq,
     n_heads,
-    out_s,
-    out_b,
-    t_s,
-    t_b,
-    t_h,
-    t_d,
-    freqs_s,
-    freqs_d,
+    out_seq,
+    out_batch,
+    t_seq,
+    t_batch,
+    t_head,
+    t_channel,
+    freqs_seq,
+    freqs_channel,
     D: tl.constexpr,
     D_ROT: tl.constexpr,
+    BATCH_FIRST: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     TRANSPOSED: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
     """out = R(freqs) t, or its transpose (the gradient), on the first D_ROT of D channels.
 
-    t is ``[s, b, h, d]`` in any order and strides (in elements), out is contiguous in h and d.
-    R turns the pair (x1, x2) into (x1 cos a1 - x2 sin a1, x2 cos a2 + x1 sin a2), where a1 and a2
-    are the angles at the two channels of the pair (equal in most models, not by contract).
-    """
-    s = tl.program_id(0).to(tl.int64)
-    b = tl.program_id(1).to(tl.int64)
-    h = (tl.program_id(2) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None].to(tl.int64)
-    t_row = t_ptr + s * t_s + b * t_b + h * t_h
-    out_row = out_ptr + s * out_s + b * out_b + h * D
-    freqs_row = freqs_ptr + s * freqs_s
+    t is ``[seq, batch, heads, D]`` in any order and with any strides (in elements); out is
+    contiguous in heads and channels. R maps the pair (x1, x2) to
+    (x1 cos a1 - x2 sin a1, x2 cos a2 + x1 sin a2), with a1 and a2 the angles at the two channels of
+    the pair: equal in most models, but not by contract.
 
-    BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
-    if INTERLEAVED:
-        k = tl.arange(0, 2 * BLOCK)[None, :].to(tl.int64)
-        live = (h < n_heads) & (k < D_ROT)
-        x = tl.load(t_row + k * t_d, mask=live, other=0.0)
-        x1, x2 = tl.split(tl.reshape(x, (BLOCK_H, BLOCK, 2)))
-        a = tl.load(freqs_row + k * freqs_d, mask=k < D_ROT, other=0.0).to(tl.float32)
-        a1, a2 = tl.split(tl.reshape(a, (1, BLOCK, 2)))
-        y1, y2 = rotate(x1, x2, a1, a2, TRANSPOSED)
-        y = tl.reshape(tl.join(y1, y2), (BLOCK_H, 2 * BLOCK))
-        tl.store(out_row + k, y, mask=live)
+    The grid is (head blocks, batch, sequence blocks), or with the last two exchanged where the
+    batch comes first, so that programs follow the output's memory.
+    """
+    batch = tl.program_id(2 if BATCH_FIRST else 1).to(tl.int64)
+    seq = tl.program_id(1 if BATCH_FIRST else 2) * BLOCK_S + tl.arange(0, BLOCK_S)
+    heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
+    # Positions and heads past the end repeat the last one: same address, same value, no masks.
+    seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
+    heads = tl.minimum(heads, n_heads - 1)[None, :, None].to(tl.int64)
+    t_row = t_ptr + seq * t_seq + batch * t_batch + heads * t_head
+    out_row = out_ptr + seq * out_seq + batch * out_batch + heads * D
+
+    x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
+    a1, a2 = load_pairs(freqs_ptr + seq * freqs_seq, freqs_channel, D_ROT, INTERLEAVED)
+    a1 = a1.to(tl.float32)
+    a2 = a2.to(tl.float32)
+    s1, c1 = tl.sin(a1), tl.cos(a1)
+    s2, c2 = tl.sin(a2), tl.cos(a2)
+    if TRANSPOSED:
+        y1 = x1 * c1 + x2 * s2
+        y2 = x2 * c2 - x1 * s1
     else:
-        k = tl.arange(0, BLOCK)[None, :].to(tl.int64)
-        live = (h < n_heads) & (k < D_ROT // 2)
-        x1 = tl.load(t_row + k * t_d, mask=live, other=0.0)
-        x2 = tl.load(t_row + (k + D_ROT // 2) * t_d, mask=live, other=0.0)
-        used = k < D_ROT // 2
-        a1 = tl.load(freqs_row + k * freqs_d, mask=used, other=0.0).to(tl.float32)
-        a2 = tl.load(freqs_row + (k + D_ROT // 2) * freqs_d, mask=used, other=0.0).to(tl.float32)
-        y1, y2 = rotate(x1, x2, a1, a2, TRANSPOSED)
-        tl.store(out_row + k, y1, mask=live)
-        tl.store(out_row + k + D_ROT // 2, y2, mask=live)
+        y1 = x1 * c1 - x2 * s1
+        y2 = x2 * c2 + x1 * s2
+    store_pairs(out_row, y1, y2, D_ROT, INTERLEAVED)
 
     if D_ROT < D:
-        k = D_ROT + tl.arange(0, triton.next_power_of_2(D - D_ROT))[None, :].to(tl.int64)
-        live = (h < n_heads) & (k < D)
-        tl.store(out_row + k, tl.load(t_row + k * t_d, mask=live), mask=live)
+        k = D_ROT + channels(triton.next_power_of_2(D - D_ROT))
+        rest = tl.load(t_row + k * t_channel, mask=k < D, other=0.0)
+        tl.store(out_row + k, rest, mask=k < D)
 
 
 @triton.jit
-def rotate(x1, x2, a1, a2, TRANSPOSED: tl.constexpr):
-    if TRANSPOSED:
-        y1 = x1 * tl.cos(a1) + x2 * tl.sin(a2)
-        y2 = x2 * tl.cos(a2) - x1 * tl.sin(a1)
+def channels(n: tl.constexpr):
+    """``[1, 1, n]`` channel indices; 64 bits, as the channels may be the outermost in memory."""
+    return tl.arange(0, n)[None, None, :].to(tl.int64)
+
+
+@triton.jit
+def load_pairs(row, stride, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """First and second members of the channel pairs of rows, each ``[.., .., >= D_ROT / 2]``."""
+    BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
+    if INTERLEAVED:
+        k = channels(2 * BLOCK)
+        x = tl.load(row + k * stride, mask=k < D_ROT, other=0.0)
+        return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], BLOCK, 2)))
     else:
-        y1 = x1 * tl.cos(a1) - x2 * tl.sin(a1)
-        y2 = x2 * tl.cos(a2) + x1 * tl.sin(a2)
-    return y1, y2
+        k = channels(BLOCK)
+        live = k < D_ROT // 2
+        first = tl.load(row + k * stride, mask=live, other=0.0)
+        k += D_ROT // 2
+        second = tl.load(row + k * stride, mask=live, other=0.0)
+        return first, second
+
+
+@triton.jit
+def store_pairs(row, first, second, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Store what :func:`load_pairs` loads, to rows that are contiguous in the channels."""
+    BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
+    if INTERLEAVED:
+        k = channels(2 * BLOCK)
+        y = tl.reshape(tl.join(first, second), (first.shape[0], first.shape[1], 2 * BLOCK))
+        tl.store(row + k, y, mask=k < D_ROT)
+    else:
+        k = channels(BLOCK)
+        live = k < D_ROT // 2
+        tl.store(row + k, first, mask=live)
+        tl.store(row + k + D_ROT // 2, second, mask=live)

@@ -5,6 +5,9 @@ import triton
 
 from rope_triton.kernels import rope_kernel
 
+# CUDA's limit for the second and third dimension of a grid.
+_GRID_LIMIT = 65535
+
 
 def check_device(t: torch.Tensor) -> None:
     """Raise ValueError unless ``t`` is on a device that Triton's kernels can read."""
@@ -36,7 +39,11 @@ class _Rotate(torch.autograd.Function):
     def forward(ctx, t, freqs, tensor_format, interleaved, transposed):
         ctx.save_for_backward(freqs)
         ctx.options = tensor_format, interleaved, transposed
-        return _launch(t, freqs, tensor_format, interleaved, transposed)
+        out = torch.empty_like(t, memory_format=torch.contiguous_format)
+        if out.numel():
+            with torch.cuda.device_of(t):
+                _launch(out, t, freqs, *ctx.options)
+        return out
 
     @staticmethod
     def backward(ctx, grad):
@@ -47,35 +54,61 @@ class _Rotate(torch.autograd.Function):
         return grad, None, None, None, None
 
 
-def _launch(t, freqs, tensor_format, interleaved, transposed):
-    out = torch.empty_like(t, memory_format=torch.contiguous_format)
-    if out.numel() == 0:
-        return out
-    seq_first = tensor_format == "sbhd"
-    n_seq, n_batch = t.shape[:2] if seq_first else (t.shape[1], t.shape[0])
-    stride_s, stride_b = t.stride()[:2] if seq_first else (t.stride(1), t.stride(0))
+def _launch(out, t, freqs, tensor_format, interleaved, transposed):
+    seq, batch = (0, 1) if tensor_format == "sbhd" else (1, 0)
+    tile = _tile(t.shape[2], t.shape[3] * t.element_size())
+    for part in _parts(out, t, freqs, seq, batch, tile[0]):
+        _launch_part(*part, seq, batch, interleaved, transposed, tile)
+
+
+def _tile(n_heads, head_bytes):
+    """Positions, heads and warps of a program.
+
+    Four kilobytes and four warps: 32 bytes a thread, two 16-byte loads.
+    """
+    rows = max(4096 // triton.next_power_of_2(head_bytes), 1)
+    block_h = min(triton.next_power_of_2(n_heads), rows)
+    return max(rows // block_h, 1), block_h, 4
+
+
+def _parts(out, t, freqs, seq, batch, block_s):
+    """Split a call where CUDA's grid ends: one part but for huge sequences and batches."""
+    for dim, limit in ((seq, _GRID_LIMIT * block_s), (batch, _GRID_LIMIT)):
+        if t.shape[dim] > limit:
+            for start in range(0, t.shape[dim], limit):
+                length = min(limit, t.shape[dim] - start)
+                angles = freqs.narrow(0, start, length) if dim == seq else freqs
+                part = out.narrow(dim, start, length), t.narrow(dim, start, length), angles
+                yield from _parts(*part, seq, batch, block_s)
+            return
+    yield out, t, freqs
+
+
+def _launch_part(out, t, freqs, seq, batch, interleaved, transposed, tile):
+    block_s, block_h, num_warps = tile
     n_heads, width = t.shape[2:]
-    out_s, out_b = out.stride()[:2] if seq_first else (out.stride(1), out.stride(0))
-    block_h = min(triton.next_power_of_2(n_heads), 4)
-    with torch.cuda.device_of(t):
-        rope_kernel[(n_seq, n_batch, triton.cdiv(n_heads, block_h))](
-            out,
-            t,
-            freqs,
-            n_heads,
-            out_s,
-            out_b,
-            stride_s,
-            stride_b,
-            t.stride(2),
-            t.stride(3),
-            freqs.stride(0),
-            freqs.stride(3),
-            D=width,
-            D_ROT=freqs.shape[3],
-            INTERLEAVED=interleaved,
-            TRANSPOSED=transposed,
-            BLOCK_H=block_h,
-            num_warps=4,
-        )
-    return out
+    rows = triton.cdiv(t.shape[seq], block_s), t.shape[batch]
+    grid = triton.cdiv(n_heads, block_h), *(rows if batch == 0 else rows[::-1])
+    rope_kernel[grid](
+        out,
+        t,
+        freqs,
+        t.shape[seq],
+        n_heads,
+        out.stride(seq),
+        out.stride(batch),
+        t.stride(seq),
+        t.stride(batch),
+        t.stride(2),
+        t.stride(3),
+        freqs.stride(0),
+        freqs.stride(3),
+        D=width,
+        D_ROT=freqs.shape[3],
+        BATCH_FIRST=batch == 0,
+        INTERLEAVED=interleaved,
+        TRANSPOSED=transposed,
+        BLOCK_S=block_s,
+        BLOCK_H=block_h,
+        num_warps=num_warps,
+    )
