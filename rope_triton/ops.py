@@ -56,19 +56,24 @@ class _Rotate(torch.autograd.Function):
 
 def _launch(out, t, freqs, tensor_format, interleaved, transposed):
     seq, batch = (0, 1) if tensor_format == "sbhd" else (1, 0)
-    tile = _tile(t.shape[2], t.shape[3] * t.element_size())
+    tile = _tile(t.shape[2], t.shape[3] * t.element_size(), freqs.shape[3])
     for part in _parts(out, t, freqs, seq, batch, tile[0]):
         _launch_part(*part, seq, batch, interleaved, transposed, tile)
 
 
-def _tile(n_heads, head_bytes):
+def _tile(n_heads, head_bytes, width):
     """Positions, heads and warps of a program.
 
-    Four kilobytes and four warps: 32 bytes a thread, two 16-byte loads.
+    Two to four warps whose threads compute one angle each of either half, so that none is computed
+    twice, and 32 bytes a thread: two 16-byte loads. Measured on an H200 against 1-8 positions x
+    1-64 heads x 1-8 warps, over 1 MB to 1 GB.
     """
-    rows = max(4096 // triton.next_power_of_2(head_bytes), 1)
-    block_h = min(triton.next_power_of_2(n_heads), rows)
-    return max(rows // block_h, 1), block_h, 4
+    half = triton.next_power_of_2(width) // 2
+    block_s = max(64 // half, 1)
+    num_warps = min(block_s * half // 32, 4)
+    rows = max(num_warps * 1024 // triton.next_power_of_2(head_bytes), 1)
+    block_h = min(triton.next_power_of_2(n_heads), max(rows // block_s, 1))
+    return max(rows // block_h, 1), block_h, num_warps
 
 
 def _parts(out, t, freqs, seq, batch, block_s):
