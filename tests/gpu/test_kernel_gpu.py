@@ -1,0 +1,323 @@
+"""What only a GPU can show: real sizes, compilations, launches, streams, graphs.
+
+Needs about 20 GB of GPU memory. Under compute-sanitizer run ``-m memcheck`` with
+PYTORCH_NO_CUDA_MEMORY_CACHING=1, which gives every tensor bounds of its own.
+"""
+
+import functools
+
+import pytest
+import torch
+import triton
+
+import rope_triton
+from tests import oracle
+from tests.oracle import LAYOUTS, MODES, Mode
+
+pytestmark = pytest.mark.gpu
+
+all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
+both_formats = pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
+both_rotations = pytest.mark.parametrize(
+    "interleaved", [False, True], ids=["halves", "interleaved"]
+)
+
+
+@functools.cache
+def model_angles(seq, channels, rotary_percent=1.0, interleaved=False):
+    """The angles of positions 0 .. seq - 1, ``[seq, 1, 1, channels * rotary_percent]``."""
+    module = rope_triton.RotaryPositionEmbedding(channels, rotary_percent, interleaved=interleaved)
+    return module.cuda()(seq)
+
+
+def apply(t, freqs, mode, fused=True):
+    return rope_triton.apply_rotary_pos_emb(
+        t, freqs, mode.tensor_format, interleaved=mode.interleaved, fused=fused
+    )
+
+
+def inputs(mode, seq, batch, heads, channels):
+    """``t``, which requires a gradient, the angles of a model, and a cotangent."""
+    shape = mode.shape(seq, batch, heads, channels)
+    t = oracle.contiguous(shape, mode.dtype, "cuda").requires_grad_()
+    freqs = model_angles(seq, channels, mode.rotary_percent, mode.interleaved)
+    return t, freqs, oracle.random_like(t)
+
+
+def forward_backward(t, freqs, cotangent, mode):
+    out = apply(t, freqs, mode)
+    return out, *torch.autograd.grad(out, t, cotangent)
+
+
+def overlapping(output):
+    """A loss whose gradient has stride 0: all its elements lie at one address."""
+    return output.sum() * 2
+
+
+def non_overlapping(output):
+    return (output * torch.ones_like(output)).sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("seq_length", [2048, 4096])
+@pytest.mark.parametrize("hidden_size", [128, 256])
+@pytest.mark.parametrize("rotary_percent", [0.5, 1.0])
+@pytest.mark.parametrize("margin", [0, 10])
+@pytest.mark.parametrize(
+    "transpose", [None, (0, 1), (2, 3)], ids=["contiguous", "transposed_0_1", "transposed_2_3"]
+)
+@both_formats
+@pytest.mark.parametrize("loss", [overlapping, non_overlapping])
+@both_rotations
+def test_matrix_of_transformer_engine(
+    dtype,
+    seq_length,
+    hidden_size,
+    rotary_percent,
+    margin,
+    transpose,
+    tensor_format,
+    loss,
+    interleaved,
+):
+    mode = Mode(dtype, tensor_format, interleaved, rotary_percent)
+    t = torch.rand(mode.shape(seq_length - margin, 2, 64, hidden_size), device="cuda").to(dtype)
+    if transpose:
+        t = t.transpose(*transpose).contiguous().transpose(*transpose)
+    freqs = model_angles(seq_length, hidden_size, rotary_percent, interleaved)
+    t.requires_grad_()
+    fused = apply(t, freqs, mode)
+    (fused_grad,) = torch.autograd.grad(loss(fused), t)
+    plain = apply(t.float(), freqs, mode, fused=False).to(dtype)
+    (plain_grad,) = torch.autograd.grad(loss(plain), t)
+    assert fused.is_contiguous()
+    torch.testing.assert_close(fused, plain)
+    torch.testing.assert_close(fused_grad, plain_grad)
+
+
+@pytest.mark.memcheck
+@all_modes
+@pytest.mark.parametrize(
+    ("layout", "gradient_layout", "shape", "width"),
+    [
+        ("contiguous", "contiguous", (5, 3, 17, 40), 20),
+        ("sliced_amid_nan", "expanded_all", (3, 2, 5, 96), 96),
+        ("transposed_2_3", "sliced_amid_nan", (7, 1, 3, 72), 20),
+    ],
+    ids=["contiguous", "sliced", "transposed"],
+)
+def test_small(layout, gradient_layout, shape, width, mode):
+    shape = mode.shape(*shape)
+    t = LAYOUTS[layout](shape, mode.dtype, "cuda")
+    cotangent = LAYOUTS[gradient_layout](shape, mode.dtype, "cuda")
+    seq = shape[mode.tensor_format.index("s")]
+    oracle.check(t, oracle.random_angles(seq, width, "cuda"), mode, cotangent)
+
+
+@all_modes
+@pytest.mark.parametrize(
+    ("seq", "batch", "heads", "channels"),
+    [(515, 3, 7, 128), (1024, 2, 64, 64), (300, 1, 12, 256), (129, 5, 33, 80), (64, 2, 3, 1024)],
+)
+@pytest.mark.parametrize("layout", ["contiguous", "packed_amid_nan", "transposed_0_1"])
+def test_random_cotangents(layout, seq, batch, heads, channels, mode):
+    shape = mode.shape(seq, batch, heads, channels)
+    t, cotangent = (LAYOUTS[layout](shape, mode.dtype, "cuda") for _ in range(2))
+    freqs = model_angles(seq, channels, mode.rotary_percent, mode.interleaved)
+    oracle.check(t, freqs, mode, cotangent)
+
+
+@all_modes
+@pytest.mark.parametrize(
+    ("seq", "batch", "heads"),
+    [(70001, 1, 1), (70001, 2, 1), (2, 70001, 3), (1, 1, 300001)],
+    ids=["seq", "seq_of_a_batch", "batch", "heads"],
+)
+def test_dimensions_beyond_a_grid_of_65535_programs(seq, batch, heads, mode):
+    t, freqs, cotangent = inputs(mode, seq, batch, heads, 32)
+    oracle.check(t, freqs, mode, cotangent)
+
+
+@both_formats
+@both_rotations
+def test_long_positions(tensor_format, interleaved):
+    """cos and sin of float32 angles up to 131072 rad, read off pairs (1, 0) and (0, 1)."""
+    mode = Mode(torch.float32, tensor_format, interleaved, 1.0)
+    seq, channels = 131072 + 9, 128
+    t, freqs, cotangent = inputs(mode, seq, 1, 2, channels)
+    with torch.no_grad():
+        t.zero_()
+        oracle.pairs(t, interleaved)[:, :, 0, :, 0] = 1
+        oracle.pairs(t, interleaved)[:, :, 1, :, 1] = 1
+    cotangent.copy_(t)
+    out, grad = forward_backward(t, freqs, cotangent, mode)
+    options = freqs, tensor_format, interleaved
+    close = functools.partial(torch.testing.assert_close, rtol=0, atol=1e-6)
+    close(out.double(), oracle.rotate(t.detach(), *options))
+    close(grad.double(), oracle.gradient(t, *options, cotangent))
+
+
+def assert_rows(t, freqs, cotangent, out, grad, mode, rows):
+    """Compare these positions only: float64 of everything would not fit."""
+    seq_dim = mode.tensor_format.index("s")
+    t, cotangent, out, grad = (
+        x.detach().narrow(seq_dim, rows.start, len(rows)) for x in (t, cotangent, out, grad)
+    )
+    options = freqs[rows.start : rows.stop], mode.tensor_format, mode.interleaved
+    torch.testing.assert_close(out, oracle.rotate(t, *options).to(mode.dtype))
+    torch.testing.assert_close(grad, oracle.gradient(t, *options, cotangent).to(mode.dtype))
+
+
+@both_formats
+@both_rotations
+def test_more_than_2_to_the_31_elements(tensor_format, interleaved):
+    torch.cuda.empty_cache()
+    mode = Mode(torch.bfloat16, tensor_format, interleaved, 0.5)
+    seq, batch, heads, channels = 4100, 8, 256, 256
+    t, freqs, cotangent = inputs(mode, seq, batch, heads, channels)
+    assert t.numel() > 2**31
+    out, grad = forward_backward(t, freqs, cotangent, mode)
+    element = torch.unravel_index(torch.tensor(2**31), t.shape)
+    middle = int(element[tensor_format.index("s")])
+    for rows in (range(2), range(middle - 1, middle + 2), range(seq - 2, seq)):
+        assert_rows(t, freqs, cotangent, out, grad, mode, rows)
+
+
+def far_apart(dim, stride, shape, dtype):
+    """A tensor whose neighbours in one dimension lie ``stride`` elements apart."""
+    strides = list(torch.empty(shape, device="meta").stride())
+    strides[dim] = stride
+    extent = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    view = torch.empty(extent, dtype=dtype, device="cuda").as_strided(shape, strides)
+    return view.copy_(torch.randn(shape, device="cuda"))
+
+
+@both_formats
+@pytest.mark.parametrize("n", [2, 3], ids=["stride_beyond", "offset_beyond"])
+@pytest.mark.parametrize("dim", range(4))
+def test_offsets_beyond_2_to_the_31(dim, n, tensor_format):
+    torch.cuda.empty_cache()
+    mode = Mode(torch.bfloat16, tensor_format, False, 0.5)
+    shape = [4, 3, 5, 16]
+    shape[dim] = n
+    stride = 2**31 // (n - 1) + 64
+    t, cotangent = (far_apart(dim, stride, shape, mode.dtype) for _ in range(2))
+    seq, width = shape[tensor_format.index("s")], 2 if dim == 3 else 8
+    oracle.check(t, oracle.random_angles(seq, width, "cuda"), mode, cotangent)
+
+
+# Few heads and many: tiles may differ. No other test has these widths: its variants would be known.
+@pytest.mark.parametrize(
+    ("tensor_format", "heads", "channels"),
+    [("sbhd", 6, 112), ("bshd", 6, 176), ("sbhd", 2, 144), ("bshd", 2, 208)],
+)
+def test_lengths_and_batches_share_two_variants(tensor_format, heads, channels, monkeypatch):
+    mode = Mode(torch.bfloat16, tensor_format, False, 1.0)
+    variants = {"forward": [], "backward": []}
+
+    def listen(direction):
+        def listener(**facts):
+            variants[direction].append(facts["metadata"]["hash"])
+
+        monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
+
+    for seq in (*range(1, 18), 31, 32, 33, 64, 100, 127, 128, 129, 255, 256, 257, 300):
+        for batch in range(1, 6):
+            t, freqs, cotangent = inputs(mode, seq, batch, heads, channels)
+            listen("forward")
+            out = apply(t, freqs, mode)
+            listen("backward")
+            torch.autograd.grad(out, t, cotangent)
+    assert 1 <= len(variants["forward"]) <= 2, variants
+    assert 1 <= len(variants["backward"]) <= 2, variants
+
+
+@all_modes
+def test_cuda_graph_gives_the_same_bits(mode):
+    t, freqs, cotangent = inputs(mode, 257, 3, 6, 128)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # compiles, which a capture must not
+        forward_backward(t, freqs, cotangent, mode)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = forward_backward(t, freqs, cotangent, mode)
+    with torch.no_grad():
+        t.normal_()
+        cotangent.normal_()
+    graph.replay()
+    for replayed, eager in zip(captured, forward_backward(t, freqs, cotangent, mode), strict=True):
+        assert torch.equal(replayed, eager)
+
+
+@all_modes
+def test_current_stream(mode):
+    t, freqs, cotangent = inputs(mode, 257, 3, 6, 128)
+    expected = forward_backward(t, freqs, cotangent, mode)
+    late_t, late_cotangent = torch.zeros_like(t, requires_grad=True), torch.zeros_like(t)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)  # cycles: another stream would read the zeros meanwhile
+        with torch.no_grad():
+            late_t.copy_(t)
+            late_cotangent.copy_(cotangent)
+        results = forward_backward(late_t, freqs, late_cotangent, mode)
+    side.synchronize()
+    for result, correct in zip(results, expected, strict=True):
+        assert torch.equal(result, correct)
+
+
+@all_modes
+@pytest.mark.parametrize("index", range(max(1, torch.cuda.device_count())))
+def test_device_other_than_the_current_one(index, mode):
+    device = f"cuda:{index}"
+    with torch.cuda.device((index + 1) % torch.cuda.device_count()):
+        t = oracle.contiguous(mode.shape(33, 2, 6, 64), mode.dtype, device)
+        freqs = oracle.random_angles(33, mode.width(64), device)
+        oracle.check(t, freqs, mode, oracle.random_like(t))
+
+
+def gpu_activities(call):
+    """Names of the kernels, copies and fills that a call starts on the GPU."""
+    call()
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        result = call()
+        torch.cuda.synchronize()
+    del result
+    return [event.name for event in profile.events() if event.device_type.name == "CUDA"]
+
+
+@all_modes
+@pytest.mark.parametrize("layout", ["contiguous", "transposed_0_1", "transposed_2_3", "expanded_0"])
+def test_one_kernel_and_no_copy(layout, mode):
+    t, freqs, _ = inputs(mode, 257, 3, 6, 128)
+    t, cotangent = (LAYOUTS[layout](t.shape, mode.dtype, "cuda") for _ in range(2))
+    t.requires_grad_()
+    out = apply(t, freqs, mode)
+    names = gpu_activities(lambda: apply(t, freqs, mode))
+    names += gpu_activities(lambda: torch.autograd.grad(out, t, cotangent, retain_graph=True))
+    assert len(names) == 2, names
+    assert not [name for name in names if name.lower().startswith(("memcpy", "memset"))]
+
+
+def test_gradient_of_a_sum_is_read_in_place():
+    t, freqs, _ = inputs(MODES[0], 257, 3, 6, 128)
+    out = apply(t, freqs, MODES[0])
+    cotangent = torch.ones((), device="cuda").expand_as(out)
+    (grad,) = torch.autograd.grad(out, t, cotangent, retain_graph=True)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    (again,) = torch.autograd.grad(out, t, cotangent)
+    assert torch.cuda.max_memory_allocated() - before == again.untyped_storage().nbytes()
+    assert torch.equal(again, grad)
+
+
+def test_cpu_tensor_is_an_error():
+    t, freqs = torch.ones(2, 1, 1, 4), torch.ones(2, 1, 1, 4)
+    with pytest.raises(ValueError, match=r"t is on cpu.*cuda.*fused=False"):
+        rope_triton.apply_rotary_pos_emb(t, freqs)
