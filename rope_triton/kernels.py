@@ -38,8 +38,9 @@ def rope_kernel(
     The grid is (head blocks, batch, sequence blocks), or with the last two exchanged where the
     batch comes first, so that programs follow the output's memory.
     """
-    POLICY: tl.constexpr = "evict_first" if STREAM else ""
-    MODIFIER: tl.constexpr = ".cs" if STREAM else ""
+    # Nothing of t is read twice: it need not stay in L1, nor, as a stream, in L2.
+    READ: tl.constexpr = ("", "evict_first") if STREAM else (".cg", "")
+    WRITE: tl.constexpr = ".cs" if STREAM else ""
     batch = tl.program_id(2 if BATCH_FIRST else 1).to(tl.int64)
     seq = tl.program_id(1 if BATCH_FIRST else 2) * BLOCK_S + tl.arange(0, BLOCK_S)
     heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -50,8 +51,8 @@ def rope_kernel(
     out_row = out_ptr + seq * out_seq + batch * out_batch + heads * D
 
     # The angles come first: cos and sin are computed while t is still on its way.
-    a1, a2 = load_pairs(freqs_ptr + seq * freqs_seq, freqs_channel, D_ROT, INTERLEAVED, "")
-    x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED, POLICY)
+    a1, a2 = load_pairs(freqs_ptr + seq * freqs_seq, freqs_channel, D_ROT, INTERLEAVED, ("", ""))
+    x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED, READ)
     s1, c1 = sincos(a1.to(tl.float32))
     s2, c2 = sincos(a2.to(tl.float32))
     if TRANSPOSED:
@@ -60,12 +61,12 @@ def rope_kernel(
     else:
         y1 = x1 * c1 - x2 * s1
         y2 = x2 * c2 + x1 * s2
-    store_pairs(out_row, y1, y2, D_ROT, INTERLEAVED, MODIFIER)
+    store_pairs(out_row, y1, y2, D_ROT, INTERLEAVED, WRITE)
 
     if D_ROT < D:
         k = D_ROT + channels(triton.next_power_of_2(D - D_ROT))
-        rest = tl.load(t_row + k * t_channel, mask=k < D, other=0.0, eviction_policy=POLICY)
-        tl.store(out_row + k, rest, mask=k < D, cache_modifier=MODIFIER)
+        rest = load(t_row + k * t_channel, k < D, READ)
+        tl.store(out_row + k, rest, mask=k < D, cache_modifier=WRITE)
 
 
 @triton.jit
@@ -75,37 +76,40 @@ def channels(n: tl.constexpr):
 
 
 @triton.jit
-def load_pairs(row, stride, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr, POLICY: tl.constexpr):
+def load(ptr, mask, READ: tl.constexpr):
+    """tl.load with READ's cache modifier and eviction policy."""
+    return tl.load(ptr, mask=mask, other=0.0, cache_modifier=READ[0], eviction_policy=READ[1])
+
+
+@triton.jit
+def load_pairs(row, stride, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr, READ: tl.constexpr):
     """First and second members of the channel pairs of rows, each ``[.., .., >= D_ROT / 2]``."""
     BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
     if INTERLEAVED:
         k = channels(2 * BLOCK)
-        x = tl.load(row + k * stride, mask=k < D_ROT, other=0.0, eviction_policy=POLICY)
+        x = load(row + k * stride, k < D_ROT, READ)
         return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], BLOCK, 2)))
     else:
         k = channels(BLOCK)
-        live = k < D_ROT // 2
-        first = tl.load(row + k * stride, mask=live, other=0.0, eviction_policy=POLICY)
-        k += D_ROT // 2
-        second = tl.load(row + k * stride, mask=live, other=0.0, eviction_policy=POLICY)
+        first = load(row + k * stride, k < D_ROT // 2, READ)
+        second = load(row + (k + D_ROT // 2) * stride, k < D_ROT // 2, READ)
         return first, second
 
 
 @triton.jit
 def store_pairs(
-    row, first, second, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr, MODIFIER: tl.constexpr
+    row, first, second, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE: tl.constexpr
 ):
     """Store what :func:`load_pairs` loads, to rows that are contiguous in the channels."""
     BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
     if INTERLEAVED:
         k = channels(2 * BLOCK)
         y = tl.reshape(tl.join(first, second), (first.shape[0], first.shape[1], 2 * BLOCK))
-        tl.store(row + k, y, mask=k < D_ROT, cache_modifier=MODIFIER)
+        tl.store(row + k, y, mask=k < D_ROT, cache_modifier=WRITE)
     else:
         k = channels(BLOCK)
-        live = k < D_ROT // 2
-        tl.store(row + k, first, mask=live, cache_modifier=MODIFIER)
-        tl.store(row + k + D_ROT // 2, second, mask=live, cache_modifier=MODIFIER)
+        tl.store(row + k, first, mask=k < D_ROT // 2, cache_modifier=WRITE)
+        tl.store(row + k + D_ROT // 2, second, mask=k < D_ROT // 2, cache_modifier=WRITE)
 
 
 @triton.jit

@@ -5,9 +5,9 @@ import triton
 
 from rope_triton.kernels import rope_kernel
 
-# Up to this many bytes, tensors are loaded and stored as a stream that leaves L2 first: on an H200
-# (60 MB of L2) up to 10 % faster for small tensors, 1-2 % slower for large ones.
-_STREAM_BYTES = 48 << 20
+# Up to so many bytes, by bytes an element, tensors are read and written as a stream that leaves L2
+# first: on an H200 (60 MB of L2) up to 10 % faster for small tensors, 1-2 % slower for large ones.
+_STREAM_BYTES = {2: 48 << 20, 4: 24 << 20}
 # CUDA's limit for the second and third dimension of a grid.
 _GRID_LIMIT = 65535
 
@@ -59,25 +59,28 @@ class _Rotate(torch.autograd.Function):
 
 def _launch(out, t, freqs, tensor_format, interleaved, transposed):
     seq, batch = (0, 1) if tensor_format == "sbhd" else (1, 0)
-    tile = _tile(t.shape[2], t.shape[3] * t.element_size(), freqs.shape[3])
-    stream = t.numel() * t.element_size() <= _STREAM_BYTES
+    tile = _tile(t.shape[2], t.shape[3], t.element_size(), freqs.shape[3])
+    stream = t.numel() * t.element_size() <= _STREAM_BYTES[t.element_size()]
     for part in _parts(out, t, freqs, seq, batch, tile[0]):
         _launch_part(*part, seq, batch, interleaved, transposed, stream, tile)
 
 
-def _tile(n_heads, head_bytes, width):
+def _tile(n_heads, channels, element_size, width):
     """Positions, heads and warps of a program.
 
-    Two to four warps whose threads compute one angle each of either half, so that none is computed
-    twice, and 32 bytes a thread: two 16-byte loads. Measured on an H200 against 1-8 positions x
-    1-64 heads x 1-8 warps, over 1 MB to 1 GB.
+    At least 64 angles of either half, whose cos and sin the threads share out, 2 to 4 KB of t, and
+    16 elements a thread. Measured on an H200 against 1-8 positions x 1-64 heads x 1-8 warps, over
+    1 MB to 1 GB.
     """
     half = triton.next_power_of_2(width) // 2
+    channels = triton.next_power_of_2(channels)
     block_s = max(64 // half, 1)
-    num_warps = min(block_s * half // 32, 4)
-    rows = max(num_warps * 1024 // triton.next_power_of_2(head_bytes), 1)
+    tile_bytes = 1024 * min(block_s * half // 32, 4)
+    rows = max(tile_bytes // (channels * element_size), 1)
     block_h = min(triton.next_power_of_2(n_heads), max(rows // block_s, 1))
-    return max(rows // block_h, 1), block_h, num_warps
+    block_s = max(rows // block_h, 1)
+    num_warps = min(max(block_s * block_h * channels // 512, 1), 4)
+    return block_s, block_h, num_warps
 
 
 def _parts(out, t, freqs, seq, batch, block_s):
