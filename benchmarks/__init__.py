@@ -1,0 +1,1 @@
+"""The asv suite: what is measured, over which grid, and how. Importing it imports no torch."""

@@ -1,0 +1,88 @@
+"""GPU time of callables: cold caches, CUDA graphs, a warm GPU. The only place that reads a clock.
+
+Method: a CUDA graph calls the callable once on each of K separate buffer sets, K chosen so that
+every call finds none of its data in L2, and more: where the buffers happen to lie in memory moves a
+small kernel by percents, and many sets average it out. The graph is replayed for milliseconds at a
+time between two CUDA events, and the time is divided by the number of calls. Graphs that are
+compared take turns, sample by sample, so that their samples pair.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+SAMPLES = 7
+SAMPLE_SECONDS = 3e-3
+WARM_UP_SECONDS = 2.0
+COLD_L2_MULTIPLE = 16
+
+
+def cold_sets(bytes_moved: int) -> int:
+    """Buffer sets that a call of so many bytes needs to find a cold L2; at least 2."""
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    return max(2, math.ceil(COLD_L2_MULTIPLE * l2_bytes / bytes_moved))
+
+
+def warm_up() -> None:
+    """Keep the GPU busy until its clocks have settled."""
+    import torch
+
+    x = torch.randn(16384, 4096, device="cuda", dtype=torch.bfloat16)
+    end = time.monotonic() + WARM_UP_SECONDS
+    while time.monotonic() < end:
+        for _ in range(8):
+            x[:4096] @ x[:4096]  # draws the most power
+            x.clone()  # and this is what will be measured
+        torch.cuda.synchronize()
+
+
+class Recording:
+    """A CUDA graph of some calls, and what the calls returned.
+
+    Parameters
+    ----------
+    calls : sequence of callables
+        Each makes the same GPU work on its own buffers and returns its output, which the graph
+        writes again at every replay.
+    stream : torch.cuda.Stream
+        The stream to record on. Backward passes must be recorded on the stream of their forward.
+    """
+
+    def __init__(self, calls: Sequence[Callable], stream):
+        import torch
+
+        self.calls = len(calls)
+        with torch.cuda.stream(stream):
+            calls[0]()  # compiles, and fails where an error can be read
+        stream.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self.outputs = [call() for call in calls]
+
+    def time(self, replays: int) -> float:
+        """GPU seconds a call takes, over so many replays."""
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(replays):
+            self.graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / (replays * self.calls)
+
+
+def paired_samples(recordings: Sequence[Recording]) -> list[list[float]]:
+    """Seconds a call, ``SAMPLES`` of them for each recording, taken in turns."""
+    replays = []
+    for recording in recordings:
+        recording.time(1)
+        once = recording.time(1) * recording.calls
+        replays.append(max(1, math.ceil(SAMPLE_SECONDS / once)))
+    rounds = [
+        [recording.time(count) for recording, count in zip(recordings, replays, strict=True)]
+        for _ in range(SAMPLES)
+    ]
+    return [list(samples) for samples in zip(*rounds, strict=True)]

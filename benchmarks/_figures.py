@@ -1,0 +1,75 @@
+"""A few lines of figures from a stored asv result, for the end of a run. Imports no torch."""
+
+import itertools
+import json
+import statistics
+from pathlib import Path
+
+from ._grid import Cell
+
+SIZE_CLASSES = ((16_000_000, "below 16 MB"), (256_000_000, "16 to 256 MB"), (float("inf"), "above"))
+
+
+def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
+    """Benchmark name -> parameters (asv's texts) -> value, without what is n/a or failed."""
+    stored = json.loads(path.read_text())
+    columns = stored["result_columns"]
+    tables = {}
+    for name, row in stored["results"].items():
+        entry = dict(zip(columns, row, strict=False))
+        keys = itertools.product(*entry["params"])
+        values = entry["result"] or []
+        tables[name] = {
+            key: value
+            for key, value in zip(keys, values, strict=False)
+            if isinstance(value, (int, float)) and value == value
+        }
+    return tables
+
+
+def speed_table(values: dict) -> list[str]:
+    """Copy ratio and GB/s by the size of the tensor, one line a class and direction."""
+    lines = []
+    for direction in ("Forward", "Backward"):
+        ratios = values.get(f"rope.{direction}.track_copy_ratio", {})
+        rates = values.get(f"rope.{direction}.track_gbps", {})
+        for label, keys in _by_size(ratios):
+            speeds = [1 / ratios[key] for key in keys]
+            gbps = statistics.median(rates[key] for key in keys)
+            lines.append(
+                f"{direction:8}  tensors {label:12}  {len(keys):4} cells  "
+                f"speed of a copy: min {min(speeds):.3f}, median {statistics.median(speeds):.3f}  "
+                f"median {gbps:5.0f} GB/s"
+            )
+    return lines
+
+
+def _by_size(values: dict):
+    sizes = {key: _cell(key).bytes_moved / 2 for key in values}
+    lower = 0
+    for upper, label in SIZE_CLASSES:
+        keys = [key for key, size in sizes.items() if lower <= size < upper]
+        if keys:
+            yield label, keys
+        lower = upper
+
+
+def _cell(key: tuple[str, ...]) -> Cell:
+    seq_len, hidden_size, batch, dtype, fmt = key
+    return Cell(int(seq_len), int(hidden_size), int(batch), dtype.strip("'"), fmt.strip("'"))
+
+
+def codegen_table(values: dict) -> list[str]:
+    """Registers, instructions and spills of the forward in float16, one line an architecture."""
+    registers = values.get("codegen.Codegen.track_registers", {})
+    instructions = values.get("codegen.Codegen.track_instructions", {})
+    spilled = values.get("codegen.Codegen.track_spilled_bytes", {})
+    lines = []
+    for key in registers:
+        arch, dtype, fmt, direction, hidden_size = (text.strip("'") for text in key)
+        if (dtype, fmt, direction, hidden_size) == ("float16", "sbhd", "forward", "128"):
+            lines.append(
+                f"{arch:8} float16 sbhd forward, hidden 128: {registers[key]:3.0f} registers, "
+                f"{instructions[key]:4.0f} instructions, {spilled[key]:.0f} bytes spilled"
+            )
+    return lines

@@ -1,0 +1,165 @@
+"""From a cell to samples: inputs, the call through the public API, its check, its time."""
+
+import gc
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import _clock, _progress
+from ._grid import Cell
+
+FORWARD, BACKWARD = "forward", "backward"
+
+CHECKED_BYTES = 512 << 20  # moved by the positions that are checked at once, in float64 at times
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: samples, or why there are none.
+
+    ``latency`` and ``copy`` are paired samples in seconds a call, of RoPE and of ``copy_`` of the
+    same bytes. ``unavailable`` says why the cell cannot be measured here (n/a), ``error`` what went
+    wrong.
+    """
+
+    latency: tuple[float, ...] = ()
+    copy: tuple[float, ...] = ()
+    unavailable: str = ""
+    error: str = ""
+
+
+def measure_cells(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
+    """Measure cells in the given order in this process; a bad cell costs only itself."""
+    reason = _why_no_gpu()
+    if reason:
+        _progress.report(f"rope.{direction.capitalize()}: n/a, {reason}")
+        return dict.fromkeys(cells, Outcome(unavailable=reason))
+    _clock.warm_up()
+    outcomes, start = {}, time.monotonic()
+    for count, cell in enumerate(cells, 1):
+        outcomes[cell] = _outcome(cell, direction)
+        if count % 12 == 0 or count == len(cells):
+            seconds = time.monotonic() - start
+            _progress.report(f"rope {direction}: {count}/{len(cells)} cells, {seconds:.0f} s")
+    return outcomes
+
+
+def _why_no_gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU: torch.cuda.is_available() is False"
+    return ""
+
+
+def _outcome(cell: Cell, direction: str) -> Outcome:
+    import torch
+
+    try:
+        latency, copy = _samples(cell, direction)
+        return Outcome(latency=tuple(latency), copy=tuple(copy))
+    except ModuleNotFoundError:  # the package is not installed: no property of a commit
+        return Outcome(error=traceback.format_exc())
+    except (NotImplementedError, ImportError) as error:
+        return Outcome(unavailable=f"this commit cannot: {error!r}")
+    except torch.cuda.OutOfMemoryError as error:
+        return Outcome(unavailable=f"does not fit in the GPU's memory: {error}")
+    except Exception:
+        return Outcome(error=traceback.format_exc())
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _samples(cell: Cell, direction: str) -> list[list[float]]:
+    import torch
+
+    sets = _clock.cold_sets(cell.bytes_moved)
+    _check_memory(cell, sets)
+    torch.manual_seed(0)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        freqs = angles(cell)
+        inputs = [_random(cell) for _ in range(sets)]
+        calls = list(_calls(cell, direction, inputs, freqs))
+    rope = _clock.Recording(calls, stream)
+    copy = _clock.Recording([x.clone for x in inputs], stream)
+    samples = _clock.paired_samples([rope, copy])
+    for index in (0, sets - 1):
+        check(rope.outputs[index], inputs[index], freqs, cell, direction)
+    return samples
+
+
+def _check_memory(cell: Cell, sets: int) -> None:
+    """Raise OutOfMemoryError before anything is allocated that cannot fit."""
+    import torch
+
+    tensors = 4 * sets + 2  # input, output, its copy, autograd's output; the check's temporaries
+    needed = tensors * cell.bytes_moved // 2
+    free, _ = torch.cuda.mem_get_info()
+    if needed > free:
+        raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
+
+
+def angles(cell: Cell):
+    """Angles of the cell, float32 ``[seq_len, 1, 1, hidden_size]``, in half-rotation order."""
+    from rope_triton import RotaryPositionEmbedding
+
+    return RotaryPositionEmbedding(cell.hidden_size).to("cuda")(cell.seq_len)
+
+
+def _random(cell: Cell):
+    import torch
+
+    return torch.randn(cell.shape, device="cuda", dtype=getattr(torch, cell.dtype))
+
+
+def _calls(cell: Cell, direction: str, inputs: list, freqs) -> Iterator:
+    """One zero-argument call for each buffer set; in the backward the inputs are cotangents.
+
+    All share one table of angles, as the layers of a model do.
+    """
+    import torch
+
+    from rope_triton import apply_rotary_pos_emb
+
+    def forward(x):
+        return apply_rotary_pos_emb(x, freqs, tensor_format=cell.format)
+
+    if direction == FORWARD:
+        for x in inputs:
+            yield lambda x=x: forward(x)
+        return
+    t = _random(cell).requires_grad_()
+    for grad in inputs:
+        out = forward(t)
+        yield lambda out=out, grad=grad: torch.autograd.grad(out, t, grad, retain_graph=True)[0]
+
+
+def check(output, x, freqs, cell: Cell, direction: str) -> None:
+    """Raise AssertionError unless ``output`` is the rotation of ``x``, slice by slice.
+
+    Its own float32 formula, not the measured commit's, with torch.testing.assert_close's tolerance
+    for the dtype.
+    """
+    import torch
+
+    seq_dim = 0 if cell.format == "sbhd" else 1
+    rows = max(1, CHECKED_BYTES // (cell.bytes_moved // cell.seq_len))
+    for start in range(0, cell.seq_len, rows):
+        length = min(rows, cell.seq_len - start)
+        part = x.narrow(seq_dim, start, length)
+        expected = _rotated(part, freqs[start : start + length], seq_dim, direction)
+        torch.testing.assert_close(output.narrow(seq_dim, start, length), expected.to(part.dtype))
+
+
+def _rotated(x, freqs, seq_dim: int, direction: str):
+    import torch
+
+    first, second = x.float().chunk(2, dim=-1)
+    angle = freqs.transpose(0, seq_dim)[..., : first.shape[-1]].double()
+    cos, sin = angle.cos().float(), angle.sin().float()
+    if direction == BACKWARD:
+        sin = -sin
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

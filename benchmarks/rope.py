@@ -1,0 +1,64 @@
+"""Speed of RoPE over the grid, 64 heads, forward and backward; needs an NVIDIA GPU.
+
+``setup_cache`` measures every cell in one process and hands the samples to the tracks, which only
+pick theirs: latency, throughput and distance from a copy all come from the same samples.
+"""
+
+from . import _workload
+from ._grid import PARAM_NAMES, Cell, active_grid, cells
+
+SETUP_SECONDS = 1800
+
+
+class _Direction:
+    params = list(active_grid().values())
+    param_names = list(PARAM_NAMES)
+    # The way of measuring: raise it when _clock, _workload or the grid's meaning changes.
+    version = "1"
+    timeout = 60
+
+    def setup(self, outcomes, *params):
+        outcome = outcomes[Cell(*params)]
+        if outcome.unavailable:
+            raise NotImplementedError(outcome.unavailable)
+        if outcome.error:
+            raise RuntimeError(outcome.error)
+
+    def track_latency(self, outcomes, *params):
+        """GPU time of a call, cold cache."""
+        return _samples(outcomes[Cell(*params)].latency)
+
+    track_latency.unit = "seconds"
+
+    def track_gbps(self, outcomes, *params):
+        """Input and output bytes over the latency. More is better: for charts, not for gates."""
+        cell = Cell(*params)
+        return _samples(cell.bytes_moved / s / 1e9 for s in outcomes[cell].latency)
+
+    track_gbps.unit = "GB/s"
+
+    def track_copy_ratio(self, outcomes, *params):
+        """Latency over that of ``copy_`` of the same bytes; 1 is the speed of a copy."""
+        outcome = outcomes[Cell(*params)]
+        return _samples(s / c for s, c in zip(outcome.latency, outcome.copy, strict=True))
+
+    track_copy_ratio.unit = "x copy"
+
+
+class Forward(_Direction):
+    def setup_cache(self):
+        return _workload.measure_cells(cells(active_grid()), _workload.FORWARD)
+
+    setup_cache.timeout = SETUP_SECONDS
+
+
+class Backward(_Direction):
+    # Not inherited: asv tells caches apart by the line of their setup_cache.
+    def setup_cache(self):
+        return _workload.measure_cells(cells(active_grid()), _workload.BACKWARD)
+
+    setup_cache.timeout = SETUP_SECONDS
+
+
+def _samples(values) -> dict:
+    return {"samples": list(values), "number": 1}

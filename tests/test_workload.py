@@ -1,0 +1,260 @@
+"""From a cell to samples: no speed for a wrong output, and a bad cell costs only itself."""
+
+import contextlib
+import functools
+import types
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks import _clock, _workload
+from benchmarks._grid import Cell
+
+DIRECTIONS = (_workload.FORWARD, _workload.BACKWARD)
+CELLS = [
+    Cell(37, 64, 2, dtype, tensor_format)
+    for dtype in ("float32", "float16", "bfloat16")
+    for tensor_format in ("sbhd", "bshd")
+]
+apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
+
+all_cells = pytest.mark.parametrize("cell", CELLS, ids=str)
+both_directions = pytest.mark.parametrize("direction", DIRECTIONS)
+
+
+def angles(cell: Cell, first: int = 0):
+    return rope_triton.RotaryPositionEmbedding(cell.hidden_size)(cell.seq_len + first)[first:]
+
+
+def random(cell: Cell):
+    return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype))
+
+
+def rotated(x, freqs, cell: Cell, direction: str):
+    """The package's forward of ``x``, or its gradient for the cotangent ``x``."""
+    if direction == _workload.FORWARD:
+        return apply_plain(x, freqs, cell.format)
+    t = random(cell).requires_grad_()
+    return torch.autograd.grad(apply_plain(t, freqs, cell.format), t, x)[0]
+
+
+# --- the check ------------------------------------------------------------------------------------
+
+
+@all_cells
+@both_directions
+def test_right_output_passes(cell, direction):
+    x, freqs = random(cell), angles(cell)
+    _workload.check(rotated(x, freqs, cell, direction), x, freqs, cell, direction)
+
+
+def other(direction: str) -> str:
+    return DIRECTIONS[direction == _workload.FORWARD]
+
+
+def with_last(output, value):
+    output = output.clone()
+    output[-1, -1, -1, -1] = value
+    return output
+
+
+MISTAKES = {
+    "swapped halves": lambda x, freqs, cell, direction: rotated(x, freqs, cell, direction).roll(
+        cell.hidden_size // 2, dims=-1
+    ),
+    "wrong sign": lambda x, freqs, cell, direction: rotated(x, freqs, cell, other(direction)),
+    "wrong head": lambda x, freqs, cell, direction: rotated(x, freqs, cell, direction).roll(1, 2),
+    "wrong position": lambda x, freqs, cell, direction: rotated(
+        x, angles(cell, first=1), cell, direction
+    ),
+    "nothing done": lambda x, freqs, cell, direction: x,
+    "one element": lambda x, freqs, cell, direction: with_last(
+        output := rotated(x, freqs, cell, direction), output[-1, -1, -1, -1] + 0.25
+    ),
+    "NaN": lambda x, freqs, cell, direction: with_last(
+        rotated(x, freqs, cell, direction), float("nan")
+    ),
+    "other dtype": lambda x, freqs, cell, direction: rotated(x, freqs, cell, direction).double(),
+}
+
+
+@all_cells
+@both_directions
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_mistake_is_found(mistake, cell, direction):
+    x, freqs = random(cell), angles(cell)
+    with pytest.raises(AssertionError):
+        _workload.check(mistake(x, freqs, cell, direction), x, freqs, cell, direction)
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    """Checks 16 positions at a time; has the number of positions of each chunk."""
+    lengths = []
+    rotate = _workload._rotated
+
+    def counted(x, freqs, seq_dim, direction):
+        lengths.append(x.shape[seq_dim])
+        return rotate(x, freqs, seq_dim, direction)
+
+    cell = CELLS[0]
+    monkeypatch.setattr(_workload, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
+    monkeypatch.setattr(_workload, "_rotated", counted)
+    return lengths
+
+
+@both_directions
+@pytest.mark.parametrize("cell", CELLS[:2], ids=str)
+def test_every_chunk_is_checked(chunks, cell, direction):
+    x, freqs = random(cell), angles(cell)
+    output = rotated(x, freqs, cell, direction)
+    _workload.check(output, x, freqs, cell, direction)
+    assert chunks == [16, 16, 5]
+    for position in (0, 15, 16, 31, 32, 36):
+        wrong = output.clone()
+        wrong.select(cell.format.index("s"), position)[1, -1, 0] += 0.25
+        with pytest.raises(AssertionError):
+            _workload.check(wrong, x, freqs, cell, direction)
+
+
+# --- one cell, its calls and its samples, without a GPU -------------------------------------------
+
+
+class Recording:
+    """Calls everything once, where a GPU would record a graph."""
+
+    def __init__(self, calls, stream):
+        self.outputs = [call() for call in calls]
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Measures cells as on a GPU, but with CPU tensors, plain PyTorch and made-up samples."""
+
+    def samples(recordings):
+        rope, copy = recordings
+        return [[2e-6] * len(rope.outputs), [1e-6] * len(copy.outputs)]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
+    monkeypatch.setattr(_clock, "warm_up", lambda: None)
+    monkeypatch.setattr(_clock, "cold_sets", lambda bytes_moved: 3)
+    monkeypatch.setattr(_clock, "Recording", Recording)
+    monkeypatch.setattr(_clock, "paired_samples", samples)
+    monkeypatch.setattr(_workload, "angles", angles)
+    monkeypatch.setattr(_workload, "_random", random)
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
+
+
+@pytest.fixture(autouse=True)
+def progress(tmp_path, monkeypatch):
+    path = tmp_path / "progress"
+    monkeypatch.setenv("ROPE_PROGRESS", str(path))
+    return lambda: [line for line in path.read_text().splitlines() if line]
+
+
+@both_directions
+def test_cell_is_measured(on_cpu, direction):
+    outcomes = _workload.measure_cells(CELLS, direction)
+    assert outcomes == dict.fromkeys(CELLS, _workload.Outcome((2e-6,) * 3, (1e-6,) * 3))
+
+
+@both_directions
+@pytest.mark.parametrize("wrong_call", [0, 2])
+def test_wrong_output_has_no_speed(on_cpu, direction, wrong_call, monkeypatch):
+    """The first buffer set is checked and the last."""
+    calls = []
+
+    def apply(t, freqs, tensor_format):
+        calls.append(t)
+        turned = -freqs if len(calls) - 1 == wrong_call else freqs
+        return apply_plain(t, turned, tensor_format)
+
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
+    (outcome,) = _workload.measure_cells(CELLS[:1], direction).values()
+    assert len(calls) == 3
+    assert (outcome.latency, outcome.copy, outcome.unavailable) == ((), (), "")
+    assert "AssertionError: Tensor-likes are not close!" in outcome.error
+
+
+def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
+    def fail(cell):
+        raise AssertionError("something was allocated")
+
+    cell = CELLS[0]
+    # Three inputs, outputs, copies and autograd's outputs, and two tensors for the check.
+    needed = 14 * cell.bytes_moved // 2
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed, 2**40))
+    assert _workload.measure_cells([cell], "forward")[cell].latency
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed - 1, 2**40))
+    monkeypatch.setattr(_workload, "_random", fail)
+    outcome = _workload.measure_cells([cell], "forward")[cell]
+    assert "does not fit in the GPU's memory: needs 0.0 GB" in outcome.unavailable
+    assert not outcome.error
+
+
+# --- many cells -----------------------------------------------------------------------------------
+
+
+def import_name():
+    from rope_triton import a_name_that_no_commit_has  # noqa: F401
+
+
+def import_package():
+    import rope_triton_that_nobody_has  # noqa: F401
+
+
+def raise_(error: Exception):
+    raise error
+
+
+FAILURES = {
+    "NotImplementedError": (lambda: raise_(NotImplementedError("no backward yet")), "unavailable"),
+    "cannot import name": (import_name, "unavailable"),
+    "a_bug_in_the_driver": (
+        lambda: raise_(torch.cuda.OutOfMemoryError("a_bug_in_the_driver")),
+        "unavailable",
+    ),
+    "No module named 'rope_triton_that_nobody_has'": (import_package, "error"),
+    "AssertionError: not close": (lambda: raise_(AssertionError("not close")), "error"),
+    "RuntimeError: CUDA error": (lambda: raise_(RuntimeError("CUDA error")), "error"),
+}
+
+
+@pytest.mark.parametrize("message", FAILURES)
+def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
+    fail, kind = FAILURES[message]
+    bad = CELLS[2]
+
+    def samples(cell, direction):
+        return fail() if cell == bad else [[1.0], [2.0]]
+
+    monkeypatch.setattr(_workload, "_samples", samples)
+    outcomes = _workload.measure_cells(CELLS, "forward")
+    assert list(outcomes) == CELLS
+    failed = outcomes.pop(bad)
+    assert set(outcomes.values()) == {_workload.Outcome(latency=(1.0,), copy=(2.0,))}
+    assert message in getattr(failed, kind)
+    assert failed == _workload.Outcome(**{kind: getattr(failed, kind)})
+    assert ("Traceback" in failed.error) == (kind == "error")
+
+
+def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatch):
+    monkeypatch.setattr(_workload, "_samples", lambda cell, direction: [[1.0], [1.0]])
+    cells = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in range(1, 27)]
+    _workload.measure_cells(cells, "backward")
+    counts = [line.split(" cells")[0] for line in progress()]
+    assert counts == [f"rope backward: {count}/26" for count in (12, 24, 26)]
+
+
+@both_directions
+def test_without_a_gpu_every_cell_is_unavailable_for_one_reason(direction, progress, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(_workload, "_clock", types.SimpleNamespace())  # no clock is touched
+    outcomes = _workload.measure_cells(CELLS, direction)
+    reason = "no NVIDIA GPU: torch.cuda.is_available() is False"
+    assert outcomes == dict.fromkeys(CELLS, _workload.Outcome(unavailable=reason))
+    assert progress() == [f"rope.{direction.capitalize()}: n/a, {reason}"]
