@@ -1,0 +1,263 @@
+"""What a call of the public API compiles to, for any GPU, on a machine with or without one.
+
+The benchmarked package is called through its public names with CPU tensors, under a driver that
+stands in for the GPU's; whatever kernels it launches are compiled, caught and counted. Nothing
+depends on a clock or on what ran before, so a result is exact: two commits that differ in it differ
+in their code (or in Triton's version).
+
+Every call is made in a process of its own; the caller's Triton is never touched, nor imported.
+"""
+
+import copy
+import hashlib
+import importlib
+import importlib.util
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from . import _grid, _sass, _workers
+from ._standin import ARCHITECTURES, StandInDriver
+
+PACKAGE = "rope_triton"
+
+DIRECTIONS = ("forward", "backward")
+
+# Divisible by 16 as all of the grid is, so that Triton specialises the kernel in the same way.
+_SEQ_LEN, _BATCH = 64, 2
+
+# The grid, and what users bring besides: one token, odd prompts, odd batches.
+_SWEPT_SEQ_LENS = (*_grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
+_SWEPT_BATCHES = (*_grid.GRIDS["full"]["batch"], 3, 5)
+_SWEPT_HIDDEN_SIZE = 128
+
+# Each of these makes Triton compile something else than it would for a user, or nothing.
+_REFUSED_VARIABLES = (
+    "TRITON_INTERPRET",
+    "TRITON_OVERRIDE_ARCH",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_STORE_BINARY_ONLY",
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one call compiles to, over all the kernels that it launches.
+
+    ``registers`` (32 bit) and ``stack_bytes`` are per thread, ``shared_bytes`` per program, of the
+    hungriest kernel. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
+    ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches of what ``_sass``
+    defines. ``digest`` is a SHA-256 of the machine code, the launch grids, warps and shared memory:
+    where two are equal, the GPU is asked for the very same work.
+    """
+
+    registers: int
+    spilled_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    instructions: int
+    global_accesses: int
+    narrow_accesses: int
+    digest: str
+
+    @property
+    def narrow_share(self) -> float:
+        """Share of the global accesses that move less than 16 bytes, 0 to 1."""
+        return self.narrow_accesses / self.global_accesses
+
+
+def fingerprint(
+    calls: Iterable[tuple], root: str | os.PathLike | None = None
+) -> dict[tuple, Facts | Exception]:
+    """Find out what calls compile to, on all cores, reporting progress.
+
+    Parameters
+    ----------
+    calls : iterable of (arch, dtype, format, direction, hidden_size)
+        E.g. ``("sm_90", "float16", "sbhd", "forward", 128)``: a call on 64 positions, a batch of 2
+        and 64 heads. Those that agree in the first two had better be neighbours. Of a backward
+        call, only what the backward pass launches counts.
+    root : path, optional
+        Directory that holds the package to benchmark, e.g. another checkout; by default, the
+        package that this process would import.
+
+    Returns
+    -------
+    dict
+        For each call its facts, or the exception in their place: ``NotImplementedError`` where the
+        package lacks the function or says that it lacks the feature, ``RuntimeError`` with the
+        traceback for any other failure.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If there is no package.
+    RuntimeError
+        If the package cannot be imported, or an environment variable changes what Triton compiles.
+    ValueError
+        If an architecture or a direction is not one of those above.
+    """
+    return _survey(_FINGERPRINT, calls, root)
+
+
+def count_variants(
+    sweeps: Iterable[tuple], root: str | os.PathLike | None = None
+) -> dict[tuple, int | Exception]:
+    """Count the kernels that a process compiles while sequences and batches change.
+
+    A sweep is ``(arch, dtype, format, direction)``: 64 heads of 128 channels at every length and
+    batch of the full grid and some odd ones. Each variant costs its user a compilation. The rest is
+    as for :func:`fingerprint`.
+    """
+    return _survey(_VARIANTS, sweeps, root)
+
+
+# --- in a process for each job: calling the package ----------------------------------------------
+
+
+class _Kernel(NamedTuple):
+    """A launched kernel: ``binary`` is an ELF if ``form`` is "cubin", text if it is "amdgcn"."""
+
+    form: str
+    binary: bytes
+    shared_bytes: int
+    num_warps: int
+    grid: tuple[int, ...]
+
+
+def _launched_kernels(
+    arch: str, dtype: str, format: str, direction: str, hidden_size: int
+) -> list[_Kernel]:
+    import triton
+
+    files = {}
+    triton.knobs.compilation.listener = lambda *, metadata, metadata_group, **_: files.update(
+        {metadata["hash"]: metadata_group}
+    )
+    driver = StandInDriver.activate(arch)
+    _call(driver, _grid.Cell(_SEQ_LEN, hidden_size, _BATCH, dtype, format), direction)
+    return [
+        _kernel(files[launcher.metadata.hash], launcher.metadata, grid)
+        for launcher, grid in driver.launches
+    ]
+
+
+def _kernel(files: dict[str, str], metadata, grid: tuple[int, ...]) -> _Kernel:
+    form = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
+    (path,) = (path for name, path in files.items() if name.endswith(f".{form}"))
+    return _Kernel(form, Path(path).read_bytes(), metadata.shared, metadata.num_warps, grid)
+
+
+def _facts(kernels: Sequence[_Kernel]) -> Facts:
+    codes = [_sass.read(kernel.form, kernel.binary) for kernel in kernels]
+    if not any(code.global_accesses for code in codes):  # then the parser missed something
+        raise ValueError("found no access to global memory in the machine code")
+    work = [
+        (code.digest, kernel.shared_bytes, kernel.num_warps, kernel.grid)
+        for code, kernel in zip(codes, kernels, strict=True)
+    ]
+    return Facts(
+        registers=max(code.registers for code in codes),
+        spilled_bytes=sum(code.spilled_bytes for code in codes),
+        stack_bytes=max(code.stack_bytes for code in codes),
+        shared_bytes=max(kernel.shared_bytes for kernel in kernels),
+        instructions=sum(code.instructions for code in codes),
+        global_accesses=sum(code.global_accesses for code in codes),
+        narrow_accesses=sum(code.narrow_accesses for code in codes),
+        digest=hashlib.sha256(repr(work).encode()).hexdigest(),
+    )
+
+
+def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
+    _compile_each_kernel_once()
+    driver = StandInDriver.activate(arch)
+    launchers = set()
+    for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
+        _call(driver, _grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
+        launchers.update(launcher for launcher, _ in driver.launches)
+    return len(launchers)
+
+
+def _compile_each_kernel_once() -> None:
+    """Let the first variant stand for the others: those are counted, not looked at.
+
+    A kernel that is compiled anew for every length must not take hours to be found out.
+    """
+    import triton.compiler
+
+    compile, compiled = triton.compiler.compile, {}
+
+    def compile_or_copy(src, *args, **kwargs):
+        if src.fn not in compiled:
+            compiled[src.fn] = compile(src, *args, **kwargs)
+        return copy.copy(compiled[src.fn])  # of what never ran: a copy gets a launcher of its own
+
+    triton.compiler.compile = compile_or_copy
+
+
+def _call(driver: StandInDriver, cell: _grid.Cell, direction: str) -> None:
+    """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
+    import torch
+
+    embedding, apply = _public("RotaryPositionEmbedding"), _public("apply_rotary_pos_emb")
+    dtype, backward = getattr(torch, cell.dtype), direction == "backward"
+    # Memory that nothing touches is never paid for, however large the tensor.
+    t = torch.empty(cell.shape, dtype=dtype, requires_grad=backward)
+    freqs = embedding(cell.hidden_size)(cell.seq_len)
+    driver.launches.clear()
+    out = apply(t, freqs, tensor_format=cell.format)
+    if backward:
+        driver.launches.clear()
+        torch.autograd.grad(out, t, torch.empty_like(out))
+    if not driver.launches:
+        raise RuntimeError(f"the {direction} call launched no Triton kernel")
+
+
+def _public(name: str):
+    package = importlib.import_module(PACKAGE)
+    if not hasattr(package, name):
+        raise NotImplementedError(f"{PACKAGE} has no {name}")
+    return getattr(package, name)
+
+
+# --- in the caller's process: what may be asked ---------------------------------------------------
+
+_FINGERPRINT = _workers.Question("codegen, fingerprint", _launched_kernels, _facts)
+_VARIANTS = _workers.Question("codegen, variants", _variants, int)
+
+
+def _survey(question: _workers.Question, jobs: Iterable[tuple], root) -> dict:
+    package, jobs = _package_file(root), list(jobs)
+    _refuse(jobs)
+    # Neighbours of one architecture and dtype have code in common, to be disassembled once.
+    groups = [list(group) for _, group in itertools.groupby(jobs, key=lambda job: job[:2])]
+    return _workers.survey(question, groups, package)
+
+
+def _refuse(jobs: list[tuple]) -> None:
+    variables = [name for name in _REFUSED_VARIABLES if name in os.environ]
+    if variables:
+        raise RuntimeError(f"unset {', '.join(variables)}: Triton would not compile what users get")
+    for arch, _, _, direction, *_ in jobs:
+        if arch not in ARCHITECTURES or direction not in DIRECTIONS:
+            raise ValueError(
+                f"expected one of {ARCHITECTURES} and of {DIRECTIONS}, got {arch!r}, {direction!r}"
+            )
+
+
+def _package_file(root) -> Path:
+    if root is not None:
+        file = Path(root).resolve() / PACKAGE / "__init__.py"
+        if not file.is_file():
+            raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
+        return file
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(
+            f"{PACKAGE}, which is to be benchmarked, cannot be imported: "
+            "install it or put its directory on PYTHONPATH (under asv, ASV_PYTHONPATH)"
+        )
+    return Path(spec.origin).resolve()

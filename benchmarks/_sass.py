@@ -1,0 +1,210 @@
+"""Disassembled GPU code -> counts: the text formats of NVIDIA's SASS and AMD's amdgcn.
+
+Two words are used in one sense for both vendors. A *global access* is an instruction that loads
+from, stores to or updates global memory through an address; kernel arguments and other constants
+(LDC, s_load) are none. *Spilled bytes* are what the instructions that access a thread's private
+memory (LDL and STL, scratch_load and scratch_store) load and store, each instruction once, so a
+spill inside a loop is not multiplied; an array that the compiler keeps in private memory, such as
+the one in libdevice's argument reduction of sin and cos, counts too.
+"""
+
+import functools
+import hashlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+WIDE_BYTES = 16  # the widest access that all GPUs have; what a copy uses
+
+
+@dataclass(frozen=True)
+class Code:
+    """The machine code of one kernel, counted.
+
+    ``registers`` (32 bit) and ``stack_bytes`` are per thread, of the hungriest function; the
+    others are sums over all functions. ``digest`` is the SHA-256 of the instructions alone: no
+    names, paths or line numbers.
+    """
+
+    registers: int
+    stack_bytes: int
+    spilled_bytes: int
+    instructions: int
+    global_accesses: int
+    narrow_accesses: int
+    digest: str
+
+
+@functools.cache
+def read(form: str, binary: bytes) -> Code:
+    """Count a compiled kernel: ``form`` is "cubin" (an ELF) or "amdgcn" (assembly text).
+
+    Raises
+    ------
+    RuntimeError
+        If NVIDIA's disassembler fails; its message is in the error.
+    ValueError
+        If the text is not what the parser knows.
+    """
+    return _read_cubin(binary) if form == "cubin" else parse_amdgcn(binary.decode())
+
+
+# --- NVIDIA -------------------------------------------------------------------------------------
+
+
+def _read_cubin(cubin: bytes) -> Code:
+    import triton  # not at the top: asv imports this module where seconds of start-up count
+
+    tools = triton.knobs.nvidia
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return parse_sass(
+            _output_of(tools.cuobjdump.path, "-res-usage", file.name),
+            # -ndf skips an analysis of branches that takes longer than all the rest.
+            _output_of(tools.nvdisasm.path, "-c", "-ndf", "-hex", file.name),
+        )
+
+
+def _output_of(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command} failed ({done.returncode}): {done.stderr or done.stdout}")
+    return done.stdout
+
+
+_SASS_RESOURCES = re.compile(r"\bREG:(\d+) STACK:(\d+)")
+_SASS_FUNCTION = re.compile(r"^\.text\.\S+:$", re.M)
+_SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)[^;]*;")
+_SASS_ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
+_SASS_BULK = frozenset(("UTMALDG", "UTMASTG", "UBLKCP"))  # many times 16 bytes; no width suffix
+_SASS_GLOBAL = _SASS_BULK.union(
+    ("LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG")
+)
+_SASS_PRIVATE = frozenset(("LDL", "STL"))
+_SASS_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
+
+
+def parse_sass(usage: str, code: str) -> Code:
+    """Count the output of ``cuobjdump -res-usage`` and ``nvdisasm -c -hex``.
+
+    The NOPs that pad the end of each function are not instructions, the branch to itself before
+    them is one.
+
+    Raises
+    ------
+    ValueError
+        If there are no instructions, or no register counts.
+    """
+    resources = [tuple(map(int, match)) for match in _SASS_RESOURCES.findall(usage)]
+    functions = [_sass_function(part) for part in _SASS_FUNCTION.split(code)[1:]]
+    names = [name for function, _ in functions for name in function]
+    if not resources or not names:
+        raise ValueError(f"the disassembler's output is not known: {usage[:300]!r} {code[:300]!r}")
+    return _count(
+        names,
+        (encoding for _, encodings in functions for encoding in encodings),
+        registers=max(registers for registers, _ in resources),
+        stack_bytes=max(stack for _, stack in resources),
+        global_bytes=_sass_global_bytes,
+        private_bytes=_sass_private_bytes,
+    )
+
+
+def _sass_function(text: str) -> tuple[list[str], list[str]]:
+    names, encodings = _SASS_LINE.findall(text), _SASS_ENCODING.findall(text)
+    if len(encodings) != 2 * len(names):
+        raise ValueError(
+            f"{len(encodings)} words of machine code for {len(names)} instructions, "
+            "expected two for each"
+        )
+    while names and names[-1] == "NOP":
+        names.pop()
+    return names, encodings[: 2 * len(names)]
+
+
+def _sass_global_bytes(name: str) -> int:
+    operation, *suffixes = name.split(".")
+    if operation not in _SASS_GLOBAL:
+        return 0
+    return WIDE_BYTES if operation in _SASS_BULK else _sass_width(suffixes)
+
+
+def _sass_private_bytes(name: str) -> int:
+    operation, *suffixes = name.split(".")
+    return _sass_width(suffixes) if operation in _SASS_PRIVATE else 0
+
+
+def _sass_width(suffixes: list[str]) -> int:
+    return next((_SASS_BYTES[suffix] for suffix in suffixes if suffix in _SASS_BYTES), 4)
+
+
+# --- AMD ----------------------------------------------------------------------------------------
+
+_AMD_FUNCTION = re.compile(r"^\s*\.type\s+\S+,@function$(.*?)^\.Lfunc_end\d+:", re.M | re.S)
+_AMD_COMMENT = re.compile(r"\s*(;|//).*")
+_AMD_INSTRUCTION = re.compile(r"\s+([a-z]\w*)")
+_AMD_GLOBAL = re.compile(r"(?:global|buffer|flat)_(?:load|store|atomic)_")
+_AMD_PRIVATE = re.compile(r"scratch_(?:load|store)_")
+_AMD_WIDTH = re.compile(r"_[us]?(byte|short|dword(?:x[234])?)(?:_|$)")
+_AMD_BYTES = {"byte": 1, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
+
+
+def parse_amdgcn(text: str) -> Code:
+    """Count the assembly text that Triton's AMD backend writes (mnemonics of gfx9).
+
+    Raises
+    ------
+    ValueError
+        If there are no instructions, no register counts, or an access of unknown width.
+    """
+    code = "\n".join(_AMD_FUNCTION.findall(text))
+    lines = [_AMD_COMMENT.sub("", line) for line in code.splitlines()]
+    instructions = [line.strip() for line in lines if _AMD_INSTRUCTION.match(line)]
+    if not instructions:
+        raise ValueError(f"no instructions in the assembly text: {text[:500]!r}")
+    return _count(
+        [instruction.split()[0] for instruction in instructions],
+        # Labels too: they say where the branches go. File names and lines are directives.
+        (line.strip() for line in lines if _AMD_INSTRUCTION.match(line) or line.startswith(".LBB")),
+        registers=_amd_metadata(text, "vgpr_count"),
+        stack_bytes=_amd_metadata(text, "private_segment_fixed_size"),
+        global_bytes=lambda name: _amd_width(name) if _AMD_GLOBAL.match(name) else 0,
+        private_bytes=lambda name: _amd_width(name) if _AMD_PRIVATE.match(name) else 0,
+    )
+
+
+def _amd_metadata(text: str, name: str) -> int:
+    values = re.findall(rf"^\s+(?:- )?\.{name}:\s+(\d+)$", text, re.M)
+    if not values:
+        raise ValueError(f"no .{name} in the metadata of the assembly text")
+    return max(map(int, values))
+
+
+def _amd_width(name: str) -> int:
+    if "_atomic_" in name:
+        return 8  # at most, and named by operation instead of width
+    width = _AMD_WIDTH.search(name)
+    if not width:
+        raise ValueError(f"memory access of unknown width: {name}")
+    return _AMD_BYTES[width[1]]
+
+
+# --- both ---------------------------------------------------------------------------------------
+
+
+def _count(
+    names: list[str], code: Iterable[str], registers, stack_bytes, global_bytes, private_bytes
+) -> Code:
+    widths = [width for width in map(global_bytes, names) if width]
+    return Code(
+        registers=registers,
+        stack_bytes=stack_bytes,
+        spilled_bytes=sum(map(private_bytes, names)),
+        instructions=len(names),
+        global_accesses=len(widths),
+        narrow_accesses=sum(width < WIDE_BYTES for width in widths),
+        digest=hashlib.sha256("\n".join(code).encode()).hexdigest(),
+    )

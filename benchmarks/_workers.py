@@ -1,0 +1,228 @@
+"""Many small jobs on all cores, each in a process of its own that has everything imported.
+
+A survey starts a worker for each core. The worker imports the benchmarked package and compiles
+nothing; it forks a child for each job. So no job depends on those before it, a compiler that
+crashes or hangs costs one job, and nobody waits for torch again and again.
+"""
+
+import contextlib
+import importlib
+import itertools
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from ._progress import report
+
+_JOB_SECONDS = 120  # far above any compilation
+_MAX_WORKERS = 8  # each holds a torch in memory
+
+
+class Question(NamedTuple):
+    """What is asked of every job: ``finish(ask(*job))``, both functions of a module of this suite.
+
+    ``ask`` runs in the job's fork, ``finish`` in its worker, whose caches last for many jobs.
+    """
+
+    title: str
+    ask: Callable
+    finish: Callable
+
+
+# --- in the caller's process ----------------------------------------------------------------------
+
+
+def survey(question: Question, groups: list[list[tuple]], package: Path) -> dict:
+    """Answer a question for all jobs, reporting progress; each group goes to one worker.
+
+    Parameters
+    ----------
+    question : Question
+        What to find out.
+    groups : list of lists of tuples
+        The jobs; those of a group share what ``question.finish`` remembers.
+    package : Path
+        ``__init__.py`` of the package to benchmark, which the workers import by its directory's
+        name.
+
+    Returns
+    -------
+    dict
+        For each job, in the order given, its answer or the exception in its place: if it raised
+        ``NotImplementedError`` the same, otherwise ``RuntimeError`` with the traceback.
+
+    Raises
+    ------
+    RuntimeError
+        If the package cannot be imported, or a worker ends.
+    """
+    jobs, answers = list(itertools.chain.from_iterable(groups)), {}
+    n_workers = min(len(os.sched_getaffinity(0)), len(groups), _MAX_WORKERS)
+    waiting = iter(groups)
+
+    def serve():
+        try:
+            with _Worker(package, scratch) as worker:
+                for job in itertools.chain.from_iterable(waiting):
+                    answers[job] = worker.ask(question, job)
+                    _report_progress(question.title, len(answers), len(jobs))
+        finally:
+            list(waiting)  # empty by now, or this worker has failed and the others can stop
+
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_MAX_WORKERS) as pool:
+        for served in [pool.submit(serve) for _ in range(n_workers)]:
+            served.result()
+    return {job: answers[job] for job in jobs}
+
+
+def _report_progress(title: str, done: int, total: int) -> None:
+    if done * 10 // total > (done - 1) * 10 // total:  # each tenth
+        report(f"{title}: {done} of {total}")
+
+
+# Finds this package by its file: the directory above it can hold another version of what is
+# benchmarked, and must not get on the path.
+_START_WORKER = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("benchmarks", sys.argv[1])
+module = sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from benchmarks import _workers
+_workers.work(sys.argv[2])
+"""
+
+
+class _Worker:
+    """A process that runs :func:`work`: pickled jobs go in, pickled answers come out."""
+
+    def __init__(self, package: Path, scratch: str):
+        path = [str(package.parent.parent), *map(os.path.abspath, sys.path)]
+        changes = {
+            "PYTHONPATH": os.pathsep.join(path),
+            # New, and this survey's own: nothing old is read, nothing is left behind.
+            "TRITON_CACHE_DIR": str(Path(scratch, "cache")),
+            "TMPDIR": scratch,
+            # Threads do not survive a fork, so let there be none.
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        suite = str(Path(__file__).with_name("__init__.py").resolve())
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START_WORKER, suite, str(package)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=scratch,
+            env=os.environ | changes,
+        )
+
+    def __enter__(self) -> "_Worker":
+        try:
+            problem = self._receive()
+            if problem:
+                raise RuntimeError(problem)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._process.communicate()  # closes its stdin, at which it ends
+
+    def ask(self, question: Question, job: tuple):
+        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+            _send((question, job), self._process.stdin)
+        return self._receive()
+
+    def _receive(self):
+        try:
+            return pickle.load(self._process.stdout)
+        except EOFError:
+            status = self._process.wait()
+            raise RuntimeError(f"a worker ended with exit status {status}, see above") from None
+
+
+# --- in a worker: a fork for each job -------------------------------------------------------------
+
+
+def work(package: str) -> None:
+    """Answer the jobs on stdin until it is closed, for the package whose file is given.
+
+    The first answer says why there will be no others, or None.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the package prints must not end up among the answers
+    problem = _import_problem(package)
+    _send(problem, answers)
+    while not problem:
+        try:
+            question, job = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        _send(_answer(question, job), answers)
+
+
+def _send(message, pipe) -> None:
+    pickle.dump(message, pipe)
+    pipe.flush()
+
+
+def _import_problem(package: str) -> str | None:
+    name = Path(package).parent.name
+    try:
+        _prepare_triton()
+        found = importlib.import_module(name).__file__
+    except Exception:
+        return f"{name} cannot be imported from {package}:\n{traceback.format_exc()}"
+    if not os.path.samefile(found, package):
+        return f"{name} was to be imported from {package}, but came from {found}"
+    return None
+
+
+def _prepare_triton() -> None:
+    """Do once what otherwise each fork does again, two seconds' worth."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()  # hashes the whole compiler and keeps the result
+    importlib.import_module("triton.experimental.gluon")  # imported by the first kernel launch
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # by the first gradient
+
+
+def _answer(question: Question, job: tuple):
+    answer = _in_fork(question.ask, job)
+    return answer if isinstance(answer, Exception) else _attempt(question.finish, answer)
+
+
+def _in_fork(function: Callable, job: tuple):
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(_attempt(function, *job)))
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(_JOB_SECONDS):
+            return receiver.recv()
+        process.kill()
+        return RuntimeError(f"{job} was not done after {_JOB_SECONDS} s")
+    except EOFError:
+        process.join()
+        return RuntimeError(f"{job} ended its process with exit status {process.exitcode}")
+    finally:
+        process.join()
+
+
+def _attempt(function: Callable, *args):
+    """The function's result, or what stands for its exception: not every exception pickles."""
+    try:
+        return function(*args)
+    except NotImplementedError as error:
+        return NotImplementedError(str(error))
+    except Exception:
+        return RuntimeError(traceback.format_exc())
