@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     run.set_defaults(command=_run)
     figures = commands.add_parser("figures", help="print the figures of a stored result")
-    figures.add_argument("machine", help=f"a directory of {RESULTS.relative_to(ROOT)}")
+    figures.add_argument("machine", help="a directory of benchmarks/results")
     figures.add_argument("commit", help="a commit that was measured there")
     figures.set_defaults(command=_show_figures)
     options = vars(parser.parse_args(arguments))

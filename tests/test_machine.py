@@ -1,0 +1,71 @@
+"""The asv machine record: a GPU's name and software keep its results apart from another's."""
+
+import json
+import types
+
+import pytest
+import torch
+
+from benchmarks import _machine
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Pretend that the machine has a GPU of a name, and a driver."""
+
+    def pretend(name):
+        properties = types.SimpleNamespace(name=name, total_memory=1 << 30)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(_machine.shutil, "which", lambda name: name)
+        answer = types.SimpleNamespace(stdout="580.159.04\n580.159.04\n")
+        monkeypatch.setattr(_machine.subprocess, "run", lambda *args, **kwargs: answer)
+
+    return pretend
+
+
+def test_the_record_names_gpu_driver_and_software(fake_gpu):
+    fake_gpu("NVIDIA H200")
+    record = _machine.machine_record()
+    assert record["machine"] == "nvidia-h200"
+    assert record["gpu"] == "NVIDIA H200"
+    assert record["driver"] == "580.159.04"
+    assert record["cuda"] == "13.0"
+    assert record["torch"] == torch.__version__
+    assert {"arch", "cpu", "num_cpu", "os", "ram", "triton"} <= set(record)
+    assert all(isinstance(value, str) for value in record.values())
+
+
+def test_two_gpus_have_two_names(fake_gpu):
+    fake_gpu("NVIDIA H200")
+    first = _machine.machine_record()["machine"]
+    fake_gpu("NVIDIA H100 80GB HBM3")
+    assert first != _machine.machine_record()["machine"] == "nvidia-h100-80gb-hbm3"
+
+
+def test_a_gpu_without_nvidia_smi_is_an_error(fake_gpu, monkeypatch):
+    fake_gpu("NVIDIA H200")
+    monkeypatch.setattr(_machine.shutil, "which", lambda name: None)
+    with pytest.raises(RuntimeError, match="nvidia-smi"):
+        _machine.machine_record()
+
+
+def test_a_machine_without_a_gpu_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    record = _machine.machine_record()
+    assert record["gpu"] == record["driver"] == record["cuda"] == "none"
+    assert record["machine"] == f"no-gpu-{record['arch']}"
+
+
+def test_asv_finds_the_saved_record(monkeypatch, tmp_path):
+    from asv.machine import Machine
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    record = _machine.machine_record()
+    _machine.save_record(record)
+    assert record["machine"] in json.loads((tmp_path / ".asv-machine.json").read_text())
+    loaded = Machine.load(machine_name=record["machine"])
+    assert loaded.triton == record["triton"]  # a field that asv does not know

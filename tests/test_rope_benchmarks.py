@@ -1,0 +1,81 @@
+"""The asv benchmarks of speed: what each track makes of an outcome, and what asv discovers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rope
+from benchmarks._grid import Cell
+from benchmarks._workload import Outcome
+
+CELL = Cell(128, 64, 1, "float16", "sbhd")
+PARAMS = (128, 64, 1, "float16", "sbhd")
+ROOT = Path(__file__).resolve().parent.parent
+TRACKS = ("track_copy_ratio", "track_gbps", "track_latency")
+CODEGEN = ("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes")
+
+
+def outcomes(**fields):
+    return {CELL: Outcome(**fields)}
+
+
+@pytest.mark.parametrize("benchmark", [rope.Forward(), rope.Backward()], ids=["fwd", "bwd"])
+def test_tracks_derive_from_the_same_samples(benchmark):
+    cache = outcomes(latency=(2e-6, 4e-6, 3e-6), copy=(1e-6, 2e-6, 3e-6))
+    benchmark.setup(cache, *PARAMS)
+    assert benchmark.track_latency(cache, *PARAMS) == {"samples": [2e-6, 4e-6, 3e-6], "number": 1}
+    ratio = benchmark.track_copy_ratio(cache, *PARAMS)
+    assert ratio == {"samples": pytest.approx([2.0, 2.0, 1.0]), "number": 1}
+    gbps = benchmark.track_gbps(cache, *PARAMS)
+    moved = 2 * 128 * 64 * 64 * 2
+    assert gbps["samples"] == pytest.approx([moved / 2e3, moved / 4e3, moved / 3e3])
+
+
+def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason():
+    with pytest.raises(NotImplementedError, match="no NVIDIA GPU"):
+        rope.Forward().setup(outcomes(unavailable="no NVIDIA GPU"), *PARAMS)
+
+
+def test_a_cell_that_failed_is_an_error():
+    with pytest.raises(RuntimeError, match="wrong output"):
+        rope.Forward().setup(outcomes(error="wrong output"), *PARAMS)
+
+
+def discover(grid):
+    """What asv finds in the suite, by name, in a process without this one's interpreter mode."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    code = (
+        "import sys; from asv_runner._aux import update_sys_path; "
+        "from asv_runner.discovery import list_benchmarks; "
+        "list_benchmarks(sys.argv[1], sys.stdout)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "benchmarks")],
+        env=environment | {"ROPE_GRID": grid},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return {benchmark["name"]: benchmark for benchmark in json.loads(output)}
+
+
+@pytest.mark.parametrize(("grid", "cells"), [("full", 504), ("small", 48)])
+def test_asv_finds_the_intended_benchmarks_and_no_other(grid, cells):
+    found = discover(grid)
+    rope_names = {f"rope.{d}.{t}" for d in ("Forward", "Backward") for t in TRACKS}
+    codegen_names = {f"codegen.Codegen.track_{name}" for name in (*CODEGEN, "stack_bytes")}
+    assert set(found) == rope_names | codegen_names | {"codegen.Variants.track_variants"}
+    for name in rope_names:
+        count = 1
+        for values in found[name]["params"]:
+            count *= len(values)
+        assert count == cells
+        assert found[name]["version"] == rope.Forward.version
+        assert found[name]["unit"] != "unit"
+    keys = {name: found[name]["setup_cache_key"] for name in rope_names}
+    assert keys["rope.Forward.track_latency"] == keys["rope.Forward.track_gbps"]
+    assert keys["rope.Forward.track_latency"] != keys["rope.Backward.track_latency"]
