@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from . import _process
 from ._progress import report
 
 _JOB_SECONDS = 120  # far above any compilation
@@ -88,13 +89,7 @@ def _report_progress(title: str, done: int, total: int) -> None:
         report(f"{title}: {done} of {total}")
 
 
-# Finds this package by its file: the directory above it can hold another version of what is
-# benchmarked, and must not get on the path.
 _START_WORKER = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("benchmarks", sys.argv[1])
-module = sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
 from benchmarks import _workers
 _workers.work(sys.argv[2])
 """
@@ -104,9 +99,7 @@ class _Worker:
     """A process that runs :func:`work`: pickled jobs go in, pickled answers come out."""
 
     def __init__(self, package: Path, scratch: str):
-        path = [str(package.parent.parent), *map(os.path.abspath, sys.path)]
         changes = {
-            "PYTHONPATH": os.pathsep.join(path),
             # New, and this survey's own: nothing old is read, nothing is left behind.
             "TRITON_CACHE_DIR": str(Path(scratch, "cache")),
             "TMPDIR": scratch,
@@ -114,13 +107,14 @@ class _Worker:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        suite = str(Path(__file__).with_name("__init__.py").resolve())
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START_WORKER, suite, str(package)],
+        self._process = _process.start(
+            _START_WORKER,
+            str(package),
+            path=(str(package.parent.parent),),
+            env=changes,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=scratch,
-            env=os.environ | changes,
         )
 
     def __enter__(self) -> "_Worker":

@@ -1,12 +1,16 @@
 """From a cell to samples: inputs, the call through the public API, its check, its time."""
 
+import contextlib
 import gc
+import pickle
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from . import _clock, _progress
+from . import _clock, _process, _progress
 from ._grid import Cell
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -30,7 +34,11 @@ class Outcome:
 
 
 def measure_cells(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
-    """Measure cells in the given order in this process; a bad cell costs only itself."""
+    """Measure cells in the given order in this process; a bad cell costs only itself.
+
+    After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
+    left.
+    """
     reason = _why_no_gpu()
     if reason:
         _progress.report(f"rope.{direction.capitalize()}: n/a, {reason}")
@@ -42,7 +50,39 @@ def measure_cells(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
         if count % 12 == 0 or count == len(cells):
             seconds = time.monotonic() - start
             _progress.report(f"rope {direction}: {count}/{len(cells)} cells, {seconds:.0f} s")
+        if outcomes[cell].error and _gpu_is_lost():
+            return outcomes | _measure_in_fresh_process(cells[count:], direction)
     return outcomes
+
+
+def _gpu_is_lost() -> bool:
+    """Whether a kernel's fault, an illegal address say, fails every later call of this process."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+_MEASURE = """
+import pathlib, pickle
+from benchmarks import _workload
+answer = pathlib.Path(sys.argv[2])
+answer.write_bytes(pickle.dumps(_workload.measure_cells(*pickle.loads(answer.read_bytes()))))
+"""
+
+
+def _measure_in_fresh_process(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch, "cells.pickle")
+        answer.write_bytes(pickle.dumps((cells, direction)))
+        status = _process.start(_MEASURE, str(answer)).wait()
+        if status:
+            problem = f"a fresh process, started after another cell's fault, ended with {status}"
+            return dict.fromkeys(cells, Outcome(error=problem))
+        return pickle.loads(answer.read_bytes())
 
 
 def _why_no_gpu() -> str:
@@ -69,7 +109,8 @@ def _outcome(cell: Cell, direction: str) -> Outcome:
         return Outcome(error=traceback.format_exc())
     finally:
         gc.collect()
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see _gpu_is_lost
+            torch.cuda.empty_cache()
 
 
 def _samples(cell: Cell, direction: str) -> list[list[float]]:

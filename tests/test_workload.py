@@ -137,6 +137,7 @@ def on_cpu(monkeypatch):
         return [[2e-6] * len(rope.outputs), [1e-6] * len(copy.outputs)]
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "Stream", object)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
@@ -240,6 +241,35 @@ def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
     assert message in getattr(failed, kind)
     assert failed == _workload.Outcome(**{kind: getattr(failed, kind)})
     assert ("Traceback" in failed.error) == (kind == "error")
+
+
+def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_cpu, monkeypatch):
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def samples(cell, direction):
+        if cell == CELLS[1]:
+            monkeypatch.setattr(torch.cuda, "synchronize", lost)
+            monkeypatch.setattr(torch.cuda, "empty_cache", lost)
+            lost()
+        return [[1.0], [2.0]]
+
+    monkeypatch.setattr(_workload, "_samples", samples)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the fresh process
+    outcomes = _workload.measure_cells(CELLS, "forward")
+    assert list(outcomes) == CELLS
+    assert outcomes[CELLS[0]].latency == (1.0,)
+    assert "illegal memory access" in outcomes[CELLS[1]].error
+    assert len(CELLS) > 2
+    for cell in CELLS[2:]:  # only a process in which nothing is pretended says so
+        assert "no NVIDIA GPU" in outcomes[cell].unavailable
+
+
+def test_a_fresh_process_that_fails_is_an_error_of_its_cells(monkeypatch):
+    monkeypatch.setattr(_workload, "_MEASURE", "sys.exit(3)")
+    outcomes = _workload._measure_in_fresh_process(CELLS, "forward")
+    assert list(outcomes) == CELLS
+    assert all("ended with 3" in outcome.error for outcome in outcomes.values())
 
 
 def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatch):
