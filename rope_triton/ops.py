@@ -5,9 +5,19 @@ import triton
 
 from rope_triton.kernels import rope_kernel
 
-# Up to so many bytes, by bytes an element, tensors are read and written as a stream that leaves L2
-# first: on an H200 (60 MB of L2) up to 10 % faster for small tensors, 1-2 % slower for large ones.
-_STREAM_BYTES = {2: 48 << 20, 4: 24 << 20}
+# By bytes an element and channels a head: up to how many MiB a tensor is read and written as a
+# stream that leaves L2 first, the tile then, and the tile of larger tensors; a tile is positions,
+# heads and warps of a program. Measured on an H200 (60 MB of L2), cold cache, both formats, 2 to
+# 268 MB: the best of 6 to 9 tiles under 3 cache policies. Where one wave of programs holds the
+# whole tensor, fewer and deeper threads win; beyond it, more and shallower ones.
+_TILES = {
+    (2, 64): (48, (2, 8, 2), (2, 8, 2)),
+    (2, 128): (12, (1, 16, 2), (1, 8, 2)),
+    (2, 256): (12, (1, 8, 2), (1, 8, 4)),
+    (4, 64): (24, (1, 16, 1), (4, 4, 2)),
+    (4, 128): (24, (1, 16, 2), (1, 4, 1)),
+    (4, 256): (24, (1, 4, 4), (1, 4, 4)),
+}
 # CUDA's limit for the second and third dimension of a grid.
 _GRID_LIMIT = 65535
 
@@ -59,28 +69,23 @@ class _Rotate(torch.autograd.Function):
 
 def _launch(out, t, freqs, tensor_format, interleaved, transposed):
     seq, batch = (0, 1) if tensor_format == "sbhd" else (1, 0)
-    tile = _tile(t.shape[2], t.shape[3], t.element_size(), freqs.shape[3])
-    stream = t.numel() * t.element_size() <= _STREAM_BYTES[t.element_size()]
+    stream, *tile = _tile(t, freqs.shape[3])
     for part in _parts(out, t, freqs, seq, batch, tile[0]):
         _launch_part(*part, seq, batch, interleaved, transposed, stream, tile)
 
 
-def _tile(n_heads, channels, element_size, width):
-    """Positions, heads and warps of a program.
-
-    At least 64 angles of either half, whose cos and sin the threads share out, 2 to 4 KB of t, and
-    16 elements a thread. Measured on an H200 against 1-8 positions x 1-64 heads x 1-8 warps, over
-    1 MB to 1 GB.
-    """
-    half = triton.next_power_of_2(width) // 2
-    channels = triton.next_power_of_2(channels)
-    block_s = max(64 // half, 1)
-    tile_bytes = 1024 * min(block_s * half // 32, 4)
-    rows = max(tile_bytes // (channels * element_size), 1)
+def _tile(t, width):
+    """Whether to stream, and positions, heads and warps of a program, for ``width`` angles."""
+    n_heads, channels = t.shape[2], triton.next_power_of_2(t.shape[3])
+    measured = min(max(channels, 64), 256)
+    mib, *tiles = _TILES[t.element_size(), measured]
+    stream = t.numel() * t.element_size() <= mib << 20
+    block_s, block_h, num_warps = tiles[0] if stream else tiles[1]
+    rows = max(block_s * block_h * measured // channels, 1)
+    # Threads share out the angles of either half: where those are few, more positions a program.
+    block_s = max(block_s, 32 * num_warps * 2 // triton.next_power_of_2(width))
     block_h = min(triton.next_power_of_2(n_heads), max(rows // block_s, 1))
-    block_s = max(rows // block_h, 1)
-    num_warps = min(max(block_s * block_h * channels // 512, 1), 4)
-    return block_s, block_h, num_warps
+    return stream, max(rows // block_h, 1), block_h, num_warps
 
 
 def _parts(out, t, freqs, seq, batch, block_s):
