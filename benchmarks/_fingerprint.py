@@ -20,14 +20,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import _grid, _sass, _workers
-from ._standin import ARCHITECTURES, StandInDriver
+from ._standin import ARCHITECTURES, Launch, StandInDriver
 
 PACKAGE = "rope_triton"
 
 DIRECTIONS = ("forward", "backward")
 
-# Divisible by 16 as all of the grid is, so that Triton specialises the kernel in the same way.
-_SEQ_LEN, _BATCH = 64, 2
+SIZES = {
+    # Positions and batch. A package may use another kernel for tensors beyond a cache's size: these
+    # lie far on either side of any, and divide by 16 as all of the grid does, so that Triton
+    # specialises the kernel in the same way.
+    "small": (64, 2),
+    "large": (max(_grid.GRIDS["full"]["seq_len"]), max(_grid.GRIDS["full"]["batch"])),
+}
 
 # The grid, and what users bring besides: one token, odd prompts, odd batches.
 _SWEPT_SEQ_LENS = (*_grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
@@ -50,8 +55,9 @@ class Facts:
     ``registers`` (32 bit) and ``stack_bytes`` are per thread, ``shared_bytes`` per program, of the
     hungriest kernel. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
     ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches of what ``_sass``
-    defines. ``digest`` is a SHA-256 of the machine code, the launch grids, warps and shared memory:
-    where two are equal, the GPU is asked for the very same work.
+    defines. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory and
+    the numbers among the arguments, such as strides: where two are equal, the GPU is asked for the
+    very same work.
     """
 
     registers: int
@@ -76,10 +82,10 @@ def fingerprint(
 
     Parameters
     ----------
-    calls : iterable of (arch, dtype, format, direction, hidden_size)
-        E.g. ``("sm_90", "float16", "sbhd", "forward", 128)``: a call on 64 positions, a batch of 2
-        and 64 heads. Those that agree in the first two had better be neighbours. Of a backward
-        call, only what the backward pass launches counts.
+    calls : iterable of (arch, dtype, format, direction, hidden_size, seq_len, batch)
+        E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
+        batch of 2 and 64 heads. Those that agree in the first two had better be neighbours. Of a
+        backward call, only what the backward pass launches counts.
     root : path, optional
         Directory that holds the package to benchmark, e.g. another checkout; by default, the
         package that this process would import.
@@ -100,7 +106,7 @@ def fingerprint(
     ValueError
         If an architecture or a direction is not one of those above.
     """
-    return _survey(_FINGERPRINT, calls, root)
+    return survey(calls, (), root)[0]
 
 
 def count_variants(
@@ -112,7 +118,24 @@ def count_variants(
     batch of the full grid and some odd ones. Each variant costs its user a compilation. The rest is
     as for :func:`fingerprint`.
     """
-    return _survey(_VARIANTS, sweeps, root)
+    return survey((), sweeps, root)[1]
+
+
+def survey(
+    calls: Iterable[tuple], sweeps: Iterable[tuple], root: str | os.PathLike | None = None
+) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
+    """:func:`fingerprint` and :func:`count_variants` at once: starting workers takes seconds."""
+    package = _package_file(root)
+    asked = {_FINGERPRINT: list(calls), _VARIANTS: list(sweeps)}
+    _refuse([job for jobs in asked.values() for job in jobs])
+    # Neighbours of one architecture and dtype have code in common, to be disassembled once.
+    groups = [
+        [(kind, *job) for job in group]
+        for kind, jobs in asked.items()
+        for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
+    ]
+    answers = _workers.survey(_QUESTION, groups, package)
+    return tuple({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
 
 
 # --- in a process for each job: calling the package ----------------------------------------------
@@ -126,10 +149,17 @@ class _Kernel(NamedTuple):
     shared_bytes: int
     num_warps: int
     grid: tuple[int, ...]
+    numbers: tuple
 
 
 def _launched_kernels(
-    arch: str, dtype: str, format: str, direction: str, hidden_size: int
+    arch: str,
+    dtype: str,
+    format: str,
+    direction: str,
+    hidden_size: int,
+    seq_len: int,
+    batch: int,
 ) -> list[_Kernel]:
     import triton
 
@@ -138,17 +168,16 @@ def _launched_kernels(
         {metadata["hash"]: metadata_group}
     )
     driver = StandInDriver.activate(arch)
-    _call(driver, _grid.Cell(_SEQ_LEN, hidden_size, _BATCH, dtype, format), direction)
-    return [
-        _kernel(files[launcher.metadata.hash], launcher.metadata, grid)
-        for launcher, grid in driver.launches
-    ]
+    _call(driver, _grid.Cell(seq_len, hidden_size, batch, dtype, format), direction)
+    return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
 
 
-def _kernel(files: dict[str, str], metadata, grid: tuple[int, ...]) -> _Kernel:
+def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
+    metadata = launch.kernel.metadata
     form = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
     (path,) = (path for name, path in files.items() if name.endswith(f".{form}"))
-    return _Kernel(form, Path(path).read_bytes(), metadata.shared, metadata.num_warps, grid)
+    resources = metadata.shared, metadata.num_warps
+    return _Kernel(form, Path(path).read_bytes(), *resources, launch.grid, launch.numbers)
 
 
 def _facts(kernels: Sequence[_Kernel]) -> Facts:
@@ -156,7 +185,7 @@ def _facts(kernels: Sequence[_Kernel]) -> Facts:
     if not any(code.global_accesses for code in codes):  # then the parser missed something
         raise ValueError("found no access to global memory in the machine code")
     work = [
-        (code.digest, kernel.shared_bytes, kernel.num_warps, kernel.grid)
+        (code.digest, kernel.shared_bytes, kernel.num_warps, kernel.grid, kernel.numbers)
         for code, kernel in zip(codes, kernels, strict=True)
     ]
     return Facts(
@@ -177,7 +206,7 @@ def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
     launchers = set()
     for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
         _call(driver, _grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
-        launchers.update(launcher for launcher, _ in driver.launches)
+        launchers.update(launch.kernel for launch in driver.launches)
     return len(launchers)
 
 
@@ -223,18 +252,21 @@ def _public(name: str):
     return getattr(package, name)
 
 
+_FINGERPRINT, _VARIANTS = "fingerprint", "variants"
+
+
+def _ask(kind: str, *job) -> list[_Kernel] | int:
+    return _variants(*job) if kind == _VARIANTS else _launched_kernels(*job)
+
+
+def _finish(answer: list[_Kernel] | int) -> Facts | int:
+    return answer if isinstance(answer, int) else _facts(answer)
+
+
+_QUESTION = _workers.Question("codegen", _ask, _finish)
+
+
 # --- in the caller's process: what may be asked ---------------------------------------------------
-
-_FINGERPRINT = _workers.Question("codegen, fingerprint", _launched_kernels, _facts)
-_VARIANTS = _workers.Question("codegen, variants", _variants, int)
-
-
-def _survey(question: _workers.Question, jobs: Iterable[tuple], root) -> dict:
-    package, jobs = _package_file(root), list(jobs)
-    _refuse(jobs)
-    # Neighbours of one architecture and dtype have code in common, to be disassembled once.
-    groups = [list(group) for _, group in itertools.groupby(jobs, key=lambda job: job[:2])]
-    return _workers.survey(question, groups, package)
 
 
 def _refuse(jobs: list[tuple]) -> None:

@@ -4,6 +4,9 @@ Triton takes a driver object that names an architecture. With this one in place 
 launched on CPU tensors is compiled for that architecture, and its launch is only noted.
 """
 
+import dataclasses
+from typing import NamedTuple
+
 _MAX_SHARED_BYTES = {
     # What one program may ask for; Triton refuses a kernel that needs more. CUDA C++ programming
     # guide, "Technical specifications per compute capability"; on AMD, a compute unit's LDS.
@@ -17,6 +20,21 @@ _MAX_SHARED_BYTES = {
     "gfx942": 64 * 1024,
 }
 ARCHITECTURES = tuple(_MAX_SHARED_BYTES)
+# Between a launch's grid and the kernel's arguments Triton passes the stream, the function, packed
+# and launch metadata, and the hooks to call before and after.
+_TRITONS_OWN = 6
+
+
+class Launch(NamedTuple):
+    """A launch of a compiled kernel.
+
+    ``numbers`` are the kernel's arguments, None where one is a tensor or another object: sizes and
+    strides, say, without the addresses, which differ from run to run.
+    """
+
+    kernel: "_Launcher"
+    grid: tuple[int, int, int]
+    numbers: tuple
 
 
 class StandInDriver:
@@ -33,7 +51,7 @@ class StandInDriver:
         self._torch_device = torch.device("cpu")
         self._max_shared_bytes = _MAX_SHARED_BYTES[arch]
         self.utils = self
-        self.launches = []
+        self.launches: list[Launch] = []
 
     @classmethod
     def activate(cls, arch: str) -> "StandInDriver":
@@ -76,5 +94,20 @@ class _Launcher:
         self.metadata = metadata
         self._launches = launches
 
-    def __call__(self, *args) -> None:
-        self._launches.append((self, args[:3]))  # the grid leads the arguments
+    def __call__(self, grid_x: int, grid_y: int, grid_z: int, *rest) -> None:
+        arguments = rest[_TRITONS_OWN:]
+        self._launches.append(Launch(self, (grid_x, grid_y, grid_z), _numbers(arguments)))
+
+
+def _numbers(arguments) -> tuple:
+    """The numbers among a kernel's arguments, also those in tuples and in tensor descriptors."""
+    return tuple(_number(argument) for argument in arguments)
+
+
+def _number(argument):
+    if isinstance(argument, (bool, int, float)):
+        return argument
+    if dataclasses.is_dataclass(argument):  # a tensor descriptor: a tensor, its shape and strides
+        fields = dataclasses.fields(argument)
+        return _numbers(getattr(argument, field.name) for field in fields)
+    return _numbers(argument) if isinstance(argument, (list, tuple)) else None

@@ -1,7 +1,7 @@
 """asv: what the kernels compile to on GPUs old and new. Exact, and needs none of them.
 
 Everything is computed once, by ``setup_cache``; no module here imports torch, because asv starts
-a process for each of some two thousand values.
+a process for each of some four thousand values.
 """
 
 import itertools
@@ -23,16 +23,26 @@ def _raise_if_missing(answer):
         raise answer
 
 
-class Codegen:
-    """Facts of the machine code of one call, as defined in ``_fingerprint.Facts``."""
+def survey(calls, sweeps, root=None):
+    """``_fingerprint.survey`` of calls that end with the name of a size, by those calls."""
+    sized = {call: (*call[:-1], *_fingerprint.SIZES[call[-1]]) for call in calls}
+    facts, variants = _fingerprint.survey(sized.values(), sweeps, root)
+    return {call: facts[job] for call, job in sized.items()}, variants
 
-    version = "1"
+
+class Codegen:
+    """Facts of the machine code of one call, as defined in ``_fingerprint.Facts``.
+
+    ``size`` is one of ``_fingerprint.SIZES``.
+    """
+
+    version = "2"  # 1: small calls only
     timeout = 60
-    param_names = [*_CALL, "hidden_size"]
-    params = [*_CALL.values(), _FULL["hidden_size"]]
+    param_names = [*_CALL, "hidden_size", "size"]
+    params = [*_CALL.values(), _FULL["hidden_size"], tuple(_fingerprint.SIZES)]
 
     def setup_cache(self):
-        return _fingerprint.fingerprint(itertools.product(*self.params))
+        return survey(itertools.product(*self.params), ())[0]
 
     setup_cache.timeout = 900
 

@@ -44,14 +44,20 @@ def test_a_benchmark_without_any_value(tmp_path):
     assert _figures.speed_table(_figures.load_values(path)) == []
 
 
-def test_codegen_has_a_line_an_architecture(tmp_path):
-    params = [["'sm_90'", "'gfx942'"], ["'float16'"], ["'sbhd'"], ["'forward'"], ["64", "128"]]
+@pytest.mark.parametrize(
+    ("sizes", "numbers"),
+    [([], [1, 48, 3, 35]), ([["'small'", "'large'"]], [1, 2, 40, 48, 3, 4, 30, 35])],
+    ids=["version 1", "version 2"],
+)
+def test_codegen_has_a_line_an_architecture(tmp_path, sizes, numbers):
+    call = [["'float16'"], ["'sbhd'"], ["'forward'"], ["64", "128"]]
+    params = [["'sm_90'", "'gfx942'"], *call, *sizes]
     names = ("registers", "instructions", "spilled_bytes")
-    tables = {f"codegen.Codegen.track_{n}": ([1, 48, 3, 35], params) for n in names}
+    tables = {f"codegen.Codegen.track_{n}": (numbers, params) for n in names}
     values = _figures.load_values(stored(tmp_path / "r.json", **tables))
     lines = _figures.codegen_table(values)
     assert [line.split()[0] for line in lines] == ["sm_90", "gfx942"]
-    assert "48 registers" in lines[0]
+    assert "48 registers" in lines[0] and "35 registers" in lines[1]
 
 
 @pytest.fixture

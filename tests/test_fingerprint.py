@@ -1,18 +1,22 @@
 """Finding what a package's calls compile to; needs no GPU."""
 
+import dataclasses
 import shutil
 import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks import _fingerprint
+from benchmarks import _fingerprint, _standin
 
 # --- a package made for these tests ---------------------------------------------------------------
 
 # Its channels choose what a call does, in the grid's order of magnitude so that all compile.
 COPY, STRIDED, BOTH, SPILLING = 64, 128, 192, 256
-MISSING, RAISING, UNCOMPILABLE, CRASHING, WITHOUT_KERNEL, FRESH = range(1, 7)
+SMALL, LARGE = (_fingerprint.SIZES[name] for name in ("small", "large"))
+MISSING, RAISING, UNCOMPILABLE, CRASHING, WITHOUT_KERNEL, FRESH, STRIDES = range(1, 8)
 
 TOY = """
 import os
@@ -40,6 +44,12 @@ def narrow_copy(out_ptr, in_ptr, BLOCK: tl.constexpr):
 def scan(out_ptr, in_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.cumsum(tl.load(in_ptr + at), 0))
+
+
+@triton.jit
+def copy_by_strides(out_ptr, in_ptr, stride_0, strides):
+    at = tl.arange(0, 8)[:, None] * stride_0 + tl.arange(0, 8)[None, :] * strides[0]
+    tl.store(out_ptr + at, tl.load(in_ptr + at))
 
 
 @triton.jit
@@ -78,6 +88,10 @@ def launch(t, what, tensor_format):
     if what == 6:
         assert calls == 1, "this process has served another call"
         wide_copy[(1,)](out, t, BLOCK=2048, num_warps=4)
+    if what == 7:
+        # Triton specialises neither, so that both formats have the same machine code.
+        inner, outer = (5, 3) if tensor_format == "sbhd" else (3, 5)
+        copy_by_strides[(1,)](out, t, outer, (inner,))
     if what in (64, 192):
         wide_copy[(4,)](out, t, BLOCK=2048, num_warps=4)
     if what in (128, 192) and t.shape[0] == 64:
@@ -129,8 +143,9 @@ def toy(tmp_path_factory) -> Path:
 def toy_facts(toy):
     """Everything asked of the toy at once: a survey takes seconds to start."""
     calls = [("sm_90", "float16", "sbhd", "forward", what) for what in (COPY, STRIDED, BOTH)]
-    calls += [("sm_90", "float16", "sbhd", "forward", what) for what in range(MISSING, FRESH + 1)]
+    calls += [("sm_90", "float16", "sbhd", "forward", what) for what in range(MISSING, STRIDES + 1)]
     calls += [
+        ("sm_90", "float16", "bshd", "forward", STRIDES),
         ("sm_90", "float16", "bshd", "forward", FRESH),
         ("sm_90", "float16", "sbhd", "backward", COPY),
         ("sm_80", "float32", "sbhd", "forward", SPILLING),
@@ -139,7 +154,8 @@ def toy_facts(toy):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
-        return _fingerprint.fingerprint(calls, root=toy)
+        facts = _fingerprint.fingerprint([(*call, *SMALL) for call in calls], root=toy)
+    return {call[:-2]: answer for call, answer in facts.items()}
 
 
 @pytest.fixture
@@ -202,6 +218,23 @@ def test_failure_is_its_own_calls_only(sm_90, what, kind, message):
 def test_each_call_has_a_fresh_process(toy_facts):
     fresh = [facts for call, facts in toy_facts.items() if call[4] == FRESH]
     assert [type(facts) for facts in fresh] == [_fingerprint.Facts] * 2
+    assert fresh[0] == fresh[1], "addresses have no part in it"
+
+
+def test_strides_are_work_too(sm_90, toy_facts):
+    swapped = toy_facts["sm_90", "float16", "bshd", "forward", STRIDES]
+    assert swapped.digest != sm_90[STRIDES].digest
+    assert dataclasses.replace(swapped, digest=sm_90[STRIDES].digest) == sm_90[STRIDES]
+
+
+def test_numbers_among_arguments_keep_their_places():
+    tensor = torch.empty(8, 32)
+    described = TensorDescriptor(tensor, [8, 32], [32, 1], [4, 16])
+    assert _standin._numbers((tensor, 3, True, 0.5, None, "half", (4, tensor))) == (
+        *(None, 3, True, 0.5, None, None),
+        (4, None),
+    )
+    assert _standin._numbers([described])[0][:4] == (None, (8, 32), (32, 1), (4, 16))
 
 
 def test_variants(toy):
@@ -217,7 +250,7 @@ def test_variants(toy):
 
 def test_package_without_the_function_is_not_applicable(tmp_path):
     root = write_package(tmp_path, "class RotaryPositionEmbedding: pass")
-    call = ("sm_90", "float16", "sbhd", "forward", 128)
+    call = ("sm_90", "float16", "sbhd", "forward", 128, *SMALL)
     (answer,) = _fingerprint.fingerprint([call], root).values()
     assert type(answer) is NotImplementedError
     assert str(answer) == "rope_triton has no apply_rotary_pos_emb"
@@ -225,7 +258,7 @@ def test_package_without_the_function_is_not_applicable(tmp_path):
 
 # --- refusals of the whole survey -----------------------------------------------------------------
 
-CALL = ("sm_90", "float16", "sbhd", "forward", 128)
+CALL = ("sm_90", "float16", "sbhd", "forward", 128, *SMALL)
 
 
 def test_package_that_cannot_be_imported(tmp_path):
@@ -249,7 +282,7 @@ def test_environment_that_changes_the_compiler(name, monkeypatch):
         _fingerprint.fingerprint([CALL])
 
 
-@pytest.mark.parametrize("call", [("sm_1", *CALL[1:]), (*CALL[:3], "sideways", 128)])
+@pytest.mark.parametrize("call", [("sm_1", *CALL[1:]), (*CALL[:3], "sideways", *CALL[4:])])
 def test_unknown_call(call):
     with pytest.raises(ValueError, match="expected one of"):
         _fingerprint.fingerprint([call])
@@ -263,9 +296,10 @@ def test_runs_agree_wherever_the_package_lies(tmp_path):
     original = Path(_fingerprint.__file__).parents[1] / _fingerprint.PACKAGE
     shutil.copytree(original, tmp_path / "a" / "longer" / "path" / _fingerprint.PACKAGE)
     calls = [
-        ("sm_90", "float16", "sbhd", "forward", 128),
-        ("sm_90", "float16", "sbhd", "backward", 128),
-        ("gfx942", "bfloat16", "bshd", "forward", 64),
+        ("sm_90", "float16", "sbhd", "forward", 128, *SMALL),
+        ("sm_90", "float16", "sbhd", "forward", 128, *LARGE),
+        ("sm_90", "float16", "sbhd", "backward", 128, *SMALL),
+        ("gfx942", "bfloat16", "bshd", "forward", 64, *SMALL),
     ]
     facts = _fingerprint.fingerprint(calls)
     assert facts == _fingerprint.fingerprint(calls, root=tmp_path / "a" / "longer" / "path")
