@@ -25,12 +25,12 @@ def cold_sets(bytes_moved: int) -> int:
     return max(2, math.ceil(COLD_L2_MULTIPLE * l2_bytes / bytes_moved))
 
 
-def warm_up() -> None:
-    """Keep the GPU busy until its clocks have settled."""
+def warm_up(seconds: float = WARM_UP_SECONDS) -> None:
+    """Keep the GPU busy until its clocks have settled; a GPU just used needs less."""
     import torch
 
     x = torch.randn(16384, 4096, device="cuda", dtype=torch.bfloat16)
-    end = time.monotonic() + WARM_UP_SECONDS
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         for _ in range(8):
             x[:4096] @ x[:4096]  # draws the most power
@@ -74,15 +74,17 @@ class Recording:
         return start.elapsed_time(end) * 1e-3 / (replays * self.calls)
 
 
-def paired_samples(recordings: Sequence[Recording]) -> list[list[float]]:
-    """Seconds a call, ``SAMPLES`` of them for each recording, taken in turns."""
+def paired_samples(
+    recordings: Sequence[Recording], samples: int = SAMPLES, seconds: float = SAMPLE_SECONDS
+) -> list[list[float]]:
+    """Seconds a call, so many samples for each recording, taken in turns, each so long."""
     replays = []
     for recording in recordings:
         recording.time(1)
         once = recording.time(1) * recording.calls
-        replays.append(max(1, math.ceil(SAMPLE_SECONDS / once)))
+        replays.append(max(1, math.ceil(seconds / once)))
     rounds = [
         [recording.time(count) for recording, count in zip(recordings, replays, strict=True)]
-        for _ in range(SAMPLES)
+        for _ in range(samples)
     ]
-    return [list(samples) for samples in zip(*rounds, strict=True)]
+    return [list(column) for column in zip(*rounds, strict=True)]

@@ -1,9 +1,12 @@
 """The asv machine record of a GPU: its name, and the software that its figures depend on."""
 
+import json
 import platform
 import re
 import shutil
 import subprocess
+
+from . import _process
 
 
 def machine_record() -> dict[str, str]:
@@ -31,6 +34,40 @@ def machine_record() -> dict[str, str]:
         record["gpu"] = record["gpu_ram"] = record["cuda"] = record["driver"] = "none"
         record["machine"] = f"no-gpu-{record['arch']}"
     return record
+
+
+_PROBE = """
+import json
+from benchmarks import _machine
+print(json.dumps([_machine.machine_record(), _machine.gpu_arch()]))
+"""
+
+
+def probe() -> tuple[dict[str, str], str]:
+    """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
+
+    The caller then holds no memory of the GPU, and can tell whether others do.
+    """
+    with _process.start(_PROBE, stdout=subprocess.PIPE, text=True) as process:
+        output = process.stdout.read()
+    if process.returncode:
+        raise RuntimeError(
+            f"this machine cannot be described: a process ended, see above: {output}"
+        )
+    record, arch = json.loads(output.splitlines()[-1])
+    return record, arch
+
+
+def gpu_arch() -> str:
+    """The GPU's architecture as the compilers name it, e.g. "sm_90" or "gfx942"; "none" without."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if torch.version.hip:
+        return properties.gcnArchName.split(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
 
 
 def save_record(record: dict[str, str]) -> None:

@@ -26,7 +26,8 @@ def start(
     suite = str(Path(__file__).with_name("__init__.py").resolve())
     search = os.pathsep.join([*path, *map(os.path.abspath, sys.path)])
     return subprocess.Popen(
-        [sys.executable, "-c", _IMPORT_SUITE + code, suite, *arguments],
+        # -P: else the current directory, with its own version, would come before all others.
+        [sys.executable, "-P", "-c", _IMPORT_SUITE + code, suite, *arguments],
         env=os.environ | {"PYTHONPATH": search} | (env or {}),
         **options,
     )

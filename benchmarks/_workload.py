@@ -39,7 +39,7 @@ def measure_cells(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
     After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
     left.
     """
-    reason = _why_no_gpu()
+    reason = why_no_gpu()
     if reason:
         _progress.report(f"rope.{direction.capitalize()}: n/a, {reason}")
         return dict.fromkeys(cells, Outcome(unavailable=reason))
@@ -50,12 +50,12 @@ def measure_cells(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
         if count % 12 == 0 or count == len(cells):
             seconds = time.monotonic() - start
             _progress.report(f"rope {direction}: {count}/{len(cells)} cells, {seconds:.0f} s")
-        if outcomes[cell].error and _gpu_is_lost():
+        if outcomes[cell].error and gpu_is_lost():
             return outcomes | _measure_in_fresh_process(cells[count:], direction)
     return outcomes
 
 
-def _gpu_is_lost() -> bool:
+def gpu_is_lost() -> bool:
     """Whether a kernel's fault, an illegal address say, fails every later call of this process."""
     import torch
 
@@ -85,7 +85,7 @@ def _measure_in_fresh_process(cells: list[Cell], direction: str) -> dict[Cell, O
         return pickle.loads(answer.read_bytes())
 
 
-def _why_no_gpu() -> str:
+def why_no_gpu() -> str:
     import torch
 
     if not torch.cuda.is_available():
@@ -109,7 +109,7 @@ def _outcome(cell: Cell, direction: str) -> Outcome:
         return Outcome(error=traceback.format_exc())
     finally:
         gc.collect()
-        with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see _gpu_is_lost
+        with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see gpu_is_lost
             torch.cuda.empty_cache()
 
 
@@ -117,14 +117,14 @@ def _samples(cell: Cell, direction: str) -> list[list[float]]:
     import torch
 
     sets = _clock.cold_sets(cell.bytes_moved)
-    _check_memory(cell, sets)
+    check_memory(cell, sets)
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         freqs = angles(cell)
-        inputs = [_random(cell) for _ in range(sets)]
-        calls = list(_calls(cell, direction, inputs, freqs))
-    rope = _clock.Recording(calls, stream)
+        inputs = [random_tensor(cell) for _ in range(sets)]
+        rotations = list(calls(cell, direction, inputs, freqs))
+    rope = _clock.Recording(rotations, stream)
     copy = _clock.Recording([x.clone for x in inputs], stream)
     samples = _clock.paired_samples([rope, copy])
     for index in (0, sets - 1):
@@ -132,7 +132,7 @@ def _samples(cell: Cell, direction: str) -> list[list[float]]:
     return samples
 
 
-def _check_memory(cell: Cell, sets: int) -> None:
+def check_memory(cell: Cell, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated that cannot fit."""
     import torch
 
@@ -150,13 +150,13 @@ def angles(cell: Cell):
     return RotaryPositionEmbedding(cell.hidden_size).to("cuda")(cell.seq_len)
 
 
-def _random(cell: Cell):
+def random_tensor(cell: Cell):
     import torch
 
     return torch.randn(cell.shape, device="cuda", dtype=getattr(torch, cell.dtype))
 
 
-def _calls(cell: Cell, direction: str, inputs: list, freqs) -> Iterator:
+def calls(cell: Cell, direction: str, inputs: list, freqs) -> Iterator:
     """One zero-argument call for each buffer set; in the backward the inputs are cotangents.
 
     All share one table of angles, as the layers of a model do.
@@ -172,7 +172,7 @@ def _calls(cell: Cell, direction: str, inputs: list, freqs) -> Iterator:
         for x in inputs:
             yield lambda x=x: forward(x)
         return
-    t = _random(cell).requires_grad_()
+    t = random_tensor(cell).requires_grad_()
     for grad in inputs:
         out = forward(t)
         yield lambda out=out, grad=grad: torch.autograd.grad(out, t, grad, retain_graph=True)[0]

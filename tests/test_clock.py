@@ -191,9 +191,8 @@ def test_warm_up_lasts_until_the_clocks_have_settled(monkeypatch):
         rounds.append(now[0])
         now[0] += 0.4
 
-    monkeypatch.setattr(_clock, "WARM_UP_SECONDS", 1.5)
     monkeypatch.setattr(_clock, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: torch.ones(2, 2, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    _clock.warm_up()
+    _clock.warm_up(1.5)
     assert rounds == pytest.approx([100.0, 100.4, 100.8, 101.2])

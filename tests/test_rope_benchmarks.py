@@ -16,6 +16,11 @@ CELL = Cell(128, 64, 1, "float16", "sbhd")
 PARAMS = (128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parent.parent
 TRACKS = ("track_copy_ratio", "track_gbps", "track_latency")
+HOST = {
+    *("host.Call.track_forward", "host.Call.track_forward_backward"),
+    *("host.FirstCall.track_compile", "host.FirstCall.track_warm_start"),
+    *("host.Memory.track_peak_bytes", "host.Launches.track_launches", "host.Error.track_error"),
+}
 CODEGEN = ("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes")
 
 
@@ -68,7 +73,7 @@ def test_asv_finds_the_intended_benchmarks_and_no_other(grid, cells):
     found = discover(grid)
     rope_names = {f"rope.{d}.{t}" for d in ("Forward", "Backward") for t in TRACKS}
     codegen_names = {f"codegen.Codegen.track_{name}" for name in (*CODEGEN, "stack_bytes")}
-    assert set(found) == rope_names | codegen_names | {"codegen.Variants.track_variants"}
+    assert set(found) == rope_names | codegen_names | HOST | {"codegen.Variants.track_variants"}
     for name in rope_names:
         count = 1
         for values in found[name]["params"]:

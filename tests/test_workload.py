@@ -146,7 +146,7 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(_clock, "Recording", Recording)
     monkeypatch.setattr(_clock, "paired_samples", samples)
     monkeypatch.setattr(_workload, "angles", angles)
-    monkeypatch.setattr(_workload, "_random", random)
+    monkeypatch.setattr(_workload, "random_tensor", random)
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
 
 
@@ -191,7 +191,7 @@ def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed, 2**40))
     assert _workload.measure_cells([cell], "forward")[cell].latency
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed - 1, 2**40))
-    monkeypatch.setattr(_workload, "_random", fail)
+    monkeypatch.setattr(_workload, "random_tensor", fail)
     outcome = _workload.measure_cells([cell], "forward")[cell]
     assert "does not fit in the GPU's memory: needs 0.0 GB" in outcome.unavailable
     assert not outcome.error

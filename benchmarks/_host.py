@@ -1,0 +1,545 @@
+"""What a call costs besides its GPU time: host time, compilation, memory, launches, rounding.
+
+Functions for a process that may use the GPU. Answers are keyed by (metric, params): asv's name of
+the benchmark and its parameters as strings. Where there is no answer stands the exception that says
+why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without the feature),
+``RuntimeError`` with the traceback for what went wrong.
+"""
+
+import ctypes
+import gc
+import itertools
+import math
+import pickle
+import subprocess
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from . import _process, _progress, _workload
+from ._grid import GRIDS, Cell
+from ._workload import BACKWARD, FORWARD
+
+Key = tuple[str, tuple[str, ...]]
+
+CALL_FORWARD = "host.Call.track_forward"
+CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
+COMPILE = "host.FirstCall.track_compile"
+WARM_START = "host.FirstCall.track_warm_start"
+PEAK_BYTES = "host.Memory.track_peak_bytes"
+LAUNCHES = "host.Launches.track_launches"
+ERROR = "host.Error.track_error"
+
+DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
+STEPS = (FORWARD, "training")
+LAYOUTS = ("contiguous", "transposed")
+# First position: all angles below 2^11 rad, and those of a context of 131072 tokens.
+POSITIONS = {"short": 0, "long": 131072}
+
+STEP_PARAMS = {"step": STEPS, "format": FORMATS, "dtype": DTYPES, "layout": LAYOUTS}
+ERROR_PARAMS = {
+    "direction": (FORWARD, BACKWARD),
+    "dtype": DTYPES,
+    "positions": tuple(POSITIONS),
+    "interleaved": (False, True),
+}
+
+_DEVICE = "cuda"
+# Some 2 us on a GPU: never what a call on the host waits for.
+_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE = 16, 64, 1, "bfloat16"
+_WARM_CALLS, _BLOCKS = 50, 15
+# Two launches each: far from the thousand that fill the queue to the GPU, where a call would wait.
+_BLOCK_CALLS = 200
+_FIRST_CALL_PROCESSES = 3
+_PROCESS_SECONDS = 600
+_STEP_SEQ_LEN, _STEP_HIDDEN_SIZE, _STEP_BATCH = 512, 128, 2
+_ERROR_SHAPE = 2048, 1, 2, 128  # sbhd
+_ROTARY_BASE = 10000.0
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def call_samples() -> dict[Key, list[float] | Exception]:
+    """Host seconds of an eager call through the public API, ``_BLOCKS`` samples for each key."""
+    keys = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), [(f,) for f in FORMATS])
+    return _answers_or_reason("host.Call", list(keys))
+
+
+def memory_facts() -> dict[Key, int | Exception]:
+    """Peak bytes of a call: see :func:`peak_bytes`. Exact."""
+    return _answers_or_reason("host.Memory", _keys(PEAK_BYTES, STEP_PARAMS))
+
+
+def launch_facts() -> dict[Key, int | Exception]:
+    """GPU launches of a call: see :func:`launches`. Exact."""
+    return _answers_or_reason("host.Launches", _keys(LAUNCHES, STEP_PARAMS))
+
+
+def error_facts() -> dict[Key, float | Exception]:
+    """Error of the result against float64: see :func:`error`. Exact."""
+    return _answers_or_reason("host.Error", _keys(ERROR, ERROR_PARAMS))
+
+
+def exact_facts() -> dict[Key, float | Exception]:
+    """All that repeats to the last digit: memory, launches and error."""
+    steps = [key for metric in (PEAK_BYTES, LAUNCHES) for key in _keys(metric, STEP_PARAMS)]
+    return _answers_or_reason("host", steps + _keys(ERROR, ERROR_PARAMS))
+
+
+def first_call_samples() -> dict[Key, list[float] | Exception]:
+    """Seconds of the first call of a process, with Triton's cache empty and filled by another's.
+
+    ``_FIRST_CALL_PROCESSES`` samples each, every one of a fresh process.
+    """
+    reason = _why_no_gpu("host.FirstCall")
+    answer = NotImplementedError(reason) if reason else _attempt(_first_call_pairs)
+    if isinstance(answer, Exception):
+        return {(COMPILE, ()): answer, (WARM_START, ()): answer}
+    compiling, warm = zip(*answer, strict=True)
+    return {(COMPILE, ()): list(compiling), (WARM_START, ()): list(warm)}
+
+
+def _keys(metric: str, params: dict[str, Iterable]) -> list[Key]:
+    return [(metric, tuple(map(str, values))) for values in itertools.product(*params.values())]
+
+
+def _answers_or_reason(title: str, keys: list[Key]) -> dict:
+    reason = _why_no_gpu(title)
+    return dict.fromkeys(keys, NotImplementedError(reason)) if reason else _answers(keys)
+
+
+def _why_no_gpu(title: str) -> str:
+    reason = _workload.why_no_gpu()
+    if reason:
+        _progress.report(f"{title}: n/a, {reason}")
+    return reason
+
+
+def _answers(keys: list[Key]) -> dict:
+    """Answer in the given order; after a fault that ends a process's use of the GPU, in another."""
+    found = {}
+    for count, (metric, params) in enumerate(keys, 1):
+        found[metric, params] = _attempt(_MEASURES[metric], *params)
+        if isinstance(found[metric, params], RuntimeError) and _workload.gpu_is_lost():
+            return found | _answers_of_fresh_process(keys[count:])
+    return found
+
+
+def _answers_of_fresh_process(keys: list[Key]) -> dict:
+    if not keys:
+        return {}
+    found = _attempt(_in_fresh_process, _answers, keys)
+    return dict.fromkeys(keys, found) if isinstance(found, Exception) else found
+
+
+def _attempt(function: Callable, *args):
+    """The function's result, or what stands for its exception: not every exception pickles."""
+    import torch
+
+    try:
+        return function(*args)
+    except ModuleNotFoundError:  # the package is not installed: no property of a commit
+        return RuntimeError(traceback.format_exc())
+    except (NotImplementedError, ImportError) as error:
+        return NotImplementedError(f"this commit cannot: {error!r}")
+    except torch.cuda.OutOfMemoryError as error:
+        return NotImplementedError(f"does not fit in the GPU's memory: {error}")
+    except Exception:
+        return RuntimeError(traceback.format_exc())
+
+
+# --- host time ------------------------------------------------------------------------------------
+
+
+def call_seconds(metric: str, format: str) -> list[float]:
+    """Host seconds of a call on a tensor so small that the GPU is never waited for.
+
+    Parameters
+    ----------
+    metric : str
+        ``CALL_FORWARD``: of a tensor without gradient; ``CALL_FORWARD_BACKWARD``: forward, and the
+        gradient by ``torch.autograd.grad``.
+    format : str
+        One of ``FORMATS``.
+
+    Raises
+    ------
+    AssertionError
+        If the call's result is wrong.
+    """
+    import torch
+
+    from rope_triton import apply_rotary_pos_emb
+
+    cell = _call_cell(format)
+    freqs = _freqs(_angles(0, cell.seq_len, cell.hidden_size))
+    x, t = _values(cell), _values(cell).requires_grad_()
+
+    def forward():
+        return apply_rotary_pos_emb(x, freqs, tensor_format=format)
+
+    def forward_backward():
+        output = apply_rotary_pos_emb(t, freqs, tensor_format=format)
+        return torch.autograd.grad(output, t, x)[0]
+
+    alone = metric == CALL_FORWARD
+    call, direction = (forward, FORWARD) if alone else (forward_backward, BACKWARD)
+    _workload.check(call(), x, freqs, cell, direction)
+    return _host_seconds(call)
+
+
+def _call_cell(format: str) -> Cell:
+    return Cell(_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE, format)
+
+
+def _host_seconds(call: Callable) -> list[float]:
+    """Host seconds a call, a sample for each block of calls; no garbage collection meanwhile."""
+    import torch
+
+    for _ in range(_WARM_CALLS):
+        call()
+    samples, collecting = [], gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(_BLOCKS):
+            torch.cuda.synchronize()  # every block finds the queue empty, and does not wait for it
+            start = time.perf_counter()
+            for _ in range(_BLOCK_CALLS):
+                call()
+            samples.append((time.perf_counter() - start) / _BLOCK_CALLS)
+        torch.cuda.synchronize()
+    finally:
+        if collecting:
+            gc.enable()
+    return samples
+
+
+# --- the first call of a process ------------------------------------------------------------------
+
+
+def first_call_seconds(root: Path | None, cache_dir: Path) -> float:
+    """Seconds that the first forward call takes in a fresh process, up to its result.
+
+    Torch and the package are imported and the GPU is in use before the clock starts. With an empty
+    ``cache_dir`` that is the compilation of everything, the second time a warm start.
+
+    Parameters
+    ----------
+    root : Path or None
+        Directory that holds the package, e.g. another checkout; None: the package that this process
+        would import.
+    cache_dir : Path
+        Triton's cache.
+
+    Raises
+    ------
+    NotImplementedError
+        If there is no GPU, or the package lacks the function.
+    RuntimeError
+        If the package comes from elsewhere, its result is wrong, or anything else fails.
+    """
+    path = () if root is None else (str(Path(root).resolve()),)
+    env = {"TRITON_CACHE_DIR": str(Path(cache_dir).resolve())}
+    answer = _in_fresh_process(_first_call_answer, *path, path=path, env=env)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _first_call_pairs() -> list[tuple[float, float]]:
+    pairs = []
+    for _ in range(_FIRST_CALL_PROCESSES):
+        with tempfile.TemporaryDirectory() as cache:
+            pairs.append(tuple(first_call_seconds(None, Path(cache)) for _ in range(2)))
+        _progress.report("host.FirstCall: compiled in {:.2f} s, warm {:.2f} s".format(*pairs[-1]))
+    return pairs
+
+
+def _first_call_answer(root: str | None = None) -> float | Exception:
+    """In the fresh process: the answer for the package below ``root``."""
+    reason = _workload.why_no_gpu()
+    return NotImplementedError(reason) if reason else _attempt(_clock_first_call, root)
+
+
+def _clock_first_call(root: str | None) -> float:
+    import torch
+
+    import rope_triton
+
+    found = Path(rope_triton.__file__).resolve().parent.parent
+    if root is not None and found != Path(root):
+        raise RuntimeError(f"rope_triton was to be imported from {root}, but came from {found}")
+    cell = _call_cell("sbhd")
+    x, freqs = _values(cell), _freqs(_angles(0, cell.seq_len, cell.hidden_size))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    output = _apply(x, freqs, cell.format)
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    _workload.check(output, x, freqs, cell, FORWARD)
+    return seconds
+
+
+_CALL_FUNCTION = """
+import pathlib, pickle
+file = pathlib.Path(sys.argv[2])
+function, args = pickle.loads(file.read_bytes())
+file.write_bytes(pickle.dumps(function(*args)))
+"""
+
+
+def _in_fresh_process(function: Callable, *args, path: tuple[str, ...] = (), env=None):
+    """What a function of this suite returns in a process that has nothing of this one's memory."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "call.pickle")
+        file.write_bytes(pickle.dumps((function, args)))
+        process = _process.start(
+            _CALL_FUNCTION,
+            str(file),
+            path=path,
+            env=env,
+            cwd=scratch,  # Python puts it on the path, before all others: it must hold no package
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=_PROCESS_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"a fresh process was not done after {_PROCESS_SECONDS} s") from None
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            raise RuntimeError(f"a fresh process ended with {process.returncode}:\n{output}")
+        return pickle.loads(file.read_bytes())
+
+
+# --- memory and launches --------------------------------------------------------------------------
+
+
+def peak_bytes(step: str, format: str, dtype: str, layout: str) -> int:
+    """Most GPU memory that a call asks for at any one time, beyond what its caller holds.
+
+    In the step "training" the tensor that is rotated is an intermediate result, as in a model, and
+    counts: after the forward it lives on only if the call has saved it. Counts what is asked of
+    torch's allocator, not the blocks that it hands out, whose sizes depend on what ran before.
+
+    Parameters
+    ----------
+    step, format, dtype, layout : str
+        Values of ``STEP_PARAMS``; "transposed": in memory, sequence and batch are exchanged, and
+        heads and channels, both of the tensor and of the gradient that comes back.
+
+    Raises
+    ------
+    RuntimeError
+        If torch's allocator keeps no account here.
+    """
+    import torch
+
+    call = _step_call(step, format, dtype, layout, intermediate=True)
+    call()  # compiles
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = _requested_bytes("current")
+    if not before:
+        raise RuntimeError(
+            "torch's CUDA allocator counts no requested bytes: unset PYTORCH_NO_CUDA_MEMORY_CACHING"
+            " and any other backend in PYTORCH_CUDA_ALLOC_CONF"
+        )
+    call()
+    return _requested_bytes("peak") - before
+
+
+def _requested_bytes(when: str) -> int:
+    import torch
+
+    return torch.cuda.memory_stats().get(f"requested_bytes.all.{when}", 0)
+
+
+def launches(step: str, format: str, dtype: str, layout: str) -> int:
+    """Kernels, copies and fills that a call asks the GPU for.
+
+    Counted in a CUDA graph of the call: the driver's own list of the work, which depends on no
+    profiler's rights or buffers. A call that waits for the GPU, or copies from pageable memory,
+    cannot be recorded, and fails here.
+
+    Parameters
+    ----------
+    step, format, dtype, layout : str
+        As for :func:`peak_bytes`.
+    """
+    import torch
+
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.stream(stream):
+        call = _step_call(step, format, dtype, layout, intermediate=False)
+        call()  # compiles
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            call()
+    kinds = Counter(_node_kinds(graph.raw_cuda_graph(), ctypes.CDLL("libcuda.so.1")))
+    return sum(kinds[kind] for kind in _WORK_KINDS)
+
+
+_WORK_KINDS = (0, 1, 2)  # CUgraphNodeType: kernel, memcpy, memset
+
+
+def _node_kinds(graph: int, driver) -> list[int]:
+    """The type of every node of a CUDA graph, by the CUDA driver's library."""
+    handle, count = ctypes.c_void_p(graph), ctypes.c_size_t()
+    _succeed(driver.cuGraphGetNodes(handle, None, ctypes.byref(count)))
+    nodes = (ctypes.c_void_p * count.value)()
+    _succeed(driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)))
+    kinds = [ctypes.c_int() for _ in nodes]
+    for node, kind in zip(nodes, kinds, strict=True):
+        _succeed(driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)))
+    return [kind.value for kind in kinds]
+
+
+def _succeed(status: int) -> None:
+    if status:
+        raise RuntimeError(f"the CUDA driver could not list a graph's nodes: CUresult {status}")
+
+
+def _step_call(step: str, format: str, dtype: str, layout: str, intermediate: bool) -> Callable:
+    """The call as a function without arguments, of an intermediate result in training or not."""
+    cell = Cell(_STEP_SEQ_LEN, _STEP_HIDDEN_SIZE, _STEP_BATCH, dtype, format)
+    freqs = _freqs(_angles(0, cell.seq_len, cell.hidden_size))
+    x = _values(cell, layout)
+    if step == FORWARD:
+        return lambda: _apply(x, freqs, format)
+    leaf, cotangent = x.requires_grad_(), _values(cell, layout)
+    rotated = leaf.clone if intermediate else lambda: leaf
+    return lambda: _training(rotated, leaf, cotangent, freqs, format)
+
+
+def _training(rotated: Callable, leaf, cotangent, freqs, format: str):
+    """Forward and backward; of what ``rotated`` returns, only the forward can keep a reference."""
+    import torch
+
+    output = _apply(rotated(), freqs, format)
+    return torch.autograd.grad(output, leaf, cotangent)[0]
+
+
+# --- error ----------------------------------------------------------------------------------------
+
+
+def error(direction: str, dtype: str, positions: str, interleaved: str) -> float:
+    """Root mean square error over that of the exact result rounded to ``dtype``.
+
+    1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, also one that
+    hides below half a unit in the last place of bfloat16, where a largest error or a tolerance
+    stays as it is. Exact is float64, of the very angles that the call gets.
+
+    The inputs are the same on every machine; 6 digits, because the order of a sum in float64 is
+    not.
+
+    Parameters
+    ----------
+    direction, dtype, positions, interleaved : str
+        Values of ``ERROR_PARAMS``.
+
+    Raises
+    ------
+    ValueError
+        If the result is not finite.
+    """
+    import torch
+
+    seq_len, *_, width = _ERROR_SHAPE
+    generator = torch.Generator().manual_seed(0)
+    x = (2 * torch.rand(_ERROR_SHAPE, generator=generator) - 1).to(getattr(torch, dtype))
+    angles = _angles(POSITIONS[positions], seq_len, width)
+    pairs_adjoin = interleaved == "True"
+    result = _result(x.to(_DEVICE), _freqs(angles, pairs_adjoin), direction, pairs_adjoin).cpu()
+    if not result.isfinite().all():
+        raise ValueError("the result of finite input has elements that are NaN or infinite")
+    exact = _exact(x, angles, direction, pairs_adjoin)
+    return float(f"{_rms(result - exact) / _rms(exact.to(x.dtype) - exact):.6g}")
+
+
+def _result(x, freqs, direction: str, interleaved: bool):
+    """The package's rotation of ``x``, or its gradient for the cotangent ``x``."""
+    import torch
+
+    if direction == FORWARD:
+        return _apply(x, freqs, "sbhd", interleaved)
+    t = torch.zeros_like(x).requires_grad_()
+    return torch.autograd.grad(_apply(t, freqs, "sbhd", interleaved), t, x)[0]
+
+
+def _exact(x, angles, direction: str, interleaved: bool):
+    """Rotation as complex multiplication, float64."""
+    import torch
+
+    pairs = x.double().unflatten(-1, (-1, 2) if interleaved else (2, -1))
+    pairs = pairs if interleaved else pairs.transpose(-1, -2)
+    turn = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())
+    turn = turn if direction == FORWARD else turn.conj()
+    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turn)
+    return (turned if interleaved else turned.transpose(-1, -2)).flatten(-2)
+
+
+def _rms(x) -> float:
+    return x.square().mean().sqrt().item()
+
+
+# --- the call and its inputs ----------------------------------------------------------------------
+
+
+def _apply(t, freqs, format: str, interleaved: bool = False):
+    from rope_triton import apply_rotary_pos_emb
+
+    return apply_rotary_pos_emb(t, freqs, tensor_format=format, interleaved=interleaved)
+
+
+def _values(cell: Cell, layout: str = "contiguous"):
+    """A tensor of varied values that costs no random numbers.
+
+    A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the
+    cells after it must not fail for that.
+    """
+    import torch
+
+    order = (0, 1, 2, 3) if layout == "contiguous" else (1, 0, 3, 2)
+    shape = [cell.shape[dim] for dim in order]
+    numbers = torch.arange(math.prod(shape), device=_DEVICE) % 1021
+    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(order)
+
+
+def _angles(first: int, seq_len: int, width: int):
+    """Angles of the pairs of ``width`` channels, float32 ``[seq_len, 1, 1, width / 2]``, on CPU.
+
+    Of Python's floats and one product, so that they are the same on every machine.
+    """
+    import torch
+
+    frequencies = [_ROTARY_BASE ** (-2 * i / width) for i in range(width // 2)]
+    positions = torch.arange(first, first + seq_len, dtype=torch.float64)[:, None, None, None]
+    return (positions * torch.tensor(frequencies, dtype=torch.float64)).float()
+
+
+def _freqs(angles, interleaved: bool = False):
+    """What the package takes: each angle at both members of its pair, on the GPU."""
+    import torch
+
+    twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
+    return twice.to(_DEVICE)
+
+
+_MEASURES = {
+    CALL_FORWARD: lambda format: call_seconds(CALL_FORWARD, format),
+    CALL_FORWARD_BACKWARD: lambda format: call_seconds(CALL_FORWARD_BACKWARD, format),
+    PEAK_BYTES: peak_bytes,
+    LAUNCHES: launches,
+    ERROR: error,
+}

@@ -1,0 +1,144 @@
+"""What a call costs besides its GPU time; needs an NVIDIA GPU.
+
+Host time of an eager call, the first call of a process, and what is exact: memory, launches and
+error. ``_host`` measures, once a class; the tracks only pick theirs.
+"""
+
+from collections.abc import Callable
+
+from . import _host
+
+SETUP_SECONDS = 1800
+
+
+def _setup(metric: str) -> Callable:
+    """A setup for a track: of what stands for a failure, asv shows NotImplementedError as n/a.
+
+    Each track has its own, because one may fail without the other.
+    """
+
+    def setup(answers, *params):
+        answer = _answer(answers, metric, params)
+        if isinstance(answer, Exception):
+            raise answer
+
+    return setup
+
+
+def _answer(answers: dict, metric: str, params: tuple):
+    return answers[metric, tuple(map(str, params))]
+
+
+def _samples(answers: dict, metric: str, *params) -> dict:
+    return {"samples": _answer(answers, metric, params), "number": 1}
+
+
+class Call:
+    """Host time of an eager call; the GPU is never waited for."""
+
+    # Of every class: the way of measuring. Raise it when _host or what it measures changes.
+    version = "1"
+    timeout = 60
+    param_names = ["format"]
+    params = [list(_host.FORMATS)]
+
+    def setup_cache(self):
+        return _host.call_samples()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_forward(self, answers, format):
+        return _samples(answers, _host.CALL_FORWARD, format)
+
+    track_forward.setup = _setup(_host.CALL_FORWARD)
+    track_forward.unit = "seconds"
+
+    def track_forward_backward(self, answers, format):
+        return _samples(answers, _host.CALL_FORWARD_BACKWARD, format)
+
+    track_forward_backward.setup = _setup(_host.CALL_FORWARD_BACKWARD)
+    track_forward_backward.unit = "seconds"
+
+
+class FirstCall:
+    """Wall time of a process's first call: Triton's cache empty, and filled by another's."""
+
+    version = "1"
+    timeout = 60
+
+    def setup_cache(self):
+        return _host.first_call_samples()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_compile(self, answers):
+        return _samples(answers, _host.COMPILE)
+
+    track_compile.setup = _setup(_host.COMPILE)
+    track_compile.unit = "seconds"
+
+    def track_warm_start(self, answers):
+        return _samples(answers, _host.WARM_START)
+
+    track_warm_start.setup = _setup(_host.WARM_START)
+    track_warm_start.unit = "seconds"
+
+
+class Memory:
+    """GPU memory that a call asks for at most. Exact."""
+
+    version = "1"
+    timeout = 60
+    param_names = list(_host.STEP_PARAMS)
+    params = [list(values) for values in _host.STEP_PARAMS.values()]
+
+    def setup_cache(self):
+        return _host.memory_facts()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_peak_bytes(self, answers, *params):
+        return _answer(answers, _host.PEAK_BYTES, params)
+
+    track_peak_bytes.setup = _setup(_host.PEAK_BYTES)
+    track_peak_bytes.unit = "bytes"
+
+
+class Launches:
+    """Kernels, copies and fills that a call asks the GPU for. Exact."""
+
+    version = "1"
+    timeout = 60
+    param_names = list(_host.STEP_PARAMS)
+    params = [list(values) for values in _host.STEP_PARAMS.values()]
+
+    def setup_cache(self):
+        return _host.launch_facts()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_launches(self, answers, *params):
+        return _answer(answers, _host.LAUNCHES, params)
+
+    track_launches.setup = _setup(_host.LAUNCHES)
+    track_launches.unit = "launches"
+
+
+class Error:
+    """Error against float64, over that of the exact result's rounding; 1 is perfect. Exact."""
+
+    version = "1"
+    timeout = 60
+    param_names = list(_host.ERROR_PARAMS)
+    params = [list(values) for values in _host.ERROR_PARAMS.values()]
+
+    def setup_cache(self):
+        return _host.error_facts()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_error(self, answers, *params):
+        return _answer(answers, _host.ERROR, params)
+
+    track_error.setup = _setup(_host.ERROR)
+    track_error.unit = "x rounding"

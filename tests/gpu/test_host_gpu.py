@@ -1,0 +1,195 @@
+"""What a call costs besides its GPU time, on a GPU: planted costs show, and nothing else does."""
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks import _host
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+SBHD = ("sbhd", "float16", "contiguous")
+TRANSPOSED = ("sbhd", "float16", "transposed")
+BYTES = 512 * 2 * 64 * 128 * 2  # of a tensor of a step, float16
+apply = rope_triton.apply_rotary_pos_emb
+
+
+def plant(monkeypatch, function):
+    """Let the package's function be this one, which calls ``apply``."""
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", function)
+
+
+def contiguous_first(t, freqs, **options):
+    return apply(t.contiguous(), freqs, **options)
+
+
+# --- host time ------------------------------------------------------------------------------------
+
+
+def medians():
+    found = _host.call_samples()
+    for answer in found.values():
+        if isinstance(answer, Exception):
+            raise answer
+    assert all(len(samples) == _host._BLOCKS for samples in found.values())
+    return {key: statistics.median(samples) for key, samples in found.items()}
+
+
+def test_python_in_the_call_path_shows(monkeypatch):
+    def slow(*args, **options):
+        end = time.perf_counter() + 20e-6
+        while time.perf_counter() < end:
+            pass
+        return apply(*args, **options)
+
+    before = medians()
+    plant(monkeypatch, slow)
+    after = medians()
+    assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
+    for format in _host.FORMATS:
+        forward, both = ((m, (format,)) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD))
+        assert before[both] > before[forward]
+        assert after[forward] - before[forward] > 15e-6
+
+
+@pytest.mark.parametrize("format", _host.FORMATS)
+def test_gpu_is_done_when_the_host_is(format):
+    """Else the block would clock the GPU, or the host's wait for room in its queue."""
+    cell = _host._call_cell(format)
+    t, cotangent = _host._values(cell).requires_grad_(), _host._values(cell)
+    freqs = _host._freqs(_host._angles(0, cell.seq_len, cell.hidden_size))
+    for call in (
+        lambda: _host._apply(cotangent, freqs, format),
+        lambda: _host._training(lambda: t, t, cotangent, freqs, format),
+    ):
+        for _ in range(_host._WARM_CALLS):
+            call()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(_host._BLOCK_CALLS):
+            call()
+        issued = time.perf_counter()
+        torch.cuda.synchronize()
+        assert time.perf_counter() - issued < 0.1 * (issued - start)
+
+
+# --- the first call of a process ------------------------------------------------------------------
+
+
+def test_second_process_finds_the_cache(tmp_path):
+    cold, warm = (_host.first_call_seconds(ROOT, tmp_path) for _ in range(2))
+    assert 0 < warm < cold < 120
+    assert list(tmp_path.rglob("*.cubin"))
+
+
+# --- memory and launches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", _host.LAYOUTS)
+@pytest.mark.parametrize("format", _host.FORMATS)
+def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
+    for step, count in (("forward", 1), ("training", 2)):
+        assert _host.peak_bytes(step, format, "float16", layout) == count * BYTES
+        assert _host.launches(step, format, "float16", layout) == count
+
+
+def test_hidden_copy_shows_where_the_layout_needs_it(monkeypatch):
+    plant(monkeypatch, contiguous_first)
+    assert _host.peak_bytes("forward", *SBHD) == BYTES
+    assert _host.launches("forward", *SBHD) == 1
+    assert _host.peak_bytes("forward", *TRANSPOSED) == 2 * BYTES
+    assert _host.launches("forward", *TRANSPOSED) == 2
+
+
+class _SavesItsInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, t):
+        ctx.save_for_backward(t)
+        return t.view_as(t)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        assert ctx.saved_tensors
+        return gradient
+
+
+def test_extra_saved_tensor_shows_in_training_only(monkeypatch):
+    plant(monkeypatch, lambda t, freqs, **options: apply(_SavesItsInput.apply(t), freqs, **options))
+    assert _host.peak_bytes("forward", *SBHD) == BYTES
+    assert _host.peak_bytes("training", *SBHD) == 3 * BYTES
+    assert _host.launches("training", *SBHD) == 2
+
+
+def test_fills_and_copies_are_launches(monkeypatch):
+    scratch = torch.empty(2, 1024, device="cuda")
+
+    def apply_and_more(*args, **options):
+        scratch[0].zero_()
+        scratch[1].copy_(scratch[0])
+        return apply(*args, **options)
+
+    plant(monkeypatch, apply_and_more)
+    assert _host.launches("forward", *SBHD) == 3
+
+
+def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatch):
+    def waits(t, freqs, **options):
+        if not t.is_contiguous():
+            t[0, 0, 0, 0].item()
+        return apply(t, freqs, **options)
+
+    plant(monkeypatch, waits)
+    keys = [(_host.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
+    first = _host._answers(keys[:1])
+    waiting = _host._answers(keys[1:2])
+    then = _host._answers(keys[2:]) | _host._answers([(_host.PEAK_BYTES, ("forward", *SBHD))])
+    assert list(first.values()) == [1]
+    assert "captur" in str(waiting[keys[1]])
+    assert isinstance(waiting[keys[1]], RuntimeError)
+    assert list(then.values()) == [1, BYTES]
+
+
+STEPS = [(_host.LAUNCHES, (step, *SBHD)) for step in _host.STEPS]
+
+
+def _faulty_launches(step, *rest):
+    if step == "forward":
+        torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
+    return _host.launches(step, *rest)
+
+
+def answers_after_a_fault():
+    _host._MEASURES[_host.LAUNCHES] = _faulty_launches
+    return _host._answers(STEPS)
+
+
+def test_fault_costs_its_own_cell_only():
+    """In a process of its own, for which it ends the use of the GPU."""
+    forward, training = _host._in_fresh_process(answers_after_a_fault).values()
+    assert isinstance(forward, RuntimeError)
+    assert training == 2
+
+
+# --- error ----------------------------------------------------------------------------------------
+
+
+def test_error_repeats_to_the_last_digit_also_in_another_process():
+    here, again = _host.error_facts(), _host.error_facts()
+    there = _host._in_fresh_process(_host._answers, list(here))
+    assert here == again == there
+
+
+def test_error_is_little_more_than_rounding():
+    for (_, (_, dtype, *_)), value in _host.error_facts().items():
+        assert 1 <= value < (4 if dtype == "float32" else 1.001), value
+
+
+def test_everything_exact_has_an_answer():
+    found = _host.exact_facts()
+    assert len(found) == 72
+    assert not [str(answer) for answer in found.values() if isinstance(answer, Exception)]

@@ -1,0 +1,649 @@
+"""What a call costs besides GPU time: every measure, every failure, asv's view; without a GPU."""
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import pickle
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks import _host, host
+from tests import oracle
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_GPU = "no NVIDIA GPU: torch.cuda.is_available() is False"
+UNITS = {
+    _host.CALL_FORWARD: "seconds",
+    _host.CALL_FORWARD_BACKWARD: "seconds",
+    _host.COMPILE: "seconds",
+    _host.WARM_START: "seconds",
+    _host.PEAK_BYTES: "bytes",
+    _host.LAUNCHES: "launches",
+    _host.ERROR: "x rounding",
+}
+COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 24, 24, 24), strict=True))
+ERROR_CASES = [params for _, params in _host._keys(_host.ERROR, _host.ERROR_PARAMS)]
+apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
+
+
+@pytest.fixture(autouse=True)
+def progress(tmp_path, monkeypatch):
+    path = tmp_path / "progress"
+    monkeypatch.setenv("ROPE_PROGRESS", str(path))
+    return lambda: [line for line in path.read_text().splitlines() if line]
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Measures as on a GPU, but CPU tensors in plain PyTorch."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(_host, "_DEVICE", "cpu")
+    monkeypatch.setattr(_host, "_ERROR_SHAPE", (256, 1, 2, 128))
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors so small that more only wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
+def implement(monkeypatch, apply):
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
+
+
+# --- error ----------------------------------------------------------------------------------------
+
+
+def rounded_rotation(loss):
+    """A rotation in float64 on cos and sin with a loss, rounded once to the dtype of ``t``."""
+
+    def apply(t, freqs, tensor_format, interleaved):
+        assert tensor_format == "sbhd"
+        cos, sin = loss(freqs.double().cos()).double(), loss(freqs.double().sin()).double()
+        first, second = oracle.pairs(t.double(), interleaved).unbind(-1)
+        cos, sin = (oracle.pairs(x, interleaved)[..., 0] for x in (cos, sin))
+        turned = first * cos - second * sin, second * cos + first * sin
+        return (torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)).to(
+            t.dtype
+        )
+
+    return apply
+
+
+@pytest.mark.parametrize("params", ERROR_CASES, ids="-".join)
+def test_perfect_result_has_the_error_1(on_cpu, params, monkeypatch):
+    implement(monkeypatch, rounded_rotation(lambda x: x))
+    assert _host.error(*params) == 1.0
+
+
+LOSSES = {
+    # a loss of cos and sin: for each dtype, at least this error
+    "bfloat16": (lambda x: x.bfloat16(), {"bfloat16": 1.25, "float16": 5, "float32": 1e4}),
+    "float16": (lambda x: x.half(), {"bfloat16": 1.004, "float16": 1.25, "float32": 1e3}),
+    "approximation": (lambda x: x + 5e-7, {"bfloat16": 1, "float16": 1, "float32": 5}),
+}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("dtype", _host.DTYPES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_loss_of_precision_is_seen(on_cpu, loss, dtype, direction, monkeypatch):
+    function, least = LOSSES[loss]
+    implement(monkeypatch, rounded_rotation(function))
+    assert _host.error(direction, dtype, "long", "False") >= least[dtype]
+
+
+def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(on_cpu, monkeypatch):
+    """cos and sin with the error of hardware approximations, in float32."""
+    freqs = _host._freqs(_host._angles(0, 64, 128))
+    t = torch.rand(64, 1, 2, 128)
+    coarse = rounded_rotation(LOSSES["approximation"][0])
+    exact = oracle.rotate(t, freqs, "sbhd", False).float()
+    torch.testing.assert_close(coarse(t, freqs, "sbhd", False), exact)
+    implement(monkeypatch, coarse)
+    assert _host.error("forward", "float32", "short", "False") > 5
+
+
+def test_error_of_plain_float32_is_that_of_a_few_roundings(on_cpu):
+    for positions in _host.POSITIONS:
+        assert 1 < _host.error("forward", "float32", positions, "True") < 2
+
+
+def test_long_positions_are_long(on_cpu, monkeypatch):
+    """A reduction of the angles that loses one bit in 2^20 shows there and only there."""
+    fine = rounded_rotation(lambda x: x)
+
+    def apply(t, freqs, tensor_format, interleaved):
+        return fine(t, freqs.double() + 2.0**-30 * freqs.double(), tensor_format, interleaved)
+
+    implement(monkeypatch, apply)
+    short, long = (_host.error("forward", "float32", p, "False") for p in ("short", "long"))
+    assert short < 20 < 100 < long
+
+
+def test_error_is_the_same_again_and_with_other_threads(on_cpu):
+    before = torch.get_num_threads()
+    try:
+        errors = set()
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            torch.manual_seed(threads)
+            errors.add(_host.error("backward", "float32", "short", "False"))
+    finally:
+        torch.set_num_threads(before)
+    assert len(errors) == 1
+
+
+def test_nan_has_no_error(on_cpu, monkeypatch):
+    implement(monkeypatch, lambda t, *_, **__: t * float("nan"))
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        _host.error("forward", "float32", "short", "False")
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_exact_result_is_that_of_the_oracle(interleaved):
+    angles = _host._angles(1000, 16, 12)
+    x = torch.rand(16, 2, 3, 12)
+    twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
+    options = twice, "sbhd", interleaved
+    close = functools.partial(torch.testing.assert_close, rtol=1e-14, atol=1e-14)
+    close(_host._exact(x, angles, "forward", interleaved), oracle.rotate(x, *options))
+    close(_host._exact(x, angles, "backward", interleaved), oracle.gradient(x, *options, x))
+
+
+def test_angles_are_those_of_the_package():
+    for first in _host.POSITIONS.values():
+        expected = rope_triton.RotaryPositionEmbedding(128)(64, offset=first)
+        found = _host._angles(first, 64, 128)
+        torch.testing.assert_close(torch.cat((found, found), -1), expected, rtol=1e-6, atol=0)
+
+
+# --- host time ------------------------------------------------------------------------------------
+
+CALLS = [(m, f) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD) for f in _host.FORMATS]
+all_calls = pytest.mark.parametrize(("metric", "format"), CALLS)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is moved; few calls."""
+    now = types.SimpleNamespace(seconds=0.0)
+    fake = types.SimpleNamespace(perf_counter=lambda: now.seconds)
+    monkeypatch.setattr(_host, "time", fake)
+    monkeypatch.setattr(_host, "_WARM_CALLS", 2)
+    monkeypatch.setattr(_host, "_BLOCK_CALLS", 3)
+    monkeypatch.setattr(_host, "_BLOCKS", 2)
+    return now
+
+
+@all_calls
+def test_time_in_the_call_path_is_seen(on_cpu, clock, metric, format, monkeypatch):
+    def apply(t, freqs, tensor_format):
+        assert t.requires_grad == (metric == _host.CALL_FORWARD_BACKWARD)
+        assert tensor_format == format
+        clock.seconds += 20e-6
+        return apply_plain(t, freqs, tensor_format)
+
+    implement(monkeypatch, apply)
+    assert _host.call_seconds(metric, format) == pytest.approx([20e-6] * _host._BLOCKS)
+
+
+@pytest.mark.parametrize("format", _host.FORMATS)
+def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
+    def apply(t, *args, **options):
+        output = apply_plain(t, *args, **options)
+        if output.requires_grad:
+            output.register_hook(lambda _: setattr(clock, "seconds", clock.seconds + 20e-6))
+        return output
+
+    implement(monkeypatch, apply)
+    assert _host.call_seconds(_host.CALL_FORWARD, format) == [0.0] * _host._BLOCKS
+    both = _host.call_seconds(_host.CALL_FORWARD_BACKWARD, format)
+    assert both == pytest.approx([20e-6] * _host._BLOCKS)
+
+
+@all_calls
+def test_wrong_result_has_no_speed(on_cpu, clock, metric, format, monkeypatch):
+    implement(monkeypatch, lambda t, freqs, **options: apply_plain(t, -freqs, **options))
+    with pytest.raises(AssertionError, match="not close"):
+        _host.call_seconds(metric, format)
+
+
+def test_blocks_begin_with_an_empty_queue_and_without_garbage_collection(clock, monkeypatch):
+    import gc
+
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+    _host._host_seconds(lambda: events.append(gc.isenabled()))
+    assert events == [True] * 2 + ["wait", *[False] * 3] * 2 + ["wait"]
+    assert gc.isenabled()
+
+
+# --- the first call of a process ------------------------------------------------------------------
+
+
+def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
+    costs = [2.0, 0.1]
+
+    def apply(t, *args, **options):
+        clock.seconds += costs.pop(0)
+        return apply_plain(t, *args, **options)
+
+    implement(monkeypatch, apply)
+    assert _host._clock_first_call(str(ROOT)) == 2.0
+    assert costs == [0.1]
+    implement(monkeypatch, lambda t, freqs, **options: t)
+    with pytest.raises(AssertionError, match="not close"):
+        _host._clock_first_call(None)
+
+
+def test_package_from_elsewhere_is_refused(on_cpu, tmp_path):
+    with pytest.raises(RuntimeError, match="was to be imported from .*, but came from"):
+        _host._clock_first_call(str(tmp_path))
+
+
+def test_first_call_asks_a_process_with_the_roots_package_and_cache(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        _host, "_in_fresh_process", lambda *args, **options: asked.append((args, options)) or 1.5
+    )
+    assert _host.first_call_seconds(tmp_path, tmp_path / "cache") == 1.5
+    assert _host.first_call_seconds(None, tmp_path / "cache") == 1.5
+    env, root = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}, str(tmp_path)
+    assert asked == [
+        ((_host._first_call_answer, root), {"path": (root,), "env": env}),
+        ((_host._first_call_answer,), {"path": (), "env": env}),
+    ]
+
+
+def test_first_call_without_a_gpu_says_so(tmp_path, monkeypatch):
+    """A real process: it imports the suite, and torch, and its answer comes back."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(NotImplementedError) as raised:
+        _host.first_call_seconds(ROOT, tmp_path)
+    assert str(raised.value) == NO_GPU
+
+
+def test_fresh_process_has_the_path_and_the_environment_and_no_other_directory(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "here").mkdir()
+    for name in ("root", "here"):
+        (tmp_path / name / "package_of_this_test.py").write_text(f"NAME = {name!r}")
+    monkeypatch.chdir(tmp_path / "here")
+    names = _host._in_fresh_process(
+        eval,
+        "__import__('package_of_this_test').NAME, __import__('os').environ['OF_THIS_TEST']",
+        path=(str(tmp_path / "root"),),
+        env={"OF_THIS_TEST": "set"},
+    )
+    assert names == ("root", "set")
+
+
+def test_fresh_process_that_fails_or_hangs_is_an_error(monkeypatch):
+    with pytest.raises(RuntimeError, match="ended with 1:(?s:.*)ValueError"):
+        _host._in_fresh_process(math.sqrt, -1)
+    with pytest.raises(RuntimeError, match="ended with -9"):
+        _host._in_fresh_process(exec, "import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr(_host, "_PROCESS_SECONDS", 0.5)
+    with pytest.raises(RuntimeError, match="not done after 0.5 s"):
+        _host._in_fresh_process(time.sleep, 60)
+
+
+def test_first_calls_come_in_pairs_with_a_cache_of_their_own(on_cpu, monkeypatch):
+    caches = []
+
+    def seconds(root, cache_dir):
+        assert root is None
+        warm = (cache_dir / "kernel").exists()
+        (cache_dir / "kernel").touch()
+        caches.append(cache_dir)
+        return 0.1 if warm else 1.0 + len(caches)
+
+    monkeypatch.setattr(_host, "first_call_seconds", seconds)
+    found = _host.first_call_samples()
+    assert found == {(_host.COMPILE, ()): [2.0, 4.0, 6.0], (_host.WARM_START, ()): [0.1] * 3}
+    assert len(set(caches)) == 3
+    assert not any(cache.exists() for cache in caches)
+
+
+# --- memory and launches --------------------------------------------------------------------------
+
+
+class Allocator:
+    """Bytes asked of torch's CUDA allocator, current and peak, as torch tells them."""
+
+    def __init__(self, monkeypatch):
+        self.current = self.peak = 0
+        monkeypatch.setattr(torch.cuda, "memory_stats", self.stats)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
+
+    def stats(self):
+        return {f"requested_bytes.all.{name}": value for name, value in vars(self).items()}
+
+    def reset(self):
+        self.peak = self.current
+
+    def add(self, size):
+        self.current += size
+        self.peak = max(self.peak, self.current)
+
+
+def test_peak_is_what_the_call_asks_for_beyond_what_its_caller_holds(on_cpu, monkeypatch):
+    allocator = Allocator(monkeypatch)
+    allocator.add(1000)
+
+    def call():
+        allocator.add(700)
+        allocator.add(-300)
+        allocator.add(50)
+        allocator.add(-450)
+
+    def build(*params, intermediate):
+        assert params == ("training", "sbhd", "float16", "transposed") and intermediate
+        return call
+
+    allocator.peak = 10**9
+    monkeypatch.setattr(_host, "_step_call", build)
+    assert _host.peak_bytes("training", "sbhd", "float16", "transposed") == 700
+
+
+def test_allocator_that_counts_nothing_is_an_error(on_cpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_stats", dict)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(_host, "_step_call", lambda *_, **__: lambda: None)
+    with pytest.raises(RuntimeError, match="counts no requested bytes: unset PYTORCH_NO_CUDA"):
+        _host.peak_bytes("forward", "sbhd", "float16", "contiguous")
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    monkeypatch.setattr(_host, "_STEP_SEQ_LEN", 8)
+    monkeypatch.setattr(_host, "_STEP_HIDDEN_SIZE", 16)
+
+
+@pytest.mark.parametrize("format", _host.FORMATS)
+@pytest.mark.parametrize("layout", _host.LAYOUTS)
+@pytest.mark.parametrize("intermediate", [False, True])
+def test_layout_reaches_the_call_and_its_gradient(
+    on_cpu, small_steps, format, layout, intermediate, monkeypatch
+):
+    seen = []
+
+    class Rotate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            seen.append(t)
+            return t.clone(memory_format=torch.contiguous_format)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(gradient)
+            return gradient.clone()
+
+    implement(monkeypatch, lambda t, freqs, **options: Rotate.apply(t))
+    _host._step_call("training", format, "float16", layout, intermediate)()
+    _host._step_call("forward", format, "float16", layout, intermediate)()
+    t, gradient, alone = seen
+    for x in seen:
+        assert x.shape == ((8, 2, 64, 16) if format == "sbhd" else (2, 8, 64, 16))
+        assert x.dtype == torch.float16
+        assert x.is_contiguous() == (layout == "contiguous")
+        assert (x.stride(3) == 1) == (layout == "contiguous")
+        assert (x.stride(0) > x.stride(1)) == (layout == "contiguous")
+    assert not alone.requires_grad
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_in_training_only_what_is_saved_outlives_the_forward(
+    on_cpu, small_steps, saves, monkeypatch
+):
+    import weakref
+
+    inputs = []
+
+    class Rotate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            inputs.append(weakref.ref(t.untyped_storage()))
+            ctx.save_for_backward(*([t] if saves else []))
+            return t * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            inputs.append(bool(ctx.saved_tensors))
+            return gradient * 2
+
+    implement(monkeypatch, lambda t, freqs, **options: Rotate.apply(t))
+    alive = []
+    gradient = torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd,
+        "grad",
+        lambda *args: alive.append(inputs[0]() is not None) or gradient(*args),
+    )
+    _host._step_call("training", "sbhd", "float32", "contiguous", intermediate=True)()
+    assert inputs[1] == saves
+    assert alive == [saves]
+
+
+class Driver:
+    """CUDA's list of the nodes of graph 77, whose types are given; ``fails`` at this function."""
+
+    def __init__(self, kinds, fails=None):
+        self.kinds, self.fails = kinds, fails
+
+    def cuGraphGetNodes(self, graph, nodes, count):
+        assert graph.value == 77
+        count._obj.value = len(self.kinds)
+        if nodes is not None:
+            nodes[:] = [1000 + index for index in range(len(self.kinds))]
+        return 700 * (self.fails == "nodes")
+
+    def cuGraphNodeGetType(self, node, kind):
+        kind._obj.value = self.kinds[node.value - 1000]
+        return 700 * (self.fails == "type")
+
+
+def test_nodes_of_a_graph_are_listed():
+    assert _host._node_kinds(77, Driver([0, 2, 7, 0, 1])) == [0, 2, 7, 0, 1]
+    assert _host._node_kinds(77, Driver([])) == []
+    for fails in ("nodes", "type"):
+        with pytest.raises(RuntimeError, match="CUresult 700"):
+            _host._node_kinds(77, Driver([0], fails))
+
+
+def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch):
+    captured = []
+
+    @contextlib.contextmanager
+    def capture(graph, stream):
+        captured.append(None)
+        yield
+        assert captured[1:] == [torch.Size([8, 2, 64, 16])]
+
+    def apply(t, freqs, **options):
+        if captured:
+            captured.append(t.shape)
+        return t * 1
+
+    stream = types.SimpleNamespace(synchronize=lambda: None)
+    graph = types.SimpleNamespace(raw_cuda_graph=lambda: 77)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: keep_graph and graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    # kernel, memcpy, memset; host function, child graph, empty, waits and records of events
+    monkeypatch.setattr(_host.ctypes, "CDLL", lambda name: Driver([0, 0, 1, 2, 3, 4, 5, 6, 7]))
+    implement(monkeypatch, apply)
+    assert _host.launches("forward", "sbhd", "float16", "contiguous") == 4
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def raise_(error):
+    raise error
+
+
+def import_name():
+    from rope_triton import a_name_that_no_commit_has  # noqa: F401
+
+
+def import_package():
+    import rope_triton_that_nobody_has  # noqa: F401
+
+
+FAILURES = {
+    "no backward yet": (lambda: raise_(NotImplementedError("no backward yet")), True),
+    "cannot import name": (import_name, True),
+    "12 GB": (lambda: raise_(torch.cuda.OutOfMemoryError("12 GB")), True),
+    "No module named": (import_package, False),
+    "AssertionError: not close": (lambda: raise_(AssertionError("not close")), False),
+}
+
+
+@pytest.mark.parametrize("message", FAILURES)
+def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
+    fail, unavailable = FAILURES[message]
+    bad = ("training", "sbhd", "float16", "transposed")
+
+    def measure(*params):
+        return fail() if params == bad else 1.0
+
+    for metric in (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR):
+        monkeypatch.setitem(_host._MEASURES, metric, measure)
+    found = _host.exact_facts()
+    failed = [found.pop((metric, bad)) for metric in (_host.PEAK_BYTES, _host.LAUNCHES)]
+    assert set(found.values()) == {1.0}
+    for error in failed:
+        assert message in str(error)
+        assert isinstance(error, NotImplementedError) == unavailable
+        assert ("Traceback" in str(error)) != unavailable
+
+
+def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, monkeypatch):
+    def lost(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def measure(*params):
+        if params == keys[1][1]:
+            monkeypatch.setattr(torch.cuda, "synchronize", lost)
+            lost()
+        return 1.0
+
+    keys = _host._keys(_host.PEAK_BYTES, _host.STEP_PARAMS)
+    monkeypatch.setitem(_host._MEASURES, _host.PEAK_BYTES, measure)
+    monkeypatch.setattr(
+        _host, "_in_fresh_process", lambda function, rest: {key: (function, 2.0) for key in rest}
+    )
+    found = _host.memory_facts()
+    assert list(found) == keys
+    assert found.pop(keys[0]) == 1.0
+    assert "illegal memory access" in str(found.pop(keys[1]))
+    assert set(found.values()) == {(_host._answers, 2.0)}
+
+
+def test_the_fresh_process_failing_is_an_error_of_its_keys(on_cpu, monkeypatch):
+    monkeypatch.setattr(_host, "_CALL_FUNCTION", "sys.exit(3)")
+    found = _host._answers_of_fresh_process([("a", ()), ("b", ())])
+    assert list(found) == [("a", ()), ("b", ())]
+    assert all("ended with 3" in str(error) for error in found.values())
+    assert _host._answers_of_fresh_process([]) == {}
+
+
+def test_without_a_gpu_everything_is_unavailable_for_one_reason(progress, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = _host.call_samples() | _host.exact_facts() | _host.first_call_samples()
+    metrics = [metric for metric, _ in found]
+    assert {metric: metrics.count(metric) for metric in UNITS} == COUNTS
+    assert all(isinstance(answer, NotImplementedError) for answer in found.values())
+    assert {str(answer) for answer in found.values()} == {NO_GPU}
+    assert progress() == [
+        f"{title}: n/a, {NO_GPU}" for title in ("host.Call", "host", "host.FirstCall")
+    ]
+
+
+# --- as asv sees it -------------------------------------------------------------------------------
+
+ASV = """
+import json, os, pickle, sys
+from asv_runner._aux import update_sys_path
+from asv_runner.discovery import disc_benchmarks
+root, answers = sys.argv[1:]
+update_sys_path(root)
+found = {}
+for benchmark in disc_benchmarks(root):
+    if benchmark.name.startswith("host."):
+        benchmark.set_param_idx(0)
+        benchmark.set_cache(pickle.load(open(answers, "rb")))
+        try:
+            found[benchmark.name] = None if benchmark.do_setup() else benchmark.do_run()
+        except Exception as error:
+            found[benchmark.name] = repr(error)
+imports = [name for name in ("torch", "triton", "rope_triton") if name in sys.modules]
+print(json.dumps([found, imports]))
+"""
+
+
+def as_asv_runs_it(answers, tmp_path):
+    """What each of asv's tracks returns for its first parameters, and what was imported."""
+    (tmp_path / "answers").write_bytes(pickle.dumps(answers))
+    command = [sys.executable, "-c", ASV, str(ROOT / "benchmarks"), str(tmp_path / "answers")]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def first_answers():
+    """An answer for the first parameters of every track: samples or a fact."""
+    samples = {(_host.COMPILE, ()): [3.0], (_host.WARM_START, ()): [0.5]}
+    samples |= {(_host.CALL_FORWARD, ("sbhd",)): [3e-5, 2e-5]}
+    samples |= {(_host.CALL_FORWARD_BACKWARD, ("sbhd",)): [9e-5]}
+    step = ("forward", "sbhd", "float32", "contiguous")
+    facts = {(_host.PEAK_BYTES, step): 4096, (_host.LAUNCHES, step): 1}
+    return samples, facts | {(_host.ERROR, ("forward", "float32", "short", "False")): 1.25}
+
+
+def test_tracks_pick_their_answers_and_asv_needs_no_torch(tmp_path):
+    samples, facts = first_answers()
+    found, imported = as_asv_runs_it(samples | facts, tmp_path)
+    expected = {metric: {"samples": values, "number": 1} for (metric, _), values in samples.items()}
+    assert found == expected | {metric: value for (metric, _), value in facts.items()}
+    assert imported == []
+
+
+def test_a_track_that_failed_leaves_the_other_of_its_class_alone(tmp_path):
+    samples, facts = first_answers()
+    samples[_host.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
+    samples[_host.WARM_START, ()] = NotImplementedError("no GPU")
+    found, _ = as_asv_runs_it(samples | facts, tmp_path)
+    assert found[_host.CALL_FORWARD] == "RuntimeError('wrong output')"
+    assert found[_host.WARM_START] is None
+    assert found[_host.CALL_FORWARD_BACKWARD]["samples"] == [9e-5]
+    assert found[_host.COMPILE]["samples"] == [3.0]
+
+
+def test_every_answer_has_its_track(monkeypatch):
+    """Every class's tracks and parameters are those that its setup_cache answers."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for suite in (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error):
+        tracks = [name for name in vars(suite) if name.startswith("track_")]
+        params = [tuple(map(str, p)) for p in itertools.product(*getattr(suite, "params", []))]
+        names = [f"host.{suite.__name__}.{track}" for track in tracks]
+        assert set(suite().setup_cache()) == set(itertools.product(names, params))
+        assert {name: getattr(suite, name.split(".")[2]).unit for name in names} == {
+            name: UNITS[name] for name in names
+        }
+        assert len(params) == COUNTS[names[0]]
+        assert len(getattr(suite, "param_names", [])) == len(getattr(suite, "params", []))
+        assert suite.version == "1" and suite.setup_cache.timeout
