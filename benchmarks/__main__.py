@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from . import _figures, _machine
+from ._compare import command as _compare
+from ._compare import evidence as _evidence
 from ._grid import GRID_VARIABLE, active_grid, cells
 from ._progress import PROGRESS_VARIABLE
 
@@ -35,6 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     figures.add_argument("machine", help="a directory of benchmarks/results")
     figures.add_argument("commit", help="a commit that was measured there")
     figures.set_defaults(command=_show_figures)
+    compare = commands.add_parser("compare", help="two versions: slower, faster or wrong?")
+    _compare.add_arguments(compare)
+    compare.set_defaults(command=_compare.run)
+    evidence = commands.add_parser("evidence", help="make what shows that compare can be trusted")
+    _evidence.add_arguments(evidence)
+    evidence.set_defaults(command=_evidence.run)
     options = vars(parser.parse_args(arguments))
     return options.pop("command")(**options)
 

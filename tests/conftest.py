@@ -19,6 +19,7 @@ _left_out = pytest.StashKey[int]()
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
     config.addinivalue_line("markers", "memcheck: small GPU cases to run under compute-sanitizer")
+    config.addinivalue_line("markers", "mutants: known bad changes that the suite must catch")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,26 +1,75 @@
-"""The import arrows, read from the sources without importing them.
+"""The import arrows, read from the sources without importing them: ARROWS.
 
-``__init__ -> {api, frequencies}``, ``api -> {reference, ops}``, ``ops -> kernels``; the benchmarks
-use the package's public names only, because they also measure its old commits.
+The benchmarks use the package's public names only, because they also measure its old commits.
 """
 
 import ast
-from collections.abc import Iterator
+import graphlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = sorted((ROOT / "rope_triton").rglob("*.py"))
-BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
+# Module -> modules beside it that it may import.
 ARROWS = {
-    "__init__": {"api", "frequencies"},
-    "api": {"reference", "ops"},
-    "ops": {"kernels"},
-    "kernels": set(),
-    "reference": set(),
-    "frequencies": set(),
+    "rope_triton": {
+        "__init__": {"api", "frequencies"},
+        "api": {"reference", "ops"},
+        "ops": {"kernels"},
+        "kernels": set(),
+        "reference": set(),
+        "frequencies": set(),
+    },
+    "benchmarks": {
+        "__init__": set(),
+        "__main__": {
+            *("_figures", "_grid", "_machine", "_progress"),
+            *("_compare.command", "_compare.evidence"),
+        },
+        "rope": {"_workload", "_grid"},
+        "codegen": {"_fingerprint", "_grid"},
+        "host": {"_host"},
+        "_repeatability": {"_workload", "_grid"},
+        "_figures": {"_grid"},
+        "_machine": {"_process"},
+        "_host": {"_workload", "_process", "_progress", "_grid"},
+        "_workload": {"_clock", "_process", "_progress", "_grid"},
+        "_fingerprint": {"_sass", "_standin", "_workers", "_grid"},
+        "_workers": {"_process", "_progress"},
+        "_report": {"_comparison", "_verdict"},
+        "_comparison": {"_verdict"},
+        "_verdict": {"_randomization"},
+        **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
+        **dict.fromkeys(("_sass", "_standin"), set()),
+        "_compare.__init__": set(),
+        "_compare.command": {
+            *("_compare.arms", "_compare.session", "_compare.state"),
+            *("_report", "_verdict", "_machine", "_grid"),
+        },
+        "_compare.evidence": {
+            *("_compare.command", "_compare.session", "_compare.arms", "_compare.exact"),
+            *("_compare.mutants", "_compare.planted", "_compare.rounds", "_compare.state"),
+            *("_compare.watch", "_verdict", "_machine", "_grid"),
+        },
+        "_compare.session": {
+            *("_compare.arms", "_compare.exact", "_compare.measure", "_compare.rounds"),
+            *("_compare.state", "_compare.store", "_compare.watch"),
+            *("_verdict", "_standin", "_grid"),
+        },
+        "_compare.rounds": {
+            *("_compare.arms", "_compare.measure", "_compare.state", "_compare.watch", "_verdict"),
+        },
+        "_compare.measure": {"_workload", "_clock", "_host", "_process", "_grid"},
+        "_compare.exact": {"codegen", "_fingerprint", "_verdict", "_grid"},
+        "_compare.planted": {"_compare.arms", "_compare.mutants", "_verdict"},
+        "_compare.mutants": {"_fingerprint", "_verdict"},
+        "_compare.arms": {"_fingerprint"},
+        "_compare.store": {"_compare.state"},
+        "_compare.watch": {"_compare.state"},
+        "_compare.state": set(),
+    },
 }
 PUBLIC = {"apply_rotary_pos_emb", "RotaryPositionEmbedding"}
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
@@ -67,30 +116,45 @@ def root(name: str) -> str:
     return name.partition(".")[0]
 
 
-def arrows(source: str) -> set[str]:
-    """Modules of the package that one of its files imports; "__init__" is the package itself."""
-    names = imports(ast.walk(ast.parse(source)), "rope_triton")
-    parts = [name.split(".") for name in names if root(name) == "rope_triton"]
-    return {part[1] if len(part) > 1 and part[1] in ARROWS else "__init__" for part in parts}
+def parent(module: str, top: str) -> str:
+    """The dotted package that a module below ``top`` lies in."""
+    return ".".join([top, *module.split(".")[:-1]])
+
+
+def modules(names: Iterable[str], top: str) -> set[str]:
+    """Modules below ``top`` among dotted names; "__init__" is a package itself."""
+    return {_module(name.split(".")[1:], top) for name in names if root(name) == top}
+
+
+def _module(parts: list[str], top: str) -> str:
+    leading = [".".join(parts[:length]) for length in range(len(parts), -1, -1)]
+    candidates = [name for part in leading for name in (part, f"{part}.__init__".lstrip("."))]
+    return next(name for name in candidates if name in ARROWS[top])
+
+
+def arrow_violations(module: str, source: str, top: str) -> set[str]:
+    if module not in ARROWS[top]:
+        return {f"{module} has no arrows yet: draw them in ARROWS"}
+    names = imports(ast.walk(ast.parse(source)), parent(module, top))
+    return modules(names, top) - ARROWS[top][module]
 
 
 def package_violations(module: str, source: str) -> set[str]:
-    if module not in ARROWS:
-        return {f"{module} has no arrows yet: draw them in ARROWS"}
     names = imports(ast.walk(ast.parse(source)), "rope_triton")
     outside = {name for name in names if root(name) in {"benchmarks", "tests"}}
-    return outside | (arrows(source) - ARROWS[module])
+    return outside | arrow_violations(module, source, "rope_triton")
 
 
-def benchmark_violations(source: str) -> set[str]:
-    tree = ast.parse(source)
-    everywhere = imports(ast.walk(tree), "benchmarks")
-    at_import = imports(run_on_import(tree), "benchmarks")
+def benchmark_violations(source: str, module: str) -> set[str]:
+    tree, package = ast.parse(source), parent(module, "benchmarks")
+    everywhere = imports(ast.walk(tree), package)
+    at_import = imports(run_on_import(tree), package)
     public = {"rope_triton"} | {f"rope_triton.{name}" for name in PUBLIC}
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}
-    return private | heavy | tests | private_attributes(tree)
+    used = private | heavy | tests | private_attributes(tree)
+    return used | arrow_violations(module, source, "benchmarks")
 
 
 def private_attributes(tree: ast.AST) -> set[str]:
@@ -108,28 +172,39 @@ def private_attributes(tree: ast.AST) -> set[str]:
     }
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+def files(top: str) -> dict[str, Path]:
+    """Module -> its file."""
+    paths = sorted((ROOT / top).rglob("*.py"))
+    return {".".join(path.relative_to(ROOT / top).with_suffix("").parts): path for path in paths}
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
-def test_package(path):
-    module = path.relative_to(ROOT / "rope_triton").with_suffix("").as_posix()
+PACKAGE, BENCHMARKS = files("rope_triton"), files("benchmarks")
+
+
+@pytest.mark.parametrize(("module", "path"), PACKAGE.items(), ids=PACKAGE)
+def test_package(module, path):
     assert not package_violations(module, path.read_text())
+
+
+@pytest.mark.parametrize("top", ARROWS)
+def test_arrows_are_of_modules_that_exist_and_make_no_circle(top):
+    assert set(ARROWS[top]) <= files(top).keys()
+    assert set().union(*ARROWS[top].values()) <= files(top).keys()
+    graphlib.TopologicalSorter(ARROWS[top]).prepare()
 
 
 def test_oracle_and_kernel_never_meet():
     def reach(module):
-        path = ROOT / "rope_triton" / f"{module}.py"
-        return {module}.union(*(reach(target) for target in arrows(path.read_text())))
+        names = imports(ast.walk(ast.parse(PACKAGE[module].read_text())), "rope_triton")
+        return {module}.union(*map(reach, modules(names, "rope_triton")))
 
     assert reach("ops") == {"ops", "kernels"}
     assert reach("reference") == {"reference"}
 
 
-@pytest.mark.parametrize("path", BENCHMARKS, ids=name_of)
-def test_benchmarks(path):
-    assert not benchmark_violations(path.read_text())
+@pytest.mark.parametrize(("module", "path"), BENCHMARKS.items(), ids=BENCHMARKS)
+def test_benchmarks(module, path):
+    assert not benchmark_violations(path.read_text(), module)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +250,28 @@ def test_forbidden_arrow_in_the_package_is_seen(module, source, violation):
         ("def f():\n    from tests import oracle", "tests.oracle"),
     ],
 )
-def test_forbidden_arrow_in_the_benchmarks_is_seen(source, violation):
-    assert benchmark_violations(source) == {violation}
+def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
+    assert benchmark_violations(source, "host") == {violation}
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violation"),
+    [
+        ("rope", "from . import _fingerprint", "_fingerprint"),
+        ("rope", "from ._compare.state import State", "_compare.state"),
+        ("_verdict", "from ._report import terminal", "_report"),
+        ("_report", "from . import _compare", "_compare.__init__"),
+        ("_grid", "from benchmarks import rope", "rope"),
+        ("_grid", "import benchmarks", "__init__"),
+        ("_compare.state", "def f():\n    from .. import _verdict", "_verdict"),
+        ("_compare.state", "from . import watch", "_compare.watch"),
+        ("_compare.rounds", "from .session import Wishes", "_compare.session"),
+        ("_compare.exact", "from .. import rope", "rope"),
+        ("_extra", "", "_extra has no arrows yet: draw them in ARROWS"),
+    ],
+)
+def test_forbidden_arrow_in_the_benchmarks_is_seen(module, source, violation):
+    assert benchmark_violations(source, module) == {violation}
 
 
 ALLOWED = """
@@ -194,5 +289,5 @@ class Suite:
 
 
 def test_allowed_imports_pass():
-    assert not benchmark_violations(ALLOWED)
+    assert not benchmark_violations(ALLOWED, "rope")
     assert not package_violations("api", "import torch\nfrom rope_triton import ops, reference")

@@ -1,0 +1,191 @@
+"""``python -m benchmarks compare BASE [HEAD]``: two versions in, a verdict and a status out."""
+
+import argparse
+import json
+import math
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from .. import _machine, _report
+from .._grid import GRIDS
+from .._verdict import Answer
+from . import arms, session
+from .state import write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRATCH = ROOT / ".asv" / "compare"
+RESULTS = ROOT / "benchmarks" / "results"
+
+STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
+COULD_NOT_RUN = 3
+
+ROUNDS = 12
+MIN_ROUNDS, MAX_ROUNDS = 10, 62  # what the test of a verdict can be significant with, and takes
+# The first look takes 3.5 and 12 on an H200; the rest is for a second.
+BUDGET_MINUTES = {"small": 8, "full": 25}
+
+_DESCRIPTION = """\
+Measure two versions of rope_triton in turns, a fresh process each, and judge every cell and the
+change as a whole. Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run. Without a GPU it
+compares what is exact. A killed run goes on from what it has when it is started again."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _exit_on_bad_usage(parser)
+    parser.add_argument("base", help="commit or branch to compare with")
+    parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
+    parser.add_argument("--grid", choices=sorted(GRIDS), default="small", help="default: small")
+    parser.add_argument(
+        "--rounds", type=_rounds, default=ROUNDS, help=f"even, 10 to 62; default: {ROUNDS}"
+    )
+    parser.add_argument("--budget", type=_minutes, metavar="MINUTES", help="measure no longer")
+    parser.add_argument("--exact-only", action="store_true", help="leave the GPU alone")
+    parser.add_argument(
+        "--even-if-same", action="store_true", help="measure versions that have the same sources"
+    )
+    parser.add_argument(
+        "--afresh", action="store_true", help="drop what an earlier run measured of this comparison"
+    )
+    parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="for the GPU")
+    parser.add_argument("--json", type=_file, metavar="FILE", help="write the comparison as JSON")
+    parser.add_argument("--markdown", type=_file, metavar="FILE", help="write it as Markdown")
+    parser.add_argument(
+        "--no-store", action="store_true", help="keep the samples out of benchmarks/results"
+    )
+
+
+def _exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
+    """Let every error of the arguments exit with 3: argparse's 2 is an answer here."""
+    parse = parser.parse_known_args
+
+    def error(message: str) -> NoReturn:
+        parser.print_usage(sys.stderr)
+        parser.exit(COULD_NOT_RUN, f"{parser.prog}: error: {message}\n")
+
+    def parse_all(*arguments) -> tuple[argparse.Namespace, list[str]]:
+        options, unknown = parse(*arguments)
+        if unknown:  # or the parser above would exit
+            error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+    parser.error, parser.parse_known_args = error, parse_all
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) % 2 or not MIN_ROUNDS <= int(text) <= MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(
+            f"an even number of {MIN_ROUNDS} to {MAX_ROUNDS} is needed, got {text!r}"
+        )
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of 0 or more is needed, got {text!r}")
+    return value
+
+
+def _minutes(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("a number above 0 is needed, got 0")
+    return value
+
+
+def _file(text: str) -> Path:
+    path = Path(text).resolve()
+    if not path.parent.is_dir() or path.is_dir():  # to be known before minutes of measuring
+        raise argparse.ArgumentTypeError(f"no file can be written at {path}")
+    return path
+
+
+def run(**options) -> int:
+    """Compare, print, write; the exit status."""
+    try:
+        comparison, store = _compare(argparse.Namespace(**options))
+        print(_report.terminal(comparison))
+        if options["json"]:
+            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+            write_atomically(options["json"], document.encode())
+        if options["markdown"]:
+            write_atomically(options["markdown"], _report.markdown(comparison).encode())
+        store()  # last: a damaged results file must not cost the verdict
+        return STATUS[comparison.answer]
+    except session.EXPECTED as error:
+        print(f"could not run: {error}", file=sys.stderr)
+    except Exception:  # whatever it is, it is no verdict
+        traceback.print_exc()
+        print("could not run: this is a fault of the suite", file=sys.stderr)
+    return COULD_NOT_RUN
+
+
+def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[[], None]]:
+    """The comparison, and what stores its samples."""
+    start = time.monotonic()
+    sources = SCRATCH / "sources"
+    base = arms.from_commit(options.base, ROOT, sources)
+    if options.head is None:
+        head = arms.from_working_tree(ROOT, sources)
+    else:
+        head = arms.from_commit(options.head, ROOT, sources)
+    pair = {"base": base, "head": head}
+    machine, arch = _machine.probe()
+    same = base.digest == head.digest
+    if same and not options.even_if_same:
+        found = session.Found(notes=["both versions have the same sources: nothing was measured"])
+    else:
+        budget = options.budget or BUDGET_MINUTES[options.grid]
+        wishes = session.Wishes(
+            grid=options.grid,
+            rounds=options.rounds,
+            deadline=start + 60 * budget,
+            exact_only=options.exact_only,
+            wait_seconds=options.wait,
+            afresh=options.afresh,
+        )
+        found = session.compare(pair, machine, arch, wishes, SCRATCH, _say)
+    comparison = _report.Comparison(
+        base=_report.Side(base.name, base.sha),
+        head=_report.Side(head.name, head.sha),
+        machine=machine,
+        grid=options.grid,
+        rounds=found.rounds,
+        extension=found.extension,
+        minutes=(time.monotonic() - start) / 60,
+        families=found.families,
+        exact=tuple(found.exact),
+        identical=frozenset(found.identical),
+        same_sources=same,
+        wrong=tuple(found.wrong),
+        notes=tuple(found.notes),
+        disturbed=tuple(found.disturbed),
+        reproduce=_reproduce(options),
+    )
+
+    def store() -> None:
+        if not options.no_store:
+            session.store_all(found, pair, machine, ROOT, RESULTS, _say)
+
+    return comparison, store
+
+
+def _reproduce(options: argparse.Namespace) -> str:
+    words = ["python -m benchmarks compare", shlex.quote(options.base)]
+    words += [shlex.quote(options.head)] if options.head else []
+    words += [f"--grid {options.grid}"] if options.grid != "small" else []
+    words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
+    words += ["--exact-only"] if options.exact_only else []
+    words += ["--even-if-same"] if options.even_if_same else []
+    return " ".join(words)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

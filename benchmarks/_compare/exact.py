@@ -1,0 +1,189 @@
+"""What two versions of the package compile to, compared exactly; needs no GPU.
+
+A root is a directory that holds the package. A side's facts come from surveys of
+``_fingerprint``, in the names of the asv benchmarks of ``codegen``; nothing is kept between calls.
+"""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import _fingerprint, codegen
+from .._grid import Cell
+from .._verdict import UNITS, Answer, Exact, Subject, judge_exact
+
+_CALL_METRIC = "codegen.Codegen.track_"
+_VARIANTS_METRIC = "codegen.Variants.track_variants"
+_CALL_FACTS = tuple(
+    name.removeprefix(_CALL_METRIC) for name in UNITS if name.startswith(_CALL_METRIC)
+)
+_TIMINGS = {
+    "rope.Forward.track_latency": "forward",
+    "rope.Backward.track_latency": "backward",
+}
+
+
+class CodegenFacts(NamedTuple):
+    """``values``: exact metrics, or the exception in their place. ``digests``: of the machine code
+    by the parameters of ``codegen.Codegen``, without the calls that failed."""
+
+    values: dict[Subject, float | Exception]
+    digests: dict[tuple[str, ...], str]
+
+
+def same_sources(a: Path, b: Path) -> bool:
+    """Whether the packages in two roots consist of the same files, byte by byte.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a root holds no package.
+    """
+    return _sources(a) == _sources(b)
+
+
+def _sources(root: Path) -> dict[Path, bytes]:
+    package = Path(root, _fingerprint.PACKAGE)
+    if not (package / "__init__.py").is_file():
+        raise ModuleNotFoundError(f"no {_fingerprint.PACKAGE} in {root}")
+    return {
+        path.relative_to(package): path.read_bytes()
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def codegen_facts(root: Path, **subset: Iterable) -> CodegenFacts:
+    """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
+
+    Parameters
+    ----------
+    root : Path
+        Directory that holds the package.
+    **subset : iterable
+        Values of one of their parameters to restrict it to, e.g. ``arch=("sm_90", "gfx942")``; a
+        size or hidden size restricts the calls only.
+
+    Raises
+    ------
+    ValueError
+        If there is no such parameter, or it has no such value.
+    ModuleNotFoundError, RuntimeError
+        As ``_fingerprint.fingerprint`` does.
+    """
+    calls, sweeps = _restricted(codegen.Codegen, subset), _restricted(codegen.Variants, subset)
+    facts, variants = codegen.survey(calls, sweeps, root)
+    values = {
+        Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
+        for name in _CALL_FACTS
+        for call, answer in facts.items()
+    }
+    values |= {Subject(_VARIANTS_METRIC, _texts(sweep)): n for sweep, n in variants.items()}
+    digests = {
+        _texts(call): answer.digest
+        for call, answer in facts.items()
+        if not isinstance(answer, Exception)
+    }
+    return CodegenFacts(values, digests)
+
+
+def _restricted(suite: type, subset: Mapping[str, Iterable]) -> list[tuple]:
+    """The product of a suite's parameters; every parameter of Variants is one of Codegen."""
+    allowed = dict(zip(codegen.Codegen.param_names, codegen.Codegen.params, strict=True))
+    subset = {name: tuple(values) for name, values in subset.items()}
+    for name, values in subset.items():
+        if name not in allowed:
+            raise ValueError(f"expected some of {list(allowed)}, got {name!r}")
+        if not values or not set(values) <= set(allowed[name]):
+            raise ValueError(f"{name}: expected some of {tuple(allowed[name])}, got {values}")
+    return list(itertools.product(*(subset.get(p, allowed[p]) for p in suite.param_names)))
+
+
+def _fact(answer, name: str) -> float | Exception:
+    return answer if isinstance(answer, Exception) else getattr(answer, name)
+
+
+def _texts(values: tuple) -> tuple[str, ...]:
+    return tuple(str(value) for value in values)
+
+
+def cell_digests(root: Path, arch: str, cells: Iterable[Cell]) -> dict[Subject, str | Exception]:
+    """Digest of what the package compiles to and launches for each timing of these cells.
+
+    Of the cells themselves, not of a size that stands for them: a package may change kernels at
+    any size. Where two roots agree in a subject, the GPU runs the very same kernels on the very
+    same grid. What PyTorch itself launches, such as a copy, is not in it.
+
+    Parameters
+    ----------
+    root : Path
+        Directory that holds the package.
+    arch : str
+        One of ``_standin.ARCHITECTURES``, e.g. "sm_90".
+    cells : iterable of Cell
+        Both directions of each are looked at.
+
+    Raises
+    ------
+    ValueError, ModuleNotFoundError, RuntimeError
+        As ``_fingerprint.fingerprint`` does.
+    """
+    calls = {
+        Subject(metric, _texts(tuple(vars(cell).values()))): (
+            *(arch, cell.dtype, cell.format, direction),
+            *(cell.hidden_size, cell.seq_len, cell.batch),
+        )
+        for (metric, direction), cell in itertools.product(_TIMINGS.items(), cells)
+    }
+    answers = _fingerprint.fingerprint(sorted(calls.values()), root)  # dtypes become neighbours
+    return {subject: _fact(answers[call], "digest") for subject, call in calls.items()}
+
+
+def compare(
+    base: Mapping[Subject, float | Exception],
+    head: Mapping[Subject, float | Exception],
+    *,
+    clock_decides: bool = False,
+) -> list[Exact]:
+    """The verdict on every subject that has a value on either side; see :func:`problems`.
+
+    ``clock_decides``: calls are timed on the very architecture that was compiled for. What got
+    worse in their machine code then passes and is only shown: spills and narrow accesses matter
+    through the time that they cost. What is missing fails all the same.
+    """
+    pairs = {
+        subject: (_number(base.get(subject)), _number(head.get(subject)))
+        for subject in {**base, **head}
+    }
+    verdicts = [
+        judge_exact(subject, before, after)
+        for subject, (before, after) in pairs.items()
+        if (before, after) != (None, None)
+    ]
+    return [_left_to_the_clock(each) for each in verdicts] if clock_decides else verdicts
+
+
+def _left_to_the_clock(verdict: Exact) -> Exact:
+    if verdict.change == "worse" and verdict.subject.metric.startswith(_CALL_METRIC):
+        return dataclasses.replace(verdict, answer=Answer.PASS)
+    return verdict
+
+
+def _number(value: float | Exception | None) -> float | None:
+    return None if isinstance(value, Exception) else value
+
+
+def problems(values: Mapping[Subject, float | Exception]) -> list[str]:
+    """Why values are missing: a line for each distinct reason, with how many it explains.
+
+    A failure's traceback is cut to its last line; the compiler's messages are there.
+    """
+    reasons = collections.Counter(
+        (str(value).strip().splitlines() or [type(value).__name__])[-1]
+        for value in values.values()
+        if isinstance(value, Exception)
+    )
+    return [f"{count} values missing: {reason}" for reason, count in reasons.items()]

@@ -1,0 +1,260 @@
+"""What one fresh process measures of one version of the package.
+
+A process imports everything, says that it is ready, waits for its turn with the GPU, does one job
+and ends. Jobs and answers are JSON, so that they can be stored as they are:
+
+``{"task": "check", "cells": [...]}``
+    Is every cell right, forward and backward, and what is exact of this version on this GPU?
+``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
+    Latencies of the cells, and of the eager call on the host. The seed shuffles which input goes
+    with which output in memory: how they lie to each other moves a call by percents, so both
+    processes of a round get one seed and every round another.
+
+The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
+...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...]}``.
+"""
+
+import ctypes
+import dataclasses
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import _clock, _process, _workload
+from .._grid import Cell
+
+# The process is the unit: what varies within one needs no more than this.
+SAMPLES, SAMPLE_SECONDS = 3, 2e-3
+# The process before has just kept the GPU busy.
+WARM_UP_SECONDS = 0.5
+METRICS = {
+    _workload.FORWARD: "rope.Forward.track_latency",
+    _workload.BACKWARD: "rope.Backward.track_latency",
+}
+READY, READY_TIMEOUT = "ready", 300.0
+
+_MAIN = """
+from benchmarks._compare import measure
+measure.main(sys.argv[2])
+"""
+
+
+class ProcessError(RuntimeError):
+    """A measuring process died, or broke the protocol."""
+
+
+class Process:
+    """A fresh process with one version of the package, started ahead of its turn.
+
+    Parameters
+    ----------
+    root : Path
+        Directory that holds the version's ``rope_triton``.
+    cache : Path
+        Triton's cache directory for it.
+    """
+
+    def __init__(self, root: Path, cache: Path):
+        self._scratch = tempfile.TemporaryDirectory()
+        self._answer = Path(self._scratch.name, "answer.json")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
+        self._popen = _process.start(
+            _MAIN,
+            str(self._answer),
+            path=(str(root),),
+            env={"TRITON_CACHE_DIR": str(cache)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Return when the process has imported everything and has not touched the GPU.
+
+        Raises
+        ------
+        ProcessError
+            If it died; its last words are in the message.
+        """
+        hanging = threading.Timer(READY_TIMEOUT, self._popen.kill)
+        hanging.start()
+        ready = any(line == READY + "\n" for line in self._popen.stdout)
+        hanging.cancel()
+        if not ready:
+            self._popen.wait()
+            raise ProcessError(f"a process died before it was ready:\n{self._last_words()}")
+
+    def answer(self, job: dict, timeout: float = 1800.0) -> dict:
+        """Let a process that is ready do its job; it has ended when this returns.
+
+        Raises
+        ------
+        ProcessError
+            If it dies, or takes longer than ``timeout`` seconds; its last words are in the message.
+        """
+        try:
+            self._popen.communicate(json.dumps(job) + "\n", timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            self.stop()
+            raise ProcessError(f"a process took longer than {timeout:.0f} s") from error
+        if self._popen.returncode or not self._answer.exists():
+            status = self._popen.returncode
+            raise ProcessError(f"a process ended with {status}:\n{self._last_words()}")
+        return json.loads(self._answer.read_text())
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.communicate()
+        self._log.close()
+        self._scratch.cleanup()
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-4000:]
+
+
+def main(answer: str) -> None:
+    """In the fresh process: import, wait for a job on stdin, write its answer to a file."""
+    start = time.perf_counter()
+    import torch
+
+    import rope_triton
+
+    expected = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+    found = Path(rope_triton.__file__).resolve().parents[1]
+    if found != Path(expected).resolve():
+        raise ImportError(f"rope_triton should have come from {expected}, it came from {found}")
+    imported = time.perf_counter() - start
+    _die_with_parent()
+    print(READY, flush=True)
+    job = json.loads(sys.stdin.readline())
+    task = {"check": _check, "measure": _measure}[job.pop("task")]
+    answers = task([Cell(*values) for values in job.pop("cells")], **job)
+    answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
+    Path(answer).write_text(json.dumps(answers, allow_nan=False))
+
+
+def _die_with_parent() -> None:
+    """Let go of the GPU when the comparison is killed: its next run finds it free."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def as_params(cell: Cell) -> list[str]:
+    """A cell's parameters as texts, in the grid's order."""
+    return [str(value) for value in dataclasses.astuple(cell)]
+
+
+def _measure(cells: list[Cell], host: bool, seed: int) -> dict:
+    answers, shuffle = _Answers(), random.Random(seed).shuffle
+    _clock.warm_up(WARM_UP_SECONDS)
+    for cell in cells:
+        with answers.about([(metric, as_params(cell)) for metric in METRICS.values()]):
+            for direction, samples in _latencies(cell, shuffle).items():
+                answers.timings.append([METRICS[direction], as_params(cell), samples])
+    if host:
+        from .. import _host
+
+        answers.add_host(_host.call_samples())
+    return vars(answers)
+
+
+def _check(cells: list[Cell]) -> dict:
+    answers = _Answers()
+    for cell in cells:
+        for direction, metric in METRICS.items():
+            with answers.about([(metric, as_params(cell))]):
+                _check_cell(cell, direction)
+    from .. import _host
+
+    answers.add_host(_host.exact_facts())
+    return vars(answers)
+
+
+class _Answers:
+    def __init__(self):
+        self.timings, self.facts, self.unavailable, self.errors = [], [], [], []
+
+    def about(self, subjects: list[tuple]) -> "_About":
+        return _About(self, subjects)
+
+    def add_host(self, found: dict) -> None:
+        for (metric, params), value in found.items():
+            subject = [metric, list(params)]
+            if isinstance(value, NotImplementedError):
+                self.unavailable.append([*subject, str(value)])
+            elif isinstance(value, Exception):
+                self.errors.append([*subject, str(value)])
+            else:
+                (self.timings if isinstance(value, list) else self.facts).append([*subject, value])
+
+
+class _About:
+    """Files what goes wrong inside under its subjects, and frees what they took."""
+
+    def __init__(self, answers: _Answers, subjects: list[tuple]):
+        self._answers, self._subjects = answers, subjects
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace) -> bool:
+        if error is None:
+            return False
+        import torch
+
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            reason, where = f"does not fit in the GPU's memory: {error}", self._answers.unavailable
+        elif isinstance(error, (NotImplementedError, ImportError)):
+            reason, where = f"this version cannot: {error!r}", self._answers.unavailable
+        elif isinstance(error, Exception) and not _workload.gpu_is_lost():
+            reason, where = "".join(traceback.format_exception(error)), self._answers.errors
+        else:
+            return False  # nothing that follows can be measured in this process
+        where.extend([*subject, reason] for subject in self._subjects)
+        gc.collect()
+        torch.cuda.empty_cache()
+        return True
+
+
+def _latencies(cell: Cell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
+    """Seconds a call, both directions on the same inputs, of a cell that was checked before."""
+    import torch
+
+    sets = _clock.cold_sets(cell.bytes_moved)
+    _workload.check_memory(cell, sets)
+    torch.manual_seed(0)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        freqs = _workload.angles(cell)
+        inputs = [_workload.random_tensor(cell) for _ in range(sets)]
+        shuffle(inputs)
+        calls = [list(_workload.calls(cell, each, inputs, freqs)) for each in METRICS]
+    recordings = [_clock.Recording(each, stream) for each in calls]
+    return dict(
+        zip(METRICS, _clock.paired_samples(recordings, SAMPLES, SAMPLE_SECONDS), strict=True)
+    )
+
+
+def _check_cell(cell: Cell, direction: str) -> None:
+    import torch
+
+    _workload.check_memory(cell, 1)
+    torch.manual_seed(0)
+    x, freqs = _workload.random_tensor(cell), _workload.angles(cell)
+    (call,) = _workload.calls(cell, direction, [x], freqs)
+    _workload.check(call(), x, freqs, cell, direction)

@@ -1,0 +1,76 @@
+"""Versions of the package that are slower by a known share: a kernel that waits a while first."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from .._verdict import Subject
+from . import arms, mutants
+
+PATCH = mutants.PATCHES / "planted" / "slowdown.patch"
+CYCLES_PER_SECOND = 1.7e9  # about: the first version that waits shows by how much this is off
+_CALIBRATION = 0.05
+
+
+def versions(bench, doses: Mapping[str, float], job: dict, scratch: Path) -> dict[str, arms.Arm]:
+    """For each dose a version whose calls take that share longer, cell by cell.
+
+    The waits are found by two processes, whose answer is kept so that a killed run finds the same
+    versions again.
+    """
+    path = scratch / "evidence" / f"waits-{bench.base.digest[:8]}-{bench.machine['machine']}.json"
+    if path.exists():
+        cycles = json.loads(path.read_text())
+    else:
+        cycles = _cycles_of_a_percent(bench, job, scratch)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(cycles))
+    return {
+        name: plant(name, bench.base, _scaled(cycles, 100 * dose), scratch / "sources")
+        for name, dose in doses.items()
+    }
+
+
+def plant(name: str, base: arms.Arm, cycles: Mapping[str, int], sources: Path) -> arms.Arm:
+    """The base with a kernel that waits for so many cycles, by the call's shape and dtype."""
+
+    def fill(directory: Path) -> None:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(base.root, directory, ignore=ignored, dirs_exist_ok=True)
+        mutants.patch(PATCH, directory)
+        (directory / "rope_triton" / "cycles.json").write_text(json.dumps(cycles, indent=1))
+
+    return arms.from_directory(name, sources, fill)
+
+
+def _cycles_of_a_percent(bench, job: dict, scratch: Path) -> dict[str, float]:
+    before = bench.once(bench.base, job)
+    first = {
+        _key(subject): seconds * _CALIBRATION * CYCLES_PER_SECOND
+        for subject, seconds in before.items()
+    }
+    trial = plant("trial", bench.base, _scaled(first, 1), scratch / "sources")
+    after = bench.once(trial, job)
+    return {
+        _key(subject): first[_key(subject)]
+        * _correction((after[subject] / seconds - 1) / _CALIBRATION)
+        / (100 * _CALIBRATION)
+        for subject, seconds in before.items()
+    }
+
+
+def _correction(reached: float) -> float:
+    """What to multiply a wait by that reached this share of its aim; noise is kept in bounds."""
+    return 1 / min(max(reached, 1 / 3), 3)
+
+
+def _scaled(cycles: Mapping[str, float], factor: float) -> dict[str, int]:
+    return {key: round(factor * value) for key, value in cycles.items()}
+
+
+def _key(subject: Subject) -> str:
+    """The call as the patch names it."""
+    seq_len, hidden_size, batch, dtype, fmt = subject.params
+    transposed = subject.metric.startswith("rope.Backward")
+    return f"{seq_len} {batch} {hidden_size} {dtype} {fmt} {transposed}"

@@ -1,0 +1,168 @@
+"""Fresh processes of two versions in turns: watched, stored, and repeated where disturbed."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .._verdict import Subject
+from . import measure, watch
+from .arms import Arm
+from .state import Round, State
+
+ATTEMPTS = 4  # of one round, then the GPU is no place to measure
+
+
+class BudgetError(RuntimeError):
+    """The time is up; what was measured is stored."""
+
+
+class DisturbedError(RuntimeError):
+    """A round was disturbed again and again."""
+
+
+class Plan(NamedTuple):
+    """Who is measured where.
+
+    arms: by name, in the order of round 0; it is reversed in every other round, so that with two
+    arms it alternates: A B | B A | A B. caches: Triton's cache directory of each. uuid: of the GPU.
+    deadline: in ``time.monotonic``'s seconds.
+    """
+
+    arms: dict[str, Arm]
+    caches: dict[str, Path]
+    uuid: str
+    deadline: float
+
+    def order(self, number: int) -> list[str]:
+        """The arms of a round in their order."""
+        return list(self.arms)[:: 1 if number % 2 == 0 else -1]
+
+
+class Processes:
+    """Fresh processes, each started while the one before it measures: importing takes seconds."""
+
+    def __init__(self, plan: Plan):
+        self._plan = plan
+        self._ahead: tuple[str, measure.Process] | None = None
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._drop()
+
+    def answer(self, arm: str, job: dict, following: str | None) -> dict:
+        """Let a process of ``arm`` do a job, and get one of ``following`` ready meanwhile."""
+        if self._ahead is None or self._ahead[0] != arm:
+            self._drop()
+            self._ahead = arm, self._start(arm)
+        (_, process), self._ahead = self._ahead, None
+        try:
+            process.wait_until_ready()
+            if following is not None:
+                self._ahead = following, self._start(following)
+            answer = process.answer(job)
+        finally:
+            process.stop()
+        if answer["gpu"].removeprefix("GPU-") != self._plan.uuid.removeprefix("GPU-"):
+            raise measure.ProcessError(
+                f"measured was GPU {answer['gpu']}, watched and locked is {self._plan.uuid}"
+            )
+        return answer
+
+    def _start(self, arm: str) -> measure.Process:
+        return measure.Process(self._plan.arms[arm].root, self._plan.caches[arm])
+
+    def _drop(self) -> None:
+        if self._ahead is not None:
+            self._ahead[1].stop()
+            self._ahead = None
+
+
+def check(plan: Plan, state: State, job: dict, report: Callable[[str], None]) -> dict[str, dict]:
+    """The answer of each arm to the job, from the state where it has it."""
+    answers = {arm: state.load("check", 0, arm) for arm in plan.arms}
+    missing = [arm for arm in plan.arms if answers[arm] is None]
+    with Processes(plan) as processes:
+        for arm, following in itertools.pairwise([*missing, None]):
+            watch.require_free(plan.uuid)
+            start = time.monotonic()
+            answers[arm] = processes.answer(arm, job, following)
+            state.save("check", 0, arm, answers[arm])
+            report(f"checked {arm} against the oracle, {time.monotonic() - start:.0f} s")
+    return answers
+
+
+def run(
+    plan: Plan, state: State, phase: str, count: int, job: dict, report: Callable[[str], None]
+) -> None:
+    """Measure the rounds of a phase that the state lacks.
+
+    Raises
+    ------
+    BudgetError
+        If the next round would end after the deadline.
+    DisturbedError, GpuBusyError, ProcessError
+        If the GPU is not ours alone, or a process dies.
+    """
+    done = {each.number: each.payloads for each in state.rounds(phase)}
+    todo = [number for number in range(count) if number not in done]
+    if len(todo) < count:
+        report(f"{phase}: {count - len(todo)} of {count} rounds were there already")
+    took: list[float] = []
+    with Processes(plan) as processes:
+        for number, following in itertools.pairwise([*todo, None]):
+            _require_time(plan, took, phase, number, count)
+            start = time.monotonic()
+            ahead = None if following is None else plan.order(following)[0]
+            done[number] = _round(plan, state, phase, number, job, processes, ahead, done, report)
+            took.append(time.monotonic() - start)
+            left = statistics.mean(took) * (len(todo) - len(took))
+            report(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
+
+
+def _require_time(plan: Plan, took: list[float], phase: str, number: int, count: int) -> None:
+    expected = max(took, default=0.0)
+    if time.monotonic() + expected > plan.deadline:
+        raise BudgetError(
+            f"the time is up before round {number + 1} of {count} of {phase}: what was measured is "
+            "kept, and the same command goes on from there"
+        )
+
+
+def _round(plan, state, phase, number, job, processes, ahead, done, report) -> dict[str, dict]:
+    order = plan.order(number)
+    for _ in range(ATTEMPTS):
+        watch.require_free(plan.uuid)
+        with watch.Watch(plan.uuid) as watching:
+            answers = {
+                arm: processes.answer(arm, job | {"seed": number}, following)
+                for arm, following in zip(order, [*order[1:], ahead], strict=True)
+            }
+        seen = watching.summary()
+        payloads = {arm: answers[arm] | {"watch": seen} for arm in order}
+        earlier = [next(iter(each.values()))["watch"] for each in done.values()]
+        reason = watch.disturbance(seen, earlier)
+        if not reason:
+            for arm in order:
+                state.save(phase, number, arm, payloads[arm])
+            return payloads
+        state.set_aside(phase, number, reason, payloads)
+        report(f"{phase}: round {number + 1} is repeated: {reason}")
+    raise DisturbedError(f"round {number + 1} of {phase} was disturbed {ATTEMPTS} times: {reason}")
+
+
+def medians_of(payload: dict) -> dict[Subject, float]:
+    """The median of each subject that a process timed, seconds."""
+    return {
+        Subject(metric, tuple(params)): statistics.median(values)
+        for metric, params, values in payload["timings"]
+    }
+
+
+def medians(rounds: Sequence[Round], arm: str) -> list[dict[Subject, float]]:
+    """The medians of an arm's processes, by round."""
+    return [medians_of(each.payloads[arm]) for each in rounds]

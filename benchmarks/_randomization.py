@@ -1,0 +1,125 @@
+"""Exact tests and intervals from sign flips and subset means. Pure; arrays are [rounds, subjects].
+
+If the sign of a round's values is as likely to be one as the other, jointly for all subjects, then
+of all 2^n patterns of flipped rounds the one that was observed is not special. Nothing is assumed
+about the shape of the noise or about how subjects move together, and it need not be the same in
+every round.
+
+Sources:
+P. H. Westfall, S. S. Young, Resampling-Based Multiple Testing, 1993 (step-down max-T);
+V. G. Tusher, R. Tibshirani, G. Chu, Significance analysis of microarrays, 2001 (a statistic whose
+scale never gets close to zero);
+B. Phipson, G. K. Smyth, Permutation p-values should never be zero, 2010 (count the identity);
+J. A. Hartigan, Using subsample values as typical values, 1969 (intervals from subset means).
+"""
+
+import numpy as np
+
+# All patterns of up to this many rounds; of more rounds, as many random ones.
+EXHAUSTIVE_ROUNDS = 14
+MAX_ROUNDS = 62
+_CHUNK = 1 << 20
+# Statistics are at most 1 in size; equal ones may differ in their last bits.
+_TIE = 1e-12
+
+
+def patterns(rounds: int, seed: int = 0) -> np.ndarray:
+    """Non-empty subsets of the rounds, [subsets, rounds], 1 where a round is in: flips, or means.
+
+    All 2^n - 1 of them for n <= 14, else 2^14 - 1 different ones drawn at random: with the identity
+    the draw is as exchangeable as the whole.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 1 or more than 62 rounds.
+    """
+    if not 1 <= rounds <= MAX_ROUNDS:
+        raise ValueError(f"1 to {MAX_ROUNDS} rounds can be tested, got {rounds}")
+    drawn = 2 ** min(rounds, EXHAUSTIVE_ROUNDS) - 1
+    if rounds <= EXHAUSTIVE_ROUNDS:
+        codes = np.arange(1, drawn + 1)
+    else:
+        generator = np.random.default_rng(seed)
+        codes = 1 + generator.choice(2**rounds - 1, drawn, replace=False, shuffle=False)
+    return (codes[:, None] >> np.arange(rounds) & 1).astype(float)
+
+
+def scale(values: np.ndarray) -> np.ndarray:
+    """What a subject's mean is divided by: no flip of rounds changes it.
+
+    The root of two squares' sum. The subject's mean square, which makes its statistic one with
+    Student's t; and the family's median variance of |values|, which is noise, however many subjects
+    have changed. With a dozen rounds some subject's spread comes out small by chance, and without
+    the second it would set the bar for all the others.
+    """
+    total = np.sqrt(np.mean(values**2, axis=0) + common_square(values))
+    return np.where(total > 0, total, 1.0)
+
+
+def common_square(values: np.ndarray) -> float:
+    """The family's part of the scale, squared."""
+    return float(np.median(np.abs(values).var(axis=0)))
+
+
+def adjusted_p(values: np.ndarray, flips: np.ndarray) -> np.ndarray:
+    """One-sided p of "the mean is not above zero" for each subject, adjusted for the family.
+
+    Step-down max-T of Westfall and Young: the chance of one false alarm among all subjects is at
+    most the level, however they depend on each other and whichever of them have truly changed. The
+    dependence counts, for a process moves many cells together: Bonferroni would ignore it and see
+    less, Benjamini-Hochberg bounds the share of false alarms and not the chance of one. In steps,
+    because the plain maximum would be set by the clearest changes and hide the others.
+    """
+    observed = values.mean(axis=0) / scale(values)
+    order = np.argsort(observed)  # ascending, so that the maximum over "this and weaker" runs on
+    threshold = observed[order] - _TIE
+    reached = np.ones(len(order))  # the identity is one of the patterns
+    for statistics in _flipped(values[:, order], flips):
+        reached += (np.maximum.accumulate(statistics, axis=1) >= threshold).sum(axis=0)
+    stepped = np.maximum.accumulate((reached / (len(flips) + 1))[::-1])[::-1]
+    p = np.empty_like(stepped)
+    p[order] = stepped
+    return p
+
+
+def critical(values: np.ndarray, flips: np.ndarray, alpha: float) -> float:
+    """The statistic that a single change must exceed: the maximum's (1 - alpha) quantile."""
+    maxima = [statistics.max(axis=1) for statistics in _flipped(values, flips)]
+    identity = np.max(values.mean(axis=0) / scale(values), keepdims=True)
+    maxima = np.sort(np.concatenate([identity, *maxima]))
+    allowed = int(alpha * len(maxima))  # so many patterns may reach it, the observed one among them
+    return float(maxima[len(maxima) - max(allowed, 1)])
+
+
+def typical_bounds(values: np.ndarray, subsets: np.ndarray, tail: float) -> tuple:
+    """Bounds below and above each subject's centre, each missing it with a chance of <= ``tail``.
+
+    Hartigan's typical values: the N means over subsets of the rounds cut the line into N + 1
+    intervals, and the centre of symmetry is as likely to lie in any of them.
+
+    Raises
+    ------
+    ValueError
+        If there are too few rounds for so small a tail.
+    """
+    beyond = int(tail * (len(subsets) + 1))
+    if beyond < 1:
+        raise ValueError(f"{values.shape[0]} rounds give no bound with an error of {tail}")
+    weights = subsets / subsets.sum(axis=1, keepdims=True)
+    width = max(1, _CHUNK // len(subsets))
+    low, high = [], []
+    for start in range(0, values.shape[1], width):
+        means = weights @ values[:, start : start + width]
+        means.partition((beyond - 1, len(means) - beyond), axis=0)
+        low.append(means[beyond - 1])
+        high.append(means[len(means) - beyond])
+    return np.concatenate(low), np.concatenate(high)
+
+
+def _flipped(values: np.ndarray, flips: np.ndarray):
+    """The statistics under each flip, a chunk of flips at a time: [flips, subjects]."""
+    scaled = values / (scale(values) * len(values))
+    height = max(1, _CHUNK // scaled.shape[1])
+    for start in range(0, len(flips), height):
+        yield (1 - 2 * flips[start : start + height]) @ scaled
