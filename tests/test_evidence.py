@@ -1,0 +1,154 @@
+"""What shows that the comparison can be trusted still follows from the data that ships with it."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks._compare import arms, evidence, mutants, planted, session
+from benchmarks._verdict import Subject
+
+DOCUMENTS = {
+    what: json.loads((evidence.DIRECTORY / f"{what}.json").read_text())
+    for what in ("aa", "power", "mutants")
+}
+
+
+@pytest.mark.parametrize("what", DOCUMENTS)
+def test_names_command_and_machine(what):
+    document = DOCUMENTS[what]
+    assert document["command"].startswith(f"python -m benchmarks evidence {what} --commit ")
+    assert document["machine"]["gpu"].startswith("NVIDIA")
+
+
+@pytest.mark.parametrize("what", DOCUMENTS)
+def test_was_judged_by_the_rules_of_today(what):
+    rules = {name: vars(each) for name, each in session.RULES.items()}
+    assert DOCUMENTS[what]["rules"] == rules
+    assert DOCUMENTS[what]["rounds"] == evidence.ROUNDS
+
+
+def test_a_version_differs_from_itself_at_most_once_in_twenty():
+    pool = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"])
+    again = evidence.aa_comparisons(pool)
+    assert again == DOCUMENTS["aa"]["comparisons"]
+    assert len(again) >= 20
+    assert sum(bool(one["failed"]) for one in again) <= 1
+    assert all(len(set(one["blocks"])) == evidence.ROUNDS // 2 for one in again)
+
+
+def test_the_pool_is_of_the_small_grid_and_of_the_host():
+    subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
+    assert len([s for s in subjects if s.metric.startswith("rope.")]) == 96
+    assert len([s for s in subjects if s.metric.startswith("host.Call.")]) == 4
+
+
+def test_planted_slowdowns_are_seen():
+    pool = evidence.Pool.from_json(DOCUMENTS["power"]["pool"])
+    again = [evidence.dose_seen(pool, name, dose) for name, dose in evidence.DOSES.items()]
+    assert again == DOCUMENTS["power"]["doses"]
+    _, two, five = again
+    assert two["seen_above_4_mb"] >= 0.95 * two["timings_above_4_mb"] > 0
+    assert five["seen"] >= 0.95 * five["timings"] > 0
+    for dose in again:  # as large as was meant, or the power is of something else
+        assert dose["planted"] * 0.7 < dose["median_effect"] < dose["planted"] * 1.5
+
+
+def test_every_mutant_was_caught_by_what_must_catch_it():
+    known, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
+    assert known.keys() == found.keys()
+    for name, mutant in known.items():
+        assert found[name]["caught"], name
+        failed = {one["metric"] for one in found[name]["failed"]}
+        assert set(mutant.caught_by) <= failed
+        for one in found[name]["failed"]:
+            assert mutant.concerns(Subject(one["metric"], tuple(one["params"])))
+            assert one["head"] > one["base"]
+
+
+def test_outcome_of_a_mutant_that_nothing_catches():
+    mutant = mutants.load()["python-20us"]
+    elsewhere = [{"metric": "rope.Forward.track_latency", "params": [], "change": 1.0}]
+    outcome = evidence.outcome(mutant, elsewhere)
+    assert not outcome["caught"] and not outcome["failed"]
+    assert "SURVIVED: python-20us" in evidence.summary("mutants", {"mutants": [outcome]})
+
+
+@pytest.mark.parametrize("what", DOCUMENTS)
+def test_summary_says_what_the_file_says(what):
+    text = evidence.summary(what, DOCUMENTS[what])
+    assert {
+        "aa": "of 20 comparisons of a version with itself",
+        "power": "2%: seen in",
+        "mutants": "caught: spill",
+    }[what] in text
+
+
+def test_text_is_json_with_a_line_for_each_row():
+    document = {"a": 1, "rows": [{"x": 1}, {"x": 2}], "pool": {"seconds": {"one": [[1.5], [2.5]]}}}
+    text = evidence._text(document)
+    assert json.loads(text) == document
+    assert '  {"x": 2}' in text.splitlines()
+    assert "    [2.5]" in text.splitlines()
+
+
+def test_the_planted_version_waits_as_told(tmp_path):
+    root = evidence.ROOT
+    base = arms.from_working_tree(root, tmp_path / "sources")
+    version = planted.plant("slow", base, {"64 2 128 float16 sbhd False": 7}, tmp_path / "sources")
+    package = version.root / "rope_triton"
+    assert json.loads((package / "cycles.json").read_text()) == {"64 2 128 float16 sbhd False": 7}
+    assert "wait_for_cycles(wait)" in (package / "kernels.py").read_text()
+
+
+class _Bench:
+    """Stands for the GPU: a call takes a microsecond, and the wait that it is told, at 2 GHz."""
+
+    machine = {"machine": "toy"}
+
+    def __init__(self, base):
+        self.base, self.processes = base, 0
+
+    def once(self, arm, job):
+        self.processes += 1
+        path = arm.root / "rope_triton" / "cycles.json"
+        cycles = json.loads(path.read_text()) if path.exists() else {}
+        return {
+            subject: 1e-6 + cycles.get(planted._key(subject), 0) / 2e9 for subject in self.subjects
+        }
+
+    subjects = [
+        Subject(f"rope.{direction}.track_latency", ("128", "64", "1", "float16", "sbhd"))
+        for direction in ("Forward", "Backward")
+    ]
+
+
+def test_waits_are_found_from_what_a_first_version_shows(tmp_path):
+    bench = _Bench(arms.from_working_tree(evidence.ROOT, tmp_path / "sources"))
+    found = planted.versions(bench, {"slow": 0.05, "slower": 0.1}, {}, tmp_path)
+    for name, dose in (("slow", 0.05), ("slower", 0.1)):
+        (seconds, _) = bench.once(found[name], {}).values()
+        assert seconds / 1e-6 - 1 == pytest.approx(dose, rel=0.02)
+    used = bench.processes
+    again = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    assert again["slow"].digest == found["slow"].digest and bench.processes == used
+
+
+def test_pool_keeps_what_it_holds():
+    subjects = [Subject("host.Call.track_forward", ("sbhd",))]
+    pool = evidence.Pool(subjects, {"one": np.array([[1.0], [2.0]])})
+    again = evidence.Pool.from_json(json.loads(json.dumps(pool.as_json())))
+    assert again.subjects == subjects
+    assert again.seconds["one"].tolist() == [[1.0], [2.0]]
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
+    def no_gpu(*_):
+        raise evidence.watch.WatchError("NVML failed")
+
+    monkeypatch.setattr(evidence.watch, "gpu_uuid", no_gpu)
+    monkeypatch.setattr(evidence._machine, "probe", lambda: ({"machine": "x"}, "none"))
+    monkeypatch.setattr(evidence, "SCRATCH", tmp_path)
+    assert evidence.run("aa", "HEAD", budget=time.monotonic()) == 3
+    assert "could not run: NVML failed" in capsys.readouterr().err
