@@ -18,7 +18,7 @@ exact           list of ``_verdict.Exact``; base, head and answer may be null
 identical       subjects timed on a GPU whose machine code is the same on both sides
 same_sources    whether both sides have the same package, byte by byte
 wrong           texts: what failed its check on the head
-notes           texts: what was not measured, and why
+notes           texts: what was not measured and why, and what has no verdict
 disturbed       texts: rounds that were repeated, and why
 reproduce       the command that measures this again
 rules           ``_verdict.Rules``

@@ -103,6 +103,12 @@ def first_call_samples() -> dict[Key, list[float] | Exception]:
     return {(COMPILE, ()): list(compiling), (WARM_START, ()): list(warm)}
 
 
+def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
+    """A sample of ``COMPILE`` or ``WARM_START`` from this process, which has called nothing yet."""
+    seconds = _first_call_answer()
+    return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
+
+
 def _keys(metric: str, params: dict[str, Iterable]) -> list[Key]:
     return [(metric, tuple(map(str, values))) for values in itertools.product(*params.values())]
 

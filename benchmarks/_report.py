@@ -215,7 +215,7 @@ def _controls(comparison: Comparison) -> Iterable[str]:
 def _remarks(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
     return [
         ("wrong", comparison.wrong),
-        ("not measured", comparison.notes),
+        ("note", comparison.notes),
         ("repeated", comparison.disturbed),
     ]
 

@@ -50,6 +50,7 @@ CELLS = _grid.cells(GRID)
 SMALL, LARGE = "128 64 1 float32 sbhd", "2048 64 1 float32 sbhd"
 FORWARD, BACKWARD = measure.METRICS.values()
 HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
+COMPILE, WARM_START = "host.FirstCall.track_compile", "host.FirstCall.track_warm_start"
 LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
 REGISTERS = "codegen.Codegen.track_registers"
 SPILLS = "codegen.Codegen.track_spilled_bytes"
@@ -73,8 +74,9 @@ class Gpu:
 
     Keys of the behaviour, all optional: "slower" ({cell or metric: factor}), "wrong" and "cannot"
     ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell: [number of its
-    timing process, from 1]}: failed, or out of memory, when it is timed), "launches", "registers",
-    "spills", "variants" (exact values), "code" (its machine code, as a text).
+    timing process, from 1]}: failed, or out of memory, when it is timed), "start" (seconds of
+    the first call), "launches", "registers", "spills", "variants" (exact values), "code" (its
+    machine code, as a text).
     """
 
     def __init__(self):
@@ -85,6 +87,7 @@ class Gpu:
         self.pace = lambda subject, number: 1.0
         self.events = lambda number: {}
         self.busy = ""
+        self.starts = False  # whether first calls are timed
 
     def answer(self, root: Path, job: dict) -> dict:
         self.begun += 1
@@ -101,6 +104,8 @@ class Gpu:
         return rows
 
     def _check(self, names, behaviour, rows) -> None:
+        if self.starts:
+            rows["timings"].append([COMPILE, [], [10 * behaviour.get("start", 0.1)]])
         for name, metric in itertools.product(names, (FORWARD, BACKWARD)):
             for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
                 if name in behaviour.get(kind, ()):
@@ -121,6 +126,8 @@ class Gpu:
                 rows[lost[0]] += [[*subject, "Traceback\nlost in the round"] for subject in both]
             else:
                 subjects += both
+        if host and self.starts:
+            rows["timings"].append([WARM_START, [], [behaviour.get("start", 0.1)]])
         if host:
             subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
         generator = np.random.default_rng(self.begun)
@@ -206,7 +213,7 @@ class Lab:
     """A repository whose commits behave as they are told, the GPU, and the command on both."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch):
-        self.root, self.gpu, self._patch = root, Gpu(), patch
+        self.root, self.gpu, self.patch = root, Gpu(), patch
         self.scratch, self.results = root / ".asv" / "compare", root / "benchmarks" / "results"
         self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
         for name, value in (("ROOT", root), ("SCRATCH", self.scratch), ("RESULTS", self.results)):
@@ -294,7 +301,7 @@ def discovered() -> dict:
     steps = {name: [value] for name, value in zip("abcd", LAUNCHES.params, strict=True)}
     entries = [entry_of(metric, **GRID) for metric in (FORWARD, BACKWARD)]
     entries += [entry_of(metric, format=GRID["format"]) for metric in HOST]
-    entries += [entry_of(LAUNCHES.metric, **steps)]
+    entries += [entry_of(LAUNCHES.metric, **steps), entry_of(WARM_START)]
     return {each["name"]: each for each in entries} | {"version": 2}
 
 
@@ -351,6 +358,36 @@ def test_slower_on_the_host_fails(lab):
     assert lab.compare() == FAIL
     slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
     assert slower == {Subject(HOST[0], (fmt,)) for fmt in GRID["format"]}
+
+
+def test_first_calls_are_shown_and_fail_nothing(lab, capsys):
+    lab.gpu.starts = True
+    lab.versions({}, {"start": 0.2, "launches": 1})
+    assert lab.compare() == PASS
+    (start,) = lab.found.families["start"].timings
+    assert (start.subject, start.change) == (Subject(WARM_START, ()), "slower")
+    (note,) = (note for note in lab.found.notes if "first call" in note)
+    assert "base 1.00 s, head 2.00 s" in note
+    assert "first call with an empty cache" in capsys.readouterr().out
+
+
+def test_the_first_check_finds_an_empty_cache_and_the_rounds_what_it_compiled(lab):
+    seen = []
+
+    class Process(measure.Process):
+        def __init__(self, root, cache):
+            super().__init__(root, cache)
+            seen.append(list(cache.iterdir()))
+            (cache / "kernel").touch()
+
+    lab.patch.setattr(measure, "Process", Process)
+    lab.versions({}, {"slower": {SMALL: 1.2}})
+    assert lab.compare() == FAIL
+    assert [bool(files) for files in seen] == [False] * CHECKS + [True] * 2 * ROUNDS
+    assert lab.compare() == FAIL
+    seen.clear()
+    assert lab.compare("base", "head", "--afresh") == FAIL
+    assert [bool(files) for files in seen[:CHECKS]] == [False] * CHECKS
 
 
 def test_wrong_output_fails_and_has_no_speed(lab):

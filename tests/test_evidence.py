@@ -25,7 +25,8 @@ def test_names_command_and_machine(what):
 @pytest.mark.parametrize("what", DOCUMENTS)
 def test_was_judged_by_the_rules_of_today(what):
     rules = {name: vars(each) for name, each in session.RULES.items()}
-    assert DOCUMENTS[what]["rules"] == rules
+    assert DOCUMENTS[what]["rules"].items() <= rules.items()
+    assert DOCUMENTS[what]["rules"].keys() >= {"gpu", "host"}
     assert DOCUMENTS[what]["rounds"] == evidence.ROUNDS
 
 

@@ -126,7 +126,10 @@ class _Bench:
         return State.open(directory, manifest, plan.arms)
 
     def _caches(self, versions: Mapping[str, arms.Arm]) -> dict[str, Path]:
-        return {name: session.cache(SCRATCH, self.machine, arm) for name, arm in versions.items()}
+        return {
+            name: session.cache(SCRATCH, self.machine, arm.digest[:16])
+            for name, arm in versions.items()
+        }
 
 
 def _grid() -> list[Cell]:

@@ -4,11 +4,12 @@ A process imports everything, says that it is ready, waits for its turn with the
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
 ``{"task": "check", "cells": [...]}``
-    Is every cell right, forward and backward, and what is exact of this version on this GPU?
+    Is every cell right, forward and backward, what is exact of this version on this GPU, and how
+    long did the first call take, with Triton's cache as it was: empty, if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
-    Latencies of the cells, and of the eager call on the host. The seed shuffles which input goes
-    with which output in memory: how they lie to each other moves a call by percents, so both
-    processes of a round get one seed and every round another.
+    Latencies of the cells; on the host, of the first call and of eager calls. The seed shuffles
+    which input goes with which output in memory: how they lie to each other moves a call by
+    percents, so both processes of a round get one seed and every round another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...]}``.
@@ -160,27 +161,30 @@ def as_params(cell: Cell) -> list[str]:
 
 
 def _measure(cells: list[Cell], host: bool, seed: int) -> dict:
+    from .. import _host
+
     answers, shuffle = _Answers(), random.Random(seed).shuffle
+    if host:
+        answers.add_host(_host.first_call_here(_host.WARM_START))
     _clock.warm_up(WARM_UP_SECONDS)
     for cell in cells:
         with answers.about([(metric, as_params(cell)) for metric in METRICS.values()]):
             for direction, samples in _latencies(cell, shuffle).items():
                 answers.timings.append([METRICS[direction], as_params(cell), samples])
     if host:
-        from .. import _host
-
         answers.add_host(_host.call_samples())
     return vars(answers)
 
 
 def _check(cells: list[Cell]) -> dict:
+    from .. import _host
+
     answers = _Answers()
+    answers.add_host(_host.first_call_here(_host.COMPILE))
     for cell in cells:
         for direction, metric in METRICS.items():
             with answers.about([(metric, as_params(cell))]):
                 _check_cell(cell, direction)
-    from .. import _host
-
     answers.add_host(_host.exact_facts())
     return vars(answers)
 
