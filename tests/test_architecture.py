@@ -45,15 +45,21 @@ ARROWS = {
         **dict.fromkeys(("_sass", "_standin"), set()),
         "_compare.__init__": set(),
         "_compare.command": {
-            *("_compare.arms", "_compare.session", "_compare.state"),
+            *("_compare.arms", "_compare.findings", "_compare.session", "_compare.state"),
             *("_report", "_verdict", "_machine", "_grid"),
         },
         "_compare.evidence": {
             *("_compare.command", "_compare.session", "_compare.arms", "_compare.exact"),
+            "_compare.findings",
             *("_compare.mutants", "_compare.planted", "_compare.rounds", "_compare.state"),
             *("_compare.watch", "_verdict", "_machine", "_grid"),
         },
+        "_compare.findings": {
+            *("_compare.exact", "_compare.measure", "_compare.rounds", "_compare.state"),
+            *("_verdict", "_grid"),
+        },
         "_compare.session": {
+            "_compare.findings",
             *("_compare.arms", "_compare.exact", "_compare.measure", "_compare.rounds"),
             *("_compare.state", "_compare.store", "_compare.watch"),
             *("_verdict", "_standin", "_grid"),

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._compare import arms, evidence, mutants, planted, session
+from benchmarks._compare import arms, evidence, findings, mutants, planted
 from benchmarks._verdict import Subject
 
 DOCUMENTS = {
@@ -24,7 +24,7 @@ def test_names_command_and_machine(what):
 
 @pytest.mark.parametrize("what", DOCUMENTS)
 def test_was_judged_by_the_rules_of_today(what):
-    rules = {name: vars(each) for name, each in session.RULES.items()}
+    rules = {name: vars(each) for name, each in findings.RULES.items()}
     assert DOCUMENTS[what]["rules"].items() <= rules.items()
     assert DOCUMENTS[what]["rules"].keys() >= {"gpu", "host"}
     assert DOCUMENTS[what]["rounds"] == evidence.ROUNDS

@@ -14,7 +14,7 @@ from typing import NoReturn
 from .. import _machine, _report
 from .._grid import GRIDS
 from .._verdict import Answer
-from . import arms, session
+from . import arms, findings, session
 from .state import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +140,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
     machine, arch = _machine.probe()
     same = base.digest == head.digest
     if same and not options.even_if_same:
-        found = session.Found(notes=["both versions have the same sources: nothing was measured"])
+        found = findings.Found(notes=["both versions have the same sources: nothing was measured"])
     else:
         budget = options.budget or BUDGET_MINUTES[options.grid]
         wishes = session.Wishes(

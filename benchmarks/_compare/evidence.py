@@ -19,7 +19,7 @@ import numpy as np
 from .. import _machine, _verdict
 from .._grid import GRIDS, Cell, cells
 from .._verdict import Answer, Exact, Family, Subject
-from . import arms, exact, mutants, planted, rounds, session, watch
+from . import arms, exact, findings, mutants, planted, rounds, session, watch
 from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
 from .state import State, write_atomically
 
@@ -47,7 +47,7 @@ def run(what: str, commit: str, budget: float) -> int:
         "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
         "machine": dict(bench.machine),
         "rounds": ROUNDS,
-        "rules": {name: dataclasses.asdict(rules) for name, rules in session.RULES.items()},
+        "rules": {name: dataclasses.asdict(rules) for name, rules in findings.RULES.items()},
     }
     DIRECTORY.mkdir(exist_ok=True)
     path = DIRECTORY / f"{what}.json"
@@ -98,7 +98,7 @@ class _Bench:
         job = {"task": "check", "cells": []}
         with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             answers = rounds.check(plan, state, job, _say)
-        return {arm: session.facts_of(answer) for arm, answer in answers.items()}
+        return {arm: findings.facts_of(answer) for arm, answer in answers.items()}
 
     def once(self, arm: arms.Arm, job: dict) -> dict[Subject, float]:
         """Medians of a single process, which count for nothing but to set something up."""
@@ -213,7 +213,7 @@ class Pool:
     def judged(self, base: str, head: str, chosen: Sequence[int]) -> dict[str, Family]:
         """The verdicts, by family, on these rounds."""
         families = {}
-        for name, prefix in session.FAMILIES.items():
+        for name, prefix in findings.FAMILIES.items():
             columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefix)]
             if columns:
                 index = np.ix_(list(chosen), columns)
@@ -221,7 +221,7 @@ class Pool:
                     [self.subjects[i] for i in columns],
                     self.seconds[base][index],
                     self.seconds[head][index],
-                    session.RULES[name],
+                    findings.RULES[name],
                 )
         return families
 
@@ -284,9 +284,9 @@ def _mutants(bench: _Bench) -> dict:
 
 
 def _group(mutant: mutants.Mutant) -> str:
-    if any(metric.startswith(session.FAMILIES["gpu"]) for metric in mutant.caught_by):
+    if any(metric.startswith(findings.FAMILIES["gpu"]) for metric in mutant.caught_by):
         return "speed"
-    return "host" if mutant.caught_by[0].startswith(session.FAMILIES["host"]) else "facts"
+    return "host" if mutant.caught_by[0].startswith(findings.FAMILIES["host"]) else "facts"
 
 
 def outcome(mutant: mutants.Mutant, failed: list[dict]) -> dict:
