@@ -9,6 +9,7 @@ schema          1; raised when the meaning of anything below changes
 answer          of the job; must be the one that follows from the rest
 base, head      ``{"name": text, "sha": text}``; sha "" is a working tree that is not committed
 machine         ``{text: text}``, the asv record of machine and software
+clocks          ``{text: text}``, what ran at which clock under load, e.g. ``{"SM": "1980 MHz"}``
 grid            name of the grid
 rounds          rounds judged, the extension's included
 extension       rounds that were added because the first ones could not tell
@@ -70,6 +71,7 @@ class Comparison:
     notes: tuple[str, ...]
     disturbed: tuple[str, ...]
     reproduce: str
+    clocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rules: Rules = dataclasses.field(default_factory=Rules)
 
     @property

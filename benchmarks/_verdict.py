@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from . import _randomization
+from ._units import UNITS, Unit
 
 MIN_ROUNDS = 8
 # A job with more than this share of untold timings has not answered its question.
@@ -35,46 +36,6 @@ class Answer(enum.StrEnum):
     PASS = "pass"
     FAIL = "fail"
     CANNOT_TELL = "cannot tell"
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How a metric is read.
-
-    ``exact``: any difference is real; otherwise it is measured and needs statistics. ``gates``: a
-    change for the worse fails, otherwise it is only shown. ``tolerance``: of an exact metric, the
-    relative change for the worse that is only shown.
-    """
-
-    name: str
-    better: Literal["smaller", "larger"]
-    exact: bool
-    gates: bool
-    tolerance: float = 0.0
-
-
-_SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
-_SHOWN_SECONDS = Unit("seconds", "smaller", exact=False, gates=False)
-
-UNITS = {
-    "rope.Forward.track_latency": _SECONDS,
-    "rope.Backward.track_latency": _SECONDS,
-    "host.Call.track_forward": _SECONDS,
-    "host.Call.track_forward_backward": _SECONDS,
-    "host.FirstCall.track_compile": _SHOWN_SECONDS,
-    "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
-    "codegen.Codegen.track_registers": Unit("registers/thread", "smaller", True, gates=False),
-    "codegen.Codegen.track_spilled_bytes": Unit("bytes/thread", "smaller", True, gates=True),
-    "codegen.Codegen.track_stack_bytes": Unit("bytes/thread", "smaller", True, gates=False),
-    "codegen.Codegen.track_shared_bytes": Unit("bytes/program", "smaller", True, gates=False),
-    "codegen.Codegen.track_instructions": Unit("instructions", "smaller", True, gates=False),
-    "codegen.Codegen.track_narrow_share": Unit("share", "smaller", True, gates=True),
-    "codegen.Variants.track_variants": Unit("variants", "smaller", True, gates=True),
-    "host.Memory.track_peak_bytes": Unit("bytes", "smaller", True, gates=True),
-    "host.Launches.track_launches": Unit("launches", "smaller", True, gates=True),
-    # Another order of the same float32 operations moves it by less, and is no loss of precision.
-    "host.Error.track_error": Unit("x rounding", "smaller", True, gates=True, tolerance=0.01),
-}
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,21 @@ it.
 """
 
 import dataclasses
-import html
 import itertools
 import json
 import random
 import re
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import _report
+from benchmarks import _map, _wording
 from benchmarks._grid import GRIDS, cells
+from benchmarks._groups import grouped
 from benchmarks._report import Comparison, Side, from_json, markdown, terminal, to_json
-from benchmarks._verdict import Answer, Subject, judge, judge_exact
+from benchmarks._verdict import Answer, Control, Family, Rules, Subject, judge, judge_exact
 
 GOLDEN = Path(__file__).parent / "golden"
 AGAIN = "python -m tests.test_report"
@@ -73,6 +74,7 @@ def comparison(families, exact, **changes) -> Comparison:
         "base": Side("main", "8f5b046c3d"),
         "head": Side("tiles", "0123456789abcdef"),
         "machine": H200,
+        "clocks": {"SM": "1980 MHz", "memory": "3201 MHz"},
         "grid": "small",
         "rounds": 12 if families else 0,
         "extension": 0,
@@ -89,6 +91,37 @@ def comparison(families, exact, **changes) -> Comparison:
     return Comparison(**(given | changes))
 
 
+def host_family(slowdown=0.0):
+    """Two passes in two formats; a host's noise, and rules of its own."""
+    names = [
+        Subject(f"host.Call.track_{name}", (fmt,))
+        for name in ("forward", "forward_backward")
+        for fmt in ("bshd", "sbhd")
+    ]
+    usual = np.array([42e-6, 42e-6, 173e-6, 173e-6])
+    base, head = (usual * np.exp(0.02 * bell(seed, 12, 4)) for seed in (3, 4))
+    return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.05, margin=0.1))
+
+
+def start_family(slowdown=0.0):
+    names = [Subject(f"host.FirstCall.track_{name}", ()) for name in ("compile", "warm_start")]
+    base, head = (np.exp(0.01 * bell(seed, 12, 2)) * [0.9, 0.3] for seed in (5, 6))
+    return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.1, margin=0.2))
+
+
+def gpu_facts(error=0.98):
+    """Exact values that only a GPU gives; error: the head's."""
+    values = {"Memory.track_peak_bytes": 4096.0, "Launches.track_launches": 1.0}
+    return tuple(
+        judge_exact(Subject(f"host.{name}", (dtype, "sbhd")), value, head)
+        for name, value, head in (
+            *((name, value, value) for name, value in values.items()),
+            ("Error.track_error", 0.98, error),
+        )
+        for dtype in ("float32", "float16", "bfloat16")
+    )
+
+
 def slow_in_one_format(subject):
     return 0.03 if subject.params[3:] == ("float16", "sbhd") and subject.params[2] == "4" else 0
 
@@ -100,8 +133,12 @@ def fast_in_half_precision(subject):
 def passing():
     same = [subject for subject in subjects("small") if subject.params[3] == "float32"]
     return comparison(
-        {"gpu": gpu_family(slowdown=fast_in_half_precision)},
-        codegen(instructions=390.0),
+        {
+            "gpu": gpu_family(slowdown=fast_in_half_precision),
+            "host": host_family(),
+            "start": start_family(),
+        },
+        (*codegen(instructions=390.0), *gpu_facts()),
         identical=frozenset(same),
         disturbed=("round 5: SM clock fell to 1310 MHz, 34 % below the median",),
     )
@@ -110,8 +147,8 @@ def passing():
 def failing():
     lost = judge_exact(subjects("full")[-1], 3.1e-4, None)
     return comparison(
-        {"gpu": gpu_family(slowdown=slow_in_one_format)},
-        (*codegen(narrow_share=0.25, registers=40.0), lost),
+        {"gpu": gpu_family(slowdown=slow_in_one_format), "host": host_family(slowdown=0.2)},
+        (*codegen(narrow_share=0.25, registers=40.0), *gpu_facts(error=1.9), lost),
         wrong=("Backward (128, 64, 1, float16, bshd): 3 of 8192 elements are off by up to 0.1",),
     )
 
@@ -132,11 +169,32 @@ def without_gpu():
     )
 
 
+def of_the_same_code():
+    return comparison(
+        {"gpu": gpu_family(), "host": host_family()},
+        (*codegen(), *gpu_facts()),
+        identical=frozenset(subjects("small")),
+    )
+
+
+def of_the_same_sources():
+    notes = ("both versions have the same sources: nothing was measured",)
+    return comparison({}, (), same_sources=True, minutes=0.1, notes=notes)
+
+
+def unfinished():
+    note = "no second look at 60 timings that cannot be told: the time is up before round 3 of 24"
+    return comparison({"gpu": gpu_family(noise=0.008)}, codegen(), minutes=8.0, notes=(note,))
+
+
 CASES = {
     "pass": (passing, Answer.PASS),
     "fail": (failing, Answer.FAIL),
     "cannot-tell": (blind, Answer.CANNOT_TELL),
     "no-gpu": (without_gpu, Answer.PASS),
+    "same-code": (of_the_same_code, Answer.PASS),
+    "same-sources": (of_the_same_sources, Answer.PASS),
+    "unfinished": (unfinished, Answer.CANNOT_TELL),
 }
 RENDERED = {"txt": terminal, "md": markdown}
 GOLDEN_FILES = [(case, kind) for case in CASES for kind in RENDERED]
@@ -176,8 +234,9 @@ def sentence(made):
 def test_no_change_and_blind_read_differently():
     told, untold = markdown(passing()), markdown(blind())
     assert re.search(r"no slower than [+-]\d\.\d\d %", told)
-    assert re.search(r"cannot tell: only a slowdown of \d\.\d\d % or more would have", untold)
-    assert "cannot tell" not in told
+    seen = r"60 of 96 timings cannot be told: only a slowdown of [\d.]+ to [\d.]+ %, by timing, or"
+    assert re.search(seen, untold)
+    assert "60 cannot tell" in untold and "cannot" not in told
 
 
 def test_same_machine_code_never_reads_as_a_slowdown():
@@ -190,8 +249,8 @@ def test_same_machine_code_never_reads_as_a_slowdown():
         sentence(made)
     )
     text = markdown(made)
-    assert "same machine code: any difference is noise" in text
-    assert "slower by" not in text and "SLOWER" not in terminal(made)
+    assert f"{len(slow)} slower, but of the same machine code, " in text
+    assert "🟪" in text and "🟥" not in text and "SLOWER" not in terminal(made)
     # Next to a timing that did change, it does not hide it.
     made = dataclasses.replace(made, identical=frozenset(slow) - {sorted(slow)[0]})
     assert made.answer is Answer.FAIL
@@ -225,39 +284,116 @@ def test_control_that_failed():
 
 
 def test_timings_that_do_not_gate_are_shown_only():
-    names = [Subject(f"host.FirstCall.track_{name}", ()) for name in ("compile", "warm_start")]
-    generator = np.random.default_rng(0)
-    base, head = (np.exp(0.001 * generator.standard_normal((12, 2))) for _ in range(2))
-    host = judge(names, base, head * 1.5)
-    made = comparison({"gpu": gpu_family(), "host": host}, ())
+    made = comparison({"gpu": gpu_family(), "start": start_family(slowdown=0.5)}, ())
     assert made.answer is Answer.PASS
     assert terminal(made).count("slower (shown only)") == 2
-    assert markdown(made).count("(shown only)") == 2
+    text = markdown(made)
+    assert "| ℹ️ | first&nbsp;call | 2 slower; shown only<br>FirstCall compile " in text
+    # In the list of everything, and not among what counts.
+    assert text.count("🟥") == 2 and text.index("All timings") < text.index("🟥")
 
 
-def test_map_has_a_symbol_for_each_cell():
-    text = html.unescape(markdown(failing()))
-    maps = text[text.index("<pre>") : text.index("</pre>")].split("\n\n")
-    for direction, drawn in zip(("Forward", "Backward"), maps, strict=False):
-        rows = [line for line in drawn.splitlines() if re.match(r" +\d+ +\d+ ", line)]
-        assert direction in drawn and len(rows) == 4
-        assert sum(len(row.split()) - 2 for row in rows) == 48
-        # seq_len, hidden, then bshd by dtype and batch, then sbhd.
-        assert all(re.search(r"X", row) for row in rows)
-        assert all(row.split()[2:][9] == "X" for row in rows), drawn
+def map_rows(text):
+    """Of each size in a map, the symbols of its cells."""
+    rows = re.findall(r"^\| (\d+ × \d+) \| (.*) \|$", text, re.MULTILINE)
+    return [(size, [cell.split() for cell in cells.split(" | ")]) for size, cells in rows]
+
+
+def test_map_has_a_symbol_for_each_timing():
+    rows = map_rows(markdown(failing()))
+    assert [size for size, _ in rows] == ["128 × 64", "128 × 128", "2048 × 64", "2048 × 128"]
+    for _, drawn in rows:
+        # Forward, backward: bfloat16, float16, float32; bshd, sbhd; batch 1, 4.
+        assert drawn == [["⬜⬜", "⬜⬜"], ["⬜⬜", "⬜🟥"], ["⬜⬜", "⬜⬜"]] * 2
+
+
+def test_map_of_timings_that_not_both_sides_have():
+    gpu = gpu_family()
+    made = comparison({"gpu": dataclasses.replace(gpu, timings=gpu.timings[1:])}, ())
+    text = markdown(made)
+    assert "✖️ not timed on both sides: 1" in text
+    assert sum("✖️" in pair for _, drawn in map_rows(text) for cell in drawn for pair in cell) == 1
 
 
 @pytest.fixture(scope="module")
 def full():
-    return comparison({"gpu": gpu_family("full", slow_in_one_format)}, (), grid="full")
+    return comparison({"gpu": gpu_family("full", slow_in_one_format)}, codegen(), grid="full")
 
 
-def test_full_grid_stays_under_the_limit_and_says_what_it_left_out(full):
+def test_full_grid_is_read_in_groups(full):
     text = markdown(full)
-    assert 40_000 < len(text.encode()) < 60_000
-    shown = text[text.index("All timings") :].count(" | ") // 5 - 1
+    assert len(text) < 60_000
+    [row] = [line for line in text.splitlines() if line.startswith("| 🟥")]
+    label = "42 timings: Forward + Backward any size, batch 4, float16, sbhd"
+    assert row.replace("&nbsp;", " ").startswith(f"| 🟥 {label} | 3.31 to 337 µs ")
+    listed = text[text.index("All timings") :]
+    counts = re.findall(r"^(?:🟥|🟨|⬜|🔵) (\d+): ", listed, re.MULTILINE)
+    assert sum(map(int, counts)) == 1008 and "left out" not in text
+    assert len(map_rows(text)) == 2 * 21
+    assert "<details><summary>Map of all 1008 GPU timings" in text
+
+
+def test_what_is_too_long_is_said_to_be_left_out():
+    shares = random.Random(0)
+    family = gpu_family("full", slowdown=lambda subject: shares.uniform(0.05, 1))
+    noisy = comparison({"gpu": family}, (), grid="full", notes=("n" * 99,) * 9)
+    text = markdown(noisy)
+    assert 50_000 < len(text.encode()) < 60_000
     left = int(re.search(r"(\d+) of 1008 timings are left out here", text)[1])
-    assert shown + left == 1008 and left > 0
+    listed = text[text.index("All timings") :]
+    counts = re.findall(r"^(?:🟥|🟨|⬜|🔵) (\d+): ", listed, re.MULTILINE)
+    assert sum(map(int, counts)) + left == 1008 and left > 0
+    assert "and 3 more; the JSON has all" in text
+
+
+def test_groups_are_whole_products_of_alike_timings():
+    timings = gpu_family(slowdown=slow_in_one_format).timings
+    groups = grouped(timings)
+    assert sorted(t.subject for g in groups for t in g.timings) == sorted(
+        t.subject for t in timings
+    )
+    assert len(groups) < len(timings) / 3
+    for group in groups:
+        members = {(t.subject.metric, *t.subject.params) for t in group.timings}
+        assert members == set(itertools.product(*group.axes))
+        effects = [timing.effect for timing in group.timings]
+        floor = max(timing.floor for timing in group.timings)
+        assert max(effects) - min(effects) <= max(floor, 0.25 * max(map(abs, effects)))
+
+
+def test_host_calls_of_different_kinds_are_never_one_group():
+    groups = grouped([*host_family().timings, *start_family().timings])
+    assert sorted(group.axes[0] for group in groups) == [
+        ("host.Call.track_forward",),
+        ("host.Call.track_forward_backward",),
+        ("host.FirstCall.track_compile",),
+        ("host.FirstCall.track_warm_start",),
+    ]
+
+
+def scattered(count):
+    """Timings that no grid would have: every one of a size, batch, dtype and format of its own."""
+    timing = gpu_family().timings[0]
+    timings = tuple(
+        dataclasses.replace(timing, subject=Subject(timing.subject.metric, (f"{i}",) * 5))
+        for i in range(count)
+    )
+    return Family(timings, Control(count, 0, 0.001, 0.001))
+
+
+def test_a_comparison_that_no_run_gives_stays_short_and_fast():
+    exact = tuple(
+        judge_exact(Subject("codegen.Codegen.track_registers", (f"arch{i}",) * (i > 0)), 1, i)
+        for i in range(3000)
+    )
+    made = comparison({"gpu": scattered(3000), "x" * 2000: host_family()}, exact, minutes=1e300)
+    made = from_json(to_json(made))
+    start = time.monotonic()
+    text = markdown(made)
+    assert time.monotonic() - start < 5
+    assert len(text.encode()) < 60_000
+    assert "No map: the timings are spread over a grid" in text
+    assert max(map(len, terminal(made).splitlines())) <= 100
 
 
 HOSTILE = "](http://evil) @owner #1 <img src=x> `a` | *b* ```\n# c \x1b[31m www.evil.com</pre>" * 20
@@ -281,9 +417,11 @@ def test_hostile_text_stays_text():
         assert bad not in text
     assert not re.search(r"(?<!&)#1", text)
     assert set(re.findall(r"</?\w+", text)) == {
-        *("<code", "</code", "<pre", "</pre", "<details", "</details", "<summary", "</summary")
-    }
-    assert text.count("<pre>") == text.count("</pre>") == 2
+        f"<{slash}{tag}"
+        for slash in ("", "/")
+        for tag in ("code", "pre", "details", "summary", "sub", "br")
+    } - {"</br"}
+    assert text.count("<pre>") == text.count("</pre>") == 1
     rendered = terminal(made)
     assert "\x1b" not in rendered
 
@@ -360,11 +498,25 @@ def test_what_cannot_be_read_is_not_written():
     [(2.0, "2 s"), (3.5e-3, "3.5 ms"), (1.23456e-5, "12.35 µs"), (5e-7, "500 ns")],
 )
 def test_seconds(seconds, text):
-    assert _report._seconds(seconds) == text
+    assert _wording.seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0123, "+1.23 %"), (-0.25, "-25.0 %"), (1e300, "+1e+302 %")]
+)
+def test_percent(share, text):
+    assert _wording.percent(share) == text
 
 
 def test_every_state_has_a_symbol():
-    assert len({symbol for symbol, _ in _report._SYMBOLS.values()}) == len(_report._SYMBOLS)
+    assert _map.SYMBOLS.keys() == _wording.STATES.keys()
+    assert len(set(_map.SYMBOLS.values())) == len(_map.SYMBOLS)
+
+
+def test_a_name_that_is_the_commit_is_said_once():
+    assert _wording.side(Side("8f5b046", "8f5b046c3d11")) == "8f5b046c3d"
+    assert _wording.side(Side("main", "8f5b046c3d11")) == "main 8f5b046c3d"
+    assert _wording.side(Side("working tree", "")) == "working tree (not committed)"
 
 
 if __name__ == "__main__":

@@ -156,6 +156,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
         base=_report.Side(base.name, base.sha),
         head=_report.Side(head.name, head.sha),
         machine=machine,
+        clocks=found.clocks,
         grid=options.grid,
         rounds=found.rounds,
         extension=found.extension,

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -37,6 +38,7 @@ class Found:
     wrong: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     disturbed: list[str] = field(default_factory=list)
+    clocks: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
     extension: int = 0
     pooled: dict[str, dict[Subject, list[float]]] = field(
@@ -154,6 +156,20 @@ def merged(first: Family, second: Family) -> Family:
     timings = tuple(newer.get(timing.subject, timing) for timing in first.timings)
     failed = first.control.failed + second.control.failed
     return Family(timings, dataclasses.replace(first.control, failed=failed))
+
+
+def clocks(measured: Sequence[Round]) -> dict[str, str]:
+    """Median clocks of the GPU under load, over the rounds."""
+    names = {"SM": "sm_mhz", "memory": "memory_mhz"}
+    seen = {
+        words: [payload["watch"][key] for each in measured for payload in each.payloads.values()]
+        for words, key in names.items()
+    }
+    medians = {
+        words: [median for spread in spreads if spread for median in spread[1:2]]
+        for words, spreads in seen.items()
+    }
+    return {words: f"{statistics.median(m):g} MHz" for words, m in medians.items() if m}
 
 
 def untold(found: Found) -> set[Subject]:

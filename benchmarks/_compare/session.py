@@ -13,7 +13,7 @@ from .._grid import GRIDS, Cell, cells
 from .._standin import ARCHITECTURES
 from .._verdict import Subject
 from . import arms, exact, measure, rounds, store, watch
-from .findings import FAMILIES, Found, file_code, judge_checks, judge_rounds, merged, untold
+from .findings import FAMILIES, Found, clocks, file_code, judge_checks, judge_rounds, merged, untold
 from .state import ARMS, State, StateError
 
 
@@ -192,7 +192,7 @@ def _compare_on_gpu(
     job = {"task": "measure", "cells": [dataclasses.astuple(cell) for cell in timed], "host": True}
     rounds.run(plan, state, "look1", wishes.rounds, job, report)
     first = state.rounds("look1")
-    found.rounds = len(first)
+    found.rounds, found.clocks = len(first), clocks(first)
     found.families = judge_rounds(first, found)
     _look_again(plan, state, found, report)
     found.disturbed += [f"{a.phase}, round {a.number + 1}: {a.reason}" for a in state.aside()]
