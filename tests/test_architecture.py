@@ -49,6 +49,11 @@ ARROWS = {
         **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
         **dict.fromkeys(("_sass", "_standin", "_units"), set()),
         "_pull_request": {"_comparison", "_report", "_verdict"},
+        "_site.__init__": {"_site.overview", "_site.page"},
+        "_site.__main__": {"_site.accept", "_site.branch", "_site.measure", "_site.thin"},
+        "_site.measure": {"_compare.arms", "_compare.watch"},
+        **dict.fromkeys(("_site.accept", "_site.branch", "_site.overview"), set()),
+        **dict.fromkeys(("_site.page", "_site.thin"), set()),
         "_compare.__init__": set(),
         "_compare.command": {
             *("_compare.arms", "_compare.findings", "_compare.session", "_compare.state"),

@@ -1,0 +1,77 @@
+"""``python -m benchmarks._site``: the steps of the workflow that keeps the published history."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from . import accept, branch, thin
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command. Exit status: 0; 1 where part of it failed, and the rest was done.
+
+    Only what uses the GPU imports what this needs: the rest runs with nothing installed.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks._site", description=__doc__)
+    commands = parser.add_subparsers(required=True, dest="command")
+    restore = commands.add_parser("restore", help="take the stored results, if there are any")
+    restore.add_argument("remote")
+    missing = commands.add_parser("measure", help="measure what main has and a machine has not")
+    missing.add_argument("machine")
+    missing.add_argument("--limit", type=int, default=10, help="newest commits; default: 10")
+    held = commands.add_parser("hold", help="run a command while nobody else measures on the GPU")
+    held.add_argument("machine")
+    held.add_argument("held", nargs=argparse.REMAINDER, metavar="COMMAND")
+    taken = commands.add_parser("accept", help="check results of other jobs, and add them")
+    taken.add_argument("incoming", type=Path, help="holds a directory results-MACHINE for each")
+    taken.add_argument("machines", nargs="+", help="the machines that may report")
+    commands.add_parser("thin", help="drop what old results no longer need")
+    store = commands.add_parser("store", help="store the results in place of what is stored")
+    store.add_argument("remote")
+    options = parser.parse_args(arguments)
+    match options.command:
+        case "restore":
+            found = branch.restore(ROOT, options.remote)
+            print("restored" if found else "nothing is stored yet: starting from this checkout's")
+        case "measure":
+            from . import measure
+
+            return measure.measure(ROOT, options.machine, options.limit)
+        case "hold":
+            from . import measure
+
+            with measure.gpu_of(options.machine):
+                return subprocess.run(options.held, stdin=subprocess.DEVNULL).returncode
+        case "accept":
+            return _accept(options.incoming, options.machines)
+        case "thin":
+            print("\n".join(thin.thin(RESULTS)) or "nothing to drop")
+        case "store":
+            print(branch.store(ROOT, options.remote))
+    return 0
+
+
+def _accept(incoming: Path, machines: list[str]) -> int:
+    """Take each machine's results on its own: a bad one costs the others nothing."""
+    known, status = accept.commits_of(ROOT), 0
+    for machine in machines:
+        directory = incoming / f"results-{machine}"
+        if not directory.is_dir():
+            print(f"{machine}: no results came")
+            continue
+        try:
+            names = accept.accept(directory, machine, RESULTS, known)
+        except accept.RefusedError as error:
+            print(f"{machine}: refused: {error}")
+            status = 1
+        else:
+            print(f"{machine}: {len(names)} results")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Measure the commits of a branch that a machine has no results of yet."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .._compare import arms, watch
+
+NO_GPU = "no-gpu-"
+"""What the names of machines without a GPU begin with."""
+
+WAIT_SECONDS = 3600
+"""For the GPU, which a comparison may hold."""
+
+
+def missing(root: Path, machine: str, limit: int) -> list[str]:
+    """Commits of HEAD's first-parent line that changed the package and have no result.
+
+    The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
+    Results of ``compare`` are of few cells and do not count.
+    """
+    log = ["git", "-C", root, "log", "--first-parent", "--format=%H", "HEAD", "--", "rope_triton"]
+    lines = subprocess.run(log, check=True, capture_output=True, text=True).stdout.split()
+    stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
+    measured = {path.name.split("-")[0] for path in stored if "-compare-" not in path.name}
+    return [commit for commit in lines if commit[:8] not in measured][:limit][::-1]
+
+
+def measure(root: Path, machine: str, limit: int) -> int:
+    """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed."""
+    commits = missing(root, machine, limit)
+    print(f"{machine}: {len(commits)} commits to measure", flush=True)
+    with gpu_of(machine), tempfile.TemporaryDirectory() as scratch:
+        failed = [commit for commit in commits if _run(root, machine, commit, Path(scratch))]
+    for commit in failed:
+        print(f"{machine}: {commit} failed, or some of its cells did: see above", flush=True)
+    return bool(failed)
+
+
+def gpu_of(machine: str) -> contextlib.AbstractContextManager:
+    """Hold the machine's GPU against every other user of the lock; nothing without a GPU."""
+    if machine.startswith(NO_GPU):
+        return contextlib.nullcontext()
+    return watch.gpu_lock(watch.gpu_uuid(), WAIT_SECONDS)
+
+
+def _run(root: Path, machine: str, commit: str, scratch: Path) -> int:
+    package = arms.from_commit(commit, root, scratch).root
+    # asv hides PYTHONPATH from benchmarks, and has this instead. The old package comes first.
+    paths = os.pathsep.join([str(package), str(root)])
+    options = ["-E", f"existing:{sys.executable}", "--machine", machine]
+    command = [sys.executable, "-m", "asv", "run", *options, "--set-commit-hash", commit]
+    print(f"{machine}: {commit}", flush=True)
+    environment = os.environ | {"ASV_PYTHONPATH": paths}
+    return subprocess.run(command, cwd=root, env=environment, stdin=subprocess.DEVNULL).returncode

@@ -1,0 +1,316 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const $ = (id) => document.getElementById(id);
+  const SCALE = [0, 0.5, 0.7, 0.85, 0.95, 1.05, 1.3]; // lower ends of the classes s0 to s6
+  const ARROW = " \u2192 ", MINUS = "\u2212", NONE = "\u2013", TIMES = "\u00b7";
+
+  function element(tag, attributes, ...children) {
+    const node = document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+    node.append(...children);
+    return node;
+  }
+
+  function fill(select, options, chosen) {
+    select.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
+    if (options.some(([value]) => String(value) === String(chosen))) select.value = chosen;
+  }
+
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const plain = (values) => values.map((value) => [value, value]);
+  const newestFirst = (revisions) => [...revisions].reverse();
+  const short = (revision) => data.commits[revision].hash.slice(0, 7);
+  const day = (revision) =>
+    new Date(data.commits[revision].time * 1000).toISOString().slice(0, 10);
+  const named = (revision) => `${short(revision)} ${data.commits[revision].subject}`.slice(0, 70);
+
+  function percent(change) {
+    const text = (Math.abs(change) * 100).toFixed(1);
+    return `${text === "0.0" ? "" : change < 0 ? MINUS : "+"}${text} %`;
+  }
+
+  function median(values) {
+    const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+    if (!sorted.length) return null;
+    const half = sorted.length >> 1;
+    return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  }
+
+  // Index of a cell in asv's order: the last parameter runs fastest.
+  function flat(grid, cell) {
+    return grid.names.reduce(
+      (index, name, axis) => index * grid.values[axis].length + grid.values[axis].indexOf(cell[name]),
+      0
+    );
+  }
+
+  function cellAt(grid, index) {
+    const cell = {};
+    for (let axis = grid.names.length - 1; axis >= 0; axis--) {
+      const values = grid.values[axis];
+      cell[grid.names[axis]] = values[index % values.length];
+      index = Math.floor(index / values.length);
+    }
+    return cell;
+  }
+
+  const values = (grid, name) => {
+    const axis = grid.names.indexOf(name);
+    return axis < 0 ? [] : grid.values[axis];
+  };
+
+  // asv's page of one cell's history; asv quotes the values that are texts.
+  function historyOf(benchmark, line, grid, cell) {
+    const quoted = (value) => (/^[0-9.]+$/.test(value) ? value : `'${value}'`);
+    const parts = Object.entries(line.params).map(([key, value]) => [key, value ?? "[none]"]);
+    for (const name of grid.names) parts.push([`p-${name}`, quoted(cell[name])]);
+    const encoded = parts.map((pair) => pair.map(encodeURIComponent).join("="));
+    return `index.html#${benchmark}?${encoded.join("&")}`;
+  }
+
+  // Drawn again whenever the width or the scheme changes.
+  function chart(target, make) {
+    let plot = null;
+    const draw = () => {
+      if (plot) plot.destroy();
+      const { options, series } = make();
+      const width = target.clientWidth;
+      plot = new uPlot({ width, height: width < 500 ? 280 : 360, ...options }, series, target);
+    };
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    let seen = target.clientWidth;
+    new ResizeObserver(() => {
+      if (target.clientWidth !== seen) {
+        seen = target.clientWidth;
+        draw();
+      }
+    }).observe(target);
+    return draw;
+  }
+
+  function axis(more) {
+    const grid = { stroke: color("--line"), width: 1 };
+    return { stroke: color("--soft"), grid, ticks: grid, font: "12px system-ui, sans-serif", ...more };
+  }
+
+  const line = () => data.speed[$("line").value];
+  const now = () => line().values[$("direction").value];
+
+  function bandwidth() {
+    const grid = data.grid, revision = $("commit").value;
+    const gbps = now().gbps[revision] || [], ratio = now().copy_ratio[revision] || [];
+    const lengths = values(grid, "seq_len"), batches = values(grid, "batch");
+    const at = (batch, seq_len) => flat(grid, {
+      seq_len, batch, dtype: $("dtype").value, format: $("format").value, hidden_size: $("hidden").value,
+    });
+    const kernel = batches.map((b) => lengths.map((s) => gbps[at(b, s)] ?? null));
+    const copy = batches.map((b) => lengths.map((s) => {
+      const [rate, share] = [gbps[at(b, s)], ratio[at(b, s)]];
+      return rate && share ? rate * share : null;
+    }));
+    const show = (_, value) => (value === null || value === undefined ? NONE : Math.round(value));
+    const lines = batches.map((b) => ({
+      label: `batch ${b}`, stroke: color(`--b${b}`) || color("--ink"), width: 2.5, value: show, points: { size: 7 },
+    }));
+    const dashed = batches.map((b) => ({
+      label: `copy ${b}`, stroke: color(`--b${b}`) || color("--soft"), width: 1, dash: [5, 4], value: show,
+      points: { show: false },
+    }));
+    const x = lengths.map(Number);
+    $("bandwidth").setAttribute("aria-label", `GB/s by sequence length, a line a batch, commit ${short(revision)}`);
+    return {
+      series: [x, ...kernel, ...copy],
+      options: {
+        scales: { x: { time: false, distr: 3, log: 2 }, y: { range: (_, __, high) => [0, high * 1.08] } },
+        axes: [
+          axis({ label: "sequence length", labelSize: 22, splits: () => x, filter: (_, s) => s, values: (_, s) => s.map(String) }),
+          axis({ label: "GB/s", labelSize: 22, size: 56 }),
+        ],
+        series: [{ label: "length", value: (_, v) => v ?? NONE }, ...lines, ...dashed],
+        cursor: { drag: { x: false, y: false } },
+      },
+    };
+  }
+
+  function trend() {
+    const { all, trend: shares } = line();
+    const show = (_, value) => (value === null || value === undefined ? NONE : value.toFixed(3));
+    const ends = (_, low, high) => [Math.min(low ?? 1, 0.9) - 0.05, Math.max(high ?? 1, 1) + 0.05];
+    const whole = (splits) => splits.map((s) => (Number.isInteger(s) && all[s] ? short(all[s]) : ""));
+    $("trend").setAttribute("aria-label", "Median share of a copy's speed by commit");
+    return {
+      series: [all.map((_, i) => i), shares.Forward, shares.Backward],
+      options: {
+        scales: { x: { time: false, range: [-0.3, all.length - 0.7] }, y: { range: ends } },
+        axes: [
+          axis({ values: (_, splits) => whole(splits), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], space: 70 }),
+          axis({ label: "share of a copy\u2019s speed", labelSize: 22, size: 56 }),
+        ],
+        series: [
+          { label: "commit", value: (_, i) => (all[i] ? named(all[i]) : NONE) },
+          { label: "forward", stroke: color("--b2"), width: 2.5, value: show, points: { size: 7, show: all.length < 60 } },
+          { label: "backward", stroke: color("--second"), width: 2.5, value: show, points: { size: 7, show: all.length < 60 } },
+        ],
+        cursor: { drag: { x: false, y: false } },
+      },
+    };
+  }
+
+  function tiles() {
+    const revision = $("commit").value, { gbps = {}, copy_ratio = {} } = now();
+    const rates = (gbps[revision] || []).filter((v) => v !== null);
+    const shares = (copy_ratio[revision] || []).filter(Boolean).map((r) => 1 / r);
+    const tile = (value, text) => element("div", { class: "tile" }, element("b", {}, value), element("span", {}, text));
+    const digits = (value) => (value === null ? NONE : value.toFixed(2));
+    $("tiles").replaceChildren(
+      tile(digits(median(shares)), "median share of a copy\u2019s speed"),
+      tile(digits(shares.length ? Math.min(...shares) : null), "the slowest cell\u2019s share"),
+      tile(rates.length ? `${Math.round(Math.max(...rates))} GB/s` : NONE, "the fastest cell"),
+      tile(`${rates.length} of ${(gbps[revision] || []).length}`, `cells measured at ${short(revision)}`)
+    );
+  }
+
+  const classOf = (share) => `s${SCALE.filter((low) => share >= low).length - 1}`;
+
+  function scale() {
+    const text = (low, i) => (i === 0 ? `< ${SCALE[1]}` : i === SCALE.length - 1 ? `\u2265 ${low}` : `${low}\u2013${SCALE[i + 1]}`);
+    $("scale").replaceChildren(...SCALE.map((low, i) => element("span", { class: `s${i}` }, text(low, i))));
+  }
+
+  function map() {
+    const panels = values(data.grid, "format").flatMap((format) =>
+      values(data.grid, "dtype").map((dtype) => panel(dtype, format)));
+    $("map").replaceChildren(...panels);
+  }
+
+  function panel(dtype, format) {
+    const lengths = values(data.grid, "seq_len");
+    const labels = lengths.map((s) => (s >= 1024 ? `${s / 1024}k` : s));
+    const head = element("tr", {}, element("th", { scope: "col" }, `head${TIMES}batch`),
+      ...labels.map((text) => element("th", { scope: "col" }, String(text))));
+    const groups = values(data.grid, "hidden_size").map((hidden_size) =>
+      element("tbody", { class: "group" }, ...values(data.grid, "batch").map((batch) =>
+        element("tr", {}, element("th", { scope: "row" }, `${hidden_size}${TIMES}${batch}`),
+          ...lengths.map((seq_len) => square({ seq_len, hidden_size, batch, dtype, format }))))));
+    const columns = element("colgroup", {}, element("col"), ...lengths.map(() => element("col")));
+    return element("div", {}, element("h3", {}, `${dtype}, ${format}`),
+      element("table", { class: "map" }, columns, element("thead", {}, head), ...groups));
+  }
+
+  function square(cell) {
+    const index = flat(data.grid, cell), revision = $("commit").value;
+    const ratio = now().copy_ratio[revision]?.[index], gbps = now().gbps[revision]?.[index];
+    if (!ratio) return element("td", { class: "none", title: "not measured" }, NONE);
+    const share = 1 / ratio;
+    const title = `${Object.values(cell).join(", ")}: ${share.toFixed(3)} of a copy's speed` +
+      (gbps ? `, ${Math.round(gbps)} GB/s` : "");
+    const href = historyOf(`rope.${$("direction").value}.track_latency`, line(), data.grid, cell);
+    return element("td", { class: classOf(share) }, element("a", { href, title }, share.toFixed(2)));
+  }
+
+  function speedChange(direction, change) {
+    const key = element("span", { class: "key" }, direction);
+    const cell = cellAt(data.grid, change.at), worst = data.grid.names.map((name) => cell[name]).join(", ");
+    const limit = `${data.change * 100} %`;
+    const sign = change.median <= -data.change ? "good" : change.median >= data.change ? "bad" : "";
+    const parts = [`${change.down} cells faster by ${limit} or more, `];
+    const slower = `${change.up} slower`;
+    parts.push(change.up ? element("span", { class: "bad" }, slower) : slower, ` (of ${change.cells})`);
+    if (change.up) parts.push(`; worst ${percent(change.worst)} at ${worst}`);
+    return element("li", {}, key, element("span", { class: sign }, percent(change.median)), " median; ", ...parts);
+  }
+
+  function codeChange(revision) {
+    const source = data.codegen.find((entry) => entry.all.includes(Number(revision)));
+    if (!source) return null;
+    const parts = Object.entries(source.changes).flatMap(([metric, steps]) => {
+      const step = steps[revision];
+      return step && step.up + step.down ? [`${metric.replace("_", " ")}: ${step.up} up, ${step.down} down`] : [];
+    });
+    const key = element("span", { class: "key" }, "Machine code");
+    const first = !Object.values(source.changes).some((steps) => steps[revision]);
+    if (first) return null;
+    return element("li", {}, key, parts.length ? parts.join("; ") : "the same counts");
+  }
+
+  function commitLink(revision) {
+    const { hash } = data.commits[revision];
+    return element("a", { class: "hash", href: data.commit_url + hash }, hash.slice(0, 7));
+  }
+
+  function changes() {
+    const items = newestFirst(line().all.slice(-8)).map((revision) => {
+      const lines = Object.entries(line().changes)
+        .filter(([, steps]) => steps[revision])
+        .map(([direction, steps]) => speedChange(direction, steps[revision]));
+      const code = codeChange(revision);
+      if (code) lines.push(code);
+      if (!lines.length) lines.push(element("li", {}, "nothing measured before it to compare with"));
+      return element("li", {}, commitLink(revision), " ",
+        element("span", { class: "what" }, data.commits[revision].subject),
+        element("span", { class: "when" }, day(revision)), element("ul", {}, ...lines));
+    });
+    $("changes").replaceChildren(...items);
+  }
+
+  function codegen() {
+    const entry = data.codegen[0], grid = data.codegen_grid, revision = Number($("codegen-commit").value);
+    const call = Object.fromEntries([...$("codegen-call").querySelectorAll("select")].map((s) => [s.dataset.name, s.value]));
+    const before = entry.all.slice(-8).filter((r) => r < revision).pop();
+    const metrics = Object.keys(entry.values);
+    const head = element("tr", {}, element("th", { scope: "col" }, "architecture"),
+      ...metrics.map((metric) => element("th", { scope: "col" }, metric.replace("_", " "))));
+    const rows = values(grid, "arch").map((arch) => {
+      const index = flat(grid, { ...call, arch });
+      return element("tr", {}, element("th", { scope: "row" }, arch), ...metrics.map((metric) => {
+        const value = entry.values[metric][revision]?.[index] ?? null;
+        const old = entry.values[metric][before]?.[index] ?? null;
+        const was = value !== null && old !== null && old !== value ? [element("small", {}, `${old}${ARROW}`)] : [];
+        return element("td", {}, ...was, value === null ? NONE : String(value));
+      }));
+    });
+    $("codegen-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+    $("codegen-note").textContent = before === undefined ? "The first commit that is shown here." :
+      `Where a count changed, the one of ${short(before)}, the measured commit before, stands in front.`;
+  }
+
+  function startSpeed() {
+    const named_line = (entry) => `${entry.gpu || entry.machine}: ${entry.software}`;
+    fill($("line"), data.speed.map((entry, i) => [i, named_line(entry)]), 0);
+    fill($("direction"), Object.keys(data.speed[0].values).map((d) => [d, d.toLowerCase()]), "Forward");
+    fill($("dtype"), plain(values(data.grid, "dtype")), "bfloat16");
+    fill($("format"), plain(values(data.grid, "format")), "sbhd");
+    fill($("hidden"), plain(values(data.grid, "hidden_size")), "128");
+    $("speed").hidden = false;
+    const drawBandwidth = chart($("bandwidth"), bandwidth), drawTrend = chart($("trend"), trend);
+    const commits = () => fill($("commit"), newestFirst(line().all.slice(-8)).map((r) => [r, named(r)]), $("commit").value);
+    const ofCommit = () => { tiles(); drawBandwidth(); map(); };
+    const ofLine = () => { commits(); ofCommit(); drawTrend(); changes(); };
+    $("line").addEventListener("change", ofLine);
+    for (const id of ["commit", "direction"]) $(id).addEventListener("change", ofCommit);
+    for (const id of ["dtype", "format", "hidden"]) $(id).addEventListener("change", drawBandwidth);
+    scale();
+    ofLine();
+  }
+
+  function startCodegen() {
+    const wanted = { dtype: "bfloat16", format: "sbhd", direction: "forward", hidden_size: "128", size: "large" };
+    const title = { dtype: "Type", hidden_size: "Head size" };
+    for (const name of data.codegen_grid.names.filter((n) => n !== "arch")) {
+      const select = element("select", { "data-name": name });
+      fill(select, plain(values(data.codegen_grid, name)), wanted[name]);
+      select.addEventListener("change", codegen);
+      $("codegen-call").append(element("label", {}, title[name] || name[0].toUpperCase() + name.slice(1), " ", select));
+    }
+    fill($("codegen-commit"), newestFirst(data.codegen[0].all.slice(-8)).map((r) => [r, named(r)]));
+    $("codegen-commit").addEventListener("change", codegen);
+    $("codegen").hidden = false;
+    codegen();
+  }
+
+  if (data.speed.length) startSpeed();
+  else $("empty").hidden = false;
+  if (data.codegen.length) startCodegen();
+  document.documentElement.dataset.ready = "yes"; // everything is drawn
+})();

@@ -1,0 +1,214 @@
+"""asv's graphs -> what the overview shows, as plain data. Measures and judges nothing."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+
+DIRECTIONS = ("Forward", "Backward")
+CODEGEN = ("registers", "instructions", "spilled_bytes")
+
+DETAILED_COMMITS = 8
+"""Newest measured commits of a line whose every cell is on the page: it bounds the page's size."""
+
+LINES_PER_MACHINE = 3
+"""Newest lines of a machine on the page. A new driver, torch or triton starts a new line."""
+
+CHANGE = 0.02
+"""A cell is listed as changed from here on. It sorts what to look at; a verdict it is not."""
+
+# asv's parameters that tell lines of one machine apart, in the order in which they are shown.
+_LABEL = ("driver", "cuda", "torch", "triton", "python", "sampling")
+
+Series = dict[int, list[float | None]]
+"""Revision -> a value a cell, in asv's order of the parameters; None where there is none."""
+
+
+def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
+    """Everything on the page.
+
+    Parameters
+    ----------
+    conf, repo, benchmarks, graphs, revisions
+        As asv hands them to ``OutputPublisher.publish``.
+
+    Returns
+    -------
+    dict
+        ``speed``: a line each (one GPU with one set of software), newest first, with the cells of
+        its newest commits and the medians of all; ``codegen``: likewise, of machine code;
+        ``commits``: by revision. Only what JSON can say.
+    """
+    branch = repo.get_branch_name(conf.branches[0])
+
+    def lines(name: str) -> dict[str, tuple[dict, Series]]:
+        kept = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
+        return {graph_id(g.params): (g.params, _series(g)) for g in kept}
+
+    speed = _newest_lines(_speed_lines(lines), LINES_PER_MACHINE)
+    codegen = _newest_lines(_codegen_lines(lines), LINES_PER_MACHINE)
+    shown = {revision for line in (*speed, *codegen) for revision in line["all"]}
+    return {
+        "project": conf.project,
+        "commit_url": conf.show_commit_url,
+        "change": CHANGE,
+        "grid": _grid(benchmarks, "rope.Forward.track_gbps"),
+        "codegen_grid": _grid(benchmarks, "codegen.Codegen.track_registers"),
+        "speed": speed,
+        "codegen": codegen,
+        "commits": _commits(repo, {r: h for h, r in revisions.items() if r in shown}),
+    }
+
+
+def graph_id(params: dict) -> str:
+    """A line's identity: its parameters, whatever their order."""
+    return "&".join(f"{key}={params[key]}" for key in sorted(params))
+
+
+def share_of_copy(ratios: list[float | None]) -> float | None:
+    """Median speed as a share of a copy's, from latencies over a copy's; None without any."""
+    shares = [1 / ratio for ratio in ratios if ratio]
+    return _rounded(statistics.median(shares)) if shares else None
+
+
+def changes(before: list[float | None], after: list[float | None]) -> dict | None:
+    """How the values of one commit differ from those of the one before, smaller being better.
+
+    ``median`` and ``worst`` are relative (0.1: 10 % more), ``at`` is the worst one's index, ``up``
+    and ``down`` count those that changed by :data:`CHANGE` or more. None without a common cell.
+    """
+    pairs = enumerate(zip(before, after, strict=True))
+    moves = {i: new / old - 1 for i, (old, new) in pairs if old and new is not None}
+    if not moves:
+        return None
+    worst = max(moves, key=moves.__getitem__)
+    return {
+        "cells": len(moves),
+        "median": _rounded(statistics.median(moves.values())),
+        "worst": _rounded(moves[worst]),
+        "at": worst,
+        "up": sum(move >= CHANGE for move in moves.values()),
+        "down": sum(move <= -CHANGE for move in moves.values()),
+    }
+
+
+def exact_changes(before: list[float | None], after: list[float | None]) -> dict:
+    """Counts of exact values that went up and down: any difference counts, also from zero."""
+    pairs = [(o, n) for o, n in zip(before, after, strict=True) if None not in (o, n)]
+    return {"up": sum(n > o for o, n in pairs), "down": sum(n < o for o, n in pairs)}
+
+
+def _speed_lines(lines: Callable) -> Iterator[dict]:
+    metrics = ("gbps", "copy_ratio", "latency")
+    found = {(d, m): lines(f"rope.{d}.track_{m}") for d in DIRECTIONS for m in metrics}
+    identities = sorted(set().union(*found.values()))
+    for identity in identities:
+        at = {key: group[identity] for key, group in found.items() if identity in group}
+        params = next(iter(at.values()))[0]
+        series = {key: values for key, (_, values) in at.items()}
+        every = sorted(set().union(*series.values()))
+        if every:
+            yield _line(params, every) | _speed(series, every)
+
+
+def _speed(series: dict[tuple[str, str], Series], every: list[int]) -> dict:
+    newest = every[-DETAILED_COMMITS:]
+    return {
+        "values": {
+            direction: {
+                metric: {r: values[r] for r in newest if r in values}
+                for metric in ("gbps", "copy_ratio")
+                for values in [series.get((direction, metric), {})]
+            }
+            for direction in DIRECTIONS
+        },
+        "trend": {
+            direction: [
+                share_of_copy(series.get((direction, "copy_ratio"), {}).get(revision, []))
+                for revision in every
+            ]
+            for direction in DIRECTIONS
+        },
+        "changes": {
+            direction: _steps(series.get((direction, "latency"), {}), changes)
+            for direction in DIRECTIONS
+        },
+    }
+
+
+def _codegen_lines(lines: Callable) -> Iterator[dict]:
+    found = {metric: lines(f"codegen.Codegen.track_{metric}") for metric in CODEGEN}
+    for identity in sorted(set.intersection(*map(set, found.values()))):
+        params = found[CODEGEN[0]][identity][0]
+        series = {metric: group[identity][1] for metric, group in found.items()}
+        every = sorted(set().union(*series.values()))
+        if every:
+            kept = every[-DETAILED_COMMITS:]
+            yield _line(params, every) | {
+                "values": {m: {r: s[r] for r in kept if r in s} for m, s in series.items()},
+                "changes": {m: _steps(s, exact_changes) for m, s in series.items()},
+            }
+
+
+def _steps(series: Series, compare: Callable) -> dict[int, dict]:
+    """A comparison of each of the newest commits with the measured one before it."""
+    known = sorted(series)[-DETAILED_COMMITS:]
+    steps = {b: compare(series[a], series[b]) for a, b in zip(known, known[1:], strict=False)}
+    return {revision: step for revision, step in steps.items() if step}
+
+
+def _line(params: dict, every: list[int]) -> dict:
+    software = ", ".join(
+        f"{name} {params[name]}" for name in _LABEL if params.get(name) not in (None, "", "none")
+    )
+    return {
+        "machine": params["machine"],
+        "gpu": params["gpu"] if params.get("gpu") not in (None, "", "none") else None,
+        "software": software,
+        "params": {key: value for key, value in params.items() if key != "branch"},
+        "all": every,
+    }
+
+
+def _newest_lines(lines: Iterator[dict], a_machine: int) -> list[dict]:
+    kept, count = [], {}
+    for line in sorted(lines, key=lambda line: (-line["all"][-1], line["machine"])):
+        count[line["machine"]] = count.get(line["machine"], 0) + 1
+        if count[line["machine"]] <= a_machine:
+            kept.append(line)
+    return kept
+
+
+def _series(graph) -> Series:
+    """A graph's values without the commits that have none; asv averages what is twice there."""
+    series = {}
+    for revision, values, _ in graph.get_data():
+        cells = [_rounded(value) for value in (values if isinstance(values, list) else [values])]
+        if any(cell is not None for cell in cells):
+            series[revision] = cells
+    return series
+
+
+def _grid(benchmarks, name: str) -> dict:
+    """Names and values of a benchmark's parameters, asv's quotes taken off; empty without it."""
+    if name not in benchmarks:
+        return {"names": [], "values": []}
+    benchmark = benchmarks[name]
+    values = [[text.strip("'") for text in texts] for texts in benchmark["params"]]
+    return {"names": benchmark["param_names"], "values": values}
+
+
+def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
+    if not hashes:
+        return {}
+    shown = "--format=%H%x00%ct%x00%s"
+    log = repo._run_git(["log", "--no-walk=unsorted", shown, *hashes.values()])
+    records = (line.split("\0", 2) for line in log.splitlines())
+    found = {commit: {"time": int(time), "subject": subject} for commit, time, subject in records}
+    return {revision: {"hash": commit, **found[commit]} for revision, commit in hashes.items()}
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four digits, what a figure is good for; None for what is no number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.4g}")
