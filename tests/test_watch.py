@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -378,9 +379,11 @@ def test_a_watch_that_went_blind_says_so(nvml):
 
 
 def test_an_error_in_the_block_ends_the_watch_and_comes_through(nvml):
+    before = set(threading.enumerate())
     with pytest.raises(KeyError), Watch(GPU) as running:
+        assert len(set(threading.enumerate()) - before) == 1
         raise KeyError
-    assert not [t for t in watch.threading.enumerate() if t is not watch.threading.main_thread()]
+    assert not set(threading.enumerate()) - before
     assert running.summary()["samples"] == 0
 
 
