@@ -13,7 +13,7 @@ from . import _figures, _machine
 from ._compare import command as _compare
 from ._compare import evidence as _evidence
 from ._grid import GRID_VARIABLE, active_grid, cells
-from ._progress import PROGRESS_VARIABLE
+from ._progress import PROGRESS_VARIABLE, say
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -62,11 +62,11 @@ def _run() -> int:
     _append_only()
     record = _machine.machine_record()
     _machine.save_record(record)
-    _say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
+    say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
     if record["gpu"] == "none":
-        _say("no NVIDIA GPU here: rope.* will be n/a, codegen.* is measured for every architecture")
+        say("no NVIDIA GPU here: rope.* will be n/a, codegen.* is measured for every architecture")
     else:
-        _say(f"{len(grid)} cells on {record['gpu']}, forward and backward")
+        say(f"{len(grid)} cells on {record['gpu']}, forward and backward")
     start, environment = time.time(), f"existing:{sys.executable}"
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:
@@ -74,9 +74,9 @@ def _run() -> int:
         status = _asv(log, "run", *options)
         published = _asv(log, "publish")
     _print_figures(RESULTS / record["machine"], head, start)
-    _say(f"all that asv wrote, with the tables and the tracebacks: {LOG}")
+    say(f"all that asv wrote, with the tables and the tracebacks: {LOG}")
     if published == 0:
-        _say(f"site: {ROOT / '.asv' / 'html' / 'index.html'} (serve it with: asv preview)")
+        say(f"site: {ROOT / '.asv' / 'html' / 'index.html'} (serve it with: asv preview)")
     return status or published
 
 
@@ -112,8 +112,15 @@ def _asv(log: TextIO, *arguments: str) -> int:
     environment["ASV_PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     # asv hides what benchmarks print; they find this process's stderr by its path.
     environment.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
-    pipe = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
-    with subprocess.Popen([*ASV, *arguments], cwd=ROOT, env=environment, **pipe) as process:
+    with subprocess.Popen(
+        [*ASV, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None  # a pipe
         for line in process.stdout:
             log.write(line)
             if _is_headline(line):
@@ -147,10 +154,6 @@ def _git(*arguments: str) -> str:
             "is none that git can read"
         )
     return done.stdout.strip()
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

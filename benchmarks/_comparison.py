@@ -170,8 +170,8 @@ def _parsed(kind, value, path: str):
         items = _list(value, path)
         return origin(_parsed(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(items))
     if origin is Mapping:
-        items = _object(value, path)
-        return {_text(key, path): _parsed(arguments[1], items[key], path) for key in items}
+        given = _object(value, path)
+        return {_text(key, path): _parsed(arguments[1], given[key], path) for key in given}
     if issubclass(kind, enum.Enum):
         return kind(_chosen([each.value for each in kind], value, path))
     if dataclasses.is_dataclass(kind) or issubclass(kind, tuple):

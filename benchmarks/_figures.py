@@ -3,6 +3,7 @@
 import itertools
 import json
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 from ._grid import Cell
@@ -45,9 +46,9 @@ def speed_table(values: dict) -> list[str]:
     return lines
 
 
-def _by_size(values: dict):
+def _by_size(values: dict) -> Iterator[tuple[str, list]]:
     sizes = {key: _cell(key).bytes_moved / 2 for key in values}
-    lower = 0
+    lower = 0.0
     for upper, label in SIZE_CLASSES:
         keys = [key for key, size in sizes.items() if lower <= size < upper]
         if keys:

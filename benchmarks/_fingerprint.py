@@ -135,7 +135,8 @@ def survey(
         for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
     ]
     answers = _workers.survey(_QUESTION, groups, package)
-    return tuple({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
+    facts, variants = ({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
+    return facts, variants
 
 
 # --- in a process for each job: calling the package ----------------------------------------------
@@ -203,7 +204,7 @@ def _facts(kernels: Sequence[_Kernel]) -> Facts:
 def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
     _compile_each_kernel_once()
     driver = StandInDriver.activate(arch)
-    launchers = set()
+    launchers: set[object] = set()
     for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
         _call(driver, _grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
         launchers.update(launch.kernel for launch in driver.launches)

@@ -3,6 +3,7 @@
 import itertools
 import os
 from dataclasses import dataclass, fields
+from typing import TypedDict
 
 HEADS = 64
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -10,7 +11,18 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 GRID_VARIABLE = "ROPE_GRID"
 """Environment variable that names the grid to measure; unset means "full"."""
 
-GRIDS = {
+
+class Grid(TypedDict):
+    """The values of each field of :class:`Cell`."""
+
+    seq_len: tuple[int, ...]
+    hidden_size: tuple[int, ...]
+    batch: tuple[int, ...]
+    dtype: tuple[str, ...]
+    format: tuple[str, ...]
+
+
+GRIDS: dict[str, Grid] = {
     # Every power of two from a short prompt to a long context; the head sizes and batches of the
     # models that ship; 1 MB to 4 GB a tensor, so from launch-bound to many times any cache.
     "full": {
@@ -58,7 +70,7 @@ class Cell:
 PARAM_NAMES = tuple(field.name for field in fields(Cell))
 
 
-def active_grid() -> dict[str, tuple]:
+def active_grid() -> Grid:
     """The grid that the environment names.
 
     Raises
@@ -72,6 +84,9 @@ def active_grid() -> dict[str, tuple]:
     return GRIDS[name]
 
 
-def cells(grid: dict[str, tuple]) -> list[Cell]:
+def cells(grid: Grid) -> list[Cell]:
     """Every cell of a grid, in the fixed order in which it is measured."""
-    return [Cell(*values) for values in itertools.product(*(grid[name] for name in PARAM_NAMES))]
+    values = itertools.product(
+        grid["seq_len"], grid["hidden_size"], grid["batch"], grid["dtype"], grid["format"]
+    )
+    return [Cell(*each) for each in values]

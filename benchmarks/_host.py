@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from . import _process, _progress, _workload
@@ -109,7 +109,7 @@ def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
 
 
-def _keys(metric: str, params: dict[str, Iterable]) -> list[Key]:
+def _keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
     return [(metric, tuple(map(str, values))) for values in itertools.product(*params.values())]
 
 
@@ -261,7 +261,8 @@ def _first_call_pairs() -> list[tuple[float, float]]:
     pairs = []
     for _ in range(_FIRST_CALL_PROCESSES):
         with tempfile.TemporaryDirectory() as cache:
-            pairs.append(tuple(first_call_seconds(None, Path(cache)) for _ in range(2)))
+            compiling = first_call_seconds(None, Path(cache))
+            pairs.append((compiling, first_call_seconds(None, Path(cache))))
         _progress.report("host.FirstCall: compiled in {:.2f} s, warm {:.2f} s".format(*pairs[-1]))
     return pairs
 
@@ -542,7 +543,7 @@ def _freqs(angles, interleaved: bool = False):
     return twice.to(_DEVICE)
 
 
-_MEASURES = {
+_MEASURES: dict[str, Callable] = {
     CALL_FORWARD: lambda format: call_seconds(CALL_FORWARD, format),
     CALL_FORWARD_BACKWARD: lambda format: call_seconds(CALL_FORWARD_BACKWARD, format),
     PEAK_BYTES: peak_bytes,

@@ -49,7 +49,7 @@ def probe() -> tuple[dict[str, str], str]:
     The caller then holds no memory of the GPU, and can tell whether others do.
     """
     with _process.start(_PROBE, stdout=subprocess.PIPE, text=True) as process:
-        output = process.stdout.read()
+        output, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(
             f"this machine cannot be described: a process ended, see above: {output}"

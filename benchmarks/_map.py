@@ -28,10 +28,10 @@ _EMPTY = "✖️"
 
 def grid_map(comparison: Comparison) -> Iterable[str]:
     """The whole grid, a symbol a timing: a row a size, a column a direction and dtype."""
-    states = {
-        (words.ROPE.fullmatch(t.subject.metric)[1], *t.subject.params): words.state(t, comparison)
+    states: dict[tuple[str, ...], str] = {
+        (match[1], *t.subject.params): words.state(t, comparison)
         for t in comparison.timings
-        if words.ROPE.fullmatch(t.subject.metric) and len(t.subject.params) == 5
+        if (match := words.ROPE.fullmatch(t.subject.metric)) and len(t.subject.params) == 5
     }
     if set(states.values()) <= {"same code"}:  # the words say it
         return
@@ -76,8 +76,9 @@ def _map_table(directions: Sequence[str], states: Mapping[tuple[str, ...], str])
         cells = [
             " ".join(
                 "".join(
-                    SYMBOLS.get(states.get((direction, seq_len, hidden, batch, dtype, fmt)), _EMPTY)
+                    SYMBOLS[states[key]] if key in states else _EMPTY
                     for batch in batches
+                    for key in [(direction, seq_len, hidden, batch, dtype, fmt)]
                 )
                 for fmt in formats
             )

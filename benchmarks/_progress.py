@@ -2,9 +2,15 @@
 
 import contextlib
 import os
+import sys
 
 PROGRESS_VARIABLE = "ROPE_PROGRESS"
 """Environment variable that names a file to write progress to, instead of the terminal."""
+
+
+def say(message: str) -> None:
+    """Tell the user something of a command of this suite, beside its output."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def report(message: str) -> None:

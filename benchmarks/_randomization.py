@@ -13,6 +13,8 @@ B. Phipson, G. K. Smyth, Permutation p-values should never be zero, 2010 (count 
 J. A. Hartigan, Using subsample values as typical values, 1969 (intervals from subset means).
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 # All patterns of up to this many rounds; of more rounds, as many random ones.
@@ -85,9 +87,9 @@ def adjusted_p(values: np.ndarray, flips: np.ndarray) -> np.ndarray:
 
 def critical(values: np.ndarray, flips: np.ndarray, alpha: float) -> float:
     """The statistic that a single change must exceed: the maximum's (1 - alpha) quantile."""
-    maxima = [statistics.max(axis=1) for statistics in _flipped(values, flips)]
     identity = np.max(values.mean(axis=0) / scale(values), keepdims=True)
-    maxima = np.sort(np.concatenate([identity, *maxima]))
+    flipped = [statistics.max(axis=1) for statistics in _flipped(values, flips)]
+    maxima = np.sort(np.concatenate([identity, *flipped]))
     allowed = int(alpha * len(maxima))  # so many patterns may reach it, the observed one among them
     return float(maxima[len(maxima) - max(allowed, 1)])
 
@@ -117,7 +119,7 @@ def typical_bounds(values: np.ndarray, subsets: np.ndarray, tail: float) -> tupl
     return np.concatenate(low), np.concatenate(high)
 
 
-def _flipped(values: np.ndarray, flips: np.ndarray):
+def _flipped(values: np.ndarray, flips: np.ndarray) -> Iterator[np.ndarray]:
     """The statistics under each flip, a chunk of flips at a time: [flips, subjects]."""
     scaled = values / (scale(values) * len(values))
     height = max(1, _CHUNK // scaled.shape[1])

@@ -25,6 +25,13 @@ MAX_UNTOLD_SHARE = 0.05
 _POWER_Z = 1.2816
 
 
+Change = Literal["slower", "faster", "none"]
+"""What a timing did."""
+
+ExactChange = Literal["worse", "better", "none", "missing", "new"]
+"""What an exact value did; "missing" and "new": it is not there on the head, or on the base."""
+
+
 class Subject(NamedTuple):
     """What is compared: asv's name of the benchmark, and its parameters as asv's texts."""
 
@@ -72,7 +79,7 @@ class Timing:
 
     subject: Subject
     answer: Answer
-    change: Literal["slower", "faster", "none"]
+    change: Change
     base: float
     head: float
     effect: float
@@ -122,7 +129,7 @@ class Exact:
     base: float | None
     head: float | None
     answer: Answer | None
-    change: Literal["worse", "better", "none", "missing", "new"]
+    change: ExactChange
 
 
 def judge(
@@ -182,7 +189,7 @@ def judge(
 
 
 def _timing(subject: Subject, row: dict[str, float], rounds: int, rules: Rules) -> Timing:
-    change = "none"
+    change: Change = "none"
     if row["p_slower"] <= rules.alpha and row["effect"] >= row["floor"]:
         answer, change = Answer.FAIL, "slower"
     else:
@@ -192,7 +199,9 @@ def _timing(subject: Subject, row: dict[str, float], rounds: int, rules: Rules) 
     return Timing(subject, answer, change, rounds=rounds, **row)
 
 
-def _checked(subjects, base, head, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+def _checked(
+    subjects: Sequence[Subject], base: np.ndarray, head: np.ndarray, rules: Rules
+) -> tuple[np.ndarray, np.ndarray]:
     base, head = np.asarray(base, float), np.asarray(head, float)
     if base.shape != head.shape or base.ndim != 2 or base.shape[1] != len(subjects):
         raise ValueError(
@@ -237,7 +246,7 @@ def _changed(control: np.ndarray, flips: np.ndarray, floor: float, alpha: float)
     )
 
 
-def _visible(control: np.ndarray, flips: np.ndarray, floor: np.ndarray, alpha: float):
+def _visible(control: np.ndarray, flips: np.ndarray, floor: np.ndarray, alpha: float) -> np.ndarray:
     """The smallest slowdown that fails with a power of 90 %, by the noise of the control.
 
     A slowdown d moves the mean to d and the mean square up by d^2: the statistic reaches t where
@@ -276,7 +285,7 @@ def judge_exact(subject: Subject, base: float | None, head: float | None) -> Exa
     if not unit.exact:
         raise ValueError(f"{subject.metric} is measured, not exact: two values need judge()")
     loss = head - base if unit.better == "smaller" else base - head
-    change = "none" if loss == 0 else "worse" if loss > 0 else "better"
+    change: ExactChange = "none" if loss == 0 else "worse" if loss > 0 else "better"
     fails = unit.gates and loss > unit.tolerance * abs(base)
     return Exact(subject, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
 

@@ -5,7 +5,7 @@ established, "cannot tell" comes with the smallest slowdown that it would have s
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from . import _verdict
 from ._comparison import Comparison, Side
@@ -120,7 +120,7 @@ def state(timing: Timing, comparison: Comparison) -> str:
 def worst_first(comparison: Comparison) -> list[Timing]:
     order = list(STATES)
 
-    def badness(timing):
+    def badness(timing: Timing) -> tuple:
         says = state(timing, comparison)
         size = timing.effect if says in ("slower", "noise") else timing.upper
         return (order.index(says), not _verdict.gates(timing), -size)
@@ -161,7 +161,7 @@ def machine(comparison: Comparison) -> str:
     return ", ".join(clip(clean(text), 80) for text in said[:12])
 
 
-def _given(record, key: str) -> bool:
+def _given(record: Mapping[str, str], key: str) -> bool:
     return record.get(key, "none") not in ("none", "")
 
 
@@ -188,7 +188,7 @@ def rank(each: Exact) -> tuple:
     """Sorts the worst first: what fails, then by the relative loss."""
     kinds = ["missing", "worse", "new", "better", "none"]
     loss = 0.0
-    if None not in (each.base, each.head):
+    if each.base is not None and each.head is not None:
         loss = abs(each.head - each.base) / (abs(each.base) or 1e-9)
     return (each.answer is not Answer.FAIL, kinds.index(each.change), -loss)
 
@@ -239,7 +239,7 @@ def _label(axes: Sequence[tuple[str, ...]], known: dict[int, frozenset[str]]) ->
     params = [clip("/".join(clip(clean(text), 40) for text in each), 60) for each in given]
     if not ROPE.fullmatch(metrics[0]) or len(params) != 5:
         return f"{name} ({', '.join(params)})" if params else name
-    whole = [len(each) > 1 and set(each) == known.get(i) for i, each in enumerate(given, 1)]
+    whole = [len(each) > 1 and frozenset(each) == known.get(i) for i, each in enumerate(given, 1)]
     seq_len, hidden, batch, dtype, fmt = (
         f"any {what}" if all_of_it else text
         for text, all_of_it, what in zip(

@@ -65,7 +65,8 @@ def survey(question: Question, groups: list[list[tuple]], package: Path) -> dict
     RuntimeError
         If the package cannot be imported, or a worker ends.
     """
-    jobs, answers = list(itertools.chain.from_iterable(groups)), {}
+    jobs = list(itertools.chain.from_iterable(groups))
+    answers: dict[tuple, object] = {}
     n_workers = min(len(os.sched_getaffinity(0)), len(groups), _MAX_WORKERS)
     waiting = iter(groups)
 
@@ -116,6 +117,9 @@ class _Worker:
             stdout=subprocess.PIPE,
             cwd=scratch,
         )
+        jobs, answers = self._process.stdin, self._process.stdout
+        assert jobs is not None and answers is not None  # pipes
+        self._jobs, self._answers = jobs, answers
 
     def __enter__(self) -> "_Worker":
         try:
@@ -132,12 +136,12 @@ class _Worker:
 
     def ask(self, question: Question, job: tuple):
         with contextlib.suppress(BrokenPipeError):  # then there is no answer either
-            _send((question, job), self._process.stdin)
+            _send((question, job), self._jobs)
         return self._receive()
 
     def _receive(self):
         try:
-            return pickle.load(self._process.stdout)
+            return pickle.load(self._answers)
         except EOFError:
             status = self._process.wait()
             raise RuntimeError(f"a worker ended with exit status {status}, see above") from None
@@ -175,7 +179,7 @@ def _import_problem(package: str) -> str | None:
         found = importlib.import_module(name).__file__
     except Exception:
         return f"{name} cannot be imported from {package}:\n{traceback.format_exc()}"
-    if not os.path.samefile(found, package):
+    if found is None or not os.path.samefile(found, package):
         return f"{name} was to be imported from {package}, but came from {found}"
     return None
 

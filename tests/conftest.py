@@ -46,6 +46,14 @@ def device() -> str:
     return "cuda" if COMPILED else "cpu"
 
 
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A toy GPU, versions that behave on it as told, and ``compare``: see ``tests/lab.py``."""
+    from tests.lab import Lab
+
+    return Lab(tmp_path, monkeypatch).init()
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)

@@ -57,13 +57,13 @@ ARROWS = {
         "_compare.__init__": set(),
         "_compare.command": {
             *("_compare.arms", "_compare.findings", "_compare.session", "_compare.state"),
-            *("_report", "_verdict", "_machine", "_grid"),
+            *("_report", "_verdict", "_machine", "_progress", "_grid"),
         },
         "_compare.evidence": {
             *("_compare.command", "_compare.session", "_compare.arms", "_compare.exact"),
             "_compare.findings",
             *("_compare.mutants", "_compare.planted", "_compare.rounds", "_compare.state"),
-            *("_compare.watch", "_verdict", "_machine", "_grid"),
+            *("_compare.watch", "_verdict", "_machine", "_progress", "_grid"),
         },
         "_compare.findings": {
             *("_compare.exact", "_compare.measure", "_compare.rounds", "_compare.state"),
@@ -83,7 +83,7 @@ ARROWS = {
         "_compare.planted": {"_compare.arms", "_compare.mutants", "_verdict"},
         "_compare.mutants": {"_fingerprint", "_verdict"},
         "_compare.arms": {"_fingerprint"},
-        "_compare.store": {"_compare.state"},
+        "_compare.store": {"_compare.state", "_verdict"},
         "_compare.watch": {"_compare.state"},
         "_compare.state": set(),
     },

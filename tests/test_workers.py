@@ -58,3 +58,13 @@ def test_progress_is_reported_for_each_tenth(total, lines, monkeypatch):
         _workers._report_progress("codegen", done, total)
     assert len(reports) == lines
     assert reports[-1] == f"codegen: {total} of {total}"
+
+
+def test_package_that_is_but_a_directory_is_a_problem(tmp_path, monkeypatch):
+    """It imports, as a namespace, and has no file."""
+    package = tmp_path / "hollow" / "__init__.py"
+    package.parent.mkdir()
+    monkeypatch.setattr(_workers, "_prepare_triton", lambda: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = f"hollow was to be imported from {package}, but came from None"
+    assert _workers._import_problem(str(package)) == expected

@@ -44,7 +44,7 @@ def note():
 
 def act(python):
     if name == "python3" and arguments[:2] == ["-m", "venv"]:
-        for program in ("python", "pip", "ruff", "actionlint", "zizmor"):
+        for program in ("python", "pip", "ruff", "mypy", "actionlint", "zizmor"):
             made = pathlib.Path(arguments[2], "bin", program)
             made.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(scratch / "bin" / "python3", made)
@@ -226,6 +226,7 @@ GPU = PULL_REQUESTS["gpu.yml"]
 def test_ci_test(runner):
     assert runner.run(CI, CI["jobs"]["test"]) == 0
     assert "ruff check ." in runner.calls and "ruff format --check ." in runner.calls
+    assert "mypy" in runner.calls
     assert "pip install -c constraints.txt -e .[bench,test]" in runner.calls
     assert "python -m pytest" in runner.calls
     assert "No problems found." in runner.log  # asv check

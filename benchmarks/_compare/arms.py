@@ -81,7 +81,7 @@ def from_working_tree(repository: Path, sources: Path) -> Arm:
     return _arm(WORKING_TREE, sha, sources, copy)
 
 
-def from_directory(name: str, sources: Path, fill: Callable[[Path], None]) -> Arm:
+def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
     """A version that is no commit: whatever ``fill`` puts into the directory that it is given."""
     return _arm(name, "", sources, fill)
 
@@ -96,7 +96,7 @@ def digest(root: Path) -> str:
     return found.hexdigest()
 
 
-def _arm(name: str, sha: str, sources: Path, fill: Callable[[Path], None]) -> Arm:
+def _arm(name: str, sha: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
     """Fill a directory that is named by its content, so that equal versions share one."""
     sources.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from .. import _machine, _report
 from .._grid import GRIDS
+from .._progress import say
 from .._verdict import Answer
 from . import arms, findings, session
 from .state import write_atomically
@@ -75,7 +76,9 @@ def _exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
             error(f"unrecognized arguments: {' '.join(unknown)}")
         return options, unknown
 
-    parser.error, parser.parse_known_args = error, parse_all
+    # Of this parser alone: its class is argparse's choice.
+    parser.error = error  # type: ignore[method-assign]
+    parser.parse_known_args = parse_all  # type: ignore[method-assign, assignment]
 
 
 def _rounds(text: str) -> int:
@@ -151,7 +154,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
             wait_seconds=options.wait,
             afresh=options.afresh,
         )
-        found = session.compare(pair, machine, arch, wishes, SCRATCH, _say)
+        found = session.compare(pair, machine, arch, wishes, SCRATCH, say)
     comparison = _report.Comparison(
         base=_report.Side(base.name, base.sha),
         head=_report.Side(head.name, head.sha),
@@ -173,7 +176,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
 
     def store() -> None:
         if not options.no_store:
-            session.store_all(found, pair, machine, ROOT, RESULTS, _say)
+            session.store_all(found, pair, machine, ROOT, RESULTS, say)
 
     return comparison, store
 
@@ -186,7 +189,3 @@ def _reproduce(options: argparse.Namespace) -> str:
     words += ["--exact-only"] if options.exact_only else []
     words += ["--even-if-same"] if options.even_if_same else []
     return " ".join(words)
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

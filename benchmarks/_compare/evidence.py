@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import _machine, _verdict
 from .._grid import GRIDS, Cell, cells
+from .._progress import say
 from .._verdict import Answer, Exact, Family, Subject
 from . import arms, exact, findings, mutants, planted, rounds, session, watch
 from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
@@ -89,7 +90,7 @@ class _Bench:
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
         with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             state.discard_incomplete_rounds()
-            rounds.run(plan, state, name, count, {"task": "measure"} | job, _say)
+            rounds.run(plan, state, name, count, {"task": "measure"} | job, say)
             return state.rounds(name)
 
     def facts(self, name: str, versions: dict[str, arms.Arm]) -> dict[str, dict]:
@@ -97,7 +98,7 @@ class _Bench:
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
         job = {"task": "check", "cells": []}
         with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
-            answers = rounds.check(plan, state, job, _say)
+            answers = rounds.check(plan, state, job, say)
         return {arm: findings.facts_of(answer) for arm, answer in answers.items()}
 
     def once(self, arm: arms.Arm, job: dict) -> dict[Subject, float]:
@@ -166,12 +167,13 @@ def aa_comparisons(pool: "Pool") -> list[dict]:
         chosen = [row for block in blocks for row in (2 * block, 2 * block + 1)]
         sides = ["one", "other"]
         draw.shuffle(sides)
-        families = pool.judged(*sides, chosen)
+        base, head = sides
+        families = pool.judged(base, head, chosen)
         timings = [timing for family in families.values() for timing in family.timings]
         found.append(
             {
                 "blocks": blocks,
-                "head": sides[1],
+                "head": head,
                 "failed": sum(timing.answer is Answer.FAIL for timing in timings),
                 "cannot_tell": sum(timing.answer is Answer.CANNOT_TELL for timing in timings),
                 "faster": sum(timing.change == "faster" for timing in timings),
@@ -270,10 +272,10 @@ def _tensor_bytes(subject: Subject) -> float:
 
 def _mutants(bench: _Bench) -> dict:
     known = mutants.load()
-    failures = {name: [] for name in known}
+    failures: dict[str, list[dict]] = {name: [] for name in known}
     for name, failed in _by_code(bench, [m for m in known.values() if not m.needs_gpu]).items():
         failures[name] += failed
-    groups = {"facts": [], "host": [], "speed": []}
+    groups: dict[str, list[str]] = {"facts": [], "host": [], "speed": []}
     for mutant in known.values():
         if mutant.needs_gpu:
             groups[_group(mutant)].append(mutant.name)
@@ -315,7 +317,7 @@ def _by_code(bench: _Bench, chosen: Sequence[mutants.Mutant]) -> dict[str, list[
     for mutant in chosen:
         head = exact.codegen_facts(bench.mutant(mutant.name).root, **subset).values
         found[mutant.name] = _failed_exact(exact.compare(base, head))
-        _say(f"{mutant.name}: {len(found[mutant.name])} exact values failed")
+        say(f"{mutant.name}: {len(found[mutant.name])} exact values failed")
     return found
 
 
@@ -344,7 +346,7 @@ def _failed_exact(verdicts: Sequence[Exact]) -> list[dict]:
     return [
         _failure(each.subject, each.base, each.head)
         for each in verdicts
-        if each.answer is Answer.FAIL and each.head is not None
+        if each.answer is Answer.FAIL and each.base is not None and each.head is not None
     ]
 
 
@@ -370,7 +372,3 @@ def _text(value, indent: str = "") -> str:
         return json.dumps(value, allow_nan=False)
     opening, closing = "{}" if isinstance(value, Mapping) else "[]"
     return f"{opening}\n" + ",\n".join(entries) + f"\n{indent}{closing}"
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

@@ -90,7 +90,9 @@ def codegen_facts(root: Path, **subset: Iterable) -> CodegenFacts:
     return CodegenFacts(values, digests)
 
 
-def _restricted(suite: type, subset: Mapping[str, Iterable]) -> list[tuple]:
+def _restricted(
+    suite: type[codegen.Codegen | codegen.Variants], subset: Mapping[str, Iterable]
+) -> list[tuple]:
     """The product of a suite's parameters; every parameter of Variants is one of Codegen."""
     allowed = dict(zip(codegen.Codegen.param_names, codegen.Codegen.params, strict=True))
     subset = {name: tuple(values) for name, values in subset.items()}
@@ -102,7 +104,7 @@ def _restricted(suite: type, subset: Mapping[str, Iterable]) -> list[tuple]:
     return list(itertools.product(*(subset.get(p, allowed[p]) for p in suite.param_names)))
 
 
-def _fact(answer, name: str) -> float | Exception:
+def _fact(answer: _fingerprint.Facts | Exception, name: str) -> float | Exception:
     return answer if isinstance(answer, Exception) else getattr(answer, name)
 
 
@@ -139,7 +141,8 @@ def cell_digests(root: Path, arch: str, cells: Iterable[Cell]) -> dict[Subject, 
         for (metric, direction), cell in itertools.product(_TIMINGS.items(), cells)
     }
     answers = _fingerprint.fingerprint(sorted(calls.values()), root)  # dtypes become neighbours
-    return {subject: _fact(answers[call], "digest") for subject, call in calls.items()}
+    facts = {subject: answers[call] for subject, call in calls.items()}
+    return {s: each if isinstance(each, Exception) else each.digest for s, each in facts.items()}
 
 
 def compare(

@@ -126,6 +126,7 @@ def judge_rounds(
 
 def _file_lost(measured: Sequence[Round], found: Found) -> None:
     """File timings that failed in some process: where only the head's do, that is its fault."""
+    lost: dict[str, dict[Subject, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
     for arm, each in itertools.product(ARMS, measured):
         for subject, reason in _reasons(each.payloads[arm], tuple(FAMILIES.values())).items():

@@ -90,6 +90,7 @@ class Process:
         """
         hanging = threading.Timer(READY_TIMEOUT, self._popen.kill)
         hanging.start()
+        assert self._popen.stdout is not None  # a pipe
         ready = any(line == READY + "\n" for line in self._popen.stdout)
         hanging.cancel()
         if not ready:
@@ -142,8 +143,8 @@ def main(answer: str) -> None:
     _die_with_parent()
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
-    task = {"check": _check, "measure": _measure}[job.pop("task")]
-    answers = task([Cell(*values) for values in job.pop("cells")], **job)
+    tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
+    answers = tasks[job.pop("task")]([Cell(*values) for values in job.pop("cells")], **job)
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
@@ -190,8 +191,11 @@ def _check(cells: list[Cell]) -> dict:
 
 
 class _Answers:
-    def __init__(self):
-        self.timings, self.facts, self.unavailable, self.errors = [], [], [], []
+    def __init__(self) -> None:
+        self.timings: list[list] = []
+        self.facts: list[list] = []
+        self.unavailable: list[list] = []
+        self.errors: list[list] = []
 
     def about(self, subjects: list[tuple]) -> "_About":
         return _About(self, subjects)

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from .._verdict import Subject
 from . import arms, mutants
@@ -13,7 +14,18 @@ CYCLES_PER_SECOND = 1.7e9  # about: the first version that waits shows by how mu
 _CALIBRATION = 0.05
 
 
-def versions(bench, doses: Mapping[str, float], job: dict, scratch: Path) -> dict[str, arms.Arm]:
+class Bench(Protocol):
+    """The version to slow down, the machine's record, and medians of a process of any version."""
+
+    base: arms.Arm
+    machine: dict[str, str]
+
+    def once(self, arm: arms.Arm, job: dict) -> Mapping[Subject, float]: ...
+
+
+def versions(
+    bench: Bench, doses: Mapping[str, float], job: dict, scratch: Path
+) -> dict[str, arms.Arm]:
     """For each dose a version whose calls take that share longer, cell by cell.
 
     The waits are found by two processes, whose answer is kept so that a killed run finds the same
@@ -44,7 +56,7 @@ def plant(name: str, base: arms.Arm, cycles: Mapping[str, int], sources: Path) -
     return arms.from_directory(name, sources, fill)
 
 
-def _cycles_of_a_percent(bench, job: dict, scratch: Path) -> dict[str, float]:
+def _cycles_of_a_percent(bench: Bench, job: dict, scratch: Path) -> dict[str, float]:
     before = bench.once(bench.base, job)
     first = {
         _key(subject): seconds * _CALIBRATION * CYCLES_PER_SECOND

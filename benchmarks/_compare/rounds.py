@@ -3,7 +3,7 @@
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,10 +84,11 @@ class Processes:
 
 def check(plan: Plan, state: State, job: dict, report: Callable[[str], None]) -> dict[str, dict]:
     """The answer of each arm to the job, from the state where it has it."""
-    answers = {arm: state.load("check", 0, arm) for arm in plan.arms}
-    missing = [arm for arm in plan.arms if answers[arm] is None]
+    stored = {arm: state.load("check", 0, arm) for arm in plan.arms}
+    answers = {arm: answer for arm, answer in stored.items() if answer is not None}
+    missing = [arm for arm in plan.arms if arm not in answers]
     with Processes(plan) as processes:
-        for arm, following in itertools.pairwise([*missing, None]):
+        for arm, following in itertools.zip_longest(missing, missing[1:]):
             watch.require_free(plan.uuid)
             start = time.monotonic()
             answers[arm] = processes.answer(arm, job, following)
@@ -114,7 +115,7 @@ def run(
         report(f"{phase}: {count - len(todo)} of {count} rounds were there already")
     took: list[float] = []
     with Processes(plan) as processes:
-        for number, following in itertools.pairwise([*todo, None]):
+        for number, following in itertools.zip_longest(todo, todo[1:]):
             _require_time(plan, took, phase, number, count)
             start = time.monotonic()
             ahead = None if following is None else plan.order(following)[0]
@@ -133,7 +134,17 @@ def _require_time(plan: Plan, took: list[float], phase: str, number: int, count:
         )
 
 
-def _round(plan, state, phase, number, job, processes, ahead, done, report) -> dict[str, dict]:
+def _round(
+    plan: Plan,
+    state: State,
+    phase: str,
+    number: int,
+    job: dict,
+    processes: Processes,
+    ahead: str | None,
+    done: Mapping[int, dict[str, dict]],
+    report: Callable[[str], None],
+) -> dict[str, dict]:
     order = plan.order(number)
     for _ in range(ATTEMPTS):
         watch.require_free(plan.uuid)

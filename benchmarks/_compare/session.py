@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,10 @@ EXPECTED = (
 )
 """Errors whose message says all that the user needs."""
 
+_Pair = Mapping[str, arms.Arm]  # base, head
+_Machine = Mapping[str, str]
+_Report = Callable[[str], None]
+
 _SUITE = Path(__file__).resolve().parents[1]
 _MEASURING = (
     *("_clock.py", "_grid.py", "_host.py", "_process.py", "_workload.py"),
@@ -51,12 +55,12 @@ class Wishes(NamedTuple):
 
 
 def compare(
-    pair: Mapping[str, arms.Arm],
-    machine: Mapping[str, str],
+    pair: _Pair,
+    machine: _Machine,
     arch: str,
     wishes: Wishes,
     scratch: Path,
-    report: Callable[[str], None],
+    report: _Report,
 ) -> Found:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
@@ -108,7 +112,7 @@ class _Code(NamedTuple):
     identical: set[Subject]
 
 
-def _code(pair, architectures, report) -> _Code:
+def _code(pair: _Pair, architectures: Sequence[str], report: _Report) -> _Code:
     report(f"compiling both versions for {', '.join(architectures)}")
 
     def compiled(arm: str) -> dict[Subject, float | Exception]:
@@ -118,7 +122,7 @@ def _code(pair, architectures, report) -> _Code:
         return _Code(dict(zip(ARMS, pool.map(compiled, ARMS), strict=True)), set())
 
 
-def _code_here(pair, arch: str, grid: list[Cell], report) -> _Code:
+def _code_here(pair: _Pair, arch: str, grid: list[Cell], report: _Report) -> _Code:
     """On the GPU's own architecture, and for every cell whether the GPU runs the same code."""
     with ThreadPoolExecutor() as pool:
         code = pool.submit(_code, pair, (arch,), report)
@@ -128,7 +132,7 @@ def _code_here(pair, arch: str, grid: list[Cell], report) -> _Code:
         return code.result()._replace(identical=same)
 
 
-def _plan(pair, machine, wishes: Wishes, scratch: Path, uuid: str) -> rounds.Plan:
+def _plan(pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path, uuid: str) -> rounds.Plan:
     name = _state_directory(pair, machine, wishes, scratch).name
     caches = {arm: cache(scratch, machine, f"{name}-{arm}") for arm in ARMS}
     seed = hashlib.sha256("".join(pair[arm].digest for arm in ARMS).encode()).digest()[0]
@@ -136,19 +140,19 @@ def _plan(pair, machine, wishes: Wishes, scratch: Path, uuid: str) -> rounds.Pla
     return rounds.Plan({arm: pair[arm] for arm in order}, caches, uuid, wishes.deadline)
 
 
-def cache(scratch: Path, machine: Mapping[str, str], owner: str) -> Path:
+def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
     """Triton's cache directory of an owner on this machine; it is made."""
     path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}" / owner
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _state_directory(pair, machine, wishes: Wishes, scratch: Path) -> Path:
+def _state_directory(pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path) -> Path:
     versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
     return scratch / "states" / f"{versions}-{wishes.grid}-{wishes.rounds}-{machine['machine']}"
 
 
-def _manifest(plan: rounds.Plan, machine, wishes: Wishes) -> dict:
+def _manifest(plan: rounds.Plan, machine: _Machine, wishes: Wishes) -> dict:
     return {
         "digests": {arm: plan.arms[arm].digest for arm in ARMS},
         "grid": wishes.grid,
@@ -170,7 +174,9 @@ def suite_digest() -> str:
     return found.hexdigest()
 
 
-def _check_on_gpu(plan, state: State, wishes: Wishes, found: Found, report) -> list[Cell]:
+def _check_on_gpu(
+    plan: rounds.Plan, state: State, wishes: Wishes, found: Found, report: _Report
+) -> list[Cell]:
     """File what is wrong or exact; the cells that both versions get right."""
     grid = cells(GRIDS[wishes.grid])
     job = {"task": "check", "cells": [dataclasses.astuple(cell) for cell in grid]}
@@ -178,7 +184,12 @@ def _check_on_gpu(plan, state: State, wishes: Wishes, found: Found, report) -> l
 
 
 def _compare_on_gpu(
-    plan, state: State, timed: list[Cell], wishes: Wishes, found: Found, report
+    plan: rounds.Plan,
+    state: State,
+    timed: list[Cell],
+    wishes: Wishes,
+    found: Found,
+    report: _Report,
 ) -> None:
     halves = state.discard_incomplete_rounds("look1", "look2")
     if halves:
@@ -198,7 +209,7 @@ def _compare_on_gpu(
     found.disturbed += [f"{a.phase}, round {a.number + 1}: {a.reason}" for a in state.aside()]
 
 
-def _look_again(plan, state: State, found: Found, report) -> None:
+def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) -> None:
     """Measure afresh what the first look could not tell, and let that decide."""
     open_ = untold(found)
     if not open_:
@@ -224,7 +235,14 @@ def _look_again(plan, state: State, found: Found, report) -> None:
         found.families[name] = merged(found.families[name], family)
 
 
-def store_all(found: Found, pair, machine, repository: Path, results: Path, report) -> None:
+def store_all(
+    found: Found,
+    pair: _Pair,
+    machine: _Machine,
+    repository: Path,
+    results: Path,
+    report: _Report,
+) -> None:
     """Add each commit's samples, a median a process, to asv's results; what is no commit is not."""
     for arm in ARMS:
         if found.pooled[arm] and pair[arm].sha:

@@ -203,7 +203,8 @@ class State:
 
     def _current(self) -> dict[tuple[str, int], dict[str, dict]]:
         """(phase, number) -> arm -> payload, of the attempts that count."""
-        files, rounds = self._files(), defaultdict(dict)
+        files = self._files()
+        rounds: dict[tuple[str, int], dict[str, dict]] = defaultdict(dict)
         for file in sorted(files):
             if file.arm != _ASIDE and file._replace(arm=_ASIDE) not in files:
                 rounds[file.phase, file.number][file.arm] = self._read(file)["payload"]

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .._verdict import Subject
 from .state import write_atomically
 
 SAMPLING = "compare"
@@ -27,8 +28,6 @@ _LEFT_ALONE = "it was left alone: move it away to store these results"
 
 # What values depend on: with another one of these, they go into another file.
 _SOFTWARE = ("torch", "triton", "driver")
-
-Subject = tuple[str, tuple[str, ...]]  # (asv's benchmark name, parameters), as _verdict's
 
 
 class StoreError(RuntimeError):
@@ -101,7 +100,7 @@ def _columns(benchmarks: dict, samples: Mapping, exact: Mapping) -> list[tuple[d
     both = sorted(tuple(subject) for subject in values.keys() & exact.keys())
     if both:
         raise StoreError(f"samples and an exact value were given for {both[0]}")
-    columns = defaultdict(dict)
+    columns: dict[str, dict[tuple[str, ...], list[float] | float]] = defaultdict(dict)
     for (metric, params), value in {**values, **exact}.items():
         numbers = value if isinstance(value, list) else [value]
         if not numbers or not all(_is_finite(number) for number in numbers):
@@ -210,7 +209,7 @@ def _date(repository: Path, commit: str) -> int:
     """Milliseconds, of the author's date: the one that ``asv run`` stores."""
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise StoreError(f"results are filed under a commit's full hash, got {commit!r}")
-    command = ["git", "-C", repository, "show", "-s", "--format=%at", f"{commit}^{{commit}}"]
+    command = ["git", "-C", str(repository), "show", "-s", "--format=%at", f"{commit}^{{commit}}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise StoreError(f"{repository} has no commit {commit}: {done.stderr.strip()}")

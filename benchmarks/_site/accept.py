@@ -27,7 +27,7 @@ class RefusedError(ValueError):
 
 def commits_of(root: Path) -> set[str]:
     """Full hashes of HEAD's history."""
-    command = ["git", "-C", root, "rev-list", "HEAD"]
+    command = ["git", "-C", str(root), "rev-list", "HEAD"]
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 

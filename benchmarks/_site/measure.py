@@ -22,8 +22,9 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
     Results of ``compare`` are of few cells and do not count.
     """
-    log = ["git", "-C", root, "log", "--first-parent", "--format=%H", "HEAD", "--", "rope_triton"]
-    lines = subprocess.run(log, check=True, capture_output=True, text=True).stdout.split()
+    log = ["log", "--first-parent", "--format=%H", "HEAD", "--", "rope_triton"]
+    command = ["git", "-C", str(root), *log]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
     measured = {path.name.split("-")[0] for path in stored if "-compare-" not in path.name}
     return [commit for commit in lines if commit[:8] not in measured][:limit][::-1]

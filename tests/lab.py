@@ -1,0 +1,313 @@
+"""A GPU of the test's own, a repository of versions, and ``python -m benchmarks compare`` on both.
+
+A version of the package says in a file how it behaves on that GPU, see :class:`Gpu`. What is real:
+git, the order of processes, the stored rounds, the lock, the verdict, the report and asv's results.
+"""
+
+import itertools
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as entry
+from benchmarks import _grid, _machine, _report
+from benchmarks._compare import command, exact, measure, watch
+from benchmarks._verdict import Subject
+
+ROOT = Path(__file__).resolve().parents[1]
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+MACHINE = {
+    **{"machine": "toy-gpu", "os": "Linux", "arch": "x86_64", "cpu": "c", "num_cpu": "1"},
+    **{"ram": "", "torch": "2.11.0", "triton": "3.6.0", "driver": "580.1", "gpu": "Toy"},
+}
+PASS, FAIL, CANNOT_TELL, COULD_NOT_RUN = 0, 1, 2, 3
+KILLED = 9
+
+# Four cells of the full grid: eight timings of the GPU, and four of the host.
+GRID = {
+    **{"seq_len": (128, 2048), "hidden_size": (64,), "batch": (1,)},
+    **{"dtype": ("float32",), "format": ("sbhd", "bshd")},
+}
+CELLS = _grid.cells(GRID)
+SMALL, LARGE = "128 64 1 float32 sbhd", "2048 64 1 float32 sbhd"
+FORWARD, BACKWARD = measure.METRICS.values()
+HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
+COMPILE, WARM_START = "host.FirstCall.track_compile", "host.FirstCall.track_warm_start"
+LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
+REGISTERS = "codegen.Codegen.track_registers"
+SPILLS = "codegen.Codegen.track_spilled_bytes"
+VARIANTS = "codegen.Variants.track_variants"
+CALL = ("sm_90", "float32", "sbhd", "forward", "64", "small")
+
+ROUNDS = 10  # the fewest
+CHECKS = 2  # processes that look at the output before anything is timed
+ALL = CHECKS + 2 * ROUNDS
+
+
+# --- a GPU of the test's own ----------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a run as Ctrl-C does: no ``except Exception`` sees it."""
+
+
+class Gpu:
+    """Answers jobs as the version's ``behaviour.json`` says, with seeded noise.
+
+    Keys of the behaviour, all optional: "slower" ({cell or metric: factor}), "wrong" and "cannot"
+    ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell: [number of its
+    timing process, from 1]}: failed, or out of memory, when it is timed), "start" (seconds of
+    the first call), "launches", "registers", "spills", "variants" (exact values), "code" (its
+    machine code, as a text).
+    """
+
+    def __init__(self):
+        self.begun, self.answered = 0, 0
+        self.jobs = []  # (root, job) of every answer
+        self.before = lambda number: None  # called as process ``number`` gets its job
+        self.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.001
+        self.pace = lambda subject, number: 1.0
+        self.events = lambda number: {}
+        self.busy = ""
+        self.starts = False  # whether first calls are timed
+
+    def answer(self, root: Path, job: dict) -> dict:
+        self.begun += 1
+        self.before(self.begun)
+        behaviour = behaviour_of(root)
+        rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
+        names = [" ".join(map(str, cell)) for cell in job["cells"]]
+        if job["task"] == "check":
+            self._check(names, behaviour, rows)
+        else:
+            self._measure(names, root, behaviour, job["host"], rows)
+        self.answered += 1
+        self.jobs.append((root, job))
+        return rows
+
+    def _check(self, names, behaviour, rows) -> None:
+        if self.starts:
+            rows["timings"].append([COMPILE, [], [10 * behaviour.get("start", 0.1)]])
+        for name, metric in itertools.product(names, (FORWARD, BACKWARD)):
+            for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
+                if name in behaviour.get(kind, ()):
+                    rows[where].append([metric, name.split(), f"Traceback\nit is {kind}"])
+        rows["facts"].append([LAUNCHES.metric, list(LAUNCHES.params), behaviour.get("launches", 1)])
+
+    def _measure(self, names, root, behaviour, host: bool, rows) -> None:
+        nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
+        subjects = []
+        for name in names:
+            both = [Subject(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
+            lost = [
+                where
+                for kind, where in (("fails", "errors"), ("full", "unavailable"))
+                if nth in behaviour.get(kind, {}).get(name, ())
+            ]
+            if lost:
+                rows[lost[0]] += [[*subject, "Traceback\nlost in the round"] for subject in both]
+            else:
+                subjects += both
+        if host and self.starts:
+            rows["timings"].append([WARM_START, [], [behaviour.get("start", 0.1)]])
+        if host:
+            subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
+        generator = np.random.default_rng(self.begun)
+        for subject in subjects:
+            factors = behaviour.get("slower", {})
+            seconds = 1e-5 * self.pace(subject, self.begun)
+            seconds *= factors.get(" ".join(subject.params), 1) * factors.get(subject.metric, 1)
+            seconds *= float(np.exp(self.noise(subject, self.begun) * generator.normal()))
+            rows["timings"].append([subject.metric, list(subject.params), [seconds] * 3])
+
+    def require_free(self, uuid: str) -> None:
+        assert uuid == UUID
+        if self.busy:
+            raise watch.GpuBusyError(self.busy)
+
+    def watching(self, uuid: str) -> "Watching":
+        assert uuid == UUID
+        return Watching(self)
+
+
+class Watching:
+    """Stands for ``watch.Watch``; the judgement of what it saw is the real one."""
+
+    def __init__(self, gpu: Gpu):
+        self._gpu = gpu
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def summary(self) -> dict:
+        clocks = {"sm_mhz": [1900, 1980, 1980], "memory_mhz": [3201, 3201, 3201]}
+        seen = {"samples": 9, "under_load": 9, "processes": 1, "events": {}, **clocks}
+        return seen | self._gpu.events(self._gpu.answered)
+
+
+def behaviour_of(root: Path) -> dict:
+    return json.loads(Path(root, "rope_triton", "behaviour.json").read_text())
+
+
+def fake_process(gpu: Gpu):
+    class Process:
+        def __init__(self, root, cache):
+            assert cache.is_dir()
+            self.root, self.stopped = root, False
+
+        def wait_until_ready(self):
+            assert not self.stopped
+
+        def answer(self, job):
+            return json.loads(json.dumps(gpu.answer(self.root, json.loads(json.dumps(job)))))
+
+        def stop(self):
+            self.stopped = True
+
+    return Process
+
+
+def fake_code(root: Path, **subset) -> exact.CodegenFacts:
+    behaviour = behaviour_of(root)
+    values = {
+        Subject(REGISTERS, CALL): behaviour.get("registers", 32),
+        Subject(SPILLS, CALL): behaviour.get("spills", 0),
+        Subject(VARIANTS, CALL[:4]): behaviour.get("variants", 1),
+    }
+    return exact.CodegenFacts(values, {})
+
+
+def fake_digests(root: Path, arch: str, cells) -> dict[Subject, str]:
+    code = behaviour_of(root).get("code", root.name)
+    return {
+        Subject(metric, tuple(measure.as_params(cell))): code
+        for cell, metric in itertools.product(cells, (FORWARD, BACKWARD))
+    }
+
+
+# --- a repository of versions, and the command ----------------------------------------------------
+
+
+class Lab:
+    """A repository whose commits behave as they are told, the GPU, and the command on both."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch):
+        self.root, self.gpu, self.patch = root, Gpu(), patch
+        self.scratch, self.results = root / ".asv" / "compare", root / "benchmarks" / "results"
+        self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
+        for name, value in (("ROOT", root), ("SCRATCH", self.scratch), ("RESULTS", self.results)):
+            patch.setattr(command, name, value)
+        patch.setitem(_grid.GRIDS, "small", GRID)
+        patch.setattr(_machine, "probe", lambda: (self.machine, self.arch))
+        patch.setattr(measure, "Process", fake_process(self.gpu))
+        patch.setattr(exact, "codegen_facts", fake_code)
+        patch.setattr(exact, "cell_digests", fake_digests)
+        patch.setattr(watch, "LOCK_DIRECTORY", root)
+        patch.setattr(watch, "gpu_uuid", lambda: UUID)
+        patch.setattr(watch, "require_free", self.gpu.require_free)
+        patch.setattr(watch, "Watch", self.gpu.watching)
+
+    def init(self) -> "Lab":
+        self.results.mkdir(parents=True)
+        (self.results / "benchmarks.json").write_text(json.dumps(discovered()))
+        self.git("init", "-q", "-b", "main")
+        (self.root / "README.md").write_text("toy\n")
+        self.git("add", "README.md")
+        self.git("commit", "-q", "-m", "no package")
+        self.git("tag", "empty")
+        return self
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        line = ["git", "-C", str(self.root), *identity, *arguments]
+        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+
+    def write(self, **behaviour) -> None:
+        """Let the working tree behave like this."""
+        package = self.root / "rope_triton"
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").write_text("")
+        (package / "behaviour.json").write_text(json.dumps(behaviour))
+
+    def commit(self, tag: str, **behaviour) -> str:
+        """A commit that behaves like this; its hash."""
+        self.write(**behaviour)
+        self.git("add", "rope_triton")
+        self.git("commit", "-q", "--allow-empty", "-m", tag)
+        self.git("tag", tag)
+        return self.git("rev-parse", "HEAD")
+
+    def versions(self, base: dict, head: dict) -> None:
+        # "is" makes them differ where their behaviour does not.
+        self.commit("base", **{"is": "base"} | base)
+        self.commit("head", **{"is": "head"} | head)
+
+    def compare(self, *arguments: str, rounds: int = ROUNDS) -> int:
+        """The exit status of ``compare``, with few rounds and a JSON report."""
+        given = arguments or ("base", "head")
+        words = ["compare", *given, "--rounds", str(rounds), "--json", str(self.report)]
+        self.report.unlink(missing_ok=True)
+        return status_of(words)
+
+    @property
+    def found(self) -> _report.Comparison:
+        return _report.from_json(json.loads(self.report.read_text()))
+
+    def timing(self, subject: Subject):
+        (timing,) = (each for each in self.found.timings if each.subject == subject)
+        return timing
+
+    def states(self) -> list[Path]:
+        return sorted((self.scratch / "states").iterdir())
+
+    def stored(self) -> list[Path]:
+        return sorted((self.results / "toy-gpu").glob("*-compare-*.json"))
+
+
+def discovered() -> dict:
+    """What asv knows of the benchmarks whose values are stored."""
+
+    def entry_of(name: str, **params) -> dict:
+        return {
+            **{"name": name, "unit": "seconds", "version": "1", "type": "track", "code": ""},
+            **{
+                "param_names": list(params),
+                "params": [list(map(repr, v)) for v in params.values()],
+            },
+            **{"timeout": 60, "setup_cache_key": None},
+        }
+
+    steps = {name: [value] for name, value in zip("abcd", LAUNCHES.params, strict=True)}
+    entries = [entry_of(metric, **GRID) for metric in (FORWARD, BACKWARD)]
+    entries += [entry_of(metric, format=GRID["format"]) for metric in HOST]
+    entries += [entry_of(LAUNCHES.metric, **steps), entry_of(WARM_START)]
+    return {each["name"]: each for each in entries} | {"version": 2}
+
+
+def status_of(words: list[str]) -> int:
+    """The exit status of ``python -m benchmarks``, whether it returns or exits."""
+    try:
+        return entry.main(words)
+    except SystemExit as end:
+        return end.code
+
+
+def both(name: str) -> list[Subject]:
+    return [Subject(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
+
+
+def noisy(lab: Lab, name: str, second: float) -> None:
+    """Let a cell be noisy in the first look, with ``second`` as its noise in the second."""
+
+    def noise(subject, number):
+        if " ".join(subject.params) != name:
+            return 0.01 if subject.metric in HOST else 0.001
+        return 0.1 if number <= ALL else second
+
+    lab.gpu.noise = noise

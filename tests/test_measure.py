@@ -1,0 +1,102 @@
+"""The fresh process that measures, for real: started, waited for, asked, ended."""
+
+import pytest
+
+from benchmarks._compare import measure
+from tests.lab import LAUNCHES, UUID
+
+# What the process asks of torch for a job without cells, on a machine that has a GPU but none for
+# the host's metrics. The real one takes seconds to import.
+FAKE_TORCH = f"""
+class cuda:
+    is_available = staticmethod(lambda: False)
+    current_device = staticmethod(lambda: 0)
+    class get_device_properties:
+        uuid = "{UUID}"
+        def __init__(self, device): pass
+"""
+JOB = {"task": "check", "cells": []}
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Starts a real process on a package that is given as a text; ends it after the test."""
+    begun = []
+
+    def start(source: str, torch: str = FAKE_TORCH) -> measure.Process:
+        root = tmp_path / "arm"
+        (root / "rope_triton").mkdir(parents=True)
+        (root / "rope_triton" / "__init__.py").write_text(source)
+        (root / "torch.py").write_text(torch)
+        begun.append(measure.Process(root, tmp_path / "cache"))
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.stop()
+
+
+def test_process_takes_the_package_from_its_root(process, tmp_path, monkeypatch):
+    """Neither from the current directory nor from where the suite is; and its own cache."""
+    (tmp_path / "here" / "rope_triton").mkdir(parents=True)
+    (tmp_path / "here" / "rope_triton" / "__init__.py").write_text("raise SystemExit('not me')")
+    monkeypatch.chdir(tmp_path / "here")
+    note = tmp_path / "note"
+    started = process(
+        "import os, pathlib\n"
+        f"pathlib.Path({str(note)!r}).write_text(__file__ + '\\n' + os.environ['TRITON_CACHE_DIR'])"
+    )
+    started.wait_until_ready()
+    answer = started.answer(JOB)
+    assert note.read_text().split("\n") == [
+        str(tmp_path / "arm" / "rope_triton" / "__init__.py"),
+        str(tmp_path / "cache"),
+    ]
+    assert answer["gpu"] == UUID
+    assert answer["timings"] == answer["facts"] == answer["errors"] == []
+    reasons = {(metric, reason) for metric, _, reason in answer["unavailable"]}
+    assert (LAUNCHES.metric, "no NVIDIA GPU: torch.cuda.is_available() is False") in reasons
+
+
+def test_process_whose_package_comes_from_elsewhere(process, tmp_path):
+    elsewhere = tmp_path / "elsewhere" / "rope_triton"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "__init__.py").write_text("")
+    started = process(f"__file__ = {str(elsewhere / '__init__.py')!r}")
+    with pytest.raises(measure.ProcessError, match=f"it came from {elsewhere.parent}"):
+        started.wait_until_ready()
+
+
+def test_process_that_dies_before_it_is_ready(process):
+    started = process("raise RuntimeError('no such kernel')")
+    with pytest.raises(measure.ProcessError, match="(?s)before it was ready.*no such kernel"):
+        started.wait_until_ready()
+
+
+def test_process_that_dies_at_work(process):
+    dying = FAKE_TORCH.replace("pass", "import os; os.write(2, b'last words'); os._exit(5)")
+    started = process("", torch=dying)
+    started.wait_until_ready()
+    with pytest.raises(measure.ProcessError, match="(?s)ended with 5.*last words"):
+        started.answer(JOB)
+
+
+def test_process_that_takes_too_long(process):
+    slow = FAKE_TORCH.replace("pass", "import time; time.sleep(60)")
+    started = process("", torch=slow)
+    started.wait_until_ready()
+    with pytest.raises(measure.ProcessError, match="longer than 1 s"):
+        started.answer(JOB, timeout=1.0)
+
+
+def test_process_that_prints_is_ready_all_the_same(process):
+    started = process("print('hello')")
+    started.wait_until_ready()
+    assert started.answer(JOB)["gpu"] == UUID
+
+
+def test_process_is_ended(process):
+    started = process("import time; time.sleep(60)")
+    started.stop()
+    assert started._popen.poll() is not None
+    started.stop()
