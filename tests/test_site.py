@@ -1,52 +1,19 @@
 """The overview: its data from asv's graphs, and the page in a real browser."""
 
 import html
-import http.server
 import json
 import math
-import os
 import re
-import shutil
-import subprocess
-import sys
-import threading
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks._site import overview, page
+from benchmarks import _site
+from benchmarks._site import libraries, overview, page, summaries
 
 ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-OFFLINE = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--no-first-run"),
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-)
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The site of the shipped results, published in a clone as a user does."""
-    clone = tmp_path_factory.mktemp("site") / "clone"
-    subprocess.run(["git", "clone", "-q", "-s", ROOT, clone], check=True)
-    for name in ("benchmarks", "asv.conf.json"):  # as they are in the working tree
-        target = clone / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
-    # asv publishes main; a clone of a checkout of something else has none.
-    if subprocess.run(["git", "-C", clone, "rev-parse", "-q", "--verify", "main"]).returncode:
-        subprocess.run(["git", "-C", clone, "branch", "main"], check=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "asv", "publish", "--no-pull"],
-        cwd=clone,
-        env=os.environ | {"HOME": str(clone.parent)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return clone / ".asv" / "html"
+READY = "document.documentElement.dataset.ready === 'yes'"
 
 
 @pytest.fixture(scope="session")
@@ -54,43 +21,6 @@ def data(site):
     text = (site / page.PAGE).read_text()
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
     return json.loads(found)
-
-
-@pytest.fixture(scope="session")
-def address(site):
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(Quiet, directory=site)
-    ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-@pytest.fixture
-def browse(tmp_path):
-    """Load a page in Chromium: its DOM after the scripts ran, and what they said."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium on the PATH: apt-get install chromium")
-
-    def load(url):
-        command = [
-            *(CHROMIUM, *OFFLINE, f"--user-data-dir={tmp_path / 'profile'}"),
-            *(
-                "--window-size=1200,900",
-                "--virtual-time-budget=3000",
-                "--enable-logging=stderr",
-            ),
-            *("--dump-dom", url),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-        return done.stdout, said
-
-    return load
 
 
 def test_every_measured_commit_and_gpu_is_there(data):
@@ -161,6 +91,36 @@ def test_the_page_asks_no_server_for_anything(site):
     assert "default-src 'none'" in text  # and the browser holds it to that
 
 
+def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
+    from asv.plugins.regressions import Regressions
+
+    asked = []
+
+    class Repo:
+        def get_hashes_from_range(self, spec):
+            asked.append(spec)
+            return [spec]
+
+    monkeypatch.setattr(_site, "publishers", [])
+    _site.setup()
+    (publisher,) = _site.publishers
+    monkeypatch.setattr(overview, "overview", lambda *arguments: {})
+    for module, name in ((page, "write"), (libraries, "localise"), (summaries, "blank")):
+        monkeypatch.setattr(module, name, lambda *arguments: None)
+    repo = Repo()
+    publisher.publish(SimpleNamespace(html_dir=tmp_path, project=""), repo, {}, {}, {})
+    assert [repo.get_hashes_from_range(spec) for spec in "aba"] == [["a"], ["b"], ["a"]]
+    assert asked == ["a", "b"]
+    assert publisher.order < Regressions.order  # the one that asks, with the repo it is handed
+
+
+def test_what_nobody_measured_has_an_empty_graph_on_the_front_page(tmp_path):
+    graphs = SimpleNamespace(get_graph_group={"a.b": ["a graph"]}.get)
+    summaries.blank(tmp_path, ["a.b", "a.c"], graphs)
+    (path,) = tmp_path.rglob("*.json")
+    assert path == tmp_path / "graphs" / "summary" / "a.c.json" and path.read_text() == "[]"
+
+
 def test_asvs_pages_have_a_tab_for_it(site):
     assert '<a href="overview.html">' in (site / "index.html").read_text()
 
@@ -170,42 +130,58 @@ def test_no_rise_of_bandwidth_is_a_regression(site):
     assert not [row[0] for row in regressions if "gbps" in row[0]]
 
 
-def test_it_draws_in_a_browser_without_a_word(browse, address, data):
-    dom, said = browse(f"{address}/overview.html")
-    assert said == []
-    assert 'data-ready="yes"' in dom
+def test_it_draws_in_a_browser_without_a_word(browser, address, data):
+    browser.load(f"{address}/overview.html", READY)
+    dom = browser.run("return document.documentElement.outerHTML")
+    assert browser.logged() == []
     assert dom.count("<canvas") == 2  # bandwidth and trend
     assert len(re.findall(r'<td class="s\d">', dom)) == math.prod(map(len, data["grid"]["values"]))
     for line in data["speed"][0]["all"]:
         assert data["commits"][str(line)]["hash"][:7] in dom
 
 
-def test_what_the_browser_says_is_seen(browse, address, site):
+def test_what_the_browser_says_is_seen(browser, address, site):
     text = (site / page.PAGE).read_text()
     (site / "broken.html").write_text(text.replace('"use strict";', "nothing.here();"))
-    assert any("nothing is not defined" in line for line in browse(f"{address}/broken.html")[1])
+    browser.load(f"{address}/broken.html", "document.readyState === 'complete'")
+    assert any("nothing is not defined" in line for line in browser.logged())
 
 
-def test_links_lead_to_files_and_to_graphs_that_exist(browse, address, site):
-    dom, _ = browse(f"{address}/overview.html")
+def test_links_lead_to_files_and_to_graphs_that_exist(browser, address, site, index):
+    browser.load(f"{address}/overview.html", READY)
+    dom = browser.run("return document.documentElement.outerHTML")
     links = {html.unescape(link) for link in re.findall(r'href="([^"]+)"', dom)}
     local = {link for link in links if not link.startswith("https://github.com/")}
     assert len(local) > 500
     assert all((site / re.split("[?#]", link)[0]).is_file() for link in local)
-    index = json.loads((site / "index.json").read_text())
     benchmarks = {link.split("#")[1].split("?")[0] for link in local if "?" in link}
     assert benchmarks == {"rope.Forward.track_latency"} and benchmarks <= index["benchmarks"].keys()
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(browse, address, site):
-    # Chromium's own window is never this narrow; a frame is.
-    probe = """<iframe src="overview.html" style="width:390px;height:900px;border:0"></iframe>
-    <script>onload = () => setTimeout(() => {
-      const root = frames[0].document.documentElement;
-      document.title = `${root.dataset.ready} ${root.clientWidth} ${root.scrollWidth}`;
-    }, 500);</script>"""
-    (site / "phone.html").write_text(probe)
-    dom, said = browse(f"{address}/phone.html")
-    assert said == []
-    (widths,) = re.findall(r"<title>yes (\d+) (\d+)</title>", dom)
-    assert widths[0] == widths[1]  # the scroll bar may take some of the 390
+def test_a_graphs_values_are_those_that_asv_shows():
+    from asv.graph import Graph
+
+    graph = Graph("name", {})
+    graph.add_data_point(7, [None, math.nan])
+    graph.add_data_point(5, [1.0, None])
+    graph.add_data_point(3, [1.0, 2.0])
+    graph.add_data_point(3, [2.0, None])
+    series = overview.Series(graph)
+    assert dict(series) == {3: [1.5, 2.0], 5: [1.0, None]} and list(series) == [3, 5]
+    assert [(r, v) for r, v, _ in graph.get_data()] == list(series.items())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser, address, scheme):
+    browser.resize(390, 844)
+    browser.prefer(scheme)
+    browser.load(f"{address}/overview.html", READY)
+    root = "document.documentElement"
+    width, needed = browser.run(f"return [innerWidth, {root}.scrollWidth]")
+    background = browser.run("return getComputedStyle(document.body).backgroundColor")
+    light = sum(map(int, re.findall(r"\d+", background)[:3])) > 3 * 128
+    assert (width, needed) == (390, 390)
+    hidden = "[...document.querySelectorAll('.scroll')].some(e => e.scrollWidth > e.clientWidth)"
+    assert not browser.run(f"return {hidden}")  # nor must anything be scrolled to be read
+    assert light == (scheme == "light")
+    assert browser.logged() == []

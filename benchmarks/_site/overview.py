@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 DIRECTIONS = ("Forward", "Backward")
 CODEGEN = ("registers", "instructions", "spilled_bytes")
@@ -19,8 +19,29 @@ CHANGE = 0.02
 # asv's parameters that tell lines of one machine apart, in the order in which they are shown.
 _LABEL = ("driver", "cuda", "torch", "triton", "python", "sampling")
 
-Series = dict[int, list[float | None]]
+Values = Mapping[int, list[float | None]]
 """Revision -> a value a cell, in asv's order of the parameters; None where there is none."""
+
+
+class Series(Values):
+    """A graph's values, as asv's pages show them.
+
+    Without the revisions that have no value. The values are worked out when they are asked for: a
+    graph of a thousand commits has half a million, and the page shows those of a few.
+    """
+
+    def __init__(self, graph):
+        kept = (r for r, runs in graph.data_points.items() if any(map(_any_value, runs)))
+        self._runs = {revision: graph.data_points[revision] for revision in sorted(kept)}
+
+    def __getitem__(self, revision: int) -> list[float | None]:
+        return [_mean(cell) for cell in zip(*self._runs[revision], strict=True)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
 
 
 def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
@@ -42,7 +63,7 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
 
     def lines(name: str) -> dict[str, tuple[dict, Series]]:
         kept = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
-        return {graph_id(g.params): (g.params, _series(g)) for g in kept}
+        return {graph_id(g.params): (g.params, Series(g)) for g in kept}
 
     speed = _newest_lines(_speed_lines(lines), LINES_PER_MACHINE)
     codegen = _newest_lines(_codegen_lines(lines), LINES_PER_MACHINE)
@@ -93,7 +114,8 @@ def changes(before: list[float | None], after: list[float | None]) -> dict | Non
 
 def exact_changes(before: list[float | None], after: list[float | None]) -> dict:
     """Counts of exact values that went up and down: any difference counts, also from zero."""
-    pairs = [(o, n) for o, n in zip(before, after, strict=True) if None not in (o, n)]
+    both = zip(before, after, strict=True)
+    pairs = [(o, n) for o, n in both if o is not None and n is not None]
     return {"up": sum(n > o for o, n in pairs), "down": sum(n < o for o, n in pairs)}
 
 
@@ -111,27 +133,24 @@ def _speed_lines(lines: Callable) -> Iterator[dict]:
 
 
 def _speed(series: dict[tuple[str, str], Series], every: list[int]) -> dict:
-    newest = every[-DETAILED_COMMITS:]
+    nothing: Values = {}
+
+    def found(direction: str, metric: str) -> Values:
+        return series.get((direction, metric), nothing)
+
+    def newest(values: Values) -> dict[int, list[float | None]]:
+        return {r: values[r] for r in every[-DETAILED_COMMITS:] if r in values}
+
+    def trend(ratios: Values) -> list[float | None]:
+        return [share_of_copy(ratios.get(revision, [])) for revision in every]
+
     return {
         "values": {
-            direction: {
-                metric: {r: values[r] for r in newest if r in values}
-                for metric in ("gbps", "copy_ratio")
-                for values in [series.get((direction, metric), {})]
-            }
+            direction: {m: newest(found(direction, m)) for m in ("gbps", "copy_ratio")}
             for direction in DIRECTIONS
         },
-        "trend": {
-            direction: [
-                share_of_copy(series.get((direction, "copy_ratio"), {}).get(revision, []))
-                for revision in every
-            ]
-            for direction in DIRECTIONS
-        },
-        "changes": {
-            direction: _steps(series.get((direction, "latency"), {}), changes)
-            for direction in DIRECTIONS
-        },
+        "trend": {direction: trend(found(direction, "copy_ratio")) for direction in DIRECTIONS},
+        "changes": {d: _steps(found(d, "latency"), changes) for d in DIRECTIONS},
     }
 
 
@@ -149,9 +168,9 @@ def _codegen_lines(lines: Callable) -> Iterator[dict]:
             }
 
 
-def _steps(series: Series, compare: Callable) -> dict[int, dict]:
+def _steps(series: Values, compare: Callable) -> dict[int, dict]:
     """A comparison of each of the newest commits with the measured one before it."""
-    known = sorted(series)[-DETAILED_COMMITS:]
+    known = list(series)[-DETAILED_COMMITS:]
     steps = {b: compare(series[a], series[b]) for a, b in zip(known, known[1:], strict=False)}
     return {revision: step for revision, step in steps.items() if step}
 
@@ -170,7 +189,8 @@ def _line(params: dict, every: list[int]) -> dict:
 
 
 def _newest_lines(lines: Iterator[dict], a_machine: int) -> list[dict]:
-    kept, count = [], {}
+    kept: list[dict] = []
+    count: dict[str, int] = {}
     for line in sorted(lines, key=lambda line: (-line["all"][-1], line["machine"])):
         count[line["machine"]] = count.get(line["machine"], 0) + 1
         if count[line["machine"]] <= a_machine:
@@ -178,14 +198,14 @@ def _newest_lines(lines: Iterator[dict], a_machine: int) -> list[dict]:
     return kept
 
 
-def _series(graph) -> Series:
-    """A graph's values without the commits that have none; asv averages what is twice there."""
-    series = {}
-    for revision, values, _ in graph.get_data():
-        cells = [_rounded(value) for value in (values if isinstance(values, list) else [values])]
-        if any(cell is not None for cell in cells):
-            series[revision] = cells
-    return series
+def _any_value(run: list[float | None]) -> bool:
+    return any(value is not None and math.isfinite(value) for value in run)
+
+
+def _mean(runs: tuple[float | None, ...]) -> float | None:
+    """A cell's value where a commit was measured more than once, as on asv's pages."""
+    known = [value for value in runs if value is not None and math.isfinite(value)]
+    return _rounded(statistics.fmean(known)) if known else None
 
 
 def _grid(benchmarks, name: str) -> dict:
