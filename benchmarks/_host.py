@@ -14,7 +14,6 @@ import pickle
 import subprocess
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -144,18 +143,11 @@ def _answers_of_fresh_process(keys: list[Key]) -> dict:
 
 def _attempt(function: Callable, *args):
     """The function's result, or what stands for its exception: not every exception pickles."""
-    import torch
-
     try:
         return function(*args)
-    except ModuleNotFoundError:  # the package is not installed: no property of a commit
-        return RuntimeError(traceback.format_exc())
-    except (NotImplementedError, ImportError) as error:
-        return NotImplementedError(f"this commit cannot: {error!r}")
-    except torch.cuda.OutOfMemoryError as error:
-        return NotImplementedError(f"does not fit in the GPU's memory: {error}")
-    except Exception:
-        return RuntimeError(traceback.format_exc())
+    except Exception as error:
+        kind = NotImplementedError if _workload.cannot_be_had(error) else RuntimeError
+        return kind(_workload.why_not(error))
 
 
 # --- host time ------------------------------------------------------------------------------------

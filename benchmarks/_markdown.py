@@ -180,14 +180,12 @@ def _machine_code(comparison: Comparison) -> Iterable[tuple[str, str, str]]:
     same = [arch for arch in archs if arch not in changed]
     says = [f"changed on {', '.join(changed[:_LINES])}"] if changed else []
     says += [f"the same figures on {', '.join(same[:_LINES])}"] if same else []
-    timed = sum(len(family.timings) for family in _gpu(comparison))
-    if timed and comparison.identical:
-        says += [f"{len(comparison.identical)} of {timed} timings run the very same code"]
+    gpu = comparison.families.get("gpu")
+    if gpu and comparison.identical:
+        says += [
+            f"{len(comparison.identical)} of {len(gpu.timings)} timings run the very same code"
+        ]
     yield _exact_symbol(code), "machine code", escaped("; ".join(says))
-
-
-def _gpu(comparison: Comparison) -> list[Family]:
-    return [family for name, family in comparison.families.items() if name == "gpu"]
 
 
 def _architectures(exact: Iterable[Exact]) -> dict[str, list[Exact]]:

@@ -99,18 +99,32 @@ def _outcome(cell: Cell, direction: str) -> Outcome:
     try:
         latency, copy = _samples(cell, direction)
         return Outcome(latency=tuple(latency), copy=tuple(copy))
-    except ModuleNotFoundError:  # the package is not installed: no property of a commit
-        return Outcome(error=traceback.format_exc())
-    except (NotImplementedError, ImportError) as error:
-        return Outcome(unavailable=f"this commit cannot: {error!r}")
-    except torch.cuda.OutOfMemoryError as error:
-        return Outcome(unavailable=f"does not fit in the GPU's memory: {error}")
-    except Exception:
-        return Outcome(error=traceback.format_exc())
+    except Exception as error:
+        if cannot_be_had(error):
+            return Outcome(unavailable=why_not(error))
+        return Outcome(error=why_not(error))
     finally:
         gc.collect()
         with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see gpu_is_lost
             torch.cuda.empty_cache()
+
+
+def cannot_be_had(error: Exception) -> bool:
+    """Whether what was asked for is n/a here or at this commit, rather than gone wrong."""
+    import torch
+
+    if isinstance(error, ModuleNotFoundError):  # the package is not installed: no commit's property
+        return False
+    return isinstance(error, (NotImplementedError, ImportError, torch.cuda.OutOfMemoryError))
+
+
+def why_not(error: Exception) -> str:
+    """Why there is no figure: in a line where it cannot be had, else with the traceback."""
+    if not cannot_be_had(error):
+        return "".join(traceback.format_exception(error))
+    if isinstance(error, (NotImplementedError, ImportError)):
+        return f"this commit cannot: {error!r}"
+    return f"does not fit in the GPU's memory: {error}"
 
 
 def _samples(cell: Cell, direction: str) -> list[list[float]]:

@@ -24,12 +24,6 @@ COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 _left_out = pytest.StashKey[int]()
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
-    config.addinivalue_line("markers", "memcheck: small GPU cases to run under compute-sanitizer")
-    config.addinivalue_line("markers", "mutants: known bad changes that the suite must catch")
-
-
 def pytest_collection_modifyitems(config, items):
     if COMPILED:
         return

@@ -1,9 +1,14 @@
 """Versions of the package: what a commit, a branch or the working tree is taken for."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from benchmarks._compare import arms
 from tests.lab import COULD_NOT_RUN
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_commit_branch_and_working_tree_are_one_content(lab):
@@ -79,3 +84,20 @@ def test_without_git(lab, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     assert lab.compare() == COULD_NOT_RUN
     assert "git is not on the PATH" in capsys.readouterr().err
+
+
+def test_digest_is_of_the_sources(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton", ignore=ignored)
+    (tmp_path / "rope_triton" / "__pycache__").mkdir()
+    (tmp_path / "rope_triton" / "__pycache__" / "ops.pyc").write_bytes(b"compiled")
+    same = arms.digest(ROOT)
+    assert arms.digest(tmp_path) == same
+    (tmp_path / "rope_triton" / "table.json").write_text("{}")
+    assert arms.digest(tmp_path) != same
+    (tmp_path / "rope_triton" / "table.json").unlink()
+    with (tmp_path / "rope_triton" / "ops.py").open("a") as file:
+        file.write("\n")
+    assert arms.digest(tmp_path) != same
+    with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
+        arms.digest(tmp_path / "elsewhere")

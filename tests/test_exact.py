@@ -169,21 +169,6 @@ def test_what_neither_side_has_is_not_compared():
 # --- the package itself ---------------------------------------------------------------------------
 
 
-def test_same_sources(tmp_path):
-    copy = copy_of_the_package(tmp_path)
-    (copy / "rope_triton" / "__pycache__").mkdir()
-    (copy / "rope_triton" / "__pycache__" / "ops.pyc").write_bytes(b"compiled")
-    assert exact.same_sources(ROOT, copy)
-    (copy / "rope_triton" / "table.json").write_text("{}")
-    assert not exact.same_sources(ROOT, copy)
-    (copy / "rope_triton" / "table.json").unlink()
-    with (copy / "rope_triton" / "ops.py").open("a") as file:
-        file.write("\n")
-    assert not exact.same_sources(ROOT, copy)
-    with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
-        exact.same_sources(ROOT, tmp_path / "elsewhere")
-
-
 def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     ops = copy_of_the_package(tmp_path) / "rope_triton" / "ops.py"

@@ -1,5 +1,6 @@
 """A commit, a branch or the working tree -> a directory that holds its package and nothing else."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -87,8 +88,16 @@ def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> 
 
 
 def digest(root: Path) -> str:
-    """SHA-256 of the names and contents of the package's files in a root."""
+    """SHA-256 of the names and contents of the package's files in a root.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If the root holds no package.
+    """
     package, found = root / PACKAGE, hashlib.sha256()
+    if not (package / "__init__.py").is_file():
+        raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
     for path in sorted(package.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -108,9 +117,10 @@ def _arm(name: str, sha: str, sources: Path, fill: Callable[[Path], object]) -> 
             os.rename(scratch, root)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if digest(root) != content:
-        raise ArmError(f"{root} was changed since it was made: delete it")
-    return Arm(name, sha, content, root)
+    with contextlib.suppress(ModuleNotFoundError):
+        if digest(root) == content:
+            return Arm(name, sha, content, root)
+    raise ArmError(f"{root} was changed since it was made: delete it")
 
 
 def _git(repository: Path, *arguments: str) -> bytes | None:

@@ -34,28 +34,6 @@ class CodegenFacts(NamedTuple):
     digests: dict[tuple[str, ...], str]
 
 
-def same_sources(a: Path, b: Path) -> bool:
-    """Whether the packages in two roots consist of the same files, byte by byte.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If a root holds no package.
-    """
-    return _sources(a) == _sources(b)
-
-
-def _sources(root: Path) -> dict[Path, bytes]:
-    package = Path(root, _fingerprint.PACKAGE)
-    if not (package / "__init__.py").is_file():
-        raise ModuleNotFoundError(f"no {_fingerprint.PACKAGE} in {root}")
-    return {
-        path.relative_to(package): path.read_bytes()
-        for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-
-
 def codegen_facts(root: Path, **subset: Iterable) -> CodegenFacts:
     """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
 

@@ -6,8 +6,9 @@ can show wrong figures; it cannot name a file, run, or reach the results of anot
 
 import json
 import re
-import subprocess
 from pathlib import Path
+
+from .branch import git
 
 MAX_FILES, MAX_BYTES = 100, 4_000_000
 _NAME = re.compile(r"([0-9a-f]{8})-[A-Za-z0-9._+-]{1,180}\.json")
@@ -27,8 +28,7 @@ class RefusedError(ValueError):
 
 def commits_of(root: Path) -> set[str]:
     """Full hashes of HEAD's history."""
-    command = ["git", "-C", str(root), "rev-list", "HEAD"]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    return set(git(root, "rev-list", "HEAD").split())
 
 
 def accept(incoming: Path, machine: str, results: Path, commits: set[str]) -> list[str]:

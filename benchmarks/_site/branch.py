@@ -30,7 +30,7 @@ def stored(root: Path, remote: str) -> str:
     RuntimeError
         If the remote cannot be asked: then nobody knows what is stored.
     """
-    return _git(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
+    return git(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
 
 
 def restore(root: Path, remote: str) -> bool:
@@ -44,7 +44,7 @@ def restore(root: Path, remote: str) -> bool:
     (root / _RESTORED).write_text(commit)
     if not commit:
         return False
-    _git(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
+    git(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
     archive = subprocess.run(
         ["git", "-C", root, "archive", "--format=tar", commit, str(_RESULTS)],
         check=True,
@@ -72,15 +72,16 @@ def store(root: Path, remote: str) -> str:
     before = (root / _RESTORED).read_text()
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        _git(root, "add", "--force", "--", str(_RESULTS), **index)
-        tree = _git(root, "write-tree", **index)
-    commit = _git(root, "commit-tree", tree, "-m", "Benchmark results", **_IDENTITY)
+        git(root, "add", "--force", "--", str(_RESULTS), **index)
+        tree = git(root, "write-tree", **index)
+    commit = git(root, "commit-tree", tree, "-m", "Benchmark results", **_IDENTITY)
     lease = f"--force-with-lease={BRANCH}:{before}"
-    _git(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
+    git(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
     return commit
 
 
-def _git(root: Path, *arguments: str, **variables: str) -> str:
+def git(root: Path, *arguments: str, **variables: str) -> str:
+    """What git prints in a checkout; RuntimeError, with what it complains of, if it fails."""
     environment = os.environ | variables
     done = subprocess.run(
         ["git", "-C", root, *arguments], env=environment, capture_output=True, text=True

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from .._compare import arms, watch
+from .branch import git
 
 NO_GPU = "no-gpu-"
 """What the names of machines without a GPU begin with."""
@@ -22,12 +23,10 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
     Results of ``compare`` are of few cells and do not count.
     """
-    log = ["log", "--first-parent", "--format=%H", "HEAD", "--", "rope_triton"]
-    command = ["git", "-C", str(root), *log]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    log = git(root, "log", "--first-parent", "--format=%H", "HEAD", "--", "rope_triton")
     stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
     measured = {path.name.split("-")[0] for path in stored if "-compare-" not in path.name}
-    return [commit for commit in lines if commit[:8] not in measured][:limit][::-1]
+    return [commit for commit in log.split() if commit[:8] not in measured][:limit][::-1]
 
 
 def measure(root: Path, machine: str, limit: int) -> int:

@@ -5,8 +5,9 @@ change from noise in the newest commits, and digits that no clock has. What is l
 """
 
 import json
-import os
 from pathlib import Path
+
+from .._compare.state import write_atomically
 
 KEEP_STATISTICS = 100
 """Newest results of a machine that stay as they were measured."""
@@ -34,7 +35,8 @@ def thin(results: Path, statistics: int = KEEP_STATISTICS, kept: int = KEEP_RESU
             said.append(f"{machine.name}/{path.name}: removed")
         for path in newest[statistics:kept]:
             if contents[path]["result_columns"] != _COLUMNS:
-                _write(path, slim(contents[path]))
+                text = json.dumps(slim(contents[path]), separators=(",", ":"))
+                write_atomically(path, text.encode())
                 said.append(f"{machine.name}/{path.name}: values only")
     return said
 
@@ -53,9 +55,3 @@ def slim(content: dict) -> dict:
 
 def _short(value: float | None) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
-
-
-def _write(path: Path, content: dict) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, separators=(",", ":")))
-    os.replace(part, path)
