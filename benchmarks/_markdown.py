@@ -181,7 +181,7 @@ def _machine_code(comparison: Comparison) -> Iterable[tuple[str, str, str]]:
     says = [f"changed on {', '.join(changed[:_LINES])}"] if changed else []
     says += [f"the same figures on {', '.join(same[:_LINES])}"] if same else []
     gpu = comparison.families.get("gpu")
-    if gpu and comparison.identical:
+    if gpu and gpu.timings and comparison.identical:
         says += [
             f"{len(comparison.identical)} of {len(gpu.timings)} timings run the very same code"
         ]
