@@ -13,7 +13,7 @@ clocks          ``{text: text}``, what ran at which clock under load, e.g. ``{"S
 grid            name of the grid
 rounds          rounds judged, the extension's included
 extension       rounds that were added because the first ones could not tell
-minutes         wall time
+minutes         wall time, of all the runs that it was measured in
 families        ``{name: {"timings": [...], "control": {...}}}``: ``_verdict.Timing``, ``Control``
 exact           list of ``_verdict.Exact``; base, head and answer may be null
 identical       subjects timed on a GPU whose machine code is the same on both sides

@@ -189,6 +189,7 @@ def test_time_that_is_up(lab, capsys, monkeypatch):
     answered = lab.gpu.answered
     assert lab.compare("base", "head", "--budget", "60") == PASS
     assert (answered, lab.gpu.answered) == (CHECKS + 4, ALL)
+    assert lab.found.minutes == ALL  # those of the first run too
 
 
 def fake_clock(lab: Lab, monkeypatch):

@@ -81,6 +81,13 @@ def test_process_that_dies_at_work(process):
         started.answer(JOB)
 
 
+def test_process_that_would_die_at_its_end(process):
+    """As torch's threads make some do when the interpreter is taken down; its work is done."""
+    started = process("import atexit, os\natexit.register(os.abort)")
+    started.wait_until_ready()
+    assert started.answer(JOB)["gpu"] == UUID
+
+
 def test_process_that_takes_too_long(process):
     slow = FAKE_TORCH.replace("pass", "import time; time.sleep(60)")
     started = process("", torch=slow)

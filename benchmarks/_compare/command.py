@@ -163,7 +163,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
         grid=options.grid,
         rounds=found.rounds,
         extension=found.extension,
-        minutes=(time.monotonic() - start) / 60,
+        minutes=(time.monotonic() - start) / 60 + found.minutes_before,
         families=found.families,
         exact=tuple(found.exact),
         identical=frozenset(found.identical),

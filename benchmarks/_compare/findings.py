@@ -41,6 +41,7 @@ class Found:
     clocks: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
     extension: int = 0
+    minutes_before: float = 0.0  # of measuring, in earlier runs of the same comparison
     pooled: dict[str, dict[Subject, list[float]]] = field(
         default_factory=lambda: {arm: {} for arm in ARMS}
     )

@@ -60,6 +60,7 @@ class Processes:
             self._drop()
             self._ahead = arm, self._start(arm)
         (_, process), self._ahead = self._ahead, None
+        start = time.monotonic()
         try:
             process.wait_until_ready()
             if following is not None:
@@ -71,7 +72,7 @@ class Processes:
             raise measure.ProcessError(
                 f"measured was GPU {answer['gpu']}, watched and locked is {self._plan.uuid}"
             )
-        return answer
+        return answer | {"wall_seconds": time.monotonic() - start}
 
     def _start(self, arm: str) -> measure.Process:
         return measure.Process(self._plan.arms[arm].root, self._plan.caches[arm])
@@ -132,6 +133,11 @@ def _require_time(plan: Plan, took: list[float], phase: str, number: int, count:
             f"the time is up before round {number + 1} of {count} of {phase}: what was measured is "
             "kept, and the same command goes on from there"
         )
+
+
+def minutes(state: State) -> float:
+    """What the processes that count have taken so far, those of earlier runs too."""
+    return sum(payload["wall_seconds"] for payload in state.payloads()) / 60
 
 
 def _round(

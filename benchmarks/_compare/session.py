@@ -81,6 +81,7 @@ def compare(
         if wishes.afresh:
             shutil.rmtree(directory, ignore_errors=True)
         with State.open(directory, _manifest(plan, machine, wishes)) as state:
+            found.minutes_before = rounds.minutes(state)
             watch.require_free(uuid)
             _empty_caches(plan, state)
             # The checks leave the CPU to the compiler; the timings will not.

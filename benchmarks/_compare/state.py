@@ -190,6 +190,10 @@ class State:
             if of == phase and set(payloads) == set(self.arms)
         ]
 
+    def payloads(self) -> list[dict]:
+        """Every payload that counts."""
+        return [payload for each in self._current().values() for payload in each.values()]
+
     def aside(self) -> list[Aside]:
         """Every attempt that was set aside, in order."""
         files = self._files()
