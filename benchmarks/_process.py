@@ -29,8 +29,8 @@ def start(
 ) -> subprocess.Popen:
     """Start Python code that can import ``benchmarks`` and all that this process can.
 
-    The code finds ``arguments`` from ``sys.argv[2]`` on; at its end the process ends at once, and no
-    exit handlers run. ``path`` goes before this process's, ``env`` over its environment, and
+    The code finds ``arguments`` from ``sys.argv[2]`` on; at its end the process ends at once,
+    and no exit handlers run. ``path`` goes before this process's, ``env`` over its environment, and
     ``options`` to :class:`subprocess.Popen`.
     """
     suite = str(Path(__file__).with_name("__init__.py").resolve())

@@ -1,7 +1,7 @@
 """Reports of made-up comparisons: golden texts, every reading, hostile input, the JSON.
 
-``python -m tests.test_report`` writes the golden files again; read the difference before you commit
-it.
+``python -m tests.test_report`` writes the golden files again, and the text of the reports that
+ship; read the difference before you commit it.
 """
 
 import dataclasses
@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 from benchmarks import _map, _wording
+from benchmarks._compare import evidence
 from benchmarks._grid import GRIDS, cells
 from benchmarks._groups import grouped
 from benchmarks._report import Comparison, Side, from_json, markdown, terminal, to_json
 from benchmarks._verdict import Answer, Control, Family, Rules, Subject, judge, judge_exact
 
 GOLDEN = Path(__file__).parent / "golden"
+SHIPPED = sorted((evidence.DIRECTORY / "reports").glob("*.json"))
 AGAIN = "python -m tests.test_report"
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}
@@ -205,6 +207,17 @@ def test_golden(case, kind):
     text = RENDERED[kind](CASES[case][0]())
     expected = (GOLDEN / f"report-{case}.{kind}").read_text()
     assert text == expected, f"if the new text is better, write it with: {AGAIN}"
+
+
+def test_reports_that_ship():
+    """Made on a GPU, by the commands that they name; the text is what their numbers say today."""
+    assert SHIPPED
+    for path in SHIPPED:
+        comparison = from_json(json.loads(path.read_text()))
+        text = path.with_suffix(".md").read_text()
+        assert text == markdown(comparison), f"if the new text is better, write it with: {AGAIN}"
+        assert comparison.answer.value == path.stem.replace("-", " ")
+        assert comparison.reproduce in text and comparison.base.sha[:10] in text
 
 
 @pytest.mark.parametrize(("make", "answer"), CASES.values(), ids=CASES)
@@ -523,3 +536,5 @@ if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     for name, suffix in GOLDEN_FILES:
         (GOLDEN / f"report-{name}.{suffix}").write_text(RENDERED[suffix](CASES[name][0]()))
+    for path in SHIPPED:
+        path.with_suffix(".md").write_text(markdown(from_json(json.loads(path.read_text()))))
