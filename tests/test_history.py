@@ -19,6 +19,7 @@ from benchmarks._site import accept, branch, measure, thin
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = ROOT / ".github" / "workflows"
 RESULTS = Path("benchmarks") / "results"
+MEASURED = "8f5b046751e08282473c367e6c1aed145f5e93be"  # has results of every machine
 GPU = "nvidia-h200"
 
 # Plays python3, and .venv/bin/python: makes no environment, describes the GPU that is asked for,
@@ -75,12 +76,24 @@ def template(tmp_path_factory):
         target = work / name
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
+    _measure_the_rest(work)
     for number in range(2):
         with (work / "rope_triton" / "api.py").open("a") as file:
             file.write(f"# change {number}\n")
         git(work, "add", "-A")
         git(work, "commit", "-q", "-m", f"change {number}")
     return work
+
+
+def _measure_the_rest(work):
+    """Results of the commits that wait for a machine: those that this repository lacks today."""
+    for directory in (work / RESULTS).iterdir():
+        if not directory.is_dir():
+            continue
+        (record,) = directory.glob(f"{MEASURED[:8]}-*.json")
+        for commit in measure.missing(work, directory.name, 1000):
+            text = record.read_text().replace(MEASURED, commit)
+            (directory / record.name.replace(MEASURED[:8], commit[:8])).write_text(text)
 
 
 @pytest.fixture
@@ -103,7 +116,7 @@ class Job:
         self.temp.mkdir()
         git(tmp_path, "clone", "-q", "-s", str(origin), str(self.clone))
         self._make_tools()
-        record = ROOT / RESULTS / GPU / "8f5b0467-existing-py_opt_torch_.venv_bin_python3.json"
+        (record,) = (ROOT / RESULTS / GPU).glob(f"{MEASURED[:8]}-*.json")
         self.environment = os.environ | {
             "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}",
             "PLAYED": str(tmp_path / "played"),
