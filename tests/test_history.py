@@ -87,13 +87,16 @@ def template(tmp_path_factory):
 
 def _measure_the_rest(work):
     """Results of the commits that wait for a machine: those that this repository lacks today."""
-    for directory in (work / RESULTS).iterdir():
-        if not directory.is_dir():
-            continue
-        (record,) = directory.glob(f"{MEASURED[:8]}-*.json")
-        for commit in measure.missing(work, directory.name, 1000):
+    for record in records(work / RESULTS):
+        for commit in measure.missing(work, record.parent.name, 1000):
             text = record.read_text().replace(MEASURED, commit)
-            (directory / record.name.replace(MEASURED[:8], commit[:8])).write_text(text)
+            record.with_name(record.name.replace(MEASURED[:8], commit[:8])).write_text(text)
+
+
+def records(directory):
+    """The full results of ``MEASURED`` below a directory: others may lie beside those shipped."""
+    found = directory.rglob(f"{MEASURED[:8]}-*.json")
+    return sorted(path for path in found if "-compare-" not in path.name)
 
 
 @pytest.fixture
@@ -116,13 +119,12 @@ class Job:
         self.temp.mkdir()
         git(tmp_path, "clone", "-q", "-s", str(origin), str(self.clone))
         self._make_tools()
-        (record,) = (ROOT / RESULTS / GPU).glob(f"{MEASURED[:8]}-*.json")
         self.environment = os.environ | {
             "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}",
             "PLAYED": str(tmp_path / "played"),
             "PLAYED_MACHINE": context.get("matrix.machine", GPU),
             "PLAYED_MEASURE": str(self.tools / "measure.py"),
-            "PLAYED_RECORD": str(record),
+            "PLAYED_RECORD": str(records(ROOT / RESULTS / GPU)[0]),
             "REAL": sys.executable,
             "RUNNER_TEMP": str(self.temp),
             "GITHUB_STEP_SUMMARY": str(self.temp / "summary.md"),
@@ -409,7 +411,7 @@ def machine(tmp_path):
     directory = tmp_path / GPU
     directory.mkdir()
     shutil.copy(source / "machine.json", directory)
-    text = next(source.glob("8f5b0467-existing-*.json")).read_text()
+    text = records(source)[0].read_text()
     for day in range(4):
         content = json.loads(text) | {"commit_hash": f"{day}" * 40, "date": day}
         (directory / f"{str(day) * 8}-e.json").write_text(json.dumps(content))
