@@ -9,6 +9,7 @@ import torch
 from benchmarks import _clock, _grid
 
 MIB = 2**20
+OTHERS = "others"
 
 
 class Gpu:
@@ -89,6 +90,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", event)
     monkeypatch.setattr(torch.cuda, "graph", gpu.capture)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(_clock, "fill_l2", lambda: gpu.run([(OTHERS, 5e-5)]))
     return gpu
 
 
@@ -128,7 +130,7 @@ def test_time_is_that_of_one_call(gpu, replays):
     five = recording(gpu, "call", 3e-6, sets=5)
     gpu.ran.clear()
     assert five.time(replays) == pytest.approx(3e-6)
-    assert len(gpu.ran) == 5 * replays
+    assert gpu.ran == [OTHERS, *["call"] * (5 * replays)], "and others before it, in no one's time"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_replays_fill_the_time_of_a_sample(gpu, seconds, sets, replays):
     ((samples),) = _clock.paired_samples([made])
     assert samples == [pytest.approx(seconds)] * 7
     # Before the samples, one replay to wake it up and one to see how long it takes.
-    assert len(gpu.ran) == sets * (2 + 7 * replays)
+    assert gpu.ran.count("call") == sets * (2 + 7 * replays)
 
 
 def test_recordings_take_turns(gpu):
@@ -151,8 +153,12 @@ def test_recordings_take_turns(gpu):
     latency, reference = _clock.paired_samples([rope, copy])
     assert latency == [pytest.approx(6.1e-5)] * 7
     assert reference == [pytest.approx(5.1e-5)] * 7
-    sample = [("rope", 2 * 25), ("copy", 3 * 20)]
-    assert turns(gpu.ran) == [("rope", 2 * 2), ("copy", 2 * 3), *sample * 7]
+    sample = [(OTHERS, 1), ("rope", 2 * 25), (OTHERS, 1), ("copy", 3 * 20)]
+    assert turns(gpu.ran) == [
+        *[(OTHERS, 1), ("rope", 2)] * 2,
+        *[(OTHERS, 1), ("copy", 3)] * 2,
+        *sample * 7,
+    ]
 
 
 def test_samples_pair_while_the_gpu_slows_down(gpu, monkeypatch):
@@ -169,6 +175,15 @@ def test_samples_pair_while_the_gpu_slows_down(gpu, monkeypatch):
     assert latency[-1] > 1.2 * latency[0]
     ratios = [ours / theirs for ours, theirs in zip(latency, reference, strict=True)]
     assert max(ratios) / min(ratios) < 1.01
+
+
+def test_others_fill_the_cache(monkeypatch):
+    monkeypatch.setattr(_clock, "_l2_bytes", lambda: 60 * MIB)
+    monkeypatch.setattr(torch, "zeros", lambda n, device: torch.ones(n))
+    _clock._others.cache_clear()
+    assert _clock._others().nbytes == 120 * MIB
+    assert _clock._others() is _clock._others(), "made once"
+    _clock._others.cache_clear()
 
 
 @pytest.mark.parametrize("l2_mib", [4, 50, 126])
