@@ -1,11 +1,12 @@
-"""The public function: what is accepted, what is refused and why, and which path computes it."""
+"""The public functions: what they compute, and which path computes it."""
+
+import functools
 
 import torch
 
-from rope_triton import ops, reference
-
-_FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_DTYPES = (*_FUSED_DTYPES, torch.float64)
+from rope_triton import checks, learned, ops, qk, reference
+from rope_triton import qkv as packed
+from rope_triton.plans import Options, QkvOptions
 
 
 def apply_rotary_pos_emb(
@@ -18,35 +19,46 @@ def apply_rotary_pos_emb(
     cu_seqlens: torch.Tensor | None = None,
     cp_size: int = 1,
     cp_rank: int = 0,
+    *,
+    rounding: str = "once",
 ) -> torch.Tensor:
     """Apply rotary position embedding; signature and semantics of TransformerEngine's function.
 
     With ``x`` the first ``d2`` channels of ``t``, the result is
     ``x * cos(freqs) + rotate_half(x) * sin(freqs)`` followed by the other channels unchanged.
-    cos and sin are computed in float32, the products too, and the result is rounded once.
-    Differentiable in ``t``, any number of times.
+    Differentiable in ``t``, any number of times; where ``freqs`` requires a gradient, in both, by
+    plain PyTorch.
 
     Parameters
     ----------
     t : torch.Tensor
-        ``[s, b, h, d]`` for "sbhd", ``[b, s, h, d]`` for "bshd"; any strides; float32, float16 or
-        bfloat16, or float64 with ``fused=False``.
+        ``[s, b, h, d]`` for "sbhd", ``[b, s, h, d]`` for "bshd", ``[t, h, d]`` for "thd"; any
+        strides; float32, float16 or bfloat16, or float64 with ``fused=False``.
     freqs : torch.Tensor
-        Angles in radians, ``[s2, 1, 1, d2]`` with ``s2 >= s`` and even ``d2 <= d``; floating
-        point, converted to float32; see :class:`rope_triton.RotaryPositionEmbedding`.
-    tensor_format : {"sbhd", "bshd"}
-        Order of the dimensions of ``t``.
-    start_positions : None
-        Not implemented yet.
+        Angles in radians by position, ``[s2, 1, 1, d2]`` with ``s2 >= s * cp_size`` and even
+        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` where those of a batch or the heads differ;
+        floating point, converted to float32. See :class:`rope_triton.RotaryPositionEmbedding`,
+        :func:`rope_triton.rotary_angles` and :func:`rope_triton.mrope_angles`.
+    tensor_format : {"sbhd", "bshd", "thd"}
+        Order of the dimensions of ``t``; "thd" is packed sequences of any lengths.
+    start_positions : torch.Tensor, optional
+        Position of the first token of each sequence, ``[b]``, int32 or int64; 0 by default.
     interleaved : bool
         Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
     fused : bool
         True runs the Triton kernel, and never anything else: ``t`` must be on the device that
         Triton drives. False runs plain PyTorch, on any device.
-    cu_seqlens : None
-        Not implemented yet; belongs to "thd".
+    cu_seqlens : torch.Tensor, optional
+        Where the packed sequences of "thd" begin and end in the whole of their tokens,
+        ``[b + 1]``, int32 or int64, from 0 up to ``t * cp_size``. With the other formats it says
+        nothing that ``t`` does not; TransformerEngine takes it there too.
     cp_size, cp_rank : int
-        Not implemented yet beyond 1 and 0.
+        Context parallelism: of every sequence, cut into ``2 * cp_size`` chunks of equal length,
+        this rank holds ``cp_rank`` and ``2 * cp_size - 1 - cp_rank``, in this order.
+    rounding : {"once", "tables", "each"}
+        What is rounded to the dtype of ``t``; all else is float32. "once": only the result, as
+        TransformerEngine does. "tables": cos and sin too, as vLLM does. "each": also every product,
+        as Hugging Face's models do. A model is best served with what it was trained with.
 
     Returns
     -------
@@ -58,77 +70,154 @@ def apply_rotary_pos_emb(
     TypeError
         If ``t`` or ``freqs`` is not a tensor or has a dtype that is not accepted.
     ValueError
-        If a shape, device, format name or combination of arguments is not accepted, or ``freqs``
-        requires a gradient.
+        If a shape, device, name or combination of arguments is not accepted.
     NotImplementedError
-        For "thd", ``start_positions``, ``cu_seqlens`` and ``cp_size > 1``.
+        If the gradient of ``freqs`` is asked for under torch.compile or torch.func.
+
+    Notes
+    -----
+    Values on the device are not looked at, which would wait for it: a token whose position
+    ``freqs`` does not have, or that lies in no sequence, is returned as it is. With
+    ``ROPE_TRITON_CHECK=1`` in the environment at import they are looked at, and such a call is a
+    ValueError.
 
     References
     ----------
     Su et al., https://arxiv.org/abs/2104.09864, equation 34;
     ``transformer_engine.pytorch.attention.rope.apply_rotary_pos_emb``.
     """
-    _check_options(tensor_format, start_positions, cu_seqlens, cp_size, cp_rank)
-    _check_tensors(t, freqs)
-    _check_shapes(t, freqs, tensor_format)
-    if not fused:
-        return reference.rotate(t, freqs, tensor_format, interleaved)
-    if t.dtype not in _FUSED_DTYPES:
-        raise TypeError(f"t is {t.dtype}, which the kernel does not compute: pass fused=False")
-    ops.check_device(t)
-    return ops.rotate(t, freqs, tensor_format, bool(interleaved))
+    interleaved = bool(interleaved)
+    options = tensor_format, interleaved, cp_size, cp_rank, rounding
+    if fused and not learned.wanted(freqs):
+        return ops.rotate(t, freqs, start_positions, cu_seqlens, *options)
+
+    def by_kernel(t, freqs):
+        return ops.rotate(t, freqs, start_positions, cu_seqlens, *options)
+
+    def plain(t, freqs):
+        return reference.rotate(t, freqs, start_positions, cu_seqlens, *options)
+
+    checks.check_rounding(rounding)
+    checks.check(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank)
+    return learned.rotate(by_kernel, plain, t, freqs) if fused else plain(t, freqs)
 
 
-def _check_options(tensor_format, start_positions, cu_seqlens, cp_size, cp_rank):
-    if tensor_format not in ("sbhd", "bshd", "thd"):
-        raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
-    if cu_seqlens is not None and tensor_format != "thd":
-        raise ValueError(f"cu_seqlens belongs to tensor_format='thd', got {tensor_format!r}")
-    if cu_seqlens is None and tensor_format == "thd":
-        raise ValueError("tensor_format='thd' needs cu_seqlens, got None")
-    for name, value in (("cp_size", cp_size), ("cp_rank", cp_rank)):
-        if not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if cp_size < 1 or not 0 <= cp_rank < cp_size:
-        raise ValueError(f"expected 0 <= cp_rank < cp_size, got {cp_rank=}, {cp_size=}")
-    if tensor_format == "thd":
-        raise NotImplementedError("tensor_format='thd' is not implemented yet")
-    if start_positions is not None:
-        raise NotImplementedError("start_positions is not implemented yet")
-    if cp_size > 1:
-        raise NotImplementedError("context parallelism (cp_size > 1) is not implemented yet")
+def apply_qk_rotary_pos_emb(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    freqs: torch.Tensor,
+    tensor_format: str = "sbhd",
+    start_positions: torch.Tensor | None = None,
+    interleaved: bool = False,
+    fused: bool = True,
+    cu_seqlens: torch.Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+    *,
+    rounding: str = "once",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`apply_rotary_pos_emb` of queries and of keys, in one launch; its gradient in one.
 
+    Parameters
+    ----------
+    q, k : torch.Tensor
+        As ``t`` of :func:`apply_rotary_pos_emb`, of one dtype and equal but for strides and the
+        number of heads: grouped-query attention has fewer in ``k``.
+    freqs : torch.Tensor
+        As there, ``[s2, 1 or b, 1, d2]``: all heads share it. Where it requires a gradient there
+        are two launches, and the gradient is plain PyTorch's.
 
-def _check_tensors(t, freqs):
-    for name, value in (("t", t), ("freqs", freqs)):
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if t.dtype not in _DTYPES:
-        raise TypeError(f"t must be one of {_DTYPES}, got {t.dtype}")
-    if not freqs.dtype.is_floating_point:
-        raise TypeError(f"freqs must be floating point (radians), got {freqs.dtype}")
-    if freqs.requires_grad:
-        raise ValueError("freqs requires a gradient, which is not computed: pass freqs.detach()")
-    if t.device != freqs.device:
-        raise ValueError(f"t and freqs must share a device, got {t.device} and {freqs.device}")
+    The others are as there.
 
+    Returns
+    -------
+    tuple of torch.Tensor
+        Shapes and dtype of ``q`` and ``k``, contiguous.
 
-def _check_shapes(t, freqs, tensor_format):
-    if t.dim() != 4:
-        raise ValueError(
-            f"t must have 4 dimensions for tensor_format={tensor_format!r}, "
-            f"got shape {tuple(t.shape)}"
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError
+        As there; also if ``q`` and ``k`` do not fit each other.
+    """
+    checks.check_pair(q, k, tensor_format)
+    checks.check_rounding(rounding)
+    call = freqs, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank
+    for t in (q, k):
+        checks.check(t, *call)
+    if not fused or learned.wanted(freqs):
+        one_by_one = functools.partial(
+            apply_rotary_pos_emb,
+            freqs=freqs,
+            tensor_format=tensor_format,
+            start_positions=start_positions,
+            interleaved=interleaved,
+            fused=fused,
+            cu_seqlens=cu_seqlens,
+            cp_size=cp_size,
+            cp_rank=cp_rank,
+            rounding=rounding,
         )
-    if freqs.dim() != 4 or freqs.shape[1] != 1 or freqs.shape[2] != 1:
-        raise ValueError(f"freqs must have shape [s2, 1, 1, d2], got {tuple(freqs.shape)}")
-    seq_len = t.shape[0 if tensor_format == "sbhd" else 1]
-    if freqs.shape[0] < seq_len:
-        raise ValueError(
-            f"freqs covers {freqs.shape[0]} positions, the sequence of "
-            f"t with shape {tuple(t.shape)} ({tensor_format}) has {seq_len}"
-        )
-    width = freqs.shape[3]
-    if width == 0 or width % 2 or width > t.shape[3]:
-        raise ValueError(
-            f"freqs must be an even number of channels wide, from 2 to d={t.shape[3]}, got {width}"
-        )
+        return one_by_one(q), one_by_one(k)
+    checks.check_shared(freqs)
+    checks.check_fused(q)
+    options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
+    return qk.rotate(q, k, freqs.detach(), None, start_positions, cu_seqlens, options)
+
+
+def apply_fused_qkv_rotary_pos_emb(
+    qkv: torch.Tensor,
+    q_freqs: torch.Tensor,
+    k_freqs: torch.Tensor,
+    qkv_split_arg_list: list[int],
+    tensor_format: str = "sbhd",
+    start_positions: torch.Tensor | None = None,
+    interleaved: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Split a packed projection and rotate queries and keys, in one launch; its gradient in one.
+
+    Signature and semantics of TransformerEngine's function: the same as splitting ``qkv`` along
+    its last dimension and calling :func:`apply_rotary_pos_emb` on queries and keys.
+
+    Parameters
+    ----------
+    qkv : torch.Tensor
+        ``[s, b, h, d_q + d_k + d_v]`` for "sbhd", ``[b, s, h, d_q + d_k + d_v]`` for "bshd", with
+        ``h`` groups of heads; any strides; float32, float16 or bfloat16.
+    q_freqs, k_freqs : torch.Tensor
+        Angles in radians by position for queries and for keys, each ``[s2, 1, 1, d2]``; as of
+        :func:`apply_rotary_pos_emb`.
+    qkv_split_arg_list : list of int
+        ``[d_q, d_k, d_v]``: channels of queries, keys and values in a group. ``d_v`` is the size
+        of a head, and ``d_q`` and ``d_k`` are multiples of it.
+    tensor_format : {"sbhd", "bshd"}
+        Order of the dimensions of ``qkv``.
+    start_positions, interleaved, cp_size, cp_rank
+        As of :func:`apply_rotary_pos_emb`; unlike upstream, the first two may go together with
+        context parallelism and with gradients.
+    cu_seqlens : None
+        As upstream, packed sequences are not supported.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Queries, keys and values, ``[.., .., h * d_q / d_v, d_v]`` and so on, contiguous.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`apply_rotary_pos_emb`; also if the split does not fit ``qkv``, or the two tables
+        differ in shape.
+
+    References
+    ----------
+    ``transformer_engine.pytorch.attention.rope.apply_fused_qkv_rotary_pos_emb``.
+    """
+    if cu_seqlens is not None:
+        raise ValueError("cu_seqlens must be None: packed sequences have no fused QKV call")
+    call = qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions
+    counts = checks.check_qkv(*call, tensor_format, cp_size, cp_rank)
+    options = QkvOptions(tensor_format, bool(interleaved), cp_size, cp_rank, *counts)
+    return packed.rotate(qkv, q_freqs, k_freqs, start_positions, options)

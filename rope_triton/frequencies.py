@@ -2,6 +2,8 @@
 
 import torch
 
+from rope_triton.angles import by_channel
+
 
 class RotaryPositionEmbedding(torch.nn.Module):
     """Angles of rotary position embedding, ``position x inverse frequency``.
@@ -101,11 +103,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
             positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32)
             positions = (positions + offset) * self._position_scale(max_seq_len)
             angles = torch.outer(positions, inv_freq)
-        if self.interleaved:
-            angles = angles.repeat_interleave(2, dim=-1)
-        else:
-            angles = torch.cat((angles, angles), dim=-1)
-        return angles[:, None, None, :]
+        return by_channel(angles, self.interleaved)[:, None, None, :]
 
     def _position_scale(self, max_seq_len: int) -> float:
         trained, factor = (

@@ -1,25 +1,244 @@
-"""From checked tensors to a kernel launch, and the autograd node around it."""
+"""The operator, three times over, as what PyTorch's machinery asks for costs more than the kernel.
+
+Plain tensors, with or without autograd, go straight to the launch. The transforms of torch.func ask
+for a function of another form, which would cost each call some 40 microseconds; torch.compile,
+export, modes and tensors without data ask for an operator of the dispatcher: some 30.
+"""
+
+import functools
 
 import torch
 import triton
 
+from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_kernel
+from rope_triton.plans import Options
 
-# By bytes an element and channels a head: up to how many MiB a tensor is read and written as a
-# stream that leaves L2 first, the tile then, and the tile of larger tensors; a tile is positions,
-# heads and warps of a program. Measured on an H200 (60 MB of L2), cold cache, both formats, 2 to
-# 268 MB: the best of 6 to 9 tiles under 3 cache policies. Where one wave of programs holds the
-# whole tensor, fewer and deeper threads win; beyond it, more and shallower ones.
-_TILES = {
-    (2, 64): (48, (2, 8, 2), (2, 8, 2)),
-    (2, 128): (12, (1, 16, 2), (1, 8, 2)),
-    (2, 256): (12, (1, 8, 2), (1, 8, 4)),
-    (4, 64): (24, (1, 16, 1), (4, 4, 2)),
-    (4, 128): (24, (1, 16, 2), (1, 4, 1)),
-    (4, 256): (24, (1, 4, 4), (1, 4, 4)),
-}
-# CUDA's limit for the second and third dimension of a grid.
-_GRID_LIMIT = 65535
+NAME = "rope_triton::rotate"
+
+
+def rotate(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    tensor_format: str,
+    interleaved: bool,
+    cp_size: int,
+    cp_rank: int,
+    rounding: str,
+) -> torch.Tensor:
+    """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
+    call = t, freqs, _contiguous(start_positions), _contiguous(cu_seqlens)
+    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding)
+    plain = t is not None and freqs is not None and is_plain(*call)
+    checks.check_rounding(rounding)
+    if not (plain and type(tensor_format) is str and type(cp_size) is type(cp_rank) is int):
+        checks.check(*call, tensor_format, cp_size, cp_rank)
+        checks.check_fused(t)
+        freqs = freqs.detach()
+    return _dispatch(plain, t, freqs, None, *call[2:], options)
+
+
+def rotate_by_tables(
+    t: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    options: Options,
+) -> torch.Tensor:
+    """Rotate ``t`` by ready-made tables, ``[s2, 1 or b, 1 or h, d2/2]``; all is checked before."""
+    if cos.stride() != sin.stride():  # the kernel takes one for both
+        cos, sin = cos.contiguous(), sin.contiguous()
+    call = t, cos, sin, _contiguous(start_positions), _contiguous(cu_seqlens)
+    plain = is_plain(*call)
+    if not options.inplace:
+        return _dispatch(plain, *call, options)
+    if not plain:
+        return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
+    tables = call[1:]
+    if t.requires_grad and torch.is_grad_enabled():
+        return _RotateInPlace.apply(t, tables, options)
+    _rotate(t, tables, options, _forms(tables))
+    if not t.is_inference():
+        torch.autograd.graph.increment_version(t)
+    return t
+
+
+def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
+    tables = freqs, sin, start_positions, cu_seqlens
+    if plain:
+        if t.requires_grad and torch.is_grad_enabled():
+            return _Rotate.apply(t, tables, options)
+        return _rotate(t, tables, options, _forms(tables))
+    if transforming():
+        return _Transformed.apply(t, *tables, options)
+    return _operator(t, *tables, *options[:-1])
+
+
+def is_plain(*tensors) -> bool:
+    """Whether these are plain tensors or None, and nothing but autograd looks on."""
+    if torch.compiler.is_compiling():
+        return False
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor and tensor is not None:
+            return False
+    return not torch._C._len_torch_dispatch_stack() and not transforming()
+
+
+def transforming() -> bool:
+    """Whether a transform of torch.func is at work."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _contiguous(index):
+    return index.contiguous() if isinstance(index, torch.Tensor) else index
+
+
+def _forms(tables):
+    freqs, sin, start_positions, cu_seqlens = tables
+    return (
+        launch.form(freqs),
+        None if sin is None else launch.form(sin),
+        None if start_positions is None else launch.form(start_positions),
+        None if cu_seqlens is None else launch.form(cu_seqlens),
+    )
+
+
+def _rotate(t, tables, options, forms):
+    form = options, launch.form(t), forms
+    launches = launch.known(form)
+    freqs, sin, start_positions, cu_seqlens = tables
+    if launches is None or checks.VALUES:
+        if sin is None:
+            call = t, freqs, start_positions, cu_seqlens
+            checks.check(*call, options.tensor_format, options.cp_size, options.cp_rank)
+        checks.check_fused(t)
+        check_device(t)
+    inplace = options.inplace
+    out = t if inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
+    if options.tensor_format != "thd":
+        cu_seqlens = None  # says what the shape says
+    tensors = out, t, freqs, sin, start_positions, cu_seqlens
+    if launches is not None:
+        launch.again(launches, tensors)
+    elif out.numel():
+        launch.first(form, rope_kernel, plans.rotation, tensors, options)
+    return out
+
+
+@functools.cache
+def back(options: Options) -> Options:
+    """Those of the gradient: the transposed rotation, whose gradient is the rotation."""
+    return options._replace(transposed=not options.transposed, inplace=False)
+
+
+class _Rotate(torch.autograd.Function):
+    # The tables go in one argument, and their forms are kept: each argument and each line costs a
+    # call's worth, in the backward twice, as its thread runs on a cold core.
+    @staticmethod
+    def forward(ctx, t, tables, options):
+        ctx.save_for_backward(*tables)
+        ctx.options, ctx.forms = back(options), _forms(tables)
+        return _rotate(t, tables, options, ctx.forms)
+
+    @staticmethod
+    def backward(ctx, grad):
+        tables = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _Rotate.apply(grad, tables, ctx.options), None, None
+        return _rotate(grad, tables, ctx.options, ctx.forms), None, None
+
+
+class _RotateInPlace(_Rotate):
+    @staticmethod
+    def forward(ctx, t, *others):
+        ctx.mark_dirty(t)
+        return _Rotate.forward(ctx, t, *others)
+
+
+class _Transformed(torch.autograd.Function):
+    @staticmethod
+    def forward(t, *others):
+        *tables, options = others
+        return _rotate(t, tables, options, _forms(tables))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[1:5])
+        ctx.save_for_forward(*inputs[1:5])
+        ctx.options = inputs[5]
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = _Transformed.apply(grad, *ctx.saved_tensors, back(ctx.options))
+        return grad, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, tangent, *_):
+        return _Transformed.apply(tangent, *ctx.saved_tensors, ctx.options)
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _batched(_Transformed.apply, in_dims, *inputs)
+
+
+@torch.library.custom_op(NAME, mutates_args=())
+def _operator(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    sin: torch.Tensor | None,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    tensor_format: str,
+    interleaved: bool,
+    cp_size: int,
+    cp_rank: int,
+    rounding: str,
+    transposed: bool,
+) -> torch.Tensor:
+    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
+    tables = freqs, sin, start_positions, cu_seqlens
+    return _rotate(t, tables, options, _forms(tables))
+
+
+@_operator.register_fake
+def _(t, *_):
+    return torch.empty_like(t, memory_format=torch.contiguous_format)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[1:5])
+    ctx.options = inputs[5:]
+
+
+def _backward(ctx, grad):
+    *options, transposed = ctx.options
+    return _operator(grad, *ctx.saved_tensors, *options, not transposed), *[None] * 10
+
+
+_operator.register_autograd(_backward, setup_context=_save)
+
+
+@_operator.register_vmap
+def _(info, in_dims, *inputs):
+    return _batched(_operator, in_dims, *inputs)
+
+
+def _batched(rotate, in_dims, t, *others):
+    """Rotate a batch of ``t``: as more heads, which share everything."""
+    if any(dim is not None for dim in in_dims[1:5]):
+        raise NotImplementedError(
+            "vmap is supported over t only, not over freqs, start_positions or cu_seqlens: "
+            f"got in_dims={in_dims[:5]}"
+        )
+    tensor_format = others[4][0] if isinstance(others[4], Options) else others[4]
+    head = tensor_format.index("h") - len(tensor_format)
+    t = t.movedim(in_dims[0], head - 1)
+    out = rotate(t.flatten(head - 1, head), *others)
+    return out.unflatten(head, t.shape[head - 1 : head + 1]), t.dim() + head - 1
 
 
 def check_device(t: torch.Tensor) -> None:
@@ -38,95 +257,3 @@ def check_device(t: torch.Tensor) -> None:
             f"t is on {t.device}, the kernel runs on {device_type}: "
             f"move t and freqs to {device_type}, or pass fused=False"
         )
-
-
-def rotate(
-    t: torch.Tensor, freqs: torch.Tensor, tensor_format: str, interleaved: bool
-) -> torch.Tensor:
-    """Rotate ``t`` (``[s, b, h, d]`` or ``[b, s, h, d]``) by ``freqs`` (``[s2, 1, 1, d2]``)."""
-    return _Rotate.apply(t, freqs, tensor_format, interleaved, False)
-
-
-class _Rotate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, t, freqs, tensor_format, interleaved, transposed):
-        ctx.save_for_backward(freqs)
-        ctx.options = tensor_format, interleaved, transposed
-        out = torch.empty_like(t, memory_format=torch.contiguous_format)
-        if out.numel():
-            with torch.cuda.device_of(t):
-                _launch(out, t, freqs, *ctx.options)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        (freqs,) = ctx.saved_tensors
-        tensor_format, interleaved, transposed = ctx.options
-        # A rotation is linear: its gradient is the transposed rotation, whose gradient it is.
-        grad = _Rotate.apply(grad, freqs, tensor_format, interleaved, not transposed)
-        return grad, None, None, None, None
-
-
-def _launch(out, t, freqs, tensor_format, interleaved, transposed):
-    seq, batch = (0, 1) if tensor_format == "sbhd" else (1, 0)
-    stream, *tile = _tile(t, freqs.shape[3])
-    for part in _parts(out, t, freqs, seq, batch, tile[0]):
-        _launch_part(*part, seq, batch, interleaved, transposed, stream, tile)
-
-
-def _tile(t, width):
-    """Whether to stream, and positions, heads and warps of a program, for ``width`` angles."""
-    n_heads, channels = t.shape[2], triton.next_power_of_2(t.shape[3])
-    measured = min(max(channels, 64), 256)
-    mib, *tiles = _TILES[t.element_size(), measured]
-    stream = t.numel() * t.element_size() <= mib << 20
-    block_s, block_h, num_warps = tiles[0] if stream else tiles[1]
-    rows = max(block_s * block_h * measured // channels, 1)
-    # Threads share out the angles of either half: where those are few, more positions a program.
-    block_s = max(block_s, 32 * num_warps * 2 // triton.next_power_of_2(width))
-    block_h = min(triton.next_power_of_2(n_heads), max(rows // block_s, 1))
-    return stream, max(rows // block_h, 1), block_h, num_warps
-
-
-def _parts(out, t, freqs, seq, batch, block_s):
-    """Split a call where CUDA's grid ends: one part but for huge sequences and batches."""
-    for dim, limit in ((seq, _GRID_LIMIT * block_s), (batch, _GRID_LIMIT)):
-        if t.shape[dim] > limit:
-            for start in range(0, t.shape[dim], limit):
-                length = min(limit, t.shape[dim] - start)
-                angles = freqs.narrow(0, start, length) if dim == seq else freqs
-                part = out.narrow(dim, start, length), t.narrow(dim, start, length), angles
-                yield from _parts(*part, seq, batch, block_s)
-            return
-    yield out, t, freqs
-
-
-def _launch_part(out, t, freqs, seq, batch, interleaved, transposed, stream, tile):
-    block_s, block_h, num_warps = tile
-    n_heads, width = t.shape[2:]
-    rows = triton.cdiv(t.shape[seq], block_s), t.shape[batch]
-    grid = triton.cdiv(n_heads, block_h), *(rows if batch == 0 else rows[::-1])
-    rope_kernel[grid](
-        out,
-        t,
-        freqs,
-        t.shape[seq],
-        n_heads,
-        out.stride(seq),
-        out.stride(batch),
-        t.stride(seq),
-        t.stride(batch),
-        t.stride(2),
-        t.stride(3),
-        freqs.stride(0),
-        freqs.stride(3),
-        D=width,
-        D_ROT=freqs.shape[3],
-        BATCH_FIRST=batch == 0,
-        INTERLEAVED=interleaved,
-        TRANSPOSED=transposed,
-        STREAM=stream,
-        BLOCK_S=block_s,
-        BLOCK_H=block_h,
-        num_warps=num_warps,
-    )

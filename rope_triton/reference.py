@@ -4,36 +4,133 @@ import torch
 
 
 def rotate(
-    t: torch.Tensor, freqs: torch.Tensor, tensor_format: str, interleaved: bool
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    start_positions: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    tensor_format: str = "sbhd",
+    interleaved: bool = False,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+    rounding: str = "once",
 ) -> torch.Tensor:
     """``t * cos(freqs) + rotate_half(t) * sin(freqs)`` on the first ``d2`` of ``d`` channels.
 
-    Computed in float32 (float64 for float64 input) and rounded once, at the end: what a fused
-    kernel does, and more exact than rounding cos and sin to the dtype of ``t`` as
-    TransformerEngine's unfused path (``_apply_rotary_pos_emb_base``) does.
+    Computed in float32 (float64 for float64 input) and rounded as ``rounding`` says: "once", at the
+    end, is what a fused kernel does, and more exact than rounding cos and sin to the dtype of ``t``
+    as TransformerEngine's unfused path (``_apply_rotary_pos_emb_base``) does.
 
     Parameters
     ----------
     t : torch.Tensor
-        ``[s, b, h, d]`` ("sbhd") or ``[b, s, h, d]`` ("bshd"), floating point.
+        ``[s, b, h, d]`` ("sbhd"), ``[b, s, h, d]`` ("bshd") or ``[t, h, d]`` ("thd"), floating
+        point.
     freqs : torch.Tensor
-        Angles in radians, ``[s2, 1, 1, d2]`` with ``s2 >= s`` and ``d2 <= d``.
+        Angles in radians, ``[s2, 1 or b, 1 or h, d2]`` with ``d2 <= d``.
+    start_positions, cu_seqlens : torch.Tensor or None
+        As of :func:`rope_triton.apply_rotary_pos_emb`, ``[b]`` and ``[b + 1]``.
 
     Returns
     -------
     torch.Tensor
         Shape and dtype of ``t``, contiguous.
     """
-    seq_dim = 0 if tensor_format == "sbhd" else 1
-    compute = torch.float64 if t.dtype == torch.float64 else torch.float32
-    # TransformerEngine's angles are float32 whatever the caller passes; float64 input keeps them
-    # exactly and only computes with more digits.
-    angles = freqs[: t.shape[seq_dim]].float().to(compute).transpose(0, seq_dim)
-    width = freqs.shape[-1]
-    turned, passed = t[..., :width].to(compute), t[..., width:]
-    turned = turned * angles.cos() + _rotate_half(turned, interleaved) * angles.sin()
+    at = positions(t, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank)
+    # TransformerEngine's angles are float32 whatever the caller passes; with float64 on both sides
+    # there is no such contract.
+    exact = t.dtype == freqs.dtype == torch.float64
+    angles = _rows(freqs if exact else freqs.float(), at, tensor_format, 0.0).to(_compute(t))
+    return _turned(t, angles.cos(), angles.sin(), interleaved, rounding)
+
+
+def rotate_by_tables(
+    t: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    start_positions: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    tensor_format: str = "bshd",
+    interleaved: bool = False,
+    rounding: str = "once",
+) -> torch.Tensor:
+    """The same by ready-made tables, each ``[s2, 1 or b, 1 or h, d2/2]``, of cosines and sines.
+
+    ``t`` may be ``[b, h, s, d]`` ("bhsd") too, and ``start_positions`` a position for each token,
+    ``[b, s]``.
+    """
+    if tensor_format == "bhsd":
+        call = cos, sin, start_positions, cu_seqlens, "bshd", interleaved, rounding
+        return rotate_by_tables(t.transpose(1, 2), *call).transpose(1, 2).contiguous()
+    at = positions(t, start_positions, cu_seqlens, tensor_format, 1, 0)
+    cos, sin = (
+        _of_each_channel(_rows(table, at, tensor_format, turns_nothing), interleaved)
+        for table, turns_nothing in ((cos, 1.0), (sin, 0.0))
+    )
+    return _turned(t, cos.to(_compute(t)), sin.to(_compute(t)), interleaved, rounding)
+
+
+def _compute(t):
+    return torch.float64 if t.dtype == torch.float64 else torch.float32
+
+
+def _rows(table, at, tensor_format, otherwise):
+    """Each token's row of the table, ``otherwise`` where it has none; ``[.., .., 1 or h, n]``."""
+    known = (at >= 0) & (at < table.shape[0])
+    member = torch.arange(table.shape[1], device=table.device)
+    member = {"sbhd": member, "bshd": member[:, None], "thd": 0}[tensor_format]
+    return table[at.where(known, 0), member].where(known[..., None, None], otherwise)
+
+
+def _of_each_channel(table, interleaved):
+    return table.repeat_interleave(2, -1) if interleaved else torch.cat((table, table), -1)
+
+
+def _turned(t, cos, sin, interleaved, rounding):
+    width = cos.shape[-1]
+    turned, passed = t[..., :width], t[..., width:]
+    if rounding != "once":
+        cos, sin = cos.to(t.dtype), sin.to(t.dtype)
+    if rounding != "each":
+        turned, cos, sin = (x.to(_compute(t)) for x in (turned, cos, sin))
+    turned = turned * cos + _rotate_half(turned, interleaved) * sin
     # cat keeps the memory format of its inputs, and transposed views can look like channels_last.
     return torch.cat((turned.to(t.dtype), passed), dim=-1).contiguous()
+
+
+def positions(
+    t: torch.Tensor,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    tensor_format: str,
+    cp_size: int,
+    cp_rank: int,
+) -> torch.Tensor:
+    """Position of each token in its sequence: ``[s, 1 or b]``, ``[1 or b, s]`` or ``[t]``, int64.
+
+    A negative one where no sequence has the token.
+    """
+    if tensor_format == "thd" and cu_seqlens is not None:
+        bounds = cu_seqlens.long() // cp_size
+        token = torch.arange(t.shape[0], device=t.device)
+        sequence = torch.searchsorted(bounds, token, right=True) - 1
+        inside = (sequence >= 0) & (sequence < bounds.shape[0] - 1)
+        sequence = sequence.where(inside, 0)
+        seq = token - bounds[sequence]
+        length = bounds[sequence + 1] - bounds[sequence]
+    else:
+        length = t.shape[tensor_format.index("s")]
+        seq = torch.arange(length, device=t.device)[:, None]
+        sequence, inside = slice(None), torch.ones_like(seq, dtype=torch.bool)
+    if cp_size > 1:
+        # A rank holds the chunks cp_rank and 2 cp_size - 1 - cp_rank of 2 cp_size.
+        chunk = length // 2
+        seq = seq + chunk * torch.where(seq < chunk, cp_rank, 2 * cp_size - 2 - cp_rank)
+    if start_positions is not None and start_positions.dim() == 2:
+        seq = start_positions.long().T
+    elif start_positions is not None:
+        seq = seq + start_positions.long()[sequence]
+    seq = seq.where(inside, -1)
+    return seq.T if tensor_format == "bshd" else seq
 
 
 def _rotate_half(x: torch.Tensor, interleaved: bool) -> torch.Tensor:

@@ -46,20 +46,47 @@ MODES = [
 def rotate(
     t: torch.Tensor, freqs: torch.Tensor, tensor_format: str, interleaved: bool
 ) -> torch.Tensor:
-    """The exact result, float64, differentiable in ``t``.
+    """The exact result, float64, differentiable in ``t``; a token's position is its index."""
+    seq_dim = tensor_format.index("s")
+    return rotate_by(t, freqs[: t.shape[seq_dim]].movedim(0, seq_dim), interleaved)
+
+
+def rotate_by(t: torch.Tensor, angles: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    """The exact result for each token's own angles, ``[.., .., 1, width]`` or ``[.., 1, width]``.
 
     A pair of channels is the complex number ``z = x1 + i x2``; the result is the real part of
     ``z exp(i a1)`` and the imaginary part of ``z exp(i a2)``, with ``a1`` and ``a2`` the float32
     angles at the two channels.
     """
-    seq_dim = tensor_format.index("s")
-    width = freqs.shape[-1]
-    angles = freqs[: t.shape[seq_dim]].float().double().movedim(0, seq_dim)
-    a1, a2 = pairs(angles, interleaved).unbind(-1)
+    width = angles.shape[-1]
+    a1, a2 = pairs(angles.float().double(), interleaved).unbind(-1)
     z = torch.view_as_complex(pairs(t[..., :width].double(), interleaved).contiguous())
     turned = torch.stack(((z * _unit(a1)).real, (z * _unit(a2)).imag), dim=-1)
     turned = turned.flatten(-2) if interleaved else turned.transpose(-1, -2).flatten(-2)
     return torch.cat((turned, t[..., width:].double()), dim=-1)
+
+
+def positions(lengths: list[int], starts: list[int] | None, cp_size: int, cp_rank: int):
+    """Positions of the tokens that a context-parallel rank holds, a list for each sequence.
+
+    ``lengths`` are those of the whole sequences, which are cut into ``2 * cp_size`` chunks; a rank
+    holds one from the front and its mirror image from the back.
+    """
+    held = []
+    for length, start in zip(lengths, starts or [0] * len(lengths), strict=True):
+        whole = list(range(start, start + length))
+        if cp_size > 1:
+            size = length // (2 * cp_size)
+            chunks = [whole[i : i + size] for i in range(0, length, size)] if size else []
+            whole = chunks[cp_rank] + chunks[-1 - cp_rank] if size else []
+        held.append(whole)
+    return held
+
+
+def angles_at(freqs: torch.Tensor, at: list[int]) -> torch.Tensor:
+    """``[len(at), 1, width]``: rows of the table, and 0, which turns nothing, where it has none."""
+    rows = [freqs[i, 0] if 0 <= i < len(freqs) else torch.zeros_like(freqs[0, 0]) for i in at]
+    return torch.stack(rows) if rows else freqs[:0, 0]
 
 
 def gradient(

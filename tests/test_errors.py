@@ -16,7 +16,8 @@ def _nothing_launches(monkeypatch):
     def launch(*args, **kwargs):
         raise Launched
 
-    monkeypatch.setattr(rope_triton.ops, "rotate", launch)
+    for way in ("first", "again"):
+        monkeypatch.setattr(rope_triton.launch, way, launch)
     monkeypatch.setattr(rope_triton.reference, "rotate", launch)
 
 
@@ -28,6 +29,8 @@ def valid(device, **changes):
     arguments = {"t": torch.ones(4, 2, 3, 8), "freqs": torch.ones(6, 1, 1, 8)}
     arguments = {name: tensor.to(device) for name, tensor in arguments.items()}
     for name, change in changes.items():
+        if isinstance(change, torch.Tensor) and not change.is_meta:
+            change = change.to(device)
         arguments[name] = change(arguments[name]) if callable(change) else change
     return arguments
 
@@ -66,11 +69,6 @@ TENSORS = {
         TypeError,
         r"freqs must be floating point.*got torch\.complex64",
     ),
-    "freqs_requires_grad": (
-        {"freqs": lambda x: x.requires_grad_()},
-        ValueError,
-        r"freqs requires a gradient.*freqs\.detach\(\)",
-    ),
     "another_device": (
         {"freqs": lambda x: x.to("meta")},
         ValueError,
@@ -89,15 +87,15 @@ SHAPES = {
     ),
     "freqs_has_2_dimensions": (
         {"freqs": shaped(6, 8)},
-        r"freqs must have shape \[s2, 1, 1, d2\], got \(6, 8\)",
+        r"freqs must have shape \[s2, 1 or b=2, 1 or h=3, d2\], got \(6, 8\)",
     ),
-    "freqs_has_a_batch": (
-        {"freqs": shaped(6, 2, 1, 8)},
-        r"freqs must have shape \[s2, 1, 1, d2\], got \(6, 2, 1, 8\)",
+    "freqs_has_another_batch": (
+        {"freqs": shaped(6, 3, 1, 8)},
+        r"freqs must have shape \[s2, 1 or b=2, 1 or h=3, d2\], got \(6, 3, 1, 8\)",
     ),
-    "freqs_has_heads": (
-        {"freqs": shaped(6, 1, 3, 8)},
-        r"freqs must have shape \[s2, 1, 1, d2\], got \(6, 1, 3, 8\)",
+    "freqs_has_other_heads": (
+        {"freqs": shaped(6, 1, 2, 8)},
+        r"freqs must have shape \[s2, 1 or b=2, 1 or h=3, d2\], got \(6, 1, 2, 8\)",
     ),
     "freqs_is_short_sbhd": (
         {"freqs": shaped(3, 1, 1, 8)},
@@ -123,6 +121,15 @@ SHAPES = {
 
 SOME_TENSOR = torch.zeros(2, dtype=torch.int32)
 
+
+def one_batch(t):
+    return t[:, 0]
+
+
+def no_rows(freqs):
+    return freqs[:0]
+
+
 OPTIONS = {
     "unknown_format": (
         {"tensor_format": "hdsb"},
@@ -130,25 +137,78 @@ OPTIONS = {
         r"tensor_format must be 'sbhd', 'bshd' or 'thd', got 'hdsb'",
     ),
     "format_is_none": ({"tensor_format": None}, ValueError, r"'sbhd', 'bshd' or 'thd', got None"),
-    "cu_seqlens_without_thd": (
+    "cu_seqlens_of_another_batch": (
         {"cu_seqlens": SOME_TENSOR},
         ValueError,
-        r"cu_seqlens belongs to tensor_format='thd', got 'sbhd'",
+        r"cu_seqlens must have shape \[b \+ 1\] = \(3,\), got \(2,\)",
     ),
     "thd_without_cu_seqlens": (
         {"tensor_format": "thd"},
         ValueError,
         r"tensor_format='thd' needs cu_seqlens, got None",
     ),
-    "thd": (
+    "thd_of_4_dimensions": (
         {"tensor_format": "thd", "cu_seqlens": SOME_TENSOR},
-        NotImplementedError,
-        r"tensor_format='thd' is not implemented",
+        ValueError,
+        r"3 dimensions for tensor_format='thd', got shape \(4, 2, 3, 8\)",
     ),
-    "start_positions": (
-        {"start_positions": SOME_TENSOR},
-        NotImplementedError,
-        r"start_positions is not implemented",
+    "thd_without_sequences": (
+        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR[:1]},
+        ValueError,
+        r"cu_seqlens must bound every token of t, got 1 values",
+    ),
+    "thd_without_angles": (
+        {"t": one_batch, "freqs": no_rows, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR},
+        ValueError,
+        r"freqs covers 0 positions",
+    ),
+    "cu_seqlens_is_a_list": (
+        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": [0, 4]},
+        TypeError,
+        r"cu_seqlens must be a torch\.Tensor, got list",
+    ),
+    "cu_seqlens_is_float": (
+        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR.float()},
+        TypeError,
+        r"cu_seqlens must be .*int32.*got torch\.float32",
+    ),
+    "cu_seqlens_has_2_dimensions": (
+        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR[None]},
+        ValueError,
+        r"cu_seqlens must have shape \[b \+ 1\], got \(1, 2\)",
+    ),
+    "cu_seqlens_on_another_device": (
+        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR.to("meta")},
+        ValueError,
+        r"t and cu_seqlens must share a device, got c\w+(:0)? and meta",
+    ),
+    "start_positions_is_an_int": (
+        {"start_positions": 3},
+        TypeError,
+        r"start_positions must be a torch\.Tensor, got int",
+    ),
+    "start_positions_of_another_batch": (
+        {"start_positions": torch.zeros(3, dtype=torch.int64)},
+        ValueError,
+        r"start_positions must have shape \[b\] = \(2,\), got \(3,\)",
+    ),
+    "start_positions_of_other_sequences": (
+        {
+            **{"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR},
+            "start_positions": SOME_TENSOR,
+        },
+        ValueError,
+        r"start_positions must have shape \[b\] = \(1,\), got \(2,\)",
+    ),
+    "odd_length_on_two_ranks": (
+        {"t": lambda t: t[:3], "cp_size": 2},
+        ValueError,
+        r"\(3, 2, 3, 8\) \(sbhd\) has 3 tokens, cp_size=2 needs two equal chunks",
+    ),
+    "freqs_is_short_for_all_ranks": (
+        {"cp_size": 2, "cp_rank": 1},
+        ValueError,
+        r"freqs covers 6 positions, .* has 4 on each of cp_size=2 ranks",
     ),
     "cp_size_is_a_float": ({"cp_size": 1.0}, TypeError, r"cp_size must be an int, got float"),
     "cp_rank_is_a_string": ({"cp_rank": "0"}, TypeError, r"cp_rank must be an int, got str"),
@@ -162,11 +222,6 @@ OPTIONS = {
         {"cp_size": 2, "cp_rank": 2},
         ValueError,
         r"0 <= cp_rank < cp_size, got cp_rank=2, cp_size=2",
-    ),
-    "context_parallelism": (
-        {"cp_size": 2, "cp_rank": 1},
-        NotImplementedError,
-        r"cp_size > 1.*not implemented",
     ),
 }
 

@@ -1,0 +1,266 @@
+"""What a call accepts: everything that can be said without asking the device, and then why not.
+
+Messages call the tensor that is rotated ``t``.
+"""
+
+import os
+
+import torch
+
+_FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (*_FUSED_DTYPES, torch.float64)
+_INDEX_DTYPES = (torch.int32, torch.int64)
+_ROUNDINGS = ("once", "tables", "each")
+VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
+
+
+def check(
+    t, freqs, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank, pairs=False
+) -> None:
+    """Raise TypeError or ValueError unless both paths compute the call; see ``api``.
+
+    ``pairs``: ``freqs`` is a table with a value for each pair of channels. In "bhsd",
+    ``start_positions`` are positions by token.
+    """
+    _check_options(tensor_format, cu_seqlens, cp_size, cp_rank)
+    _check_tensors(t, freqs)
+    given = tensor_format == "bhsd" and start_positions is not None
+    _check_shapes(t, freqs, tensor_format, cp_size, pairs, given)
+    if given:
+        _check_ids(start_positions, t)
+        return
+    batch = None if tensor_format == "thd" else t.shape[tensor_format.index("b")]
+    if cu_seqlens is not None:
+        bounds = None if batch is None else batch + 1
+        _check_index("cu_seqlens", cu_seqlens, t, "b + 1", bounds)
+    if start_positions is not None:
+        sequences = cu_seqlens.shape[0] - 1 if batch is None else batch
+        _check_index("start_positions", start_positions, t, "b", sequences)
+    if VALUES:
+        _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size)
+
+
+def check_qkv(
+    qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions, tensor_format, cp_size, cp_rank
+) -> tuple[int, int, int]:
+    """Heads of queries, keys and values in a group; TypeError or ValueError unless computed."""
+    if tensor_format not in ("sbhd", "bshd"):
+        raise ValueError(f"tensor_format must be 'sbhd' or 'bshd', got {tensor_format!r}")
+    _check_options(tensor_format, None, cp_size, cp_rank)
+    for freqs in (q_freqs, k_freqs):
+        _check_tensors(qkv, freqs)
+        if freqs.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                "freqs requires a gradient, which is not computed here: pass freqs.detach(), or "
+                "call apply_rotary_pos_emb on q and k"
+            )
+    counts = _check_split(qkv, qkv_split_arg_list, tensor_format)
+    heads = qkv.unflatten(3, (sum(counts), -1))[..., 0, :]
+    for freqs in (q_freqs, k_freqs):
+        _check_shapes(heads, freqs, tensor_format, cp_size)
+        if freqs.shape[1:3] != (1, 1):
+            raise ValueError(f"freqs must have shape [s2, 1, 1, d2], got {tuple(freqs.shape)}")
+    if q_freqs.shape[::3] != k_freqs.shape[::3]:
+        raise ValueError(
+            "q_freqs and k_freqs must have one shape, "
+            f"got {tuple(q_freqs.shape)} and {tuple(k_freqs.shape)}"
+        )
+    if start_positions is not None:
+        batch = qkv.shape[tensor_format.index("b")]
+        _check_index("start_positions", start_positions, qkv, "b", batch)
+    if VALUES:
+        _check_values(heads, q_freqs, start_positions, None, tensor_format, cp_size)
+    check_fused(qkv)
+    return counts
+
+
+def _check_split(qkv, split, tensor_format):
+    if qkv.dim() != 4:
+        raise ValueError(
+            f"qkv must have 4 dimensions for tensor_format={tensor_format!r}, "
+            f"got shape {tuple(qkv.shape)}"
+        )
+    sizes = tuple(split)
+    if len(sizes) != 3 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ValueError(f"qkv_split_arg_list must be three positive ints, got {split!r}")
+    width = sizes[2]
+    if sum(sizes) != qkv.shape[3] or sizes[0] % width or sizes[1] % width:
+        raise ValueError(
+            "qkv_split_arg_list must be channels of queries, keys and values, the first two "
+            f"multiples of the last, {qkv.shape[3]} together, got {split!r}"
+        )
+    return tuple(size // width for size in sizes)
+
+
+def check_tables(cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Raise TypeError or ValueError unless these are tables of cosines and of sines."""
+    for name, table in (("cos", cos), ("sin", sin)):
+        if not isinstance(table, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(table).__name__}")
+        if not table.dtype.is_floating_point:
+            raise TypeError(f"{name} must be floating point, got {table.dtype}")
+    if cos.shape != sin.shape:
+        raise ValueError(f"cos and sin must have one shape, got {cos.shape} and {sin.shape}")
+    if cos.device != sin.device:
+        raise ValueError(f"cos and sin must share a device, got {cos.device} and {sin.device}")
+
+
+def check_rounding(rounding: str) -> None:
+    """Raise ValueError unless ``rounding`` is a numeric mode."""
+    if rounding not in _ROUNDINGS:
+        raise ValueError(f"rounding must be one of {_ROUNDINGS}, got {rounding!r}")
+
+
+def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
+    """Raise TypeError or ValueError unless these differ in nothing but strides and heads."""
+    for name, value in (("q", q), ("k", k)):
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    shapes = [list(x.shape) for x in (q, k)]
+    for shape in shapes:
+        if len(shape) == len(tensor_format):
+            shape[tensor_format.find("h")] = 0
+    if shapes[0] != shapes[1] or q.dtype != k.dtype or q.device != k.device:
+        raise ValueError(
+            "q and k must have one shape but for the heads, one dtype and one device, got "
+            f"{tuple(q.shape)} {q.dtype} {q.device} and {tuple(k.shape)} {k.dtype} {k.device}"
+        )
+
+
+def check_shared(freqs: torch.Tensor) -> None:
+    """Raise ValueError unless all heads have the same angles."""
+    if freqs.shape[2] != 1:
+        raise ValueError(
+            f"queries and keys must share angles, [s2, 1 or b, 1, d2], got {tuple(freqs.shape)}"
+        )
+
+
+def check_writable(t: torch.Tensor) -> None:
+    """Raise ValueError unless the kernel can write its result to ``t`` itself."""
+    if t.stride(-1) != 1 or any(n > 1 and not s for n, s in zip(t.shape, t.stride(), strict=True)):
+        raise ValueError(
+            "in place, the channels must be contiguous and no two elements at one address, "
+            f"got strides {t.stride()} of shape {tuple(t.shape)}"
+        )
+    if t.is_leaf and t.requires_grad and torch.is_grad_enabled():
+        raise ValueError("a leaf that requires a gradient cannot be changed in place")
+
+
+def check_fused(t: torch.Tensor) -> None:
+    """Raise TypeError unless the kernel computes tensors such as ``t``."""
+    if t.dtype not in _FUSED_DTYPES:
+        raise TypeError(f"t is {t.dtype}, which the kernel does not compute: pass fused=False")
+
+
+def _check_options(tensor_format, cu_seqlens, cp_size, cp_rank):
+    if tensor_format not in ("sbhd", "bshd", "thd", "bhsd"):
+        raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
+    if cu_seqlens is None and tensor_format == "thd":
+        raise ValueError("tensor_format='thd' needs cu_seqlens, got None")
+    for name, value in (("cp_size", cp_size), ("cp_rank", cp_rank)):
+        if not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if cp_size < 1 or not 0 <= cp_rank < cp_size:
+        raise ValueError(f"expected 0 <= cp_rank < cp_size, got {cp_rank=}, {cp_size=}")
+
+
+def _check_tensors(t, freqs):
+    for name, value in (("t", t), ("freqs", freqs)):
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if t.dtype not in _DTYPES:
+        raise TypeError(f"t must be one of {_DTYPES}, got {t.dtype}")
+    if not freqs.dtype.is_floating_point:
+        raise TypeError(f"freqs must be floating point (radians), got {freqs.dtype}")
+    if t.device != freqs.device:
+        raise ValueError(f"t and freqs must share a device, got {t.device} and {freqs.device}")
+
+
+def _check_shapes(t, freqs, tensor_format, cp_size, pairs=False, any_length=False):
+    if t.dim() != len(tensor_format):
+        raise ValueError(
+            f"t must have {len(tensor_format)} dimensions for tensor_format={tensor_format!r}, "
+            f"got shape {tuple(t.shape)}"
+        )
+    batch = 1 if tensor_format == "thd" else t.shape[tensor_format.index("b")]
+    heads = t.shape[tensor_format.index("h")]
+    if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] not in (1, heads):
+        raise ValueError(
+            f"freqs must have shape [s2, 1 or b={batch}, 1 or h={heads}, d2], "
+            f"got {tuple(freqs.shape)}"
+        )
+    if tensor_format != "thd" and not any_length:
+        _check_length(t, freqs, tensor_format, cp_size)
+    elif t.numel() and not freqs.shape[0]:
+        raise ValueError("freqs covers 0 positions")
+    width = 2 * freqs.shape[3] if pairs else freqs.shape[3]
+    if width == 0 or width % 2 or width > t.shape[-1]:
+        raise ValueError(
+            f"freqs must be an even number of channels wide, from 2 to d={t.shape[-1]}, got {width}"
+        )
+
+
+def _check_length(t, freqs, tensor_format, cp_size):
+    length = t.shape[tensor_format.index("s")]
+    sequence = f"the sequence of t with shape {tuple(t.shape)} ({tensor_format})"
+    if cp_size > 1 and length % 2:
+        raise ValueError(f"{sequence} has {length} tokens, {cp_size=} needs two equal chunks")
+    if freqs.shape[0] < length * cp_size:
+        whole = f"{length} on each of cp_size={cp_size} ranks" if cp_size > 1 else f"{length}"
+        raise ValueError(f"freqs covers {freqs.shape[0]} positions, {sequence} has {whole}")
+
+
+def _check_index(name, value, t, shape, length):
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if value.dtype not in _INDEX_DTYPES:
+        raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")
+    if value.device != t.device:
+        raise ValueError(f"t and {name} must share a device, got {t.device} and {value.device}")
+    if value.dim() != 1 or length not in (None, value.shape[0]):
+        expected = f"[{shape}]" if length is None else f"[{shape}] = ({length},)"
+        raise ValueError(f"{name} must have shape {expected}, got {tuple(value.shape)}")
+    if length is None and value.shape[0] < (2 if t.shape[0] else 1):
+        raise ValueError(f"{name} must bound every token of t, got {value.shape[0]} values")
+
+
+def _check_ids(ids, t):
+    """Raise unless these are positions for each token of ``t``, ``[b, h, s, d]``."""
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(f"position_ids must be a torch.Tensor, got {type(ids).__name__}")
+    if ids.dtype not in _INDEX_DTYPES:
+        raise TypeError(f"position_ids must be one of {_INDEX_DTYPES}, got {ids.dtype}")
+    if ids.device != t.device:
+        raise ValueError(f"x and position_ids must share a device, got {t.device} and {ids.device}")
+    if ids.shape != (t.shape[0], t.shape[2]):
+        expected = t.shape[0], t.shape[2]
+        raise ValueError(
+            f"position_ids must have shape [b, s] = {expected}, got {tuple(ids.shape)}"
+        )
+
+
+def _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size):
+    """Wait for the device and look at the values that decide which position a token has."""
+    if tensor_format == "thd":
+        bounds = cu_seqlens.long()
+        lengths = bounds.diff()
+        if int(bounds[0]) != 0 or int(bounds[-1]) != t.shape[0] * cp_size:
+            raise ValueError(
+                f"cu_seqlens must lead from 0 to t * cp_size = {t.shape[0] * cp_size}, "
+                f"got {int(bounds[0])} to {int(bounds[-1])}"
+            )
+        if bool((lengths < 0).any()):
+            raise ValueError(f"cu_seqlens must not decrease, got {bounds.tolist()}")
+        if cp_size > 1 and bool((lengths % (2 * cp_size)).any()):
+            raise ValueError(
+                f"every sequence must be cut into 2 * cp_size = {2 * cp_size} equal chunks, "
+                f"got lengths {lengths.tolist()}"
+            )
+    else:
+        lengths = torch.tensor(t.shape[tensor_format.index("s")] * cp_size, device=t.device)
+    starts = torch.zeros_like(lengths) if start_positions is None else start_positions.long()
+    if bool((starts < 0).any()):
+        raise ValueError(f"start_positions must not be negative, got {starts.tolist()}")
+    needed = int((starts + lengths).max()) if (starts + lengths).numel() else 0
+    if needed > freqs.shape[0]:
+        raise ValueError(f"freqs covers {freqs.shape[0]} positions, a sequence ends at {needed}")

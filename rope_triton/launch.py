@@ -1,0 +1,89 @@
+"""Launching: what follows from the form of a call is found once, and kept.
+
+The form of a call is all of it but the values in its tensors. Triton decides from the same what to
+compile, so calls of one form run one compiled kernel, and the next goes straight to it: Triton's
+own way, which looks at every argument again, takes three times as long.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+
+_KEPT_FORMS = 4096
+_HIP = torch.version.hip is not None
+
+
+class Part(NamedTuple):
+    """One launch of the kernel: most calls have one, some more than CUDA's grids hold.
+
+    ``numbers`` are the kernel's arguments after its tensors. ``begin`` is where the part begins in
+    the dimension of each tensor that ``dims`` gives, None where the tensor has no such dimension.
+    ``options`` are the compiler's.
+    """
+
+    grid: tuple[int, int, int]
+    begin: int
+    dims: tuple[int | None, ...]
+    numbers: tuple
+    options: dict
+
+
+_launches: dict[tuple, list[tuple[Callable, Part]]] = {}
+
+
+def form(tensor: torch.Tensor) -> tuple:
+    """What there is to know of a tensor, but its values."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, _specialized(tensor)
+
+
+def _specialized(tensor):
+    """What Triton compiles in of an address: that vectors are aligned; on AMD, 32-bit offsets."""
+    aligned = not tensor.data_ptr() & 15
+    return (aligned, tensor.untyped_storage().nbytes() < 1 << 31) if _HIP else aligned
+
+
+def known(form: tuple) -> list | None:
+    """The launches of a call of this form, for :func:`again`, if there was one before."""
+    return _launches.get(form)
+
+
+def again(launches: list, tensors) -> None:
+    """Launch what was launched before for a call of the same form."""
+    device = tensors[0].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return again(launches, tensors)
+    for run, part in launches:
+        run(*(_from(part, tensors) if part.begin else tensors), *part.numbers)
+    return None
+
+
+def first(form: tuple, kernel, plan: Callable[..., Iterable[Part]], tensors, options) -> None:
+    """Launch the kernel on the tensors as ``plan(*tensors, options)`` says, and keep that."""
+    device = tensors[0].get_device()
+    with torch.cuda.device(device) if device >= 0 else contextlib.nullcontext():
+        launches = [_first(kernel, tensors, part) for part in plan(*tensors, options)]
+    if len(_launches) >= _KEPT_FORMS:
+        _launches.clear()
+    _launches[form] = launches
+
+
+def _first(kernel, tensors, part):
+    """Launch through Triton, which compiles, and return what goes straight to it."""
+    run = kernel[part.grid]
+    compiled = run(*_from(part, tensors), *part.numbers, **part.options)
+    if compiled is None:  # the interpreter
+        return lambda *arguments: run(*arguments, **part.options), part
+    return compiled[part.grid], part
+
+
+def _from(part, tensors):
+    """The tensors from where the part begins."""
+    return [
+        tensor
+        if tensor is None or dim is None
+        else tensor.narrow(dim, part.begin, tensor.shape[dim] - part.begin)
+        for tensor, dim in zip(tensors, part.dims, strict=True)
+    ]

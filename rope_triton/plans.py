@@ -1,0 +1,207 @@
+"""From the form of a call to grids, tiles and the kernels' arguments."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import triton
+
+from rope_triton.launch import Part
+
+# By bytes an element and channels a head: up to how many MiB a tensor is read and written as a
+# stream that leaves L2 first, the tile then, and the tile of larger tensors; a tile is positions,
+# heads and warps of a program. Measured on an H200 (60 MB of L2), cold cache, both formats, 2 to
+# 268 MB: the best of 6 to 9 tiles under 3 cache policies. Where one wave of programs holds the
+# whole tensor, fewer and deeper threads win; beyond it, more and shallower ones.
+_TILES = {
+    (2, 64): (48, (2, 8, 2), (2, 8, 2)),
+    (2, 128): (12, (1, 16, 2), (1, 8, 2)),
+    (2, 256): (12, (1, 8, 2), (1, 8, 4)),
+    (4, 64): (24, (1, 16, 1), (4, 4, 2)),
+    (4, 128): (24, (1, 16, 2), (1, 4, 1)),
+    (4, 256): (24, (1, 4, 4), (1, 4, 4)),
+}
+# What the kernel rounds beside the result; of nothing, it is not told.
+_ROUNDINGS = {"once": None, "tables": "tables", "each": "each"}
+# CUDA's limit for the second and third dimension of a grid.
+_GRID_LIMIT = 65535
+
+
+class Options(NamedTuple):
+    """What a call asks for, beside its tensors; see :func:`rope_triton.apply_rotary_pos_emb`."""
+
+    tensor_format: str
+    interleaved: bool
+    cp_size: int
+    cp_rank: int
+    rounding: str = "once"
+    transposed: bool = False
+    inplace: bool = False
+
+
+class QkvOptions(NamedTuple):
+    """The same for packed queries, keys and values: the heads of a group of them besides."""
+
+    tensor_format: str
+    interleaved: bool
+    cp_size: int
+    cp_rank: int
+    q_heads: int
+    k_heads: int
+    v_heads: int
+    join: bool = False
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Heads of queries, keys and values in a group."""
+        return self.q_heads, self.k_heads, self.v_heads
+
+
+def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) -> Iterator[Part]:
+    """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
+    packed, parallel = cu_seqlens is not None, options.cp_size > 1
+    moved = packed or parallel or start_positions is not None
+    n_batch, n_seq, n_heads, *strides = _axes(t, options.tensor_format)
+    *out_strides, out_head = _axes(out, options.tensor_format)[3:]
+    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
+    heads_first = options.tensor_format == "bhsd"
+    tile = _tile(t.nbytes, t, n_heads, t.shape[-1], rotated)
+    if heads_first:
+        tile = tile.upright()
+    dim = None if packed else options.tensor_format.index("b")
+    dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
+    heads, blocks = triton.cdiv(n_heads, tile.heads), triton.cdiv(n_seq, tile.positions)
+    for grid, begin, first in _grids(heads, blocks, n_batch, options.tensor_format):
+        numbers = (
+            *(n_seq, n_heads, *out_strides, *strides, t.stride(-1)),
+            *(freqs.stride(0), freqs.stride(3)),
+            *(freqs.stride(i) if freqs.shape[i] > 1 else None for i in (1, 2)),
+            *(first, freqs.shape[0] if moved else None),
+            cu_seqlens.shape[0] - 1 if packed else None,
+            *((options.cp_size, options.cp_rank) if parallel else (None, None)),
+            *(out_head if heads_first else None, t.shape[-1], rotated),
+            *(options.tensor_format == "bshd", heads_first or None),
+            *(options.interleaved, options.transposed, options.inplace or None),
+            (start_positions is not None and start_positions.dim() == 2) or None,
+            *(_ROUNDINGS[options.rounding], tile.stream, tile.positions, tile.heads),
+        )
+        yield Part(grid, begin, dims, numbers, _compile_options(tile, options.rounding))
+
+
+def qk_rotation(
+    q_out, k_out, q, k, freqs, sin, start_positions, cu_seqlens, options: Options
+) -> Iterator[Part]:
+    """The launches of ``rope_qk_kernel``."""
+    packed, parallel = cu_seqlens is not None, options.cp_size > 1
+    moved = packed or parallel or start_positions is not None
+    n_batch, n_seq, q_heads, *q_strides = _axes(q, options.tensor_format)
+    k_heads, *k_strides = _axes(k, options.tensor_format)[2:]
+    out_strides = [s for x in (q_out, k_out) for s in _axes(x, options.tensor_format)[3:5]]
+    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
+    fewest = min(q_heads, k_heads)
+    tile = _tile(q.nbytes + k.nbytes, q, fewest, q.shape[-1], rotated)
+    dim = None if packed else options.tensor_format.index("b")
+    dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
+    heads = triton.cdiv(q_heads, tile.heads) + triton.cdiv(k_heads, tile.heads)
+    blocks = triton.cdiv(n_seq, tile.positions)
+    for grid, begin, first in _grids(heads, blocks, n_batch, options.tensor_format):
+        numbers = (
+            *(n_seq, q_heads, k_heads, *out_strides),
+            *(*q_strides, q.stride(-1), *k_strides, k.stride(-1)),
+            *(freqs.stride(0), freqs.stride(3), freqs.stride(1) if freqs.shape[1] > 1 else None),
+            *(first, freqs.shape[0] if moved else None),
+            cu_seqlens.shape[0] - 1 if packed else None,
+            *((options.cp_size, options.cp_rank) if parallel else (None, None)),
+            *(q.shape[-1], rotated, options.tensor_format == "bshd"),
+            *(options.interleaved, options.transposed, _ROUNDINGS[options.rounding]),
+            *(tile.stream, tile.positions, tile.heads),
+        )
+        yield Part(grid, begin, dims, numbers, _compile_options(tile, options.rounding))
+
+
+def qkv_rotation(
+    qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions
+) -> Iterator[Part]:
+    """The launches of ``rope_qkv_kernel``."""
+    counts = options.counts
+    n_batch, n_seq, n_groups, *strides = _axes(qkv, options.tensor_format)
+    width = qkv.shape[3] // sum(counts)
+    parallel = options.cp_size > 1
+    moved = parallel or start_positions is not None
+    strides.append(qkv.stride(3))
+    for part in (q, k, v):
+        strides += [*_axes(part, options.tensor_format)[3:], part.stride(3)]
+    tile = _tile(qkv.nbytes, qkv, n_groups * min(counts), width, q_freqs.shape[3])
+    heads = sum(triton.cdiv(n_groups * count, tile.heads) for count in counts)
+    blocks = triton.cdiv(n_seq, tile.positions)
+    dim = options.tensor_format.index("b")
+    for grid, begin, first in _grids(heads, blocks, n_batch, options.tensor_format):
+        numbers = (
+            *(n_seq, n_groups, *strides),
+            *(freqs.stride(i) for freqs in (q_freqs, k_freqs) for i in (0, 3)),
+            *(first, q_freqs.shape[0] if moved else None),
+            *((options.cp_size, options.cp_rank) if parallel else (None, None)),
+            *(*counts, width, q_freqs.shape[3], options.tensor_format == "bshd"),
+            *(options.interleaved, options.join, tile.stream, tile.positions, tile.heads),
+        )
+        dims = *[dim] * 4, None, None, 0
+        yield Part(grid, begin, dims, numbers, _compile_options(tile))
+
+
+def _axes(t, tensor_format):
+    """Sizes of batch, sequence and heads, and strides of sequence, batch and heads."""
+    if tensor_format == "thd":  # packed: one sequence, as far as the grid goes
+        return 1, t.shape[0], t.shape[1], t.stride(0), 0, t.stride(1)
+    batch, seq, head = map(tensor_format.index, "bsh")
+    sizes = t.shape[batch], t.shape[seq], t.shape[head]
+    return *sizes, t.stride(seq), t.stride(batch), t.stride(head)
+
+
+def _grids(heads, blocks, n_batch, tensor_format):
+    """One grid, or several where CUDA's ends, each with its first of the batch and first block."""
+    if tensor_format == "thd":  # both dimensions for the blocks
+        rows = triton.cdiv(blocks, _GRID_LIMIT)
+        yield (heads, triton.cdiv(blocks, rows), rows), 0, None
+        return
+    for begin in range(0, n_batch, _GRID_LIMIT):
+        batch = min(n_batch - begin, _GRID_LIMIT)
+        if tensor_format == "bhsd":
+            yield (blocks, heads, batch), begin, None
+            continue
+        for first in range(0, blocks, _GRID_LIMIT):
+            rows = min(blocks - first, _GRID_LIMIT), batch
+            grid = heads, *(rows if tensor_format == "bshd" else rows[::-1])
+            yield grid, begin, first if blocks > _GRID_LIMIT else None
+
+
+class _Tile(NamedTuple):
+    stream: bool
+    positions: int
+    heads: int
+    warps: int
+
+    def upright(self) -> "_Tile":
+        """As many rows, of fewer heads: where each head has a memory of its own."""
+        heads = min(self.heads, 2)
+        return self._replace(positions=self.positions * self.heads // heads, heads=heads)
+
+
+def _compile_options(tile, rounding="once"):
+    """``"each"`` forbids a multiplication and an addition in one instruction, which rounds once."""
+    separate = {"enable_fp_fusion": False} if rounding == "each" else {}
+    return {"num_warps": tile.warps, **separate}
+
+
+def _tile(size, t, n_heads, channels, width):
+    """For ``size`` bytes in heads of ``channels`` elements like those of ``t``, of which ``width``
+    have angles.
+    """
+    channels = triton.next_power_of_2(channels)
+    measured = min(max(channels, 64), 256)
+    mib, *tiles = _TILES[t.element_size(), measured]
+    stream = size <= mib << 20
+    block_s, block_h, num_warps = tiles[0] if stream else tiles[1]
+    rows = max(block_s * block_h * measured // channels, 1)
+    # Threads share out the angles of either half: where those are few, more positions a program.
+    block_s = max(block_s, 32 * num_warps * 2 // triton.next_power_of_2(width))
+    block_h = min(triton.next_power_of_2(n_heads), max(rows // block_s, 1))
+    return _Tile(stream, max(rows // block_h, 1), block_h, num_warps)

@@ -1,0 +1,106 @@
+"""The operator on queries and keys at once, which may differ in heads.
+
+Linear, and its gradient the transposed rotation, as in ``ops``: plain tensors go straight to the
+launch and the rest through PyTorch's dispatcher.
+"""
+
+import torch
+
+from rope_triton import launch, plans
+from rope_triton.kernels import rope_qk_kernel
+from rope_triton.ops import back, check_device, is_plain, transforming
+from rope_triton.plans import Options
+
+
+def rotate(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    freqs: torch.Tensor,
+    sin: torch.Tensor | None,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    options: Options,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys, rotated; all is checked before."""
+    if sin is not None and freqs.stride() != sin.stride():  # the kernel takes one for both
+        freqs, sin = freqs.contiguous(), sin.contiguous()
+    start_positions, cu_seqlens = (
+        None if x is None else x.contiguous() for x in (start_positions, cu_seqlens)
+    )
+    tables = freqs, sin, start_positions, cu_seqlens
+    if is_plain(q, k, *tables):
+        if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
+            return _RotateBoth.apply(q, k, tables, options)
+        return _rotate(q, k, tables, options)
+    if transforming():
+        raise NotImplementedError(
+            "the transforms of torch.func are not supported: rotate q and k one by one"
+        )
+    return _operator(q, k, *tables, *options[:-1])
+
+
+def _rotate(q, k, tables, options):
+    given = q, k, *tables
+    form = options, *(None if tensor is None else launch.form(tensor) for tensor in given)
+    out = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k)]
+    if options.tensor_format != "thd":
+        given = (*given[:-1], None)  # cu_seqlens says what the shape says
+    launches = launch.known(form)
+    if launches is not None:
+        launch.again(launches, (*out, *given))
+        return tuple(out)
+    check_device(q)
+    if q.numel() + k.numel():
+        launch.first(form, rope_qk_kernel, plans.qk_rotation, (*out, *given), options)
+    return tuple(out)
+
+
+class _RotateBoth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, tables, options):
+        ctx.save_for_backward(*tables)
+        ctx.options = options
+        return _rotate(q, k, tables, options)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        run = _RotateBoth.apply if torch.is_grad_enabled() else _rotate
+        q, k = run(grads[0], grads[1], ctx.saved_tensors, back(ctx.options))
+        return q, k, None, None
+
+
+@torch.library.custom_op("rope_triton::rotate_qk", mutates_args=())
+def _operator(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    freqs: torch.Tensor,
+    sin: torch.Tensor | None,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    tensor_format: str,
+    interleaved: bool,
+    cp_size: int,
+    cp_rank: int,
+    rounding: str,
+    transposed: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
+    return _rotate(q, k, (freqs, sin, start_positions, cu_seqlens), options)
+
+
+@_operator.register_fake
+def _(q, k, *_):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k))
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[2:6])
+    ctx.options = inputs[6:]
+
+
+def _backward(ctx, *grads):
+    *options, transposed = ctx.options
+    return *_operator(*grads, *ctx.saved_tensors, *options, not transposed), *[None] * 10
+
+
+_operator.register_autograd(_backward, setup_context=_save)

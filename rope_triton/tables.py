@@ -1,0 +1,224 @@
+"""Rotation by ready-made tables of cosines and sines, as other libraries' functions take them."""
+
+import torch
+
+from rope_triton import checks, learned, ops, qk, reference
+from rope_triton.plans import Options
+
+
+def apply_rotary_emb(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+    cu_seqlens: torch.Tensor | None = None,
+    max_seqlen: int | None = None,
+    *,
+    rounding: str = "once",
+    fused: bool = True,
+) -> torch.Tensor:
+    """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
+
+    Products are computed in float32 and the result is rounded once. Differentiable in ``x``, any
+    number of times; where the tables require a gradient, in all three, by plain PyTorch.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[b, s, h, d]``, or ``[t, h, d]`` of packed sequences with ``cu_seqlens``; any strides;
+        float32, float16 or bfloat16, or float64 with ``fused=False``.
+    cos, sin : torch.Tensor
+        Cosines and sines by position, one for each pair of channels: ``[s2, d2/2]`` with
+        ``d2 <= d``, floating point.
+    interleaved : bool
+        Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
+    inplace : bool
+        Write to ``x`` and return it. Its channels must be contiguous. Autograd is told; the
+        gradient is a new tensor.
+    seqlen_offsets : int or torch.Tensor
+        Position of the first token of every sequence, or of each: ``[b]``, int32 or int64.
+    cu_seqlens : torch.Tensor, optional
+        Where the packed sequences begin and end, ``[b + 1]``, int32 or int64.
+    max_seqlen : int, optional
+        Nothing follows from it; upstream needs it with ``cu_seqlens``.
+    rounding, fused
+        As of :func:`rope_triton.apply_rotary_pos_emb`.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape and dtype of ``x``: contiguous, or ``x`` itself.
+
+    Raises
+    ------
+    TypeError
+        If a tensor is not a tensor, or has a dtype that is not accepted.
+    ValueError
+        If a shape or device is not accepted, an offset is negative or leads beyond the tables, or
+        ``x`` cannot be written in place.
+
+    Notes
+    -----
+    As upstream, a token whose position the tables do not have is returned as it is.
+
+    References
+    ----------
+    ``flash_attn.layers.rotary.apply_rotary_emb``.
+    """
+    cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
+    tensor_format = "bshd" if cu_seqlens is None else "thd"
+    options = Options(tensor_format, bool(interleaved), 1, 0, rounding, inplace=bool(inplace))
+    return _rotate(x, cos, sin, starts, cu_seqlens, options, fused)
+
+
+def apply_qk_rotary_emb(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+    cu_seqlens: torch.Tensor | None = None,
+    max_seqlen: int | None = None,
+    *,
+    rounding: str = "once",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`apply_rotary_emb` of queries and of keys, in one launch; its gradient in one.
+
+    ``q`` and ``k`` are as ``x`` there, equal but for strides and the number of heads. Where the
+    tables require a gradient there are two launches.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Shapes and dtype of ``q`` and ``k``, contiguous.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`apply_rotary_emb`; also if ``q`` and ``k`` do not fit each other.
+    """
+    tensor_format = "bshd" if cu_seqlens is None else "thd"
+    checks.check_pair(q, k, tensor_format)
+    cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
+    options = Options(tensor_format, bool(interleaved), 1, 0, rounding)
+    if learned.wanted(cos, sin):
+        rest = cos, sin, starts, cu_seqlens, options, True
+        return _rotate(q, *rest), _rotate(k, *rest)
+    for x in (q, k):
+        _check(x, cos, sin, starts, cu_seqlens, options)
+        checks.check_fused(x)
+    return qk.rotate(q, k, cos.detach(), sin.detach(), starts, cu_seqlens, options)
+
+
+def _from_offsets(cos, sin, seqlen_offsets):
+    """Tables ``[s2, 1, 1, d2/2]`` from a common offset on, and the offsets of each sequence."""
+    checks.check_tables(cos, sin)
+    if cos.dim() != 2:
+        raise ValueError(f"cos and sin must have shape [s2, d2/2], got {tuple(cos.shape)}")
+    starts = seqlen_offsets
+    if isinstance(seqlen_offsets, int):
+        if not 0 <= seqlen_offsets <= cos.shape[0]:
+            raise ValueError(
+                f"seqlen_offsets must be from 0 to {cos.shape[0]}, got {seqlen_offsets}"
+            )
+        cos, sin, starts = cos[seqlen_offsets:], sin[seqlen_offsets:], None
+    return cos[:, None, None], sin[:, None, None], starts
+
+
+def rotary_embedding(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    position_ids: torch.Tensor | None = None,
+    *,
+    interleaved: bool = False,
+    rounding: str = "once",
+    fused: bool = True,
+) -> torch.Tensor:
+    """Rotate by tables, in the layout of attention; signature of PyTorch's proposed function.
+
+    Differentiable as :func:`apply_rotary_emb`.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[b, h, s, d]``, as of ``scaled_dot_product_attention``; any strides; dtypes as there.
+    cos, sin : torch.Tensor
+        One value for each pair of channels, floating point: ``[n, d2/2]`` by position with
+        ``position_ids``, else whatever broadcasts to ``[b, h, s, d2/2]``, ``[s, d2/2]`` say;
+        ``d2 <= d``.
+    position_ids : torch.Tensor, optional
+        Row of the tables for each token, ``[b, s]``, int32 or int64. A token whose row the tables
+        do not have is returned as it is.
+    interleaved, rounding, fused
+        As of :func:`apply_rotary_emb`.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape and dtype of ``x``, contiguous.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`apply_rotary_emb`.
+
+    References
+    ----------
+    ``torch.nn.functional.rotary_embedding`` of https://github.com/pytorch/pytorch/pull/187286;
+    RotaryEmbedding of ONNX, opset 23.
+    """
+    checks.check_tables(cos, sin)
+    if position_ids is not None:
+        if cos.dim() != 2:
+            raise ValueError(
+                f"with position_ids, cos and sin must have shape [n, d2/2], got {tuple(cos.shape)}"
+            )
+        cos, sin = cos[:, None, None], sin[:, None, None]
+    else:
+        cos, sin = (_by_token(table, x) for table in (cos, sin))
+    options = Options("bhsd", bool(interleaved), 1, 0, rounding)
+    return _rotate(x, cos, sin, position_ids, None, options, fused)
+
+
+def _by_token(table, x):
+    """``[s, 1 or b, 1 or h, n]`` of a table that broadcasts to ``[b, h, s, n]``."""
+    length = x.shape[2] if isinstance(x, torch.Tensor) and x.dim() == 4 else table.shape[-2]
+    if not 2 <= table.dim() <= 4 or table.shape[-2] not in (1, length):
+        raise ValueError(
+            "cos and sin must broadcast to [b, h, s, d2/2] of x, "
+            f"got {tuple(table.shape)} for s={length}"
+        )
+    table = table[(None,) * (4 - table.dim())].permute(2, 0, 1, 3)
+    return table.expand(length, -1, -1, -1)
+
+
+def _check(x, cos, sin, starts, cu_seqlens, options):
+    checks.check_rounding(options.rounding)
+    checks.check(x, cos, starts, cu_seqlens, options.tensor_format, 1, 0, pairs=True)
+
+
+def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
+    _check(x, cos, sin, starts, cu_seqlens, options)
+    gradient = learned.wanted(cos, sin)
+    if options.inplace:
+        checks.check_writable(x)
+        if gradient:
+            raise ValueError("in place, cos and sin cannot have a gradient: x is needed for it")
+
+    def by_kernel(x, cos, sin):
+        return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
+
+    def plain(x, cos, sin):
+        rest = options.tensor_format, options.interleaved, options.rounding
+        return reference.rotate_by_tables(x, cos, sin, starts, cu_seqlens, *rest)
+
+    if not fused:
+        out = plain(x, cos, sin)
+        return x.copy_(out) if options.inplace else out
+    if gradient:
+        return learned.rotate(by_kernel, plain, x, cos, sin)
+    return by_kernel(x, cos.detach(), sin.detach())

@@ -1,0 +1,249 @@
+"""On a GPU: TransformerEngine's matrices for positions, packed sequences and fused QKV, and cost.
+
+The values are those of its ``tests/pytorch/test_fused_rope.py``; what is expected comes from plain
+PyTorch in float32, which ``tests/test_positions.py`` holds against an oracle of its own.
+"""
+
+import functools
+import math
+
+import pytest
+import torch
+
+import rope_triton
+from tests import oracle
+from tests.gpu.test_kernel_gpu import (
+    gpu_activities,
+    model_angles,
+    non_overlapping,
+    overlapping,
+)
+from tests.oracle import MODES
+
+pytestmark = pytest.mark.gpu
+
+CU_SEQLENS = [0, 400, 542, 711, 727, 752, 1270, 1426, 1450, 1954, 2044, 2048]
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+rotary_percents = pytest.mark.parametrize("rotary_percent", [0.5, 1.0])
+formats = pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
+losses = pytest.mark.parametrize("loss", [overlapping, non_overlapping])
+ranks = pytest.mark.parametrize("cp_size", [1, 2])
+rotations = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
+starts = pytest.mark.parametrize("moved", [False, True], ids=["from_0", "moved"])
+
+
+def check(t, loss, call):
+    """``call(t, fused)``, forward and backward, against the same in float32 PyTorch."""
+    t.requires_grad_()
+    fused = call(t, True)
+    (fused_grad,) = torch.autograd.grad(loss(fused), t)
+    plain = call(t.float(), False).to(t.dtype)
+    (plain_grad,) = torch.autograd.grad(loss(plain), t)
+    assert fused.is_contiguous()
+    torch.testing.assert_close(fused, plain)
+    torch.testing.assert_close(fused_grad, plain_grad)
+
+
+@dtypes
+@pytest.mark.parametrize("seq_length", [2048, 4096])
+@pytest.mark.parametrize("hidden_size", [128, 256])
+@rotary_percents
+@pytest.mark.parametrize("transpose", [None, (0, 1), (2, 3)], ids=str)
+@formats
+@losses
+@pytest.mark.parametrize(("cp_size", "moved"), [(1, True), (2, False), (2, True)])
+@rotations
+def test_matrix_of_positions(
+    dtype,
+    seq_length,
+    hidden_size,
+    rotary_percent,
+    transpose,
+    tensor_format,
+    loss,
+    cp_size,
+    moved,
+    interleaved,
+):
+    seq = seq_length - 10
+    shape = (seq, 2) if tensor_format == "sbhd" else (2, seq)
+    t = torch.rand((*shape, 64, hidden_size), device="cuda").to(dtype)
+    if transpose:
+        t = t.transpose(*transpose).contiguous().transpose(*transpose)
+    starts = torch.randint(0, 10, (2,), dtype=torch.int32, device="cuda") if moved else None
+    freqs = model_angles(seq_length * cp_size, hidden_size, rotary_percent, interleaved)
+    for cp_rank in range(cp_size):
+        call = functools.partial(
+            rope_triton.apply_rotary_pos_emb,
+            tensor_format=tensor_format,
+            start_positions=starts,
+            interleaved=interleaved,
+            cp_size=cp_size,
+            cp_rank=cp_rank,
+        )
+        check(t.detach(), loss, lambda x, fused, call=call: call(x, freqs, fused=fused))
+
+
+@dtypes
+@pytest.mark.parametrize("hidden_size", [128, 256])
+@rotary_percents
+@pytest.mark.parametrize("transpose", [None, (1, 2)], ids=str)
+@losses
+@ranks
+@rotations
+@starts
+def test_matrix_of_packed_sequences(
+    dtype, hidden_size, rotary_percent, transpose, loss, cp_size, interleaved, moved
+):
+    lengths = [b - a for a, b in zip(CU_SEQLENS, CU_SEQLENS[1:], strict=False)]
+    if cp_size > 1:
+        lengths = [math.ceil(n / (2 * cp_size)) * 2 * cp_size for n in lengths]
+    bounds = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
+    tokens = sum(lengths) // cp_size
+    t = torch.rand(tokens, 64, hidden_size, device="cuda").to(dtype)
+    if transpose:
+        t = t.transpose(*transpose).contiguous().transpose(*transpose)
+    count = len(lengths)
+    starts = torch.randint(0, 10, (count,), dtype=torch.int32, device="cuda") if moved else None
+    freqs = model_angles(8192, hidden_size, rotary_percent, interleaved)
+    for cp_rank in range(cp_size):
+        call = functools.partial(
+            rope_triton.apply_rotary_pos_emb,
+            tensor_format="thd",
+            cu_seqlens=bounds,
+            start_positions=starts,
+            interleaved=interleaved,
+            cp_size=cp_size,
+            cp_rank=cp_rank,
+        )
+        check(t.detach(), loss, lambda x, fused, call=call: call(x, freqs, fused=fused))
+
+
+@dtypes
+@pytest.mark.parametrize("seq_length", [2, 8, 2048, 4096])
+@pytest.mark.parametrize("hidden_size", [64, 128, 256])
+@rotary_percents
+@pytest.mark.parametrize("margin", [0, 10])
+@formats
+@losses
+@ranks
+@rotations
+@starts
+def test_matrix_of_fused_qkv(
+    dtype,
+    seq_length,
+    hidden_size,
+    rotary_percent,
+    margin,
+    tensor_format,
+    loss,
+    cp_size,
+    interleaved,
+    moved,
+):
+    seq = seq_length - margin
+    if seq < 0 or (moved and margin == 0):
+        pytest.skip("upstream has no such case")
+    shape = (seq, 2) if tensor_format == "sbhd" else (2, seq)
+    qkv = torch.rand((*shape, 64, hidden_size * 6), device="cuda").to(dtype).requires_grad_()
+    starts = torch.randint(0, 10, (2,), dtype=torch.int32, device="cuda") if moved else None
+    freqs = model_angles(seq_length * cp_size, hidden_size, rotary_percent, interleaved)
+    for cp_rank in range(cp_size):
+        options = dict(
+            tensor_format=tensor_format,
+            start_positions=starts,
+            interleaved=interleaved,
+            cp_size=cp_size,
+            cp_rank=cp_rank,
+        )
+        sizes = [hidden_size * 4, hidden_size, hidden_size]
+        fused = rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, sizes, **options)
+        (fused_grad,) = torch.autograd.grad(sum(map(loss, fused)), qkv)
+        q, k, v = (
+            part.unflatten(3, (-1, hidden_size)).flatten(2, 3) for part in qkv.split(sizes, 3)
+        )
+        q, k = (rope_triton.apply_rotary_pos_emb(part, freqs, **options) for part in (q, k))
+        (grad,) = torch.autograd.grad(sum(map(loss, (q, k, v))), qkv)
+        torch.testing.assert_close(fused, (q, k, v), rtol=0, atol=0)
+        torch.testing.assert_close(fused_grad, grad, rtol=0, atol=0)
+
+
+@pytest.mark.memcheck
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_small_positions(mode):
+    freqs = oracle.random_angles(9, mode.width(40), "cuda")
+    options = dict(interleaved=mode.interleaved)
+    bounds = torch.tensor([0, 0, 5, 6, 17, 17, 30], dtype=torch.int32, device="cuda")
+    # Positions beyond the table, sequences beyond the tokens: neither may be read.
+    starts = torch.tensor([0, 3, -7, 1 << 30, 0, -(1 << 31)], dtype=torch.int32, device="cuda")
+    t = torch.randn(24, 5, 40, device="cuda").to(mode.dtype)
+    options |= dict(cu_seqlens=bounds, start_positions=starts, cp_size=1)
+    check(
+        t,
+        overlapping,
+        lambda x, fused: rope_triton.apply_rotary_pos_emb(x, freqs, "thd", fused=fused, **options),
+    )
+    qkv = torch.randn(mode.shape(5, 2, 3, 160), device="cuda").to(mode.dtype).requires_grad_()
+    parts = rope_triton.apply_fused_qkv_rotary_pos_emb(
+        *(qkv, freqs, freqs, [80, 40, 40], mode.tensor_format, starts[1:3]),
+        interleaved=mode.interleaved,
+    )
+    torch.autograd.grad(sum(part.sum() for part in parts), qkv)
+
+
+def test_packed_sequences_are_one_launch_without_a_synchronisation():
+    tokens, freqs = 2401 * 27, model_angles(8192, 128)
+    t = torch.randn(tokens, 8, 128, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    bounds = torch.arange(0, tokens + 1, 27, dtype=torch.int32, device="cuda")
+    gradient = torch.randn_like(t)
+
+    def step():
+        out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds)
+        torch.autograd.grad(out, t, gradient)
+
+    step()  # compiles
+    assert gpu_activities(step) == ["rope_kernel"] * 2
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_fused_qkv_is_one_launch_each_way():
+    freqs = model_angles(2048, 128)
+    qkv = torch.randn(512, 2, 8, 768, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    gradients = [torch.randn(512, 2, 8 * n, 128, device="cuda").bfloat16() for n in (4, 1, 1)]
+
+    def step():
+        parts = rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [512, 128, 128])
+        torch.autograd.grad(parts, qkv, gradients)
+
+    step()  # compiles
+    assert gpu_activities(step) == ["rope_qkv_kernel"] * 2
+
+
+def test_queries_and_keys_are_one_launch_each_way():
+    q, k = (torch.randn(257, 3, n, 128, device="cuda", requires_grad=True) for n in (8, 2))
+    gradients = [torch.randn_like(x) for x in (q, k)]
+    freqs = model_angles(257, 128)
+
+    def step():
+        torch.autograd.grad(rope_triton.apply_qk_rotary_pos_emb(q, k, freqs), (q, k), gradients)
+
+    step()  # compiles
+    assert gpu_activities(step) == ["rope_qk_kernel"] * 2
+
+
+def test_more_packed_tokens_than_a_grid_has_blocks():
+    tokens, freqs = 200_003, model_angles(4096, 32)
+    t = torch.randn(tokens, 1, 32, device="cuda")
+    bounds = torch.tensor([0, 70_000, 73_000, tokens], dtype=torch.int64, device="cuda")
+    check(
+        t,
+        non_overlapping,
+        lambda x, fused: rope_triton.apply_rotary_pos_emb(
+            x, freqs, "thd", cu_seqlens=bounds, fused=fused
+        ),
+    )

@@ -1,0 +1,212 @@
+"""What PyTorch does with the operators beside calling them: compile, export, transform, fake."""
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.library import opcheck
+from torch.utils.checkpoint import checkpoint
+
+import rope_triton
+from rope_triton import launch, ops, qkv
+from tests import oracle
+
+SEQ, BATCH, HEADS, CHANNELS = 4, 2, 3, 16
+
+
+@pytest.fixture
+def t(device):
+    return oracle.contiguous((SEQ, BATCH, HEADS, CHANNELS), torch.float32, device)
+
+
+@pytest.fixture
+def freqs(device):
+    return oracle.random_angles(12, CHANNELS - 4, device)
+
+
+@pytest.fixture
+def apply(freqs):
+    return lambda t, **options: rope_triton.apply_rotary_pos_emb(t, freqs, **options)
+
+
+def split(qkv, freqs):
+    return rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [32, 16, 16])
+
+
+def packed(device):
+    bounds = torch.tensor([0, 3, 8], dtype=torch.int32, device=device)
+    return torch.randn(8, HEADS, CHANNELS, device=device), bounds
+
+
+def test_opcheck(t, freqs, device):
+    options = "sbhd", False, 1, 0, "once", False
+    opcheck(ops._operator, (t.requires_grad_(), freqs, None, None, None, *options))
+    starts = torch.tensor([1, 2], device=device)
+    opcheck(ops._operator, (t, freqs, None, starts, None, "sbhd", True, 2, 1, "each", True))
+    tokens, bounds = packed(device)
+    options = "thd", True, 1, 0, "tables", True
+    opcheck(ops._operator, (tokens.requires_grad_(), freqs, None, starts, bounds, *options))
+
+
+def test_opcheck_of_qkv(freqs, device):
+    whole = torch.randn(SEQ, BATCH, HEADS, 64, device=device, requires_grad=True)
+    options = "sbhd", False, 1, 0, 2, 1, 1
+    opcheck(qkv._split_operator, (whole, freqs, freqs, None, *options))
+    parts = [part.detach().requires_grad_() for part in split(whole, freqs)]
+    opcheck(qkv._join_operator, (*parts, freqs, freqs, None, *options))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compile_without_a_graph_break(dynamic, t, freqs):
+    def model(x, y):
+        turned = rope_triton.apply_rotary_pos_emb(x * 2, freqs, "bshd", interleaved=True)
+        return turned.square().sum() + sum((part * 3).sum() for part in split(y, freqs))
+
+    inputs = t, torch.randn(SEQ, BATCH, HEADS, 64, device=t.device)
+    for each in inputs:
+        each.requires_grad_()
+    expected = torch.autograd.grad(model(*inputs), inputs)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    torch.testing.assert_close(torch.autograd.grad(compiled(*inputs), inputs), expected)
+
+
+def test_compile_packed(freqs, device):
+    tokens, bounds = packed(device)
+
+    def model(x):
+        return rope_triton.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=bounds)
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(tokens), model(tokens), rtol=0, atol=0)
+
+
+def test_compile_refuses_what_an_eager_call_refuses(t, freqs):
+    compiled = torch.compile(rope_triton.apply_rotary_pos_emb, backend="aot_eager")
+    with pytest.raises(Exception, match="freqs covers 2 positions"):
+        compiled(t, freqs[:2])
+
+
+def test_export(t, freqs):
+    class Model(torch.nn.Module):
+        def forward(self, x, freqs):
+            return rope_triton.apply_rotary_pos_emb(x, freqs)
+
+    program = torch.export.export(Model(), (t, freqs))
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert "rope_triton.rotate.default" in targets
+    expected = rope_triton.apply_rotary_pos_emb(t, freqs)
+    torch.testing.assert_close(program.module()(t, freqs), expected)
+
+
+def test_fake_tensors(t, freqs):
+    whole = torch.randn(SEQ, BATCH, HEADS, 64, device=t.device)
+    with FakeTensorMode() as mode:
+        fake, table = mode.from_tensor(t).transpose(0, 1), mode.from_tensor(freqs)
+        out = rope_triton.apply_rotary_pos_emb(fake, table, "bshd")
+        assert out.shape == fake.shape and out.is_contiguous() and out.dtype == t.dtype
+        assert [part.shape[2] for part in split(mode.from_tensor(whole), table)] == [
+            2 * HEADS,
+            HEADS,
+            HEADS,
+        ]
+
+
+def test_a_trace_holds_the_operator(t, apply):
+    traced = make_fx(apply)(t)
+    assert any(node.target is torch.ops.rope_triton.rotate.default for node in traced.graph.nodes)
+    torch.testing.assert_close(traced(2 * t), apply(2 * t))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 4])
+def test_vmap(dim, t, apply):
+    batch = torch.stack([t, 2 * t, -t], dim)
+    out = torch.func.vmap(apply, in_dims=dim, out_dims=1)(batch)
+    torch.testing.assert_close(out, torch.stack([apply(x) for x in (t, 2 * t, -t)], 1))
+
+
+def test_vmap_packed(freqs, device):
+    tokens, bounds = packed(device)
+
+    def apply(x):
+        return rope_triton.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=bounds)
+
+    out = torch.func.vmap(apply)(torch.stack([tokens, 2 * tokens]))
+    torch.testing.assert_close(out, torch.stack([apply(tokens), apply(2 * tokens)]))
+
+
+def test_vmap_over_the_angles_is_refused(t, freqs):
+    over_both = torch.func.vmap(rope_triton.apply_rotary_pos_emb)
+    with pytest.raises(NotImplementedError, match="over t only"):
+        over_both(torch.stack([t, t]), torch.stack([freqs, freqs]))
+
+
+def test_transforms_of_the_fused_call_are_refused(freqs, device):
+    whole = torch.randn(2, SEQ, BATCH, HEADS, 64, device=device)
+    with pytest.raises(NotImplementedError, match=r"torch\.func are not supported"):
+        torch.func.vmap(lambda x: split(x, freqs))(whole)
+
+
+def test_gradients_by_transforms(t, apply):
+    small = t[:2, :1, :1]
+    jacobian = torch.autograd.functional.jacobian(apply, small)
+    torch.testing.assert_close(torch.func.jacrev(apply)(small), jacobian)
+    torch.testing.assert_close(torch.func.jacfwd(apply)(small), jacobian)
+    out, tangent = torch.func.jvp(apply, (t,), (3 * t,))
+    torch.testing.assert_close(tangent, 3 * out)
+    hessian = torch.func.hessian(lambda x: apply(x).square().sum() / 2)(small)
+    jacobian = jacobian.flatten(0, 3).flatten(1)
+    torch.testing.assert_close(hessian.flatten(0, 3).flatten(1), jacobian.T @ jacobian)
+
+
+def test_checkpoint(t, apply):
+    t.requires_grad_()
+    (expected,) = torch.autograd.grad(apply(t).square().sum(), t)
+    out = checkpoint(apply, t, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), t)[0], expected)
+
+
+def test_a_parameter_and_its_gradient(t, apply):
+    parameter = torch.nn.Parameter(t.clone())
+    apply(parameter).sum().backward()
+    (expected,) = torch.autograd.grad(apply(t.requires_grad_()).sum(), t)
+    torch.testing.assert_close(parameter.grad, expected)
+
+
+def test_the_second_call_of_a_form_is_not_planned_again(t, apply, monkeypatch):
+    apply(t)
+
+    def planned(*arguments):
+        raise AssertionError("planned")
+
+    monkeypatch.setattr(rope_triton.plans, "rotation", planned)
+    apply(t + 1)
+    with pytest.raises(AssertionError, match="planned"):
+        apply(t[1:])
+
+
+@pytest.mark.parametrize("change", ["shape", "stride", "dtype", "alignment"])
+def test_what_decides_the_kernel_is_another_form(change, t):
+    storage = torch.empty(t.numel() + 4, dtype=t.dtype, device=t.device)
+    other = {
+        "shape": t[1:],
+        "stride": t.transpose(0, 0).expand_as(t).mT.contiguous().mT,
+        "dtype": t.half(),
+        "alignment": storage[1 : 1 + t.numel()].view_as(t),
+    }[change]
+    assert launch.form(other) != launch.form(t) == launch.form(t.clone())
+
+
+def test_a_known_form_is_checked_for_what_a_form_has_not(t, freqs):
+    rope_triton.apply_rotary_pos_emb(t, freqs)
+    with pytest.raises(TypeError, match="cp_size must be an int"):
+        rope_triton.apply_rotary_pos_emb(t, freqs, cp_size=1.0)
+    with pytest.raises(ValueError, match="rounding must be one of"):
+        rope_triton.apply_rotary_pos_emb(t, freqs, rounding="never")
+
+
+def test_forms_are_not_kept_forever(t, apply, monkeypatch):
+    monkeypatch.setattr(launch, "_KEPT_FORMS", 3)
+    monkeypatch.setattr(launch, "_launches", {})
+    for n in range(1, 5):
+        apply(t[:n])
+        assert len(launch._launches) <= 3

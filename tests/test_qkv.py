@@ -1,0 +1,168 @@
+"""Queries, keys and values packed: against the single calls, which have their own oracle."""
+
+import pytest
+import torch
+
+import rope_triton
+from tests import oracle
+from tests.oracle import LAYOUTS, MODES
+
+SEQ, BATCH, GROUPS, WIDTH, TABLE = 2, 2, 2, 24, 40
+SPLITS = {"mha": (1, 1, 1), "gqa": (4, 1, 1), "odd": (3, 2, 1)}
+
+all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
+splits = pytest.mark.parametrize("counts", SPLITS.values(), ids=SPLITS)
+
+
+def case(mode, counts, device, layout="contiguous"):
+    shape = mode.shape(SEQ, BATCH, GROUPS, sum(counts) * WIDTH)
+    qkv = LAYOUTS[layout](shape, mode.dtype, device)
+    q_freqs, k_freqs = (oracle.random_angles(TABLE, mode.width(WIDTH), device) for _ in range(2))
+    return qkv, q_freqs, k_freqs
+
+
+def fused(qkv, q_freqs, k_freqs, counts, mode, **options):
+    return rope_triton.apply_fused_qkv_rotary_pos_emb(
+        *(qkv, q_freqs, k_freqs, [count * WIDTH for count in counts], mode.tensor_format),
+        interleaved=mode.interleaved,
+        **options,
+    )
+
+
+def single(qkv, q_freqs, k_freqs, counts, mode, **options):
+    """The same by slices and plain PyTorch."""
+    groups = qkv.unflatten(-1, (-1, WIDTH))
+    parts = [part.flatten(2, 3) for part in groups.split(counts, dim=3)]
+    options |= dict(interleaved=mode.interleaved, fused=False)
+    q, k = (
+        rope_triton.apply_rotary_pos_emb(part, freqs, mode.tensor_format, **options)
+        for part, freqs in zip(parts, (q_freqs, k_freqs), strict=False)
+    )
+    return q, k, parts[2].contiguous()
+
+
+def check(qkv, q_freqs, k_freqs, counts, mode, gradient=oracle.random_like, **options):
+    leaf, other = (qkv.detach().clone(memory_format=torch.preserve_format) for _ in range(2))
+    leaf.requires_grad_(), other.requires_grad_()
+    parts = fused(leaf, q_freqs, k_freqs, counts, mode, **options)
+    expected = single(other, q_freqs, k_freqs, counts, mode, **options)
+    grads = [gradient(part) for part in parts]
+    torch.testing.assert_close(parts, expected)
+    (grad,) = torch.autograd.grad(parts, leaf, grads)
+    torch.testing.assert_close(grad, torch.autograd.grad(expected, other, grads)[0])
+    assert all(part.is_contiguous() for part in parts) and grad.is_contiguous()
+
+
+@all_modes
+@splits
+def test_split_and_back(counts, mode, device):
+    check(*case(mode, counts, device), counts, mode)
+
+
+@all_modes
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "contiguous"])
+def test_layout(layout, mode, device):
+    counts = SPLITS["gqa"]
+    check(*case(mode, counts, device, layout), counts, mode)
+
+
+@all_modes
+def test_gradients_in_other_layouts(mode, device):
+    counts = SPLITS["gqa"]
+    inputs = case(mode, counts, device)
+    check(*inputs, counts, mode, lambda part: torch.ones_like(part[:1, :1, :1, :1]).expand_as(part))
+    check(*inputs, counts, mode, lambda part: oracle.random_like(part.mT).mT)
+
+
+@all_modes
+@pytest.mark.parametrize("rank", [(1, 0), (2, 0), (2, 1)], ids=str)
+@pytest.mark.parametrize("moved", [False, True], ids=["from_0", "moved"])
+def test_positions(moved, rank, mode, device):
+    counts = SPLITS["gqa"]
+    starts = torch.tensor([5, 9], device=device) if moved else None
+    options = dict(start_positions=starts, cp_size=rank[0], cp_rank=rank[1])
+    check(*case(mode, counts, device), counts, mode, **options)
+
+
+def test_a_part_without_a_gradient_gets_none(device):
+    mode, counts = MODES[0], SPLITS["gqa"]
+    qkv, q_freqs, k_freqs = case(mode, counts, device)
+    qkv.requires_grad_()
+    q, _, _ = fused(qkv, q_freqs, k_freqs, counts, mode)
+    (grad,) = torch.autograd.grad(q.sum(), qkv)
+    others = grad[..., counts[0] * WIDTH :]
+    assert not others.any() and grad.any()
+
+
+def test_double_backward(device):
+    mode, counts = MODES[0], SPLITS["odd"]
+    qkv, q_freqs, k_freqs = case(mode, counts, device)
+    qkv.requires_grad_()
+    parts = fused(qkv, q_freqs, k_freqs, counts, mode)
+    grads = [oracle.random_like(part).requires_grad_() for part in parts]
+    (grad,) = torch.autograd.grad(parts, qkv, grads, create_graph=True)
+    v = oracle.random_like(grad)
+    found = torch.autograd.grad(grad, grads, v)
+    torch.testing.assert_close(found, single(v, q_freqs, k_freqs, counts, mode))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_empty(dim, device):
+    mode, counts = MODES[0], SPLITS["gqa"]
+    qkv, q_freqs, k_freqs = case(mode, counts, device)
+    qkv = qkv.narrow(dim, 0, 0).requires_grad_()
+    parts = fused(qkv, q_freqs, k_freqs, counts, mode)
+    assert [part.shape[2] for part in parts] == [qkv.shape[2] * count for count in counts]
+    (grad,) = torch.autograd.grad(sum(part.sum() for part in parts), qkv)
+    assert grad.shape == qkv.shape
+
+
+def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
+    monkeypatch.setattr(rope_triton.plans, "_GRID_LIMIT", 2)
+    for mode in MODES[:2]:
+        counts = SPLITS["gqa"]
+        starts = torch.tensor([5, 9], device=device)
+        q_freqs, k_freqs = case(mode, counts, device)[1:]
+        shape = mode.shape(20, BATCH, GROUPS, sum(counts) * WIDTH)
+        qkv = oracle.contiguous(shape, mode.dtype, device)
+        check(qkv, q_freqs, k_freqs, counts, mode, start_positions=starts)
+
+
+REFUSED = {
+    "thd": ({"tensor_format": "thd"}, r"tensor_format must be 'sbhd' or 'bshd', got 'thd'"),
+    "cu_seqlens": ({"cu_seqlens": torch.zeros(2)}, r"cu_seqlens must be None"),
+    "two_sizes": ({"qkv_split_arg_list": [4, 4]}, r"three positive ints, got \[4, 4\]"),
+    "an_empty_part": ({"qkv_split_arg_list": [24, 24, 0]}, r"three positive ints"),
+    "another_sum": ({"qkv_split_arg_list": [24, 24, 24]}, r"144 together, got \[24, 24, 24\]"),
+    "no_whole_heads": ({"qkv_split_arg_list": [92, 28, 24]}, r"multiples of the last"),
+    "narrow_k_freqs": (
+        {"k_freqs": torch.ones(TABLE, 1, 1, 8)},
+        r"must have one shape, got \(40, 1, 1, 24\) and \(40, 1, 1, 8\)",
+    ),
+    "short_freqs": (
+        {"q_freqs": torch.ones(1, 1, 1, 24), "k_freqs": torch.ones(1, 1, 1, 24)},
+        r"freqs covers 1 positions",
+    ),
+    "starts_of_another_batch": (
+        {"start_positions": torch.zeros(3, dtype=torch.int32)},
+        r"start_positions must have shape \[b\] = \(2,\), got \(3,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused(changes, message, device):
+    qkv, q_freqs, k_freqs = case(MODES[0], SPLITS["gqa"], device)
+    arguments = dict(qkv=qkv, q_freqs=q_freqs, k_freqs=k_freqs, qkv_split_arg_list=[96, 24, 24])
+    arguments |= {
+        name: value.to(device) if isinstance(value, torch.Tensor) else value
+        for name, value in changes.items()
+    }
+    with pytest.raises(ValueError, match=message):
+        rope_triton.apply_fused_qkv_rotary_pos_emb(**arguments)
+
+
+def test_float64_has_no_kernel(device):
+    qkv, q_freqs, k_freqs = case(MODES[0], SPLITS["gqa"], device)
+    with pytest.raises(TypeError, match=r"float64, which the kernel does not compute"):
+        fused(qkv.double(), q_freqs, k_freqs, SPLITS["gqa"], MODES[0])
