@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,15 @@ from typing import TextIO
 from . import _figures, _machine
 from ._compare import command as _compare
 from ._compare import evidence as _evidence
-from ._grid import GRID_VARIABLE, active_grid, cells
+from ._grid import (
+    BACKWARD,
+    FORWARD,
+    GRID_VARIABLE,
+    active_grid,
+    active_paths,
+    cells,
+    path_cells,
+)
 from ._progress import PROGRESS_VARIABLE, say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,16 +66,16 @@ def _write_machine() -> int:
 
 
 def _run() -> int:
-    grid, head = cells(active_grid()), _git("rev-parse", "HEAD")
+    timings, head = _timings(), _git("rev-parse", "HEAD")
     _refuse_dirty_package()
     _append_only()
     record = _machine.machine_record()
     _machine.save_record(record)
     say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
     if record["gpu"] == "none":
-        say("no NVIDIA GPU here: rope.* will be n/a, codegen.* is measured for every architecture")
+        say("no NVIDIA GPU here: all but codegen.*, for every architecture, will be n/a")
     else:
-        say(f"{len(grid)} cells on {record['gpu']}, forward and backward")
+        say(f"{timings} timings on {record['gpu']}, and what a call costs besides")
     start, environment = time.time(), f"existing:{sys.executable}"
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:
@@ -78,6 +87,12 @@ def _run() -> int:
     if published == 0:
         say(f"site: {ROOT / '.asv' / 'html' / 'index.html'} (serve it with: asv preview)")
     return status or published
+
+
+def _timings() -> int:
+    """How many the grid that the environment names has."""
+    grids = [path_cells(active_paths(direction)) for direction in (FORWARD, BACKWARD)]
+    return 2 * len(cells(active_grid())) + sum(map(len, grids))
 
 
 def _show_figures(machine: str, commit: str) -> int:
@@ -139,7 +154,8 @@ def _print_figures(results: Path, commit: str, since: float) -> None:
         if path.stat().st_mtime < since:
             continue  # of another interpreter
         values = _figures.load_values(path)
-        for line in [*_figures.speed_table(values), *_figures.codegen_table(values)]:
+        tables = (_figures.speed_table, _figures.path_table, _figures.codegen_table)
+        for line in itertools.chain.from_iterable(table(values) for table in tables):
             print(line, flush=True)
 
 

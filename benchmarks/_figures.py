@@ -36,13 +36,30 @@ def speed_table(values: dict) -> list[str]:
         ratios = values.get(f"rope.{direction}.track_copy_ratio", {})
         rates = values.get(f"rope.{direction}.track_gbps", {})
         for label, keys in _by_size(ratios):
-            speeds = [1 / ratios[key] for key in keys]
-            gbps = statistics.median(rates[key] for key in keys)
-            lines.append(
-                f"{direction:8}  tensors {label:12}  {len(keys):4} cells  "
-                f"speed of a copy: min {min(speeds):.3f}, median {statistics.median(speeds):.3f}  "
-                f"median {gbps:5.0f} GB/s"
-            )
+            lines.append(_speed(f"{direction:8}  tensors {label:12}", keys, ratios, rates))
+    return lines
+
+
+def _speed(title: str, keys: list, ratios: dict, rates: dict) -> str:
+    speeds = [1 / ratios[key] for key in keys]
+    gbps = statistics.median(rates[key] for key in keys)
+    return (
+        f"{title}  {len(keys):4} cells  "
+        f"speed of a copy: min {min(speeds):.3f}, median {statistics.median(speeds):.3f}  "
+        f"median {gbps:5.0f} GB/s"
+    )
+
+
+def path_table(values: dict) -> list[str]:
+    """Copy ratio and GB/s of the package's other paths, one line a path and direction."""
+    lines = []
+    for direction in ("Forward", "Backward"):
+        ratios = values.get(f"paths.{direction}.track_copy_ratio", {})
+        rates = values.get(f"paths.{direction}.track_gbps", {})
+        for path in dict.fromkeys(key[0].strip("'") for key in ratios):
+            keys = [key for key in ratios if key[0].strip("'") == path]
+            title = f"{direction:8}  {path:20}"
+            lines.append(_speed(title, keys, ratios, rates))
     return lines
 
 

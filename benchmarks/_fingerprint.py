@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from . import _grid, _sass, _workers
+from . import _calls, _grid, _sass, _workers
 from ._standin import ARCHITECTURES, Launch, StandInDriver
 
 PACKAGE = "rope_triton"
@@ -84,7 +84,8 @@ def fingerprint(
     ----------
     calls : iterable of (arch, dtype, format, direction, hidden_size, seq_len, batch)
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
-        batch of 2 and 64 heads. Those that agree in the first two had better be neighbours. Of a
+        batch of 2 and 64 heads. Or of ``(arch, dtype, path, direction, mib)``, a cell of another
+        path of the package. Those that agree in the first two had better be neighbours. Of a
         backward call, only what the backward pass launches counts.
     root : path, optional
         Directory that holds the package to benchmark, e.g. another checkout; by default, the
@@ -153,15 +154,8 @@ class _Kernel(NamedTuple):
     numbers: tuple
 
 
-def _launched_kernels(
-    arch: str,
-    dtype: str,
-    format: str,
-    direction: str,
-    hidden_size: int,
-    seq_len: int,
-    batch: int,
-) -> list[_Kernel]:
+def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
+    """``form`` is a format, and ``size`` as :func:`fingerprint` has it; or a path, and its size."""
     import triton
 
     files = {}
@@ -169,8 +163,15 @@ def _launched_kernels(
         {metadata["hash"]: metadata_group}
     )
     driver = StandInDriver.activate(arch)
-    _call(driver, _grid.Cell(seq_len, hidden_size, batch, dtype, format), direction)
+    _call(driver, _cell(dtype, form, *size), direction)
     return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
+
+
+def _cell(dtype: str, form: str, first, *others) -> _grid.AnyCell:
+    if not others:
+        return _grid.PathCell(form, first, dtype)
+    seq_len, batch = others
+    return _grid.Cell(seq_len, first, batch, dtype, form)
 
 
 def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
@@ -228,29 +229,31 @@ def _compile_each_kernel_once() -> None:
     triton.compiler.compile = compile_or_copy
 
 
-def _call(driver: StandInDriver, cell: _grid.Cell, direction: str) -> None:
+def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
     """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
     import torch
 
-    embedding, apply = _public("RotaryPositionEmbedding"), _public("apply_rotary_pos_emb")
-    dtype, backward = getattr(torch, cell.dtype), direction == "backward"
+    call, backward = _call_of(cell), direction == "backward"
     # Memory that nothing touches is never paid for, however large the tensor.
-    t = torch.empty(cell.shape, dtype=dtype, requires_grad=backward)
-    freqs = embedding(cell.hidden_size)(cell.seq_len)
+    t = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), requires_grad=backward)
     driver.launches.clear()
-    out = apply(t, freqs, tensor_format=cell.format)
+    out = call.forward(t)
     if backward:
         driver.launches.clear()
-        torch.autograd.grad(out, t, torch.empty_like(out))
+        torch.autograd.grad(out, t, call.cotangent(torch.empty_like(t)))
     if not driver.launches:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
 
 
-def _public(name: str):
-    package = importlib.import_module(PACKAGE)
-    if not hasattr(package, name):
-        raise NotImplementedError(f"{PACKAGE} has no {name}")
-    return getattr(package, name)
+def _call_of(cell: _grid.AnyCell):
+    try:
+        from rope_triton import RotaryPositionEmbedding
+
+        return _calls.of(cell, RotaryPositionEmbedding(cell.hidden_size)(cell.positions))
+    except ModuleNotFoundError:
+        raise
+    except ImportError as error:  # of a name that the package lacks
+        raise NotImplementedError(str(error)) from None
 
 
 _FINGERPRINT, _VARIANTS = "fingerprint", "variants"

@@ -1,10 +1,13 @@
 """The cells that are measured, why these, and the bytes each must move. Imports no torch."""
 
 import itertools
+import math
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypedDict
+from typing import ClassVar, NamedTuple, TypedDict, TypeVar
 
+FORWARD, BACKWARD = "forward", "backward"
 HEADS = 64
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -44,10 +47,42 @@ GRIDS: dict[str, Grid] = {
 }
 
 
+class _Timed:
+    """What the cells of every grid tell of themselves."""
+
+    suite: ClassVar[str]
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Those that are timed."""
+        return (FORWARD, BACKWARD)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each sequence."""
+        raise NotImplementedError
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Position of the first token of each sequence."""
+        return (0,) * len(self.lengths)
+
+    @property
+    def positions(self) -> int:
+        """Positions that the angles must have."""
+        return max(map(sum, zip(self.starts, self.lengths, strict=True)))
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """asv's name of the latency in each direction that there is."""
+        return {each: f"{self.suite}.{each.capitalize()}.track_latency" for each in self.directions}
+
+
 @dataclass(frozen=True)
-class Cell:
+class Cell(_Timed):
     """One point of the grid: a RoPE call on 64 heads, forward or backward."""
 
+    suite = "rope"
     seq_len: int
     hidden_size: int
     batch: int
@@ -55,10 +90,14 @@ class Cell:
     format: str
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Shape of the tensor that is rotated, in the order of ``format``."""
         leading = (self.seq_len, self.batch)
         return (*(leading if self.format == "sbhd" else leading[::-1]), HEADS, self.hidden_size)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (self.seq_len,) * self.batch
 
     @property
     def bytes_moved(self) -> int:
@@ -70,6 +109,128 @@ class Cell:
 PARAM_NAMES = tuple(field.name for field in fields(Cell))
 
 
+# --- the package's other paths --------------------------------------------------------------------
+
+
+class PathForm(NamedTuple):
+    """A way to call the package: the order of the dimensions, and what a token has.
+
+    heads: of fused QKV, groups of heads; channels: of a head, or of such a group.
+    """
+
+    format: str
+    heads: int
+    channels: int
+
+
+PATH_HIDDEN_SIZE = 128
+# Of a group of fused QKV, as grouped-query models have them.
+QKV_HEADS = (4, 1, 1)
+PATHS = {
+    # Packed sequences, of very unequal lengths: each is half of what is left.
+    "thd": PathForm("thd", HEADS, PATH_HIDDEN_SIZE),
+    # Many short ones: 2401 of 27 tokens, or fewer in proportion. 16 heads, for as many bytes.
+    "thd-short": PathForm("thd", 16, PATH_HIDDEN_SIZE),
+    "qkv": PathForm("sbhd", 8, sum(QKV_HEADS) * PATH_HIDDEN_SIZE),
+    # Ready-made cosines and sines, in the dtype of the tensor.
+    "tables": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
+    "tables-inplace": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
+    # The same where every head has a memory of its own, as attention takes queries.
+    "tables-bhsd": PathForm("bhsd", HEADS, PATH_HIDDEN_SIZE),
+    # Each sequence of the batch begins at a position of its own.
+    "starts": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
+}
+PATH_BATCH = 4
+_START_STEP = 1000
+_SHORT_TOKENS, _SHORT_SEQUENCES, _SHORT_OF_TOKENS = 27, 2401, 1 << 16
+
+
+class PathGrid(TypedDict):
+    """The values of each field of :class:`PathCell`."""
+
+    path: tuple[str, ...]
+    mib: tuple[int, ...]
+    dtype: tuple[str, ...]
+
+
+PATH_GRIDS: dict[str, PathGrid] = {
+    # Inside any L2, around it and far beyond it. The tiles follow from the bytes of an element as
+    # they do in the grid above, so two dtypes stand for three, and on a pull request one.
+    "full": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("float32", "bfloat16")},
+    "small": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("bfloat16",)},
+}
+
+
+@dataclass(frozen=True)
+class PathCell(_Timed):
+    """A call of one of ``PATHS`` on about ``mib`` MiB, forward or backward."""
+
+    suite = "paths"
+    path: str
+    mib: float
+    dtype: str
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """A rotation in place has no backward pass of its own: its gradient is a new tensor."""
+        return (FORWARD,) if self.path == "tables-inplace" else (FORWARD, BACKWARD)
+
+    @property
+    def format(self) -> str:
+        return PATHS[self.path].format
+
+    @property
+    def hidden_size(self) -> int:
+        return PATH_HIDDEN_SIZE
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        path = PATHS[self.path]
+        token_bytes = path.heads * path.channels * ITEM_BYTES[self.dtype]
+        tokens = int(self.mib * 2**20) // token_bytes
+        if self.path == "thd":
+            return tuple(_halves(tokens))
+        if self.path == "thd-short":
+            return (_SHORT_TOKENS,) * max(1, tokens * _SHORT_SEQUENCES // _SHORT_OF_TOKENS)
+        return (tokens // PATH_BATCH,) * PATH_BATCH
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        step = _START_STEP if self.path == "starts" else 0
+        return tuple(index * step for index in range(len(self.lengths)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that is rotated, or split and rotated."""
+        path = PATHS[self.path]
+        batch, seq_len = len(self.lengths), self.lengths[0]
+        if path.format == "bhsd":
+            return batch, path.heads, seq_len, path.channels
+        leading = {"thd": (sum(self.lengths),), "sbhd": (seq_len, batch), "bshd": (batch, seq_len)}
+        return (*leading[path.format], path.heads, path.channels)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes a call must move: all that it is given once, as much that it writes; no angles."""
+        return 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
+
+AnyCell = Cell | PathCell
+
+
+def _halves(tokens: int) -> Iterator[int]:
+    while tokens:
+        yield tokens - tokens // 2
+        tokens //= 2
+
+
+# --- which are measured ---------------------------------------------------------------------------
+
+_Values = TypeVar("_Values")
+
+
 def active_grid() -> Grid:
     """The grid that the environment names.
 
@@ -78,10 +239,28 @@ def active_grid() -> Grid:
     ValueError
         If ``ROPE_GRID`` names no grid.
     """
+    return _active(GRIDS)
+
+
+def active_paths(direction: str) -> PathGrid:
+    """The grid of the other paths that the environment names: those that have the direction.
+
+    Raises
+    ------
+    ValueError
+        If ``ROPE_GRID`` names no grid.
+    """
+    grid = _active(PATH_GRIDS).copy()
+    have = {cell.path for cell in path_cells(grid) if direction in cell.directions}
+    grid["path"] = tuple(path for path in grid["path"] if path in have)
+    return grid
+
+
+def _active(grids: Mapping[str, _Values]) -> _Values:
     name = os.environ.get(GRID_VARIABLE, "full")
-    if name not in GRIDS:
-        raise ValueError(f"{GRID_VARIABLE} must be one of {sorted(GRIDS)}, got {name!r}")
-    return GRIDS[name]
+    if name not in grids:
+        raise ValueError(f"{GRID_VARIABLE} must be one of {sorted(grids)}, got {name!r}")
+    return grids[name]
 
 
 def cells(grid: Grid) -> list[Cell]:
@@ -90,3 +269,18 @@ def cells(grid: Grid) -> list[Cell]:
         grid["seq_len"], grid["hidden_size"], grid["batch"], grid["dtype"], grid["format"]
     )
     return [Cell(*each) for each in values]
+
+
+def path_cells(grid: PathGrid) -> list[PathCell]:
+    """Every cell of a grid of paths, in the fixed order in which it is measured."""
+    return [PathCell(*each) for each in itertools.product(grid["path"], grid["mib"], grid["dtype"])]
+
+
+def all_cells(name: str) -> list[AnyCell]:
+    """Every cell of the named grid, those of the other paths last."""
+    return [*cells(GRIDS[name]), *path_cells(PATH_GRIDS[name])]
+
+
+def cell_of(values: Sequence) -> AnyCell:
+    """The cell with these values of its fields."""
+    return Cell(*values) if len(values) == len(PARAM_NAMES) else PathCell(*values)

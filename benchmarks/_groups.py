@@ -45,7 +45,8 @@ def _joined(groups: Sequence[Group], axis: int) -> list[Group]:
         axes = group.axes
         if len(axes) > axis:
             # A pass and a call of the host, say, are never one; the directions of a pass may be.
-            metric = "rope" if axes[0][0].startswith("rope.") else axes[0][0]
+            suite = axes[0][0].partition(".")[0]
+            metric = suite if suite in ("rope", "paths") else axes[0][0]
             alike.setdefault((metric, axes[:axis], axes[axis + 1 :]), []).append(group)
     for together in alike.values():
         joined += _joined_alike(together, axis)

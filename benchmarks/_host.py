@@ -18,9 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from . import _process, _progress, _workload
-from ._grid import GRIDS, Cell
-from ._workload import BACKWARD, FORWARD
+from . import _calls, _process, _progress, _workload
+from ._grid import BACKWARD, FORWARD, GRIDS, PATH_GRIDS, AnyCell, Cell, PathCell
 
 Key = tuple[str, tuple[str, ...]]
 
@@ -31,9 +30,16 @@ WARM_START = "host.FirstCall.track_warm_start"
 PEAK_BYTES = "host.Memory.track_peak_bytes"
 LAUNCHES = "host.Launches.track_launches"
 ERROR = "host.Error.track_error"
+PATH_FORWARD = "host.PathCall.track_forward"
+PATH_FORWARD_BACKWARD = "host.PathCall.track_forward_backward"
+PATH_PEAK_BYTES = "host.PathMemory.track_peak_bytes"
+PATH_LAUNCHES = "host.PathLaunches.track_launches"
+PATH_ERROR = "host.PathError.track_error"
+PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAUNCHES, PATH_ERROR),)
 
 DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
-STEPS = (FORWARD, "training")
+TRAINING = "training"
+STEPS = (FORWARD, TRAINING)
 LAYOUTS = ("contiguous", "transposed")
 # First position: all angles below 2^11 rad, and those of a context of 131072 tokens.
 POSITIONS = {"short": 0, "long": 131072}
@@ -45,17 +51,29 @@ ERROR_PARAMS = {
     "positions": tuple(POSITIONS),
     "interleaved": (False, True),
 }
+# A host does the same for many sequences as for few: one packed path stands for both.
+PATHS = tuple(path for path in PATH_GRIDS["full"]["path"] if path != "thd-short")
+PATH_STEP_PARAMS = {"step": STEPS, "path": PATHS}
+PATH_ERROR_PARAMS = {
+    "direction": (FORWARD, BACKWARD),
+    "path": PATHS,
+    "dtype": PATH_GRIDS["full"]["dtype"],
+}
 
 _DEVICE = "cuda"
 # Some 2 us on a GPU: never what a call on the host waits for.
 _CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE = 16, 64, 1, "bfloat16"
+_CALL_MIB = 1 / 8
 _WARM_CALLS, _BLOCKS = 50, 15
+# There are many paths, and each says something of the others.
+_PATH_BLOCKS = 5
 # Two launches each: far from the thousand that fill the queue to the GPU, where a call would wait.
 _BLOCK_CALLS = 200
 _FIRST_CALL_PROCESSES = 3
 _PROCESS_SECONDS = 600
 _STEP_SEQ_LEN, _STEP_HIDDEN_SIZE, _STEP_BATCH = 512, 128, 2
 _ERROR_SHAPE = 2048, 1, 2, 128  # sbhd
+_PATH_STEP_MIB, _PATH_STEP_DTYPE, _PATH_ERROR_MIB = 16, "bfloat16", 2
 _ROTARY_BASE = 10000.0
 
 
@@ -68,6 +86,13 @@ def call_samples() -> dict[Key, list[float] | Exception]:
     return _answers_or_reason("host.Call", list(keys))
 
 
+def path_call_samples() -> dict[Key, list[float] | Exception]:
+    """The same of the other paths, ``_PATH_BLOCKS`` samples for each key."""
+    keys = _path_keys(PATH_FORWARD, {"path": PATHS})
+    keys += _path_keys(PATH_FORWARD_BACKWARD, {"path": PATHS})
+    return _answers_or_reason("host.PathCall", keys)
+
+
 def memory_facts() -> dict[Key, int | Exception]:
     """Peak bytes of a call: see :func:`peak_bytes`. Exact."""
     return _answers_or_reason("host.Memory", _keys(PEAK_BYTES, STEP_PARAMS))
@@ -78,6 +103,21 @@ def launch_facts() -> dict[Key, int | Exception]:
     return _answers_or_reason("host.Launches", _keys(LAUNCHES, STEP_PARAMS))
 
 
+def path_memory_facts() -> dict[Key, int | Exception]:
+    """Peak bytes of a call of another path: see :func:`path_peak_bytes`. Exact."""
+    return _answers_or_reason("host.PathMemory", _path_keys(PATH_PEAK_BYTES, PATH_STEP_PARAMS))
+
+
+def path_launch_facts() -> dict[Key, int | Exception]:
+    """GPU launches of a call of another path: see :func:`path_launches`. Exact."""
+    return _answers_or_reason("host.PathLaunches", _path_keys(PATH_LAUNCHES, PATH_STEP_PARAMS))
+
+
+def path_error_facts() -> dict[Key, float | Exception]:
+    """Error of another path's result: see :func:`path_error`. Exact."""
+    return _answers_or_reason("host.PathError", _path_keys(PATH_ERROR, PATH_ERROR_PARAMS))
+
+
 def error_facts() -> dict[Key, float | Exception]:
     """Error of the result against float64: see :func:`error`. Exact."""
     return _answers_or_reason("host.Error", _keys(ERROR, ERROR_PARAMS))
@@ -86,7 +126,10 @@ def error_facts() -> dict[Key, float | Exception]:
 def exact_facts() -> dict[Key, float | Exception]:
     """All that repeats to the last digit: memory, launches and error."""
     steps = [key for metric in (PEAK_BYTES, LAUNCHES) for key in _keys(metric, STEP_PARAMS)]
-    return _answers_or_reason("host", steps + _keys(ERROR, ERROR_PARAMS))
+    steps += _keys(ERROR, ERROR_PARAMS)
+    for metric in (PATH_PEAK_BYTES, PATH_LAUNCHES):
+        steps += _path_keys(metric, PATH_STEP_PARAMS)
+    return _answers_or_reason("host", steps + _path_keys(PATH_ERROR, PATH_ERROR_PARAMS))
 
 
 def first_call_samples() -> dict[Key, list[float] | Exception]:
@@ -110,6 +153,24 @@ def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
 
 def _keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
     return [(metric, tuple(map(str, values))) for values in itertools.product(*params.values())]
+
+
+def _path_keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
+    """Those of a path that has no backward pass only of its forward."""
+    axis = list(params).index("path")
+    return [
+        (metric, values)
+        for metric, values in _keys(metric, params)
+        if _has_backward(values[axis]) or not _needs_backward(metric, values)
+    ]
+
+
+def _has_backward(path: str) -> bool:
+    return BACKWARD in PathCell(path, _CALL_MIB, _CALL_DTYPE).directions
+
+
+def _needs_backward(metric: str, params: tuple[str, ...]) -> bool:
+    return metric == PATH_FORWARD_BACKWARD or BACKWARD in params or TRAINING in params
 
 
 def _answers_or_reason(title: str, keys: list[Key]) -> dict:
@@ -186,15 +247,49 @@ def call_seconds(metric: str, format: str) -> list[float]:
 
     alone = metric == CALL_FORWARD
     call, direction = (forward, FORWARD) if alone else (forward_backward, BACKWARD)
-    _workload.check(call(), x, freqs, cell, direction)
-    return _host_seconds(call)
+    _calls.check(call(), x, _calls.of(cell, freqs), direction)
+    return _host_seconds(call, _BLOCKS)
+
+
+def path_call_seconds(metric: str, path: str) -> list[float]:
+    """The same of a call of one of ``PATHS``.
+
+    Parameters
+    ----------
+    metric : str
+        ``PATH_FORWARD`` or ``PATH_FORWARD_BACKWARD``, as for :func:`call_seconds`.
+    path : str
+        One of ``PATHS``.
+
+    Raises
+    ------
+    AssertionError
+        If the call's result is wrong.
+    """
+    import torch
+
+    cell = PathCell(path, _CALL_MIB, _CALL_DTYPE)
+    call = _path(cell)
+    x, t = _values(cell), _values(cell).requires_grad_()
+    cotangent = call.cotangent(x)
+
+    def forward():
+        return call.forward(x)
+
+    def forward_backward():
+        return torch.autograd.grad(call.forward(t), t, cotangent)[0]
+
+    alone = metric == PATH_FORWARD
+    rotate, direction = (forward, FORWARD) if alone else (forward_backward, BACKWARD)
+    _workload.check_once(call, direction, rotate, x)
+    return _host_seconds(rotate, _PATH_BLOCKS)
 
 
 def _call_cell(format: str) -> Cell:
     return Cell(_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE, format)
 
 
-def _host_seconds(call: Callable) -> list[float]:
+def _host_seconds(call: Callable, blocks: int) -> list[float]:
     """Host seconds a call, a sample for each block of calls; no garbage collection meanwhile."""
     import torch
 
@@ -204,7 +299,7 @@ def _host_seconds(call: Callable) -> list[float]:
     gc.collect()
     gc.disable()
     try:
-        for _ in range(_BLOCKS):
+        for _ in range(blocks):
             torch.cuda.synchronize()  # every block finds the queue empty, and does not wait for it
             start = time.perf_counter()
             for _ in range(_BLOCK_CALLS):
@@ -280,7 +375,7 @@ def _clock_first_call(root: str | None) -> float:
     output = _apply(x, freqs, cell.format)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    _workload.check(output, x, freqs, cell, FORWARD)
+    _calls.check(output, x, _calls.of(cell, freqs), FORWARD)
     return seconds
 
 
@@ -340,9 +435,28 @@ def peak_bytes(step: str, format: str, dtype: str, layout: str) -> int:
     RuntimeError
         If torch's allocator keeps no account here.
     """
+    return _peak_bytes(_step_call(step, format, dtype, layout, intermediate=True))
+
+
+def path_peak_bytes(step: str, path: str) -> int:
+    """The same of a call of another path, on contiguous tensors.
+
+    Parameters
+    ----------
+    step, path : str
+        Values of ``PATH_STEP_PARAMS``.
+
+    Raises
+    ------
+    RuntimeError
+        If torch's allocator keeps no account here.
+    """
+    return _peak_bytes(_path_step_call(step, path, intermediate=True))
+
+
+def _peak_bytes(call: Callable) -> int:
     import torch
 
-    call = _step_call(step, format, dtype, layout, intermediate=True)
     call()  # compiles
     gc.collect()
     torch.cuda.synchronize()
@@ -375,12 +489,28 @@ def launches(step: str, format: str, dtype: str, layout: str) -> int:
     step, format, dtype, layout : str
         As for :func:`peak_bytes`.
     """
+    return _launches(lambda: _step_call(step, format, dtype, layout, intermediate=False))
+
+
+def path_launches(step: str, path: str) -> int:
+    """The same of a call of another path, on contiguous tensors.
+
+    Parameters
+    ----------
+    step, path : str
+        Values of ``PATH_STEP_PARAMS``.
+    """
+    return _launches(lambda: _path_step_call(step, path, intermediate=False))
+
+
+def _launches(make_call: Callable[[], Callable]) -> int:
+    """``make_call`` is called on the stream that the call is recorded on."""
     import torch
 
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.stream(stream):
-        call = _step_call(step, format, dtype, layout, intermediate=False)
+        call = make_call()
         call()  # compiles
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
@@ -413,20 +543,35 @@ def _step_call(step: str, format: str, dtype: str, layout: str, intermediate: bo
     """The call as a function without arguments, of an intermediate result in training or not."""
     cell = Cell(_STEP_SEQ_LEN, _STEP_HIDDEN_SIZE, _STEP_BATCH, dtype, format)
     freqs = _freqs(_angles(0, cell.seq_len, cell.hidden_size))
+
+    def rotate(x):
+        return _apply(x, freqs, format)
+
     x = _values(cell, layout)
     if step == FORWARD:
-        return lambda: _apply(x, freqs, format)
-    leaf, cotangent = x.requires_grad_(), _values(cell, layout)
+        return lambda: rotate(x)
+    return _training_call(rotate, x, _values(cell, layout), intermediate)
+
+
+def _path_step_call(step: str, path: str, intermediate: bool) -> Callable:
+    cell = PathCell(path, _PATH_STEP_MIB, _PATH_STEP_DTYPE)
+    call, x = _path(cell), _values(cell)
+    if step == FORWARD:
+        return lambda: call.forward(x)
+    return _training_call(call.forward, x, call.cotangent(_values(cell)), intermediate)
+
+
+def _training_call(rotate: Callable, x, cotangent, intermediate: bool) -> Callable:
+    leaf = x.requires_grad_()
     rotated = leaf.clone if intermediate else lambda: leaf
-    return lambda: _training(rotated, leaf, cotangent, freqs, format)
+    return lambda: _training(rotate, rotated, leaf, cotangent)
 
 
-def _training(rotated: Callable, leaf, cotangent, freqs, format: str):
+def _training(rotate: Callable, rotated: Callable, leaf, cotangent):
     """Forward and backward; of what ``rotated`` returns, only the forward can keep a reference."""
     import torch
 
-    output = _apply(rotated(), freqs, format)
-    return torch.autograd.grad(output, leaf, cotangent)[0]
+    return torch.autograd.grad(rotate(rotated()), leaf, cotangent)[0]
 
 
 # --- error ----------------------------------------------------------------------------------------
@@ -455,34 +600,84 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
     import torch
 
     seq_len, *_, width = _ERROR_SHAPE
-    generator = torch.Generator().manual_seed(0)
-    x = (2 * torch.rand(_ERROR_SHAPE, generator=generator) - 1).to(getattr(torch, dtype))
+    x = _random(_ERROR_SHAPE, getattr(torch, dtype))
     angles = _angles(POSITIONS[positions], seq_len, width)
     pairs_adjoin = interleaved == "True"
     result = _result(x.to(_DEVICE), _freqs(angles, pairs_adjoin), direction, pairs_adjoin).cpu()
+    return _error(result, _exact(x, angles, direction, pairs_adjoin), x.dtype)
+
+
+def path_error(direction: str, path: str, dtype: str) -> float:
+    """The same of a call of another path; of ready-made tables, those that it gets are exact.
+
+    Parameters
+    ----------
+    direction, path, dtype : str
+        Values of ``PATH_ERROR_PARAMS``.
+
+    Raises
+    ------
+    ValueError
+        If the result is not finite.
+    """
+    import torch
+
+    cell = PathCell(path, _PATH_ERROR_MIB, dtype)
+    call, x = _path(cell), _random(cell.shape, getattr(torch, dtype))
+    given = call.split(x if direction == FORWARD else call.cotangent(x))
+    there = x.to(_DEVICE, copy=True)  # a rotation in place overwrites it
+    results = call.split(_passed(call.forward, there, call.cotangent(there), direction))
+    turn = torch.complex(*(each.cpu() for each in call.turn()))
+    exact = [
+        _turned(part, turn, direction, interleaved=False) if rotated else part.double()
+        for part, rotated in zip(given, call.rotated, strict=True)
+    ]
+    result, exact = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
+    return _error(result, exact, x.dtype)
+
+
+def _random(shape: tuple[int, ...], dtype):
+    """From -1 to 1, the same on every machine."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return (2 * torch.rand(shape, generator=generator) - 1).to(dtype)
+
+
+def _error(result, exact, dtype) -> float:
     if not result.isfinite().all():
         raise ValueError("the result of finite input has elements that are NaN or infinite")
-    exact = _exact(x, angles, direction, pairs_adjoin)
-    return float(f"{_rms(result - exact) / _rms(exact.to(x.dtype) - exact):.6g}")
+    return float(f"{_rms(result - exact) / _rms(exact.to(dtype) - exact):.6g}")
 
 
 def _result(x, freqs, direction: str, interleaved: bool):
     """The package's rotation of ``x``, or its gradient for the cotangent ``x``."""
+    return _passed(lambda t: _apply(t, freqs, "sbhd", interleaved), x, x, direction)
+
+
+def _passed(rotate: Callable, x, cotangent, direction: str):
+    """What ``rotate`` makes of ``x``, or of the cotangent in its backward pass."""
     import torch
 
     if direction == FORWARD:
-        return _apply(x, freqs, "sbhd", interleaved)
+        return rotate(x)
     t = torch.zeros_like(x).requires_grad_()
-    return torch.autograd.grad(_apply(t, freqs, "sbhd", interleaved), t, x)[0]
+    return torch.autograd.grad(rotate(t), t, cotangent)[0]
 
 
 def _exact(x, angles, direction: str, interleaved: bool):
-    """Rotation as complex multiplication, float64."""
+    import torch
+
+    turn = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())
+    return _turned(x, turn, direction, interleaved)
+
+
+def _turned(x, turn, direction: str, interleaved: bool):
+    """Rotation as multiplication by the complex numbers ``turn``, float64."""
     import torch
 
     pairs = x.double().unflatten(-1, (-1, 2) if interleaved else (2, -1))
     pairs = pairs if interleaved else pairs.transpose(-1, -2)
-    turn = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())
     turn = turn if direction == FORWARD else turn.conj()
     turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turn)
     return (turned if interleaved else turned.transpose(-1, -2)).flatten(-2)
@@ -501,7 +696,12 @@ def _apply(t, freqs, format: str, interleaved: bool = False):
     return apply_rotary_pos_emb(t, freqs, tensor_format=format, interleaved=interleaved)
 
 
-def _values(cell: Cell, layout: str = "contiguous"):
+def _path(cell: PathCell):
+    """The call of a cell of another path, by angles that are the same on every machine."""
+    return _calls.of(cell, _freqs(_angles(0, cell.positions, cell.hidden_size)))
+
+
+def _values(cell: AnyCell, layout: str = "contiguous"):
     """A tensor of varied values that costs no random numbers.
 
     A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the
@@ -509,10 +709,10 @@ def _values(cell: Cell, layout: str = "contiguous"):
     """
     import torch
 
-    order = (0, 1, 2, 3) if layout == "contiguous" else (1, 0, 3, 2)
+    order = range(len(cell.shape)) if layout == "contiguous" else (1, 0, 3, 2)
     shape = [cell.shape[dim] for dim in order]
     numbers = torch.arange(math.prod(shape), device=_DEVICE) % 1021
-    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(order)
+    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(*order)
 
 
 def _angles(first: int, seq_len: int, width: int):
@@ -541,4 +741,9 @@ _MEASURES: dict[str, Callable] = {
     PEAK_BYTES: peak_bytes,
     LAUNCHES: launches,
     ERROR: error,
+    PATH_FORWARD: lambda path: path_call_seconds(PATH_FORWARD, path),
+    PATH_FORWARD_BACKWARD: lambda path: path_call_seconds(PATH_FORWARD_BACKWARD, path),
+    PATH_PEAK_BYTES: path_peak_bytes,
+    PATH_LAUNCHES: path_launches,
+    PATH_ERROR: path_error,
 }

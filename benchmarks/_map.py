@@ -51,6 +51,41 @@ def grid_map(comparison: Comparison) -> Iterable[str]:
     yield text if few else folded(f"Map of all {len(states)} GPU timings", text)
 
 
+def path_map(comparison: Comparison) -> Iterable[str]:
+    """The timings of the other paths: a row a path, a column a direction and dtype."""
+    states: dict[tuple[str, ...], str] = {
+        (match[1], *t.subject.params): words.state(t, comparison)
+        for t in comparison.timings
+        if (match := words.PATHS.fullmatch(t.subject.metric)) and len(t.subject.params) == 3
+    }
+    if set(states.values()) <= {"same code"}:
+        return
+    places = math.prod(len(_axis(states, axis)) for axis in range(4))
+    if places > _PLACES:
+        yield f"No map of the other paths: their timings are spread over {places} places."
+        return
+    order = f"In a cell: {', '.join(_axis(states, 2))} MiB; {_EMPTY} is not timed."
+    yield "\n\n".join([_path_table(states), small(order)])
+
+
+def _path_table(states: Mapping[tuple[str, ...], str]) -> str:
+    directions = sorted(_axis(states, 0), reverse=True)
+    columns = list(itertools.product(directions, _axis(states, 3)))
+    names = [f"{direction}<br>{escaped(dtype)}" for direction, dtype in columns]
+    lines = [f"| other paths | {' | '.join(names)} |", "|:--|" + ":-:|" * len(columns)]
+    for path in _axis(states, 1):
+        cells = [
+            "".join(
+                SYMBOLS[states[key]] if key in states else _EMPTY
+                for mib in _axis(states, 2)
+                for key in [(direction, path, mib, dtype)]
+            )
+            for direction, dtype in columns
+        ]
+        lines.append(f"| {escaped(path)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _legend(states: Mapping[tuple[str, ...], str], places: int) -> str:
     counts = collections.Counter(states.values())
     shown = [

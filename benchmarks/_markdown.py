@@ -12,7 +12,7 @@ from . import _wording as words
 from ._comparison import Comparison
 from ._gfm import code, escaped, folded, number, small
 from ._groups import Group, grouped
-from ._map import SYMBOLS, grid_map
+from ._map import SYMBOLS, grid_map, path_map
 from ._verdict import Answer, Exact, Family, Timing
 
 # GitHub takes 65,536 characters in a comment.
@@ -25,6 +25,10 @@ _EXACT_ROWS = 40
 _LINES = 12
 _ALL_TIMINGS_BYTES = 10_000
 _CALL = "codegen.Codegen.track_"
+_ERRS = ("host.Error.", "host.PathError.")
+_ALLOCATES_OR_LAUNCHES = (
+    *("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches."),
+)
 _FAILS, _FINE, _SHOWN, _UNKNOWN, _NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
 
 
@@ -44,6 +48,7 @@ def markdown(comparison: Comparison) -> str:
         *_glance(comparison),
         *_moved(comparison),
         *grid_map(comparison),
+        *path_map(comparison),
         *_compiled(comparison.exact),
         *_remarks("Notes", comparison.notes),
         f"{_again(comparison.answer)} {code(comparison.reproduce, 400)}",
@@ -79,7 +84,7 @@ def _glance(comparison: Comparison) -> Iterable[str]:
         *_clock("GPU time", comparison, "gpu"),
         *_clock("host time of a call", comparison, "host"),
         *_clock("first call", comparison, "start"),
-        *_exact_row("memory, launches", comparison, ("host.Memory.", "host.Launches.")),
+        *_exact_row("memory, launches", comparison, _ALLOCATES_OR_LAUNCHES),
         *_machine_code(comparison),
         *_lost(comparison),
     ]
@@ -89,7 +94,7 @@ def _glance(comparison: Comparison) -> Iterable[str]:
 
 
 def _correctness(comparison: Comparison) -> Iterable[tuple[str, str, str]]:
-    error = [each for each in comparison.exact if each.subject.metric.startswith("host.Error.")]
+    error = [each for each in comparison.exact if each.subject.metric.startswith(_ERRS)]
     checked = error or "gpu" in comparison.families
     failed = any(each.answer is Answer.FAIL for each in error)
     if comparison.wrong:
@@ -218,7 +223,7 @@ def _moved(comparison: Comparison) -> Iterable[str]:
     for state, most in _ROWS.items():
         ours = [timing for timing in worst if words.state(timing, comparison) == state]
         if state == "told":  # the host's are all in the table above
-            ours = [timing for timing in ours if words.ROPE.fullmatch(timing.subject.metric)]
+            ours = [timing for timing in ours if words.PASS.fullmatch(timing.subject.metric)]
             most = 0 if comparison.answer is Answer.FAIL else most
         for group in _sorted(grouped(ours), state)[:most]:
             rows.append(_moved_row(group, state, known))

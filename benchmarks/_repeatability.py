@@ -11,9 +11,9 @@ import subprocess
 import sys
 
 from . import _workload
-from ._grid import active_grid, cells
+from ._grid import BACKWARD, FORWARD, active_grid, cells
 
-DIRECTIONS = (_workload.FORWARD, _workload.BACKWARD)
+DIRECTIONS = (FORWARD, BACKWARD)
 
 
 def medians() -> dict[str, float]:

@@ -28,7 +28,7 @@ _TRITONS_OWN = 6
 class Launch(NamedTuple):
     """A launch of a compiled kernel.
 
-    ``numbers`` are the kernel's arguments, None where one is a tensor or another object: sizes and
+    ``numbers`` are the kernel's arguments, None in place of a tensor or another object: sizes and
     strides, say, without the addresses, which differ from run to run.
     """
 
@@ -100,8 +100,11 @@ class _Launcher:
 
 
 def _numbers(arguments) -> tuple:
-    """The numbers among a kernel's arguments, also those in tuples and in tensor descriptors."""
-    return tuple(_number(argument) for argument in arguments)
+    """The numbers among a kernel's arguments, also those in tuples and in tensor descriptors.
+
+    A None among the arguments is no argument: Triton compiles it away.
+    """
+    return tuple(_number(argument) for argument in arguments if argument is not None)
 
 
 def _number(argument):

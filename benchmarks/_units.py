@@ -22,12 +22,20 @@ class Unit:
 
 _SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
 _SHOWN_SECONDS = Unit("seconds", "smaller", exact=False, gates=False)
+_BYTES = Unit("bytes", "smaller", exact=True, gates=True)
+_LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
+# Another order of the same float32 operations moves it by less, and is no loss of precision.
+_ERROR = Unit("x rounding", "smaller", exact=True, gates=True, tolerance=0.01)
 
 UNITS = {
     "rope.Forward.track_latency": _SECONDS,
     "rope.Backward.track_latency": _SECONDS,
+    "paths.Forward.track_latency": _SECONDS,
+    "paths.Backward.track_latency": _SECONDS,
     "host.Call.track_forward": _SECONDS,
     "host.Call.track_forward_backward": _SECONDS,
+    "host.PathCall.track_forward": _SECONDS,
+    "host.PathCall.track_forward_backward": _SECONDS,
     "host.FirstCall.track_compile": _SHOWN_SECONDS,
     "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
     "codegen.Codegen.track_registers": Unit("registers/thread", "smaller", True, gates=False),
@@ -37,8 +45,10 @@ UNITS = {
     "codegen.Codegen.track_instructions": Unit("instructions", "smaller", True, gates=False),
     "codegen.Codegen.track_narrow_share": Unit("share", "smaller", True, gates=True),
     "codegen.Variants.track_variants": Unit("variants", "smaller", True, gates=True),
-    "host.Memory.track_peak_bytes": Unit("bytes", "smaller", True, gates=True),
-    "host.Launches.track_launches": Unit("launches", "smaller", True, gates=True),
-    # Another order of the same float32 operations moves it by less, and is no loss of precision.
-    "host.Error.track_error": Unit("x rounding", "smaller", True, gates=True, tolerance=0.01),
+    "host.Memory.track_peak_bytes": _BYTES,
+    "host.PathMemory.track_peak_bytes": _BYTES,
+    "host.Launches.track_launches": _LAUNCHES,
+    "host.PathLaunches.track_launches": _LAUNCHES,
+    "host.Error.track_error": _ERROR,
+    "host.PathError.track_error": _ERROR,
 }

@@ -13,6 +13,9 @@ from ._groups import Group
 from ._verdict import Answer, Exact, Subject, Timing
 
 ROPE = re.compile(r"rope\.(\w+)\.track_latency")
+PATHS = re.compile(r"paths\.(\w+)\.track_latency")
+# A pass on the GPU, wherever it belongs.
+PASS = re.compile(r"(?:rope|paths)\.(\w+)\.track_latency")
 # What a timing says, from the worst.
 STATES = {
     "slower": "slower",
@@ -213,7 +216,7 @@ def _number(value: float) -> str:
 
 def name_of(metric: str) -> str:
     """ "host.Call.track_forward" as "Call forward"; the speed of a pass by its direction alone."""
-    match = ROPE.fullmatch(metric)
+    match = PASS.fullmatch(metric)
     suite, _, name = metric.partition(".")[2].partition(".track_")
     return match[1] if match else name if name == suite.lower() else f"{suite} {name}"
 
@@ -237,6 +240,9 @@ def _label(axes: Sequence[tuple[str, ...]], known: dict[int, frozenset[str]]) ->
     metrics, *given = axes
     name = " + ".join(sorted(map(name_of, metrics), reverse=True))
     params = [clip("/".join(clip(clean(text), 40) for text in each), 60) for each in given]
+    if PATHS.fullmatch(metrics[0]) and len(params) == 3:
+        path, mib, dtype = params
+        return f"{name} {path}, {mib} MiB, {dtype}"
     if not ROPE.fullmatch(metrics[0]) or len(params) != 5:
         return f"{name} ({', '.join(params)})" if params else name
     whole = [len(each) > 1 and frozenset(each) == known.get(i) for i, each in enumerate(given, 1)]

@@ -1,4 +1,4 @@
-"""From a cell to samples: inputs, the call through the public API, its check, its time."""
+"""From a cell to samples: inputs, the call, its check, its time."""
 
 import contextlib
 import gc
@@ -6,16 +6,12 @@ import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import _clock, _process, _progress
-from ._grid import Cell
-
-FORWARD, BACKWARD = "forward", "backward"
-
-CHECKED_BYTES = 512 << 20  # moved by the positions that are checked at once, in float64 at times
+from . import _calls, _clock, _process, _progress
+from ._grid import FORWARD, AnyCell
 
 
 @dataclass(frozen=True)
@@ -33,23 +29,26 @@ class Outcome:
     error: str = ""
 
 
-def measure_cells(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
-    """Measure cells in the given order in this process; a bad cell costs only itself.
+def measure_cells(cells: Sequence[AnyCell], direction: str) -> dict[AnyCell, Outcome]:
+    """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
 
     After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
     left.
     """
     reason = why_no_gpu()
     if reason:
-        _progress.report(f"rope.{direction.capitalize()}: n/a, {reason}")
+        for suite in dict.fromkeys(cell.suite for cell in cells):
+            _progress.report(f"{suite}.{direction.capitalize()}: n/a, {reason}")
         return dict.fromkeys(cells, Outcome(unavailable=reason))
     _clock.warm_up()
-    outcomes, start = {}, time.monotonic()
+    outcomes: dict[AnyCell, Outcome] = {}
+    start = time.monotonic()
     for count, cell in enumerate(cells, 1):
         outcomes[cell] = _outcome(cell, direction)
         if count % 12 == 0 or count == len(cells):
             seconds = time.monotonic() - start
-            _progress.report(f"rope {direction}: {count}/{len(cells)} cells, {seconds:.0f} s")
+            done = f"{count}/{len(cells)} cells, {seconds:.0f} s"
+            _progress.report(f"{cell.suite} {direction}: {done}")
         if outcomes[cell].error and gpu_is_lost():
             return outcomes | _measure_in_fresh_process(cells[count:], direction)
     return outcomes
@@ -74,7 +73,7 @@ answer.write_bytes(pickle.dumps(_workload.measure_cells(*pickle.loads(answer.rea
 """
 
 
-def _measure_in_fresh_process(cells: list[Cell], direction: str) -> dict[Cell, Outcome]:
+def _measure_in_fresh_process(cells: Sequence[AnyCell], direction: str) -> dict[AnyCell, Outcome]:
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch, "cells.pickle")
         answer.write_bytes(pickle.dumps((cells, direction)))
@@ -93,7 +92,7 @@ def why_no_gpu() -> str:
     return ""
 
 
-def _outcome(cell: Cell, direction: str) -> Outcome:
+def _outcome(cell: AnyCell, direction: str) -> Outcome:
     import torch
 
     try:
@@ -127,7 +126,7 @@ def why_not(error: Exception) -> str:
     return f"does not fit in the GPU's memory: {error}"
 
 
-def _samples(cell: Cell, direction: str) -> list[list[float]]:
+def _samples(cell: AnyCell, direction: str) -> list[list[float]]:
     import torch
 
     sets = _clock.cold_sets(cell.bytes_moved)
@@ -135,18 +134,22 @@ def _samples(cell: Cell, direction: str) -> list[list[float]]:
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        freqs = angles(cell)
+        call = _calls.of(cell, angles(cell))
         inputs = [random_tensor(cell) for _ in range(sets)]
-        rotations = list(calls(cell, direction, inputs, freqs))
+        rotations = list(calls(call, direction, inputs))
     rope = _clock.Recording(rotations, stream)
     copy = _clock.Recording([x.clone for x in inputs], stream)
     samples = _clock.paired_samples([rope, copy])
-    for index in (0, sets - 1):
-        check(rope.outputs[index], inputs[index], freqs, cell, direction)
+    given = {index: inputs[index] for index in (0, sets - 1)}
+    if call.in_place:  # what was given is overwritten: what is there now, once more
+        given = {index: x.clone() for index, x in given.items()}
+        rope.time(1)
+    for index, x in given.items():
+        _calls.check(rope.outputs[index], x, call, direction)
     return samples
 
 
-def check_memory(cell: Cell, sets: int) -> None:
+def check_memory(cell: AnyCell, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated that cannot fit."""
     import torch
 
@@ -157,64 +160,37 @@ def check_memory(cell: Cell, sets: int) -> None:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
 
 
-def angles(cell: Cell):
-    """Angles of the cell, float32 ``[seq_len, 1, 1, hidden_size]``, in half-rotation order."""
+def angles(cell: AnyCell):
+    """Angles of the cell, float32 ``[positions, 1, 1, hidden_size]``, in half-rotation order."""
     from rope_triton import RotaryPositionEmbedding
 
-    return RotaryPositionEmbedding(cell.hidden_size).to("cuda")(cell.seq_len)
+    return RotaryPositionEmbedding(cell.hidden_size).to("cuda")(cell.positions)
 
 
-def random_tensor(cell: Cell):
+def random_tensor(cell: AnyCell):
     import torch
 
     return torch.randn(cell.shape, device="cuda", dtype=getattr(torch, cell.dtype))
 
 
-def calls(cell: Cell, direction: str, inputs: list, freqs) -> Iterator:
-    """One zero-argument call for each buffer set; in the backward the inputs are cotangents.
+def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
+    """One zero-argument call for each buffer set; in the backward the inputs hold cotangents.
 
-    All share one table of angles, as the layers of a model do.
+    ``call`` is one of ``_calls``: all share its tables, as the layers of a model do.
     """
     import torch
-
-    from rope_triton import apply_rotary_pos_emb
-
-    def forward(x):
-        return apply_rotary_pos_emb(x, freqs, tensor_format=cell.format)
 
     if direction == FORWARD:
         for x in inputs:
-            yield lambda x=x: forward(x)
+            yield lambda x=x: call.forward(x)
         return
-    t = random_tensor(cell).requires_grad_()
-    for grad in inputs:
-        out = forward(t)
+    t = random_tensor(call.cell).requires_grad_()
+    for grad in map(call.cotangent, inputs):
+        out = call.forward(t)
         yield lambda out=out, grad=grad: torch.autograd.grad(out, t, grad, retain_graph=True)[0]
 
 
-def check(output, x, freqs, cell: Cell, direction: str) -> None:
-    """Raise AssertionError unless ``output`` is the rotation of ``x``, slice by slice.
-
-    Its own float32 formula, not the measured commit's, with torch.testing.assert_close's tolerance
-    for the dtype.
-    """
-    import torch
-
-    seq_dim = 0 if cell.format == "sbhd" else 1
-    rows = max(1, CHECKED_BYTES // (cell.bytes_moved // cell.seq_len))
-    for start in range(0, cell.seq_len, rows):
-        length = min(rows, cell.seq_len - start)
-        part = x.narrow(seq_dim, start, length)
-        expected = _rotated(part, freqs[start : start + length], seq_dim, direction)
-        torch.testing.assert_close(output.narrow(seq_dim, start, length), expected.to(part.dtype))
-
-
-def _rotated(x, freqs, seq_dim: int, direction: str):
-    import torch
-
-    first, second = x.float().chunk(2, dim=-1)
-    angle = freqs.transpose(0, seq_dim)[..., : first.shape[-1]].double()
-    cos, sin = angle.cos().float(), angle.sin().float()
-    if direction == BACKWARD:
-        sin = -sin
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+def check_once(call, direction: str, rotate: Callable, x) -> None:
+    """Raise AssertionError unless ``rotate``, a call on ``x``, returns what is right."""
+    given = x.clone() if call.in_place else x
+    _calls.check(rotate(), given, call, direction)

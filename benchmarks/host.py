@@ -26,7 +26,10 @@ def _setup(metric: str) -> Callable:
 
 
 def _answer(answers: dict, metric: str, params: tuple):
-    return answers[metric, tuple(map(str, params))]
+    """Of parameters that name nothing there is, such as a backward pass in place, n/a."""
+    nothing = NotImplementedError("a rotation in place has no backward pass of its own")
+    key = metric, tuple(map(str, params))
+    return answers.get(key, nothing) if metric in _host.PATH_METRICS else answers[key]
 
 
 def _samples(answers: dict, metric: str, *params) -> dict:
@@ -141,4 +144,90 @@ class Error:
         return _answer(answers, _host.ERROR, params)
 
     track_error.setup = _setup(_host.ERROR)
+    track_error.unit = "x rounding"
+
+
+class PathCall:
+    """Host time of an eager call of the package's other paths; the GPU is never waited for."""
+
+    version = "1"
+    timeout = 60
+    param_names = ["path"]
+    params = [list(_host.PATHS)]
+
+    def setup_cache(self):
+        return _host.path_call_samples()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_forward(self, answers, path):
+        return _samples(answers, _host.PATH_FORWARD, path)
+
+    track_forward.setup = _setup(_host.PATH_FORWARD)
+    track_forward.unit = "seconds"
+
+    def track_forward_backward(self, answers, path):
+        return _samples(answers, _host.PATH_FORWARD_BACKWARD, path)
+
+    track_forward_backward.setup = _setup(_host.PATH_FORWARD_BACKWARD)
+    track_forward_backward.unit = "seconds"
+
+
+class PathMemory:
+    """GPU memory that a call of another path asks for at most. Exact."""
+
+    version = "1"
+    timeout = 60
+    param_names = list(_host.PATH_STEP_PARAMS)
+    params = [list(values) for values in _host.PATH_STEP_PARAMS.values()]
+
+    def setup_cache(self):
+        return _host.path_memory_facts()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_peak_bytes(self, answers, *params):
+        return _answer(answers, _host.PATH_PEAK_BYTES, params)
+
+    track_peak_bytes.setup = _setup(_host.PATH_PEAK_BYTES)
+    track_peak_bytes.unit = "bytes"
+
+
+class PathLaunches:
+    """Kernels, copies and fills that a call of another path asks the GPU for. Exact."""
+
+    version = "1"
+    timeout = 60
+    param_names = list(_host.PATH_STEP_PARAMS)
+    params = [list(values) for values in _host.PATH_STEP_PARAMS.values()]
+
+    def setup_cache(self):
+        return _host.path_launch_facts()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_launches(self, answers, *params):
+        return _answer(answers, _host.PATH_LAUNCHES, params)
+
+    track_launches.setup = _setup(_host.PATH_LAUNCHES)
+    track_launches.unit = "launches"
+
+
+class PathError:
+    """Another path's error against float64, over that of the exact result's rounding. Exact."""
+
+    version = "1"
+    timeout = 60
+    param_names = list(_host.PATH_ERROR_PARAMS)
+    params = [list(values) for values in _host.PATH_ERROR_PARAMS.values()]
+
+    def setup_cache(self):
+        return _host.path_error_facts()
+
+    setup_cache.timeout = SETUP_SECONDS
+
+    def track_error(self, answers, *params):
+        return _answer(answers, _host.PATH_ERROR, params)
+
+    track_error.setup = _setup(_host.PATH_ERROR)
     track_error.unit = "x rounding"

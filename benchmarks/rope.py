@@ -4,13 +4,16 @@
 pick theirs: latency, throughput and distance from a copy all come from the same samples.
 """
 
+from typing import Any
+
 from . import _workload
-from ._grid import PARAM_NAMES, Cell, active_grid, cells
+from ._grid import BACKWARD, FORWARD, PARAM_NAMES, Cell, active_grid, cells
 
 SETUP_SECONDS = 1800
 
 
 class _Direction:
+    cell: Any = Cell
     params = list(active_grid().values())
     param_names = list(PARAM_NAMES)
     # The way of measuring: raise it when _clock, _workload or the grid's meaning changes.
@@ -18,7 +21,7 @@ class _Direction:
     timeout = 60
 
     def setup(self, outcomes, *params):
-        outcome = outcomes[Cell(*params)]
+        outcome = outcomes[self.cell(*params)]
         if outcome.unavailable:
             raise NotImplementedError(outcome.unavailable)
         if outcome.error:
@@ -26,20 +29,20 @@ class _Direction:
 
     def track_latency(self, outcomes, *params):
         """GPU time of a call, cold cache."""
-        return _samples(outcomes[Cell(*params)].latency)
+        return _samples(outcomes[self.cell(*params)].latency)
 
     track_latency.unit = "seconds"
 
     def track_gbps(self, outcomes, *params):
         """Input and output bytes over the latency. More is better: for charts, not for gates."""
-        cell = Cell(*params)
+        cell = self.cell(*params)
         return _samples(cell.bytes_moved / s / 1e9 for s in outcomes[cell].latency)
 
     track_gbps.unit = "GB/s"
 
     def track_copy_ratio(self, outcomes, *params):
         """Latency over that of ``copy_`` of the same bytes; 1 is the speed of a copy."""
-        outcome = outcomes[Cell(*params)]
+        outcome = outcomes[self.cell(*params)]
         return _samples(s / c for s, c in zip(outcome.latency, outcome.copy, strict=True))
 
     track_copy_ratio.unit = "x copy"
@@ -47,7 +50,7 @@ class _Direction:
 
 class Forward(_Direction):
     def setup_cache(self):
-        return _workload.measure_cells(cells(active_grid()), _workload.FORWARD)
+        return _workload.measure_cells(cells(active_grid()), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -55,7 +58,7 @@ class Forward(_Direction):
 class Backward(_Direction):
     # Not inherited: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return _workload.measure_cells(cells(active_grid()), _workload.BACKWARD)
+        return _workload.measure_cells(cells(active_grid()), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

@@ -4,7 +4,6 @@ A version of the package says in a file how it behaves on that GPU, see :class:`
 git, the order of processes, the stored rounds, the lock, the verdict, the report and asv's results.
 """
 
-import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -32,8 +31,13 @@ GRID = {
     **{"dtype": ("float32",), "format": ("sbhd", "bshd")},
 }
 CELLS = _grid.cells(GRID)
+# Three timings of other paths, for the tests that ask for them.
+PATH_GRID = {"path": ("qkv", "tables-inplace"), "mib": (4,), "dtype": ("bfloat16",)}
+NO_PATHS = dict.fromkeys(PATH_GRID, ())
 SMALL, LARGE = "128 64 1 float32 sbhd", "2048 64 1 float32 sbhd"
-FORWARD, BACKWARD = measure.METRICS.values()
+FORWARD, BACKWARD = CELLS[0].metrics.values()
+PATHS = ["paths.Forward.track_latency", "paths.Backward.track_latency"]
+QKV, IN_PLACE = "qkv 4 bfloat16", "tables-inplace 4 bfloat16"
 HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
 COMPILE, WARM_START = "host.FirstCall.track_compile", "host.FirstCall.track_warm_start"
 LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
@@ -79,7 +83,10 @@ class Gpu:
         self.before(self.begun)
         behaviour = behaviour_of(root)
         rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
-        names = [" ".join(map(str, cell)) for cell in job["cells"]]
+        names = {
+            " ".join(map(str, values)): tuple(_grid.cell_of(values).metrics.values())
+            for values in job["cells"]
+        }
         if job["task"] == "check":
             self._check(names, behaviour, rows)
         else:
@@ -91,7 +98,7 @@ class Gpu:
     def _check(self, names, behaviour, rows) -> None:
         if self.starts:
             rows["timings"].append([COMPILE, [], [10 * behaviour.get("start", 0.1)]])
-        for name, metric in itertools.product(names, (FORWARD, BACKWARD)):
+        for name, metric in [(cell, metric) for cell in names for metric in names[cell]]:
             for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
                 if name in behaviour.get(kind, ()):
                     rows[where].append([metric, name.split(), f"Traceback\nit is {kind}"])
@@ -100,8 +107,8 @@ class Gpu:
     def _measure(self, names, root, behaviour, host: bool, rows) -> None:
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
         subjects = []
-        for name in names:
-            both = [Subject(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
+        for name, metrics in names.items():
+            both = [Subject(metric, tuple(name.split())) for metric in metrics]
             lost = [
                 where
                 for kind, where in (("fails", "errors"), ("full", "unavailable"))
@@ -187,7 +194,8 @@ def fake_digests(root: Path, arch: str, cells) -> dict[Subject, str]:
     code = behaviour_of(root).get("code", root.name)
     return {
         Subject(metric, tuple(measure.as_params(cell))): code
-        for cell, metric in itertools.product(cells, (FORWARD, BACKWARD))
+        for cell in cells
+        for metric in cell.metrics.values()
     }
 
 
@@ -204,6 +212,7 @@ class Lab:
         for name, value in (("ROOT", root), ("SCRATCH", self.scratch), ("RESULTS", self.results)):
             patch.setattr(command, name, value)
         patch.setitem(_grid.GRIDS, "small", GRID)
+        patch.setitem(_grid.PATH_GRIDS, "small", NO_PATHS)
         patch.setattr(_machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(exact, "codegen_facts", fake_code)
@@ -242,6 +251,10 @@ class Lab:
         self.git("commit", "-q", "--allow-empty", "-m", tag)
         self.git("tag", tag)
         return self.git("rev-parse", "HEAD")
+
+    def with_paths(self) -> None:
+        """Let there be other paths to compare, too."""
+        self.patch.setitem(_grid.PATH_GRIDS, "small", PATH_GRID)
 
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.
@@ -285,6 +298,7 @@ def discovered() -> dict:
 
     steps = {name: [value] for name, value in zip("abcd", LAUNCHES.params, strict=True)}
     entries = [entry_of(metric, **GRID) for metric in (FORWARD, BACKWARD)]
+    entries += [entry_of(metric, **PATH_GRID) for metric in PATHS]
     entries += [entry_of(metric, format=GRID["format"]) for metric in HOST]
     entries += [entry_of(LAUNCHES.metric, **steps), entry_of(WARM_START)]
     return {each["name"]: each for each in entries} | {"version": 2}

@@ -37,14 +37,16 @@ ARROWS = {
             *("_compare.command", "_compare.evidence"),
         },
         "rope": {"_workload", "_grid"},
+        "paths": {"rope", "_workload", "_grid"},
         "codegen": {"_fingerprint", "_grid"},
         "host": {"_host"},
         "_repeatability": {"_workload", "_grid"},
         "_figures": {"_grid"},
         "_machine": {"_process"},
-        "_host": {"_workload", "_process", "_progress", "_grid"},
-        "_workload": {"_clock", "_process", "_progress", "_grid"},
-        "_fingerprint": {"_sass", "_standin", "_workers", "_grid"},
+        "_host": {"_workload", "_calls", "_process", "_progress", "_grid"},
+        "_workload": {"_calls", "_clock", "_process", "_progress", "_grid"},
+        "_calls": {"_grid"},
+        "_fingerprint": {"_calls", "_sass", "_standin", "_workers", "_grid"},
         "_workers": {"_process", "_progress"},
         "_report": {"_markdown", "_wording", "_comparison", "_verdict"},
         "_markdown": {"_map", "_gfm", "_wording", "_groups", "_comparison", "_verdict"},
@@ -88,7 +90,7 @@ ARROWS = {
         "_compare.rounds": {
             *("_compare.arms", "_compare.measure", "_compare.state", "_compare.watch", "_verdict"),
         },
-        "_compare.measure": {"_workload", "_clock", "_host", "_process", "_grid"},
+        "_compare.measure": {"_workload", "_calls", "_clock", "_host", "_process", "_grid"},
         "_compare.exact": {"codegen", "_fingerprint", "_verdict", "_grid"},
         "_compare.planted": {"_compare.arms", "_compare.mutants", "_verdict"},
         "_compare.mutants": {"_fingerprint", "_verdict"},
@@ -98,7 +100,11 @@ ARROWS = {
         "_compare.state": set(),
     },
 }
-PUBLIC = {"apply_rotary_pos_emb", "RotaryPositionEmbedding"}
+PUBLIC = {
+    *("apply_rotary_pos_emb", "apply_fused_qkv_rotary_pos_emb", "apply_rotary_emb"),
+    "rotary_embedding",
+    "RotaryPositionEmbedding",
+}
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
 HEAVY = {"torch", "triton", "rope_triton", "transformer_engine", "flash_attn", "liger_kernel"}
 

@@ -1,5 +1,6 @@
 """``python -m benchmarks compare`` from its arguments to its exit status, see ``lab``."""
 
+import json
 import os
 import shutil
 import statistics
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks import _report
 from benchmarks._compare import exact, measure, session, store, watch
+from benchmarks._compare.measure import as_params
 from benchmarks._verdict import Answer, Subject
 from tests.lab import (
     ALL,
@@ -23,10 +25,13 @@ from tests.lab import (
     FORWARD,
     GRID,
     HOST,
+    IN_PLACE,
     LARGE,
     LAUNCHES,
     MACHINE,
     PASS,
+    PATHS,
+    QKV,
     REGISTERS,
     ROOT,
     ROUNDS,
@@ -341,16 +346,16 @@ def test_cell_that_only_the_head_lacks_fails(lab):
 def test_cell_that_only_the_base_lacks_is_noted(lab):
     lab.versions({"cannot": [SMALL]}, {})
     assert lab.compare() == PASS
-    noted = [text for text in lab.found.notes if "not in the base: it is cannot" in text]
-    assert len(noted) == 2 and not lab.found.wrong
+    assert f"{FORWARD} {SMALL} and 1 more: not in the base: it is cannot" in lab.found.notes
+    assert not lab.found.wrong
     assert not {each.subject for each in lab.found.timings} & set(both(SMALL))
 
 
 def test_cell_that_both_lack_is_noted(lab):
     lab.versions({"cannot": [SMALL]}, {"cannot": [SMALL]})
     assert lab.compare() == PASS
-    noted = [text for text in lab.found.notes if "in neither version: it is cannot" in text]
-    assert len(noted) == 2 and not lab.found.wrong
+    assert f"{FORWARD} {SMALL} and 1 more: in neither version: it is cannot" in lab.found.notes
+    assert not lab.found.wrong
 
 
 def test_head_that_fails_in_one_process_of_many(lab):
@@ -383,6 +388,63 @@ def test_head_that_fails_in_the_second_look(lab):
     noisy(lab, SMALL, 0.001)
     assert lab.compare() == FAIL
     assert any(SMALL in text and "of the head" in text for text in lab.found.wrong)
+
+
+# --- the other paths ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pathed(lab):
+    """Compares other paths, too: fused QKV, and rotation in place, which is timed forward only."""
+    lab.with_paths()
+    return lab
+
+
+PATH_SUBJECTS = [
+    *(Subject(metric, tuple(QKV.split())) for metric in PATHS),
+    Subject(PATHS[0], tuple(IN_PLACE.split())),
+]
+
+
+def test_paths_are_timed_with_the_grid_and_stored(pathed):
+    pathed.versions({}, {})
+    assert pathed.compare() == PASS
+    timed = {each.subject for each in pathed.found.families["gpu"].timings}
+    assert timed == {
+        *PATH_SUBJECTS,
+        *(s for cell in CELLS for s in both(" ".join(as_params(cell)))),
+    }
+    (stored, _) = (json.loads(path.read_text())["results"] for path in pathed.stored())
+    assert set(PATHS) <= set(stored)
+
+
+def test_slower_path_fails(pathed, capsys):
+    pathed.versions({}, {"slower": {IN_PLACE: 1.05}})
+    assert pathed.compare() == FAIL
+    assert [t.subject for t in pathed.found.timings if t.answer is Answer.FAIL] == PATH_SUBJECTS[2:]
+    assert "Forward tables-inplace, 4 MiB, bfloat16" in capsys.readouterr().out
+
+
+def test_path_that_cannot_be_told_is_looked_at_again(pathed):
+    pathed.versions({}, {})
+    noisy(pathed, QKV, 0.001)
+    assert pathed.compare() == PASS
+    assert pathed.gpu.jobs[-1][1]["cells"] == [["qkv", 4, "bfloat16"]]
+    assert pathed.timing(PATH_SUBJECTS[0]).rounds > ROUNDS
+
+
+def test_path_that_only_the_head_has_is_noted(pathed):
+    pathed.versions({"cannot": [QKV, IN_PLACE]}, {})
+    assert pathed.compare() == PASS
+    said = "paths.Forward.track_latency qkv 4 bfloat16 and 2 more: not in the base: it is cannot"
+    assert said in pathed.found.notes and not pathed.found.wrong
+    assert not {each.subject for each in pathed.found.timings} & set(PATH_SUBJECTS)
+
+
+def test_path_that_the_head_has_lost_fails(pathed):
+    pathed.versions({}, {"cannot": [IN_PLACE]})
+    assert pathed.compare() == FAIL
+    assert [text for text in pathed.found.wrong if IN_PLACE in text and "it is cannot" in text]
 
 
 # --- the same sources -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import _fingerprint, codegen
 from benchmarks._compare import exact
-from benchmarks._grid import Cell
+from benchmarks._grid import PATHS, Cell, PathCell
 from benchmarks._verdict import UNITS, Answer, Subject
 
 ROOT = Path(exact.__file__).resolve().parents[2]
@@ -183,3 +183,14 @@ def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, mo
         for direction in ("Forward", "Backward")
     }
     assert {("rope.Forward.track_latency", ("128", "64", "4", "float16", "sbhd"))} <= base.keys()
+
+
+def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    cells = [PathCell(path, 4, "bfloat16") for path in PATHS if path != "thd-short"]
+    found = exact.cell_digests(ROOT, "sm_90", cells)
+    assert set(found) == {
+        (metric, (cell.path, "4", "bfloat16")) for cell in cells for metric in cell.metrics.values()
+    }
+    assert all(isinstance(digest, str) for digest in found.values())
+    assert len(set(found.values())) == len(found)

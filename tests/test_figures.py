@@ -39,6 +39,21 @@ def test_what_has_no_value_has_no_line(tmp_path, missing):
     assert len(lines) == 1 and "above" in lines[0]
 
 
+def test_other_paths_have_a_line_each(tmp_path):
+    params = [["'thd'", "'qkv'"], ["4", "32"], ["'bfloat16'"]]
+    tables = {
+        "paths.Backward.track_copy_ratio": ([1.25, 1.0, float("nan"), 2.0], params),
+        "paths.Backward.track_gbps": ([2000.0, 4000.0, 1.0, 1500.0], params),
+    }
+    lines = _figures.path_table(_figures.load_values(stored(tmp_path / "r.json", **tables)))
+    assert [line.split()[:3] for line in lines] == [
+        ["Backward", "thd", "2"],
+        ["Backward", "qkv", "1"],
+    ]
+    assert "min 0.800, median 0.900" in lines[0] and "3000 GB/s" in lines[0]
+    assert "min 0.500" in lines[1] and "1500 GB/s" in lines[1]
+
+
 def test_a_benchmark_without_any_value(tmp_path):
     path = stored(tmp_path / "r.json", **{"rope.Forward.track_copy_ratio": (None, CELLS)})
     assert _figures.speed_table(_figures.load_values(path)) == []

@@ -231,7 +231,7 @@ def test_numbers_among_arguments_keep_their_places():
     tensor = torch.empty(8, 32)
     described = TensorDescriptor(tensor, [8, 32], [32, 1], [4, 16])
     assert _standin._numbers((tensor, 3, True, 0.5, None, "half", (4, tensor))) == (
-        *(None, 3, True, 0.5, None, None),
+        *(None, 3, True, 0.5, None),  # the None is no argument, the tensor and the text are
         (4, None),
     )
     assert _standin._numbers([described])[0][:4] == (None, (8, 32), (32, 1), (4, 16))
@@ -249,11 +249,22 @@ def test_variants(toy):
 
 
 def test_package_without_the_function_is_not_applicable(tmp_path):
-    root = write_package(tmp_path, "class RotaryPositionEmbedding: pass")
-    call = ("sm_90", "float16", "sbhd", "forward", 128, *SMALL)
-    (answer,) = _fingerprint.fingerprint([call], root).values()
-    assert type(answer) is NotImplementedError
-    assert str(answer) == "rope_triton has no apply_rotary_pos_emb"
+    root = write_package(
+        tmp_path,
+        "class RotaryPositionEmbedding:\n"
+        "    def __init__(self, dim): pass\n"
+        "    def __call__(self, seq_len): return torch.empty(seq_len, 1, 1, 128)\n"
+        "import torch\n",
+    )
+    names = {
+        ("sm_90", "float16", "sbhd", "forward", 128, *SMALL): "apply_rotary_pos_emb",
+        ("sm_90", "float16", "thd", "backward", 4): "apply_rotary_pos_emb",
+        ("sm_90", "float16", "qkv", "forward", 4): "apply_fused_qkv_rotary_pos_emb",
+        ("sm_90", "float16", "tables-inplace", "forward", 4): "apply_rotary_emb",
+    }
+    for call, answer in _fingerprint.fingerprint(names, root).items():
+        assert type(answer) is NotImplementedError
+        assert str(answer).startswith(f"cannot import name '{names[call]}' from 'rope_triton'")
 
 
 # --- refusals of the whole survey -----------------------------------------------------------------

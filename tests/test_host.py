@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _host, host
-from tests import oracle
+from benchmarks import _grid, _host, host
+from tests import oracle, plain
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_GPU = "no NVIDIA GPU: torch.cuda.is_available() is False"
@@ -29,8 +29,16 @@ UNITS = {
     _host.PEAK_BYTES: "bytes",
     _host.LAUNCHES: "launches",
     _host.ERROR: "x rounding",
+    _host.PATH_FORWARD: "seconds",
+    _host.PATH_FORWARD_BACKWARD: "seconds",
+    _host.PATH_PEAK_BYTES: "bytes",
+    _host.PATH_LAUNCHES: "launches",
+    _host.PATH_ERROR: "x rounding",
 }
-COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 24, 24, 24), strict=True))
+COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 24, 24, 24, 6, 5, 11, 11, 22), strict=True))
+EXACT = (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR)
+PATH_EXACT = (_host.PATH_PEAK_BYTES, _host.PATH_LAUNCHES, _host.PATH_ERROR)
+IN_PLACE = NotImplementedError("a rotation in place has no backward pass of its own")
 ERROR_CASES = [params for _, params in _host._keys(_host.ERROR, _host.ERROR_PARAMS)]
 apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
 
@@ -223,7 +231,7 @@ def test_blocks_begin_with_an_empty_queue_and_without_garbage_collection(clock, 
 
     events = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
-    _host._host_seconds(lambda: events.append(gc.isenabled()))
+    _host._host_seconds(lambda: events.append(gc.isenabled()), _host._BLOCKS)
     assert events == [True] * 2 + ["wait", *[False] * 3] * 2 + ["wait"]
     assert gc.isenabled()
 
@@ -521,7 +529,7 @@ def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
     def measure(*params):
         return fail() if params == bad else 1.0
 
-    for metric in (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR):
+    for metric in (*EXACT, *PATH_EXACT):
         monkeypatch.setitem(_host._MEASURES, metric, measure)
     found = _host.exact_facts()
     failed = [found.pop((metric, bad)) for metric in (_host.PEAK_BYTES, _host.LAUNCHES)]
@@ -565,12 +573,14 @@ def test_the_fresh_process_failing_is_an_error_of_its_keys(on_cpu, monkeypatch):
 def test_without_a_gpu_everything_is_unavailable_for_one_reason(progress, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = _host.call_samples() | _host.exact_facts() | _host.first_call_samples()
+    found |= _host.path_call_samples()
     metrics = [metric for metric, _ in found]
     assert {metric: metrics.count(metric) for metric in UNITS} == COUNTS
     assert all(isinstance(answer, NotImplementedError) for answer in found.values())
     assert {str(answer) for answer in found.values()} == {NO_GPU}
     assert progress() == [
-        f"{title}: n/a, {NO_GPU}" for title in ("host.Call", "host", "host.FirstCall")
+        f"{title}: n/a, {NO_GPU}"
+        for title in ("host.Call", "host", "host.FirstCall", "host.PathCall")
     ]
 
 
@@ -609,8 +619,13 @@ def first_answers():
     samples = {(_host.COMPILE, ()): [3.0], (_host.WARM_START, ()): [0.5]}
     samples |= {(_host.CALL_FORWARD, ("sbhd",)): [3e-5, 2e-5]}
     samples |= {(_host.CALL_FORWARD_BACKWARD, ("sbhd",)): [9e-5]}
+    samples |= {(_host.PATH_FORWARD, ("thd",)): [4e-5]}
+    samples |= {(_host.PATH_FORWARD_BACKWARD, ("thd",)): [8e-5]}
     step = ("forward", "sbhd", "float32", "contiguous")
     facts = {(_host.PEAK_BYTES, step): 4096, (_host.LAUNCHES, step): 1}
+    facts |= {(_host.PATH_PEAK_BYTES, ("forward", "thd")): 8192}
+    facts |= {(_host.PATH_LAUNCHES, ("forward", "thd")): 3}
+    facts |= {(_host.PATH_ERROR, ("forward", "thd", "float32")): 1.5}
     return samples, facts | {(_host.ERROR, ("forward", "float32", "short", "False")): 1.25}
 
 
@@ -633,17 +648,125 @@ def test_a_track_that_failed_leaves_the_other_of_its_class_alone(tmp_path):
     assert found[_host.COMPILE]["samples"] == [3.0]
 
 
-def test_every_answer_has_its_track(monkeypatch):
+SUITES = (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error)
+PATH_SUITES = (host.PathCall, host.PathMemory, host.PathLaunches, host.PathError)
+
+
+def tracks_of(suite):
+    """asv's names of a class's tracks, and of all its parameters."""
+    tracks = [name for name in vars(suite) if name.startswith("track_")]
+    params = [tuple(map(str, p)) for p in itertools.product(*getattr(suite, "params", []))]
+    return [f"host.{suite.__name__}.{track}" for track in tracks], params
+
+
+@pytest.mark.parametrize("suite", [*SUITES, *PATH_SUITES])
+def test_every_answer_has_its_track(suite, monkeypatch):
     """Every class's tracks and parameters are those that its setup_cache answers."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for suite in (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error):
-        tracks = [name for name in vars(suite) if name.startswith("track_")]
-        params = [tuple(map(str, p)) for p in itertools.product(*getattr(suite, "params", []))]
-        names = [f"host.{suite.__name__}.{track}" for track in tracks]
-        assert set(suite().setup_cache()) == set(itertools.product(names, params))
-        assert {name: getattr(suite, name.split(".")[2]).unit for name in names} == {
-            name: UNITS[name] for name in names
-        }
-        assert len(params) == COUNTS[names[0]]
-        assert len(getattr(suite, "param_names", [])) == len(getattr(suite, "params", []))
-        assert suite.version == "1" and suite.setup_cache.timeout
+    names, params = tracks_of(suite)
+    answers = suite().setup_cache()
+    nothing = set(itertools.product(names, params)) - set(answers)
+    assert set(answers) <= set(itertools.product(names, params))
+    assert not nothing or suite in PATH_SUITES
+    for metric, values in nothing:  # of a rotation in place, the backward
+        assert "tables-inplace" in values
+        assert "forward_backward" in metric or {"training", "backward"} & {*values}
+        with pytest.raises(NotImplementedError, match=str(IN_PLACE)):
+            getattr(suite, metric.split(".")[2]).setup(answers, *values)
+    for name in names:
+        assert getattr(suite, name.split(".")[2]).unit == UNITS[name]
+        assert [metric for metric, _ in answers].count(name) == COUNTS[name]
+    assert len(getattr(suite, "param_names", [])) == len(getattr(suite, "params", []))
+    assert suite.version == "1" and suite.setup_cache.timeout
+
+
+# --- the other paths ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paths_on_cpu(on_cpu, monkeypatch):
+    plain.install(monkeypatch)
+    monkeypatch.setattr(_host, "_PATH_STEP_MIB", 1 / 4)
+    monkeypatch.setattr(_host, "_PATH_ERROR_MIB", 1 / 4)
+
+
+PATH_CALLS = [
+    *_host._path_keys(_host.PATH_FORWARD, {"path": _host.PATHS}),
+    *_host._path_keys(_host.PATH_FORWARD_BACKWARD, {"path": _host.PATHS}),
+]
+PATH_ERRORS = [params for _, params in _host._path_keys(_host.PATH_ERROR, _host.PATH_ERROR_PARAMS)]
+PATH_STEPS = [params for _, params in _host._path_keys(_host.PATH_LAUNCHES, _host.PATH_STEP_PARAMS)]
+
+
+def change(monkeypatch, what):
+    """Let ``what`` be made of the first tensor that each function of the package returns."""
+
+    def changed(function):
+        def call(*args, **options):
+            output = function(*args, **options)
+            if isinstance(output, tuple):
+                return what(output[0]), *output[1:]
+            return output.copy_(what(output)) if options.get("inplace") else what(output)
+
+        return call
+
+    for name, function in plain.FUNCTIONS.items():
+        monkeypatch.setattr(rope_triton, name, changed(function))
+
+
+@pytest.mark.parametrize(("metric", "params"), PATH_CALLS)
+def test_time_in_the_call_of_a_path_is_seen(paths_on_cpu, clock, metric, params, monkeypatch):
+    def slow(output):
+        clock.seconds += 20e-6
+        return output
+
+    change(monkeypatch, slow)
+    found = _host._answers([(metric, params)])[metric, params]
+    assert found == pytest.approx([20e-6] * _host._PATH_BLOCKS)
+
+
+@pytest.mark.parametrize(("metric", "params"), PATH_CALLS)
+def test_wrong_result_of_a_path_has_no_speed(paths_on_cpu, clock, metric, params, monkeypatch):
+    change(monkeypatch, lambda output: -output)
+    found = _host._answers([(metric, params)])[metric, params]
+    assert isinstance(found, RuntimeError)
+    assert "not close" in str(found)
+
+
+@pytest.mark.parametrize("params", PATH_ERRORS, ids="-".join)
+def test_error_of_a_path_is_that_of_its_roundings(paths_on_cpu, params):
+    assert 0.999 < _host.path_error(*params) < (2 if params[2] == "float32" else 1.01)
+
+
+@pytest.mark.parametrize("params", PATH_ERRORS, ids="-".join)
+def test_loss_of_precision_in_a_path_is_seen(paths_on_cpu, params, monkeypatch):
+    loss = {"float32": 2.0**-16, "bfloat16": 2.0**-7}[params[2]]
+    change(monkeypatch, lambda output: output * (1 + loss))
+    assert _host.path_error(*params) > 2
+
+
+@pytest.mark.parametrize("params", PATH_STEPS, ids="-".join)
+@pytest.mark.parametrize("intermediate", [False, True])
+def test_step_of_a_path_runs_as_it_is_called(paths_on_cpu, params, intermediate, monkeypatch):
+    outputs = []
+    change(monkeypatch, lambda output: outputs.append(output) or output)
+    result = _host._path_step_call(*params, intermediate)()
+    step, path = params
+    assert [output.requires_grad for output in outputs] == [step == "training"]
+    cell = _grid.PathCell(path, _host._PATH_STEP_MIB, _host._PATH_STEP_DTYPE)
+    if step == "training":
+        assert result.shape == cell.shape
+
+
+def test_commit_without_the_paths_has_no_answers_and_says_why(paths_on_cpu, monkeypatch):
+    def refuse(t, freqs, tensor_format, **options):
+        if options:
+            raise NotImplementedError(f"{sorted(options)} is not implemented yet")
+        return plain.apply_rotary_pos_emb(t, freqs, tensor_format)
+
+    implement(monkeypatch, refuse)
+    for name in plain.FUNCTIONS.keys() - {"apply_rotary_pos_emb"}:
+        monkeypatch.delattr(rope_triton, name)
+    found = _host._answers([*PATH_CALLS, *((_host.PATH_ERROR, p) for p in PATH_ERRORS)])
+    assert {type(answer) for answer in found.values()} == {NotImplementedError}
+    assert all(str(answer).startswith("this commit cannot: ") for answer in found.values())

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import _map, _wording
 from benchmarks._compare import evidence
-from benchmarks._grid import GRIDS, cells
+from benchmarks._grid import GRIDS, PATH_GRIDS, cells, path_cells
 from benchmarks._groups import grouped
 from benchmarks._report import Comparison, Side, from_json, markdown, terminal, to_json
 from benchmarks._verdict import Answer, Control, Family, Rules, Subject, judge, judge_exact
@@ -318,6 +318,35 @@ def test_map_has_a_symbol_for_each_timing():
     for _, drawn in rows:
         # Forward, backward: bfloat16, float16, float32; bshd, sbhd; batch 1, 4.
         assert drawn == [["⬜⬜", "⬜⬜"], ["⬜⬜", "⬜🟥"], ["⬜⬜", "⬜⬜"]] * 2
+
+
+def path_family(slowdown):
+    names = [
+        Subject(metric, tuple(map(str, dataclasses.astuple(cell))))
+        for cell in path_cells(PATH_GRIDS["small"])
+        for metric in cell.metrics.values()
+    ]
+    base, head = (np.exp(0.001 * bell(seed, 12, len(names))) * 1e-5 for seed in (7, 8))
+    return judge(names, base, head * [1 + slowdown(name) for name in names])
+
+
+def test_other_paths_have_a_map_of_their_own():
+    gpu, slow = gpu_family(), ("qkv", "32", "bfloat16")
+    more = path_family(lambda subject: 0.05 if subject.params == slow else 0)
+    family = dataclasses.replace(gpu, timings=gpu.timings + more.timings)
+    made = comparison({"gpu": family}, ())
+    assert map_rows(markdown(made)) == map_rows(markdown(comparison({"gpu": gpu}, ())))
+    rows = dict(re.findall(r"^\| ([a-z-]+) \| ([^|]* \| [^|]*) \|$", markdown(made), re.MULTILINE))
+    assert rows == {
+        **dict.fromkeys(("starts", "tables", "tables-bhsd"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **dict.fromkeys(("thd", "thd-short"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **{"qkv": "⬜🟥⬜ | ⬜🟥⬜", "tables-inplace": "⬜⬜⬜ | ✖️✖️✖️"},
+    }
+    assert "2 timings: Forward + Backward qkv, 32 MiB, bfloat16" in markdown(made).replace(
+        "&nbsp;", " "
+    )
+    assert "Forward qkv, 32 MiB, bfloat16" in terminal(made)
+    assert "other paths" not in markdown(comparison({"gpu": gpu}, ()))
 
 
 def test_map_of_timings_that_not_both_sides_have():

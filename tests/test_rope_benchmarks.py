@@ -1,6 +1,7 @@
 """The asv benchmarks of speed: what each track makes of an outcome, and what asv discovers."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import rope
+from benchmarks import paths, rope
 from benchmarks._grid import Cell
 from benchmarks._workload import Outcome
 
@@ -20,6 +21,9 @@ HOST = {
     *("host.Call.track_forward", "host.Call.track_forward_backward"),
     *("host.FirstCall.track_compile", "host.FirstCall.track_warm_start"),
     *("host.Memory.track_peak_bytes", "host.Launches.track_launches", "host.Error.track_error"),
+    *("host.PathCall.track_forward", "host.PathCall.track_forward_backward"),
+    *("host.PathMemory.track_peak_bytes", "host.PathLaunches.track_launches"),
+    "host.PathError.track_error",
 }
 CODEGEN = ("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes")
 
@@ -68,19 +72,27 @@ def discover(grid):
     return {benchmark["name"]: benchmark for benchmark in json.loads(output)}
 
 
-@pytest.mark.parametrize(("grid", "cells"), [("full", 504), ("small", 48)])
-def test_asv_finds_the_intended_benchmarks_and_no_other(grid, cells):
+# Timings of each direction in each grid.
+COUNTS = {
+    "full": {"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 42, "paths.Backward": 36},
+    "small": {"rope.Forward": 48, "rope.Backward": 48, "paths.Forward": 21, "paths.Backward": 18},
+}
+
+
+@pytest.mark.parametrize("grid", COUNTS)
+def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
     found = discover(grid)
-    rope_names = {f"rope.{d}.{t}" for d in ("Forward", "Backward") for t in TRACKS}
+    timed = {f"{suite}.{track}" for suite in COUNTS[grid] for track in TRACKS}
     codegen_names = {f"codegen.Codegen.track_{name}" for name in (*CODEGEN, "stack_bytes")}
-    assert set(found) == rope_names | codegen_names | HOST | {"codegen.Variants.track_variants"}
-    for name in rope_names:
-        count = 1
-        for values in found[name]["params"]:
-            count *= len(values)
-        assert count == cells
-        assert found[name]["version"] == rope.Forward.version
+    assert set(found) == timed | codegen_names | HOST | {"codegen.Variants.track_variants"}
+    for name in timed:
+        module, suite, _ = name.split(".")
+        assert math.prod(map(len, found[name]["params"])) == COUNTS[grid][f"{module}.{suite}"]
+        measured = {"rope": rope, "paths": paths}[module]
+        assert found[name]["version"] == getattr(measured, suite).version == "1"
         assert found[name]["unit"] != "unit"
-    keys = {name: found[name]["setup_cache_key"] for name in rope_names}
-    assert keys["rope.Forward.track_latency"] == keys["rope.Forward.track_gbps"]
-    assert keys["rope.Forward.track_latency"] != keys["rope.Backward.track_latency"]
+    keys = {name: found[name]["setup_cache_key"] for name in timed}
+    for suite in COUNTS[grid]:  # one for all of its tracks, and no other has it
+        own = {keys[f"{suite}.{track}"] for track in TRACKS}
+        assert len(own) == 1
+        assert [key for key in keys.values() if key in own] == [*own] * len(TRACKS)

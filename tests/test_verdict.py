@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks import _randomization, _verdict, codegen, host, rope
+from benchmarks import _randomization, _verdict, codegen, host, paths, rope
 from benchmarks._verdict import Answer, Control, Exact, Family, Rules, Subject, judge, judge_exact
 
 ROUNDS = 12
@@ -362,8 +362,10 @@ def test_larger_is_better_for_some(monkeypatch):
 
 
 SUITES = (
-    *(rope.Forward, rope.Backward, codegen.Codegen, codegen.Variants),
+    *(rope.Forward, rope.Backward, paths.Forward, paths.Backward),
+    *(codegen.Codegen, codegen.Variants),
     *(host.Call, host.FirstCall, host.Memory, host.Launches, host.Error),
+    *(host.PathCall, host.PathMemory, host.PathLaunches, host.PathError),
 )
 
 

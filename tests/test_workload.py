@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _clock, _workload
-from benchmarks._grid import Cell
+from benchmarks import _calls, _clock, _workload
+from benchmarks._grid import BACKWARD, FORWARD, Cell
 
-DIRECTIONS = (_workload.FORWARD, _workload.BACKWARD)
+DIRECTIONS = (FORWARD, BACKWARD)
 CELLS = [
     Cell(37, 64, 2, dtype, tensor_format)
     for dtype in ("float32", "float16", "bfloat16")
@@ -23,20 +23,24 @@ all_cells = pytest.mark.parametrize("cell", CELLS, ids=str)
 both_directions = pytest.mark.parametrize("direction", DIRECTIONS)
 
 
-def angles(cell: Cell, first: int = 0):
-    return rope_triton.RotaryPositionEmbedding(cell.hidden_size)(cell.seq_len + first)[first:]
+def angles(cell, first: int = 0):
+    return rope_triton.RotaryPositionEmbedding(cell.hidden_size)(cell.positions + first)[first:]
 
 
-def random(cell: Cell):
+def random(cell):
     return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype))
 
 
 def rotated(x, freqs, cell: Cell, direction: str):
     """The package's forward of ``x``, or its gradient for the cotangent ``x``."""
-    if direction == _workload.FORWARD:
+    if direction == FORWARD:
         return apply_plain(x, freqs, cell.format)
     t = random(cell).requires_grad_()
     return torch.autograd.grad(apply_plain(t, freqs, cell.format), t, x)[0]
+
+
+def check(output, x, freqs, cell: Cell, direction: str) -> None:
+    _calls.check(output, x, _calls.of(cell, freqs), direction)
 
 
 # --- the check ------------------------------------------------------------------------------------
@@ -46,11 +50,11 @@ def rotated(x, freqs, cell: Cell, direction: str):
 @both_directions
 def test_right_output_passes(cell, direction):
     x, freqs = random(cell), angles(cell)
-    _workload.check(rotated(x, freqs, cell, direction), x, freqs, cell, direction)
+    check(rotated(x, freqs, cell, direction), x, freqs, cell, direction)
 
 
 def other(direction: str) -> str:
-    return DIRECTIONS[direction == _workload.FORWARD]
+    return DIRECTIONS[direction == FORWARD]
 
 
 def with_last(output, value):
@@ -85,22 +89,22 @@ MISTAKES = {
 def test_mistake_is_found(mistake, cell, direction):
     x, freqs = random(cell), angles(cell)
     with pytest.raises(AssertionError):
-        _workload.check(mistake(x, freqs, cell, direction), x, freqs, cell, direction)
+        check(mistake(x, freqs, cell, direction), x, freqs, cell, direction)
 
 
 @pytest.fixture
 def chunks(monkeypatch):
     """Checks 16 positions at a time; has the number of positions of each chunk."""
     lengths = []
-    rotate = _workload._rotated
+    rotate = _calls._rotated
 
-    def counted(x, freqs, seq_dim, direction):
-        lengths.append(x.shape[seq_dim])
-        return rotate(x, freqs, seq_dim, direction)
+    def counted(x, cos, sin, direction):
+        lengths.append(max(cos.shape[:2]))
+        return rotate(x, cos, sin, direction)
 
     cell = CELLS[0]
-    monkeypatch.setattr(_workload, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
-    monkeypatch.setattr(_workload, "_rotated", counted)
+    monkeypatch.setattr(_calls, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
+    monkeypatch.setattr(_calls, "_rotated", counted)
     return lengths
 
 
@@ -109,13 +113,13 @@ def chunks(monkeypatch):
 def test_every_chunk_is_checked(chunks, cell, direction):
     x, freqs = random(cell), angles(cell)
     output = rotated(x, freqs, cell, direction)
-    _workload.check(output, x, freqs, cell, direction)
+    check(output, x, freqs, cell, direction)
     assert chunks == [16, 16, 5]
     for position in (0, 15, 16, 31, 32, 36):
         wrong = output.clone()
         wrong.select(cell.format.index("s"), position)[1, -1, 0] += 0.25
         with pytest.raises(AssertionError):
-            _workload.check(wrong, x, freqs, cell, direction)
+            check(wrong, x, freqs, cell, direction)
 
 
 # --- one cell, its calls and its samples, without a GPU -------------------------------------------

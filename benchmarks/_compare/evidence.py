@@ -215,8 +215,8 @@ class Pool:
     def judged(self, base: str, head: str, chosen: Sequence[int]) -> dict[str, Family]:
         """The verdicts, by family, on these rounds."""
         families = {}
-        for name, prefix in findings.FAMILIES.items():
-            columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefix)]
+        for name, prefixes in findings.FAMILIES.items():
+            columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefixes)]
             if columns:
                 index = np.ix_(list(chosen), columns)
                 families[name] = _verdict.judge(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import _fingerprint, codegen
-from .._grid import Cell
+from .._grid import AnyCell, PathCell
 from .._verdict import UNITS, Answer, Exact, Subject, judge_exact
 
 _CALL_METRIC = "codegen.Codegen.track_"
@@ -20,10 +20,6 @@ _VARIANTS_METRIC = "codegen.Variants.track_variants"
 _CALL_FACTS = tuple(
     name.removeprefix(_CALL_METRIC) for name in UNITS if name.startswith(_CALL_METRIC)
 )
-_TIMINGS = {
-    "rope.Forward.track_latency": "forward",
-    "rope.Backward.track_latency": "backward",
-}
 
 
 class CodegenFacts(NamedTuple):
@@ -90,7 +86,15 @@ def _texts(values: tuple) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def cell_digests(root: Path, arch: str, cells: Iterable[Cell]) -> dict[Subject, str | Exception]:
+def _asked(arch: str, cell: AnyCell, direction: str) -> tuple:
+    """The call of a timing as ``_fingerprint.fingerprint`` takes it."""
+    if isinstance(cell, PathCell):
+        return arch, cell.dtype, cell.path, direction, cell.mib
+    size = cell.hidden_size, cell.seq_len, cell.batch
+    return arch, cell.dtype, cell.format, direction, *size
+
+
+def cell_digests(root: Path, arch: str, cells: Iterable[AnyCell]) -> dict[Subject, str | Exception]:
     """Digest of what the package compiles to and launches for each timing of these cells.
 
     Of the cells themselves, not of a size that stands for them: a package may change kernels at
@@ -103,8 +107,8 @@ def cell_digests(root: Path, arch: str, cells: Iterable[Cell]) -> dict[Subject, 
         Directory that holds the package.
     arch : str
         One of ``_standin.ARCHITECTURES``, e.g. "sm_90".
-    cells : iterable of Cell
-        Both directions of each are looked at.
+    cells : iterable of AnyCell
+        All directions of each are looked at.
 
     Raises
     ------
@@ -112,11 +116,9 @@ def cell_digests(root: Path, arch: str, cells: Iterable[Cell]) -> dict[Subject, 
         As ``_fingerprint.fingerprint`` does.
     """
     calls = {
-        Subject(metric, _texts(tuple(vars(cell).values()))): (
-            *(arch, cell.dtype, cell.format, direction),
-            *(cell.hidden_size, cell.seq_len, cell.batch),
-        )
-        for (metric, direction), cell in itertools.product(_TIMINGS.items(), cells)
+        Subject(metric, _texts(tuple(vars(cell).values()))): _asked(arch, cell, direction)
+        for cell in cells
+        for direction, metric in cell.metrics.items()
     }
     answers = _fingerprint.fingerprint(sorted(calls.values()), root)  # dtypes become neighbours
     facts = {subject: answers[call] for subject, call in calls.items()}

@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import _verdict
-from .._grid import Cell
+from .._grid import AnyCell
 from .._verdict import Exact, Family, Rules, Subject
 from . import exact, measure, rounds
 from .state import ARMS, Round
 
-FAMILIES = {"gpu": "rope.", "host": "host.Call.", "start": "host.FirstCall."}
+# The beginnings of their metrics' names.
+FAMILIES = {
+    "gpu": ("rope.", "paths."),
+    "host": ("host.Call.", "host.PathCall."),
+    "start": ("host.FirstCall.",),
+}
 # The host's time moves by percents from process to process, with what the interpreter does; that of
 # a process's start, which is shown and fails nothing, by more.
 RULES = {
@@ -48,30 +53,39 @@ class Found:
     facts: dict[str, dict[Subject, float]] = field(default_factory=dict)
 
 
-def judge_checks(answers: Mapping[str, dict], grid: list[Cell], found: Found) -> list[Cell]:
+def judge_checks(answers: Mapping[str, dict], grid: list[AnyCell], found: Found) -> list[AnyCell]:
     """File what is wrong, missing or exact; the cells that both versions have and get right."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
     found.facts = {arm: _numbers(facts[arm]) for arm in ARMS}
     found.exact += exact.compare(facts[_BASE], facts[_HEAD])
     for arm in ARMS:
         found.notes += [f"{arm}: {line}" for line in exact.problems(facts[arm])]
-    bad = {arm: _reasons(answers[arm], (FAMILIES["gpu"],)) for arm in ARMS}
+    bad = {arm: _reasons(answers[arm], FAMILIES["gpu"]) for arm in ARMS}
     for subject, reason in bad[_HEAD].items():
-        if subject in bad[_BASE]:
-            found.notes.append(f"{_words(subject)}: in neither version: {reason}")
-        else:
+        if subject not in bad[_BASE]:
             found.wrong.append(f"{_words(subject)}: {reason}")
-    found.notes += [
-        f"{_words(subject)}: not in the base: {reason}"
-        for subject, reason in bad[_BASE].items()
-        if subject not in bad[_HEAD]
-    ]
+    missing = {
+        **{s: f"in neither version: {why}" for s, why in bad[_HEAD].items() if s in bad[_BASE]},
+        **{s: f"not in the base: {why}" for s, why in bad[_BASE].items() if s not in bad[_HEAD]},
+    }
+    found.notes += _together(missing)
     first = {arm: seconds for arm in ARMS for seconds in _compile_seconds(answers[arm])}
     if first:
         said = ", ".join(f"{arm} {seconds:.2f} s" for arm, seconds in first.items())
         found.notes.append(f"first call with an empty cache, one process each: {said}")
     params = {subject.params for reasons in bad.values() for subject in reasons}
     return [cell for cell in grid if tuple(measure.as_params(cell)) not in params]
+
+
+def _together(said: Mapping[Subject, str]) -> list[str]:
+    """A line for each thing that is said: its first subject, and of how many more it is said."""
+    alike: dict[str, list[Subject]] = {}
+    for subject, what in said.items():
+        alike.setdefault(what, []).append(subject)
+    return [
+        f"{_words(first)}{f' and {len(more)} more' if more else ''}: {what}"
+        for what, (first, *more) in alike.items()
+    ]
 
 
 def _compile_seconds(answer: dict) -> list[float]:
@@ -114,8 +128,8 @@ def judge_rounds(
     everywhere = set.intersection(*(set(row) for arm in ARMS for row in by_arm[arm]))
     _file_lost(measured, found)
     families = {}
-    for name, prefix in FAMILIES.items():
-        subjects = sorted(s for s in everywhere if s.metric.startswith(prefix))
+    for name, prefixes in FAMILIES.items():
+        subjects = sorted(s for s in everywhere if s.metric.startswith(prefixes))
         subjects = [s for s in subjects if only is None or s in only]
         if subjects:
             base, head = (
@@ -130,16 +144,17 @@ def _file_lost(measured: Sequence[Round], found: Found) -> None:
     lost: dict[str, dict[Subject, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
     for arm, each in itertools.product(ARMS, measured):
-        for subject, reason in _reasons(each.payloads[arm], tuple(FAMILIES.values())).items():
+        for subject, reason in _reasons(each.payloads[arm], sum(FAMILIES.values(), ())).items():
             lost[arm][subject].append(reason)
-    for arm, subject in itertools.product(ARMS, sorted({*lost[_BASE], *lost[_HEAD]})):
-        reasons = lost[arm][subject]
-        if reasons:
-            fault = arm == _HEAD and not lost[_BASE][subject]
-            (found.wrong if fault else found.notes).append(
-                f"{_words(subject)}: failed in {len(reasons)} of {len(measured)} processes of the "
-                f"{arm}: {reasons[0]}"
-            )
+    for arm in ARMS:
+        said = {
+            subject: f"failed in {len(reasons)} of {len(measured)} processes of the {arm}: "
+            + reasons[0]
+            for subject, reasons in sorted(lost[arm].items())
+        }
+        faults = {s: why for s, why in said.items() if arm == _HEAD and s not in lost[_BASE]}
+        found.wrong += [f"{_words(subject)}: {why}" for subject, why in faults.items()]
+        found.notes += _together({s: why for s, why in said.items() if s not in faults})
 
 
 def file_code(

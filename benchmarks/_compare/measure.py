@@ -3,7 +3,7 @@
 A process imports everything, says that it is ready, waits for its turn with the GPU, does one job
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
-``{"task": "check", "cells": [...]}``
+``{"task": "check", "cells": [...]}``, a cell as the values of its fields
     Is every cell right, forward and backward, what is exact of this version on this GPU, and how
     long did the first call take, with Triton's cache as it was: empty, if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
@@ -27,21 +27,16 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .. import _clock, _process, _workload
-from .._grid import Cell
+from .. import _calls, _clock, _process, _workload
+from .._grid import AnyCell, cell_of
 
 # The process is the unit: what varies within one needs no more than this.
 SAMPLES, SAMPLE_SECONDS = 3, 2e-3
 # The process before has just kept the GPU busy.
 WARM_UP_SECONDS = 0.5
-METRICS = {
-    _workload.FORWARD: "rope.Forward.track_latency",
-    _workload.BACKWARD: "rope.Backward.track_latency",
-}
 READY, READY_TIMEOUT = "ready", 300.0
 
 _MAIN = """
@@ -144,7 +139,7 @@ def main(answer: str) -> None:
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
-    answers = tasks[job.pop("task")]([Cell(*values) for values in job.pop("cells")], **job)
+    answers = tasks[job.pop("task")](list(map(cell_of, job.pop("cells"))), **job)
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
@@ -156,12 +151,12 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def as_params(cell: Cell) -> list[str]:
+def as_params(cell: AnyCell) -> list[str]:
     """A cell's parameters as texts, in the grid's order."""
     return [str(value) for value in dataclasses.astuple(cell)]
 
 
-def _measure(cells: list[Cell], host: bool, seed: int) -> dict:
+def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
     from .. import _host
 
     answers, shuffle = _Answers(), random.Random(seed).shuffle
@@ -169,21 +164,22 @@ def _measure(cells: list[Cell], host: bool, seed: int) -> dict:
         answers.add_host(_host.first_call_here(_host.WARM_START))
     _clock.warm_up(WARM_UP_SECONDS)
     for cell in cells:
-        with answers.about([(metric, as_params(cell)) for metric in METRICS.values()]):
-            for direction, samples in _latencies(cell, shuffle).items():
-                answers.timings.append([METRICS[direction], as_params(cell), samples])
+        with answers.about([(metric, as_params(cell)) for metric in cell.metrics.values()]):
+            for metric, samples in _latencies(cell, shuffle).items():
+                answers.timings.append([metric, as_params(cell), samples])
     if host:
         answers.add_host(_host.call_samples())
+        answers.add_host(_host.path_call_samples())
     return vars(answers)
 
 
-def _check(cells: list[Cell]) -> dict:
+def _check(cells: list[AnyCell]) -> dict:
     from .. import _host
 
     answers = _Answers()
     answers.add_host(_host.first_call_here(_host.COMPILE))
     for cell in cells:
-        for direction, metric in METRICS.items():
+        for direction, metric in cell.metrics.items():
             with answers.about([(metric, as_params(cell))]):
                 _check_cell(cell, direction)
     answers.add_host(_host.exact_facts())
@@ -225,22 +221,21 @@ class _About:
             return False
         import torch
 
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            reason, where = f"does not fit in the GPU's memory: {error}", self._answers.unavailable
-        elif isinstance(error, (NotImplementedError, ImportError)):
-            reason, where = f"this version cannot: {error!r}", self._answers.unavailable
+        if _workload.cannot_be_had(error):
+            where = self._answers.unavailable
         elif isinstance(error, Exception) and not _workload.gpu_is_lost():
-            reason, where = "".join(traceback.format_exception(error)), self._answers.errors
+            where = self._answers.errors
         else:
             return False  # nothing that follows can be measured in this process
+        reason = _workload.why_not(error)
         where.extend([*subject, reason] for subject in self._subjects)
         gc.collect()
         torch.cuda.empty_cache()
         return True
 
 
-def _latencies(cell: Cell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
-    """Seconds a call, both directions on the same inputs, of a cell that was checked before."""
+def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
+    """Seconds a call by metric, all directions on the same inputs, of a cell checked before."""
     import torch
 
     sets = _clock.cold_sets(cell.bytes_moved)
@@ -248,21 +243,21 @@ def _latencies(cell: Cell, shuffle: Callable[[list], None]) -> dict[str, list[fl
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        freqs = _workload.angles(cell)
+        call = _calls.of(cell, _workload.angles(cell))
         inputs = [_workload.random_tensor(cell) for _ in range(sets)]
         shuffle(inputs)
-        calls = [list(_workload.calls(cell, each, inputs, freqs)) for each in METRICS]
+        calls = [list(_workload.calls(call, each, inputs)) for each in cell.directions]
     recordings = [_clock.Recording(each, stream) for each in calls]
-    return dict(
-        zip(METRICS, _clock.paired_samples(recordings, SAMPLES, SAMPLE_SECONDS), strict=True)
-    )
+    samples = _clock.paired_samples(recordings, SAMPLES, SAMPLE_SECONDS)
+    return dict(zip(cell.metrics.values(), samples, strict=True))
 
 
-def _check_cell(cell: Cell, direction: str) -> None:
+def _check_cell(cell: AnyCell, direction: str) -> None:
     import torch
 
     _workload.check_memory(cell, 1)
     torch.manual_seed(0)
-    x, freqs = _workload.random_tensor(cell), _workload.angles(cell)
-    (call,) = _workload.calls(cell, direction, [x], freqs)
-    _workload.check(call(), x, freqs, cell, direction)
+    x = _workload.random_tensor(cell)
+    call = _calls.of(cell, _workload.angles(cell))
+    (rotate,) = _workload.calls(call, direction, [x])
+    _workload.check_once(call, direction, rotate, x)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from .._grid import GRIDS, Cell, cells
+from .._grid import AnyCell, all_cells
 from .._standin import ARCHITECTURES
 from .._verdict import Subject
 from . import arms, exact, measure, rounds, store, watch
@@ -38,7 +38,7 @@ _Report = Callable[[str], None]
 
 _SUITE = Path(__file__).resolve().parents[1]
 _MEASURING = (
-    *("_clock.py", "_grid.py", "_host.py", "_process.py", "_workload.py"),
+    *("_calls.py", "_clock.py", "_grid.py", "_host.py", "_process.py", "_workload.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 
@@ -86,7 +86,7 @@ def compare(
             _empty_caches(plan, state)
             # The checks leave the CPU to the compiler; the timings will not.
             known = arch in ARCHITECTURES
-            grid = cells(GRIDS[wishes.grid])
+            grid = all_cells(wishes.grid)
             code = pool.submit(_code_here, pair, arch, grid, report) if known else None
             timed = _check_on_gpu(plan, state, wishes, found, report)
             if code is None:
@@ -123,7 +123,7 @@ def _code(pair: _Pair, architectures: Sequence[str], report: _Report) -> _Code:
         return _Code(dict(zip(ARMS, pool.map(compiled, ARMS), strict=True)), set())
 
 
-def _code_here(pair: _Pair, arch: str, grid: list[Cell], report: _Report) -> _Code:
+def _code_here(pair: _Pair, arch: str, grid: list[AnyCell], report: _Report) -> _Code:
     """On the GPU's own architecture, and for every cell whether the GPU runs the same code."""
     with ThreadPoolExecutor() as pool:
         code = pool.submit(_code, pair, (arch,), report)
@@ -177,9 +177,9 @@ def suite_digest() -> str:
 
 def _check_on_gpu(
     plan: rounds.Plan, state: State, wishes: Wishes, found: Found, report: _Report
-) -> list[Cell]:
+) -> list[AnyCell]:
     """File what is wrong or exact; the cells that both versions get right."""
-    grid = cells(GRIDS[wishes.grid])
+    grid = all_cells(wishes.grid)
     job = {"task": "check", "cells": [dataclasses.astuple(cell) for cell in grid]}
     return judge_checks(rounds.check(plan, state, job, report), grid, found)
 
@@ -187,7 +187,7 @@ def _check_on_gpu(
 def _compare_on_gpu(
     plan: rounds.Plan,
     state: State,
-    timed: list[Cell],
+    timed: list[AnyCell],
     wishes: Wishes,
     found: Found,
     report: _Report,
@@ -216,7 +216,7 @@ def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) 
     if not open_:
         return
     chosen = {s.params for s in open_ if s.metric.startswith(FAMILIES["gpu"])}
-    grid = [cell for cell in cells(GRIDS["full"]) if tuple(measure.as_params(cell)) in chosen]
+    grid = [cell for cell in all_cells("full") if tuple(measure.as_params(cell)) in chosen]
     host = any(subject.metric.startswith(FAMILIES["host"]) for subject in open_)
     job = {
         "task": "measure",

@@ -1,0 +1,237 @@
+"""How a cell calls the package, through its public names, and what the call must return.
+
+What is right is the suite's own formula on the tables that the call is given, never the measured
+commit's.
+"""
+
+import itertools
+
+from ._grid import BACKWARD, FORWARD, QKV_HEADS, AnyCell, PathCell
+
+CHECKED_BYTES = 512 << 20  # moved by the positions that are checked at once
+
+
+class _Rotation:
+    """A call on one tensor, by the angles of the positions.
+
+    Parameters
+    ----------
+    cell : AnyCell
+        What is called, and on what.
+    freqs : torch.Tensor
+        Angles in radians, float32 ``[s2, 1, 1, hidden_size]`` with ``s2 >= cell.positions``, in
+        half-rotation order, where the call is made.
+
+    Raises
+    ------
+    ImportError
+        If the measured commit lacks the function. One that lacks an argument refuses when called.
+    """
+
+    # Of each part of the output, whether it is rotated or only handed on.
+    rotated: tuple[bool, ...] = (True,)
+    in_place = False
+
+    def __init__(self, cell: AnyCell, freqs):
+        self._function = self._find()
+        self.cell, self._freqs = cell, freqs
+        self._options = self._more(freqs.device)
+
+    def _find(self):
+        from rope_triton import apply_rotary_pos_emb
+
+        return apply_rotary_pos_emb
+
+    def _more(self, device) -> dict:
+        return {"tensor_format": self.cell.format}
+
+    def forward(self, x):
+        """What the package returns for ``x``, of the cell's shape and dtype."""
+        return self._function(x, self._freqs, **self._options)
+
+    def cotangent(self, x):
+        """A gradient of the output's form, in the memory of ``x``."""
+        return x
+
+    def split(self, whole) -> tuple:
+        """The parts of an output, an input or a gradient, in the form of the output's."""
+        return (whole,)
+
+    def turn(self) -> tuple:
+        """Cosine and sine of every token's angles, float64; broadcast over half the channels."""
+        angle = self._token_freqs()[..., : self.cell.hidden_size // 2].double()
+        return angle.cos(), angle.sin()
+
+    def _token_freqs(self):
+        return self._freqs[: self.cell.positions].transpose(0, seq_dim(self.cell))
+
+
+class _Packed(_Rotation):
+    """Packed sequences."""
+
+    def _more(self, device) -> dict:
+        import torch
+
+        bounds = [0, *itertools.accumulate(self.cell.lengths)]
+        return super()._more(device) | {
+            "cu_seqlens": torch.tensor(bounds, dtype=torch.int32, device=device)
+        }
+
+    def _token_freqs(self):
+        positions = [p for length in self.cell.lengths for p in range(length)]
+        return self._freqs[positions, 0]
+
+
+class _Moved(_Rotation):
+    """A batch of sequences, each from a position of its own."""
+
+    def _more(self, device) -> dict:
+        import torch
+
+        starts = torch.tensor(self.cell.starts, dtype=torch.int32, device=device)
+        return super()._more(device) | {"start_positions": starts}
+
+    def _token_freqs(self):
+        import torch
+
+        sequences = zip(self.cell.starts, self.cell.lengths, strict=True)
+        return torch.stack([self._freqs[start : start + n, 0] for start, n in sequences])
+
+
+class _Tables(_Rotation):
+    """Ready-made tables, in the dtype of the tensor, as flash-attention's module keeps them."""
+
+    def __init__(self, cell: AnyCell, freqs):
+        import torch
+
+        super().__init__(cell, freqs)
+        angle = freqs[: cell.positions, 0, 0, : cell.hidden_size // 2].double()
+        dtype = getattr(torch, cell.dtype)
+        self._cos, self._sin = angle.cos().to(dtype), angle.sin().to(dtype)
+
+    def _find(self):
+        from rope_triton import apply_rotary_emb
+
+        return apply_rotary_emb
+
+    def _more(self, device) -> dict:
+        return {}
+
+    def forward(self, x):
+        return self._function(x, self._cos, self._sin, **self._options)
+
+    def turn(self) -> tuple:
+        return tuple(table.double()[None, :, None] for table in (self._cos, self._sin))
+
+
+class _Attention(_Tables):
+    """The same tables, for heads that each have a memory of their own."""
+
+    def _find(self):
+        from rope_triton import rotary_embedding
+
+        return rotary_embedding
+
+    def turn(self) -> tuple:
+        return tuple(table.double()[None, None] for table in (self._cos, self._sin))
+
+
+class _InPlace(_Tables):
+    """The same, written to where the input was read."""
+
+    in_place = True
+
+    def _more(self, device) -> dict:
+        return {"inplace": True}
+
+    def forward(self, x):
+        out = super().forward(x)
+        if out.data_ptr() != x.data_ptr():
+            raise AssertionError("the call did not rotate in place: its output is a new tensor")
+        return out
+
+
+class _Qkv(_Rotation):
+    """Packed queries, keys and values, split and rotated, or turned back and joined."""
+
+    rotated = (True, True, False)
+
+    def _find(self):
+        from rope_triton import apply_fused_qkv_rotary_pos_emb
+
+        return apply_fused_qkv_rotary_pos_emb
+
+    def forward(self, x):
+        tables = self._freqs, self._freqs
+        return self._function(x, *tables, self._channels(), **self._options)
+
+    def _channels(self) -> list[int]:
+        return [count * self.cell.hidden_size for count in QKV_HEADS]
+
+    def cotangent(self, x):
+        tokens, groups = x.shape[:2], x.shape[2]
+        parts = x.flatten().split([x[..., :n].numel() for n in self._channels()])
+        return tuple(
+            part.view(*tokens, groups * count, self.cell.hidden_size)
+            for part, count in zip(parts, QKV_HEADS, strict=True)
+        )
+
+    def split(self, whole) -> tuple:
+        if isinstance(whole, tuple):
+            return whole
+        parts = whole.split(self._channels(), dim=-1)
+        return tuple(part.reshape(*part.shape[:2], -1, self.cell.hidden_size) for part in parts)
+
+
+_PATHS: dict[str, type[_Rotation]] = {
+    **{"thd": _Packed, "thd-short": _Packed, "qkv": _Qkv, "starts": _Moved},
+    **{"tables": _Tables, "tables-inplace": _InPlace, "tables-bhsd": _Attention},
+}
+
+
+def of(cell: AnyCell, freqs) -> _Rotation:
+    """The call of a cell, by these angles; see ``_Rotation``."""
+    return (_PATHS[cell.path] if isinstance(cell, PathCell) else _Rotation)(cell, freqs)
+
+
+def seq_dim(cell: AnyCell) -> int:
+    """The dimension of the tensor along which positions run; of packed sequences, their tokens."""
+    return max(cell.format.find("s"), 0)  # of packed sequences, the tokens
+
+
+def check(output, x, call: _Rotation, direction: str) -> None:
+    """Raise AssertionError unless ``output`` is that of the call for ``x``, slice by slice.
+
+    By the suite's own float32 formula, with torch.testing.assert_close's tolerance for the dtype.
+    ``x`` is the input, or in the backward what the cotangents lie in.
+    """
+    given = x if direction == FORWARD else call.cotangent(x)
+    turn = [each.float() for each in call.turn()]
+    dim = seq_dim(call.cell)
+    for found, part, rotated in zip(
+        call.split(output), call.split(given), call.rotated, strict=True
+    ):
+        _check_part(found, part, turn if rotated else None, dim, direction)
+
+
+def _check_part(output, x, turn, dim: int, direction: str) -> None:
+    import torch
+
+    positions = x.shape[dim]
+    rows = max(1, CHECKED_BYTES // (2 * x.nbytes // positions))
+    for start in range(0, positions, rows):
+        here = dim, start, min(rows, positions - start)
+        expected = part = x.narrow(*here)
+        if turn:
+            cos, sin = (each.narrow(*here) for each in turn)
+            expected = _rotated(part, cos, sin, direction).to(part.dtype)
+        torch.testing.assert_close(output.narrow(*here), expected)
+
+
+def _rotated(x, cos, sin, direction: str):
+    import torch
+
+    first, second = x.float().chunk(2, dim=-1)
+    if direction == BACKWARD:
+        sin = -sin
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

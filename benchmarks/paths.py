@@ -1,0 +1,35 @@
+"""Speed of the package's other paths, forward and backward; needs an NVIDIA GPU.
+
+Packed sequences, fused QKV, ready-made tables, rotation in place and positions that each sequence
+starts at: ``_grid.PATHS``. Measured as ``rope`` is, n/a for commits that lack the path.
+"""
+
+from . import _workload
+from ._grid import BACKWARD, FORWARD, PATH_PARAM_NAMES, PathCell, active_paths, path_cells
+from .rope import SETUP_SECONDS, _Direction
+
+
+class _Path(_Direction):
+    cell = PathCell
+    param_names = list(PATH_PARAM_NAMES)
+    # Of its own: the same way of measuring, but another meaning of the grid.
+    version = "1"
+
+
+class Forward(_Path):
+    params = list(active_paths(FORWARD).values())
+
+    def setup_cache(self):
+        return _workload.measure_cells(path_cells(active_paths(FORWARD)), FORWARD)
+
+    setup_cache.timeout = SETUP_SECONDS
+
+
+class Backward(_Path):
+    params = list(active_paths(BACKWARD).values())
+
+    # Not inherited: asv tells caches apart by the line of their setup_cache.
+    def setup_cache(self):
+        return _workload.measure_cells(path_cells(active_paths(BACKWARD)), BACKWARD)
+
+    setup_cache.timeout = SETUP_SECONDS

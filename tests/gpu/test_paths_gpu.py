@@ -1,0 +1,118 @@
+"""The package's other paths, measured on a GPU: every one has a speed, a cost and a small error."""
+
+import statistics
+import time
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks import _clock, _grid, _host, _workload
+from benchmarks._compare import measure
+from benchmarks._grid import BACKWARD, FORWARD, PathCell
+
+pytestmark = pytest.mark.gpu
+
+all_paths = pytest.mark.parametrize("path", _grid.PATHS)
+host_paths = pytest.mark.parametrize("path", _host.PATHS)
+FUNCTIONS = (
+    "apply_rotary_pos_emb",
+    "apply_fused_qkv_rotary_pos_emb",
+    "apply_rotary_emb",
+    "rotary_embedding",
+)
+# In place, there is no backward pass.
+CALLS = 2 * len(_host.PATHS) - 1
+
+
+@pytest.fixture(autouse=True)
+def progress(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_every_cell_is_right_and_has_a_speed(direction):
+    cells = [c for c in _grid.path_cells(_grid.PATH_GRIDS["full"]) if direction in c.directions]
+    for cell, outcome in _workload.measure_cells(cells, direction).items():
+        assert not outcome.error and not outcome.unavailable, (cell, outcome)
+        ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
+        assert 0.3 < ratio < 3, (cell, ratio)
+
+
+@all_paths
+def test_wrong_output_has_no_speed(path, monkeypatch):
+    """The kernel runs, in place too, and only its result is at fault."""
+
+    def spoiled(function):
+        def call(*args, **options):
+            output = function(*args, **options)
+            (output[0] if isinstance(output, tuple) else output).data[..., -1] += 1
+            return output
+
+        return call
+
+    for name in FUNCTIONS:
+        monkeypatch.setattr(rope_triton, name, spoiled(getattr(rope_triton, name)))
+    cell = PathCell(path, 4, "bfloat16")
+    (outcome,) = _workload.measure_cells([cell], FORWARD).values()
+    assert not outcome.latency
+    assert "not close" in outcome.error
+
+
+@all_paths
+def test_process_of_a_comparison_checks_and_times_it(path):
+    cell = PathCell(path, 4, "bfloat16")
+    for direction in cell.directions:
+        measure._check_cell(cell, direction)
+    _clock.warm_up(0.1)
+    found = measure._latencies(cell, lambda inputs: None)
+    assert list(found) == list(cell.metrics.values())
+    assert all(1e-6 < seconds < 1e-4 for samples in found.values() for seconds in samples)
+
+
+# --- what a call costs besides --------------------------------------------------------------------
+
+
+def test_every_call_has_a_host_time():
+    found = _host.path_call_samples()
+    assert len(found) == CALLS
+    for key, answer in found.items():
+        assert not isinstance(answer, Exception), (key, answer)
+        assert len(answer) == _host._PATH_BLOCKS
+        assert all(2e-6 < seconds < 2e-3 for seconds in answer)
+
+
+@host_paths
+def test_gpu_is_done_when_the_host_is(path):
+    cell = PathCell(path, _host._CALL_MIB, _host._CALL_DTYPE)
+    call, x = _host._path(cell), _host._values(cell)
+    for _ in range(_host._WARM_CALLS):
+        call.forward(x)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(_host._BLOCK_CALLS):
+        call.forward(x)
+    issued = time.perf_counter()
+    torch.cuda.synchronize()
+    assert time.perf_counter() - issued < 0.1 * (issued - start)
+
+
+@host_paths
+def test_a_step_takes_its_outputs_and_one_launch_each(path):
+    cell = PathCell(path, _host._PATH_STEP_MIB, _host._PATH_STEP_DTYPE)
+    outputs = 0 if path == "tables-inplace" else 1
+    assert _host.path_peak_bytes(FORWARD, path) == outputs * cell.bytes_moved // 2
+    assert _host.path_launches(FORWARD, path) == 1
+    if BACKWARD in cell.directions:
+        assert _host.path_peak_bytes(_host.TRAINING, path) == cell.bytes_moved
+        assert _host.path_launches(_host.TRAINING, path) == 2
+
+
+def test_error_is_little_more_than_rounding_and_repeats():
+    here, again = _host.path_error_facts(), _host.path_error_facts()
+    assert here == again and len(here) == 2 * CALLS
+    for (_, (*_, dtype)), value in here.items():
+        assert 0.999 < value < (4 if dtype == "float32" else 1.001), value
