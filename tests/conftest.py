@@ -2,10 +2,6 @@
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +13,8 @@ if not torch.cuda.is_available():
 import triton  # noqa: E402
 
 from . import browser as browsers  # noqa: E402
+from . import publishing  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
 COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 
 _left_out = pytest.StashKey[int]()
@@ -64,24 +60,7 @@ def _seed():
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
     """The site of the shipped results, published in a clone as a user does."""
-    clone = tmp_path_factory.mktemp("site") / "clone"
-    subprocess.run(["git", "clone", "-q", "-s", ROOT, clone], check=True)
-    for name in ("benchmarks", "asv.conf.json"):  # as they are in the working tree
-        target = clone / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
-    # asv publishes main; a clone of a checkout of something else has none.
-    if subprocess.run(["git", "-C", clone, "rev-parse", "-q", "--verify", "main"]).returncode:
-        subprocess.run(["git", "-C", clone, "branch", "main"], check=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "asv", "publish", "--no-pull"],
-        cwd=clone,
-        env=os.environ | {"HOME": str(clone.parent)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return clone / ".asv" / "html"
+    return publishing.published(publishing.cloned(tmp_path_factory.mktemp("site") / "clone"))
 
 
 @pytest.fixture(scope="session")

@@ -37,12 +37,13 @@
     return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
   }
 
-  // Index of a cell in asv's order: the last parameter runs fastest.
+  // Index of a cell in asv's order: the last parameter runs fastest. NaN, which no list has, for a
+  // cell that is not of the grid.
   function flat(grid, cell) {
-    return grid.names.reduce(
-      (index, name, axis) => index * grid.values[axis].length + grid.values[axis].indexOf(cell[name]),
-      0
-    );
+    return grid.names.reduce((index, name, axis) => {
+      const at = grid.values[axis].indexOf(cell[name]);
+      return index * grid.values[axis].length + (at < 0 ? NaN : at);
+    }, 0);
   }
 
   function cellAt(grid, index) {
@@ -59,6 +60,9 @@
     const axis = grid.names.indexOf(name);
     return axis < 0 ? [] : grid.values[axis];
   };
+
+  const described = (grid, cell) =>
+    grid.names.map((name) => (name === "mib" ? `${cell[name]} MiB` : cell[name])).join(", ");
 
   // asv's page of one cell's history; asv quotes the values that are texts.
   function historyOf(benchmark, line, grid, cell) {
@@ -179,12 +183,14 @@
   }
 
   function map() {
+    const direction = $("direction").value, revision = $("commit").value;
+    const source = { suite: "rope", direction, revision, grid: data.grid, found: now() };
     const panels = values(data.grid, "format").flatMap((format) =>
-      values(data.grid, "dtype").map((dtype) => panel(dtype, format)));
+      values(data.grid, "dtype").map((dtype) => panel(source, dtype, format)));
     $("map").replaceChildren(...panels);
   }
 
-  function panel(dtype, format) {
+  function panel(source, dtype, format) {
     const lengths = values(data.grid, "seq_len");
     const labels = lengths.map((s) => (s >= 1024 ? `${s / 1024}k` : s));
     const head = element("tr", {}, element("th", { scope: "col" }, `head${TIMES}batch`),
@@ -192,26 +198,70 @@
     const groups = values(data.grid, "hidden_size").map((hidden_size) =>
       element("tbody", { class: "group" }, ...values(data.grid, "batch").map((batch) =>
         element("tr", {}, element("th", { scope: "row" }, `${hidden_size}${TIMES}${batch}`),
-          ...lengths.map((seq_len) => square({ seq_len, hidden_size, batch, dtype, format }))))));
+          ...lengths.map((seq_len) => square(source, { seq_len, hidden_size, batch, dtype, format }))))));
     const columns = element("colgroup", {}, element("col"), ...lengths.map(() => element("col")));
     return element("div", {}, element("h3", {}, `${dtype}, ${format}`),
       element("table", { class: "map" }, columns, element("thead", {}, head), ...groups));
   }
 
-  function square(cell) {
-    const index = flat(data.grid, cell), revision = $("commit").value;
-    const ratio = now().copy_ratio[revision]?.[index], gbps = now().gbps[revision]?.[index];
-    if (!ratio) return element("td", { class: "none", title: "not measured" }, NONE);
-    const share = 1 / ratio;
-    const title = `${Object.values(cell).join(", ")}: ${share.toFixed(3)} of a copy's speed` +
-      (gbps ? `, ${Math.round(gbps)} GB/s` : "");
-    const href = historyOf(`rope.${$("direction").value}.track_latency`, line(), data.grid, cell);
-    return element("td", { class: classOf(share) }, element("a", { href, title }, share.toFixed(2)));
+  // Its share of a copy's speed; the bandwidth beside it if asked for, and where the mouse rests.
+  function square({ suite, direction, revision, grid, found, rates }, cell) {
+    const index = flat(grid, cell);
+    const ratio = found.copy_ratio[revision]?.[index], gbps = found.gbps[revision]?.[index];
+    if (!ratio) return element("td", { class: "none", title: "not measured" }, "n/a");
+    const share = 1 / ratio, rate = gbps ? String(Math.round(gbps)) : NONE;
+    const title = `${described(grid, cell)}: ${share.toFixed(3)} of a copy's speed, ${rate} GB/s`;
+    const href = historyOf(`${suite}.${direction}.track_latency`, line(), grid, cell);
+    const beside = rates ? [" ", element("small", {}, rate)] : [];
+    return element("td", { class: classOf(share) }, element("a", { href, title }, share.toFixed(2), ...beside));
   }
 
-  function speedChange(direction, change) {
-    const key = element("span", { class: "key" }, direction);
-    const cell = cellAt(data.grid, change.at), worst = data.grid.names.map((name) => cell[name]).join(", ");
+  // Of both directions: the grids differ, as a path need not have both.
+  function pathValues(name) {
+    return [...new Set(Object.values(data.paths_grid).flatMap((grid) => values(grid, name)))];
+  }
+
+  function paths() {
+    const found = line().paths;
+    $("paths").hidden = !found;
+    if (!found) return;
+    const chosen = Number($("commit").value), revision = newestWithPaths(found, chosen);
+    const sources = Object.entries(found.values).map(([direction, each]) => (
+      { suite: "paths", direction, revision, grid: data.paths_grid[direction], found: each, rates: true }));
+    const columns = pathValues("dtype").flatMap((dtype) => pathValues("mib").map((mib) => ({ mib, dtype })));
+    $("paths-table").replaceChildren(...pathsHead(),
+      ...pathValues("path").map((path) => pathRows(path, sources, columns)));
+    $("paths-note").textContent = revision === chosen ? "" :
+      `Measured at ${short(revision)}: none of them was at ${short(chosen)}.`;
+  }
+
+  // Up to the chosen one, so that a commit measured without the paths does not empty the table.
+  function newestWithPaths(found, chosen) {
+    const known = Object.values(found.values).flatMap((each) => Object.keys(each.copy_ratio).map(Number));
+    const earlier = known.filter((revision) => revision <= chosen);
+    return earlier.length ? Math.max(...earlier) : chosen;
+  }
+
+  function pathsHead() {
+    const sizes = pathValues("mib"), dtypes = pathValues("dtype");
+    const types = dtypes.map((dtype) => element("th", { scope: "colgroup", colspan: sizes.length }, dtype));
+    const numbers = dtypes.flatMap(() => sizes.map((mib) => element("th", { scope: "col" }, mib)));
+    const group = (count) => element("colgroup", {}, ...Array.from({ length: count }, () => element("col")));
+    const head = element("thead", {}, element("tr", {}, element("td"), ...types),
+      element("tr", {}, element("th", { scope: "col" }, "MiB"), ...numbers));
+    return [group(1), ...dtypes.map(() => group(sizes.length)), head];
+  }
+
+  function pathRows(path, sources, columns) {
+    const call = element("th", { scope: "rowgroup", colspan: columns.length + 1, class: "call" },
+      element("code", {}, path), ` ${data.calls[path] ?? ""}`);
+    return element("tbody", { class: "group" }, element("tr", {}, call), ...sources.map((source) =>
+      element("tr", {}, element("th", { scope: "row" }, source.direction.toLowerCase()),
+        ...columns.map((column) => square(source, { path, ...column })))));
+  }
+
+  function speedChange(name, grid, change) {
+    const key = element("span", { class: "key" }, name), worst = described(grid, cellAt(grid, change.at));
     const limit = `${data.change * 100} %`;
     const sign = change.median <= -data.change ? "good" : change.median >= data.change ? "bad" : "";
     const parts = [`${change.down} cells faster by ${limit} or more, `];
@@ -239,11 +289,17 @@
     return element("a", { class: "hash", href: data.commit_url + hash }, hash.slice(0, 7));
   }
 
+  function speedChanges(revision) {
+    const grid = Object.entries(line().changes).map(([direction, steps]) => [direction, data.grid, steps]);
+    const others = Object.entries(line().paths?.changes || {}).map(([direction, steps]) =>
+      [`${direction}, paths`, data.paths_grid[direction], steps]);
+    return [...grid, ...others].filter(([, , steps]) => steps[revision])
+      .map(([name, of, steps]) => speedChange(name, of, steps[revision]));
+  }
+
   function changes() {
     const items = newestFirst(line().all.slice(-8)).map((revision) => {
-      const lines = Object.entries(line().changes)
-        .filter(([, steps]) => steps[revision])
-        .map(([direction, steps]) => speedChange(direction, steps[revision]));
+      const lines = speedChanges(revision);
       const code = codeChange(revision);
       if (code) lines.push(code);
       if (!lines.length) lines.push(element("li", {}, "nothing measured before it to compare with"));
@@ -285,7 +341,7 @@
     $("speed").hidden = false;
     const drawBandwidth = chart($("bandwidth"), bandwidth), drawTrend = chart($("trend"), trend);
     const commits = () => fill($("commit"), newestFirst(line().all.slice(-8)).map((r) => [r, named(r)]), $("commit").value);
-    const ofCommit = () => { tiles(); drawBandwidth(); map(); };
+    const ofCommit = () => { tiles(); drawBandwidth(); map(); paths(); };
     const ofLine = () => { commits(); ofCommit(); drawTrend(); changes(); };
     $("line").addEventListener("change", ofLine);
     for (const id of ["commit", "direction"]) $(id).addEventListener("change", ofCommit);

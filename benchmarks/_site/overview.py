@@ -1,10 +1,13 @@
 """asv's graphs -> what the overview shows, as plain data. Measures and judges nothing."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 
 DIRECTIONS = ("Forward", "Backward")
+SUITES = ("rope", "paths")
+METRICS = ("gbps", "copy_ratio", "latency")
 CODEGEN = ("registers", "instructions", "spilled_bytes")
 
 DETAILED_COMMITS = 8
@@ -12,6 +15,17 @@ DETAILED_COMMITS = 8
 
 LINES_PER_MACHINE = 3
 """Newest lines of a machine on the page. A new driver, torch or triton starts a new line."""
+
+CALLS = {
+    "thd": "packed sequences of very unequal lengths",
+    "thd-short": "many packed sequences of 27 tokens",
+    "qkv": "fused QKV, four heads of queries to one of keys and values",
+    "tables": "ready-made cosines and sines",
+    "tables-inplace": "the same, in place; forward only",
+    "tables-bhsd": "the same for [b, h, s, d], as attention takes it",
+    "starts": "a start position for each sequence of a batch of four",
+}
+"""Which call each of the other paths is, in half a line. A path without one is still shown."""
 
 CHANGE = 0.02
 """A cell is listed as changed from here on. It sorts what to look at; a verdict it is not."""
@@ -44,6 +58,10 @@ class Series(Values):
         return len(self._runs)
 
 
+_Suite = Mapping[tuple[str, str], Series]
+"""Direction and metric -> the values."""
+
+
 def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     """Everything on the page.
 
@@ -56,8 +74,9 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     -------
     dict
         ``speed``: a line each (one GPU with one set of software), newest first, with the cells of
-        its newest commits and the medians of all; ``codegen``: likewise, of machine code;
-        ``commits``: by revision. Only what JSON can say.
+        its newest commits and the medians of all; in it ``paths``, None or the cells of the other
+        paths; ``codegen``: likewise, of machine code; ``commits``: by revision. Only what JSON can
+        say.
     """
     branch = repo.get_branch_name(conf.branches[0])
 
@@ -73,6 +92,8 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         "commit_url": conf.show_commit_url,
         "change": CHANGE,
         "grid": _grid(benchmarks, "rope.Forward.track_gbps"),
+        "paths_grid": {d: _grid(benchmarks, f"paths.{d}.track_gbps") for d in DIRECTIONS},
+        "calls": CALLS,
         "codegen_grid": _grid(benchmarks, "codegen.Codegen.track_registers"),
         "speed": speed,
         "codegen": codegen,
@@ -120,8 +141,8 @@ def exact_changes(before: list[float | None], after: list[float | None]) -> dict
 
 
 def _speed_lines(lines: Callable) -> Iterator[dict]:
-    metrics = ("gbps", "copy_ratio", "latency")
-    found = {(d, m): lines(f"rope.{d}.track_{m}") for d in DIRECTIONS for m in metrics}
+    keys = itertools.product(SUITES, DIRECTIONS, METRICS)
+    found = {(s, d, m): lines(f"{s}.{d}.track_{m}") for s, d, m in keys}
     identities = sorted(set().union(*found.values()))
     for identity in identities:
         at = {key: group[identity] for key, group in found.items() if identity in group}
@@ -129,29 +150,37 @@ def _speed_lines(lines: Callable) -> Iterator[dict]:
         series = {key: values for key, (_, values) in at.items()}
         every = sorted(set().union(*series.values()))
         if every:
-            yield _line(params, every) | _speed(series, every)
+            grid, paths = (_of_suite(series, suite) for suite in SUITES)
+            trend = {d: _trend(grid.get((d, "copy_ratio"), {}), every) for d in DIRECTIONS}
+            more = {"trend": trend, "paths": _cells(paths) if any(paths.values()) else None}
+            yield _line(params, every) | _cells(grid) | more
 
 
-def _speed(series: dict[tuple[str, str], Series], every: list[int]) -> dict:
+def _of_suite(series: dict[tuple[str, str, str], Series], suite: str) -> _Suite:
+    return {(d, metric): values for (s, d, metric), values in series.items() if s == suite}
+
+
+def _cells(series: _Suite) -> dict:
+    """Every cell of the newest commits, and what changed in them."""
     nothing: Values = {}
 
     def found(direction: str, metric: str) -> Values:
         return series.get((direction, metric), nothing)
 
     def newest(values: Values) -> dict[int, list[float | None]]:
-        return {r: values[r] for r in every[-DETAILED_COMMITS:] if r in values}
-
-    def trend(ratios: Values) -> list[float | None]:
-        return [share_of_copy(ratios.get(revision, [])) for revision in every]
+        return {revision: values[revision] for revision in list(values)[-DETAILED_COMMITS:]}
 
     return {
         "values": {
             direction: {m: newest(found(direction, m)) for m in ("gbps", "copy_ratio")}
             for direction in DIRECTIONS
         },
-        "trend": {direction: trend(found(direction, "copy_ratio")) for direction in DIRECTIONS},
         "changes": {d: _steps(found(d, "latency"), changes) for d in DIRECTIONS},
     }
+
+
+def _trend(ratios: Values, every: list[int]) -> list[float | None]:
+    return [share_of_copy(ratios.get(revision, [])) for revision in every]
 
 
 def _codegen_lines(lines: Callable) -> Iterator[dict]:

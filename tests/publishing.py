@@ -1,0 +1,35 @@
+"""The published site, made in a clone as a user makes it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cloned(clone: Path) -> Path:
+    """Clone this repository, with the benchmarks as they are in the working tree."""
+    subprocess.run(["git", "clone", "-q", "-s", ROOT, clone], check=True)
+    for name in ("benchmarks", "asv.conf.json"):
+        target = clone / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
+    # asv publishes main; a clone of a checkout of something else has none.
+    if subprocess.run(["git", "-C", clone, "rev-parse", "-q", "--verify", "main"]).returncode:
+        subprocess.run(["git", "-C", clone, "branch", "main"], check=True)
+    return clone
+
+
+def published(clone: Path) -> Path:
+    """The directory of the pages that asv makes of a clone's results."""
+    done = subprocess.run(
+        [sys.executable, "-m", "asv", "publish", "--no-pull"],
+        cwd=clone,
+        env=os.environ | {"HOME": str(clone.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return clone / ".asv" / "html"
