@@ -24,7 +24,7 @@ class _Rotation:
 
     Raises
     ------
-    ImportError
+    NotImplementedError
         If the measured commit lacks the function. One that lacks an argument refuses when called.
     """
 
@@ -33,9 +33,18 @@ class _Rotation:
     in_place = False
 
     def __init__(self, cell: AnyCell, freqs):
-        self._function = self._find()
+        self._function = self._public()
         self.cell, self._freqs = cell, freqs
         self._options = self._more(freqs.device)
+
+    def _public(self):
+        try:
+            return self._find()
+        except ModuleNotFoundError:
+            raise
+        except ImportError as error:  # of a name; where the package lies says nothing
+            reason = str(error).removesuffix(f" ({error.path})")
+            raise NotImplementedError(reason) from None
 
     def _find(self):
         from rope_triton import apply_rotary_pos_emb

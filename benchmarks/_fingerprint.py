@@ -246,14 +246,9 @@ def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
 
 
 def _call_of(cell: _grid.AnyCell):
-    try:
-        from rope_triton import RotaryPositionEmbedding
+    from rope_triton import RotaryPositionEmbedding
 
-        return _calls.of(cell, RotaryPositionEmbedding(cell.hidden_size)(cell.positions))
-    except ModuleNotFoundError:
-        raise
-    except ImportError as error:  # of a name that the package lacks
-        raise NotImplementedError(str(error)) from None
+    return _calls.of(cell, RotaryPositionEmbedding(cell.hidden_size)(cell.positions))
 
 
 _FINGERPRINT, _VARIANTS = "fingerprint", "variants"

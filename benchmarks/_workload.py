@@ -122,7 +122,7 @@ def why_not(error: Exception) -> str:
     if not cannot_be_had(error):
         return "".join(traceback.format_exception(error))
     if isinstance(error, (NotImplementedError, ImportError)):
-        return f"this commit cannot: {error!r}"
+        return f"this commit cannot: {error}"
     return f"does not fit in the GPU's memory: {error}"
 
 

@@ -148,13 +148,16 @@ def _file_lost(measured: Sequence[Round], found: Found) -> None:
             lost[arm][subject].append(reason)
     for arm in ARMS:
         said = {
-            subject: f"failed in {len(reasons)} of {len(measured)} processes of the {arm}: "
-            + reasons[0]
+            subject: f"{_how_often(len(reasons), len(measured))} of the {arm}: {reasons[0]}"
             for subject, reasons in sorted(lost[arm].items())
         }
         faults = {s: why for s, why in said.items() if arm == _HEAD and s not in lost[_BASE]}
         found.wrong += [f"{_words(subject)}: {why}" for subject, why in faults.items()]
         found.notes += _together({s: why for s, why in said.items() if s not in faults})
+
+
+def _how_often(lost: int, processes: int) -> str:
+    return "in no process" if lost == processes else f"failed in {lost} of {processes} processes"
 
 
 def file_code(
