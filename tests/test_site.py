@@ -135,7 +135,9 @@ def test_it_draws_in_a_browser_without_a_word(browser, address, data):
     dom = browser.run("return document.documentElement.outerHTML")
     assert browser.logged() == []
     assert dom.count("<canvas") == 2  # bandwidth and trend
-    assert len(re.findall(r'<td class="s\d">', dom)) == math.prod(map(len, data["grid"]["values"]))
+    of_the_map = browser.run("return document.querySelector('#map').outerHTML")
+    cells = re.findall(r'<td class="s\d">', of_the_map)
+    assert len(cells) == math.prod(map(len, data["grid"]["values"]))
     for line in data["speed"][0]["all"]:
         assert data["commits"][str(line)]["hash"][:7] in dom
 
@@ -155,7 +157,7 @@ def test_links_lead_to_files_and_to_graphs_that_exist(browser, address, site, in
     assert len(local) > 500
     assert all((site / re.split("[?#]", link)[0]).is_file() for link in local)
     benchmarks = {link.split("#")[1].split("?")[0] for link in local if "?" in link}
-    assert benchmarks == {"rope.Forward.track_latency"} and benchmarks <= index["benchmarks"].keys()
+    assert "rope.Forward.track_latency" in benchmarks and benchmarks <= index["benchmarks"].keys()
 
 
 def test_a_graphs_values_are_those_that_asv_shows():

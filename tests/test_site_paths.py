@@ -161,8 +161,9 @@ def text_of(browser, selector: str) -> str:
     return browser.run(f"return document.querySelector('{selector}').innerText")
 
 
-def test_a_history_without_paths_has_no_heading_for_them(browser, address):
-    browser.load(f"{address}/overview.html", READY)
+def test_a_history_without_paths_has_no_heading_for_them(browser, paths_site, paths_address):
+    changed(paths_site, "without.html", lambda line: line.update(paths=None))
+    browser.load(f"{paths_address}/without.html", READY)
     assert browser.run("return document.getElementById('paths').offsetHeight") == 0
     assert "Other paths" not in text_of(browser, "main")
 
@@ -246,6 +247,20 @@ def test_a_line_of_paths_alone_draws_without_a_word(browser, paths_site, paths_a
     changed(paths_site, "alone.html", of_paths_alone)
     browser.load(f"{paths_address}/alone.html", READY)
     assert table(browser)["qkv"]["forward"][0] != "n/a"
+    assert browser.logged() == []
+
+
+def test_the_page_opens_with_a_commit_that_has_both_directions(browser, paths_site, paths_address):
+    def cut_off(line):
+        for values in line["values"]["Forward"].values():
+            values.pop(str(line["all"][-1]))
+
+    changed(paths_site, "cut-off.html", cut_off)
+    browser.load(f"{paths_address}/cut-off.html", READY)
+    chosen = "return document.getElementById('commit').selectedOptions[0].text"
+    assert browser.run(chosen).startswith(BEFORE[:7])
+    choose(browser, NEWEST)
+    assert browser.run(chosen).startswith(NEWEST[:7])
     assert browser.logged() == []
 
 

@@ -331,6 +331,13 @@
       `Where a count changed, the one of ${short(before)}, the measured commit before, stands in front.`;
   }
 
+  // A run that was cut off leaves a commit without a direction: there to be chosen, not to open with.
+  function newestWhole(entry) {
+    const known = Object.values(entry.values).map((each) => Object.keys(each.copy_ratio).map(Number));
+    const whole = known[0].filter((revision) => known.every((each) => each.includes(revision)));
+    return whole.length ? Math.max(...whole) : entry.all.at(-1);
+  }
+
   function startSpeed() {
     const named_line = (entry) => `${entry.gpu || entry.machine}: ${entry.software}`;
     fill($("line"), data.speed.map((entry, i) => [i, named_line(entry)]), 0);
@@ -340,7 +347,10 @@
     fill($("hidden"), plain(values(data.grid, "hidden_size")), "128");
     $("speed").hidden = false;
     const drawBandwidth = chart($("bandwidth"), bandwidth), drawTrend = chart($("trend"), trend);
-    const commits = () => fill($("commit"), newestFirst(line().all.slice(-8)).map((r) => [r, named(r)]), $("commit").value);
+    const commits = () => {
+      const shown = newestFirst(line().all.slice(-8)), before = Number($("commit").value);
+      fill($("commit"), shown.map((r) => [r, named(r)]), shown.includes(before) ? before : newestWhole(line()));
+    };
     const ofCommit = () => { tiles(); drawBandwidth(); map(); paths(); };
     const ofLine = () => { commits(); ofCommit(); drawTrend(); changes(); };
     $("line").addEventListener("change", ofLine);
