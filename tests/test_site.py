@@ -44,8 +44,8 @@ def test_a_value_is_the_one_that_was_measured(data):
 
 def test_every_change_of_the_page_says_against_what_it_was_measured(data):
     line = data["speed"][0]
-    newest = line["all"][-1]
-    change = line["changes"]["Forward"][str(newest)]
+    newest = max(line["changes"]["Forward"], key=int)
+    change = line["changes"]["Forward"][newest]
     assert change["cells"] == 504 and change["worst"] >= change["median"]
 
 

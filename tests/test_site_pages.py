@@ -58,7 +58,8 @@ def is_of_the_cell(link: str, address: str) -> bool:
 def measured(cell):
     """Commit -> the cell's stored latency in seconds."""
     contents = [json.loads(path.read_text()) for path in (RESULTS / GPU).glob("*-existing-*.json")]
-    return {c["commit_hash"]: c["results"][METRIC][0][cell[0]] for c in contents}
+    whole = (c for c in contents if METRIC in c["results"])  # a run may have been cut off before it
+    return {c["commit_hash"]: c["results"][METRIC][0][cell[0]] for c in whole}
 
 
 def plotted(browser, index) -> dict[str, float]:
