@@ -34,7 +34,7 @@ ARROWS = {
         "__init__": set(),
         "__main__": {
             *("_figures", "_grid", "_machine", "_progress"),
-            *("_compare.command", "_compare.evidence", "_sweep.command"),
+            *("_compare.command", "_compare.evidence", "_sweep.command", "_readme.command"),
         },
         "rope": {"_workload", "_grid"},
         "paths": {"rope", "_workload", "_grid"},
@@ -91,6 +91,12 @@ ARROWS = {
         "_sweep.closeness": {"_sweep.experiments", "_peers.cells"},
         "_sweep.state": {"_sweep.experiments", "_compare.state", "_workload", "_peers.cells"},
         "_sweep.experiments": {"_peers.cells", "_grid"},
+        "_readme.__init__": set(),
+        "_readme.command": {"_readme.tables", "_sweep.state"},
+        "_readme.tables": {
+            *("_sweep.command", "_sweep.experiments", "_sweep.state", "_sweep.tables"),
+            "_figures",
+        },
         "_compare.__init__": set(),
         "_compare.command": {
             *("_compare.arms", "_compare.findings", "_compare.session", "_compare.state"),
