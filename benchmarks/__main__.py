@@ -23,6 +23,8 @@ from ._grid import (
     path_cells,
 )
 from ._progress import PROGRESS_VARIABLE, say
+from ._readme import command as _readme
+from ._sweep import command as _sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -52,6 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     evidence = commands.add_parser("evidence", help="make what shows that compare can be trusted")
     _evidence.add_arguments(evidence)
     evidence.set_defaults(command=_evidence.run)
+    sweep = commands.add_parser("sweep", help="the seeds' experiments, beside other libraries")
+    _sweep.add_arguments(sweep)
+    sweep.set_defaults(command=_sweep.run)
+    readme = commands.add_parser("readme", help="write the README's tables from stored results")
+    _readme.add_arguments(readme)
+    readme.set_defaults(command=_readme.run)
     options = vars(parser.parse_args(arguments))
     return options.pop("command")(**options)
 

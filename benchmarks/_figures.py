@@ -5,9 +5,11 @@ import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ._grid import Cell
 
+DIRECTIONS = ("Forward", "Backward")
 _HEADLINE_CALL = ["float16", "sbhd", "forward", "128"]  # without the architecture and the size
 SIZE_CLASSES = ((16_000_000, "below 16 MB"), (256_000_000, "16 to 256 MB"), (float("inf"), "above"))
 
@@ -29,38 +31,68 @@ def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
     return tables
 
 
+class Speed(NamedTuple):
+    """Of some cells: how many, their speed as a share of a copy's, least and median, their GB/s."""
+
+    cells: int
+    least: float
+    median: float
+    gbps: float
+
+
+def speeds(values: dict, direction: str) -> dict[str, Speed]:
+    """Speed by the size of the tensor, of "Forward" or "Backward"; classes without cells lack."""
+    ratios, rates = _ratios_and_rates(values, "rope", direction)
+    return {label: _speed(keys, ratios, rates) for label, keys in _by_size(ratios)}
+
+
+def path_speeds(values: dict, direction: str, least_mib: float = 0) -> dict[str, Speed]:
+    """Speed of the package's other paths, of cells of so many MiB and more."""
+    ratios, rates = _ratios_and_rates(values, "paths", direction)
+    keys = [key for key in ratios if float(key[1]) >= least_mib]
+    paths = dict.fromkeys(key[0].strip("'") for key in keys)
+    return {
+        path: _speed([key for key in keys if key[0].strip("'") == path], ratios, rates)
+        for path in paths
+    }
+
+
+def _ratios_and_rates(values: dict, suite: str, direction: str) -> tuple[dict, dict]:
+    metrics = (f"{suite}.{direction}.track_{name}" for name in ("copy_ratio", "gbps"))
+    ratios, rates = (values.get(metric, {}) for metric in metrics)
+    return ratios, rates
+
+
+def _speed(keys: list, ratios: dict, rates: dict) -> Speed:
+    shares = [1 / ratios[key] for key in keys]
+    gbps = statistics.median(rates[key] for key in keys)
+    return Speed(len(keys), min(shares), statistics.median(shares), gbps)
+
+
 def speed_table(values: dict) -> list[str]:
     """Copy ratio and GB/s by the size of the tensor, one line a class and direction."""
-    lines = []
-    for direction in ("Forward", "Backward"):
-        ratios = values.get(f"rope.{direction}.track_copy_ratio", {})
-        rates = values.get(f"rope.{direction}.track_gbps", {})
-        for label, keys in _by_size(ratios):
-            lines.append(_speed(f"{direction:8}  tensors {label:12}", keys, ratios, rates))
-    return lines
-
-
-def _speed(title: str, keys: list, ratios: dict, rates: dict) -> str:
-    speeds = [1 / ratios[key] for key in keys]
-    gbps = statistics.median(rates[key] for key in keys)
-    return (
-        f"{title}  {len(keys):4} cells  "
-        f"speed of a copy: min {min(speeds):.3f}, median {statistics.median(speeds):.3f}  "
-        f"median {gbps:5.0f} GB/s"
-    )
+    return [
+        _line(f"{direction:8}  tensors {label:12}", speed)
+        for direction in DIRECTIONS
+        for label, speed in speeds(values, direction).items()
+    ]
 
 
 def path_table(values: dict) -> list[str]:
     """Copy ratio and GB/s of the package's other paths, one line a path and direction."""
-    lines = []
-    for direction in ("Forward", "Backward"):
-        ratios = values.get(f"paths.{direction}.track_copy_ratio", {})
-        rates = values.get(f"paths.{direction}.track_gbps", {})
-        for path in dict.fromkeys(key[0].strip("'") for key in ratios):
-            keys = [key for key in ratios if key[0].strip("'") == path]
-            title = f"{direction:8}  {path:20}"
-            lines.append(_speed(title, keys, ratios, rates))
-    return lines
+    return [
+        _line(f"{direction:8}  {path:20}", speed)
+        for direction in DIRECTIONS
+        for path, speed in path_speeds(values, direction).items()
+    ]
+
+
+def _line(title: str, speed: Speed) -> str:
+    return (
+        f"{title}  {speed.cells:4} cells  "
+        f"speed of a copy: min {speed.least:.3f}, median {speed.median:.3f}  "
+        f"median {speed.gbps:5.0f} GB/s"
+    )
 
 
 def _by_size(values: dict) -> Iterator[tuple[str, list]]:

@@ -47,7 +47,7 @@ GRIDS: dict[str, Grid] = {
 }
 
 
-class _Timed:
+class Timed:
     """What the cells of every grid tell of themselves."""
 
     suite: ClassVar[str]
@@ -79,7 +79,7 @@ class _Timed:
 
 
 @dataclass(frozen=True)
-class Cell(_Timed):
+class Cell(Timed):
     """One point of the grid: a RoPE call on 64 heads, forward or backward."""
 
     suite = "rope"
@@ -162,7 +162,7 @@ PATH_GRIDS: dict[str, PathGrid] = {
 
 
 @dataclass(frozen=True)
-class PathCell(_Timed):
+class PathCell(Timed):
     """A call of one of ``PATHS`` on about ``mib`` MiB, forward or backward."""
 
     suite = "paths"

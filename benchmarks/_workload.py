@@ -29,28 +29,40 @@ class Outcome:
     error: str = ""
 
 
-def measure_cells(cells: Sequence[AnyCell], direction: str) -> dict[AnyCell, Outcome]:
+def measure_cells(
+    cells: Sequence[AnyCell],
+    direction: str,
+    finished: Callable[[AnyCell, Outcome], object] = lambda cell, outcome: None,
+) -> dict[AnyCell, Outcome]:
     """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
 
     After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
-    left.
+    left. ``finished`` is told of each cell as soon as its outcome is known here.
     """
     reason = why_no_gpu()
     if reason:
         for suite in dict.fromkeys(cell.suite for cell in cells):
             _progress.report(f"{suite}.{direction.capitalize()}: n/a, {reason}")
-        return dict.fromkeys(cells, Outcome(unavailable=reason))
+        return _all_finished(dict.fromkeys(cells, Outcome(unavailable=reason)), finished)
     _clock.warm_up()
     outcomes: dict[AnyCell, Outcome] = {}
     start = time.monotonic()
     for count, cell in enumerate(cells, 1):
         outcomes[cell] = _outcome(cell, direction)
+        finished(cell, outcomes[cell])
         if count % 12 == 0 or count == len(cells):
             seconds = time.monotonic() - start
             done = f"{count}/{len(cells)} cells, {seconds:.0f} s"
             _progress.report(f"{cell.suite} {direction}: {done}")
         if outcomes[cell].error and gpu_is_lost():
-            return outcomes | _measure_in_fresh_process(cells[count:], direction)
+            rest = _measure_in_fresh_process(cells[count:], direction)
+            return outcomes | _all_finished(rest, finished)
+    return outcomes
+
+
+def _all_finished(outcomes: dict[AnyCell, Outcome], finished: Callable) -> dict[AnyCell, Outcome]:
+    for cell, outcome in outcomes.items():
+        finished(cell, outcome)
     return outcomes
 
 

@@ -34,7 +34,7 @@ ARROWS = {
         "__init__": set(),
         "__main__": {
             *("_figures", "_grid", "_machine", "_progress"),
-            *("_compare.command", "_compare.evidence"),
+            *("_compare.command", "_compare.evidence", "_sweep.command", "_readme.command"),
         },
         "rope": {"_workload", "_grid"},
         "paths": {"rope", "_workload", "_grid"},
@@ -66,6 +66,37 @@ ARROWS = {
         "_site.thin": {"_compare.state"},
         **dict.fromkeys(("_site.branch", "_site.overview", "_site.libraries"), set()),
         **dict.fromkeys(("_site.page", "_site.summaries"), set()),
+        **dict.fromkeys(("_peers.__init__", "_peers.providers"), set()),
+        "_peers.cells": {"_grid"},
+        "_sweep.__init__": set(),
+        "_sweep.command": {
+            *("_sweep.experiments", "_sweep.gpus", "_sweep.interference", "_sweep.plots"),
+            *("_sweep.state", "_sweep.tables", "_peers.providers"),
+            *("_compare.arms", "_compare.watch", "_machine", "_progress"),
+        },
+        "_sweep.interference": {
+            *("_sweep.experiments", "_sweep.gpus", "_sweep.state", "_peers.cells", "_grid"),
+        },
+        "_sweep.gpus": {
+            *("_sweep.experiments", "_sweep.state", "_workload", "_process", "_progress"),
+        },
+        "_sweep.worker": {
+            *("_sweep.closeness", "_sweep.experiments", "_sweep.state"),
+            *("_workload", "_peers.cells"),
+        },
+        "_sweep.plots": {"_sweep.experiments", "_sweep.state", "_sweep.tables"},
+        "_sweep.tables": {
+            *("_sweep.closeness", "_sweep.experiments", "_sweep.state", "_peers.cells", "_grid"),
+        },
+        "_sweep.closeness": {"_sweep.experiments", "_peers.cells"},
+        "_sweep.state": {"_sweep.experiments", "_compare.state", "_workload", "_peers.cells"},
+        "_sweep.experiments": {"_peers.cells", "_grid"},
+        "_readme.__init__": set(),
+        "_readme.command": {"_readme.tables", "_sweep.state"},
+        "_readme.tables": {
+            *("_sweep.command", "_sweep.experiments", "_sweep.state", "_sweep.tables"),
+            "_figures",
+        },
         "_compare.__init__": set(),
         "_compare.command": {
             *("_compare.arms", "_compare.findings", "_compare.session", "_compare.state"),
@@ -106,7 +137,10 @@ PUBLIC = {
     "RotaryPositionEmbedding",
 }
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
-HEAVY = {"torch", "triton", "rope_triton", "transformer_engine", "flash_attn", "liger_kernel"}
+HEAVY = {
+    *("torch", "triton", "rope_triton", "transformer_engine", "flash_attn", "liger_kernel"),
+    "matplotlib",
+}
 
 
 def imports(nodes: Iterator[ast.AST], package: str) -> set[str]:

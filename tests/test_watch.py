@@ -159,8 +159,24 @@ def test_no_such_device_says_what_is_there(nvml, monkeypatch, variable, device):
         watch.gpu_uuid(device)
 
 
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [(None, UUIDS[:2]), ("1,0", UUIDS[1::-1]), ("1", UUIDS[1:2]), ("", []), ("0,9,1", UUIDS[:1])],
+)
+def test_all_gpus_that_cuda_would_see(nvml, monkeypatch, variable, expected):
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert watch.gpu_uuids() == list(expected)
+    for uuid in expected:
+        nvml.gpus[uuid].mig = 1
+        with pytest.raises(WatchError, match="in MIG mode"):
+            watch.gpu_uuids()
+        nvml.gpus[uuid].mig = 0
+
+
 def test_no_gpu_at_all(nvml):
     nvml.gpus.clear()
+    assert watch.gpu_uuids() == []
     with pytest.raises(WatchError, match="of the 0 GPUs that NVML finds here: none"):
         watch.gpu_uuid()
 

@@ -263,8 +263,10 @@ def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_
 
     monkeypatch.setattr(_workload, "_samples", samples)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the fresh process
-    outcomes = _workload.measure_cells(CELLS, "forward")
+    told = []
+    outcomes = _workload.measure_cells(CELLS, "forward", lambda *each: told.append(each))
     assert list(outcomes) == CELLS
+    assert told == list(outcomes.items())
     assert outcomes[CELLS[0]].latency == (1.0,)
     assert "illegal memory access" in outcomes[CELLS[1]].error
     assert len(CELLS) > 2
@@ -277,6 +279,21 @@ def test_a_fresh_process_that_fails_is_an_error_of_its_cells(monkeypatch):
     outcomes = _workload._measure_in_fresh_process(CELLS, "forward")
     assert list(outcomes) == CELLS
     assert all("ended with 3" in outcome.error for outcome in outcomes.values())
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_each_cell_is_told_as_soon_as_it_is_finished(on_cpu, gpu, monkeypatch):
+    events = []
+
+    def samples(cell, direction):
+        events.append(cell)
+        return [[1.0], [1.0]]
+
+    monkeypatch.setattr(_workload, "_samples", samples)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    outcomes = _workload.measure_cells(CELLS, "forward", lambda *each: events.append(each))
+    alternating = [event for cell in CELLS for event in (cell, (cell, outcomes[cell]))]
+    assert events == (alternating if gpu else list(outcomes.items()))
 
 
 def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatch):

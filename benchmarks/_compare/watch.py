@@ -71,18 +71,44 @@ def gpu_uuid(device: int = 0) -> str:
         different models in an order that only CUDA knows; or NVML fails.
     """
     with _nvml() as nvml:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
-        models = {nvml.nvmlDeviceGetName(handle) for handle in handles}
-        variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-        visible = _visible(variable, uuids, ordered=len(models) == 1 or _by_bus_id())
+        handles = _handles(nvml)
+        visible = _seen(nvml, handles)
         if device >= len(visible):
             raise WatchError(
-                f"CUDA_VISIBLE_DEVICES={variable!r} leaves no device {device} of the "
-                f"{len(uuids)} GPUs that NVML finds here: {', '.join(uuids) or 'none'}"
+                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} leaves no device "
+                f"{device} of the {len(handles)} GPUs that NVML finds here: "
+                f"{', '.join(handles) or 'none'}"
             )
-        _refuse_mig(nvml, handles[uuids.index(visible[device])])
+        _refuse_mig(nvml, handles[visible[device]])
         return visible[device]
+
+
+def gpu_uuids() -> list[str]:
+    """UUIDs of all GPUs that CUDA sees here, in its order, without starting CUDA.
+
+    Raises
+    ------
+    WatchError
+        As :func:`gpu_uuid` does.
+    """
+    with _nvml() as nvml:
+        handles = _handles(nvml)
+        visible = _seen(nvml, handles)
+        for uuid in visible:
+            _refuse_mig(nvml, handles[uuid])
+        return visible
+
+
+def _handles(nvml) -> dict:
+    """UUID -> NVML's handle, of every GPU, in NVML's order."""
+    found = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    return {nvml.nvmlDeviceGetUUID(handle): handle for handle in found}
+
+
+def _seen(nvml, handles: dict) -> list[str]:
+    models = {nvml.nvmlDeviceGetName(handle) for handle in handles.values()}
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return _visible(variable, list(handles), ordered=len(models) == 1 or _by_bus_id())
 
 
 def handle_of(nvml, uuid: str):

@@ -1,0 +1,1 @@
+"""``python -m benchmarks readme``: the tables of README.md, from the results that are stored."""

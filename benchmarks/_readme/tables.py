@@ -1,0 +1,193 @@
+"""The README's tables, each as its lines, from what is stored. Imports no torch."""
+
+import json
+import statistics
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import _figures
+from .._sweep import tables as _sweep_tables
+from .._sweep.command import EVIDENCE, stored
+from .._sweep.experiments import Experiment
+from .._sweep.state import Results
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+MACHINE = "nvidia-h200"
+# Commit -> what it did to the kernel, in the order of the history.
+STEPS = Path(__file__).with_name("steps.json")
+
+FULL_CELLS = 504
+PATH_MIB = 32
+WIDTH = 100
+
+
+class ReadmeError(RuntimeError):
+    """A README or results that do not fit together; the message says what is missing."""
+
+
+class Stored(NamedTuple):
+    """A commit's results: benchmark -> parameters -> value."""
+
+    commit: str
+    values: dict
+
+    def cells(self, direction: str) -> int:
+        return len(self.values.get(f"rope.{direction}.track_copy_ratio", {}))
+
+
+def results(directory: Path = RESULTS / MACHINE) -> list[Stored]:
+    """What ``asv run`` stored of the commits of ``steps.json``, in its order; of no others."""
+    found = []
+    for commit in json.loads(STEPS.read_text()):
+        found += [
+            Stored(commit, _figures.load_values(path))
+            for path in sorted(directory.glob(f"{commit}*-existing-*.json"))
+        ]
+    return found
+
+
+def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
+    """Results of commits that ``steps.json`` does not name: what no table shows."""
+    steps = tuple(json.loads(STEPS.read_text()))
+    names = sorted(path.name for path in directory.glob("*-existing-*.json"))
+    return [name for name in names if not name.startswith(steps)]
+
+
+# --- of asv's results -----------------------------------------------------------------------------
+
+
+def speed(of: Sequence[Stored]) -> list[str]:
+    """The newest commit of which the full grid was measured both ways, by the tensor's size."""
+    newest = _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in _figures.DIRECTIONS))
+    forward, backward = (_figures.speeds(newest.values, each) for each in _figures.DIRECTIONS)
+    machine = json.loads((RESULTS / MACHINE / "machine.json").read_text())
+    intro = (
+        f"One {machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, triton "
+        f"{machine['triton']}), commit `{newest.commit}`, the full grid on 64 heads, cold cache. "
+        "Speed as a share of `copy_`'s on the same bytes, by the size of the tensor; "
+        f"`python -m benchmarks figures {MACHINE} {newest.commit}` prints it from the stored "
+        "results, and `asv run` measures it again:"
+    )
+    rows = [
+        f"| {label} | {ours.cells} | {_numbers(ours)} | {_numbers(backward[label])} |"
+        for label, ours in forward.items()
+    ]
+    head = ["tensor", "cells", "forward: least", "median", "GB/s", "backward: least", "median"]
+    return [*_wrapped(intro), "", *_head([*head, "GB/s"]), *rows]
+
+
+def history(of: Sequence[Stored]) -> list[str]:
+    """Backward, median share of a copy's speed by size, a row for each step of the kernel."""
+    steps = json.loads(STEPS.read_text())
+    labels = [label for _, label in _figures.SIZE_CLASSES]
+    rows = []
+    for each in of:
+        speeds = _figures.speeds(each.values, "Backward")
+        if each.cells("Backward") == FULL_CELLS:
+            numbers = " | ".join(f"{speeds[label].median:.2f}" for label in labels)
+            rows.append(f"| `{each.commit}` | {steps[each.commit]} | {numbers} |")
+    return [*_head(["commit", "the kernel", *labels]), *rows]
+
+
+def paths(of: Sequence[Stored]) -> list[str]:
+    """The newest commit of which the other paths were measured."""
+    newest = _newest(of, lambda each: bool(_figures.path_speeds(each.values, "Forward", PATH_MIB)))
+    forward, backward = (
+        _figures.path_speeds(newest.values, each, PATH_MIB) for each in _figures.DIRECTIONS
+    )
+    (cells,) = {each.cells for each in forward.values()}
+    intro = (
+        f"Other paths at `{newest.commit}`, from {PATH_MIB} MiB of input on, the same figures of "
+        f"{cells} cells each (paths and bytes: [below](#reading-the-figures)):"
+    )
+    rows = [
+        f"| `{path}` | {_numbers(ours)} | "
+        + (f"{_numbers(backward[path])} |" if path in backward else "n/a | | |")
+        for path, ours in forward.items()
+    ]
+    head = ["path", "forward: least", "median", "GB/s", "backward: least", "median", "GB/s"]
+    return [*_wrapped(intro), "", *_head(head), *rows]
+
+
+def _newest(of: Sequence[Stored], has: Callable[[Stored], bool]) -> Stored:
+    for each in reversed(of):
+        if has(each):
+            return each
+    raise ReadmeError(f"no result in {RESULTS / MACHINE} has what a table of the README shows")
+
+
+def _numbers(speed: _figures.Speed) -> str:
+    return f"{speed.least:.3f} | {speed.median:.3f} | {speed.gbps:.0f}"
+
+
+def _head(titles: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+# --- of the sweep ---------------------------------------------------------------------------------
+
+
+def peers(directory: Path = EVIDENCE) -> list[str]:
+    """The package beside other libraries, from the sweep that ships; nothing where none does."""
+    found = stored(directory)
+    lines: list[str] = []
+    if "throughput" in found:
+        experiment, measured = found["throughput"]
+        lines += [*_intro(measured, "throughput"), ""]
+        lines += _sweep_tables.seed_table(experiment, measured)[2:]
+        lines += ["", *_pictures(experiment), ""]
+    for name in ("study", "bandwidth", "milliseconds"):
+        if name in found:
+            lines += _gains(name, *found[name])
+    return lines[:-1]
+
+
+def _intro(measured: Results, name: str) -> list[str]:
+    machine, commit, command = _sweep_tables.source(measured.header)
+    text = (
+        f"Beside other libraries, on the same buffers and by the same clock: {machine}, {commit} "
+        f"(`{command}`; [all of it](benchmarks/evidence/sweep/{name}.md)). Median GB/s from "
+        f"{_sweep_tables.SETTLED_SEQ_LEN} tokens on, 64 heads of 128, float16, beside what the "
+        "seed published of an RTX 2070 Super:"
+    )
+    return _wrapped(text)
+
+
+def _pictures(experiment: Experiment) -> list[str]:
+    where = "benchmarks/evidence/sweep"
+    return [
+        f"[![{each.title}]({where}/{each.name}.png)]({where}/{experiment.name}.md)"
+        for each in (experiment.figures[0], experiment.figures[-1])
+    ]
+
+
+def _gains(name: str, experiment: Experiment, measured: Results) -> list[str]:
+    """How many times as fast as each other provider, and where it is not as fast."""
+    machine, commit, command = _sweep_tables.source(measured.header)
+    title = f"{experiment.title}: times as fast as each other (`{command}`, {commit}; "
+    lines = _wrapped(f"{title}[all of it](benchmarks/evidence/sweep/{name}.md)):")
+    lines += [
+        "",
+        *_head(["provider", "timings", "least", "median", "timings in which it is faster"]),
+    ]
+    for provider, gains in _sweep_tables.gains_over(experiment, measured).items():
+        if gains:
+            faster = sum(gain < 1 for gain in gains)
+            numbers = f"{min(gains):.2f} | {statistics.median(gains):.2f} | {faster}"
+            lines.append(f"| {provider} | {len(gains)} | {numbers} |")
+    return [*lines, ""]
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "speed": lambda: speed(results()),
+    "history": lambda: history(results()),
+    "paths": lambda: paths(results()),
+    "peers": peers,
+}

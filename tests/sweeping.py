@@ -1,0 +1,131 @@
+"""``python -m benchmarks sweep`` on GPUs of the test's own, which answer as they are told."""
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks._compare.arms import Arm
+from benchmarks._peers.cells import PeerCell
+from benchmarks._sweep import closeness, command, gpus, state
+from benchmarks._sweep.experiments import Timing
+from benchmarks._sweep.state import Row
+from benchmarks._workload import Outcome
+from tests.lab import MACHINE
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+MODEL = MACHINE["gpu"]
+UUIDS = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(4)]
+SPEEDS = {
+    **{"rope-triton": 1.0, "rope-triton-tables": 0.99, "copy": 1.01, "pytorch": 0.08},
+    **{"compile": 0.45, "seed": 0.2, "flash-attention": 0.97, "liger": 0.93, "fla": 0.9},
+}
+MISSING = "transformer_engine is not installed: pip install transformer-engine[pytorch]"
+WRONG = (
+    "Traceback (most recent call last):\n  somewhere\nAssertionError: Tensor-likes are not close!"
+)
+
+
+def outcome(timing: Timing) -> Outcome:
+    """TransformerEngine is not installed; the seed is wrong for eight sequences; else a speed."""
+    cell = timing.cell
+    if cell.provider == "transformer-engine":
+        return Outcome(unavailable=MISSING)
+    if cell.provider == "seed" and cell.batch == 8:
+        return Outcome(error=WRONG)
+    noise = random.Random(repr(timing))
+    copy = cell.bytes_moved / 4.2e12 + 1.6e-6
+    latency = copy / SPEEDS[cell.provider]
+    return Outcome(
+        tuple(latency * noise.uniform(0.995, 1.005) for _ in range(3)),
+        tuple(copy * noise.uniform(0.998, 1.002) for _ in range(3)),
+    )
+
+
+def check(seq_len: int) -> list[dict]:
+    """A check of a length: right by the promised tolerance, else not."""
+    arithmetics = (closeness.ROUNDED, closeness.IN_HALF, closeness.UNROUNDED)
+    return [
+        {
+            **{"seq_len": seq_len, "against": against, "tolerance": name, "rtol": r, "atol": a},
+            **{"passes": passes, "outside": 0.0 if passes else 0.25, "largest": 1e-3},
+        }
+        for against in arithmetics
+        for name, (r, a) in closeness.TOLERANCES.items()
+        for passes in [(against, name) == closeness.PROMISED]
+    ]
+
+
+@dataclass
+class Bench:
+    """The GPUs and what became of them.
+
+    ``before`` is called before each answer with the GPU, the timing and how many were answered;
+    ``slower`` is a factor for each process by its number, from 1.
+    """
+
+    scratch: Path
+    evidence: Path
+    models: dict[str, str] = field(default_factory=lambda: dict.fromkeys(UUIDS, MODEL))
+    answer: Callable[[Timing], Outcome] = outcome
+    slower: Callable[[int], float] = lambda number: 1.0
+    before: Callable[[str, Timing, int], None] = lambda uuid, timing, count: None
+    answered: list[tuple[str, Timing]] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)
+
+    def path(self, experiment: str) -> Path:
+        return self.scratch / MACHINE["machine"] / SHA[:8] / f"{experiment}.jsonl"
+
+    @property
+    def output(self) -> Path:
+        return self.path("any").parent / "output"
+
+    @property
+    def measured(self) -> list[Timing]:
+        return [timing for _, timing in self.answered]
+
+
+def fake_worker(bench: Bench):
+    class Worker:
+        def __init__(self, uuid):
+            self.uuid, self.gpu = uuid, bench.models[uuid]
+            bench.workers.append(uuid)
+            self.factor = bench.slower(len(bench.workers))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+        def answers(self, job):
+            for seq_len in job.get("check", ()):
+                yield from ({"check": found} for found in check(seq_len))
+            for values in job.get("cells", ()):
+                timing = Timing(job["direction"], PeerCell(*values))
+                bench.before(self.uuid, timing, len(bench.answered))
+                bench.answered.append((self.uuid, timing))
+                found = bench.answer(timing)
+                latency = tuple(self.factor * seconds for seconds in found.latency)
+                slowed = Outcome(latency, found.copy, found.unavailable, found.error)
+                yield state.as_json(Row(timing, slowed, self.uuid))
+            yield {"done": [0.0, 1.0]}
+
+    return Worker
+
+
+def install(monkeypatch, tmp_path: Path, count: int = 1) -> Bench:
+    """A machine of so many GPUs, on which nothing else runs, and a clean checkout."""
+    bench = Bench(tmp_path / "state", tmp_path / "evidence")
+    arm = Arm("working tree", SHA, "digest", tmp_path)
+    monkeypatch.setattr(command, "SCRATCH", bench.scratch)
+    monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
+    monkeypatch.setattr(command.arms, "from_working_tree", lambda *_: arm)
+    monkeypatch.setattr(command._machine, "probe", lambda: (dict(MACHINE), "sm_90"))
+    monkeypatch.setattr(command.watch, "gpu_uuids", lambda: UUIDS[:count])
+    monkeypatch.setattr(command.watch, "gpu_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(command.watch, "require_free", lambda uuid: None)
+    for module in (gpus, command.interference):
+        monkeypatch.setattr(module, "Worker", fake_worker(bench))
+    return bench

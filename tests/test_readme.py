@@ -1,0 +1,97 @@
+"""The README's tables are those of the results that are stored."""
+
+import pytest
+
+from benchmarks import __main__ as entry
+from benchmarks._readme import command, tables
+from benchmarks._sweep import command as sweep_command
+from benchmarks._sweep import plots
+from benchmarks._sweep.experiments import GRIDS
+from benchmarks._sweep.state import Results, Row, header
+from tests import sweeping
+from tests.lab import MACHINE
+from tests.sweeping import SHA
+
+
+def test_readme_shows_what_is_stored():
+    text = command.README.read_text()
+    drifted = command.drifted(text, command.generated(text))
+    assert not drifted, "python -m benchmarks readme writes them anew"
+
+
+@pytest.fixture
+def readme(monkeypatch, tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(command.generated(command.README.read_text()))
+    monkeypatch.setattr(command, "README", path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("speed", "| below 16 MB | 96 | 0.971 |", "| below 16 MB | 96 | 0.999 |"),
+        ("history", "| 0.55 | 0.65 | 0.89 |", "| 0.55 | 0.65 | 0.99 |"),
+        ("paths", "| `qkv` | 0.972 |", "| `qkv` | 0.982 |"),
+        ("peers", "<!-- table: peers -->\n", "<!-- table: peers -->\nAll others are slow.\n"),
+    ],
+)
+def test_drift_is_seen_and_mended(readme, name, old, new, capsys):
+    whole = readme.read_text()
+    assert whole.count(old) == 1
+    readme.write_text(whole.replace(old, new))
+    assert entry.main(["readme", "--check"]) == 1
+    assert f"table '{name}' differs" in capsys.readouterr().out
+    assert entry.main(["readme"]) == 0
+    assert readme.read_text() == whole
+    assert entry.main(["readme", "--check"]) == 0
+
+
+def test_prose_is_left_alone(readme):
+    whole = readme.read_text()
+    readme.write_text(whole.replace("How it came to be", "How it really came to be"))
+    entry.main(["readme"])
+    assert readme.read_text() == whole.replace("How it came to be", "How it really came to be")
+
+
+@pytest.mark.parametrize("change", [("table: paths", "table: path"), ("table: paths", "paths")])
+def test_a_table_without_a_place_is_an_error(readme, change, capsys):
+    readme.write_text(readme.read_text().replace(*change))
+    assert entry.main(["readme"]) == 3
+    assert "must mark the tables speed, history, paths, peers once each" in capsys.readouterr().err
+
+
+def test_results_of_other_commits_are_named_and_not_shown(tmp_path):
+    (tmp_path / "ffffffff-existing-py.json").write_text("")
+    assert tables.results(tmp_path) == []
+    assert tables.unnamed(tmp_path) == ["ffffffff-existing-py.json"]
+    assert not tables.unnamed()  # all that ship are named
+    with pytest.raises(tables.ReadmeError, match="no result"):
+        tables.speed(tables.results(tmp_path))
+
+
+def shipped(directory, name, provider=""):
+    """Made-up results of an experiment, as they would ship."""
+    experiment = GRIDS["full"][name]
+    head = header(
+        **{"experiment": name, "grid": "full", "commit": SHA, "machine": MACHINE, "suite": "s"},
+        **{"software": {"fla-core": "1"}, "command": f"python -m benchmarks sweep {name}"},
+    )
+    rows = {timing: Row(timing, sweeping.outcome(timing), "g") for timing in experiment.timings}
+    sweep_command.publish(experiment, Results(head, rows, {}), directory)
+
+
+def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
+    monkeypatch.setattr(plots, "draw", lambda *_: [])
+    assert tables.peers(tmp_path) == []
+    for name in ("throughput", "study"):
+        shipped(tmp_path, name)
+    lines = tables.peers(tmp_path)
+    text = "\n".join(lines)
+    assert "| 1 | about 260 GB/s | +4% |" in text and "| n/a |  |" in text and "wrong" in text
+    assert "fla-core 1" in text and SHA[:8] in text
+    assert "(benchmarks/evidence/sweep/throughput-batch-1.png)" in text
+    (compiled,) = (line for line in lines if line.startswith("| compile |"))
+    assert compiled.startswith("| compile | 44 | 2.2") and compiled.endswith("| 0 |")
+    assert not any(line.startswith("| transformer-engine |") for line in lines)
+    assert lines[-1]  # no empty line at its end
