@@ -22,6 +22,7 @@ from ._grid import (
     cells,
     path_cells,
 )
+from ._peers.cells import active_peers, peer_cells
 from ._progress import PROGRESS_VARIABLE, say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +93,8 @@ def _run() -> int:
 def _timings() -> int:
     """How many the grid that the environment names has."""
     grids = [path_cells(active_paths(direction)) for direction in (FORWARD, BACKWARD)]
-    return 2 * len(cells(active_grid())) + sum(map(len, grids))
+    both = len(cells(active_grid())) + len(peer_cells(active_peers()))
+    return 2 * both + sum(map(len, grids))
 
 
 def _show_figures(machine: str, commit: str) -> int:

@@ -1,0 +1,35 @@
+"""Who rotates: the names, what each computes, and how to have it. Imports no torch."""
+
+PROVIDERS = {
+    "rope-triton": "this package by angles: sines inside the kernel, rounded once",
+    "rope-triton-tables": "this package by ready-made tables, rounded once",
+    "copy": "no rotation: a copy of the input, and of the gradient",
+    "pytorch": "x * cos + rotate_half(x) * sin on ready-made tables, every step rounded",
+    "compile": "the same formula by torch.compile, with static shapes",
+    "seed": "a Triton program for each position and head, looping over the batch; float32 tables",
+    "transformer-engine": "fused apply_rotary_pos_emb by angles, rounded once",
+    "flash-attention": "apply_rotary_emb by ready-made tables, rounded once; prefers bshd",
+    "liger": "liger_rotary_pos_emb of queries and keys by tables, in place in bshd, all rounded",
+    "fla": "rotary_embedding by ready-made tables, rounded once; bshd, or it copies",
+    "huggingface": "Llama's apply_rotary_pos_emb of queries and keys by tables, every step rounded",
+    "vllm": "the operator rotary_embedding by tables, in place, forward only",
+    # It computes sines of angles of its own, and appends keys and values to a cache.
+    "xformers": "rope_padded by positions, forward only; bshd, or it is copied",
+    # Last: importing it changes torch and Transformers for what comes after.
+    "unsloth": "fast_rope_embedding of queries and keys by tables, in place in bshd, all rounded",
+}
+
+INSTALL = {
+    "transformer-engine": "pip install --no-build-isolation 'transformer_engine[pytorch]'",
+    "flash-attention": "pip install --no-build-isolation flash-attn",
+    "liger": "pip install liger-kernel",
+    "fla": "pip install flash-linear-attention",
+    "huggingface": "pip install transformers",
+    "vllm": "pip install vllm",
+    "xformers": "pip install xformers",
+    "unsloth": "pip install unsloth",
+}
+
+
+class Unavailable(NotImplementedError):
+    """A provider that is not installed here, or cannot do what a cell asks for."""
