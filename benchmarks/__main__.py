@@ -17,6 +17,7 @@ from ._grid import (
     BACKWARD,
     FORWARD,
     GRID_VARIABLE,
+    OWN_BENCHMARKS,
     active_grid,
     active_paths,
     cells,
@@ -88,7 +89,7 @@ def _run() -> int:
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:
         options = ("-E", environment, "--machine", record["machine"], "--set-commit-hash", head)
-        status = _asv(log, "run", *options)
+        status = _asv(log, "run", "--bench", OWN_BENCHMARKS, *options)
         published = _asv(log, "publish")
     _print_figures(RESULTS / record["machine"], head, start)
     say(f"all that asv wrote, with the tables and the tracebacks: {LOG}")

@@ -5,11 +5,14 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, NamedTuple, TypedDict, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypedDict, TypeVar
 
 FORWARD, BACKWARD = "forward", "backward"
 HEADS = 64
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+OWN_BENCHMARKS = r"^(?!peers\.)"
+"""asv's pattern for all but the other libraries', which no commit of ours changes."""
 
 GRID_VARIABLE = "ROPE_GRID"
 """Environment variable that names the grid to measure; unset means "full"."""
@@ -45,6 +48,29 @@ GRIDS: dict[str, Grid] = {
         "format": ("sbhd", "bshd"),
     },
 }
+
+
+class Measured(Protocol):
+    """What a measurement asks of a cell of any grid."""
+
+    @property
+    def suite(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def lengths(self) -> tuple[int, ...]: ...
+    @property
+    def starts(self) -> tuple[int, ...]: ...
+    @property
+    def positions(self) -> int: ...
+    @property
+    def bytes_moved(self) -> int: ...
 
 
 class Timed:
@@ -239,7 +265,7 @@ def active_grid() -> Grid:
     ValueError
         If ``ROPE_GRID`` names no grid.
     """
-    return _active(GRIDS)
+    return active(GRIDS)
 
 
 def active_paths(direction: str) -> PathGrid:
@@ -250,13 +276,20 @@ def active_paths(direction: str) -> PathGrid:
     ValueError
         If ``ROPE_GRID`` names no grid.
     """
-    grid = _active(PATH_GRIDS).copy()
+    grid = active(PATH_GRIDS).copy()
     have = {cell.path for cell in path_cells(grid) if direction in cell.directions}
     grid["path"] = tuple(path for path in grid["path"] if path in have)
     return grid
 
 
-def _active(grids: Mapping[str, _Values]) -> _Values:
+def active(grids: Mapping[str, _Values]) -> _Values:
+    """The one of some named grids that the environment names.
+
+    Raises
+    ------
+    ValueError
+        If ``ROPE_GRID`` names no grid.
+    """
     name = os.environ.get(GRID_VARIABLE, "full")
     if name not in grids:
         raise ValueError(f"{GRID_VARIABLE} must be one of {sorted(grids)}, got {name!r}")

@@ -14,14 +14,15 @@ import pickle
 import subprocess
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from . import _calls, _process, _progress, _workload
-from ._grid import BACKWARD, FORWARD, GRIDS, PATH_GRIDS, AnyCell, Cell, PathCell
+from ._grid import BACKWARD, FORWARD, GRIDS, PATH_GRIDS, Cell, Measured, PathCell
 
 Key = tuple[str, tuple[str, ...]]
+Measures = MutableMapping[str, Callable]
 
 CALL_FORWARD = "host.Call.track_forward"
 CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
@@ -173,9 +174,9 @@ def _needs_backward(metric: str, params: tuple[str, ...]) -> bool:
     return metric == PATH_FORWARD_BACKWARD or BACKWARD in params or TRAINING in params
 
 
-def _answers_or_reason(title: str, keys: list[Key]) -> dict:
+def _answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:
     reason = _why_no_gpu(title)
-    return dict.fromkeys(keys, NotImplementedError(reason)) if reason else _answers(keys)
+    return dict.fromkeys(keys, NotImplementedError(reason)) if reason else _answers(keys, *more)
 
 
 def _why_no_gpu(title: str) -> str:
@@ -185,20 +186,23 @@ def _why_no_gpu(title: str) -> str:
     return reason
 
 
-def _answers(keys: list[Key]) -> dict:
-    """Answer in the given order; after a fault that ends a process's use of the GPU, in another."""
-    found = {}
+def _answers(keys: list[Key], *more: Measures) -> dict:
+    """Answer in the given order; after a fault that ends a process's use of the GPU, in another.
+
+    ``more``: measures beside this module's, which can be pickled.
+    """
+    found, measures = {}, ChainMap(_MEASURES, *more)
     for count, (metric, params) in enumerate(keys, 1):
-        found[metric, params] = _attempt(_MEASURES[metric], *params)
+        found[metric, params] = _attempt(measures[metric], *params)
         if isinstance(found[metric, params], RuntimeError) and _workload.gpu_is_lost():
-            return found | _answers_of_fresh_process(keys[count:])
+            return found | _answers_of_fresh_process(keys[count:], *more)
     return found
 
 
-def _answers_of_fresh_process(keys: list[Key]) -> dict:
+def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
     if not keys:
         return {}
-    found = _attempt(_in_fresh_process, _answers, keys)
+    found = _attempt(_in_fresh_process, _answers, keys, *more)
     return dict.fromkeys(keys, found) if isinstance(found, Exception) else found
 
 
@@ -701,7 +705,7 @@ def _path(cell: PathCell):
     return _calls.of(cell, _freqs(_angles(0, cell.positions, cell.hidden_size)))
 
 
-def _values(cell: AnyCell, layout: str = "contiguous"):
+def _values(cell: Measured, layout: str = "contiguous"):
     """A tensor of varied values that costs no random numbers.
 
     A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the

@@ -9,9 +9,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from . import _calls, _clock, _process, _progress
-from ._grid import FORWARD, AnyCell
+from ._grid import FORWARD, Measured
+from ._peers import calls as _peers
+from ._peers.cells import PeerCell
+from ._peers.providers import Unavailable
+
+_Cell = TypeVar("_Cell", bound=Measured)
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,10 @@ class Outcome:
 
 
 def measure_cells(
-    cells: Sequence[AnyCell],
+    cells: Sequence[_Cell],
     direction: str,
-    finished: Callable[[AnyCell, Outcome], object] = lambda cell, outcome: None,
-) -> dict[AnyCell, Outcome]:
+    finished: Callable[[_Cell, Outcome], object] = lambda cell, outcome: None,
+) -> dict[_Cell, Outcome]:
     """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
 
     After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
@@ -45,7 +51,7 @@ def measure_cells(
             _progress.report(f"{suite}.{direction.capitalize()}: n/a, {reason}")
         return _all_finished(dict.fromkeys(cells, Outcome(unavailable=reason)), finished)
     _clock.warm_up()
-    outcomes: dict[AnyCell, Outcome] = {}
+    outcomes: dict[_Cell, Outcome] = {}
     start = time.monotonic()
     for count, cell in enumerate(cells, 1):
         outcomes[cell] = _outcome(cell, direction)
@@ -60,7 +66,7 @@ def measure_cells(
     return outcomes
 
 
-def _all_finished(outcomes: dict[AnyCell, Outcome], finished: Callable) -> dict[AnyCell, Outcome]:
+def _all_finished(outcomes: dict[_Cell, Outcome], finished: Callable) -> dict[_Cell, Outcome]:
     for cell, outcome in outcomes.items():
         finished(cell, outcome)
     return outcomes
@@ -85,7 +91,7 @@ answer.write_bytes(pickle.dumps(_workload.measure_cells(*pickle.loads(answer.rea
 """
 
 
-def _measure_in_fresh_process(cells: Sequence[AnyCell], direction: str) -> dict[AnyCell, Outcome]:
+def _measure_in_fresh_process(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch, "cells.pickle")
         answer.write_bytes(pickle.dumps((cells, direction)))
@@ -104,7 +110,7 @@ def why_no_gpu() -> str:
     return ""
 
 
-def _outcome(cell: AnyCell, direction: str) -> Outcome:
+def _outcome(cell: Measured, direction: str) -> Outcome:
     import torch
 
     try:
@@ -133,12 +139,14 @@ def why_not(error: Exception) -> str:
     """Why there is no figure: in a line where it cannot be had, else with the traceback."""
     if not cannot_be_had(error):
         return "".join(traceback.format_exception(error))
+    if isinstance(error, Unavailable):
+        return str(error)
     if isinstance(error, (NotImplementedError, ImportError)):
         return f"this commit cannot: {error}"
     return f"does not fit in the GPU's memory: {error}"
 
 
-def _samples(cell: AnyCell, direction: str) -> list[list[float]]:
+def _samples(cell: Measured, direction: str) -> list[list[float]]:
     import torch
 
     sets = _clock.cold_sets(cell.bytes_moved)
@@ -146,7 +154,7 @@ def _samples(cell: AnyCell, direction: str) -> list[list[float]]:
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = _calls.of(cell, angles(cell))
+        call = call_of(cell)
         inputs = [random_tensor(cell) for _ in range(sets)]
         rotations = list(calls(call, direction, inputs))
     rope = _clock.Recording(rotations, stream)
@@ -161,7 +169,13 @@ def _samples(cell: AnyCell, direction: str) -> list[list[float]]:
     return samples
 
 
-def check_memory(cell: AnyCell, sets: int) -> None:
+def call_of(cell: Measured):
+    """The call of a cell of any suite, by the angles of its positions."""
+    module = _peers if isinstance(cell, PeerCell) else _calls
+    return module.of(cell, angles(cell))
+
+
+def check_memory(cell: Measured, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated that cannot fit."""
     import torch
 
@@ -172,14 +186,14 @@ def check_memory(cell: AnyCell, sets: int) -> None:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
 
 
-def angles(cell: AnyCell):
+def angles(cell: Measured):
     """Angles of the cell, float32 ``[positions, 1, 1, hidden_size]``, in half-rotation order."""
     from rope_triton import RotaryPositionEmbedding
 
     return RotaryPositionEmbedding(cell.hidden_size).to("cuda")(cell.positions)
 
 
-def random_tensor(cell: AnyCell):
+def random_tensor(cell: Measured):
     import torch
 
     return torch.randn(cell.shape, device="cuda", dtype=getattr(torch, cell.dtype))
@@ -190,16 +204,22 @@ def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
 
     ``call`` is one of ``_calls``: all share its tables, as the layers of a model do.
     """
-    import torch
-
     if direction == FORWARD:
-        for x in inputs:
+        for x in map(call.operand, inputs):
             yield lambda x=x: call.forward(x)
         return
-    t = random_tensor(call.cell).requires_grad_()
+    leaf = call.leaf(random_tensor(call.cell))
     for grad in map(call.cotangent, inputs):
-        out = call.forward(t)
-        yield lambda out=out, grad=grad: torch.autograd.grad(out, t, grad, retain_graph=True)[0]
+        out = call.forward(leaf)
+        yield lambda out=out, grad=grad: gradient(out, leaf, grad)
+
+
+def gradient(output, leaf, cotangent):
+    """The gradient of a call's leaf, in its form; the output's graph is kept."""
+    import torch
+
+    gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
+    return gradients if isinstance(leaf, tuple) else gradients[0]
 
 
 def check_once(call, direction: str, rotate: Callable, x) -> None:

@@ -38,13 +38,17 @@ ARROWS = {
         },
         "rope": {"_workload", "_grid"},
         "paths": {"rope", "_workload", "_grid"},
+        "peers": {"rope", "host", "_workload", "_peers.cells", "_peers.host", "_grid"},
         "codegen": {"_fingerprint", "_grid"},
         "host": {"_host"},
         "_repeatability": {"_workload", "_grid"},
         "_figures": {"_grid"},
         "_machine": {"_process"},
         "_host": {"_workload", "_calls", "_process", "_progress", "_grid"},
-        "_workload": {"_calls", "_clock", "_process", "_progress", "_grid"},
+        "_workload": {
+            *("_calls", "_clock", "_process", "_progress", "_grid"),
+            *("_peers.calls", "_peers.cells", "_peers.providers"),
+        },
         "_calls": {"_grid"},
         "_fingerprint": {"_calls", "_sass", "_standin", "_workers", "_grid"},
         "_workers": {"_process", "_progress"},
@@ -59,15 +63,28 @@ ARROWS = {
         **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
         **dict.fromkeys(("_sass", "_standin", "_units"), set()),
         "_pull_request": {"_comparison", "_report", "_verdict"},
+        "_peers.__init__": set(),
+        "_peers.host": {
+            *("_host", "_workload", "_calls", "_grid"),
+            *("_peers.calls", "_peers.cells", "_peers.providers"),
+        },
+        "_peers.calls": {
+            *("_peers.cells", "_peers.libraries", "_peers.pairs", "_peers.plain", "_peers.seed"),
+            "_calls",
+        },
+        **dict.fromkeys(("_peers.pairs", "_peers.seed"), {"_peers.adapter"}),
+        "_peers.libraries": {"_peers.adapter", "_peers.providers"},
+        "_peers.plain": {"_peers.adapter", "_calls"},
+        "_peers.adapter": {"_peers.cells", "_peers.providers", "_calls"},
+        "_peers.cells": {"_peers.providers", "_grid"},
+        "_peers.providers": set(),
         "_site.__init__": {"_site.libraries", "_site.overview", "_site.page", "_site.summaries"},
         "_site.__main__": {"_site.accept", "_site.branch", "_site.measure", "_site.thin"},
-        "_site.measure": {"_site.branch", "_compare.arms", "_compare.watch"},
+        "_site.measure": {"_site.branch", "_compare.arms", "_compare.watch", "_grid"},
         "_site.accept": {"_site.branch"},
         "_site.thin": {"_compare.state"},
         **dict.fromkeys(("_site.branch", "_site.overview", "_site.libraries"), set()),
         **dict.fromkeys(("_site.page", "_site.summaries"), set()),
-        **dict.fromkeys(("_peers.__init__", "_peers.providers"), set()),
-        "_peers.cells": {"_grid"},
         "_sweep.__init__": set(),
         "_sweep.command": {
             *("_sweep.experiments", "_sweep.gpus", "_sweep.interference", "_sweep.plots"),
@@ -138,8 +155,8 @@ PUBLIC = {
 }
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
 HEAVY = {
-    *("torch", "triton", "rope_triton", "transformer_engine", "flash_attn", "liger_kernel"),
-    "matplotlib",
+    *("torch", "triton", "rope_triton", "transformer_engine", "flash_attn", "liger_kernel", "fla"),
+    *("transformers", "vllm", "xformers", "unsloth", "matplotlib"),
 }
 
 

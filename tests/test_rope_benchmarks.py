@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import paths, rope
+from benchmarks import paths, peers, rope
 from benchmarks._grid import Cell
 from benchmarks._workload import Outcome
 
@@ -24,6 +24,7 @@ HOST = {
     *("host.PathCall.track_forward", "host.PathCall.track_forward_backward"),
     *("host.PathMemory.track_peak_bytes", "host.PathLaunches.track_launches"),
     "host.PathError.track_error",
+    *("peers.Call.track_forward", "peers.Call.track_forward_backward", "peers.Error.track_error"),
 }
 CODEGEN = ("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes")
 
@@ -74,8 +75,14 @@ def discover(grid):
 
 # Timings of each direction in each grid.
 COUNTS = {
-    "full": {"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 42, "paths.Backward": 36},
-    "small": {"rope.Forward": 48, "rope.Backward": 48, "paths.Forward": 21, "paths.Backward": 18},
+    "full": {
+        **{"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 42, "paths.Backward": 36},
+        **dict.fromkeys(("peers.Forward", "peers.Backward"), 14 * 16),
+    },
+    "small": {
+        **{"rope.Forward": 48, "rope.Backward": 48, "paths.Forward": 21, "paths.Backward": 18},
+        **dict.fromkeys(("peers.Forward", "peers.Backward"), 14 * 4),
+    },
 }
 
 
@@ -88,7 +95,7 @@ def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
     for name in timed:
         module, suite, _ = name.split(".")
         assert math.prod(map(len, found[name]["params"])) == COUNTS[grid][f"{module}.{suite}"]
-        measured = {"rope": rope, "paths": paths}[module]
+        measured = {"rope": rope, "paths": paths, "peers": peers}[module]
         assert found[name]["version"] == getattr(measured, suite).version == "1"
         assert found[name]["unit"] != "unit"
     keys = {name: found[name]["setup_cache_key"] for name in timed}

@@ -1,8 +1,11 @@
 """What is measured of every provider, and the bytes each call must move. Imports no torch."""
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, fields
+from typing import TypedDict
 
-from .._grid import ITEM_BYTES, Timed
+from .._grid import ITEM_BYTES, Timed, active
+from .providers import PROVIDERS
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,63 @@ class PeerCell(Timed):
         """Bytes a call must move: the input once and the output once (not angles or tables)."""
         elements = self.seq_len * self.batch * self.heads * self.hidden_size
         return 2 * elements * ITEM_BYTES[self.dtype]
+
+
+PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))
+
+
+class PeerGrid(TypedDict):
+    """The values of each field of :class:`PeerCell`."""
+
+    provider: tuple[str, ...]
+    seq_len: tuple[int, ...]
+    hidden_size: tuple[int, ...]
+    heads: tuple[int, ...]
+    batch: tuple[int, ...]
+    dtype: tuple[str, ...]
+    format: tuple[str, ...]
+
+
+PEER_GRIDS: dict[str, PeerGrid] = {
+    # Of each provider 16 cells, inside an L2 and far beyond it; a batch of four tells the formats
+    # apart. torch.compile takes seconds for each: `sweep` has the finer steps.
+    "full": {
+        "provider": tuple(PROVIDERS),
+        "seq_len": (256, 4096),
+        "hidden_size": (128,),
+        "heads": (64,),
+        "batch": (1, 4),
+        "dtype": ("float32", "bfloat16"),
+        "format": ("sbhd", "bshd"),
+    },
+    # Four of them.
+    "small": {
+        "provider": tuple(PROVIDERS),
+        "seq_len": (4096,),
+        "hidden_size": (128,),
+        "heads": (64,),
+        "batch": (1, 4),
+        "dtype": ("bfloat16",),
+        "format": ("sbhd", "bshd"),
+    },
+}
+
+
+def active_peers() -> PeerGrid:
+    """The grid of the peers that the environment names.
+
+    Raises
+    ------
+    ValueError
+        If ``ROPE_GRID`` names no grid.
+    """
+    return active(PEER_GRIDS)
+
+
+def peer_cells(grid: PeerGrid) -> list[PeerCell]:
+    """Every cell of a grid, provider by provider, in the fixed order in which it is measured."""
+    values = itertools.product(
+        *(grid["provider"], grid["seq_len"], grid["hidden_size"], grid["heads"], grid["batch"]),
+        *(grid["dtype"], grid["format"]),
+    )
+    return [PeerCell(*each) for each in values]

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from .._compare import arms, watch
+from .._grid import OWN_BENCHMARKS
 from .branch import git
 
 NO_GPU = "no-gpu-"
@@ -51,7 +52,7 @@ def _run(root: Path, machine: str, commit: str, scratch: Path) -> int:
     package = arms.from_commit(commit, root, scratch).root
     # asv hides PYTHONPATH from benchmarks, and has this instead. The old package comes first.
     paths = os.pathsep.join([str(package), str(root)])
-    options = ["-E", f"existing:{sys.executable}", "--machine", machine]
+    options = ["--bench", OWN_BENCHMARKS, "-E", f"existing:{sys.executable}", "--machine", machine]
     command = [sys.executable, "-m", "asv", "run", *options, "--set-commit-hash", commit]
     print(f"{machine}: {commit}", flush=True)
     environment = os.environ | {"ASV_PYTHONPATH": paths}

@@ -1,0 +1,43 @@
+"""How the cell of a provider is called."""
+
+from .._calls import _Rotation
+from .cells import PeerCell
+from .libraries import Fla, FlashAttention, TransformerEngine, Vllm, Xformers
+from .pairs import HuggingFace, Liger, Unsloth
+from .plain import Angles, Compiled, Copy, Formula, OwnTables
+from .seed import Seed
+
+ADAPTERS: dict[str, type[_Rotation]] = {
+    "rope-triton": Angles,
+    "rope-triton-tables": OwnTables,
+    "copy": Copy,
+    "pytorch": Formula,
+    "compile": Compiled,
+    "seed": Seed,
+    "transformer-engine": TransformerEngine,
+    "flash-attention": FlashAttention,
+    "liger": Liger,
+    "fla": Fla,
+    "huggingface": HuggingFace,
+    "vllm": Vllm,
+    "xformers": Xformers,
+    "unsloth": Unsloth,
+}
+FORMATS = ("sbhd", "bshd")
+
+
+def of(cell: PeerCell, freqs) -> _Rotation:
+    """The call of a cell, by these angles; see ``_calls._Rotation``.
+
+    Raises
+    ------
+    Unavailable
+        If the provider is not installed, or cannot do what the cell asks for.
+    ValueError
+        If there is no such provider or format.
+    """
+    if cell.provider not in ADAPTERS:
+        raise ValueError(f"provider must be one of {list(ADAPTERS)}, got {cell.provider!r}")
+    if cell.format not in FORMATS:
+        raise ValueError(f"format must be one of {FORMATS}, got {cell.format!r}")
+    return ADAPTERS[cell.provider](cell, freqs)

@@ -1,0 +1,131 @@
+"""Host time of a provider's eager call, and the error of its result.
+
+Functions for a process that may use the GPU, answered as ``_host`` answers.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+from .. import _calls, _host, _workload
+from .._grid import BACKWARD, FORWARD, HEADS, ITEM_BYTES
+from . import calls
+from .cells import PeerCell
+from .providers import PROVIDERS
+
+CALL_FORWARD = "peers.Call.track_forward"
+CALL_FORWARD_BACKWARD = "peers.Call.track_forward_backward"
+ERROR = "peers.Error.track_error"
+
+CALL_PARAMS = {"provider": tuple(PROVIDERS)}
+ERROR_PARAMS = {
+    "direction": (FORWARD, BACKWARD),
+    "provider": tuple(name for name in PROVIDERS if name != "copy"),  # it rounds nothing
+    "dtype": tuple(ITEM_BYTES),
+}
+# Some 2 us on a GPU: never what a call on the host waits for.
+_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_DTYPE = 16, 64, "bfloat16"
+_BLOCKS = 5
+_ERROR_SHAPE = 2048, 128, 2, 1  # seq_len, hidden_size, heads, batch
+_FORMAT = "bshd"  # which most providers prefer
+
+
+def call_samples() -> dict[_host.Key, list[float] | Exception]:
+    """Host seconds of an eager call: see :func:`call_seconds`."""
+    # A provider's two after each other: an import may change what comes after.
+    values = itertools.product(PROVIDERS, (CALL_FORWARD, CALL_FORWARD_BACKWARD))
+    keys: list[_host.Key] = [(metric, (provider,)) for provider, metric in values]
+    return _host._answers_or_reason("peers.Call", keys, MEASURES)
+
+
+def error_facts() -> dict[_host.Key, float | Exception]:
+    """Error of the result against float64: see :func:`error`. Exact."""
+    directions, providers, dtypes = ERROR_PARAMS.values()
+    values = itertools.product(providers, directions, dtypes)
+    keys: list[_host.Key] = [
+        (ERROR, (direction, provider, dtype)) for provider, direction, dtype in values
+    ]
+    return _host._answers_or_reason("peers.Error", keys, MEASURES)
+
+
+def call_seconds(direction: str, provider: str) -> list[float]:
+    """Host seconds of a call on a tensor so small that the GPU is never waited for.
+
+    Parameters
+    ----------
+    direction : str
+        ``FORWARD``: of a tensor without gradient; ``BACKWARD``: forward, and the gradient by
+        ``torch.autograd.grad``.
+    provider : str
+        One of ``PROVIDERS``.
+
+    Raises
+    ------
+    AssertionError
+        If the call's result is wrong.
+    Unavailable
+        If the provider is not installed, or has no backward pass.
+    """
+    cell = PeerCell(
+        *(provider, _CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, HEADS, 1, _CALL_DTYPE, _FORMAT),
+    )
+    call, x = _call(cell), _host._values(cell)
+    rotate = _rotation(call, direction, x)
+    _workload.check_once(call, direction, rotate, x)
+    return _host._host_seconds(rotate, _BLOCKS)
+
+
+def _rotation(call: _calls._Rotation, direction: str, x) -> Callable:
+    """Forward of ``x``, or forward and the gradient for the cotangent ``x``."""
+    operand, cotangent = call.operand(x), call.cotangent(x)
+    if direction == FORWARD:
+        return lambda: call.forward(operand)
+    leaf = call.leaf(_host._values(call.cell))
+    return lambda: _workload.gradient(call.forward(leaf), leaf, cotangent)
+
+
+def error(direction: str, provider: str, dtype: str) -> float:
+    """Root mean square error over that of the exact result rounded to ``dtype``.
+
+    As ``_host.error``: exact is float64, of the angles. A provider's tables, as it gets them, are
+    part of its error.
+
+    Parameters
+    ----------
+    direction, provider, dtype : str
+        Values of ``ERROR_PARAMS``.
+
+    Raises
+    ------
+    ValueError
+        If the result is not finite.
+    Unavailable
+        If the provider is not installed, or has no backward pass.
+    """
+    import torch
+
+    cell = PeerCell(provider, *_ERROR_SHAPE, dtype, _FORMAT)
+    call, x = _call(cell), _host._random(cell.shape, getattr(torch, dtype))
+    (rotate,) = _workload.calls(call, direction, [x.to(_host._DEVICE, copy=True)])
+    results = call.split(rotate())
+    given = call.split(x if direction == FORWARD else call.cotangent(x))
+    angles = _angles(cell)[None, :, 0]
+    exact = [_host._exact(part, angles, direction, interleaved=False) for part in given]
+    result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
+    return _host._error(result, whole, x.dtype)
+
+
+def _call(cell: PeerCell) -> _calls._Rotation:
+    """By angles that are the same on every machine."""
+    return calls.of(cell, _host._freqs(_angles(cell)))
+
+
+def _angles(cell: PeerCell):
+    return _host._angles(0, cell.positions, cell.hidden_size)
+
+
+MEASURES: dict[str, Callable] = {
+    CALL_FORWARD: functools.partial(call_seconds, FORWARD),
+    CALL_FORWARD_BACKWARD: functools.partial(call_seconds, BACKWARD),
+    ERROR: error,
+}

@@ -1,0 +1,111 @@
+"""Providers that need nothing but torch and this package: the package, a copy, the formula."""
+
+import functools
+import types
+
+from .._calls import _Rotation
+from .adapter import Peer, Tables
+
+
+class Angles(_Rotation):
+    """This package, by angles, in either order."""
+
+
+class OwnTables(Tables):
+    """This package, by ready-made tables, in the dtype of the tensor, ``[b, s, h, d]``.
+
+    Any strides; the result is contiguous in its own order.
+    """
+
+    _public = _Rotation._public  # what is missing is missing from a commit
+
+    def _find(self):
+        from rope_triton import apply_rotary_emb
+
+        return apply_rotary_emb
+
+    def forward(self, x):
+        return self._bshd(self._function(self._bshd(x), self._cos, self._sin))
+
+
+class Copy(Peer):
+    """A copy of the input, and in the backward of the gradient: what a rotation cannot beat."""
+
+    provider = "copy"
+    rotated = (False,)
+
+    def _find(self):
+        return _copy_function().apply
+
+    def forward(self, x):
+        return self._function(x)
+
+
+@functools.cache
+def _copy_function():
+    import torch
+
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.clone()
+
+    return Copied
+
+
+class Formula(Tables):
+    """``x * cos + rotate_half(x) * sin`` in plain PyTorch, the tables made for its broadcasting.
+
+    Both products and their sum are rounded to the dtype of the tensor.
+    """
+
+    provider = "pytorch"
+    whole = True
+    rounds_products = True
+
+    def __init__(self, cell, freqs):
+        super().__init__(cell, freqs)
+        tables = (self._bshd(table[None, :, None]) for table in (self._cos, self._sin))
+        self._cos, self._sin = (table.contiguous() for table in tables)
+
+    def _find(self):
+        return _formula()
+
+    def forward(self, x):
+        return self._function(x, self._cos, self._sin)
+
+
+def _formula():
+    import torch
+
+    def rotate(x, cos, sin):
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+    return rotate
+
+
+class Compiled(Formula):
+    """The same by torch.compile, for exactly this form of the call.
+
+    The compiler's own rounding is between that of the formula and none, so its tolerance holds.
+    torch counts compilations by the function's code object, and goes back to plain PyTorch after
+    eight: each call has a code object of its own, shares nothing and is shared by nothing. Should
+    it not compile as a whole, that is an error, never a slower figure.
+    """
+
+    provider = "compile"
+    backend = "inductor"
+
+    def _find(self):
+        import torch
+
+        shared = _formula()
+        own = types.FunctionType(
+            shared.__code__.replace(), shared.__globals__, "rotate", None, shared.__closure__
+        )
+        return torch.compile(own, dynamic=False, fullgraph=True, backend=self.backend)

@@ -1,0 +1,78 @@
+"""Every provider that is installed here, measured on a GPU in one small cell of each format."""
+
+import statistics
+
+import pytest
+import torch
+
+from benchmarks import _host, _workload
+from benchmarks._grid import BACKWARD, FORWARD
+from benchmarks._peers import host as peer_host
+from benchmarks._peers.cells import PeerCell
+from benchmarks._peers.providers import INSTALL, PROVIDERS
+
+pytestmark = pytest.mark.gpu
+
+# A library may be n/a here; these are always there.
+BUILT_IN = [name for name in PROVIDERS if name not in INSTALL]
+DIRECTIONS = (FORWARD, BACKWARD)
+# One at a time, with a life of their own: an import may change what comes after.
+all_providers = pytest.mark.parametrize("provider", PROVIDERS)
+all_directions = pytest.mark.parametrize("direction", DIRECTIONS)
+
+
+@pytest.fixture(autouse=True)
+def progress(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
+
+
+def skip_if_absent(provider: str, reason: str) -> None:
+    if reason and provider in INSTALL:
+        pytest.skip(reason)
+
+
+@all_directions
+@all_providers
+def test_it_is_right_and_has_a_speed(provider, direction):
+    dtypes = ("float32", "float16", "bfloat16")
+    formats = ("sbhd", "bshd")
+    cells = [PeerCell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
+    for cell, outcome in _workload.measure_cells(cells, direction).items():
+        assert not outcome.error, (cell, outcome.error)
+        skip_if_absent(provider, outcome.unavailable)
+        assert not outcome.unavailable, (cell, outcome.unavailable)
+        ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
+        assert 0.3 < ratio < 60, (cell, ratio)
+
+
+@all_directions
+def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
+    cell = PeerCell("copy", 1024, 128, 64, 4, "bfloat16", "sbhd")
+    (outcome,) = _workload.measure_cells([cell], direction).values()
+    ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
+    assert ratio == pytest.approx(1.0, abs=0.05)
+
+
+@all_providers
+def test_every_call_has_a_host_time_and_a_small_error(provider):
+    metrics = {FORWARD: peer_host.CALL_FORWARD, BACKWARD: peer_host.CALL_FORWARD_BACKWARD}
+    keys = [(metric, (provider,)) for metric in metrics.values()]
+    if provider != "copy":
+        keys += [(peer_host.ERROR, (each, provider, "bfloat16")) for each in DIRECTIONS]
+    for key, answer in _host._answers(keys, peer_host.MEASURES).items():
+        if isinstance(answer, NotImplementedError):
+            skip_if_absent(provider, str(answer))
+        assert not isinstance(answer, Exception), (key, answer)
+        if key[0] == peer_host.ERROR:
+            assert 0.99 < answer < 3, (key, answer)
+        else:
+            assert all(1e-6 < seconds < 5e-3 for seconds in answer), (key, answer)
+
+
+@pytest.mark.parametrize("provider", BUILT_IN)
+def test_many_forms_are_measured_in_one_process(provider):
+    """More than torch.compile takes of one function."""
+    cells = [PeerCell(provider, 16 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
+    outcomes = _workload.measure_cells(cells, BACKWARD)
+    assert not any(outcome.error or outcome.unavailable for outcome in outcomes.values())
+    torch.cuda.synchronize()
