@@ -6,20 +6,21 @@ why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without th
 ``RuntimeError`` with the traceback for what went wrong.
 """
 
-import ctypes
 import gc
 import itertools
-import math
 import pickle
 import subprocess
 import tempfile
 import time
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from . import _calls, _process, _progress, _workload
-from ._grid import BACKWARD, FORWARD, GRIDS, PATH_GRIDS, Cell, Measured, PathCell
+from . import _host_error as _errors
+from . import _host_inputs as _inputs
+from . import _host_steps as _steps
+from ._grid import BACKWARD, FORWARD, Cell, PathCell
 
 Key = tuple[str, tuple[str, ...]]
 Measures = MutableMapping[str, Callable]
@@ -38,30 +39,6 @@ PATH_LAUNCHES = "host.PathLaunches.track_launches"
 PATH_ERROR = "host.PathError.track_error"
 PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAUNCHES, PATH_ERROR),)
 
-DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
-TRAINING = "training"
-STEPS = (FORWARD, TRAINING)
-LAYOUTS = ("contiguous", "transposed")
-# First position: all angles below 2^11 rad, and those of a context of 131072 tokens.
-POSITIONS = {"short": 0, "long": 131072}
-
-STEP_PARAMS = {"step": STEPS, "format": FORMATS, "dtype": DTYPES, "layout": LAYOUTS}
-ERROR_PARAMS = {
-    "direction": (FORWARD, BACKWARD),
-    "dtype": DTYPES,
-    "positions": tuple(POSITIONS),
-    "interleaved": (False, True),
-}
-# A host does the same for many sequences as for few: one packed path stands for both.
-PATHS = tuple(path for path in PATH_GRIDS["full"]["path"] if path != "thd-short")
-PATH_STEP_PARAMS = {"step": STEPS, "path": PATHS}
-PATH_ERROR_PARAMS = {
-    "direction": (FORWARD, BACKWARD),
-    "path": PATHS,
-    "dtype": PATH_GRIDS["full"]["dtype"],
-}
-
-_DEVICE = "cuda"
 # Some 2 us on a GPU: never what a call on the host waits for.
 _CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE = 16, 64, 1, "bfloat16"
 _CALL_MIB = 1 / 8
@@ -72,10 +49,6 @@ _PATH_BLOCKS = 5
 _BLOCK_CALLS = 200
 _FIRST_CALL_PROCESSES = 3
 _PROCESS_SECONDS = 600
-_STEP_SEQ_LEN, _STEP_HIDDEN_SIZE, _STEP_BATCH = 512, 128, 2
-_ERROR_SHAPE = 2048, 1, 2, 128  # sbhd
-_PATH_STEP_MIB, _PATH_STEP_DTYPE, _PATH_ERROR_MIB = 16, "bfloat16", 2
-_ROTARY_BASE = 10000.0
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -83,54 +56,54 @@ _ROTARY_BASE = 10000.0
 
 def call_samples() -> dict[Key, list[float] | Exception]:
     """Host seconds of an eager call through the public API, ``_BLOCKS`` samples for each key."""
-    keys = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), [(f,) for f in FORMATS])
+    keys = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), [(f,) for f in _inputs.FORMATS])
     return _answers_or_reason("host.Call", list(keys))
 
 
 def path_call_samples() -> dict[Key, list[float] | Exception]:
     """The same of the other paths, ``_PATH_BLOCKS`` samples for each key."""
-    keys = _path_keys(PATH_FORWARD, {"path": PATHS})
-    keys += _path_keys(PATH_FORWARD_BACKWARD, {"path": PATHS})
+    keys = _path_keys(PATH_FORWARD, {"path": _inputs.PATHS})
+    keys += _path_keys(PATH_FORWARD_BACKWARD, {"path": _inputs.PATHS})
     return _answers_or_reason("host.PathCall", keys)
 
 
 def memory_facts() -> dict[Key, int | Exception]:
-    """Peak bytes of a call: see :func:`peak_bytes`. Exact."""
-    return _answers_or_reason("host.Memory", _keys(PEAK_BYTES, STEP_PARAMS))
+    """Peak bytes of a call: see :func:`_host_steps.peak_bytes`. Exact."""
+    return _answers_or_reason("host.Memory", _keys(PEAK_BYTES, _steps.PARAMS))
 
 
 def launch_facts() -> dict[Key, int | Exception]:
-    """GPU launches of a call: see :func:`launches`. Exact."""
-    return _answers_or_reason("host.Launches", _keys(LAUNCHES, STEP_PARAMS))
+    """GPU launches of a call: see :func:`_host_steps.launches`. Exact."""
+    return _answers_or_reason("host.Launches", _keys(LAUNCHES, _steps.PARAMS))
 
 
 def path_memory_facts() -> dict[Key, int | Exception]:
-    """Peak bytes of a call of another path: see :func:`path_peak_bytes`. Exact."""
-    return _answers_or_reason("host.PathMemory", _path_keys(PATH_PEAK_BYTES, PATH_STEP_PARAMS))
+    """Peak bytes of a call of another path: see :func:`_host_steps.path_peak_bytes`. Exact."""
+    return _answers_or_reason("host.PathMemory", _path_keys(PATH_PEAK_BYTES, _steps.PATH_PARAMS))
 
 
 def path_launch_facts() -> dict[Key, int | Exception]:
-    """GPU launches of a call of another path: see :func:`path_launches`. Exact."""
-    return _answers_or_reason("host.PathLaunches", _path_keys(PATH_LAUNCHES, PATH_STEP_PARAMS))
+    """GPU launches of a call of another path: see :func:`_host_steps.path_launches`. Exact."""
+    return _answers_or_reason("host.PathLaunches", _path_keys(PATH_LAUNCHES, _steps.PATH_PARAMS))
 
 
 def path_error_facts() -> dict[Key, float | Exception]:
-    """Error of another path's result: see :func:`path_error`. Exact."""
-    return _answers_or_reason("host.PathError", _path_keys(PATH_ERROR, PATH_ERROR_PARAMS))
+    """Error of another path's result: see :func:`_host_error.path_error`. Exact."""
+    return _answers_or_reason("host.PathError", _path_keys(PATH_ERROR, _errors.PATH_PARAMS))
 
 
 def error_facts() -> dict[Key, float | Exception]:
-    """Error of the result against float64: see :func:`error`. Exact."""
-    return _answers_or_reason("host.Error", _keys(ERROR, ERROR_PARAMS))
+    """Error of the result against float64: see :func:`_host_error.error`. Exact."""
+    return _answers_or_reason("host.Error", _keys(ERROR, _errors.PARAMS))
 
 
 def exact_facts() -> dict[Key, float | Exception]:
     """All that repeats to the last digit: memory, launches and error."""
-    steps = [key for metric in (PEAK_BYTES, LAUNCHES) for key in _keys(metric, STEP_PARAMS)]
-    steps += _keys(ERROR, ERROR_PARAMS)
+    steps = [key for metric in (PEAK_BYTES, LAUNCHES) for key in _keys(metric, _steps.PARAMS)]
+    steps += _keys(ERROR, _errors.PARAMS)
     for metric in (PATH_PEAK_BYTES, PATH_LAUNCHES):
-        steps += _path_keys(metric, PATH_STEP_PARAMS)
-    return _answers_or_reason("host", steps + _path_keys(PATH_ERROR, PATH_ERROR_PARAMS))
+        steps += _path_keys(metric, _steps.PATH_PARAMS)
+    return _answers_or_reason("host", steps + _path_keys(PATH_ERROR, _errors.PATH_PARAMS))
 
 
 def first_call_samples() -> dict[Key, list[float] | Exception]:
@@ -171,7 +144,7 @@ def _has_backward(path: str) -> bool:
 
 
 def _needs_backward(metric: str, params: tuple[str, ...]) -> bool:
-    return metric == PATH_FORWARD_BACKWARD or BACKWARD in params or TRAINING in params
+    return metric == PATH_FORWARD_BACKWARD or BACKWARD in params or _steps.TRAINING in params
 
 
 def _answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:
@@ -227,7 +200,7 @@ def call_seconds(metric: str, format: str) -> list[float]:
         ``CALL_FORWARD``: of a tensor without gradient; ``CALL_FORWARD_BACKWARD``: forward, and the
         gradient by ``torch.autograd.grad``.
     format : str
-        One of ``FORMATS``.
+        One of ``_inputs.FORMATS``.
 
     Raises
     ------
@@ -239,8 +212,8 @@ def call_seconds(metric: str, format: str) -> list[float]:
     from rope_triton import apply_rotary_pos_emb
 
     cell = _call_cell(format)
-    freqs = _freqs(_angles(0, cell.seq_len, cell.hidden_size))
-    x, t = _values(cell), _values(cell).requires_grad_()
+    freqs = _inputs.freqs_of_cell(cell)
+    x, t = _inputs.values(cell), _inputs.values(cell).requires_grad_()
 
     def forward():
         return apply_rotary_pos_emb(x, freqs, tensor_format=format)
@@ -256,14 +229,14 @@ def call_seconds(metric: str, format: str) -> list[float]:
 
 
 def path_call_seconds(metric: str, path: str) -> list[float]:
-    """The same of a call of one of ``PATHS``.
+    """The same of a call of one of ``_inputs.PATHS``.
 
     Parameters
     ----------
     metric : str
         ``PATH_FORWARD`` or ``PATH_FORWARD_BACKWARD``, as for :func:`call_seconds`.
     path : str
-        One of ``PATHS``.
+        One of ``_inputs.PATHS``.
 
     Raises
     ------
@@ -273,8 +246,8 @@ def path_call_seconds(metric: str, path: str) -> list[float]:
     import torch
 
     cell = PathCell(path, _CALL_MIB, _CALL_DTYPE)
-    call = _path(cell)
-    x, t = _values(cell), _values(cell).requires_grad_()
+    call = _inputs.path_call(cell)
+    x, t = _inputs.values(cell), _inputs.values(cell).requires_grad_()
     cotangent = call.cotangent(x)
 
     def forward():
@@ -373,10 +346,10 @@ def _clock_first_call(root: str | None) -> float:
     if root is not None and found != Path(root):
         raise RuntimeError(f"rope_triton was to be imported from {root}, but came from {found}")
     cell = _call_cell("sbhd")
-    x, freqs = _values(cell), _freqs(_angles(0, cell.seq_len, cell.hidden_size))
+    x, freqs = _inputs.values(cell), _inputs.freqs_of_cell(cell)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    output = _apply(x, freqs, cell.format)
+    output = _inputs.apply(x, freqs, cell.format)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     _calls.check(output, x, _calls.of(cell, freqs), FORWARD)
@@ -418,336 +391,15 @@ def _in_fresh_process(function: Callable, *args, path: tuple[str, ...] = (), env
         return pickle.loads(file.read_bytes())
 
 
-# --- memory and launches --------------------------------------------------------------------------
-
-
-def peak_bytes(step: str, format: str, dtype: str, layout: str) -> int:
-    """Most GPU memory that a call asks for at any one time, beyond what its caller holds.
-
-    In the step "training" the tensor that is rotated is an intermediate result, as in a model, and
-    counts: after the forward it lives on only if the call has saved it. Counts what is asked of
-    torch's allocator, not the blocks that it hands out, whose sizes depend on what ran before.
-
-    Parameters
-    ----------
-    step, format, dtype, layout : str
-        Values of ``STEP_PARAMS``; "transposed": in memory, sequence and batch are exchanged, and
-        heads and channels, both of the tensor and of the gradient that comes back.
-
-    Raises
-    ------
-    RuntimeError
-        If torch's allocator keeps no account here.
-    """
-    return _peak_bytes(_step_call(step, format, dtype, layout, intermediate=True))
-
-
-def path_peak_bytes(step: str, path: str) -> int:
-    """The same of a call of another path, on contiguous tensors.
-
-    Parameters
-    ----------
-    step, path : str
-        Values of ``PATH_STEP_PARAMS``.
-
-    Raises
-    ------
-    RuntimeError
-        If torch's allocator keeps no account here.
-    """
-    return _peak_bytes(_path_step_call(step, path, intermediate=True))
-
-
-def _peak_bytes(call: Callable) -> int:
-    import torch
-
-    call()  # compiles
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = _requested_bytes("current")
-    if not before:
-        raise RuntimeError(
-            "torch's CUDA allocator counts no requested bytes: unset PYTORCH_NO_CUDA_MEMORY_CACHING"
-            " and any other backend in PYTORCH_CUDA_ALLOC_CONF"
-        )
-    call()
-    return _requested_bytes("peak") - before
-
-
-def _requested_bytes(when: str) -> int:
-    import torch
-
-    return torch.cuda.memory_stats().get(f"requested_bytes.all.{when}", 0)
-
-
-def launches(step: str, format: str, dtype: str, layout: str) -> int:
-    """Kernels, copies and fills that a call asks the GPU for.
-
-    Counted in a CUDA graph of the call: the driver's own list of the work, which depends on no
-    profiler's rights or buffers. A call that waits for the GPU, or copies from pageable memory,
-    cannot be recorded, and fails here.
-
-    Parameters
-    ----------
-    step, format, dtype, layout : str
-        As for :func:`peak_bytes`.
-    """
-    return _launches(lambda: _step_call(step, format, dtype, layout, intermediate=False))
-
-
-def path_launches(step: str, path: str) -> int:
-    """The same of a call of another path, on contiguous tensors.
-
-    Parameters
-    ----------
-    step, path : str
-        Values of ``PATH_STEP_PARAMS``.
-    """
-    return _launches(lambda: _path_step_call(step, path, intermediate=False))
-
-
-def _launches(make_call: Callable[[], Callable]) -> int:
-    """``make_call`` is called on the stream that the call is recorded on."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with torch.cuda.stream(stream):
-        call = make_call()
-        call()  # compiles
-        stream.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            call()
-    kinds = Counter(_node_kinds(graph.raw_cuda_graph(), ctypes.CDLL("libcuda.so.1")))
-    return sum(kinds[kind] for kind in _WORK_KINDS)
-
-
-_WORK_KINDS = (0, 1, 2)  # CUgraphNodeType: kernel, memcpy, memset
-
-
-def _node_kinds(graph: int, driver) -> list[int]:
-    """The type of every node of a CUDA graph, by the CUDA driver's library."""
-    handle, count = ctypes.c_void_p(graph), ctypes.c_size_t()
-    _succeed(driver.cuGraphGetNodes(handle, None, ctypes.byref(count)))
-    nodes = (ctypes.c_void_p * count.value)()
-    _succeed(driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)))
-    kinds = [ctypes.c_int() for _ in nodes]
-    for node, kind in zip(nodes, kinds, strict=True):
-        _succeed(driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)))
-    return [kind.value for kind in kinds]
-
-
-def _succeed(status: int) -> None:
-    if status:
-        raise RuntimeError(f"the CUDA driver could not list a graph's nodes: CUresult {status}")
-
-
-def _step_call(step: str, format: str, dtype: str, layout: str, intermediate: bool) -> Callable:
-    """The call as a function without arguments, of an intermediate result in training or not."""
-    cell = Cell(_STEP_SEQ_LEN, _STEP_HIDDEN_SIZE, _STEP_BATCH, dtype, format)
-    freqs = _freqs(_angles(0, cell.seq_len, cell.hidden_size))
-
-    def rotate(x):
-        return _apply(x, freqs, format)
-
-    x = _values(cell, layout)
-    if step == FORWARD:
-        return lambda: rotate(x)
-    return _training_call(rotate, x, _values(cell, layout), intermediate)
-
-
-def _path_step_call(step: str, path: str, intermediate: bool) -> Callable:
-    cell = PathCell(path, _PATH_STEP_MIB, _PATH_STEP_DTYPE)
-    call, x = _path(cell), _values(cell)
-    if step == FORWARD:
-        return lambda: call.forward(x)
-    return _training_call(call.forward, x, call.cotangent(_values(cell)), intermediate)
-
-
-def _training_call(rotate: Callable, x, cotangent, intermediate: bool) -> Callable:
-    leaf = x.requires_grad_()
-    rotated = leaf.clone if intermediate else lambda: leaf
-    return lambda: _training(rotate, rotated, leaf, cotangent)
-
-
-def _training(rotate: Callable, rotated: Callable, leaf, cotangent):
-    """Forward and backward; of what ``rotated`` returns, only the forward can keep a reference."""
-    import torch
-
-    return torch.autograd.grad(rotate(rotated()), leaf, cotangent)[0]
-
-
-# --- error ----------------------------------------------------------------------------------------
-
-
-def error(direction: str, dtype: str, positions: str, interleaved: str) -> float:
-    """Root mean square error over that of the exact result rounded to ``dtype``.
-
-    1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, also one that
-    hides below half a unit in the last place of bfloat16, where a largest error or a tolerance
-    stays as it is. Exact is float64, of the very angles that the call gets.
-
-    The inputs are the same on every machine; 6 digits, because the order of a sum in float64 is
-    not.
-
-    Parameters
-    ----------
-    direction, dtype, positions, interleaved : str
-        Values of ``ERROR_PARAMS``.
-
-    Raises
-    ------
-    ValueError
-        If the result is not finite.
-    """
-    import torch
-
-    seq_len, *_, width = _ERROR_SHAPE
-    x = _random(_ERROR_SHAPE, getattr(torch, dtype))
-    angles = _angles(POSITIONS[positions], seq_len, width)
-    pairs_adjoin = interleaved == "True"
-    result = _result(x.to(_DEVICE), _freqs(angles, pairs_adjoin), direction, pairs_adjoin).cpu()
-    return _error(result, _exact(x, angles, direction, pairs_adjoin), x.dtype)
-
-
-def path_error(direction: str, path: str, dtype: str) -> float:
-    """The same of a call of another path; of ready-made tables, those that it gets are exact.
-
-    Parameters
-    ----------
-    direction, path, dtype : str
-        Values of ``PATH_ERROR_PARAMS``.
-
-    Raises
-    ------
-    ValueError
-        If the result is not finite.
-    """
-    import torch
-
-    cell = PathCell(path, _PATH_ERROR_MIB, dtype)
-    call, x = _path(cell), _random(cell.shape, getattr(torch, dtype))
-    given = call.split(x if direction == FORWARD else call.cotangent(x))
-    there = x.to(_DEVICE, copy=True)  # a rotation in place overwrites it
-    results = call.split(_passed(call.forward, there, call.cotangent(there), direction))
-    turn = torch.complex(*(each.cpu() for each in call.turn()))
-    exact = [
-        _turned(part, turn, direction, interleaved=False) if rotated else part.double()
-        for part, rotated in zip(given, call.rotated, strict=True)
-    ]
-    result, exact = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
-    return _error(result, exact, x.dtype)
-
-
-def _random(shape: tuple[int, ...], dtype):
-    """From -1 to 1, the same on every machine."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    return (2 * torch.rand(shape, generator=generator) - 1).to(dtype)
-
-
-def _error(result, exact, dtype) -> float:
-    if not result.isfinite().all():
-        raise ValueError("the result of finite input has elements that are NaN or infinite")
-    return float(f"{_rms(result - exact) / _rms(exact.to(dtype) - exact):.6g}")
-
-
-def _result(x, freqs, direction: str, interleaved: bool):
-    """The package's rotation of ``x``, or its gradient for the cotangent ``x``."""
-    return _passed(lambda t: _apply(t, freqs, "sbhd", interleaved), x, x, direction)
-
-
-def _passed(rotate: Callable, x, cotangent, direction: str):
-    """What ``rotate`` makes of ``x``, or of the cotangent in its backward pass."""
-    import torch
-
-    if direction == FORWARD:
-        return rotate(x)
-    t = torch.zeros_like(x).requires_grad_()
-    return torch.autograd.grad(rotate(t), t, cotangent)[0]
-
-
-def _exact(x, angles, direction: str, interleaved: bool):
-    import torch
-
-    turn = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())
-    return _turned(x, turn, direction, interleaved)
-
-
-def _turned(x, turn, direction: str, interleaved: bool):
-    """Rotation as multiplication by the complex numbers ``turn``, float64."""
-    import torch
-
-    pairs = x.double().unflatten(-1, (-1, 2) if interleaved else (2, -1))
-    pairs = pairs if interleaved else pairs.transpose(-1, -2)
-    turn = turn if direction == FORWARD else turn.conj()
-    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turn)
-    return (turned if interleaved else turned.transpose(-1, -2)).flatten(-2)
-
-
-def _rms(x) -> float:
-    return x.square().mean().sqrt().item()
-
-
-# --- the call and its inputs ----------------------------------------------------------------------
-
-
-def _apply(t, freqs, format: str, interleaved: bool = False):
-    from rope_triton import apply_rotary_pos_emb
-
-    return apply_rotary_pos_emb(t, freqs, tensor_format=format, interleaved=interleaved)
-
-
-def _path(cell: PathCell):
-    """The call of a cell of another path, by angles that are the same on every machine."""
-    return _calls.of(cell, _freqs(_angles(0, cell.positions, cell.hidden_size)))
-
-
-def _values(cell: Measured, layout: str = "contiguous"):
-    """A tensor of varied values that costs no random numbers.
-
-    A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the
-    cells after it must not fail for that.
-    """
-    import torch
-
-    order = range(len(cell.shape)) if layout == "contiguous" else (1, 0, 3, 2)
-    shape = [cell.shape[dim] for dim in order]
-    numbers = torch.arange(math.prod(shape), device=_DEVICE) % 1021
-    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(*order)
-
-
-def _angles(first: int, seq_len: int, width: int):
-    """Angles of the pairs of ``width`` channels, float32 ``[seq_len, 1, 1, width / 2]``, on CPU.
-
-    Of Python's floats and one product, so that they are the same on every machine.
-    """
-    import torch
-
-    frequencies = [_ROTARY_BASE ** (-2 * i / width) for i in range(width // 2)]
-    positions = torch.arange(first, first + seq_len, dtype=torch.float64)[:, None, None, None]
-    return (positions * torch.tensor(frequencies, dtype=torch.float64)).float()
-
-
-def _freqs(angles, interleaved: bool = False):
-    """What the package takes: each angle at both members of its pair, on the GPU."""
-    import torch
-
-    twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
-    return twice.to(_DEVICE)
-
-
 _MEASURES: dict[str, Callable] = {
     CALL_FORWARD: lambda format: call_seconds(CALL_FORWARD, format),
     CALL_FORWARD_BACKWARD: lambda format: call_seconds(CALL_FORWARD_BACKWARD, format),
-    PEAK_BYTES: peak_bytes,
-    LAUNCHES: launches,
-    ERROR: error,
+    PEAK_BYTES: _steps.peak_bytes,
+    LAUNCHES: _steps.launches,
+    ERROR: _errors.error,
     PATH_FORWARD: lambda path: path_call_seconds(PATH_FORWARD, path),
     PATH_FORWARD_BACKWARD: lambda path: path_call_seconds(PATH_FORWARD_BACKWARD, path),
-    PATH_PEAK_BYTES: path_peak_bytes,
-    PATH_LAUNCHES: path_launches,
-    PATH_ERROR: path_error,
+    PATH_PEAK_BYTES: _steps.path_peak_bytes,
+    PATH_LAUNCHES: _steps.path_launches,
+    PATH_ERROR: _errors.path_error,
 }

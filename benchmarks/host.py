@@ -6,7 +6,7 @@ error. ``_host`` measures, once a class; the tracks only pick theirs.
 
 from collections.abc import Callable
 
-from . import _host
+from . import _host, _host_error, _host_inputs, _host_steps
 
 SETUP_SECONDS = 1800
 
@@ -43,7 +43,7 @@ class Call:
     version = "1"
     timeout = 60
     param_names = ["format"]
-    params = [list(_host.FORMATS)]
+    params = [list(_host_inputs.FORMATS)]
 
     def setup_cache(self):
         return _host.call_samples()
@@ -92,8 +92,8 @@ class Memory:
 
     version = "1"
     timeout = 60
-    param_names = list(_host.STEP_PARAMS)
-    params = [list(values) for values in _host.STEP_PARAMS.values()]
+    param_names = list(_host_steps.PARAMS)
+    params = [list(values) for values in _host_steps.PARAMS.values()]
 
     def setup_cache(self):
         return _host.memory_facts()
@@ -112,8 +112,8 @@ class Launches:
 
     version = "1"
     timeout = 60
-    param_names = list(_host.STEP_PARAMS)
-    params = [list(values) for values in _host.STEP_PARAMS.values()]
+    param_names = list(_host_steps.PARAMS)
+    params = [list(values) for values in _host_steps.PARAMS.values()]
 
     def setup_cache(self):
         return _host.launch_facts()
@@ -132,8 +132,8 @@ class Error:
 
     version = "1"
     timeout = 60
-    param_names = list(_host.ERROR_PARAMS)
-    params = [list(values) for values in _host.ERROR_PARAMS.values()]
+    param_names = list(_host_error.PARAMS)
+    params = [list(values) for values in _host_error.PARAMS.values()]
 
     def setup_cache(self):
         return _host.error_facts()
@@ -153,7 +153,7 @@ class PathCall:
     version = "1"
     timeout = 60
     param_names = ["path"]
-    params = [list(_host.PATHS)]
+    params = [list(_host_inputs.PATHS)]
 
     def setup_cache(self):
         return _host.path_call_samples()
@@ -178,8 +178,8 @@ class PathMemory:
 
     version = "1"
     timeout = 60
-    param_names = list(_host.PATH_STEP_PARAMS)
-    params = [list(values) for values in _host.PATH_STEP_PARAMS.values()]
+    param_names = list(_host_steps.PATH_PARAMS)
+    params = [list(values) for values in _host_steps.PATH_PARAMS.values()]
 
     def setup_cache(self):
         return _host.path_memory_facts()
@@ -198,8 +198,8 @@ class PathLaunches:
 
     version = "1"
     timeout = 60
-    param_names = list(_host.PATH_STEP_PARAMS)
-    params = [list(values) for values in _host.PATH_STEP_PARAMS.values()]
+    param_names = list(_host_steps.PATH_PARAMS)
+    params = [list(values) for values in _host_steps.PATH_PARAMS.values()]
 
     def setup_cache(self):
         return _host.path_launch_facts()
@@ -218,8 +218,8 @@ class PathError:
 
     version = "1"
     timeout = 60
-    param_names = list(_host.PATH_ERROR_PARAMS)
-    params = [list(values) for values in _host.PATH_ERROR_PARAMS.values()]
+    param_names = list(_host_error.PATH_PARAMS)
+    params = [list(values) for values in _host_error.PATH_PARAMS.values()]
 
     def setup_cache(self):
         return _host.path_error_facts()

@@ -40,11 +40,16 @@ ARROWS = {
         "paths": {"rope", "_workload", "_grid"},
         "peers": {"rope", "host", "_workload", "_peers.cells", "_peers.host", "_grid"},
         "codegen": {"_fingerprint", "_grid"},
-        "host": {"_host"},
+        "host": {"_host", "_host_error", "_host_inputs", "_host_steps"},
         "_repeatability": {"_workload", "_grid"},
         "_figures": {"_grid"},
         "_machine": {"_process"},
-        "_host": {"_workload", "_calls", "_process", "_progress", "_grid"},
+        "_host": {
+            *("_host_error", "_host_inputs", "_host_steps"),
+            *("_workload", "_calls", "_process", "_progress", "_grid"),
+        },
+        **dict.fromkeys(("_host_error", "_host_steps"), {"_host_inputs", "_grid"}),
+        "_host_inputs": {"_calls", "_grid"},
         "_workload": {
             *("_calls", "_clock", "_process", "_progress", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
@@ -65,7 +70,7 @@ ARROWS = {
         "_pull_request": {"_comparison", "_report", "_verdict"},
         "_peers.__init__": set(),
         "_peers.host": {
-            *("_host", "_workload", "_calls", "_grid"),
+            *("_host", "_host_error", "_host_inputs", "_workload", "_calls", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
         },
         "_peers.calls": {

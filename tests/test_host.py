@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _grid, _host, host
+from benchmarks import _grid, _host, _host_error, _host_inputs, _host_steps, host
 from tests import oracle, plain
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +39,7 @@ COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 24, 24, 24, 6, 5, 11, 11, 22), strict=True
 EXACT = (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR)
 PATH_EXACT = (_host.PATH_PEAK_BYTES, _host.PATH_LAUNCHES, _host.PATH_ERROR)
 IN_PLACE = NotImplementedError("a rotation in place has no backward pass of its own")
-ERROR_CASES = [params for _, params in _host._keys(_host.ERROR, _host.ERROR_PARAMS)]
+ERROR_CASES = [params for _, params in _host._keys(_host.ERROR, _host_error.PARAMS)]
 apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
 
 
@@ -55,8 +55,8 @@ def on_cpu(monkeypatch):
     """Measures as on a GPU, but CPU tensors in plain PyTorch."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(_host, "_DEVICE", "cpu")
-    monkeypatch.setattr(_host, "_ERROR_SHAPE", (256, 1, 2, 128))
+    monkeypatch.setattr(_host_inputs, "DEVICE", "cpu")
+    monkeypatch.setattr(_host_error, "_SHAPE", (256, 1, 2, 128))
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors so small that more only wait for each other
@@ -90,7 +90,7 @@ def rounded_rotation(loss):
 @pytest.mark.parametrize("params", ERROR_CASES, ids="-".join)
 def test_perfect_result_has_the_error_1(on_cpu, params, monkeypatch):
     implement(monkeypatch, rounded_rotation(lambda x: x))
-    assert _host.error(*params) == 1.0
+    assert _host_error.error(*params) == 1.0
 
 
 LOSSES = {
@@ -102,28 +102,28 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("dtype", _host.DTYPES)
+@pytest.mark.parametrize("dtype", _host_inputs.DTYPES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_of_precision_is_seen(on_cpu, loss, dtype, direction, monkeypatch):
     function, least = LOSSES[loss]
     implement(monkeypatch, rounded_rotation(function))
-    assert _host.error(direction, dtype, "long", "False") >= least[dtype]
+    assert _host_error.error(direction, dtype, "long", "False") >= least[dtype]
 
 
 def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(on_cpu, monkeypatch):
     """cos and sin with the error of hardware approximations, in float32."""
-    freqs = _host._freqs(_host._angles(0, 64, 128))
+    freqs = _host_inputs.freqs_of(_host_inputs.angles_of(0, 64, 128))
     t = torch.rand(64, 1, 2, 128)
     coarse = rounded_rotation(LOSSES["approximation"][0])
     exact = oracle.rotate(t, freqs, "sbhd", False).float()
     torch.testing.assert_close(coarse(t, freqs, "sbhd", False), exact)
     implement(monkeypatch, coarse)
-    assert _host.error("forward", "float32", "short", "False") > 5
+    assert _host_error.error("forward", "float32", "short", "False") > 5
 
 
 def test_error_of_plain_float32_is_that_of_a_few_roundings(on_cpu):
-    for positions in _host.POSITIONS:
-        assert 1 < _host.error("forward", "float32", positions, "True") < 2
+    for positions in _host_error.POSITIONS:
+        assert 1 < _host_error.error("forward", "float32", positions, "True") < 2
 
 
 def test_long_positions_are_long(on_cpu, monkeypatch):
@@ -134,7 +134,7 @@ def test_long_positions_are_long(on_cpu, monkeypatch):
         return fine(t, freqs.double() + 2.0**-30 * freqs.double(), tensor_format, interleaved)
 
     implement(monkeypatch, apply)
-    short, long = (_host.error("forward", "float32", p, "False") for p in ("short", "long"))
+    short, long = (_host_error.error("forward", "float32", p, "False") for p in ("short", "long"))
     assert short < 20 < 100 < long
 
 
@@ -145,7 +145,7 @@ def test_error_is_the_same_again_and_with_other_threads(on_cpu):
         for threads in (1, 2, 1):
             torch.set_num_threads(threads)
             torch.manual_seed(threads)
-            errors.add(_host.error("backward", "float32", "short", "False"))
+            errors.add(_host_error.error("backward", "float32", "short", "False"))
     finally:
         torch.set_num_threads(before)
     assert len(errors) == 1
@@ -154,30 +154,35 @@ def test_error_is_the_same_again_and_with_other_threads(on_cpu):
 def test_nan_has_no_error(on_cpu, monkeypatch):
     implement(monkeypatch, lambda t, *_, **__: t * float("nan"))
     with pytest.raises(ValueError, match="NaN or infinite"):
-        _host.error("forward", "float32", "short", "False")
+        _host_error.error("forward", "float32", "short", "False")
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_exact_result_is_that_of_the_oracle(interleaved):
-    angles = _host._angles(1000, 16, 12)
+    angles = _host_inputs.angles_of(1000, 16, 12)
     x = torch.rand(16, 2, 3, 12)
     twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
     options = twice, "sbhd", interleaved
     close = functools.partial(torch.testing.assert_close, rtol=1e-14, atol=1e-14)
-    close(_host._exact(x, angles, "forward", interleaved), oracle.rotate(x, *options))
-    close(_host._exact(x, angles, "backward", interleaved), oracle.gradient(x, *options, x))
+    close(_host_error.exact_rotation(x, angles, "forward", interleaved), oracle.rotate(x, *options))
+    close(
+        _host_error.exact_rotation(x, angles, "backward", interleaved),
+        oracle.gradient(x, *options, x),
+    )
 
 
 def test_angles_are_those_of_the_package():
-    for first in _host.POSITIONS.values():
+    for first in _host_error.POSITIONS.values():
         expected = rope_triton.RotaryPositionEmbedding(128)(64, offset=first)
-        found = _host._angles(first, 64, 128)
+        found = _host_inputs.angles_of(first, 64, 128)
         torch.testing.assert_close(torch.cat((found, found), -1), expected, rtol=1e-6, atol=0)
 
 
 # --- host time ------------------------------------------------------------------------------------
 
-CALLS = [(m, f) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD) for f in _host.FORMATS]
+CALLS = [
+    (m, f) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD) for f in _host_inputs.FORMATS
+]
 all_calls = pytest.mark.parametrize(("metric", "format"), CALLS)
 
 
@@ -205,7 +210,7 @@ def test_time_in_the_call_path_is_seen(on_cpu, clock, metric, format, monkeypatc
     assert _host.call_seconds(metric, format) == pytest.approx([20e-6] * _host._BLOCKS)
 
 
-@pytest.mark.parametrize("format", _host.FORMATS)
+@pytest.mark.parametrize("format", _host_inputs.FORMATS)
 def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
     def apply(t, *args, **options):
         output = apply_plain(t, *args, **options)
@@ -362,26 +367,26 @@ def test_peak_is_what_the_call_asks_for_beyond_what_its_caller_holds(on_cpu, mon
         return call
 
     allocator.peak = 10**9
-    monkeypatch.setattr(_host, "_step_call", build)
-    assert _host.peak_bytes("training", "sbhd", "float16", "transposed") == 700
+    monkeypatch.setattr(_host_steps, "_step_call", build)
+    assert _host_steps.peak_bytes("training", "sbhd", "float16", "transposed") == 700
 
 
 def test_allocator_that_counts_nothing_is_an_error(on_cpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_stats", dict)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(_host, "_step_call", lambda *_, **__: lambda: None)
+    monkeypatch.setattr(_host_steps, "_step_call", lambda *_, **__: lambda: None)
     with pytest.raises(RuntimeError, match="counts no requested bytes: unset PYTORCH_NO_CUDA"):
-        _host.peak_bytes("forward", "sbhd", "float16", "contiguous")
+        _host_steps.peak_bytes("forward", "sbhd", "float16", "contiguous")
 
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    monkeypatch.setattr(_host, "_STEP_SEQ_LEN", 8)
-    monkeypatch.setattr(_host, "_STEP_HIDDEN_SIZE", 16)
+    monkeypatch.setattr(_host_steps, "_SEQ_LEN", 8)
+    monkeypatch.setattr(_host_steps, "_HIDDEN_SIZE", 16)
 
 
-@pytest.mark.parametrize("format", _host.FORMATS)
-@pytest.mark.parametrize("layout", _host.LAYOUTS)
+@pytest.mark.parametrize("format", _host_inputs.FORMATS)
+@pytest.mark.parametrize("layout", _host_steps.LAYOUTS)
 @pytest.mark.parametrize("intermediate", [False, True])
 def test_layout_reaches_the_call_and_its_gradient(
     on_cpu, small_steps, format, layout, intermediate, monkeypatch
@@ -400,8 +405,8 @@ def test_layout_reaches_the_call_and_its_gradient(
             return gradient.clone()
 
     implement(monkeypatch, lambda t, freqs, **options: Rotate.apply(t))
-    _host._step_call("training", format, "float16", layout, intermediate)()
-    _host._step_call("forward", format, "float16", layout, intermediate)()
+    _host_steps._step_call("training", format, "float16", layout, intermediate)()
+    _host_steps._step_call("forward", format, "float16", layout, intermediate)()
     t, gradient, alone = seen
     for x in seen:
         assert x.shape == ((8, 2, 64, 16) if format == "sbhd" else (2, 8, 64, 16))
@@ -440,7 +445,7 @@ def test_in_training_only_what_is_saved_outlives_the_forward(
         "grad",
         lambda *args: alive.append(inputs[0]() is not None) or gradient(*args),
     )
-    _host._step_call("training", "sbhd", "float32", "contiguous", intermediate=True)()
+    _host_steps._step_call("training", "sbhd", "float32", "contiguous", intermediate=True)()
     assert inputs[1] == saves
     assert alive == [saves]
 
@@ -464,11 +469,11 @@ class Driver:
 
 
 def test_nodes_of_a_graph_are_listed():
-    assert _host._node_kinds(77, Driver([0, 2, 7, 0, 1])) == [0, 2, 7, 0, 1]
-    assert _host._node_kinds(77, Driver([])) == []
+    assert _host_steps._node_kinds(77, Driver([0, 2, 7, 0, 1])) == [0, 2, 7, 0, 1]
+    assert _host_steps._node_kinds(77, Driver([])) == []
     for fails in ("nodes", "type"):
         with pytest.raises(RuntimeError, match="CUresult 700"):
-            _host._node_kinds(77, Driver([0], fails))
+            _host_steps._node_kinds(77, Driver([0], fails))
 
 
 def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch):
@@ -492,9 +497,11 @@ def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: keep_graph and graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     # kernel, memcpy, memset; host function, child graph, empty, waits and records of events
-    monkeypatch.setattr(_host.ctypes, "CDLL", lambda name: Driver([0, 0, 1, 2, 3, 4, 5, 6, 7]))
+    monkeypatch.setattr(
+        _host_steps.ctypes, "CDLL", lambda name: Driver([0, 0, 1, 2, 3, 4, 5, 6, 7])
+    )
     implement(monkeypatch, apply)
-    assert _host.launches("forward", "sbhd", "float16", "contiguous") == 4
+    assert _host_steps.launches("forward", "sbhd", "float16", "contiguous") == 4
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -550,7 +557,7 @@ def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, mo
             lost()
         return 1.0
 
-    keys = _host._keys(_host.PEAK_BYTES, _host.STEP_PARAMS)
+    keys = _host._keys(_host.PEAK_BYTES, _host_steps.PARAMS)
     monkeypatch.setitem(_host._MEASURES, _host.PEAK_BYTES, measure)
     monkeypatch.setattr(
         _host, "_in_fresh_process", lambda function, rest: {key: (function, 2.0) for key in rest}
@@ -686,16 +693,18 @@ def test_every_answer_has_its_track(suite, monkeypatch):
 @pytest.fixture
 def paths_on_cpu(on_cpu, monkeypatch):
     plain.install(monkeypatch)
-    monkeypatch.setattr(_host, "_PATH_STEP_MIB", 1 / 4)
-    monkeypatch.setattr(_host, "_PATH_ERROR_MIB", 1 / 4)
+    monkeypatch.setattr(_host_steps, "_PATH_MIB", 1 / 4)
+    monkeypatch.setattr(_host_error, "_PATH_MIB", 1 / 4)
 
 
 PATH_CALLS = [
-    *_host._path_keys(_host.PATH_FORWARD, {"path": _host.PATHS}),
-    *_host._path_keys(_host.PATH_FORWARD_BACKWARD, {"path": _host.PATHS}),
+    *_host._path_keys(_host.PATH_FORWARD, {"path": _host_inputs.PATHS}),
+    *_host._path_keys(_host.PATH_FORWARD_BACKWARD, {"path": _host_inputs.PATHS}),
 ]
-PATH_ERRORS = [params for _, params in _host._path_keys(_host.PATH_ERROR, _host.PATH_ERROR_PARAMS)]
-PATH_STEPS = [params for _, params in _host._path_keys(_host.PATH_LAUNCHES, _host.PATH_STEP_PARAMS)]
+PATH_ERRORS = [params for _, params in _host._path_keys(_host.PATH_ERROR, _host_error.PATH_PARAMS)]
+PATH_STEPS = [
+    params for _, params in _host._path_keys(_host.PATH_LAUNCHES, _host_steps.PATH_PARAMS)
+]
 
 
 def change(monkeypatch, what):
@@ -735,14 +744,14 @@ def test_wrong_result_of_a_path_has_no_speed(paths_on_cpu, clock, metric, params
 
 @pytest.mark.parametrize("params", PATH_ERRORS, ids="-".join)
 def test_error_of_a_path_is_that_of_its_roundings(paths_on_cpu, params):
-    assert 0.999 < _host.path_error(*params) < (2 if params[2] == "float32" else 1.01)
+    assert 0.999 < _host_error.path_error(*params) < (2 if params[2] == "float32" else 1.01)
 
 
 @pytest.mark.parametrize("params", PATH_ERRORS, ids="-".join)
 def test_loss_of_precision_in_a_path_is_seen(paths_on_cpu, params, monkeypatch):
     loss = {"float32": 2.0**-16, "bfloat16": 2.0**-7}[params[2]]
     change(monkeypatch, lambda output: output * (1 + loss))
-    assert _host.path_error(*params) > 2
+    assert _host_error.path_error(*params) > 2
 
 
 @pytest.mark.parametrize("params", PATH_STEPS, ids="-".join)
@@ -750,10 +759,10 @@ def test_loss_of_precision_in_a_path_is_seen(paths_on_cpu, params, monkeypatch):
 def test_step_of_a_path_runs_as_it_is_called(paths_on_cpu, params, intermediate, monkeypatch):
     outputs = []
     change(monkeypatch, lambda output: outputs.append(output) or output)
-    result = _host._path_step_call(*params, intermediate)()
+    result = _host_steps._path_step_call(*params, intermediate)()
     step, path = params
     assert [output.requires_grad for output in outputs] == [step == "training"]
-    cell = _grid.PathCell(path, _host._PATH_STEP_MIB, _host._PATH_STEP_DTYPE)
+    cell = _grid.PathCell(path, _host_steps._PATH_MIB, _host_steps._PATH_DTYPE)
     if step == "training":
         assert result.shape == cell.shape
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _calls, _clock, _grid, _host, _workload, peers
+from benchmarks import _calls, _clock, _grid, _host, _host_inputs, _workload, peers
 from benchmarks._grid import BACKWARD, FORWARD
 from benchmarks._peers import calls, cells, plain
 from benchmarks._peers import host as peer_host
@@ -333,7 +333,7 @@ def on_gpu(here, monkeypatch, tmp_path):
     monkeypatch.setattr(_clock, "cold_sets", lambda bytes_moved: 2)
     monkeypatch.setattr(_clock, "Recording", Recording)
     monkeypatch.setattr(_clock, "paired_samples", samples)
-    monkeypatch.setattr(_host, "_DEVICE", here)
+    monkeypatch.setattr(_host_inputs, "DEVICE", here)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
     if not COMPILED:  # an interpreted kernel takes its time
         plain_package.install(monkeypatch)

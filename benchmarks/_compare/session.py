@@ -38,7 +38,8 @@ _Report = Callable[[str], None]
 
 _SUITE = Path(__file__).resolve().parents[1]
 _MEASURING = (
-    *("_calls.py", "_clock.py", "_grid.py", "_host.py", "_process.py", "_workload.py"),
+    *("_calls.py", "_clock.py", "_grid.py", "_process.py", "_workload.py"),
+    *("_host.py", "_host_error.py", "_host_inputs.py", "_host_steps.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from .. import _calls, _host, _workload
+from .. import _calls, _host, _host_error, _host_inputs, _workload
 from .._grid import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from . import calls
 from .cells import PeerCell
@@ -69,7 +69,7 @@ def call_seconds(direction: str, provider: str) -> list[float]:
     cell = PeerCell(
         *(provider, _CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, HEADS, 1, _CALL_DTYPE, _FORMAT),
     )
-    call, x = _call(cell), _host._values(cell)
+    call, x = _call(cell), _host_inputs.values(cell)
     rotate = _rotation(call, direction, x)
     _workload.check_once(call, direction, rotate, x)
     return _host._host_seconds(rotate, _BLOCKS)
@@ -80,15 +80,15 @@ def _rotation(call: _calls._Rotation, direction: str, x) -> Callable:
     operand, cotangent = call.operand(x), call.cotangent(x)
     if direction == FORWARD:
         return lambda: call.forward(operand)
-    leaf = call.leaf(_host._values(call.cell))
+    leaf = call.leaf(_host_inputs.values(call.cell))
     return lambda: _workload.gradient(call.forward(leaf), leaf, cotangent)
 
 
 def error(direction: str, provider: str, dtype: str) -> float:
     """Root mean square error over that of the exact result rounded to ``dtype``.
 
-    As ``_host.error``: exact is float64, of the angles. A provider's tables, as it gets them, are
-    part of its error.
+    As ``_host_error.error``: exact is float64, of the angles. A provider's tables, as it gets them,
+    are part of its error.
 
     Parameters
     ----------
@@ -105,23 +105,21 @@ def error(direction: str, provider: str, dtype: str) -> float:
     import torch
 
     cell = PeerCell(provider, *_ERROR_SHAPE, dtype, _FORMAT)
-    call, x = _call(cell), _host._random(cell.shape, getattr(torch, dtype))
-    (rotate,) = _workload.calls(call, direction, [x.to(_host._DEVICE, copy=True)])
+    call, x = _call(cell), _host_error.random(cell.shape, getattr(torch, dtype))
+    (rotate,) = _workload.calls(call, direction, [x.to(_host_inputs.DEVICE, copy=True)])
     results = call.split(rotate())
     given = call.split(x if direction == FORWARD else call.cotangent(x))
-    angles = _angles(cell)[None, :, 0]
-    exact = [_host._exact(part, angles, direction, interleaved=False) for part in given]
+    angles = _host_inputs.angles_of(0, cell.positions, cell.hidden_size)[None, :, 0]
+    exact = [
+        _host_error.exact_rotation(part, angles, direction, interleaved=False) for part in given
+    ]
     result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
-    return _host._error(result, whole, x.dtype)
+    return _host_error.relative(result, whole, x.dtype)
 
 
 def _call(cell: PeerCell) -> _calls._Rotation:
     """By angles that are the same on every machine."""
-    return calls.of(cell, _host._freqs(_angles(cell)))
-
-
-def _angles(cell: PeerCell):
-    return _host._angles(0, cell.positions, cell.hidden_size)
+    return calls.of(cell, _host_inputs.freqs_of_cell(cell))
 
 
 MEASURES: dict[str, Callable] = {

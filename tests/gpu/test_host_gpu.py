@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _host
+from benchmarks import _host, _host_inputs, _host_steps
 
 pytestmark = pytest.mark.gpu
 
@@ -51,21 +51,23 @@ def test_python_in_the_call_path_shows(monkeypatch):
     plant(monkeypatch, slow)
     after = medians()
     assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
-    for format in _host.FORMATS:
+    for format in _host_inputs.FORMATS:
         forward, both = ((m, (format,)) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD))
         assert before[both] > before[forward]
         assert after[forward] - before[forward] > 15e-6
 
 
-@pytest.mark.parametrize("format", _host.FORMATS)
+@pytest.mark.parametrize("format", _host_inputs.FORMATS)
 def test_gpu_is_done_when_the_host_is(format):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
     cell = _host._call_cell(format)
-    t, cotangent = _host._values(cell).requires_grad_(), _host._values(cell)
-    freqs = _host._freqs(_host._angles(0, cell.seq_len, cell.hidden_size))
+    t, cotangent = _host_inputs.values(cell).requires_grad_(), _host_inputs.values(cell)
+    freqs = _host_inputs.freqs_of(_host_inputs.angles_of(0, cell.seq_len, cell.hidden_size))
     for call in (
-        lambda: _host._apply(cotangent, freqs, format),
-        lambda: _host._training(lambda x: _host._apply(x, freqs, format), lambda: t, t, cotangent),
+        lambda: _host_inputs.apply(cotangent, freqs, format),
+        lambda: _host_steps._training(
+            lambda x: _host_inputs.apply(x, freqs, format), lambda: t, t, cotangent
+        ),
     ):
         for _ in range(_host._WARM_CALLS):
             call()
@@ -90,20 +92,20 @@ def test_second_process_finds_the_cache(tmp_path):
 # --- memory and launches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", _host.LAYOUTS)
-@pytest.mark.parametrize("format", _host.FORMATS)
+@pytest.mark.parametrize("layout", _host_steps.LAYOUTS)
+@pytest.mark.parametrize("format", _host_inputs.FORMATS)
 def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
     for step, count in (("forward", 1), ("training", 2)):
-        assert _host.peak_bytes(step, format, "float16", layout) == count * BYTES
-        assert _host.launches(step, format, "float16", layout) == count
+        assert _host_steps.peak_bytes(step, format, "float16", layout) == count * BYTES
+        assert _host_steps.launches(step, format, "float16", layout) == count
 
 
 def test_hidden_copy_shows_where_the_layout_needs_it(monkeypatch):
     plant(monkeypatch, contiguous_first)
-    assert _host.peak_bytes("forward", *SBHD) == BYTES
-    assert _host.launches("forward", *SBHD) == 1
-    assert _host.peak_bytes("forward", *TRANSPOSED) == 2 * BYTES
-    assert _host.launches("forward", *TRANSPOSED) == 2
+    assert _host_steps.peak_bytes("forward", *SBHD) == BYTES
+    assert _host_steps.launches("forward", *SBHD) == 1
+    assert _host_steps.peak_bytes("forward", *TRANSPOSED) == 2 * BYTES
+    assert _host_steps.launches("forward", *TRANSPOSED) == 2
 
 
 class _SavesItsInput(torch.autograd.Function):
@@ -120,9 +122,9 @@ class _SavesItsInput(torch.autograd.Function):
 
 def test_extra_saved_tensor_shows_in_training_only(monkeypatch):
     plant(monkeypatch, lambda t, freqs, **options: apply(_SavesItsInput.apply(t), freqs, **options))
-    assert _host.peak_bytes("forward", *SBHD) == BYTES
-    assert _host.peak_bytes("training", *SBHD) == 3 * BYTES
-    assert _host.launches("training", *SBHD) == 2
+    assert _host_steps.peak_bytes("forward", *SBHD) == BYTES
+    assert _host_steps.peak_bytes("training", *SBHD) == 3 * BYTES
+    assert _host_steps.launches("training", *SBHD) == 2
 
 
 def test_fills_and_copies_are_launches(monkeypatch):
@@ -134,7 +136,7 @@ def test_fills_and_copies_are_launches(monkeypatch):
         return apply(*args, **options)
 
     plant(monkeypatch, apply_and_more)
-    assert _host.launches("forward", *SBHD) == 3
+    assert _host_steps.launches("forward", *SBHD) == 3
 
 
 def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatch):
@@ -154,13 +156,13 @@ def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatc
     assert list(then.values()) == [1, BYTES]
 
 
-STEPS = [(_host.LAUNCHES, (step, *SBHD)) for step in _host.STEPS]
+STEPS = [(_host.LAUNCHES, (step, *SBHD)) for step in _host_steps.STEPS]
 
 
 def _faulty_launches(step, *rest):
     if step == "forward":
         torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
-    return _host.launches(step, *rest)
+    return _host_steps.launches(step, *rest)
 
 
 def answers_after_a_fault():

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _clock, _grid, _host, _workload
+from benchmarks import _clock, _grid, _host, _host_inputs, _host_steps, _workload
 from benchmarks._compare import measure
 from benchmarks._grid import BACKWARD, FORWARD, PathCell
 
 pytestmark = pytest.mark.gpu
 
 all_paths = pytest.mark.parametrize("path", _grid.PATHS)
-host_paths = pytest.mark.parametrize("path", _host.PATHS)
+host_paths = pytest.mark.parametrize("path", _host_inputs.PATHS)
 FUNCTIONS = (
     "apply_rotary_pos_emb",
     "apply_fused_qkv_rotary_pos_emb",
@@ -22,7 +22,7 @@ FUNCTIONS = (
     "rotary_embedding",
 )
 # In place, there is no backward pass.
-CALLS = 2 * len(_host.PATHS) - 1
+CALLS = 2 * len(_host_inputs.PATHS) - 1
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_every_call_has_a_host_time():
 @host_paths
 def test_gpu_is_done_when_the_host_is(path):
     cell = PathCell(path, _host._CALL_MIB, _host._CALL_DTYPE)
-    call, x = _host._path(cell), _host._values(cell)
+    call, x = _host_inputs.path_call(cell), _host_inputs.values(cell)
     for _ in range(_host._WARM_CALLS):
         call.forward(x)
     torch.cuda.synchronize()
@@ -102,13 +102,13 @@ def test_gpu_is_done_when_the_host_is(path):
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = PathCell(path, _host._PATH_STEP_MIB, _host._PATH_STEP_DTYPE)
+    cell = PathCell(path, _host_steps._PATH_MIB, _host_steps._PATH_DTYPE)
     outputs = 0 if path == "tables-inplace" else 1
-    assert _host.path_peak_bytes(FORWARD, path) == outputs * cell.bytes_moved // 2
-    assert _host.path_launches(FORWARD, path) == 1
+    assert _host_steps.path_peak_bytes(FORWARD, path) == outputs * cell.bytes_moved // 2
+    assert _host_steps.path_launches(FORWARD, path) == 1
     if BACKWARD in cell.directions:
-        assert _host.path_peak_bytes(_host.TRAINING, path) == cell.bytes_moved
-        assert _host.path_launches(_host.TRAINING, path) == 2
+        assert _host_steps.path_peak_bytes(_host_steps.TRAINING, path) == cell.bytes_moved
+        assert _host_steps.path_launches(_host_steps.TRAINING, path) == 2
 
 
 def test_error_is_little_more_than_rounding_and_repeats():

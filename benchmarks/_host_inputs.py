@@ -1,0 +1,63 @@
+"""What the calls that are looked at are given: the same on every machine."""
+
+import math
+
+from . import _calls
+from ._grid import GRIDS, PATH_GRIDS, Measured, PathCell
+
+DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
+# A host does the same for many sequences as for few: one packed path stands for both.
+PATHS = tuple(path for path in PATH_GRIDS["full"]["path"] if path != "thd-short")
+DEVICE = "cuda"
+_ROTARY_BASE = 10000.0
+
+
+def apply(t, freqs, format: str, interleaved: bool = False):
+    """The package's rotation of ``t``."""
+    from rope_triton import apply_rotary_pos_emb
+
+    return apply_rotary_pos_emb(t, freqs, tensor_format=format, interleaved=interleaved)
+
+
+def path_call(cell: PathCell):
+    """The call of a cell of another path, by angles that are the same on every machine."""
+    return _calls.of(cell, freqs_of_cell(cell))
+
+
+def values(cell: Measured, layout: str = "contiguous"):
+    """A tensor of varied values that costs no random numbers.
+
+    A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the
+    cells after it must not fail for that.
+    """
+    import torch
+
+    order = range(len(cell.shape)) if layout == "contiguous" else (1, 0, 3, 2)
+    shape = [cell.shape[dim] for dim in order]
+    numbers = torch.arange(math.prod(shape), device=DEVICE) % 1021
+    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(*order)
+
+
+def freqs_of_cell(cell: Measured):
+    """The angles of a cell's positions as the package takes them, on the GPU."""
+    return freqs_of(angles_of(0, cell.positions, cell.hidden_size))
+
+
+def angles_of(first: int, seq_len: int, width: int):
+    """Angles of the pairs of ``width`` channels, float32 ``[seq_len, 1, 1, width / 2]``, on CPU.
+
+    Of Python's floats and one product, so that they are the same on every machine.
+    """
+    import torch
+
+    frequencies = [_ROTARY_BASE ** (-2 * i / width) for i in range(width // 2)]
+    positions = torch.arange(first, first + seq_len, dtype=torch.float64)[:, None, None, None]
+    return (positions * torch.tensor(frequencies, dtype=torch.float64)).float()
+
+
+def freqs_of(angles, interleaved: bool = False):
+    """What the package takes: each angle at both members of its pair, on the GPU."""
+    import torch
+
+    twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
+    return twice.to(DEVICE)
