@@ -235,11 +235,13 @@
       `Measured at ${short(revision)}: none of them was at ${short(chosen)}.`;
   }
 
-  // Up to the chosen one, so that a commit measured without the paths does not empty the table.
+  // Up to the chosen one, so that a commit measured without the paths does not empty the table; the
+  // first that has them where none before does. The note says whose they are.
   function newestWithPaths(found, chosen) {
     const known = Object.values(found.values).flatMap((each) => Object.keys(each.copy_ratio).map(Number));
     const earlier = known.filter((revision) => revision <= chosen);
-    return earlier.length ? Math.max(...earlier) : chosen;
+    if (!known.length) return chosen;
+    return earlier.length ? Math.max(...earlier) : Math.min(...known);
   }
 
   function pathsHead() {
