@@ -243,23 +243,38 @@ def path_call_seconds(metric: str, path: str) -> list[float]:
     AssertionError
         If the call's result is wrong.
     """
+    call = _inputs.path_call(PathCell(path, _CALL_MIB, _CALL_DTYPE))
+    return eager_seconds(call, FORWARD if metric == PATH_FORWARD else BACKWARD, _PATH_BLOCKS)
+
+
+def eager_seconds(call, direction: str, blocks: int) -> list[float]:
+    """Host seconds of a call of any suite, forward or forward and backward, a sample a block.
+
+    Raises
+    ------
+    AssertionError
+        If the call's result is wrong.
+    """
+    x = _inputs.values(call.cell)
+    rotate = _rotation(call, direction, x)
+    _workload.check_once(call, direction, rotate, x)
+    return _host_seconds(rotate, blocks)
+
+
+def _rotation(call, direction: str, x) -> Callable:
+    """Forward of ``x``, or forward and the gradient for the cotangent ``x``."""
     import torch
 
-    cell = PathCell(path, _CALL_MIB, _CALL_DTYPE)
-    call = _inputs.path_call(cell)
-    x, t = _inputs.values(cell), _inputs.values(cell).requires_grad_()
-    cotangent = call.cotangent(x)
-
-    def forward():
-        return call.forward(x)
+    operand, cotangent = call.operand(x), call.cotangent(x)
+    if direction == FORWARD:
+        return lambda: call.forward(operand)
+    leaf = call.leaf(_inputs.values(call.cell))
 
     def forward_backward():
-        return torch.autograd.grad(call.forward(t), t, cotangent)[0]
+        gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
+        return gradients if isinstance(leaf, tuple) else gradients[0]
 
-    alone = metric == PATH_FORWARD
-    rotate, direction = (forward, FORWARD) if alone else (forward_backward, BACKWARD)
-    _workload.check_once(call, direction, rotate, x)
-    return _host_seconds(rotate, _PATH_BLOCKS)
+    return forward_backward
 
 
 def _call_cell(format: str) -> Cell:

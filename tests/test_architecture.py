@@ -143,7 +143,7 @@ ARROWS = {
         "_compare.rounds": {
             *("_compare.arms", "_compare.measure", "_compare.state", "_compare.watch", "_verdict"),
         },
-        "_compare.measure": {"_workload", "_calls", "_clock", "_host", "_process", "_grid"},
+        "_compare.measure": {"_workload", "_clock", "_host", "_process", "_grid"},
         "_compare.exact": {"codegen", "_fingerprint", "_verdict", "_grid"},
         "_compare.planted": {"_compare.arms", "_compare.mutants", "_verdict"},
         "_compare.mutants": {"_fingerprint", "_verdict"},

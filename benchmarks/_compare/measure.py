@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .. import _calls, _clock, _process, _workload
+from .. import _clock, _process, _workload
 from .._grid import AnyCell, cell_of
 
 # The process is the unit: what varies within one needs no more than this.
@@ -243,7 +243,7 @@ def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = _calls.of(cell, _workload.angles(cell))
+        call = _workload.call_of(cell)
         inputs = [_workload.random_tensor(cell) for _ in range(sets)]
         shuffle(inputs)
         calls = [list(_workload.calls(call, each, inputs)) for each in cell.directions]
@@ -258,6 +258,6 @@ def _check_cell(cell: AnyCell, direction: str) -> None:
     _workload.check_memory(cell, 1)
     torch.manual_seed(0)
     x = _workload.random_tensor(cell)
-    call = _calls.of(cell, _workload.angles(cell))
+    call = _workload.call_of(cell)
     (rotate,) = _workload.calls(call, direction, [x])
     _workload.check_once(call, direction, rotate, x)

@@ -69,19 +69,7 @@ def call_seconds(direction: str, provider: str) -> list[float]:
     cell = PeerCell(
         *(provider, _CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, HEADS, 1, _CALL_DTYPE, _FORMAT),
     )
-    call, x = _call(cell), _host_inputs.values(cell)
-    rotate = _rotation(call, direction, x)
-    _workload.check_once(call, direction, rotate, x)
-    return _host._host_seconds(rotate, _BLOCKS)
-
-
-def _rotation(call: _calls._Rotation, direction: str, x) -> Callable:
-    """Forward of ``x``, or forward and the gradient for the cotangent ``x``."""
-    operand, cotangent = call.operand(x), call.cotangent(x)
-    if direction == FORWARD:
-        return lambda: call.forward(operand)
-    leaf = call.leaf(_host_inputs.values(call.cell))
-    return lambda: _workload.gradient(call.forward(leaf), leaf, cotangent)
+    return _host.eager_seconds(_call(cell), direction, _BLOCKS)
 
 
 def error(direction: str, provider: str, dtype: str) -> float:
