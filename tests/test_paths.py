@@ -1,6 +1,5 @@
 """The package's other paths: their cells, their calls, what is right, what asv makes of them."""
 
-import contextlib
 import types
 
 import pytest
@@ -8,10 +7,10 @@ import torch
 
 import benchmarks
 import rope_triton
-from benchmarks import _calls, _clock, _grid, _host, _workload, paths
+from benchmarks import _calls, _grid, _host, _workload, paths
 from benchmarks._compare import measure
 from benchmarks._grid import BACKWARD, FORWARD, PathCell
-from tests import plain
+from tests import plain, samples
 
 FULL, SMALL = (_grid.path_cells(_grid.PATH_GRIDS[name]) for name in ("full", "small"))
 # Of 4 or more tokens, so that every sequence of a batch has one.
@@ -176,35 +175,10 @@ def test_cotangents_lie_in_one_tensor(without_gpu, path):
 # --- samples --------------------------------------------------------------------------------------
 
 
-class Recording:
-    """Calls everything once, where a GPU would record a graph, and again where it is replayed."""
-
-    def __init__(self, calls, stream):
-        self.calls, self.outputs = calls, [call() for call in calls]
-
-    def time(self, replays):
-        for _ in range(replays):
-            self.outputs = [call() for call in self.calls]
-        return 1e-6
-
-
 @pytest.fixture
 def on_cpu(without_gpu, monkeypatch, tmp_path):
     """Measures as on a GPU, but CPU tensors, plain PyTorch and made-up samples."""
-
-    def samples(recordings, *_):
-        return [[recording.time(2)] * 3 for recording in recordings]
-
-    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Stream", object)
-    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
-    monkeypatch.setattr(_clock, "warm_up", lambda *_: None)
-    monkeypatch.setattr(_clock, "cold_sets", lambda bytes_moved: 3)
-    monkeypatch.setattr(_clock, "Recording", Recording)
-    monkeypatch.setattr(_clock, "paired_samples", samples)
+    samples.install(monkeypatch, tmp_path / "progress", sets=3)
 
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])

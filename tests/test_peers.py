@@ -1,6 +1,5 @@
 """Other libraries' rotation: their cells, their calls, what is right, what asv makes of them."""
 
-import contextlib
 import gc
 import inspect
 import statistics
@@ -9,16 +8,15 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _calls, _clock, _grid, _host, _host_inputs, _workload, peers
+from benchmarks import _calls, _grid, _host, _host_inputs, _workload, peers
 from benchmarks._grid import BACKWARD, FORWARD
 from benchmarks._peers import calls, cells, plain
 from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PEER_GRIDS, PeerCell
 from benchmarks._peers.providers import INSTALL, PROVIDERS, Unavailable
-from tests import libraries
+from tests import libraries, samples
 from tests import plain as plain_package
 from tests.conftest import COMPILED
-from tests.test_paths import Recording
 
 FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
 FORWARD_ONLY = {"vllm", "xformers"}
@@ -318,21 +316,8 @@ def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch):
 @pytest.fixture
 def on_gpu(here, monkeypatch, tmp_path):
     """Measures as on a GPU, but with made-up samples, and where the kernels run."""
-
-    def samples(recordings, *_):
-        return [[recording.time(2)] * 3 for recording in recordings]
-
-    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Stream", object)
-    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
+    samples.install(monkeypatch, tmp_path / "progress", sets=2)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(_clock, "warm_up", lambda *_: None)
-    monkeypatch.setattr(_clock, "cold_sets", lambda bytes_moved: 2)
-    monkeypatch.setattr(_clock, "Recording", Recording)
-    monkeypatch.setattr(_clock, "paired_samples", samples)
     monkeypatch.setattr(_host_inputs, "DEVICE", here)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
     if not COMPILED:  # an interpreted kernel takes its time
