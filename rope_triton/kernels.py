@@ -3,6 +3,9 @@
 import triton
 import triton.language as tl
 
+# Beginnings of packed sequences that a step of the search for a token compares.
+SEARCHED: tl.constexpr = tl.constexpr(32)
+
 
 @triton.jit(
     do_not_specialize=["n_seq", "n_heads", "first", "n_table", "n_sequences", "cp_size", "cp_rank"]
@@ -82,7 +85,8 @@ def rope_kernel(
     if INPLACE:
         out_row = t_row
 
-    where = n_seq, n_table, start_ptr, EACH, cu_seqlens_ptr, n_sequences, cp_size, cp_rank
+    cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
+    where = n_seq, n_table, start_ptr, EACH, cu_seqlens, cp_size, cp_rank
     first_angle = 0
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
@@ -148,7 +152,8 @@ def rope_qk_kernel(
         block += first
     seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
     seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
-    where = n_seq, n_table, start_ptr, None, cu_seqlens_ptr, n_sequences, cp_size, cp_rank
+    cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
+    where = n_seq, n_table, start_ptr, None, cu_seqlens, cp_size, cp_rank
     first_angle = 0
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
@@ -234,7 +239,7 @@ def rope_qkv_kernel(
     v = v_ptr + seq * v_seq + batch * v_batch, v_head, v_channel
     q_freqs = q_freqs_ptr, None, 0, q_freqs_seq, q_freqs_channel
     k_freqs = k_freqs_ptr, None, 0, k_freqs_seq, k_freqs_channel
-    where = n_seq, n_table, start_ptr, None, None, None, cp_size, cp_rank
+    where = n_seq, n_table, start_ptr, None, (None, None, None), cp_size, cp_rank
 
     q_blocks, k_blocks = tl.cdiv(n_groups * Q, BLOCK_H), tl.cdiv(n_groups * K, BLOCK_H)
     if head < q_blocks:
@@ -332,16 +337,16 @@ def rotate_rows(
     STREAM: tl.constexpr = OPTIONS[3]
     ROUNDING: tl.constexpr = OPTIONS[4]
     READ: tl.constexpr = reading(STREAM)
-    n_seq, n_table, start_ptr, each, cu_seqlens_ptr, n_sequences, cp_size, cp_rank = where
-    if start_ptr is None and cu_seqlens_ptr is None and cp_size is None:
+    n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = where
+    if start_ptr is None and cu_seqlens[0] is None and cp_size is None:
         # The angles come first: cos and sin are computed while t is still on its way.
         a1, a2 = load_angles(freqs, seq, None, D_ROT, INTERLEAVED)
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED, READ)
     else:
         # t comes first: where the angles are takes loads that wait for each other.
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED, READ)
-        if cu_seqlens_ptr is not None:
-            batch, seq, n_seq = unpack(seq, cu_seqlens_ptr, n_sequences, cp_size)
+        if cu_seqlens[0] is not None:
+            batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
         row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
         a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
     if freqs[1] is None:
@@ -404,22 +409,46 @@ def writing(stream):
 
 
 @triton.jit
-def unpack(token, cu_seqlens_ptr, n_sequences, cp_size):
-    """Sequence of each packed token, its index there and the length there, as this rank has them.
+def unpack(token, n_tokens, cu_seqlens, cp_size):
+    """Sequence of each packed token of a program, its index there and the length there, as this
+    rank has them.
 
-    A binary search for the last sequence that begins no later: sequences may be empty. A token that
-    is in none gets an index below 0 or beyond the length.
+    A token that is in none gets an index below 0 or beyond the length.
     """
-    sequence = tl.zeros_like(token)
-    size = n_sequences
-    while size > 1:
-        half = size // 2
-        begin = boundary(cu_seqlens_ptr + sequence + half, cp_size)
-        sequence = tl.where(begin <= token, sequence + half, sequence)
-        size -= half
+    cu_seqlens_ptr, n_sequences, first = cu_seqlens
+    BLOCK_S: tl.constexpr = token.shape[0]
+    sequence = find(first, cu_seqlens_ptr, n_sequences, cp_size)
+    if BLOCK_S > 1:  # most programs are within one sequence: the loop does not run
+        last = tl.minimum(first + BLOCK_S, n_tokens) - 1
+        size = find(last, cu_seqlens_ptr, n_sequences, cp_size) - sequence + 1
+        sequence += tl.zeros_like(token)
+        while size > 1:
+            half = size // 2
+            begin = boundary(cu_seqlens_ptr + sequence + half, cp_size)
+            sequence = tl.where(begin <= token, sequence + half, sequence)
+            size -= half
     begin = boundary(cu_seqlens_ptr + sequence, cp_size)
     end = boundary(cu_seqlens_ptr + sequence + 1, cp_size)
     return sequence, token - begin, end - begin
+
+
+@triton.jit
+def find(token, cu_seqlens_ptr, n_sequences, cp_size):
+    """The last sequence that begins no later than one token: sequences may be empty.
+
+    A search of few steps, as each waits for a load: SEARCHED beginnings at once.
+    """
+    sequence = 0
+    size = n_sequences
+    while size > 1:
+        step = tl.cdiv(size, SEARCHED)
+        ahead = tl.arange(0, SEARCHED) * step
+        begin = boundary(cu_seqlens_ptr + sequence + tl.minimum(ahead, size - 1), cp_size)
+        before = tl.sum(((begin <= token) & (ahead < size)).to(tl.int32))
+        skipped = tl.maximum(before - 1, 0) * step
+        sequence += skipped
+        size = tl.minimum(step, size - skipped)
+    return sequence
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""From the form of a call to grids, tiles and the kernels' arguments."""
+"""From the form of a call to grids and the kernels' arguments."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,20 +6,8 @@ from typing import NamedTuple
 import triton
 
 from rope_triton.launch import Part
+from rope_triton.tiles import tile_of
 
-# By bytes an element and channels a head: up to how many MiB a tensor is read and written as a
-# stream that leaves L2 first, the tile then, and the tile of larger tensors; a tile is positions,
-# heads and warps of a program. Measured on an H200 (60 MB of L2), cold cache, both formats, 2 to
-# 268 MB: the best of 6 to 9 tiles under 3 cache policies. Where one wave of programs holds the
-# whole tensor, fewer and deeper threads win; beyond it, more and shallower ones.
-_TILES = {
-    (2, 64): (48, (2, 8, 2), (2, 8, 2)),
-    (2, 128): (12, (1, 16, 2), (1, 8, 2)),
-    (2, 256): (12, (1, 8, 2), (1, 8, 4)),
-    (4, 64): (24, (1, 16, 1), (4, 4, 2)),
-    (4, 128): (24, (1, 16, 2), (1, 4, 1)),
-    (4, 256): (24, (1, 4, 4), (1, 4, 4)),
-}
 # What the kernel rounds beside the result; of nothing, it is not told.
 _ROUNDINGS = {"once": None, "tables": "tables", "each": "each"}
 # CUDA's limit for the second and third dimension of a grid.
@@ -64,9 +52,8 @@ def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) 
     *out_strides, out_head = _axes(out, options.tensor_format)[3:]
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     heads_first = options.tensor_format == "bhsd"
-    tile = _tile(t.nbytes, t, n_heads, t.shape[-1], rotated)
-    if heads_first:
-        tile = tile.upright()
+    sizes = t.nbytes, t.element_size(), n_heads, t.shape[-1], rotated
+    tile = tile_of(*sizes, looked_up=moved, heads_first=heads_first)
     dim = None if packed else options.tensor_format.index("b")
     dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads, blocks = triton.cdiv(n_heads, tile.heads), triton.cdiv(n_seq, tile.positions)
@@ -97,8 +84,8 @@ def qk_rotation(
     k_heads, *k_strides = _axes(k, options.tensor_format)[2:]
     out_strides = [s for x in (q_out, k_out) for s in _axes(x, options.tensor_format)[3:5]]
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    fewest = min(q_heads, k_heads)
-    tile = _tile(q.nbytes + k.nbytes, q, fewest, q.shape[-1], rotated)
+    sizes = q.nbytes + k.nbytes, q.element_size(), min(q_heads, k_heads), q.shape[-1], rotated
+    tile = tile_of(*sizes, looked_up=moved)
     dim = None if packed else options.tensor_format.index("b")
     dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads = triton.cdiv(q_heads, tile.heads) + triton.cdiv(k_heads, tile.heads)
@@ -130,7 +117,8 @@ def qkv_rotation(
     strides.append(qkv.stride(3))
     for part in (q, k, v):
         strides += [*_axes(part, options.tensor_format)[3:], part.stride(3)]
-    tile = _tile(qkv.nbytes, qkv, n_groups * min(counts), width, q_freqs.shape[3])
+    sizes = qkv.nbytes, qkv.element_size(), n_groups * min(counts), width, q_freqs.shape[3]
+    tile = tile_of(*sizes, looked_up=moved)
     heads = sum(triton.cdiv(n_groups * count, tile.heads) for count in counts)
     blocks = triton.cdiv(n_seq, tile.positions)
     dim = options.tensor_format.index("b")
@@ -173,35 +161,7 @@ def _grids(heads, blocks, n_batch, tensor_format):
             yield grid, begin, first if blocks > _GRID_LIMIT else None
 
 
-class _Tile(NamedTuple):
-    stream: bool
-    positions: int
-    heads: int
-    warps: int
-
-    def upright(self) -> "_Tile":
-        """As many rows, of fewer heads: where each head has a memory of its own."""
-        heads = min(self.heads, 2)
-        return self._replace(positions=self.positions * self.heads // heads, heads=heads)
-
-
 def _compile_options(tile, rounding="once"):
     """``"each"`` forbids a multiplication and an addition in one instruction, which rounds once."""
     separate = {"enable_fp_fusion": False} if rounding == "each" else {}
     return {"num_warps": tile.warps, **separate}
-
-
-def _tile(size, t, n_heads, channels, width):
-    """For ``size`` bytes in heads of ``channels`` elements like those of ``t``, of which ``width``
-    have angles.
-    """
-    channels = triton.next_power_of_2(channels)
-    measured = min(max(channels, 64), 256)
-    mib, *tiles = _TILES[t.element_size(), measured]
-    stream = size <= mib << 20
-    block_s, block_h, num_warps = tiles[0] if stream else tiles[1]
-    rows = max(block_s * block_h * measured // channels, 1)
-    # Threads share out the angles of either half: where those are few, more positions a program.
-    block_s = max(block_s, 32 * num_warps * 2 // triton.next_power_of_2(width))
-    block_h = min(triton.next_power_of_2(n_heads), max(rows // block_s, 1))
-    return _Tile(stream, max(rows // block_h, 1), block_h, num_warps)

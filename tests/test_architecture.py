@@ -22,8 +22,8 @@ ARROWS = {
         "checks": set(),
         "ops": {"checks", "launch", "plans", "kernels"},
         **dict.fromkeys(("qk", "qkv"), {"launch", "plans", "kernels", "ops"}),
-        "plans": {"launch"},
-        "launch": set(),
+        "plans": {"launch", "tiles"},
+        **dict.fromkeys(("launch", "tiles"), set()),
         "kernels": set(),
         "reference": set(),
         "frequencies": {"angles"},
@@ -287,7 +287,7 @@ def test_oracle_and_kernel_never_meet():
         names = imports(ast.walk(ast.parse(PACKAGE[module].read_text())), "rope_triton")
         return {module}.union(*map(reach, modules(names, "rope_triton")))
 
-    assert reach("ops") == {"ops", "checks", "launch", "plans", "kernels"}
+    assert reach("ops") == {"ops", "checks", "launch", "plans", "tiles", "kernels"}
     assert reach("reference") == {"reference"}
 
 

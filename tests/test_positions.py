@@ -134,12 +134,28 @@ def test_packed_layout(layout, fused, device):
 
 
 @both_paths
+@pytest.mark.parametrize("heads", [1, 64], ids=["many_tokens_a_program", "one"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 31, 32, 33])
-def test_every_number_of_sequences_is_searched(n, fused, device):
+def test_every_number_of_sequences_is_searched(n, heads, fused, device):
+    check_packed([i % 3 for i in range(n - 1)] + [1], heads, fused, device)
+
+
+@both_paths
+@pytest.mark.parametrize("n", [1024, 1025, 2401])
+def test_search_takes_more_than_two_steps(n, fused, device):
+    check_packed([i % 2 for i in range(n)], 1, fused, device)
+
+
+@both_paths
+@pytest.mark.parametrize("heads", [1, 64], ids=["many_tokens_a_program", "one"])
+def test_empty_sequences_outnumber_a_step_of_the_search(heads, fused, device):
+    check_packed([0] * 40 + [2] + [0] * 100 + [1, 0, 3] + [0] * 40, heads, fused, device)
+
+
+def check_packed(lengths, heads, fused, device):
     mode, freqs = MODES[0], angles(device)
-    lengths = [i % 3 for i in range(n - 1)] + [1]
     cu_seqlens, _, at = packed(lengths, None, (1, 0), freqs, torch.int32)
-    t = oracle.contiguous((len(at), 1, CHANNELS), mode.dtype, device)
+    t = oracle.contiguous((len(at), heads, CHANNELS), mode.dtype, device)
     check(t, freqs, at, mode, fused, tensor_format="thd", cu_seqlens=cu_seqlens)
 
 
