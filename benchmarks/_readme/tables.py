@@ -3,7 +3,7 @@
 import json
 import statistics
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,10 +143,7 @@ def peers(directory: Path = EVIDENCE) -> list[str]:
         lines += [*_intro(measured, "throughput"), ""]
         lines += _sweep_tables.seed_table(experiment, measured)[2:]
         lines += ["", *_pictures(experiment), ""]
-    for name in ("study", "bandwidth", "milliseconds"):
-        if name in found:
-            lines += _gains(name, *found[name])
-    return lines[:-1]
+    return [*lines, *_gains(found)] if found else []
 
 
 def _intro(measured: Results, name: str) -> list[str]:
@@ -168,21 +165,30 @@ def _pictures(experiment: Experiment) -> list[str]:
     ]
 
 
-def _gains(name: str, experiment: Experiment, measured: Results) -> list[str]:
-    """How many times as fast as each other provider, and where it is not as fast."""
-    machine, commit, command = _sweep_tables.source(measured.header)
-    title = f"{experiment.title}: times as fast as each other (`{command}`, {commit}; "
-    lines = _wrapped(f"{title}[all of it](benchmarks/evidence/sweep/{name}.md)):")
-    lines += [
-        "",
-        *_head(["provider", "timings", "least", "median", "timings in which it is faster"]),
+def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
+    """How many times as fast as each other provider in each experiment, and where it is slower."""
+    gains = {name: _sweep_tables.gains_over(*each) for name, each in found.items()}
+    providers = dict.fromkeys(p for of in gains.values() for p, values in of.items() if values)
+    where = ", ".join(f"[{name}](benchmarks/evidence/sweep/{name}.md)" for name in found)
+    text = (
+        "Times as fast as each other, least and median, and in brackets the number of timings in "
+        f"which the other is faster, where there are any ({where}; the same command with "
+        "`--experiment`):"
+    )
+    titles = [f"{name}, of {max(map(len, of.values()))}" for name, of in gains.items()]
+    rows = [
+        f"| {provider} | {' | '.join(_gain(of.get(provider, [])) for of in gains.values())} |"
+        for provider in providers
     ]
-    for provider, gains in _sweep_tables.gains_over(experiment, measured).items():
-        if gains:
-            faster = sum(gain < 1 for gain in gains)
-            numbers = f"{min(gains):.2f} | {statistics.median(gains):.2f} | {faster}"
-            lines.append(f"| {provider} | {len(gains)} | {numbers} |")
-    return [*lines, ""]
+    return [*_wrapped(text), "", *_head(["provider", *titles]), *rows]
+
+
+def _gain(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    faster = sum(value < 1 for value in values)
+    text = f"{min(values):.2f}, {statistics.median(values):.2f}"
+    return f"{text} ({faster})" if faster else text
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
