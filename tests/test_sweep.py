@@ -273,7 +273,17 @@ def test_half_a_line_is_measured_again(bench, undrawn):
     assert list(state.read(path).rows) == SMALL["milliseconds"].timings
 
 
-@pytest.mark.parametrize("what", ["machine", "commit", "software", "suite", "grid"])
+def test_a_larger_grid_goes_on_from_a_smaller(bench, undrawn, tmp_path):
+    sweep("--experiment", "milliseconds")
+    full = ["sweep", "--experiment", "milliseconds", "--output", str(tmp_path)]
+    assert entry.main(full) == 0
+    assert Counter(bench.measured) == Counter(FULL["milliseconds"].timings)  # none twice
+    published = state.read(tmp_path / "milliseconds.jsonl")
+    assert list(published.rows) == FULL["milliseconds"].timings
+    assert published.header["grid"] == "full" and "--grid" not in published.header["command"]
+
+
+@pytest.mark.parametrize("what", ["machine", "commit", "software", "suite"])
 def test_another_sweeps_state_is_refused_and_set_aside_when_asked(bench, undrawn, what, capsys):
     sweep("--experiment", "milliseconds")
     path, count = bench.path("milliseconds"), len(bench.answered)

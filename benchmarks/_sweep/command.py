@@ -209,7 +209,7 @@ def _measured(experiment: Experiment, path: Path, head: dict, uuids: Sequence[st
         gpus.measure(hands, uuids, keep, model)
         if experiment.name == "milliseconds":
             _check(state, uuids[0])
-        state.results.header["command"] = head["command"]
+        state.results.header |= {key: head[key] for key in ("grid", "command")}
         return state.results
 
 

@@ -19,8 +19,9 @@ from .experiments import Timing
 
 FORMAT = "rope-triton sweep"
 SCHEMA = 1
-# Must agree between what is stored and what is measured; the command may differ.
-_SAME = ("format", "schema", "experiment", "grid", "commit", "machine", "software", "suite")
+# Must agree between what is stored and what is measured. Command and grid may differ: a row is the
+# same whatever was measured beside it.
+_SAME = ("format", "schema", "experiment", "commit", "machine", "software", "suite")
 _DIGITS = 6  # far below the noise
 
 
@@ -103,7 +104,7 @@ class State:
     Raises
     ------
     SweepError
-        If the file is of another machine, commit, grid or software, is damaged, or is in use.
+        If the file is of another machine, commit or software, is damaged, or is in use.
     """
 
     def __init__(self, path: Path, header: dict):
@@ -167,7 +168,7 @@ def set_aside(path: Path) -> Path:
 def header(**said) -> dict:
     """The first line of a state: experiment, grid, commit, machine, software, suite and command.
 
-    All but the command must agree for rows to be shown together.
+    All but grid and command must agree for rows to be shown together.
     """
     return plain_json({"format": FORMAT, "schema": SCHEMA, **said}, "header")
 
