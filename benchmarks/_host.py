@@ -8,19 +8,15 @@ why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without th
 
 import gc
 import itertools
-import pickle
-import subprocess
-import tempfile
 import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from pathlib import Path
 
-from . import _calls, _process, _progress, _workload
+from . import _calls, _first_call, _process, _progress, _workload
 from . import _host_error as _errors
 from . import _host_inputs as _inputs
 from . import _host_steps as _steps
-from ._grid import BACKWARD, FORWARD, Cell, PathCell
+from ._grid import BACKWARD, FORWARD
 
 Key = tuple[str, tuple[str, ...]]
 Measures = MutableMapping[str, Callable]
@@ -29,6 +25,7 @@ CALL_FORWARD = "host.Call.track_forward"
 CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
 COMPILE = "host.FirstCall.track_compile"
 WARM_START = "host.FirstCall.track_warm_start"
+OWN_START = "host.FirstCall.track_own_start"
 PEAK_BYTES = "host.Memory.track_peak_bytes"
 LAUNCHES = "host.Launches.track_launches"
 ERROR = "host.Error.track_error"
@@ -39,16 +36,11 @@ PATH_LAUNCHES = "host.PathLaunches.track_launches"
 PATH_ERROR = "host.PathError.track_error"
 PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAUNCHES, PATH_ERROR),)
 
-# Some 2 us on a GPU: never what a call on the host waits for.
-_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE = 16, 64, 1, "bfloat16"
-_CALL_MIB = 1 / 8
 _WARM_CALLS, _BLOCKS = 50, 15
 # There are many paths, and each says something of the others.
 _PATH_BLOCKS = 5
 # Two launches each: far from the thousand that fill the queue to the GPU, where a call would wait.
 _BLOCK_CALLS = 200
-_FIRST_CALL_PROCESSES = 3
-_PROCESS_SECONDS = 600
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -107,21 +99,21 @@ def exact_facts() -> dict[Key, float | Exception]:
 
 
 def first_call_samples() -> dict[Key, list[float] | Exception]:
-    """Seconds of the first call of a process, with Triton's cache empty and filled by another's.
+    """Seconds of the first call of a process: ``COMPILE``, ``WARM_START`` and ``OWN_START``.
 
-    ``_FIRST_CALL_PROCESSES`` samples each, every one of a fresh process.
+    ``_first_call.PROCESSES`` samples each, every one of a fresh process.
     """
+    keys = [(metric, ()) for metric in (COMPILE, WARM_START, OWN_START)]
     reason = _why_no_gpu("host.FirstCall")
-    answer = NotImplementedError(reason) if reason else _attempt(_first_call_pairs)
-    if isinstance(answer, Exception):
-        return {(COMPILE, ()): answer, (WARM_START, ()): answer}
-    compiling, warm = zip(*answer, strict=True)
-    return {(COMPILE, ()): list(compiling), (WARM_START, ()): list(warm)}
+    found = NotImplementedError(reason) if reason else _workload.attempt(_first_call.samples)
+    if isinstance(found, Exception):
+        return dict.fromkeys(keys, found)
+    return dict(zip(keys, map(list, zip(*found, strict=True)), strict=True))
 
 
 def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
     """A sample of ``COMPILE`` or ``WARM_START`` from this process, which has called nothing yet."""
-    seconds = _first_call_answer()
+    seconds = _first_call.answer()
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
 
 
@@ -140,7 +132,7 @@ def _path_keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
 
 
 def _has_backward(path: str) -> bool:
-    return BACKWARD in PathCell(path, _CALL_MIB, _CALL_DTYPE).directions
+    return BACKWARD in _inputs.path_call_cell(path).directions
 
 
 def _needs_backward(metric: str, params: tuple[str, ...]) -> bool:
@@ -166,7 +158,7 @@ def _answers(keys: list[Key], *more: Measures) -> dict:
     """
     found, measures = {}, ChainMap(_MEASURES, *more)
     for count, (metric, params) in enumerate(keys, 1):
-        found[metric, params] = _attempt(measures[metric], *params)
+        found[metric, params] = _workload.attempt(measures[metric], *params)
         if isinstance(found[metric, params], RuntimeError) and _workload.gpu_is_lost():
             return found | _answers_of_fresh_process(keys[count:], *more)
     return found
@@ -175,17 +167,8 @@ def _answers(keys: list[Key], *more: Measures) -> dict:
 def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
     if not keys:
         return {}
-    found = _attempt(_in_fresh_process, _answers, keys, *more)
+    found = _workload.attempt(_process.call, _answers, keys, *more)
     return dict.fromkeys(keys, found) if isinstance(found, Exception) else found
-
-
-def _attempt(function: Callable, *args):
-    """The function's result, or what stands for its exception: not every exception pickles."""
-    try:
-        return function(*args)
-    except Exception as error:
-        kind = NotImplementedError if _workload.cannot_be_had(error) else RuntimeError
-        return kind(_workload.why_not(error))
 
 
 # --- host time ------------------------------------------------------------------------------------
@@ -211,7 +194,7 @@ def call_seconds(metric: str, format: str) -> list[float]:
 
     from rope_triton import apply_rotary_pos_emb
 
-    cell = _call_cell(format)
+    cell = _inputs.call_cell(format)
     freqs = _inputs.freqs_of_cell(cell)
     x, t = _inputs.values(cell), _inputs.values(cell).requires_grad_()
 
@@ -243,7 +226,7 @@ def path_call_seconds(metric: str, path: str) -> list[float]:
     AssertionError
         If the call's result is wrong.
     """
-    call = _inputs.path_call(PathCell(path, _CALL_MIB, _CALL_DTYPE))
+    call = _inputs.path_call(_inputs.path_call_cell(path))
     return eager_seconds(call, FORWARD if metric == PATH_FORWARD else BACKWARD, _PATH_BLOCKS)
 
 
@@ -277,10 +260,6 @@ def _rotation(call, direction: str, x) -> Callable:
     return forward_backward
 
 
-def _call_cell(format: str) -> Cell:
-    return Cell(_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_BATCH, _CALL_DTYPE, format)
-
-
 def _host_seconds(call: Callable, blocks: int) -> list[float]:
     """Host seconds a call, a sample for each block of calls; no garbage collection meanwhile."""
     import torch
@@ -302,108 +281,6 @@ def _host_seconds(call: Callable, blocks: int) -> list[float]:
         if collecting:
             gc.enable()
     return samples
-
-
-# --- the first call of a process ------------------------------------------------------------------
-
-
-def first_call_seconds(root: Path | None, cache_dir: Path) -> float:
-    """Seconds that the first forward call takes in a fresh process, up to its result.
-
-    Torch and the package are imported and the GPU is in use before the clock starts. With an empty
-    ``cache_dir`` that is the compilation of everything, the second time a warm start.
-
-    Parameters
-    ----------
-    root : Path or None
-        Directory that holds the package, e.g. another checkout; None: the package that this process
-        would import.
-    cache_dir : Path
-        Triton's cache.
-
-    Raises
-    ------
-    NotImplementedError
-        If there is no GPU, or the package lacks the function.
-    RuntimeError
-        If the package comes from elsewhere, its result is wrong, or anything else fails.
-    """
-    path = () if root is None else (str(Path(root).resolve()),)
-    env = {"TRITON_CACHE_DIR": str(Path(cache_dir).resolve())}
-    answer = _in_fresh_process(_first_call_answer, *path, path=path, env=env)
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _first_call_pairs() -> list[tuple[float, float]]:
-    pairs = []
-    for _ in range(_FIRST_CALL_PROCESSES):
-        with tempfile.TemporaryDirectory() as cache:
-            compiling = first_call_seconds(None, Path(cache))
-            pairs.append((compiling, first_call_seconds(None, Path(cache))))
-        _progress.report("host.FirstCall: compiled in {:.2f} s, warm {:.2f} s".format(*pairs[-1]))
-    return pairs
-
-
-def _first_call_answer(root: str | None = None) -> float | Exception:
-    """In the fresh process: the answer for the package below ``root``."""
-    reason = _workload.why_no_gpu()
-    return NotImplementedError(reason) if reason else _attempt(_clock_first_call, root)
-
-
-def _clock_first_call(root: str | None) -> float:
-    import torch
-
-    import rope_triton
-
-    found = Path(rope_triton.__file__).resolve().parent.parent
-    if root is not None and found != Path(root):
-        raise RuntimeError(f"rope_triton was to be imported from {root}, but came from {found}")
-    cell = _call_cell("sbhd")
-    x, freqs = _inputs.values(cell), _inputs.freqs_of_cell(cell)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    output = _inputs.apply(x, freqs, cell.format)
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
-    _calls.check(output, x, _calls.of(cell, freqs), FORWARD)
-    return seconds
-
-
-_CALL_FUNCTION = """
-import pathlib, pickle
-file = pathlib.Path(sys.argv[2])
-function, args = pickle.loads(file.read_bytes())
-file.write_bytes(pickle.dumps(function(*args)))
-"""
-
-
-def _in_fresh_process(function: Callable, *args, path: tuple[str, ...] = (), env=None):
-    """What a function of this suite returns in a process that has nothing of this one's memory."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "call.pickle")
-        file.write_bytes(pickle.dumps((function, args)))
-        process = _process.start(
-            _CALL_FUNCTION,
-            str(file),
-            path=path,
-            env=env,
-            cwd=scratch,  # Python puts it on the path, before all others: it must hold no package
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=_PROCESS_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"a fresh process was not done after {_PROCESS_SECONDS} s") from None
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode:
-            raise RuntimeError(f"a fresh process ended with {process.returncode}:\n{output}")
-        return pickle.loads(file.read_bytes())
 
 
 _MEASURES: dict[str, Callable] = {

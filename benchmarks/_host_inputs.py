@@ -3,13 +3,26 @@
 import math
 
 from . import _calls
-from ._grid import GRIDS, PATH_GRIDS, Measured, PathCell
+from ._grid import GRIDS, PATH_GRIDS, Cell, Measured, PathCell
 
 DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
 # A host does the same for many sequences as for few: one packed path stands for both.
 PATHS = tuple(path for path in PATH_GRIDS["full"]["path"] if path != "thd-short")
 DEVICE = "cuda"
+# Some 2 us on a GPU: never what a call on the host waits for.
+CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE = 16, 64, 1, "bfloat16"
+CALL_MIB = 1 / 8
 _ROTARY_BASE = 10000.0
+
+
+def call_cell(format: str) -> Cell:
+    """The cell whose call on the host is clocked."""
+    return Cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
+
+
+def path_call_cell(path: str) -> PathCell:
+    """The same of another path."""
+    return PathCell(path, CALL_MIB, CALL_DTYPE)
 
 
 def apply(t, freqs, format: str, interleaved: bool = False):

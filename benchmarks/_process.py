@@ -1,9 +1,14 @@
 """Python processes that have this suite, and nothing that lies beside it, on their path."""
 
 import os
+import pickle
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+CALL_SECONDS = 600
 
 # Finds the suite by its file: the directory above it can hold another version of what is
 # benchmarked, and must not get on the path.
@@ -41,3 +46,44 @@ def start(
         env=os.environ | {"PYTHONPATH": search} | (env or {}),
         **options,
     )
+
+
+_CALL = """
+import pathlib, pickle
+file = pathlib.Path(sys.argv[2])
+function, args = pickle.loads(file.read_bytes())
+file.write_bytes(pickle.dumps(function(*args)))
+"""
+
+
+def call(function: Callable, *args, path: tuple[str, ...] = (), env: dict | None = None):
+    """What a function that can be pickled returns in a process with nothing of this one's memory.
+
+    Raises
+    ------
+    RuntimeError
+        If the process fails, with what it printed, or is not done after ``CALL_SECONDS``.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "call.pickle")
+        file.write_bytes(pickle.dumps((function, args)))
+        process = start(
+            _CALL,
+            str(file),
+            path=path,
+            env=env,
+            cwd=scratch,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=CALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"a fresh process was not done after {CALL_SECONDS} s") from None
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            raise RuntimeError(f"a fresh process ended with {process.returncode}:\n{output}")
+        return pickle.loads(file.read_bytes())

@@ -38,6 +38,7 @@ UNITS = {
     "host.PathCall.track_forward_backward": _SECONDS,
     "host.FirstCall.track_compile": _SHOWN_SECONDS,
     "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
+    "host.FirstCall.track_own_start": _SHOWN_SECONDS,
     "codegen.Codegen.track_registers": Unit("registers/thread", "smaller", True, gates=False),
     "codegen.Codegen.track_spilled_bytes": Unit("bytes/thread", "smaller", True, gates=True),
     "codegen.Codegen.track_stack_bytes": Unit("bytes/thread", "smaller", True, gates=False),

@@ -146,6 +146,18 @@ def why_not(error: Exception) -> str:
     return f"does not fit in the GPU's memory: {error}"
 
 
+def attempt(function: Callable, *args):
+    """The function's result, or what stands for its exception: not every exception pickles.
+
+    ``NotImplementedError`` for what cannot be had, else ``RuntimeError`` with the traceback.
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        kind = NotImplementedError if cannot_be_had(error) else RuntimeError
+        return kind(why_not(error))
+
+
 def _samples(cell: Measured, direction: str) -> list[list[float]]:
     import torch
 

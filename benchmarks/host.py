@@ -64,7 +64,10 @@ class Call:
 
 
 class FirstCall:
-    """Wall time of a process's first call: Triton's cache empty, and filled by another's."""
+    """Wall time of a process's first call: Triton's cache empty, and filled by another's.
+
+    The own start is what is left of the latter once another kernel was launched, and Triton begun.
+    """
 
     version = "1"
     timeout = 60
@@ -85,6 +88,12 @@ class FirstCall:
 
     track_warm_start.setup = _setup(_host.WARM_START)
     track_warm_start.unit = "seconds"
+
+    def track_own_start(self, answers):
+        return _samples(answers, _host.OWN_START)
+
+    track_own_start.setup = _setup(_host.OWN_START)
+    track_own_start.unit = "seconds"
 
 
 class Memory:

@@ -45,8 +45,11 @@ ARROWS = {
         "_figures": {"_grid"},
         "_machine": {"_process"},
         "_host": {
-            *("_host_error", "_host_inputs", "_host_steps"),
+            *("_first_call", "_host_error", "_host_inputs", "_host_steps"),
             *("_workload", "_calls", "_process", "_progress", "_grid"),
+        },
+        "_first_call": {
+            *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
         },
         **dict.fromkeys(("_host_error", "_host_steps"), {"_host_inputs", "_grid"}),
         "_host_inputs": {"_calls", "_grid"},

@@ -16,7 +16,16 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _grid, _host, _host_error, _host_inputs, _host_steps, host
+from benchmarks import (
+    _first_call,
+    _grid,
+    _host,
+    _host_error,
+    _host_inputs,
+    _host_steps,
+    _process,
+    host,
+)
 from tests import oracle, plain
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +35,7 @@ UNITS = {
     _host.CALL_FORWARD_BACKWARD: "seconds",
     _host.COMPILE: "seconds",
     _host.WARM_START: "seconds",
+    _host.OWN_START: "seconds",
     _host.PEAK_BYTES: "bytes",
     _host.LAUNCHES: "launches",
     _host.ERROR: "x rounding",
@@ -35,7 +45,7 @@ UNITS = {
     _host.PATH_LAUNCHES: "launches",
     _host.PATH_ERROR: "x rounding",
 }
-COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 24, 24, 24, 6, 5, 11, 11, 22), strict=True))
+COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 1, 24, 24, 24, 6, 5, 11, 11, 22), strict=True))
 EXACT = (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR)
 PATH_EXACT = (_host.PATH_PEAK_BYTES, _host.PATH_LAUNCHES, _host.PATH_ERROR)
 IN_PLACE = NotImplementedError("a rotation in place has no backward pass of its own")
@@ -191,7 +201,8 @@ def clock(monkeypatch):
     """A clock that stands still unless it is moved; few calls."""
     now = types.SimpleNamespace(seconds=0.0)
     fake = types.SimpleNamespace(perf_counter=lambda: now.seconds)
-    monkeypatch.setattr(_host, "time", fake)
+    for module in (_host, _first_call):
+        monkeypatch.setattr(module, "time", fake)
     monkeypatch.setattr(_host, "_WARM_CALLS", 2)
     monkeypatch.setattr(_host, "_BLOCK_CALLS", 3)
     monkeypatch.setattr(_host, "_BLOCKS", 2)
@@ -252,29 +263,29 @@ def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
         return apply_plain(t, *args, **options)
 
     implement(monkeypatch, apply)
-    assert _host._clock_first_call(str(ROOT)) == 2.0
+    assert _first_call._clocked(str(ROOT), False) == 2.0
     assert costs == [0.1]
     implement(monkeypatch, lambda t, freqs, **options: t)
     with pytest.raises(AssertionError, match="not close"):
-        _host._clock_first_call(None)
+        _first_call._clocked(None, False)
 
 
 def test_package_from_elsewhere_is_refused(on_cpu, tmp_path):
     with pytest.raises(RuntimeError, match="was to be imported from .*, but came from"):
-        _host._clock_first_call(str(tmp_path))
+        _first_call._clocked(str(tmp_path), False)
 
 
 def test_first_call_asks_a_process_with_the_roots_package_and_cache(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        _host, "_in_fresh_process", lambda *args, **options: asked.append((args, options)) or 1.5
+        _process, "call", lambda *args, **options: asked.append((args, options)) or 1.5
     )
-    assert _host.first_call_seconds(tmp_path, tmp_path / "cache") == 1.5
-    assert _host.first_call_seconds(None, tmp_path / "cache") == 1.5
+    assert _first_call.seconds(tmp_path, tmp_path / "cache") == 1.5
+    assert _first_call.seconds(None, tmp_path / "cache", after_another=True) == 1.5
     env, root = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}, str(tmp_path)
     assert asked == [
-        ((_host._first_call_answer, root), {"path": (root,), "env": env}),
-        ((_host._first_call_answer,), {"path": (), "env": env}),
+        ((_first_call.answer, root, False), {"path": (root,), "env": env}),
+        ((_first_call.answer, None, True), {"path": (), "env": env}),
     ]
 
 
@@ -282,7 +293,7 @@ def test_first_call_without_a_gpu_says_so(tmp_path, monkeypatch):
     """A real process: it imports the suite, and torch, and its answer comes back."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(NotImplementedError) as raised:
-        _host.first_call_seconds(ROOT, tmp_path)
+        _first_call.seconds(ROOT, tmp_path)
     assert str(raised.value) == NO_GPU
 
 
@@ -294,7 +305,7 @@ def test_fresh_process_has_the_path_and_the_environment_and_no_other_directory(
     for name in ("root", "here"):
         (tmp_path / name / "package_of_this_test.py").write_text(f"NAME = {name!r}")
     monkeypatch.chdir(tmp_path / "here")
-    names = _host._in_fresh_process(
+    names = _process.call(
         eval,
         "__import__('package_of_this_test').NAME, __import__('os').environ['OF_THIS_TEST']",
         path=(str(tmp_path / "root"),),
@@ -305,29 +316,44 @@ def test_fresh_process_has_the_path_and_the_environment_and_no_other_directory(
 
 def test_fresh_process_that_fails_or_hangs_is_an_error(monkeypatch):
     with pytest.raises(RuntimeError, match="ended with 1:(?s:.*)ValueError"):
-        _host._in_fresh_process(math.sqrt, -1)
+        _process.call(math.sqrt, -1)
     with pytest.raises(RuntimeError, match="ended with -9"):
-        _host._in_fresh_process(exec, "import os; os.kill(os.getpid(), 9)")
-    monkeypatch.setattr(_host, "_PROCESS_SECONDS", 0.5)
+        _process.call(exec, "import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr(_process, "CALL_SECONDS", 0.5)
     with pytest.raises(RuntimeError, match="not done after 0.5 s"):
-        _host._in_fresh_process(time.sleep, 60)
+        _process.call(time.sleep, 60)
 
 
-def test_first_calls_come_in_pairs_with_a_cache_of_their_own(on_cpu, monkeypatch):
+def test_first_calls_share_a_cache_by_threes(on_cpu, monkeypatch):
     caches = []
 
-    def seconds(root, cache_dir):
+    def seconds(root, cache_dir, after_another):
         assert root is None
         warm = (cache_dir / "kernel").exists()
         (cache_dir / "kernel").touch()
         caches.append(cache_dir)
-        return 0.1 if warm else 1.0 + len(caches)
+        return (0.02 if after_another else 0.1) if warm else 1.0 + len(caches)
 
-    monkeypatch.setattr(_host, "first_call_seconds", seconds)
-    found = _host.first_call_samples()
-    assert found == {(_host.COMPILE, ()): [2.0, 4.0, 6.0], (_host.WARM_START, ()): [0.1] * 3}
+    monkeypatch.setattr(_first_call, "seconds", seconds)
+    assert _host.first_call_samples() == {
+        (_host.COMPILE, ()): [2.0, 5.0, 8.0],
+        (_host.WARM_START, ()): [0.1] * 3,
+        (_host.OWN_START, ()): [0.02] * 3,
+    }
     assert len(set(caches)) == 3
     assert not any(cache.exists() for cache in caches)
+
+
+def test_another_kernel_goes_before_the_clock_starts(on_cpu, clock, monkeypatch):
+    launched = []
+
+    def launch(x):
+        clock.seconds += 0.5
+        launched.append(x.device.type)
+
+    monkeypatch.setattr(_first_call, "_launch_another", launch)
+    assert _first_call._clocked(None, True) == 0.0
+    assert launched == ["cpu"]
 
 
 # --- memory and launches --------------------------------------------------------------------------
@@ -560,7 +586,7 @@ def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, mo
     keys = _host._keys(_host.PEAK_BYTES, _host_steps.PARAMS)
     monkeypatch.setitem(_host._MEASURES, _host.PEAK_BYTES, measure)
     monkeypatch.setattr(
-        _host, "_in_fresh_process", lambda function, rest: {key: (function, 2.0) for key in rest}
+        _process, "call", lambda function, rest: {key: (function, 2.0) for key in rest}
     )
     found = _host.memory_facts()
     assert list(found) == keys
@@ -570,7 +596,7 @@ def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, mo
 
 
 def test_the_fresh_process_failing_is_an_error_of_its_keys(on_cpu, monkeypatch):
-    monkeypatch.setattr(_host, "_CALL_FUNCTION", "sys.exit(3)")
+    monkeypatch.setattr(_process, "_CALL", "sys.exit(3)")
     found = _host._answers_of_fresh_process([("a", ()), ("b", ())])
     assert list(found) == [("a", ()), ("b", ())]
     assert all("ended with 3" in str(error) for error in found.values())
@@ -623,7 +649,11 @@ def as_asv_runs_it(answers, tmp_path):
 
 def first_answers():
     """An answer for the first parameters of every track: samples or a fact."""
-    samples = {(_host.COMPILE, ()): [3.0], (_host.WARM_START, ()): [0.5]}
+    samples = {
+        (_host.COMPILE, ()): [3.0],
+        (_host.WARM_START, ()): [0.5],
+        (_host.OWN_START, ()): [0.02],
+    }
     samples |= {(_host.CALL_FORWARD, ("sbhd",)): [3e-5, 2e-5]}
     samples |= {(_host.CALL_FORWARD_BACKWARD, ("sbhd",)): [9e-5]}
     samples |= {(_host.PATH_FORWARD, ("thd",)): [4e-5]}

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACKS = ("track_copy_ratio", "track_gbps", "track_latency")
 HOST = {
     *("host.Call.track_forward", "host.Call.track_forward_backward"),
-    *("host.FirstCall.track_compile", "host.FirstCall.track_warm_start"),
+    *(f"host.FirstCall.track_{name}" for name in ("compile", "warm_start", "own_start")),
     *("host.Memory.track_peak_bytes", "host.Launches.track_launches", "host.Error.track_error"),
     *("host.PathCall.track_forward", "host.PathCall.track_forward_backward"),
     *("host.PathMemory.track_peak_bytes", "host.PathLaunches.track_launches"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _host, _host_inputs, _host_steps
+from benchmarks import _first_call, _host, _host_inputs, _host_steps, _process
 
 pytestmark = pytest.mark.gpu
 
@@ -60,7 +60,7 @@ def test_python_in_the_call_path_shows(monkeypatch):
 @pytest.mark.parametrize("format", _host_inputs.FORMATS)
 def test_gpu_is_done_when_the_host_is(format):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
-    cell = _host._call_cell(format)
+    cell = _host_inputs.call_cell(format)
     t, cotangent = _host_inputs.values(cell).requires_grad_(), _host_inputs.values(cell)
     freqs = _host_inputs.freqs_of(_host_inputs.angles_of(0, cell.seq_len, cell.hidden_size))
     for call in (
@@ -83,9 +83,11 @@ def test_gpu_is_done_when_the_host_is(format):
 # --- the first call of a process ------------------------------------------------------------------
 
 
-def test_second_process_finds_the_cache(tmp_path):
-    cold, warm = (_host.first_call_seconds(ROOT, tmp_path) for _ in range(2))
-    assert 0 < warm < cold < 120
+def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_path):
+    cold, warm = (_first_call.seconds(ROOT, tmp_path) for _ in range(2))
+    own = _first_call.seconds(ROOT, tmp_path, after_another=True)
+    assert 0 < own < warm < cold < 120
+    assert own < 0.1
     assert list(tmp_path.rglob("*.cubin"))
 
 
@@ -172,7 +174,7 @@ def answers_after_a_fault():
 
 def test_fault_costs_its_own_cell_only():
     """In a process of its own, for which it ends the use of the GPU."""
-    forward, training = _host._in_fresh_process(answers_after_a_fault).values()
+    forward, training = _process.call(answers_after_a_fault).values()
     assert isinstance(forward, RuntimeError)
     assert training == 2
 
@@ -182,7 +184,7 @@ def test_fault_costs_its_own_cell_only():
 
 def test_error_repeats_to_the_last_digit_also_in_another_process():
     here, again = _host.error_facts(), _host.error_facts()
-    there = _host._in_fresh_process(_host._answers, list(here))
+    there = _process.call(_host._answers, list(here))
     assert here == again == there
 
 

@@ -87,7 +87,7 @@ def test_every_call_has_a_host_time():
 
 @host_paths
 def test_gpu_is_done_when_the_host_is(path):
-    cell = PathCell(path, _host._CALL_MIB, _host._CALL_DTYPE)
+    cell = _host_inputs.path_call_cell(path)
     call, x = _host_inputs.path_call(cell), _host_inputs.values(cell)
     for _ in range(_host._WARM_CALLS):
         call.forward(x)
