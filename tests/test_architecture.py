@@ -69,7 +69,7 @@ ARROWS = {
         "_comparison": {"_verdict"},
         "_verdict": {"_randomization", "_units"},
         **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
-        **dict.fromkeys(("_sass", "_standin", "_units"), set()),
+        **dict.fromkeys(("_sass", "_standin", "_suite", "_units"), set()),
         "_pull_request": {"_comparison", "_report", "_verdict"},
         "_peers.__init__": set(),
         "_peers.host": {
@@ -97,7 +97,7 @@ ARROWS = {
         "_sweep.command": {
             *("_sweep.experiments", "_sweep.gpus", "_sweep.interference", "_sweep.plots"),
             *("_sweep.state", "_sweep.tables", "_peers.providers"),
-            *("_compare.arms", "_compare.watch", "_machine", "_progress"),
+            *("_compare.arms", "_compare.watch", "_machine", "_progress", "_suite"),
         },
         "_sweep.interference": {
             *("_sweep.experiments", "_sweep.gpus", "_sweep.state", "_peers.cells", "_grid"),
@@ -141,7 +141,7 @@ ARROWS = {
             "_compare.findings",
             *("_compare.arms", "_compare.exact", "_compare.measure", "_compare.rounds"),
             *("_compare.state", "_compare.store", "_compare.watch"),
-            *("_verdict", "_standin", "_grid"),
+            *("_suite", "_verdict", "_standin", "_grid"),
         },
         "_compare.rounds": {
             *("_compare.arms", "_compare.measure", "_compare.state", "_compare.watch", "_verdict"),

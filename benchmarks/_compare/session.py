@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import _suite
 from .._grid import AnyCell, all_cells
 from .._standin import ARCHITECTURES
 from .._verdict import Subject
@@ -36,10 +37,9 @@ _Pair = Mapping[str, arms.Arm]  # base, head
 _Machine = Mapping[str, str]
 _Report = Callable[[str], None]
 
-_SUITE = Path(__file__).resolve().parents[1]
 _MEASURING = (
     *("_calls.py", "_clock.py", "_grid.py", "_process.py", "_workload.py"),
-    *("_host.py", "_host_error.py", "_host_inputs.py", "_host_steps.py"),
+    *("_first_call.py", "_host.py", "_host_*.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 
@@ -170,10 +170,7 @@ def _manifest(plan: rounds.Plan, machine: _Machine, wishes: Wishes) -> dict:
 
 def suite_digest() -> str:
     """Of the files that measure: results of another way of measuring are none of ours."""
-    found = hashlib.sha256()
-    for name in _MEASURING:
-        found.update(hashlib.sha256((_SUITE / name).read_bytes()).digest())
-    return found.hexdigest()
+    return _suite.digest(_MEASURING)
 
 
 def _check_on_gpu(

@@ -2,14 +2,13 @@
 
 import argparse
 import contextlib
-import hashlib
 import importlib.metadata
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .. import _machine
+from .. import _machine, _suite
 from .._compare import arms, watch
 from .._peers.providers import PROVIDERS
 from .._progress import say
@@ -119,7 +118,7 @@ def _sweep(wishes: argparse.Namespace) -> int:
                 commit=arm.sha,
                 machine=machine,
                 software=_software(),
-                suite=_suite(),
+                suite=_suite.digest(_MEASURING),
                 command=_command(wishes, experiment.name),
             )
             path = directory / f"{experiment.name}.jsonl"
@@ -171,13 +170,6 @@ def _software() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
-
-
-def _suite() -> str:
-    """What stands for the way of measuring, also where it is not committed."""
-    files = [file for name in _MEASURING for file in sorted((ROOT / "benchmarks").glob(name))]
-    content = b"\0".join(file.name.encode() + file.read_bytes() for file in files)
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _command(wishes: argparse.Namespace, experiment: str) -> str:
