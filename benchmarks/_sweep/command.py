@@ -14,7 +14,7 @@ from .._peers.providers import PROVIDERS
 from .._progress import say
 from . import gpus, interference, plots, tables
 from .experiments import EXPERIMENTS, GRIDS, SHORT_SEQ_LENS, Experiment
-from .state import Results, Row, State, SweepError, header, read, set_aside, write
+from .state import Results, Row, State, SweepError, header, read_experiment, set_aside, write
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / ".asv" / "sweep"
@@ -289,11 +289,7 @@ def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:
     for name in EXPERIMENTS:
         path = directory / f"{name}.jsonl"
         if path.exists():
-            results = read(path)
-            if results.header["experiment"] != name:
-                raise SweepError(f"{path} holds the experiment {results.header['experiment']!r}")
-            measured = {timing.cell.provider for timing in results.rows}
-            found[name] = (GRIDS[results.header["grid"]][name].of(measured), results)
+            found[name] = read_experiment(path, name)
     return found
 
 

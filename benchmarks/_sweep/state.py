@@ -15,7 +15,7 @@ from pathlib import Path
 from .._compare.state import plain_json, write_atomically
 from .._peers.cells import PeerCell
 from .._workload import Outcome
-from .experiments import Timing
+from .experiments import GRIDS, Experiment, Timing
 
 FORMAT = "rope-triton sweep"
 SCHEMA = 1
@@ -181,7 +181,10 @@ def read(path: Path) -> Results:
     SweepError
         If it is no such file, of another schema, or damaged.
     """
-    lines = path.read_text().splitlines()
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise SweepError(f"{path} is damaged: {error}") from error
     found = [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
     if not found or found[0].get("format") != FORMAT:
         raise SweepError(f"{path} is not a file of a {FORMAT}")
@@ -198,6 +201,27 @@ def read(path: Path) -> Results:
             raise SweepError(f"{path}, line {number}, is no row: {error!r}") from error
         results.rows[row.timing] = row
     return results
+
+
+def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
+    """The experiment that a file holds, with the providers that were measured, and its results.
+
+    Raises
+    ------
+    SweepError
+        As :func:`read`, or if it holds another experiment, a grid that is not known here, or does
+        not say where its rows come from.
+    """
+    results = read(path)
+    lacking = [key for key in (*_SAME, "command") if key not in results.header]
+    if lacking:
+        raise SweepError(f"{path}, line 1, does not say its {', '.join(lacking)}")
+    if results.header["experiment"] != name:
+        raise SweepError(f"{path} holds the experiment {results.header['experiment']!r}")
+    if results.header["grid"] not in GRIDS:
+        raise SweepError(f"{path} is of the grid {results.header['grid']!r}, which is not known")
+    measured = {timing.cell.provider for timing in results.rows}
+    return GRIDS[results.header["grid"]][name].of(measured), results
 
 
 def write(path: Path, results: Results, timings: Iterable[Timing]) -> None:
