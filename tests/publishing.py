@@ -1,10 +1,15 @@
 """The published site, made in a clone as a user makes it."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+from benchmarks._site import page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,3 +38,17 @@ def published(clone: Path) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return clone / ".asv" / "html"
+
+
+def overview_data(site: Path) -> dict:
+    """What the overview of a site carries."""
+    text = (site / page.PAGE).read_text()
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(found)
+
+
+def change_overview(site: Path, name: str, change: Callable[[dict], object]) -> None:
+    """Add a page to the site: the overview with its data changed in place."""
+    data = overview_data(site)
+    change(data)
+    (site / name).write_text(page.render("name", data))

@@ -86,7 +86,14 @@ ARROWS = {
         "_peers.adapter": {"_peers.cells", "_peers.providers", "_calls"},
         "_peers.cells": {"_peers.providers", "_grid"},
         "_peers.providers": set(),
-        "_site.__init__": {"_site.libraries", "_site.overview", "_site.page", "_site.summaries"},
+        "_site.__init__": {
+            *("_site.libraries", "_site.overview", "_site.page", "_site.peers", "_site.summaries"),
+        },
+        # What the sweep stored, of which it measures nothing: none of this imports torch.
+        "_site.peers": {
+            *("_sweep.experiments", "_sweep.state", "_sweep.tables", "_peers.providers"),
+            "_site.overview",
+        },
         "_site.__main__": {"_site.accept", "_site.branch", "_site.measure", "_site.thin"},
         "_site.measure": {"_site.branch", "_compare.arms", "_compare.watch", "_grid"},
         "_site.accept": {"_site.branch"},

@@ -12,15 +12,15 @@ import pytest
 from benchmarks import _site
 from benchmarks._site import libraries, overview, page, summaries
 
+from . import publishing
+
 ROOT = Path(__file__).resolve().parent.parent
 READY = "document.documentElement.dataset.ready === 'yes'"
 
 
 @pytest.fixture(scope="session")
 def data(site):
-    text = (site / page.PAGE).read_text()
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    return json.loads(found)
+    return publishing.overview_data(site)
 
 
 def test_every_measured_commit_and_gpu_is_there(data):
@@ -134,7 +134,7 @@ def test_it_draws_in_a_browser_without_a_word(browser, address, data):
     browser.load(f"{address}/overview.html", READY)
     dom = browser.run("return document.documentElement.outerHTML")
     assert browser.logged() == []
-    assert dom.count("<canvas") == 2  # bandwidth and trend
+    assert dom.count("<canvas") == 3  # bandwidth, trend and other libraries
     of_the_map = browser.run("return document.querySelector('#map').outerHTML")
     cells = re.findall(r'<td class="s\d">', of_the_map)
     assert len(cells) == math.prod(map(len, data["grid"]["values"]))

@@ -1,7 +1,6 @@
 """The overview's section of the other paths: its data, and how it is drawn. Figures are made up."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import pytest
 from asv.graph import GraphSet
 
 from benchmarks import _grid
-from benchmarks._site import overview, page
+from benchmarks._site import overview
 
 from . import browser as browsers
 from . import publishing
@@ -150,11 +149,7 @@ def table(browser) -> dict[str, dict[str, list[str]]]:
 
 def changed(site: Path, name: str, change: Callable[[dict], None]) -> None:
     """Add a page to the site: the overview where the only line of speed is changed in place."""
-    text = (site / page.PAGE).read_text()
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    data = json.loads(found)
-    change(*data["speed"])
-    (site / name).write_text(page.render("name", data))
+    publishing.change_overview(site, name, lambda data: change(*data["speed"]))
 
 
 def text_of(browser, selector: str) -> str:

@@ -15,12 +15,12 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import libraries, overview, page, summaries
+    from . import libraries, overview, page, peers, summaries
 
     class Overview(OutputPublisher):
         name = "overview"
         button_label = "Overview"
-        description = "Bandwidth, distance from a copy, machine code and the last changes"
+        description = "Bandwidth, distance from a copy, other libraries, machine code, last changes"
         order = -1  # before asv's own, which are handed the same repo
 
         @classmethod
@@ -29,6 +29,7 @@ def setup() -> None:
             # commits: a minute for 3,500.
             repo.get_hashes_from_range = functools.cache(repo.get_hashes_from_range)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
+            data["peers"] = peers.peers(peers.EVIDENCE)
             site = Path(conf.html_dir)
             page.write(site, conf.project, data)
             libraries.localise(site)

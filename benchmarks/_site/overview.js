@@ -101,6 +101,29 @@
   const line = () => data.speed[$("line").value];
   const now = () => line().values[$("direction").value];
 
+  const whole = (_, value) => (value === null || value === undefined ? NONE : Math.round(value));
+
+  // GB/s by sequence length. A line has a label, a stroke and its values; the rest is uPlot's.
+  function bySeqLen(lengths, ticks, scale, lines) {
+    return {
+      series: [lengths, ...lines.map((each) => each.values)],
+      options: {
+        scales: { x: { time: false, ...scale }, y: { range: (_, __, high) => [0, high * 1.08] } },
+        axes: [
+          axis({ label: "sequence length", labelSize: 22, splits: () => ticks, filter: (_, s) => s, values: (_, s) => s.map(String) }),
+          axis({ label: "GB/s", labelSize: 22, size: 56 }),
+        ],
+        series: [{ label: "length", value: (_, v) => v ?? NONE }, ...lines.map(({ values: _, ...each }) => ({ value: whole, ...each }))],
+        legend: { markers: { dash: (plot, i) => dashOf(plot.series[i]), width: (plot, i) => plot.series[i].width } },
+        cursor: { drag: { x: false, y: false } },
+      },
+    };
+  }
+
+  const DASHES = [5, 4], DOTS = [2, 3];
+  const dashOf = ({ dash }) => (!dash?.length ? "solid" : dash[0] < DASHES[0] ? "dotted" : "dashed");
+  const COPY = { width: 1, dash: DASHES, points: { show: false } };
+
   function bandwidth() {
     const grid = data.grid, revision = $("commit").value;
     const gbps = now().gbps[revision] || [], ratio = now().copy_ratio[revision] || [];
@@ -113,42 +136,75 @@
       const [rate, share] = [gbps[at(b, s)], ratio[at(b, s)]];
       return rate && share ? rate * share : null;
     }));
-    const show = (_, value) => (value === null || value === undefined ? NONE : Math.round(value));
-    const lines = batches.map((b) => ({
-      label: `batch ${b}`, stroke: color(`--b${b}`) || color("--ink"), width: 2.5, value: show, points: { size: 7 },
+    const lines = batches.map((b, i) => ({
+      label: `batch ${b}`, stroke: color(`--b${b}`) || color("--ink"), width: 2.5, points: { size: 7 }, values: kernel[i],
     }));
-    const dashed = batches.map((b) => ({
-      label: `copy ${b}`, stroke: color(`--b${b}`) || color("--soft"), width: 1, dash: [5, 4], value: show,
-      points: { show: false },
+    const dashed = batches.map((b, i) => ({
+      label: `copy ${b}`, stroke: color(`--b${b}`) || color("--soft"), values: copy[i], ...COPY,
     }));
     const x = lengths.map(Number);
     $("bandwidth").setAttribute("aria-label", `GB/s by sequence length, a line a batch, commit ${short(revision)}`);
-    return {
-      series: [x, ...kernel, ...copy],
-      options: {
-        scales: { x: { time: false, distr: 3, log: 2 }, y: { range: (_, __, high) => [0, high * 1.08] } },
-        axes: [
-          axis({ label: "sequence length", labelSize: 22, splits: () => x, filter: (_, s) => s, values: (_, s) => s.map(String) }),
-          axis({ label: "GB/s", labelSize: 22, size: 56 }),
-        ],
-        series: [{ label: "length", value: (_, v) => v ?? NONE }, ...lines, ...dashed],
-        cursor: { drag: { x: false, y: false } },
-      },
-    };
+    return bySeqLen(x, x, { distr: 3, log: 2 }, [...lines, ...dashed]);
+  }
+
+  // The widest first and the dashes last, so that lines that coincide are all seen.
+  const LAYERS = { "rope-triton": 0, copy: 2 }, layer = (name) => LAYERS[name] ?? 1;
+  const PEERS = { "rope-triton": { width: 6 }, "rope-triton-tables": { width: 2.5, dash: DOTS }, copy: COPY };
+
+  // Where it stands between two gaps, a value has no piece of a line to be seen by.
+  function lonely(values) {
+    const none = (at) => (values[at] ?? null) === null;
+    return values.flatMap((_, at) => (!none(at) && none(at - 1) && none(at + 1) ? [at] : []));
+  }
+
+  const batchOfPeers = () => data.peers.batches[$("peers-batch").value];
+
+  function peersChart() {
+    const { batch, seq_len, gbps } = batchOfPeers();
+    const names = Object.keys(gbps).sort((a, b) => layer(a) - layer(b));
+    const lines = names.map((name) => ({
+      label: name, stroke: color(`--lib-${name}`) || color("--ink"), width: 1.75, values: gbps[name],
+      points: { show: true, size: 7, filter: () => lonely(gbps[name]) }, ...PEERS[name],
+    }));
+    $("peers-chart").setAttribute("aria-label", `GB/s by sequence length, a line a library, batch ${batch}`);
+    return bySeqLen(seq_len, seq_len.filter((length) => length % 512 === 0), {}, lines);
+  }
+
+  function peersTable() {
+    const { seq_len, gbps, without } = batchOfPeers();
+    const head = ["who", `GB/s at ${seq_len.at(-1)}`, "what it computes"];
+    const rows = Object.entries(data.peers.providers).map(([name, computes]) => {
+      const gaps = without.filter(({ provider }) => provider === name);
+      const speed = gbps[name] ? whole(null, gbps[name].at(-1)) : status(gaps[0]);
+      return element("tr", {}, element("th", { scope: "row" }, element("code", {}, name)),
+        element("td", {}, speed), element("td", {}, computes, ...gaps.map(gap)));
+    });
+    $("peers-table").replaceChildren(
+      element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
+      element("tbody", {}, ...rows));
+  }
+
+  const status = ({ status: text }) =>
+    element("span", { class: text === "wrong" || text === "failed" ? "bad" : "" }, text);
+
+  function gap(found) {
+    const { reason, count, of } = found;
+    const where = count < of ? ` at ${count} of ${of} lengths` : "";
+    return element("small", {}, status(found), where, reason ? `: ${reason}` : "");
   }
 
   function trend() {
     const { all, trend: shares } = line();
     const show = (_, value) => (value === null || value === undefined ? NONE : value.toFixed(3));
     const ends = (_, low, high) => [Math.min(low ?? 1, 0.9) - 0.05, Math.max(high ?? 1, 1) + 0.05];
-    const whole = (splits) => splits.map((s) => (Number.isInteger(s) && all[s] ? short(all[s]) : ""));
+    const hashes = (splits) => splits.map((s) => (Number.isInteger(s) && all[s] ? short(all[s]) : ""));
     $("trend").setAttribute("aria-label", "Median share of a copy's speed by commit");
     return {
       series: [all.map((_, i) => i), shares.Forward, shares.Backward],
       options: {
         scales: { x: { time: false, range: [-0.3, all.length - 0.7] }, y: { range: ends } },
         axes: [
-          axis({ values: (_, splits) => whole(splits), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], space: 70 }),
+          axis({ values: (_, splits) => hashes(splits), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], space: 70 }),
           axis({ label: "share of a copy\u2019s speed", labelSize: 22, size: 56 }),
         ],
         series: [
@@ -362,6 +418,18 @@
     ofLine();
   }
 
+  function startPeers() {
+    const { what, source, batches } = data.peers, [machine, commit, command] = source;
+    $("peers-what").textContent = what;
+    $("peers-source").replaceChildren(`${machine}, ${commit}; again: `, element("code", {}, command));
+    fill($("peers-batch"), batches.map(({ batch }, i) => [i, batch]), 0);
+    $("peers").hidden = false;
+    const draw = chart($("peers-chart"), peersChart);
+    const ofBatch = () => { draw(); peersTable(); };
+    $("peers-batch").addEventListener("change", ofBatch);
+    ofBatch();
+  }
+
   function startCodegen() {
     const wanted = { dtype: "bfloat16", format: "sbhd", direction: "forward", hidden_size: "128", size: "large" };
     const title = { dtype: "Type", hidden_size: "Head size" };
@@ -379,6 +447,7 @@
 
   if (data.speed.length) startSpeed();
   else $("empty").hidden = false;
+  if (data.peers) startPeers();
   if (data.codegen.length) startCodegen();
   document.documentElement.dataset.ready = "yes"; // everything is drawn
 })();

@@ -109,7 +109,7 @@ def graph_id(params: dict) -> str:
 def share_of_copy(ratios: list[float | None]) -> float | None:
     """Median speed as a share of a copy's, from latencies over a copy's; None without any."""
     shares = [1 / ratio for ratio in ratios if ratio]
-    return _rounded(statistics.median(shares)) if shares else None
+    return rounded(statistics.median(shares)) if shares else None
 
 
 def changes(before: list[float | None], after: list[float | None]) -> dict | None:
@@ -125,8 +125,8 @@ def changes(before: list[float | None], after: list[float | None]) -> dict | Non
     worst = max(moves, key=moves.__getitem__)
     return {
         "cells": len(moves),
-        "median": _rounded(statistics.median(moves.values())),
-        "worst": _rounded(moves[worst]),
+        "median": rounded(statistics.median(moves.values())),
+        "worst": rounded(moves[worst]),
         "at": worst,
         "up": sum(move >= CHANGE for move in moves.values()),
         "down": sum(move <= -CHANGE for move in moves.values()),
@@ -234,7 +234,7 @@ def _any_value(run: list[float | None]) -> bool:
 def _mean(runs: tuple[float | None, ...]) -> float | None:
     """A cell's value where a commit was measured more than once, as on asv's pages."""
     known = [value for value in runs if value is not None and math.isfinite(value)]
-    return _rounded(statistics.fmean(known)) if known else None
+    return rounded(statistics.fmean(known)) if known else None
 
 
 def _grid(benchmarks, name: str) -> dict:
@@ -256,7 +256,7 @@ def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
     return {revision: {"hash": commit, **found[commit]} for revision, commit in hashes.items()}
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Four digits, what a figure is good for; None for what is no number."""
     if value is None or not math.isfinite(value):
         return None

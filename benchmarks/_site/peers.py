@@ -1,0 +1,92 @@
+"""The shipped sweep of other libraries -> what the overview shows of it, as plain data."""
+
+from pathlib import Path
+
+from .._peers.providers import PROVIDERS
+from .._sweep.experiments import Figure, Timing
+from .._sweep.state import Results, Row, SweepError, read_experiment
+from .._sweep.tables import source
+from .overview import rounded
+
+EXPERIMENT = "throughput"
+EVIDENCE = Path(__file__).parents[1] / "evidence" / "sweep" / f"{EXPERIMENT}.jsonl"
+
+REASON_LENGTH = 200
+"""Of a reason; an error of others can have any length."""
+
+
+def peers(path: Path) -> dict | None:
+    """Bandwidth over the sequence length of every provider, None without a file.
+
+    Returns
+    -------
+    dict
+        ``source``: machine, commit and command, a line each; ``what``: the tensor; ``providers``:
+        what each computes; ``batches``: for each batch ``seq_len`` in tokens, ``gbps`` by provider
+        at each of them, None where there is no speed, and ``without``: who has none, at how many of
+        the lengths, and why. Only what JSON can say.
+
+    Raises
+    ------
+    SweepError
+        If the file is damaged, or of something else: a page without it would say that nothing was
+        measured.
+    """
+    if not path.exists():
+        return None
+    experiment, results = read_experiment(path, EXPERIMENT)
+    if not results.rows:
+        raise SweepError(f"{path} has no rows")
+    names = dict.fromkeys(name for figure in experiment.figures for name in figure.providers)
+    return {
+        "source": source(results.header),
+        "what": _what(experiment.figures[0]),
+        "providers": {name: PROVIDERS[name] for name in names},
+        "batches": [_batch(figure, results) for figure in experiment.figures],
+    }
+
+
+def _what(figure: Figure) -> str:
+    cell = figure.cells[0]
+    tensor = f"{cell.heads} heads of {cell.hidden_size}, {cell.dtype}, {cell.format}"
+    return f"{figure.direction}, {tensor}"
+
+
+def _batch(figure: Figure, results: Results) -> dict:
+    """What one chart shows; a provider without any speed has no line."""
+    (batch,) = {cell.batch for cell in figure.cells}
+    rows = {name: _rows(figure, results, name) for name in figure.providers}
+    gbps = {name: [_gbps(row) for row in found] for name, found in rows.items()}
+    return {
+        "batch": batch,
+        "seq_len": list(dict.fromkeys(cell.seq_len for cell in figure.cells)),
+        "gbps": {name: line for name, line in gbps.items() if any(line)},
+        "without": [each for name, found in rows.items() for each in _without(name, found)],
+    }
+
+
+def _rows(figure: Figure, results: Results, provider: str) -> list[Row | None]:
+    """By sequence length, None where the sweep has none."""
+    cells = (cell for cell in figure.cells if cell.provider == provider)
+    return [results.rows.get(Timing(figure.direction, cell)) for cell in cells]
+
+
+def _gbps(row: Row | None) -> float | None:
+    return rounded(row.gbps) if row and row.status == "measured" else None
+
+
+def _without(provider: str, rows: list[Row | None]) -> list[dict]:
+    """Each reason once, with how many of the provider's lengths it holds for."""
+    count: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if not row or row.status != "measured":
+            key = (row.status, _short(row.reason)) if row else ("not measured", "")
+            count[key] = count.get(key, 0) + 1
+    return [
+        {"provider": provider, "status": status, "reason": reason, "count": n, "of": len(rows)}
+        for (status, reason), n in count.items()
+    ]
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= REASON_LENGTH else f"{reason[:REASON_LENGTH]} ..."
