@@ -213,7 +213,7 @@ def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
         not say where its rows come from.
     """
     results = read(path)
-    lacking = [key for key in (*_SAME, "command") if key not in results.header]
+    lacking = [key for key in (*_SAME, "grid", "command") if key not in results.header]
     if lacking:
         raise SweepError(f"{path}, line 1, does not say its {', '.join(lacking)}")
     if results.header["experiment"] != name:
