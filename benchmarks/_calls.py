@@ -6,7 +6,7 @@ commit's.
 
 import itertools
 
-from ._grid import BACKWARD, FORWARD, QKV_HEADS, Measured, PathCell
+from ._grid import BACKWARD, FORWARD, QK_HEADS, QKV_HEADS, Measured, PathCell
 
 CHECKED_BYTES = 512 << 20  # moved by the positions that are checked at once
 
@@ -190,12 +190,7 @@ class _Qkv(_Rotation):
         return [count * self.cell.hidden_size for count in QKV_HEADS]
 
     def cotangent(self, x):
-        tokens, groups = x.shape[:2], x.shape[2]
-        parts = x.flatten().split([x[..., :n].numel() for n in self._channels()])
-        return tuple(
-            part.view(*tokens, groups * count, self.cell.hidden_size)
-            for part, count in zip(parts, QKV_HEADS, strict=True)
-        )
+        return dealt(x, [x.shape[2] * count for count in QKV_HEADS], self.cell.hidden_size)
 
     def split(self, whole) -> tuple:
         if isinstance(whole, tuple):
@@ -204,8 +199,48 @@ class _Qkv(_Rotation):
         return tuple(part.reshape(*part.shape[:2], -1, self.cell.hidden_size) for part in parts)
 
 
+class _QueriesKeys(_Rotation):
+    """Queries and keys, each with a memory of its own."""
+
+    rotated = (True, True)
+
+    def _find(self):
+        from rope_triton import apply_qk_rotary_pos_emb
+
+        return apply_qk_rotary_pos_emb
+
+    def operand(self, x):
+        return self.cotangent(x)
+
+    def leaf(self, x):
+        return leaves(self.cotangent(x))
+
+    def forward(self, x):
+        return self._function(*x, self._freqs, **self._options)
+
+    def cotangent(self, x):
+        return dealt(x, QK_HEADS, self.cell.hidden_size)
+
+    def split(self, whole) -> tuple:
+        return whole if isinstance(whole, tuple) else self.cotangent(whole)
+
+
+def dealt(x, heads, hidden_size: int) -> tuple:
+    """The memory of ``x``, ``[.., .., ..]`` of one token or more, as tensors of so many heads."""
+    tokens = x.shape[:2]
+    parts = x.flatten().split([tokens.numel() * count * hidden_size for count in heads])
+    pairs = zip(parts, heads, strict=True)
+    return tuple(part.view(*tokens, count, hidden_size) for part, count in pairs)
+
+
+def leaves(parts: tuple) -> tuple:
+    """The same tensors as what gradients are asked for."""
+    return tuple(part.detach().requires_grad_() for part in parts)
+
+
 _PATHS: dict[str, type[_Rotation]] = {
-    **{"thd": _Packed, "thd-short": _Packed, "qkv": _Qkv, "starts": _Moved},
+    **{"thd": _Packed, "thd-short": _Packed, "starts": _Moved},
+    **{"qkv": _Qkv, "qk": _QueriesKeys},
     **{"tables": _Tables, "tables-inplace": _InPlace, "tables-bhsd": _Attention},
 }
 

@@ -235,12 +235,13 @@ def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
 
     call, backward = _call_of(cell), direction == "backward"
     # Memory that nothing touches is never paid for, however large the tensor.
-    t = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), requires_grad=backward)
+    t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
+    given = call.leaf(t) if backward else call.operand(t)
     driver.launches.clear()
-    out = call.forward(t)
+    out = call.forward(given)
     if backward:
         driver.launches.clear()
-        torch.autograd.grad(out, t, call.cotangent(torch.empty_like(t)))
+        torch.autograd.grad(out, given, call.cotangent(grad))
     if not driver.launches:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
 

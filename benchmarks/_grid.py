@@ -152,12 +152,16 @@ class PathForm(NamedTuple):
 PATH_HIDDEN_SIZE = 128
 # Of a group of fused QKV, as grouped-query models have them.
 QKV_HEADS = (4, 1, 1)
+# Heads of queries and of keys, each with a memory of its own.
+QK_HEADS = (32, 8)
 PATHS = {
     # Packed sequences, of very unequal lengths: each is half of what is left.
     "thd": PathForm("thd", HEADS, PATH_HIDDEN_SIZE),
     # Many short ones: 2401 of 27 tokens, or fewer in proportion. 16 heads, for as many bytes.
     "thd-short": PathForm("thd", 16, PATH_HIDDEN_SIZE),
     "qkv": PathForm("sbhd", 8, sum(QKV_HEADS) * PATH_HIDDEN_SIZE),
+    # Queries and keys in one launch. The tensor of such a cell is the memory of both.
+    "qk": PathForm("bshd", sum(QK_HEADS), PATH_HIDDEN_SIZE),
     # Ready-made cosines and sines, in the dtype of the tensor.
     "tables": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
     "tables-inplace": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),

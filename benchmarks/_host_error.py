@@ -1,7 +1,5 @@
 """How far a result is from the exact one, over what its rounding costs. Exact."""
 
-from collections.abc import Callable
-
 from . import _host_inputs as _inputs
 from ._grid import BACKWARD, FORWARD, PATH_GRIDS, PathCell
 
@@ -73,7 +71,7 @@ def path_error(direction: str, path: str, dtype: str) -> float:
     call, x = _inputs.path_call(cell), random(cell.shape, getattr(torch, dtype))
     given = call.split(x if direction == FORWARD else call.cotangent(x))
     there = x.to(_inputs.DEVICE, copy=True)  # a rotation in place overwrites it
-    results = call.split(_passed(call.forward, there, call.cotangent(there), direction))
+    results = call.split(_path_result(call, there, direction))
     turn = torch.complex(*(each.cpu() for each in call.turn()))
     exact = [
         _turned(part, turn, direction, interleaved=False) if rotated else part.double()
@@ -100,17 +98,26 @@ def relative(result, exact, dtype) -> float:
 
 def _package_result(x, freqs, direction: str, interleaved: bool):
     """The package's rotation of ``x``, or its gradient for the cotangent ``x``."""
-    return _passed(lambda t: _inputs.apply(t, freqs, "sbhd", interleaved), x, x, direction)
-
-
-def _passed(rotate: Callable, x, cotangent, direction: str):
-    """What ``rotate`` makes of ``x``, or of the cotangent in its backward pass."""
     import torch
+
+    def rotate(t):
+        return _inputs.apply(t, freqs, "sbhd", interleaved)
 
     if direction == FORWARD:
         return rotate(x)
     t = torch.zeros_like(x).requires_grad_()
-    return torch.autograd.grad(rotate(t), t, cotangent)[0]
+    return torch.autograd.grad(rotate(t), t, x)[0]
+
+
+def _path_result(call, x, direction: str):
+    """What a call makes of ``x``, or of the cotangent that lies there in its backward pass."""
+    import torch
+
+    if direction == FORWARD:
+        return call.forward(call.operand(x))
+    leaf = call.leaf(torch.zeros_like(x))
+    gradients = torch.autograd.grad(call.forward(leaf), leaf, call.cotangent(x))
+    return gradients if isinstance(leaf, tuple) else gradients[0]
 
 
 def exact_rotation(x, angles, direction: str, interleaved: bool):

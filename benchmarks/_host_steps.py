@@ -151,25 +151,31 @@ def _step_call(step: str, format: str, dtype: str, layout: str, intermediate: bo
     x = _inputs.values(cell, layout)
     if step == FORWARD:
         return lambda: rotate(x)
-    return _training_call(rotate, x, _inputs.values(cell, layout), intermediate)
+    cotangent = _inputs.values(cell, layout)
+    return _training_call(rotate, x.requires_grad_(), cotangent, intermediate)
 
 
 def _path_step_call(step: str, path: str, intermediate: bool) -> Callable:
     cell = PathCell(path, _PATH_MIB, _PATH_DTYPE)
     call, x = _inputs.path_call(cell), _inputs.values(cell)
     if step == FORWARD:
-        return lambda: call.forward(x)
-    return _training_call(call.forward, x, call.cotangent(_inputs.values(cell)), intermediate)
+        operand = call.operand(x)
+        return lambda: call.forward(operand)
+    cotangent = call.cotangent(_inputs.values(cell))
+    return _training_call(call.forward, call.leaf(x), cotangent, intermediate)
 
 
-def _training_call(rotate: Callable, x, cotangent, intermediate: bool) -> Callable:
-    leaf = x.requires_grad_()
-    rotated = leaf.clone if intermediate else lambda: leaf
+def _training_call(rotate: Callable, leaf, cotangent, intermediate: bool) -> Callable:
+    rotated = (lambda: _clone(leaf)) if intermediate else lambda: leaf
     return lambda: _training(rotate, rotated, leaf, cotangent)
+
+
+def _clone(given):
+    return tuple(each.clone() for each in given) if isinstance(given, tuple) else given.clone()
 
 
 def _training(rotate: Callable, rotated: Callable, leaf, cotangent):
     """Forward and backward; of what ``rotated`` returns, only the forward can keep a reference."""
     import torch
 
-    return torch.autograd.grad(rotate(rotated()), leaf, cotangent)[0]
+    return torch.autograd.grad(rotate(rotated()), leaf, cotangent)

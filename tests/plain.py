@@ -22,8 +22,13 @@ def apply_fused_qkv_rotary_pos_emb(qkv, q_freqs, k_freqs, qkv_split_arg_list, te
     )
 
 
+def apply_qk_rotary_pos_emb(q, k, freqs, tensor_format):
+    return tuple(apply_rotary_pos_emb(x, freqs, tensor_format) for x in (q, k))
+
+
 FUNCTIONS = {
     "apply_rotary_pos_emb": apply_rotary_pos_emb,
+    "apply_qk_rotary_pos_emb": apply_qk_rotary_pos_emb,
     "apply_fused_qkv_rotary_pos_emb": apply_fused_qkv_rotary_pos_emb,
     "apply_rotary_emb": apply_rotary_emb,
     "rotary_embedding": rotary_embedding,

@@ -339,7 +339,7 @@ def test_other_paths_have_a_map_of_their_own():
     rows = dict(re.findall(r"^\| ([a-z-]+) \| ([^|]* \| [^|]*) \|$", markdown(made), re.MULTILINE))
     assert rows == {
         **dict.fromkeys(("starts", "tables", "tables-bhsd"), "⬜⬜⬜ | ⬜⬜⬜"),
-        **dict.fromkeys(("thd", "thd-short"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **dict.fromkeys(("thd", "thd-short", "qk"), "⬜⬜⬜ | ⬜⬜⬜"),
         **{"qkv": "⬜🟥⬜ | ⬜🟥⬜", "tables-inplace": "⬜⬜⬜ | ✖️✖️✖️"},
     }
     assert "2 timings: Forward + Backward qkv, 32 MiB, bfloat16" in markdown(made).replace(

@@ -172,7 +172,7 @@ def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
     assert found["thd"]["forward"][:2] == ["1.33 3000", "1.27 3160"]
     assert found["thd"]["forward"][3] == "1.30 3080"
     # A row further up, where there is no tables-inplace.
-    assert found["starts"]["backward"][0] == f"{1 / 1.35:.2f} 5400"
+    assert found["starts"]["backward"][0] == f"{1 / 1.47:.2f} 5880"
     shown = text_of(browser, "#paths")
     assert all(call in shown for call in overview.CALLS.values())
     assert browser.logged() == []
@@ -183,7 +183,7 @@ def test_cells_are_coloured_as_those_of_the_map(browser, paths_address):
     classes = browser.run(
         "return [...document.querySelectorAll('#paths td[class^=s]')].map(td => td.className)"
     )
-    assert len(classes) == 7 * 6 + 6 * 6 and classes[0] == "s6"
+    assert len(classes) == 8 * 6 + 7 * 6 and classes[0] == "s6"
     assert len(set(classes)) > 3
 
 

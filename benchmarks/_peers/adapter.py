@@ -7,7 +7,7 @@ and count; none is added for it.
 
 from typing import ClassVar
 
-from .._calls import _Rotation
+from .._calls import _Rotation, dealt, leaves
 from .cells import PeerCell
 from .providers import INSTALL, Unavailable
 
@@ -111,7 +111,7 @@ class Pair(Tables):
         return self.cotangent(x)
 
     def leaf(self, x):
-        return tuple(part.detach().requires_grad_() for part in self.cotangent(x))
+        return leaves(self.cotangent(x))
 
     def forward(self, x):
         q, k = map(self._bhsd, x)
@@ -121,14 +121,8 @@ class Pair(Tables):
         return self._function(q, k, self._cos[None], self._sin[None])
 
     def cotangent(self, x):
-        leading, keys = x.shape[:2], self.cell.heads // 2
-        heads = (self.cell.heads - keys, keys)
-        rows = x.numel() // self.cell.heads
-        parts = x.flatten().split([count * rows for count in heads])
-        return tuple(
-            part.view(*leading, count, self.cell.hidden_size)
-            for part, count in zip(parts, heads, strict=True)
-        )
+        keys = self.cell.heads // 2
+        return dealt(x, (self.cell.heads - keys, keys), self.cell.hidden_size)
 
     def split(self, whole) -> tuple:
         return whole if isinstance(whole, tuple) else self.cotangent(whole)

@@ -20,6 +20,7 @@ CALLS = {
     "thd": "packed sequences of very unequal lengths",
     "thd-short": "many packed sequences of 27 tokens",
     "qkv": "fused QKV, four heads of queries to one of keys and values",
+    "qk": "queries and keys in one launch, 32 heads and 8",
     "tables": "ready-made cosines and sines",
     "tables-inplace": "the same, in place; forward only",
     "tables-bhsd": "the same for [b, h, s, d], as attention takes it",

@@ -88,13 +88,14 @@ def test_every_call_has_a_host_time():
 @host_paths
 def test_gpu_is_done_when_the_host_is(path):
     cell = _host_inputs.path_call_cell(path)
-    call, x = _host_inputs.path_call(cell), _host_inputs.values(cell)
+    call = _host_inputs.path_call(cell)
+    given = call.operand(_host_inputs.values(cell))
     for _ in range(_host._WARM_CALLS):
-        call.forward(x)
+        call.forward(given)
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(_host._BLOCK_CALLS):
-        call.forward(x)
+        call.forward(given)
     issued = time.perf_counter()
     torch.cuda.synchronize()
     assert time.perf_counter() - issued < 0.1 * (issued - start)

@@ -28,7 +28,7 @@ UNITS = {
     _host.PATH_LAUNCHES: "launches",
     _host.PATH_ERROR: "x rounding",
 }
-COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 1, 24, 24, 24, 6, 5, 11, 11, 22), strict=True))
+COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 1, 24, 24, 24, 7, 6, 13, 13, 26), strict=True))
 EXACT = (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR)
 PATH_EXACT = (_host.PATH_PEAK_BYTES, _host.PATH_LAUNCHES, _host.PATH_ERROR)
 IN_PLACE = NotImplementedError("a rotation in place has no backward pass of its own")
