@@ -4,38 +4,41 @@ from typing import NamedTuple
 
 import triton
 
+_Shape = tuple[int, int, int]  # positions, heads and warps of a program
+_Table = dict[tuple[int, int], tuple[list[tuple[int, _Shape]], _Shape]]
+
 # By bytes an element and channels a head: up to how many MiB a tensor is read and written as a
-# stream that leaves L2 first, the tile then, and the tile of larger tensors; a tile is positions,
-# heads and warps of a program. Measured on an H200 (60 MB of L2), cold cache, against a copy: the
-# best of 6 to 9 tiles under 3 cache policies, both formats, 2 to 268 MB; of the other two tables,
-# of some 40 tiles under 2 policies, 4 to 268 MB. Where one wave of programs holds the whole tensor,
-# fewer and deeper threads win; beyond it, more and shallower ones.
-_TILES = {
-    (2, 64): (48, (2, 8, 2), (2, 8, 2)),
-    (2, 128): (12, (1, 16, 2), (1, 8, 2)),
-    (2, 256): (12, (1, 8, 2), (1, 8, 4)),
-    (4, 64): (24, (1, 16, 1), (4, 4, 2)),
-    (4, 128): (24, (1, 16, 2), (1, 4, 1)),
-    (4, 256): (24, (1, 4, 4), (1, 4, 4)),
+# stream that leaves L2 first, with which tile, and the tile of larger tensors. Measured on an H200
+# (60 MB of L2), cold cache, against a copy: the best of 6 to 9 tiles under 3 cache policies, both
+# formats, 2 to 268 MB; of the other two tables, of some 40 tiles under 2 policies, 4, 12, 32 and
+# 256 MiB. Where one wave of programs holds the whole tensor, fewer and deeper threads win; beyond
+# it, more and shallower ones.
+_TILES: _Table = {
+    (2, 64): ([(48, (2, 8, 2))], (2, 8, 2)),
+    (2, 128): ([(12, (1, 16, 2))], (1, 8, 2)),
+    (2, 256): ([(12, (1, 8, 2))], (1, 8, 4)),
+    (4, 64): ([(24, (1, 16, 1))], (4, 4, 2)),
+    (4, 128): ([(24, (1, 16, 2))], (1, 4, 1)),
+    (4, 256): ([(24, (1, 4, 4))], (1, 4, 4)),
 }
-# Where a position's angles lie takes loads that wait for each other: few positions a program, and
-# few threads of many values, so that more programs wait at once.
-_LOOKED_UP = {
-    (2, 64): (48, (1, 16, 1), (1, 16, 1)),
-    (2, 128): (12, (1, 16, 1), (1, 8, 2)),
-    (2, 256): (8, (1, 8, 4), (1, 8, 4)),
-    (4, 64): (12, (1, 16, 2), (1, 16, 2)),
-    (4, 128): (12, (1, 16, 4), (2, 2, 1)),
-    (4, 256): (12, (1, 4, 1), (1, 2, 1)),
+# Where a position's angles lie takes loads that wait for each other: few positions a program, so
+# that more programs wait at once.
+_LOOKED_UP: _Table = {
+    (2, 64): ([(8, (1, 16, 1)), (12, (2, 16, 1)), (48, (1, 16, 1))], (1, 16, 1)),
+    (2, 128): ([(8, (1, 8, 2)), (12, (1, 16, 1))], (1, 8, 2)),
+    (2, 256): ([(8, (1, 8, 4)), (12, (1, 16, 2))], (1, 8, 4)),
+    (4, 64): ([(8, (1, 16, 2)), (24, (1, 16, 1))], (1, 16, 2)),
+    (4, 128): ([(8, (1, 16, 4)), (24, (2, 4, 1))], (2, 2, 1)),
+    (4, 256): ([(8, (1, 2, 1)), (24, (2, 4, 2))], (1, 2, 1)),
 }
-# Each head has a memory of its own: beyond L2, a program keeps to one, and takes more positions.
-_HEADS_FIRST = {
-    (2, 64): (48, (8, 8, 2), (8, 4, 2)),
-    (2, 128): (12, (2, 8, 2), (8, 1, 2)),
-    (2, 256): (12, (2, 8, 2), (8, 1, 4)),
-    (4, 64): (24, (4, 4, 2), (8, 1, 1)),
-    (4, 128): (24, (4, 8, 4), (4, 1, 1)),
-    (4, 256): (24, (2, 2, 1), (2, 1, 1)),
+# Each head has a memory of its own: beyond L2, a program keeps to few, and takes more positions.
+_HEADS_FIRST: _Table = {
+    (2, 64): ([(48, (8, 8, 2))], (8, 4, 2)),
+    (2, 128): ([(12, (2, 8, 2))], (8, 1, 2)),
+    (2, 256): ([(12, (2, 8, 2))], (8, 1, 4)),
+    (4, 64): ([(24, (4, 4, 2))], (8, 1, 1)),
+    (4, 128): ([(24, (4, 8, 4))], (4, 1, 1)),
+    (4, 256): ([(24, (2, 2, 1))], (2, 1, 1)),
 }
 
 
@@ -74,12 +77,12 @@ def tile_of(
     tiles = _HEADS_FIRST if heads_first else _LOOKED_UP if looked_up else _TILES
     channels, width = triton.next_power_of_2(channels), triton.next_power_of_2(width)
     measured = min(max(channels, 64), 256)
-    mib, small, large = tiles[item, measured]
-    stream = size <= mib << 20
-    positions, heads, warps = small if stream else large
+    streams, large = tiles[item, measured]
+    fits = [tile for mib, tile in streams if size <= mib << 20]
+    positions, heads, warps = fits[0] if fits else large
     rows = max(positions * heads * measured // channels, 1)
     if width < measured:
         # Threads share out the angles of either half: where those are few, more positions.
         positions = max(positions, 32 * warps * 2 // width)
     heads = min(triton.next_power_of_2(n_heads), max(rows // positions, 1))
-    return Tile(stream, max(rows // heads, 1), heads, warps)
+    return Tile(bool(fits), max(rows // heads, 1), heads, warps)

@@ -173,9 +173,9 @@ def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, mo
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     path = copy_of_the_package(tmp_path) / "rope_triton" / "tiles.py"
     source = path.read_text()
-    tiles = "(2, 64): (48, (2, 8, 2), (2, 8, 2))"
+    tiles = "(2, 64): ([(48, (2, 8, 2))], (2, 8, 2))"
     assert tiles in source
-    path.write_text(source.replace(tiles, "(2, 64): (48, (2, 8, 2), (2, 16, 2))"))
+    path.write_text(source.replace(tiles, "(2, 64): ([(48, (2, 8, 2))], (2, 16, 2))"))
     small, large = (Cell(seq_len, 64, 4, "float16", "sbhd") for seq_len in (128, 2048))
     base, head = (exact.cell_digests(root, "sm_90", [small, large]) for root in (ROOT, tmp_path))
     assert {subject for subject in base if base[subject] != head[subject]} == {

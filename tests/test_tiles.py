@@ -1,0 +1,58 @@
+"""The tile of a tensor: by its size, the heads it has and the channels that are rotated."""
+
+import itertools
+
+import pytest
+
+from rope_triton import tiles
+from rope_triton.tiles import Tile, tile_of
+
+TABLES = {"plain": tiles._TILES, "looked_up": tiles._LOOKED_UP, "heads_first": tiles._HEADS_FIRST}
+KEYS = list(itertools.product((2, 4), (64, 128, 256)))
+all_tables = pytest.mark.parametrize("name", TABLES)
+all_keys = pytest.mark.parametrize(("item", "channels"), KEYS, ids=str)
+
+
+def chosen(name, size, item, channels, *, heads=64, width=None):
+    options = {name: True} if name != "plain" else {}
+    return tile_of(size, item, heads, channels, width or channels, **options)
+
+
+@all_tables
+def test_table_has_every_width_and_rising_sizes(name):
+    assert list(TABLES[name]) == KEYS
+    for streams, _ in TABLES[name].values():
+        sizes = [mib for mib, _ in streams]
+        assert sizes == sorted(set(sizes)) and sizes
+
+
+@all_tables
+@all_keys
+def test_size_decides_to_the_byte(name, item, channels):
+    streams, large = TABLES[name][item, channels]
+    for mib, shape in streams:
+        assert chosen(name, mib << 20, item, channels) == Tile(True, *shape)
+    last = streams[-1][0] << 20
+    assert chosen(name, last + 1, item, channels) == Tile(False, *large)
+
+
+@all_tables
+@all_keys
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_few_heads_leave_a_program_its_rows(name, item, channels, heads):
+    many, few = (chosen(name, 1 << 30, item, channels, heads=n) for n in (64, heads))
+    assert few.positions * few.heads >= many.positions * many.heads
+    assert few.heads <= 2 * heads - 1 and few.warps == many.warps
+
+
+@all_keys
+def test_few_angles_are_shared_out_over_more_positions(item, channels):
+    whole, part = (chosen("plain", 1 << 30, item, channels, width=w) for w in (channels, 16))
+    assert part.positions * 16 >= 64 * part.warps or part.heads == 1
+    assert part.positions > whole.positions
+
+
+@pytest.mark.parametrize("item", [2, 4])
+@pytest.mark.parametrize(("channels", "like"), [(48, 64), (80, 128), (96, 128), (192, 256)])
+def test_other_widths_take_the_tile_of_the_next_power_of_two(item, channels, like):
+    assert chosen("plain", 1 << 30, item, channels) == chosen("plain", 1 << 30, item, like)
