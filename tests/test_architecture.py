@@ -164,8 +164,8 @@ ARROWS = {
     },
 }
 PUBLIC = {
-    *("apply_rotary_pos_emb", "apply_fused_qkv_rotary_pos_emb", "apply_rotary_emb"),
-    "rotary_embedding",
+    *("apply_rotary_pos_emb", "apply_fused_qkv_rotary_pos_emb", "apply_qk_rotary_pos_emb"),
+    *("apply_rotary_emb", "rotary_embedding"),
     "RotaryPositionEmbedding",
 }
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
