@@ -226,7 +226,10 @@ class _QueriesKeys(_Rotation):
 
 
 def dealt(x, heads, hidden_size: int) -> tuple:
-    """The memory of ``x``, ``[.., .., ..]`` of one token or more, as tensors of so many heads."""
+    """The memory of ``x``, whose first two dimensions are its tokens', as tensors of so many heads.
+
+    One after the other, each contiguous: ``[.., .., count, hidden_size]`` for each count of heads.
+    """
     tokens = x.shape[:2]
     parts = x.flatten().split([tokens.numel() * count * hidden_size for count in heads])
     pairs = zip(parts, heads, strict=True)

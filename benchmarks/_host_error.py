@@ -77,8 +77,7 @@ def path_error(direction: str, path: str, dtype: str) -> float:
         _turned(part, turn, direction, interleaved=False) if rotated else part.double()
         for part, rotated in zip(given, call.rotated, strict=True)
     ]
-    result, exact = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
-    return relative(result, exact, x.dtype)
+    return relative_of_parts(results, exact, x.dtype)
 
 
 def random(shape: tuple[int, ...], dtype):
@@ -94,6 +93,14 @@ def relative(result, exact, dtype) -> float:
     if not result.isfinite().all():
         raise ValueError("the result of finite input has elements that are NaN or infinite")
     return float(f"{_rms(result - exact) / _rms(exact.to(dtype) - exact):.6g}")
+
+
+def relative_of_parts(results, exact, dtype) -> float:
+    """The same of all parts of a result together."""
+    import torch
+
+    result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
+    return relative(result, whole, dtype)
 
 
 def _package_result(x, freqs, direction: str, interleaved: bool):

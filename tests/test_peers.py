@@ -407,7 +407,7 @@ def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
 def quick(monkeypatch):
     monkeypatch.setattr(_host, "_WARM_CALLS", 1)
     monkeypatch.setattr(_host, "_BLOCK_CALLS", 2)
-    monkeypatch.setattr(peer_host, "_CALL_SEQ_LEN", 3)
+    monkeypatch.setattr(_host_inputs, "CALL_SEQ_LEN", 3)
     monkeypatch.setattr(peer_host, "HEADS", 2)
     monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
 

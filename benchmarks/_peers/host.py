@@ -23,8 +23,6 @@ ERROR_PARAMS = {
     "provider": tuple(name for name in PROVIDERS if name != "copy"),  # it rounds nothing
     "dtype": tuple(ITEM_BYTES),
 }
-# Some 2 us on a GPU: never what a call on the host waits for.
-_CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, _CALL_DTYPE = 16, 64, "bfloat16"
 _BLOCKS = 5
 _ERROR_SHAPE = 2048, 128, 2, 1  # seq_len, hidden_size, heads, batch
 _FORMAT = "bshd"  # which most providers prefer
@@ -66,9 +64,8 @@ def call_seconds(direction: str, provider: str) -> list[float]:
     Unavailable
         If the provider is not installed, or has no backward pass.
     """
-    cell = PeerCell(
-        *(provider, _CALL_SEQ_LEN, _CALL_HIDDEN_SIZE, HEADS, 1, _CALL_DTYPE, _FORMAT),
-    )
+    size = _host_inputs.CALL_SEQ_LEN, _host_inputs.CALL_HIDDEN_SIZE, HEADS, _host_inputs.CALL_BATCH
+    cell = PeerCell(provider, *size, _host_inputs.CALL_DTYPE, _FORMAT)
     return _host.eager_seconds(_call(cell), direction, _BLOCKS)
 
 
@@ -101,8 +98,7 @@ def error(direction: str, provider: str, dtype: str) -> float:
     exact = [
         _host_error.exact_rotation(part, angles, direction, interleaved=False) for part in given
     ]
-    result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
-    return _host_error.relative(result, whole, x.dtype)
+    return _host_error.relative_of_parts(results, exact, x.dtype)
 
 
 def _call(cell: PeerCell) -> _calls._Rotation:
