@@ -93,10 +93,9 @@ def rope_kernel(
     if freqs_head is not None:
         first_angle += heads * freqs_head
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
-    options: tl.constexpr = (D_ROT, INTERLEAVED, TRANSPOSED, STREAM, ROUNDING)
+    written: tl.constexpr = D_ROT if INPLACE else D
+    options: tl.constexpr = (written, D_ROT, INTERLEAVED, TRANSPOSED, STREAM, ROUNDING)
     rotate_rows(out_row, t_row, t_channel, mine, freqs, seq, batch, where, options)
-    if not INPLACE:
-        copy_rows(out_row, t_row, t_channel, D_ROT, D, STREAM)
 
 
 @triton.jit(
@@ -158,20 +157,18 @@ def rope_qk_kernel(
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
-    options: tl.constexpr = (D_ROT, INTERLEAVED, TRANSPOSED, STREAM, ROUNDING)
+    options: tl.constexpr = (D, D_ROT, INTERLEAVED, TRANSPOSED, STREAM, ROUNDING)
     q_blocks = tl.cdiv(q_heads, BLOCK_H)
     if head < q_blocks:
         heads = head_block(head, q_heads, BLOCK_H)
         x = q_ptr + seq * q_seq + batch * q_batch + heads * q_head
         out = q_out_ptr + seq * q_out_seq + batch * q_out_batch + heads * D
         rotate_rows(out, x, q_channel, None, freqs, seq, batch, where, options)
-        copy_rows(out, x, q_channel, D_ROT, D, STREAM)
     else:
         heads = head_block(head - q_blocks, k_heads, BLOCK_H)
         x = k_ptr + seq * k_seq + batch * k_batch + heads * k_head
         out = k_out_ptr + seq * k_out_seq + batch * k_out_batch + heads * D
         rotate_rows(out, x, k_channel, None, freqs, seq, batch, where, options)
-        copy_rows(out, x, k_channel, D_ROT, D, STREAM)
 
 
 @triton.jit(do_not_specialize=["n_seq", "n_groups", "first", "n_table", "cp_size", "cp_rank"])
@@ -308,9 +305,10 @@ def rotate_part(
     out, x = (qkv_row, row) if JOIN else (row, qkv_row)
     x_channel = channel if JOIN else qkv_channel
     if D_ROT > 0:
-        options: tl.constexpr = (D_ROT, INTERLEAVED, JOIN, STREAM, None)
+        options: tl.constexpr = (D, D_ROT, INTERLEAVED, JOIN, STREAM, None)
         rotate_rows(out, x, x_channel, None, freqs, seq, batch, where, options)
-    copy_rows(out, x, x_channel, D_ROT, D, STREAM)
+    else:
+        store_rest(out, load_rest(x, x_channel, 0, D, STREAM), 0, D, STREAM)
 
 
 @triton.jit
@@ -325,19 +323,22 @@ def rotate_rows(
     where,
     OPTIONS: tl.constexpr,
 ):
-    """Rotate the first D_ROT channels of rows by the angles of their tokens.
+    """Rotate the first D_ROT of D channels of rows by the angles of their tokens, copy the rest.
 
     out_row and t_row point to the first channels, ``[BLOCK_S, BLOCK_H, 1]``; seq, the tokens of the
     sequences or of the packed whole, is ``[BLOCK_S, 1, 1]``, and batch is one number. Rows that are
     not mine are left alone; mine is None where out is not t.
     """
-    D_ROT: tl.constexpr = OPTIONS[0]
-    INTERLEAVED: tl.constexpr = OPTIONS[1]
-    TRANSPOSED: tl.constexpr = OPTIONS[2]
-    STREAM: tl.constexpr = OPTIONS[3]
-    ROUNDING: tl.constexpr = OPTIONS[4]
+    D: tl.constexpr = OPTIONS[0]
+    D_ROT: tl.constexpr = OPTIONS[1]
+    INTERLEAVED: tl.constexpr = OPTIONS[2]
+    TRANSPOSED: tl.constexpr = OPTIONS[3]
+    STREAM: tl.constexpr = OPTIONS[4]
+    ROUNDING: tl.constexpr = OPTIONS[5]
     READ: tl.constexpr = reading(STREAM)
     n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = where
+    if D_ROT < D:  # before anything is written: no load overtakes a store
+        rest = load_rest(t_row, t_channel, D_ROT, D, STREAM)
     if start_ptr is None and cu_seqlens[0] is None and cp_size is None:
         # The angles come first: cos and sin are computed while t is still on its way.
         a1, a2 = load_angles(freqs, seq, None, D_ROT, INTERLEAVED)
@@ -366,6 +367,8 @@ def rotate_rows(
     if mine is not None:
         tl.debug_barrier()  # threads that have a value in common have all read it
     store_pairs(out_row, y1, y2, mine, D_ROT, INTERLEAVED, writing(STREAM))
+    if D_ROT < D:
+        store_rest(out_row, rest, D_ROT, D, STREAM)
 
 
 @triton.jit
@@ -383,14 +386,17 @@ def product(x, factor, ROUNDING: tl.constexpr):
 
 
 @triton.jit
-def copy_rows(
-    out_row, t_row, t_channel, FIRST: tl.constexpr, D: tl.constexpr, STREAM: tl.constexpr
-):
-    """Copy the channels from FIRST on."""
-    if FIRST < D:
-        k = FIRST + channels(triton.next_power_of_2(D - FIRST))
-        rest = load(t_row + k * t_channel, k < D, reading(STREAM))
-        tl.store(out_row + k, rest, mask=k < D, cache_modifier=writing(STREAM))
+def load_rest(row, stride, FIRST: tl.constexpr, D: tl.constexpr, STREAM: tl.constexpr):
+    """The channels of rows from FIRST on."""
+    k = FIRST + channels(triton.next_power_of_2(D - FIRST))
+    return load(row + k * stride, k < D, reading(STREAM))
+
+
+@triton.jit
+def store_rest(row, rest, FIRST: tl.constexpr, D: tl.constexpr, STREAM: tl.constexpr):
+    """Store what :func:`load_rest` loads, to rows that are contiguous in the channels."""
+    k = FIRST + channels(triton.next_power_of_2(D - FIRST))
+    tl.store(row + k, rest, mask=k < D, cache_modifier=writing(STREAM))
 
 
 @triton.constexpr_function
