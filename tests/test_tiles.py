@@ -8,9 +8,14 @@ from rope_triton import tiles
 from rope_triton.tiles import Tile, tile_of
 
 TABLES = {"plain": tiles._TILES, "looked_up": tiles._LOOKED_UP, "heads_first": tiles._HEADS_FIRST}
-KEYS = list(itertools.product((2, 4), (64, 128, 256)))
+SIZES = (32, 64, 96, 128, 192, 256)
+KEYS = list(itertools.product((2, 4), SIZES))
+POWERS = [key for key in KEYS if key[1] in (64, 128, 256)]
 all_tables = pytest.mark.parametrize("name", TABLES)
-all_keys = pytest.mark.parametrize(("item", "channels"), KEYS, ids=str)
+all_keys = pytest.mark.parametrize(("item", "channels"), POWERS, ids=str)
+all_entries = pytest.mark.parametrize(
+    ("name", "item", "channels"), [(name, *key) for name, table in TABLES.items() for key in table]
+)
 
 
 def chosen(name, size, item, channels, *, heads=64, width=None):
@@ -19,15 +24,15 @@ def chosen(name, size, item, channels, *, heads=64, width=None):
 
 
 @all_tables
-def test_table_has_every_width_and_rising_sizes(name):
-    assert list(TABLES[name]) == KEYS
+def test_table_has_every_power_and_rising_sizes(name):
+    keys = list(TABLES[name])
+    assert keys == [key for key in KEYS if key in keys] and set(POWERS) <= set(keys)
     for streams, _ in TABLES[name].values():
         sizes = [mib for mib, _ in streams]
         assert sizes == sorted(set(sizes)) and sizes
 
 
-@all_tables
-@all_keys
+@all_entries
 def test_size_decides_to_the_byte(name, item, channels):
     streams, large = TABLES[name][item, channels]
     for mib, shape in streams:
@@ -53,6 +58,21 @@ def test_few_angles_are_shared_out_over_more_positions(item, channels):
 
 
 @pytest.mark.parametrize("item", [2, 4])
-@pytest.mark.parametrize(("channels", "like"), [(48, 64), (80, 128), (96, 128), (192, 256)])
-def test_other_widths_take_the_tile_of_the_next_power_of_two(item, channels, like):
+@pytest.mark.parametrize(("channels", "like"), [(48, 64), (80, 96), (112, 128), (160, 192)])
+def test_other_head_sizes_take_the_tile_of_the_next_measured(item, channels, like):
     assert chosen("plain", 1 << 30, item, channels) == chosen("plain", 1 << 30, item, like)
+
+
+@pytest.mark.parametrize("item", [2, 4])
+@pytest.mark.parametrize(("channels", "like"), [(16, 32), (512, 256)])
+def test_beyond_what_was_measured_a_program_keeps_its_elements(item, channels, like):
+    found, measured = (chosen("plain", 1 << 30, item, each) for each in (channels, like))
+    assert found.warps == measured.warps
+    elements = (each.positions * each.heads for each in (found, measured))
+    assert next(elements) * channels == next(elements) * like
+
+
+@pytest.mark.parametrize(("channels", "like"), [(96, 128), (192, 256)])
+def test_rotated_in_part_they_take_that_of_the_next_power_of_two(channels, like):
+    whole, part = (chosen("plain", 1 << 30, 2, each, width=64) for each in (channels, like))
+    assert whole == part
