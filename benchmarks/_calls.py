@@ -119,6 +119,15 @@ class _Moved(_Rotation):
         return torch.stack([self._freqs[start : start + n, 0] for start, n in sequences])
 
 
+class _Partial(_Rotation):
+    """Heads of which the first channels are rotated."""
+
+    rotated = (True, False)
+
+    def split(self, whole) -> tuple:
+        return whole.split([self.cell.hidden_size, whole.shape[-1] - self.cell.hidden_size], -1)
+
+
 class _Tables(_Rotation):
     """Ready-made tables, in the dtype of the tensor, as flash-attention's module keeps them."""
 
@@ -245,6 +254,7 @@ _PATHS: dict[str, type[_Rotation]] = {
     **{"thd": _Packed, "thd-short": _Packed, "starts": _Moved},
     **{"qkv": _Qkv, "qk": _QueriesKeys},
     **{"tables": _Tables, "tables-inplace": _InPlace, "tables-bhsd": _Attention},
+    **{"partial": _Partial, "head-96": _Rotation},
 }
 
 

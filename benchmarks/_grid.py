@@ -138,18 +138,22 @@ PARAM_NAMES = tuple(field.name for field in fields(Cell))
 # --- the package's other paths --------------------------------------------------------------------
 
 
+PATH_HIDDEN_SIZE = 128
+
+
 class PathForm(NamedTuple):
     """A way to call the package: the order of the dimensions, and what a token has.
 
-    heads: of fused QKV, groups of heads; channels: of a head, or of such a group.
+    heads: of fused QKV, groups of heads; channels: of a head, or of such a group; rotated: of a
+    head, those that have angles.
     """
 
     format: str
     heads: int
     channels: int
+    rotated: int = PATH_HIDDEN_SIZE
 
 
-PATH_HIDDEN_SIZE = 128
 # Of a group of fused QKV, as grouped-query models have them.
 QKV_HEADS = (4, 1, 1)
 # Heads of queries and of keys, each with a memory of its own.
@@ -169,6 +173,10 @@ PATHS = {
     "tables-bhsd": PathForm("bhsd", HEADS, PATH_HIDDEN_SIZE),
     # Each sequence of the batch begins at a position of its own.
     "starts": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
+    # Half of the channels have angles, the others are copied.
+    "partial": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE, rotated=PATH_HIDDEN_SIZE // 2),
+    # No power of two.
+    "head-96": PathForm("bshd", HEADS, 96, rotated=96),
 }
 PATH_BATCH = 4
 _START_STEP = 1000
@@ -211,7 +219,8 @@ class PathCell(Timed):
 
     @property
     def hidden_size(self) -> int:
-        return PATH_HIDDEN_SIZE
+        """Channels of a head that are rotated."""
+        return PATHS[self.path].rotated
 
     @property
     def lengths(self) -> tuple[int, ...]:

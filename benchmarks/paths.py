@@ -1,7 +1,8 @@
 """Speed of the package's other paths, forward and backward; needs an NVIDIA GPU.
 
-Packed sequences, fused QKV, ready-made tables, rotation in place and positions that each sequence
-starts at: ``_grid.PATHS``. Measured as ``rope`` is, n/a for commits that lack the path.
+Packed sequences, fused QKV, ready-made tables, rotation in place, positions that each sequence
+starts at, heads rotated in part or of no power of two: ``_grid.PATHS``. Measured as ``rope`` is,
+n/a for commits that lack the path.
 """
 
 from . import _workload

@@ -16,6 +16,8 @@ FULL, SMALL = (_grid.path_cells(_grid.PATH_GRIDS[name]) for name in ("full", "sm
 # Of 4 or more tokens, so that every sequence of a batch has one.
 TINY = {"float32": 1 / 4, "bfloat16": 1 / 8}
 CELLS = [PathCell(path, mib, dtype) for path in _grid.PATHS for dtype, mib in TINY.items()]
+# What the first commits had no function or argument for; heads of any form they rotated.
+LACKED = [cell for cell in CELLS if cell.path not in ("partial", "head-96")]
 TIMED = [(cell, direction) for cell in CELLS for direction in cell.directions]
 
 all_paths = pytest.mark.parametrize("path", _grid.PATHS)
@@ -34,8 +36,8 @@ def random(cell):
 
 
 def test_there_are_few_timings():
-    assert sum(len(cell.directions) for cell in SMALL) == 45
-    assert set(SMALL) < set(FULL) and len(set(FULL)) == len(FULL) == 48
+    assert sum(len(cell.directions) for cell in SMALL) == 57
+    assert set(SMALL) < set(FULL) and len(set(FULL)) == len(FULL) == 60
     assert {cell.path for cell in FULL if BACKWARD not in cell.directions} == {"tables-inplace"}
 
 
@@ -167,7 +169,7 @@ def test_cotangents_lie_in_one_tensor(without_gpu, path):
     output, cotangent = call.forward(call.operand(x.clone())), call.cotangent(x)
     assert len(call.split(output)) == len(call.split(cotangent)) == len(call.rotated)
     for part, grad in zip(call.split(output), call.split(cotangent), strict=True):
-        assert part.shape == grad.shape and grad.is_contiguous()
+        assert part.shape == grad.shape and (cotangent is x or grad.is_contiguous())
         assert grad.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     assert sum(grad.numel() for grad in call.split(cotangent)) == x.numel()
 
@@ -233,7 +235,7 @@ def old(on_cpu, monkeypatch):
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_commit_without_the_paths_is_not_available(old, direction):
-    cells = [cell for cell in CELLS if direction in cell.directions]
+    cells = [cell for cell in LACKED if direction in cell.directions]
     for outcome in _workload.measure_cells(cells, direction).values():
         assert outcome.unavailable.startswith("this commit cannot: ")
         assert not outcome.error and not outcome.latency
@@ -273,7 +275,7 @@ def test_process_checks_and_times_every_direction(on_cpu, path, monkeypatch):
 
 
 def test_process_of_a_commit_without_the_paths(old):
-    for cell in CELLS:
+    for cell in LACKED:
         answers = measure._Answers()
         for direction, metric in cell.metrics.items():
             with answers.about([(metric, measure.as_params(cell))]):

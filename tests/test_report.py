@@ -336,10 +336,12 @@ def test_other_paths_have_a_map_of_their_own():
     family = dataclasses.replace(gpu, timings=gpu.timings + more.timings)
     made = comparison({"gpu": family}, ())
     assert map_rows(markdown(made)) == map_rows(markdown(comparison({"gpu": gpu}, ())))
-    rows = dict(re.findall(r"^\| ([a-z-]+) \| ([^|]* \| [^|]*) \|$", markdown(made), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| ([a-z0-9-]+) \| ([^|]* \| [^|]*) \|$", markdown(made), re.MULTILINE)
+    )
     assert rows == {
-        **dict.fromkeys(("starts", "tables", "tables-bhsd"), "⬜⬜⬜ | ⬜⬜⬜"),
-        **dict.fromkeys(("thd", "thd-short", "qk"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **dict.fromkeys(("starts", "tables", "tables-bhsd", "partial"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **dict.fromkeys(("thd", "thd-short", "qk", "head-96"), "⬜⬜⬜ | ⬜⬜⬜"),
         **{"qkv": "⬜🟥⬜ | ⬜🟥⬜", "tables-inplace": "⬜⬜⬜ | ✖️✖️✖️"},
     }
     assert "2 timings: Forward + Backward qkv, 32 MiB, bfloat16" in markdown(made).replace(

@@ -183,7 +183,7 @@ def test_cells_are_coloured_as_those_of_the_map(browser, paths_address):
     classes = browser.run(
         "return [...document.querySelectorAll('#paths td[class^=s]')].map(td => td.className)"
     )
-    assert len(classes) == 8 * 6 + 7 * 6 and classes[0] == "s6"
+    assert len(classes) == 10 * 6 + 9 * 6 and classes[0] == "s6"
     assert len(set(classes)) > 3
 
 

@@ -25,6 +25,8 @@ CALLS = {
     "tables-inplace": "the same, in place; forward only",
     "tables-bhsd": "the same for [b, h, s, d], as attention takes it",
     "starts": "a start position for each sequence of a batch of four",
+    "partial": "64 of 128 channels rotated, the others copied",
+    "head-96": "heads of 96 channels",
 }
 """Which call each of the other paths is, in half a line. A path without one is still shown."""
 
