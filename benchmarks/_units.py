@@ -1,6 +1,6 @@
 """How each metric is read: measured or exact, and whether a change for the worse fails."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -24,8 +24,12 @@ _SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
 _SHOWN_SECONDS = Unit("seconds", "smaller", exact=False, gates=False)
 _BYTES = Unit("bytes", "smaller", exact=True, gates=True)
 _LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
-# Another order of the same float32 operations moves it by less, and is no loss of precision.
-_ERROR = Unit("x rounding", "smaller", exact=True, gates=True, tolerance=0.01)
+# Which of a sum's two products stays unrounded, as part of one fma, is the compiler's choice, by
+# tile and architecture. It moved this by up to 12 %, and is no loss of precision: both products
+# rounded add 16 % or more, a polynomial with a term less adds 35 %.
+_FLOAT32_ERROR = Unit("x rounding", "smaller", exact=True, gates=True, tolerance=0.15)
+# In half precision none of that reaches the digits that are told.
+_ERROR = replace(_FLOAT32_ERROR, tolerance=0.0)
 
 UNITS = {
     "rope.Forward.track_latency": _SECONDS,
@@ -53,3 +57,7 @@ UNITS = {
     "host.Error.track_error": _ERROR,
     "host.PathError.track_error": _ERROR,
 }
+FLOAT32_UNITS = dict.fromkeys(
+    ("host.Error.track_error", "host.PathError.track_error"), _FLOAT32_ERROR
+)
+"""Of subjects whose dtype is float32, instead of those above."""

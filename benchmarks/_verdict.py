@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from . import _randomization
-from ._units import UNITS, Unit
+from ._units import FLOAT32_UNITS, UNITS, Unit
 
 MIN_ROUNDS = 8
 # A job with more than this share of untold timings has not answered its question.
@@ -291,7 +291,7 @@ def judge_exact(subject: Subject, base: float | None, head: float | None) -> Exa
 
 
 def unit_of(subject: Subject) -> Unit:
-    """The unit of a subject's metric.
+    """The unit of a subject's metric, at the subject's dtype.
 
     Raises
     ------
@@ -300,7 +300,8 @@ def unit_of(subject: Subject) -> Unit:
     """
     if subject.metric not in UNITS:
         raise ValueError(f"no unit for the metric {subject.metric!r}; add it to UNITS")
-    return UNITS[subject.metric]
+    own = FLOAT32_UNITS if "float32" in subject.params else {}
+    return own.get(subject.metric, UNITS[subject.metric])
 
 
 def gates(timing: Timing) -> bool:

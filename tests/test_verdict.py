@@ -314,7 +314,8 @@ def test_bad_rules():
 
 NARROW = Subject("codegen.Codegen.track_narrow_share", ("sm_90",))
 REGISTERS = Subject("codegen.Codegen.track_registers", ("sm_90",))
-ERROR = Subject("host.Error.track_error", ("forward",))
+ERROR = Subject("host.Error.track_error", ("forward", "bfloat16"))
+FLOAT32_ERROR = Subject("host.PathError.track_error", ("forward", "thd", "float32"))
 TIMED = Subject(FORWARD, ("128",))
 
 
@@ -325,8 +326,9 @@ TIMED = Subject(FORWARD, ("128",))
         (NARROW, 0.0, 0.5, Answer.FAIL, "worse"),
         (NARROW, 0.5, 0.0, Answer.PASS, "better"),
         (REGISTERS, 32, 40, Answer.PASS, "worse"),  # shown only
-        (ERROR, 1.0, 1.009, Answer.PASS, "worse"),
-        (ERROR, 1.0, 1.02, Answer.FAIL, "worse"),
+        (ERROR, 1.0, 1.00001, Answer.FAIL, "worse"),
+        (FLOAT32_ERROR, 1.08673, 1.2132, Answer.PASS, "worse"),  # another product is rounded
+        (FLOAT32_ERROR, 1.2226, 1.4286, Answer.FAIL, "worse"),  # both are
         (NARROW, 0.0, None, Answer.FAIL, "missing"),
         (REGISTERS, 32, None, Answer.FAIL, "missing"),
         (TIMED, 1e-5, None, Answer.FAIL, "missing"),
