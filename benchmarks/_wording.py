@@ -74,7 +74,19 @@ def _doubts(comparison: Comparison) -> Iterable[str]:
         )
     untold = _verdict.untold(timings, comparison.identical)
     if untold:
-        yield f"{len(untold)} of {count(len(timings), 'timing')} cannot be told: {blind(untold)}"
+        which = f"{len(untold)} of {count(len(timings), 'timing')}{_whose(untold, comparison)}"
+        yield f"{which} cannot be told: {blind(untold)}"
+
+
+def _whose(untold: Sequence[Timing], comparison: Comparison) -> str:
+    """The family that has all of them, where others have none."""
+    families = {
+        name: set(untold) & set(family.timings)
+        for name, family in comparison.families.items()
+        if any(map(_verdict.gates, family.timings))
+    }
+    names = [name for name, theirs in families.items() if theirs]
+    return f", all of the {clean(names[0])}," if len(names) == 1 < len(families) else ""
 
 
 def _assurances(comparison: Comparison) -> Iterable[str]:

@@ -93,7 +93,7 @@ def comparison(families, exact, **changes) -> Comparison:
     return Comparison(**(given | changes))
 
 
-def host_family(slowdown=0.0):
+def host_family(slowdown=0.0, noise=0.02):
     """Two passes in two formats; a host's noise, and rules of its own."""
     names = [
         Subject(f"host.Call.track_{name}", (fmt,))
@@ -101,7 +101,7 @@ def host_family(slowdown=0.0):
         for fmt in ("bshd", "sbhd")
     ]
     usual = np.array([42e-6, 42e-6, 173e-6, 173e-6])
-    base, head = (usual * np.exp(0.02 * bell(seed, 12, 4)) for seed in (3, 4))
+    base, head = (usual * np.exp(noise * bell(seed, 12, 4)) for seed in (3, 4))
     return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.05, margin=0.1))
 
 
@@ -250,6 +250,14 @@ def test_no_change_and_blind_read_differently():
     seen = r"60 of 96 timings cannot be told: only a slowdown of [\d.]+ to [\d.]+ %, by timing, or"
     assert re.search(seen, untold)
     assert "60 cannot tell" in untold and "cannot" not in told
+
+
+def test_a_family_that_alone_cannot_be_told_is_named():
+    noisy = gpu_family(noise=0.008, states=0.01)
+    alone = comparison({"gpu": noisy, "host": host_family()}, ())
+    assert "of 100 timings, all of the gpu, cannot be told" in sentence(alone)
+    both = comparison({"gpu": noisy, "host": host_family(noise=0.2)}, ())
+    assert "of 100 timings cannot be told" in sentence(both)
 
 
 def test_same_machine_code_never_reads_as_a_slowdown():
