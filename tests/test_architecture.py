@@ -127,7 +127,7 @@ ARROWS = {
         "_readme.command": {"_readme.tables", "_sweep.state"},
         "_readme.tables": {
             *("_sweep.command", "_sweep.experiments", "_sweep.state", "_sweep.tables"),
-            "_figures",
+            *("_figures", "_grid"),
         },
         "_compare.__init__": set(),
         "_compare.command": {

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import _figures
+from .._grid import ITEM_BYTES
 from .._sweep import tables as _sweep_tables
 from .._sweep.command import EVIDENCE, stored
-from .._sweep.experiments import Experiment
+from .._sweep.experiments import COMPILE, Experiment, Timing
 from .._sweep.state import Results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +144,7 @@ def peers(directory: Path = EVIDENCE) -> list[str]:
         lines += [*_intro(measured, "throughput"), ""]
         lines += _sweep_tables.seed_table(experiment, measured)[2:]
         lines += ["", *_pictures(experiment), ""]
-    return [*lines, *_gains(found)] if found else []
+    return [*lines, *_gains(found), "", *_compiled(found)] if found else []
 
 
 def _intro(measured: Results, name: str) -> list[str]:
@@ -181,6 +182,32 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
         for provider in providers
     ]
     return [*_wrapped(text), "", *_head(["provider", *titles]), *rows]
+
+
+def _compiled(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
+    """The same over torch.compile in all experiments together, by channels of a head."""
+    text = (
+        f"Over `{COMPILE}`, torch.compile with ready-made tables and static shapes, in all four "
+        "experiments together:"
+    )
+    timings = [timing for experiment, _ in found.values() for timing in experiment.timings]
+    sizes = sorted({timing.cell.hidden_size for timing in timings})
+    rows = [
+        f"| {size} | {_gain(_over_compiled(found, size, 2))} | "
+        f"{_gain(_over_compiled(found, size, 4))} |"
+        for size in sizes
+    ]
+    return [*_wrapped(text), "", *_head(["channels a head", "half precision", "float32"]), *rows]
+
+
+def _over_compiled(
+    found: Mapping[str, tuple[Experiment, Results]], hidden_size: int, item: int
+) -> list[float]:
+    def counts(timing: Timing) -> bool:
+        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == (hidden_size, item)
+
+    every = (_sweep_tables.gains_over(*each, counts).get(COMPILE, []) for each in found.values())
+    return [gain for gains in every for gain in gains]
 
 
 def _gain(values: Sequence[float]) -> str:
