@@ -24,7 +24,9 @@ ARROWS = {
         **dict.fromkeys(("qk", "qkv"), {"launch", "plans", "kernels", "ops"}),
         "plans": {"launch", "tiles"},
         **dict.fromkeys(("launch", "tiles"), set()),
-        "kernels": set(),
+        "kernels": {"rotation"},
+        "rotation": {"positions", "trigonometry"},
+        **dict.fromkeys(("positions", "trigonometry"), set()),
         "reference": set(),
         "frequencies": {"angles"},
         "configs": {"scalings"},
@@ -297,7 +299,8 @@ def test_oracle_and_kernel_never_meet():
         names = imports(ast.walk(ast.parse(PACKAGE[module].read_text())), "rope_triton")
         return {module}.union(*map(reach, modules(names, "rope_triton")))
 
-    assert reach("ops") == {"ops", "checks", "launch", "plans", "tiles", "kernels"}
+    device = {"kernels", "rotation", "positions", "trigonometry"}
+    assert reach("ops") == {"ops", "checks", "launch", "plans", "tiles", *device}
     assert reach("reference") == {"reference"}
 
 
