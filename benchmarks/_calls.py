@@ -250,6 +250,14 @@ def leaves(parts: tuple) -> tuple:
     return tuple(part.detach().requires_grad_() for part in parts)
 
 
+def gradient(output, leaf, cotangent):
+    """The gradient of a call's leaf, in its form; the output's graph is kept."""
+    import torch
+
+    gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
+    return gradients if isinstance(leaf, tuple) else gradients[0]
+
+
 _PATHS: dict[str, type[_Rotation]] = {
     **{"thd": _Packed, "thd-short": _Packed, "starts": _Moved},
     **{"qkv": _Qkv, "qk": _QueriesKeys},

@@ -1,5 +1,6 @@
 """How far a result is from the exact one, over what its rounding costs. Exact."""
 
+from . import _calls
 from . import _host_inputs as _inputs
 from ._grid import BACKWARD, FORWARD, PATH_GRIDS, PathCell
 
@@ -123,8 +124,7 @@ def _path_result(call, x, direction: str):
     if direction == FORWARD:
         return call.forward(call.operand(x))
     leaf = call.leaf(torch.zeros_like(x))
-    gradients = torch.autograd.grad(call.forward(leaf), leaf, call.cotangent(x))
-    return gradients if isinstance(leaf, tuple) else gradients[0]
+    return _calls.gradient(call.forward(leaf), leaf, call.cotangent(x))
 
 
 def exact_rotation(x, angles, direction: str, interleaved: bool):

@@ -223,15 +223,7 @@ def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
     leaf = call.leaf(random_tensor(call.cell))
     for grad in map(call.cotangent, inputs):
         out = call.forward(leaf)
-        yield lambda out=out, grad=grad: gradient(out, leaf, grad)
-
-
-def gradient(output, leaf, cotangent):
-    """The gradient of a call's leaf, in its form; the output's graph is kept."""
-    import torch
-
-    gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
-    return gradients if isinstance(leaf, tuple) else gradients[0]
+        yield lambda out=out, grad=grad: _calls.gradient(out, leaf, grad)
 
 
 def check_once(call, direction: str, rotate: Callable, x) -> None:

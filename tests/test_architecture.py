@@ -53,7 +53,8 @@ ARROWS = {
         "_first_call": {
             *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
         },
-        **dict.fromkeys(("_host_error", "_host_steps"), {"_host_inputs", "_grid"}),
+        "_host_error": {"_host_inputs", "_calls", "_grid"},
+        "_host_steps": {"_host_inputs", "_grid"},
         "_host_inputs": {"_calls", "_grid"},
         "_workload": {
             *("_calls", "_clock", "_process", "_progress", "_grid"),

@@ -68,8 +68,7 @@ def test_other_head_sizes_take_the_tile_of_the_next_measured(item, channels, lik
 def test_beyond_what_was_measured_a_program_keeps_its_elements(item, channels, like):
     found, measured = (chosen("plain", 1 << 30, item, each) for each in (channels, like))
     assert found.warps == measured.warps
-    elements = (each.positions * each.heads for each in (found, measured))
-    assert next(elements) * channels == next(elements) * like
+    assert found.positions * found.heads * channels == measured.positions * measured.heads * like
 
 
 @pytest.mark.parametrize(("channels", "like"), [(96, 128), (192, 256)])

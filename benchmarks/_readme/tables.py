@@ -187,7 +187,7 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
 def _compiled(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
     """The same over torch.compile in all experiments together, by channels of a head."""
     text = (
-        f"Over `{COMPILE}`, torch.compile with ready-made tables and static shapes, in all four "
+        f"Over `{COMPILE}`, torch.compile with ready-made tables and static shapes, in all "
         "experiments together:"
     )
     timings = [timing for experiment, _ in found.values() for timing in experiment.timings]
