@@ -22,6 +22,7 @@ FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
 FORWARD_ONLY = {"vllm", "xformers"}
 IN_PLACE = {"liger", "unsloth", "vllm"}
 PAIRS = {"liger", "unsloth", "huggingface"}
+COMPILED_PEERS = "compile", "compile-angles"
 DIRECTIONS = (FORWARD, BACKWARD)
 DTYPES = tuple(_grid.ITEM_BYTES)
 
@@ -52,7 +53,7 @@ def here(monkeypatch, device):
     """Cells are called where the kernels run, by stand-ins of all libraries."""
     for provider in libraries.FUNCTIONS:
         libraries.install(monkeypatch, provider)
-    monkeypatch.setattr(plain.Compiled, "backend", "aot_eager")
+    monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
     monkeypatch.setattr(_workload, "random_tensor", lambda cell: random(cell, device))
     monkeypatch.setattr(_workload, "angles", lambda cell: angles(cell, device))
     return device
@@ -292,7 +293,8 @@ def test_what_is_overwritten_is_said_to_be(here, provider, format):
     assert torch.equal(x, given) != overwritten
 
 
-def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch):
+@pytest.mark.parametrize("provider", COMPILED_PEERS)
+def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch, provider):
     """Also after as many as torch would compile of one function before it gives up."""
     graphs = []
 
@@ -300,10 +302,10 @@ def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch):
         graphs.append(inputs)
         return graph.forward
 
-    monkeypatch.setattr(plain.Compiled, "backend", staticmethod(backend))
+    monkeypatch.setattr(plain._ByCompiler, "backend", staticmethod(backend))
     limit = torch._dynamo.config.recompile_limit
     for seq_len in range(2, limit + 5):
-        call, output, given = called(cell_of("compile", seq_len=seq_len), FORWARD, here)
+        call, output, given = called(cell_of(provider, seq_len=seq_len), FORWARD, here)
         _calls.check(output, given, call, FORWARD)
         assert len(graphs) == seq_len - 1
         call.forward(given)
@@ -323,7 +325,7 @@ def on_gpu(here, monkeypatch, tmp_path):
     if not COMPILED:  # an interpreted kernel takes its time
         plain_package.install(monkeypatch)
     # The compiler looks at the GPU that there is not: compiled calls have tests of their own.
-    monkeypatch.setattr(plain.Compiled, "_find", plain.Formula._find)
+    monkeypatch.setattr(plain._ByCompiler, "_compile", lambda call, function: function)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

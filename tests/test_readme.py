@@ -100,3 +100,17 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     assert copied.endswith("(120) |  |")  # faster in all, and not in the study
     assert not any(line.startswith("| transformer-engine |") for line in lines)
     assert lines[-1]  # no empty line at its end
+
+
+def test_compiled_calls_are_shown_by_head_size_those_that_were_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(plots, "draw", lambda *_: [])
+    head = "| channels a head | `compile`, half precision | `compile`, float32 |"
+    more = " `compile-angles`, half precision | `compile-angles`, float32 |"
+    shipped(tmp_path, "throughput")
+    assert head in tables.peers(tmp_path)
+    shipped(tmp_path, "study")
+    *_, first, last = lines = tables.peers(tmp_path)
+    assert head + more in lines
+    for size, line in (("192", first), ("256", last)):  # the study has no float32
+        gains = r"\| [12]\.\d\d, [12]\.\d\d \|  "
+        assert re.fullmatch(rf"\| {size} ({gains}){{2}}\|", line), line

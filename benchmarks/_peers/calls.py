@@ -4,7 +4,7 @@ from .._calls import _Rotation
 from .cells import PeerCell
 from .libraries import Fla, FlashAttention, TransformerEngine, Vllm, Xformers
 from .pairs import HuggingFace, Liger, Unsloth
-from .plain import Angles, Compiled, Copy, Formula, OwnTables
+from .plain import Angles, Compiled, CompiledAngles, Copy, Formula, OwnTables
 from .seed import Seed
 
 ADAPTERS: dict[str, type[_Rotation]] = {
@@ -13,6 +13,7 @@ ADAPTERS: dict[str, type[_Rotation]] = {
     "copy": Copy,
     "pytorch": Formula,
     "compile": Compiled,
+    "compile-angles": CompiledAngles,
     "seed": Seed,
     "transformer-engine": TransformerEngine,
     "flash-attention": FlashAttention,

@@ -89,23 +89,64 @@ def _formula():
     return rotate
 
 
-class Compiled(Formula):
-    """The same by torch.compile, for exactly this form of the call.
+class _ByCompiler(Peer):
+    """Its function by torch.compile, for exactly this form of the call.
 
-    The compiler's own rounding is between that of the formula and none, so its tolerance holds.
     torch counts compilations by the function's code object, and goes back to plain PyTorch after
     eight: each call has a code object of its own, shares nothing and is shared by nothing. Should
     it not compile as a whole, that is an error, never a slower figure.
     """
 
-    provider = "compile"
     backend = "inductor"
 
     def _find(self):
+        return self._compile(super()._find())
+
+    def _compile(self, shared):
         import torch
 
-        shared = _formula()
         own = types.FunctionType(
-            shared.__code__.replace(), shared.__globals__, "rotate", None, shared.__closure__
+            shared.__code__.replace(), shared.__globals__, shared.__name__, None, shared.__closure__
         )
         return torch.compile(own, dynamic=False, fullgraph=True, backend=self.backend)
+
+
+class Compiled(_ByCompiler, Formula):
+    """The formula on ready-made tables, compiled.
+
+    The compiler's own rounding is between that of the formula and none, so its tolerance holds.
+    """
+
+    provider = "compile"
+
+
+class _AngleFormula(Peer):
+    """The same by angles, ``[s, 1, 1, d]`` or ``[1, s, 1, d]``: float32 inside, rounded once."""
+
+    def __init__(self, cell, freqs):
+        super().__init__(cell, freqs)
+        self._angles = self._token_freqs()
+
+    def _find(self):
+        return _formula_of_angles()
+
+    def forward(self, x):
+        return self._function(x, self._angles)
+
+
+def _formula_of_angles():
+    import torch
+
+    def rotate(x, angles):
+        wide = x.float()
+        first, second = wide.chunk(2, dim=-1)
+        turned = torch.cat((-second, first), dim=-1)
+        return (wide * angles.cos() + turned * angles.sin()).to(x.dtype)
+
+    return rotate
+
+
+class CompiledAngles(_ByCompiler, _AngleFormula):
+    """What the package's own call computes, compiled: the compiler's sines, in its kernel."""
+
+    provider = "compile-angles"

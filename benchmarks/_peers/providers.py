@@ -6,6 +6,7 @@ PROVIDERS = {
     "copy": "no rotation: a copy of the input, and of the gradient",
     "pytorch": "x * cos + rotate_half(x) * sin on ready-made tables, every step rounded",
     "compile": "the same formula by torch.compile, with static shapes",
+    "compile-angles": "the formula by angles, rounded once, by torch.compile with static shapes",
     "seed": "a Triton program for each position and head, looping over the batch; float32 tables",
     "transformer-engine": "fused apply_rotary_pos_emb by angles, rounded once",
     "flash-attention": "apply_rotary_emb by ready-made tables, rounded once; prefers bshd",

@@ -11,7 +11,7 @@ from .. import _figures
 from .._grid import ITEM_BYTES
 from .._sweep import tables as _sweep_tables
 from .._sweep.command import EVIDENCE, stored
-from .._sweep.experiments import COMPILE, Experiment, Timing
+from .._sweep.experiments import COMPILE, COMPILE_ANGLES, Experiment, Timing
 from .._sweep.state import Results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,29 +184,37 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
     return [*_wrapped(text), "", *_head(["provider", *titles]), *rows]
 
 
+_BY_COMPILER = {
+    COMPILE: "torch.compile with ready-made tables and static shapes",
+    COMPILE_ANGLES: "the same by angles, which is what the package computes",
+}
+_PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
+
+
 def _compiled(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
     """The same over torch.compile in all experiments together, by channels of a head."""
-    text = (
-        f"Over `{COMPILE}`, torch.compile with ready-made tables and static shapes, in all "
-        "experiments together:"
-    )
     timings = [timing for experiment, _ in found.values() for timing in experiment.timings]
-    sizes = sorted({timing.cell.hidden_size for timing in timings})
-    rows = [
-        f"| {size} | {_gain(_over_compiled(found, size, 2))} | "
-        f"{_gain(_over_compiled(found, size, 4))} |"
-        for size in sizes
-    ]
-    return [*_wrapped(text), "", *_head(["channels a head", "half precision", "float32"]), *rows]
+    measured = {timing.cell.provider for timing in timings}
+    over = {name: about for name, about in _BY_COMPILER.items() if name in measured}
+    told = ", and ".join(f"`{name}`, {about}" for name, about in over.items())
+    columns = [(name, precision) for name in over for precision in _PRECISIONS]
+    rows = []
+    for size in sorted({timing.cell.hidden_size for timing in timings}):
+        gains = (_gain(_over_compiled(found, *column, size)) for column in columns)
+        rows.append(f"| {size} | {' | '.join(gains)} |")
+    titles = [f"`{name}`, {precision}" for name, precision in columns]
+    text = f"Over {told}, in all experiments together:"
+    return [*_wrapped(text), "", *_head(["channels a head", *titles]), *rows]
 
 
 def _over_compiled(
-    found: Mapping[str, tuple[Experiment, Results]], hidden_size: int, item: int
+    found: Mapping[str, tuple[Experiment, Results]], provider: str, precision: str, hidden_size: int
 ) -> list[float]:
     def counts(timing: Timing) -> bool:
-        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == (hidden_size, item)
+        asked = hidden_size, _PRECISIONS[precision]
+        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == asked
 
-    every = (_sweep_tables.gains_over(*each, counts).get(COMPILE, []) for each in found.values())
+    every = (_sweep_tables.gains_over(*each, counts).get(provider, []) for each in found.values())
     return [gain for gains in every for gain in gains]
 
 

@@ -14,7 +14,8 @@ HALF, FORMAT = "float16", "sbhd"
 HIDDEN_SIZE, HEADS = 128, 64
 
 OURS, TABLES, COPY = "rope-triton", "rope-triton-tables", "copy"
-ENGINE, SEED, COMPILE = "transformer-engine", "seed", "compile"
+ENGINE, SEED = "transformer-engine", "seed"
+COMPILE, COMPILE_ANGLES = "compile", "compile-angles"
 FLASH, LIGER, FLA, PYTORCH = "flash-attention", "liger", "fla", "pytorch"
 
 GBPS, MILLISECONDS, SHARE = "gbps", "milliseconds", "share"
@@ -121,7 +122,8 @@ def _throughput(steps: Iterable[int], batches: Iterable[int]) -> Experiment:
 # --- milliseconds of short sequences --------------------------------------------------------------
 
 SHORT_SEQ_LENS = (32, 64, 128, 256, 512)
-_MILLISECONDS = (OURS, TABLES, COPY, PYTORCH, COMPILE, ENGINE, SEED, FLASH, LIGER, FLA)
+_COMPILED = COMPILE, COMPILE_ANGLES
+_MILLISECONDS = (OURS, TABLES, COPY, PYTORCH, *_COMPILED, ENGINE, SEED, FLASH, LIGER, FLA)
 
 
 def _milliseconds(seq_lens: Iterable[int]) -> Experiment:
@@ -142,7 +144,7 @@ def _milliseconds(seq_lens: Iterable[int]) -> Experiment:
 
 # --- fused, fused and not fused -------------------------------------------------------------------
 
-_STUDY = (OURS, ENGINE, LIGER, FLASH, COMPILE, PYTORCH)
+_STUDY = (OURS, ENGINE, LIGER, FLASH, *_COMPILED, PYTORCH)
 _STUDY_POINT = {"seq_len": 2048, "hidden_size": 128, "heads": 32, "batch": 4}
 
 
@@ -168,7 +170,7 @@ def _study(**values: Iterable[int]) -> Experiment:
 
 # --- share of a copy's speed ----------------------------------------------------------------------
 
-_BANDWIDTH = (OURS, TABLES, ENGINE, SEED, COMPILE, FLASH, LIGER, FLA)
+_BANDWIDTH = (OURS, TABLES, ENGINE, SEED, *_COMPILED, FLASH, LIGER, FLA)
 
 
 def _bandwidth(sizes: Iterable[int]) -> Experiment:

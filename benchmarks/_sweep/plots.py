@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from .experiments import (
     COMPILE,
+    COMPILE_ANGLES,
     COPY,
     ENGINE,
     FLA,
@@ -41,6 +42,7 @@ STYLES = {
     ENGINE: Style("#009E73", "^"),
     SEED: Style("#CC79A7", "v"),
     COMPILE: Style("#56B4E9", "D"),
+    COMPILE_ANGLES: Style("#56B4E9", "d", "--"),
     FLASH: Style("#0072B2", "P"),
     LIGER: Style("#000000", "X"),
     FLA: Style("#7A5C00", "<"),
