@@ -97,8 +97,7 @@ def apply_rotary_pos_emb(
     def plain(t, freqs):
         return reference.rotate(t, freqs, start_positions, cu_seqlens, *options)
 
-    checks.check_rounding(rounding)
-    checks.check(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank)
+    checks.check_by_angles(t, freqs, start_positions, cu_seqlens, Options(*options))
     return learned.rotate(by_kernel, plain, t, freqs) if fused else plain(t, freqs)
 
 
@@ -139,29 +138,23 @@ def apply_qk_rotary_pos_emb(
     TypeError, ValueError, NotImplementedError
         As there; also if ``q`` and ``k`` do not fit each other.
     """
+    if fused and not learned.wanted(freqs):
+        options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
+        return qk.rotate(q, k, freqs, None, start_positions, cu_seqlens, options)
     checks.check_pair(q, k, tensor_format)
-    checks.check_rounding(rounding)
-    call = freqs, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank
-    for t in (q, k):
-        checks.check(t, *call)
-    if not fused or learned.wanted(freqs):
-        one_by_one = functools.partial(
-            apply_rotary_pos_emb,
-            freqs=freqs,
-            tensor_format=tensor_format,
-            start_positions=start_positions,
-            interleaved=interleaved,
-            fused=fused,
-            cu_seqlens=cu_seqlens,
-            cp_size=cp_size,
-            cp_rank=cp_rank,
-            rounding=rounding,
-        )
-        return one_by_one(q), one_by_one(k)
-    checks.check_shared(freqs)
-    checks.check_fused(q)
-    options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
-    return qk.rotate(q, k, freqs.detach(), None, start_positions, cu_seqlens, options)
+    one_by_one = functools.partial(
+        apply_rotary_pos_emb,
+        freqs=freqs,
+        tensor_format=tensor_format,
+        start_positions=start_positions,
+        interleaved=interleaved,
+        fused=fused,
+        cu_seqlens=cu_seqlens,
+        cp_size=cp_size,
+        cp_rank=cp_rank,
+        rounding=rounding,
+    )
+    return one_by_one(q), one_by_one(k)
 
 
 def apply_fused_qkv_rotary_pos_emb(
@@ -217,7 +210,11 @@ def apply_fused_qkv_rotary_pos_emb(
     """
     if cu_seqlens is not None:
         raise ValueError("cu_seqlens must be None: packed sequences have no fused QKV call")
-    call = qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions
-    counts = checks.check_qkv(*call, tensor_format, cp_size, cp_rank)
-    options = QkvOptions(tensor_format, bool(interleaved), cp_size, cp_rank, *counts)
+    if learned.wanted(q_freqs, k_freqs):
+        raise ValueError(
+            "freqs requires a gradient, which is not computed here: pass freqs.detach(), or "
+            "call apply_rotary_pos_emb on q and k"
+        )
+    channels = checks.check_channels(qkv_split_arg_list)
+    options = QkvOptions(tensor_format, bool(interleaved), cp_size, cp_rank, *channels)
     return packed.rotate(qkv, q_freqs, k_freqs, start_positions, options)

@@ -14,16 +14,46 @@ _ROUNDINGS = ("once", "tables", "each")
 VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 
 
-def check(
-    t, freqs, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank, pairs=False
-) -> None:
-    """Raise TypeError or ValueError unless both paths compute the call; see ``api``.
+def check_by_angles(t, freqs, start_positions, cu_seqlens, options) -> None:
+    """Raise TypeError or ValueError unless both paths compute the call; see ``api``."""
+    check_rounding(options.rounding)
+    _check(t, freqs, start_positions, cu_seqlens, options, pairs=False)
 
-    ``pairs``: ``freqs`` is a table with a value for each pair of channels. In "bhsd",
-    ``start_positions`` are positions by token.
+
+def check_by_tables(t, cos, sin, start_positions, cu_seqlens, options) -> None:
+    """Raise TypeError or ValueError unless both paths compute the call; see ``tables``.
+
+    In "bhsd", ``start_positions`` are positions by token.
     """
+    check_rounding(options.rounding)
+    check_tables(cos, sin)
+    _check(t, cos, start_positions, cu_seqlens, options, pairs=True)
+    if options.inplace:
+        check_writable(t)
+
+
+def check_both(q, k, freqs, sin, start_positions, cu_seqlens, options) -> None:
+    """Raise TypeError or ValueError unless queries and keys are rotated in one launch."""
+    check_pair(q, k, options.tensor_format)
+    for t in (q, k):
+        if sin is None:
+            check_by_angles(t, freqs, start_positions, cu_seqlens, options)
+        else:
+            check_by_tables(t, freqs, sin, start_positions, cu_seqlens, options)
+    if freqs.dim() == 4 and freqs.shape[2] != 1:
+        raise ValueError(
+            f"queries and keys must share angles, [s2, 1 or b, 1, d2], got {tuple(freqs.shape)}"
+        )
+    check_fused(q)
+
+
+def _check(t, freqs, start_positions, cu_seqlens, options, pairs) -> None:
+    """``pairs``: ``freqs`` is a table with a value for each pair of channels."""
+    tensor_format, _, cp_size, cp_rank, *_ = options
     _check_options(tensor_format, cu_seqlens, cp_size, cp_rank)
     _check_tensors(t, freqs)
+    if pairs and freqs.dim() == 2:  # by position alone
+        freqs = freqs[:, None, None]
     given = tensor_format == "bhsd" and start_positions is not None
     _check_shapes(t, freqs, tensor_format, cp_size, pairs, given)
     if given:
@@ -40,22 +70,16 @@ def check(
         _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size)
 
 
-def check_qkv(
-    qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions, tensor_format, cp_size, cp_rank
-) -> tuple[int, int, int]:
-    """Heads of queries, keys and values in a group; TypeError or ValueError unless computed."""
+def check_qkv(qkv, q_freqs, k_freqs, start_positions, options) -> None:
+    """Raise TypeError or ValueError unless a packed projection is split and rotated."""
+    tensor_format, _, cp_size, cp_rank, *_ = options
     if tensor_format not in ("sbhd", "bshd"):
         raise ValueError(f"tensor_format must be 'sbhd' or 'bshd', got {tensor_format!r}")
     _check_options(tensor_format, None, cp_size, cp_rank)
     for freqs in (q_freqs, k_freqs):
         _check_tensors(qkv, freqs)
-        if freqs.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
-                "freqs requires a gradient, which is not computed here: pass freqs.detach(), or "
-                "call apply_rotary_pos_emb on q and k"
-            )
-    counts = _check_split(qkv, qkv_split_arg_list, tensor_format)
-    heads = qkv.unflatten(3, (sum(counts), -1))[..., 0, :]
+    _check_split(qkv, options)
+    heads = qkv.unflatten(3, (sum(options.counts), -1))[..., 0, :]
     for freqs in (q_freqs, k_freqs):
         _check_shapes(heads, freqs, tensor_format, cp_size)
         if freqs.shape[1:3] != (1, 1):
@@ -71,25 +95,29 @@ def check_qkv(
     if VALUES:
         _check_values(heads, q_freqs, start_positions, None, tensor_format, cp_size)
     check_fused(qkv)
-    return counts
 
 
-def _check_split(qkv, split, tensor_format):
+def check_channels(split) -> tuple[int, int, int]:
+    """Channels of queries, keys and values in a group; ValueError unless three positive ints."""
+    channels = tuple(split)
+    if len(channels) != 3 or not all(type(n) is int and n > 0 for n in channels):
+        raise ValueError(f"qkv_split_arg_list must be three positive ints, got {split!r}")
+    return channels
+
+
+def _check_split(qkv, options):
     if qkv.dim() != 4:
         raise ValueError(
-            f"qkv must have 4 dimensions for tensor_format={tensor_format!r}, "
+            f"qkv must have 4 dimensions for tensor_format={options.tensor_format!r}, "
             f"got shape {tuple(qkv.shape)}"
         )
-    sizes = tuple(split)
-    if len(sizes) != 3 or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ValueError(f"qkv_split_arg_list must be three positive ints, got {split!r}")
-    width = sizes[2]
-    if sum(sizes) != qkv.shape[3] or sizes[0] % width or sizes[1] % width:
+    channels = options.channels
+    width = channels[2]
+    if sum(channels) != qkv.shape[3] or channels[0] % width or channels[1] % width:
         raise ValueError(
             "qkv_split_arg_list must be channels of queries, keys and values, the first two "
-            f"multiples of the last, {qkv.shape[3]} together, got {split!r}"
+            f"multiples of the last, {qkv.shape[3]} together, got {list(channels)}"
         )
-    return tuple(size // width for size in sizes)
 
 
 def check_tables(cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -127,14 +155,6 @@ def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
         )
 
 
-def check_shared(freqs: torch.Tensor) -> None:
-    """Raise ValueError unless all heads have the same angles."""
-    if freqs.shape[2] != 1:
-        raise ValueError(
-            f"queries and keys must share angles, [s2, 1 or b, 1, d2], got {tuple(freqs.shape)}"
-        )
-
-
 def check_writable(t: torch.Tensor) -> None:
     """Raise ValueError unless the kernel can write its result to ``t`` itself."""
     if t.stride(-1) != 1 or any(n > 1 and not s for n, s in zip(t.shape, t.stride(), strict=True)):
@@ -142,6 +162,11 @@ def check_writable(t: torch.Tensor) -> None:
             "in place, the channels must be contiguous and no two elements at one address, "
             f"got strides {t.stride()} of shape {tuple(t.shape)}"
         )
+    check_no_leaf(t)
+
+
+def check_no_leaf(t: torch.Tensor) -> None:
+    """Raise ValueError if autograd forbids that ``t`` is written to."""
     if t.is_leaf and t.requires_grad and torch.is_grad_enabled():
         raise ValueError("a leaf that requires a gradient cannot be changed in place")
 

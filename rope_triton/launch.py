@@ -38,6 +38,17 @@ def form(tensor: torch.Tensor) -> tuple:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, _specialized(tensor)
 
 
+def forms(tables: tuple) -> tuple:
+    """The same of angles or cosines, sines, starts and bounds; None of those that there are not."""
+    freqs, sin, start_positions, cu_seqlens = tables
+    return (
+        form(freqs),
+        None if sin is None else form(sin),
+        None if start_positions is None else form(start_positions),
+        None if cu_seqlens is None else form(cu_seqlens),
+    )
+
+
 def _specialized(tensor):
     """What Triton compiles in of an address: that vectors are aligned; on AMD, 32-bit offsets."""
     aligned = not tensor.data_ptr() & 15

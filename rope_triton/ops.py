@@ -12,7 +12,7 @@ import triton
 
 from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_kernel
-from rope_triton.plans import Options
+from rope_triton.plans import Options, QkvOptions
 
 NAME = "rope_triton::rotate"
 
@@ -29,15 +29,14 @@ def rotate(
     rounding: str,
 ) -> torch.Tensor:
     """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
-    call = t, freqs, _contiguous(start_positions), _contiguous(cu_seqlens)
+    start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding)
-    plain = t is not None and freqs is not None and is_plain(*call)
-    checks.check_rounding(rounding)
-    if not (plain and type(tensor_format) is str and type(cp_size) is type(cp_rank) is int):
-        checks.check(*call, tensor_format, cp_size, cp_rank)
+    plain = is_plain((t, freqs), start_positions, cu_seqlens) and keyed(options)
+    if not plain:
+        checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
         checks.check_fused(t)
         freqs = freqs.detach()
-    return _dispatch(plain, t, freqs, None, *call[2:], options)
+    return _dispatch(plain, t, freqs, None, start_positions, cu_seqlens, options)
 
 
 def rotate_by_tables(
@@ -48,19 +47,25 @@ def rotate_by_tables(
     cu_seqlens: torch.Tensor | None,
     options: Options,
 ) -> torch.Tensor:
-    """Rotate ``t`` by ready-made tables, ``[s2, 1 or b, 1 or h, d2/2]``; all is checked before."""
+    """Rotate ``t`` by ready-made tables, ``[s2, d2/2]`` or ``[s2, 1 or b, 1 or h, d2/2]``."""
+    start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
+    plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and keyed(options)
+    if not plain:
+        checks.check_by_tables(t, cos, sin, start_positions, cu_seqlens, options)
+        checks.check_fused(t)
+        cos, sin = cos.detach(), sin.detach()
     if cos.stride() != sin.stride():  # the kernel takes one for both
         cos, sin = cos.contiguous(), sin.contiguous()
-    call = t, cos, sin, _contiguous(start_positions), _contiguous(cu_seqlens)
-    plain = is_plain(*call)
+    call = t, cos, sin, start_positions, cu_seqlens
     if not options.inplace:
         return _dispatch(plain, *call, options)
     if not plain:
         return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
     tables = call[1:]
     if t.requires_grad and torch.is_grad_enabled():
+        checks.check_no_leaf(t)  # of the call, not of its form
         return _RotateInPlace.apply(t, tables, options)
-    _rotate(t, tables, options, _forms(tables))
+    _rotate(t, tables, options, launch.forms(tables))
     if not t.is_inference():
         torch.autograd.graph.increment_version(t)
     return t
@@ -71,20 +76,32 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
     if plain:
         if t.requires_grad and torch.is_grad_enabled():
             return _Rotate.apply(t, tables, options)
-        return _rotate(t, tables, options, _forms(tables))
+        return _rotate(t, tables, options, launch.forms(tables))
     if transforming():
         return _Transformed.apply(t, *tables, options)
     return _operator(t, *tables, *options[:-1])
 
 
-def is_plain(*tensors) -> bool:
-    """Whether these are plain tensors or None, and nothing but autograd looks on."""
+def is_plain(needed: tuple, *more) -> bool:
+    """Whether these are plain tensors, of ``more`` or None, and nothing but autograd looks on."""
     if torch.compiler.is_compiling():
         return False
-    for tensor in tensors:
-        if type(tensor) is not torch.Tensor and tensor is not None:
+    for tensor in needed:
+        if type(tensor) is not torch.Tensor:
+            return False
+    for tensor in more:
+        if tensor is not None and type(tensor) is not torch.Tensor:
             return False
     return not torch._C._len_torch_dispatch_stack() and not transforming()
+
+
+def keyed(options: Options | QkvOptions) -> bool:
+    """Whether what is found for these options holds for all that are equal: 1.0 equals 1."""
+    return (
+        type(options.tensor_format) is str
+        and type(options.cp_size) is type(options.cp_rank) is int
+        and (type(options) is not Options or type(options.rounding) is str)
+    )
 
 
 def transforming() -> bool:
@@ -93,18 +110,9 @@ def transforming() -> bool:
     return not compiling and torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _contiguous(index):
+def contiguous(index):
+    """An index tensor as the kernels read it; what is none is left to the checks."""
     return index.contiguous() if isinstance(index, torch.Tensor) else index
-
-
-def _forms(tables):
-    freqs, sin, start_positions, cu_seqlens = tables
-    return (
-        launch.form(freqs),
-        None if sin is None else launch.form(sin),
-        None if start_positions is None else launch.form(start_positions),
-        None if cu_seqlens is None else launch.form(cu_seqlens),
-    )
 
 
 def _rotate(t, tables, options, forms):
@@ -113,8 +121,9 @@ def _rotate(t, tables, options, forms):
     freqs, sin, start_positions, cu_seqlens = tables
     if launches is None or checks.VALUES:
         if sin is None:
-            call = t, freqs, start_positions, cu_seqlens
-            checks.check(*call, options.tensor_format, options.cp_size, options.cp_rank)
+            checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
+        else:
+            checks.check_by_tables(t, *tables, options)
         checks.check_fused(t)
         check_device(t)
     inplace = options.inplace
@@ -141,7 +150,7 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx, t, tables, options):
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.forms = back(options), _forms(tables)
+        ctx.options, ctx.forms = back(options), launch.forms(tables)
         return _rotate(t, tables, options, ctx.forms)
 
     @staticmethod
@@ -163,7 +172,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def forward(t, *others):
         *tables, options = others
-        return _rotate(t, tables, options, _forms(tables))
+        return _rotate(t, tables, options, launch.forms(tables))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -201,7 +210,7 @@ def _operator(
 ) -> torch.Tensor:
     options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
     tables = freqs, sin, start_positions, cu_seqlens
-    return _rotate(t, tables, options, _forms(tables))
+    return _rotate(t, tables, options, launch.forms(tables))
 
 
 @_operator.register_fake

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
 import triton
 
 from rope_triton.launch import Part
@@ -27,25 +28,37 @@ class Options(NamedTuple):
 
 
 class QkvOptions(NamedTuple):
-    """The same for packed queries, keys and values: the heads of a group of them besides."""
+    """The same for packed queries, keys and values: the channels of a group of them besides."""
 
     tensor_format: str
     interleaved: bool
     cp_size: int
     cp_rank: int
-    q_heads: int
-    k_heads: int
-    v_heads: int
+    q_channels: int
+    k_channels: int
+    v_channels: int
     join: bool = False
+
+    @property
+    def channels(self) -> tuple[int, int, int]:
+        """Channels of queries, keys and values in a group; the last is the size of a head."""
+        return self.q_channels, self.k_channels, self.v_channels
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Heads of queries, keys and values in a group."""
-        return self.q_heads, self.k_heads, self.v_heads
+        width = self.v_channels
+        return self.q_channels // width, self.k_channels // width, 1
+
+
+def by_position(table: torch.Tensor) -> torch.Tensor:
+    """``[s2, 1, 1, n]`` of a table ``[s2, n]``; any other as it is."""
+    return table[:, None, None] if table.dim() == 2 else table
 
 
 def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) -> Iterator[Part]:
     """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
+    freqs = by_position(freqs)
     packed, parallel = cu_seqlens is not None, options.cp_size > 1
     moved = packed or parallel or start_positions is not None
     n_batch, n_seq, n_heads, *strides = _axes(t, options.tensor_format)
@@ -78,6 +91,7 @@ def qk_rotation(
     q_out, k_out, q, k, freqs, sin, start_positions, cu_seqlens, options: Options
 ) -> Iterator[Part]:
     """The launches of ``rope_qk_kernel``."""
+    freqs = by_position(freqs)
     packed, parallel = cu_seqlens is not None, options.cp_size > 1
     moved = packed or parallel or start_positions is not None
     n_batch, n_seq, q_heads, *q_strides = _axes(q, options.tensor_format)
@@ -111,7 +125,7 @@ def qkv_rotation(
     """The launches of ``rope_qkv_kernel``."""
     counts = options.counts
     n_batch, n_seq, n_groups, *strides = _axes(qkv, options.tensor_format)
-    width = qkv.shape[3] // sum(counts)
+    width = options.v_channels
     parallel = options.cp_size > 1
     moved = parallel or start_positions is not None
     strides.append(qkv.stride(3))

@@ -6,9 +6,9 @@ launch and the rest through PyTorch's dispatcher.
 
 import torch
 
-from rope_triton import launch, plans
+from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_qk_kernel
-from rope_triton.ops import back, check_device, is_plain, transforming
+from rope_triton.ops import back, check_device, contiguous, is_plain, keyed, transforming
 from rope_triton.plans import Options
 
 
@@ -21,14 +21,16 @@ def rotate(
     cu_seqlens: torch.Tensor | None,
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and keys, rotated; all is checked before."""
+    """Queries and keys, rotated by angles or, with ``sin``, by tables; errors as of ``api``."""
+    start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
+    needed = (q, k, freqs) if sin is None else (q, k, freqs, sin)
+    plain = is_plain(needed, start_positions, cu_seqlens) and keyed(options)
+    if not plain:
+        checks.check_both(q, k, freqs, sin, start_positions, cu_seqlens, options)
     if sin is not None and freqs.stride() != sin.stride():  # the kernel takes one for both
         freqs, sin = freqs.contiguous(), sin.contiguous()
-    start_positions, cu_seqlens = (
-        None if x is None else x.contiguous() for x in (start_positions, cu_seqlens)
-    )
     tables = freqs, sin, start_positions, cu_seqlens
-    if is_plain(q, k, *tables):
+    if plain:
         if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
             return _RotateBoth.apply(q, k, tables, options)
         return _rotate(q, k, tables, options)
@@ -36,23 +38,29 @@ def rotate(
         raise NotImplementedError(
             "the transforms of torch.func are not supported: rotate q and k one by one"
         )
-    return _operator(q, k, *tables, *options[:-1])
+    freqs, sin = freqs.detach(), None if sin is None else sin.detach()
+    return _operator(q, k, freqs, sin, start_positions, cu_seqlens, *options[:-1])
 
 
 def _rotate(q, k, tables, options):
-    given = q, k, *tables
-    form = options, *(None if tensor is None else launch.form(tensor) for tensor in given)
-    out = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k)]
-    if options.tensor_format != "thd":
-        given = (*given[:-1], None)  # cu_seqlens says what the shape says
+    freqs, sin, start_positions, cu_seqlens = tables
+    form = options, launch.form(q), launch.form(k), launch.forms(tables)
     launches = launch.known(form)
+    if launches is None or checks.VALUES:
+        checks.check_both(q, k, freqs, sin, start_positions, cu_seqlens, options)
+        check_device(q)
+    out = (
+        torch.empty_like(q, memory_format=torch.contiguous_format),
+        torch.empty_like(k, memory_format=torch.contiguous_format),
+    )
+    if options.tensor_format != "thd":
+        cu_seqlens = None  # says what the shape says
+    tensors = *out, q, k, freqs, sin, start_positions, cu_seqlens
     if launches is not None:
-        launch.again(launches, (*out, *given))
-        return tuple(out)
-    check_device(q)
-    if q.numel() + k.numel():
-        launch.first(form, rope_qk_kernel, plans.qk_rotation, (*out, *given), options)
-    return tuple(out)
+        launch.again(launches, tensors)
+    elif q.numel() + k.numel():
+        launch.first(form, rope_qk_kernel, plans.qk_rotation, tensors, options)
+    return out
 
 
 class _RotateBoth(torch.autograd.Function):

@@ -6,9 +6,9 @@ tensors go straight to the launch and the rest through PyTorch's dispatcher.
 
 import torch
 
-from rope_triton import launch, plans
+from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_qkv_kernel
-from rope_triton.ops import check_device, is_plain, transforming
+from rope_triton.ops import check_device, contiguous, is_plain, keyed, transforming
 from rope_triton.plans import QkvOptions
 
 
@@ -20,13 +20,13 @@ def rotate(
     options: QkvOptions,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries, keys and values; see :func:`rope_triton.apply_fused_qkv_rotary_pos_emb`."""
-    if start_positions is not None:
-        start_positions = start_positions.contiguous()
+    start_positions = contiguous(start_positions)
     call = qkv, q_freqs, k_freqs, start_positions
-    if is_plain(*call):
+    if is_plain(call[:3], start_positions) and keyed(options):
         if qkv.requires_grad and torch.is_grad_enabled():
             return _Split.apply(*call, options)
         return _split(*call, options)
+    checks.check_qkv(*call, options)
     if transforming():
         raise NotImplementedError(
             "the transforms of torch.func are not supported: call apply_rotary_pos_emb on q and k"
@@ -35,37 +35,43 @@ def rotate(
 
 
 def _split(qkv, q_freqs, k_freqs, start_positions, options):
-    parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options.counts)]
-    tables = q_freqs, k_freqs, start_positions
-    _launch((qkv, *tables), (qkv, *parts, *tables), options)
+    call = qkv, q_freqs, k_freqs, start_positions
+    form = _form(call, options)
+    if launch.known(form) is None or checks.VALUES:
+        checks.check_qkv(*call, options)
+        check_device(qkv)
+    parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options)]
+    _launch(form, (qkv, *parts, *call[1:]), options)
     return tuple(parts)
 
 
 def _join(q, k, v, q_freqs, k_freqs, start_positions, options):
-    qkv = q.new_empty(_qkv_shape(q, options.counts))
+    qkv = q.new_empty(_qkv_shape(q, options))
     tables = q_freqs, k_freqs, start_positions
-    _launch((q, k, v, *tables), (qkv, q, k, v, *tables), options._replace(join=True))
+    options = options._replace(join=True)
+    _launch(_form((q, k, v, *tables), options), (qkv, q, k, v, *tables), options)
     return qkv
 
 
-def _part_shapes(qkv, counts):
-    groups, width = qkv.shape[2], qkv.shape[3] // sum(counts)
-    return [(*qkv.shape[:2], groups * count, width) for count in counts]
+def _part_shapes(qkv, options):
+    *leading, groups, _ = qkv.shape
+    return [(*leading, groups * count, options.v_channels) for count in options.counts]
 
 
-def _qkv_shape(q, counts):
-    return *q.shape[:2], q.shape[2] // counts[0], sum(counts) * q.shape[3]
+def _qkv_shape(q, options):
+    return *q.shape[:2], q.shape[2] // options.counts[0], sum(options.channels)
 
 
-def _launch(given, tensors, options):
-    form = options, *(None if tensor is None else launch.form(tensor) for tensor in given)
+def _form(given, options):
+    return options, *(None if tensor is None else launch.form(tensor) for tensor in given)
+
+
+def _launch(form, tensors, options):
     launches = launch.known(form)
     if launches is not None:
-        return launch.again(launches, tensors)
-    check_device(given[0])
-    if tensors[0].numel():
+        launch.again(launches, tensors)
+    elif tensors[0].numel():
         launch.first(form, rope_qkv_kernel, plans.qkv_rotation, tensors, options)
-    return None
 
 
 class _Split(torch.autograd.Function):
@@ -104,11 +110,11 @@ def _split_operator(
     interleaved: bool,
     cp_size: int,
     cp_rank: int,
-    q_heads: int,
-    k_heads: int,
-    v_heads: int,
+    q_channels: int,
+    k_channels: int,
+    v_channels: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    options = tensor_format, interleaved, cp_size, cp_rank, q_heads, k_heads, v_heads
+    options = tensor_format, interleaved, cp_size, cp_rank, q_channels, k_channels, v_channels
     return _split(qkv, q_freqs, k_freqs, start_positions, QkvOptions(*options))
 
 
@@ -124,22 +130,22 @@ def _join_operator(
     interleaved: bool,
     cp_size: int,
     cp_rank: int,
-    q_heads: int,
-    k_heads: int,
-    v_heads: int,
+    q_channels: int,
+    k_channels: int,
+    v_channels: int,
 ) -> torch.Tensor:
-    options = tensor_format, interleaved, cp_size, cp_rank, q_heads, k_heads, v_heads
+    options = tensor_format, interleaved, cp_size, cp_rank, q_channels, k_channels, v_channels
     return _join(q, k, v, q_freqs, k_freqs, start_positions, QkvOptions(*options))
 
 
 @_split_operator.register_fake
 def _(qkv, q_freqs, k_freqs, start_positions, *options):
-    return tuple(qkv.new_empty(shape) for shape in _part_shapes(qkv, options[-3:]))
+    return tuple(qkv.new_empty(shape) for shape in _part_shapes(qkv, QkvOptions(*options)))
 
 
 @_join_operator.register_fake
 def _(q, k, v, q_freqs, k_freqs, start_positions, *options):
-    return q.new_empty(_qkv_shape(q, options[-3:]))
+    return q.new_empty(_qkv_shape(q, QkvOptions(*options)))
 
 
 def _save(first):

@@ -3,7 +3,7 @@
 import torch
 
 from rope_triton import checks, learned, ops, qk, reference
-from rope_triton.plans import Options
+from rope_triton.plans import Options, by_position
 
 
 def apply_rotary_emb(
@@ -101,31 +101,35 @@ def apply_qk_rotary_emb(
         As :func:`apply_rotary_emb`; also if ``q`` and ``k`` do not fit each other.
     """
     tensor_format = "bshd" if cu_seqlens is None else "thd"
-    checks.check_pair(q, k, tensor_format)
     cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
     options = Options(tensor_format, bool(interleaved), 1, 0, rounding)
     if learned.wanted(cos, sin):
+        checks.check_pair(q, k, tensor_format)
         rest = cos, sin, starts, cu_seqlens, options, True
         return _rotate(q, *rest), _rotate(k, *rest)
-    for x in (q, k):
-        _check(x, cos, sin, starts, cu_seqlens, options)
-        checks.check_fused(x)
-    return qk.rotate(q, k, cos.detach(), sin.detach(), starts, cu_seqlens, options)
+    return qk.rotate(q, k, cos, sin, starts, cu_seqlens, options)
 
 
 def _from_offsets(cos, sin, seqlen_offsets):
-    """Tables ``[s2, 1, 1, d2/2]`` from a common offset on, and the offsets of each sequence."""
+    """Tables from a common offset on, and the offsets of each sequence."""
+    _check_rows(cos, sin)
+    if not isinstance(seqlen_offsets, int):
+        return cos, sin, seqlen_offsets
+    if not seqlen_offsets:
+        return cos, sin, None
+    checks.check_tables(cos, sin)
+    if not 0 <= seqlen_offsets <= cos.shape[0]:
+        raise ValueError(f"seqlen_offsets must be from 0 to {cos.shape[0]}, got {seqlen_offsets}")
+    return cos[seqlen_offsets:], sin[seqlen_offsets:], None
+
+
+def _check_rows(cos, sin, expected="cos and sin must have shape [s2, d2/2]"):
+    """Raise unless the tables are by position alone; the rest is checked with the call's form."""
+    if type(cos) is type(sin) is torch.Tensor and cos.dim() == 2:
+        return
     checks.check_tables(cos, sin)
     if cos.dim() != 2:
-        raise ValueError(f"cos and sin must have shape [s2, d2/2], got {tuple(cos.shape)}")
-    starts = seqlen_offsets
-    if isinstance(seqlen_offsets, int):
-        if not 0 <= seqlen_offsets <= cos.shape[0]:
-            raise ValueError(
-                f"seqlen_offsets must be from 0 to {cos.shape[0]}, got {seqlen_offsets}"
-            )
-        cos, sin, starts = cos[seqlen_offsets:], sin[seqlen_offsets:], None
-    return cos[:, None, None], sin[:, None, None], starts
+        raise ValueError(f"{expected}, got {tuple(cos.shape)}")
 
 
 def rotary_embedding(
@@ -171,17 +175,18 @@ def rotary_embedding(
     ``torch.nn.functional.rotary_embedding`` of https://github.com/pytorch/pytorch/pull/187286;
     RotaryEmbedding of ONNX, opset 23.
     """
-    checks.check_tables(cos, sin)
     if position_ids is not None:
-        if cos.dim() != 2:
-            raise ValueError(
-                f"with position_ids, cos and sin must have shape [n, d2/2], got {tuple(cos.shape)}"
-            )
-        cos, sin = cos[:, None, None], sin[:, None, None]
-    else:
+        _check_rows(cos, sin, "with position_ids, cos and sin must have shape [n, d2/2]")
+    elif not _has_a_row_for_each_token(cos, x):
+        checks.check_tables(cos, sin)
         cos, sin = (_by_token(table, x) for table in (cos, sin))
     options = Options("bhsd", bool(interleaved), 1, 0, rounding)
     return _rotate(x, cos, sin, position_ids, None, options, fused)
+
+
+def _has_a_row_for_each_token(table, x):
+    both = type(table) is type(x) is torch.Tensor
+    return both and table.dim() == 2 and x.dim() == 4 and table.shape[0] == x.shape[2]
 
 
 def _by_token(table, x):
@@ -196,29 +201,23 @@ def _by_token(table, x):
     return table.expand(length, -1, -1, -1)
 
 
-def _check(x, cos, sin, starts, cu_seqlens, options):
-    checks.check_rounding(options.rounding)
-    checks.check(x, cos, starts, cu_seqlens, options.tensor_format, 1, 0, pairs=True)
-
-
 def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
-    _check(x, cos, sin, starts, cu_seqlens, options)
     gradient = learned.wanted(cos, sin)
-    if options.inplace:
-        checks.check_writable(x)
-        if gradient:
-            raise ValueError("in place, cos and sin cannot have a gradient: x is needed for it")
+    if fused and not gradient:
+        return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
+    checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
+    if gradient and options.inplace:
+        raise ValueError("in place, cos and sin cannot have a gradient: x is needed for it")
 
     def by_kernel(x, cos, sin):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
 
     def plain(x, cos, sin):
+        tables = by_position(cos), by_position(sin)
         rest = options.tensor_format, options.interleaved, options.rounding
-        return reference.rotate_by_tables(x, cos, sin, starts, cu_seqlens, *rest)
+        return reference.rotate_by_tables(x, *tables, starts, cu_seqlens, *rest)
 
-    if not fused:
-        out = plain(x, cos, sin)
-        return x.copy_(out) if options.inplace else out
-    if gradient:
+    if fused:
         return learned.rotate(by_kernel, plain, x, cos, sin)
-    return by_kernel(x, cos.detach(), sin.detach())
+    out = plain(x, cos, sin)
+    return x.copy_(out) if options.inplace else out

@@ -21,7 +21,7 @@ ARROWS = {
         "learned": {"ops"},
         "checks": set(),
         "ops": {"checks", "launch", "plans", "kernels"},
-        **dict.fromkeys(("qk", "qkv"), {"launch", "plans", "kernels", "ops"}),
+        **dict.fromkeys(("qk", "qkv"), {"checks", "launch", "plans", "kernels", "ops"}),
         "plans": {"launch", "tiles"},
         **dict.fromkeys(("launch", "tiles"), set()),
         "kernels": {"rotation"},

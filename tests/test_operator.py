@@ -50,7 +50,7 @@ def test_opcheck(t, freqs, device):
 
 def test_opcheck_of_qkv(freqs, device):
     whole = torch.randn(SEQ, BATCH, HEADS, 64, device=device, requires_grad=True)
-    options = "sbhd", False, 1, 0, 2, 1, 1
+    options = "sbhd", False, 1, 0, 32, 16, 16
     opcheck(qkv._split_operator, (whole, freqs, freqs, None, *options))
     parts = [part.detach().requires_grad_() for part in split(whole, freqs)]
     opcheck(qkv._join_operator, (*parts, freqs, freqs, None, *options))
