@@ -35,13 +35,20 @@ def readme(monkeypatch, tmp_path):
         ("speed", "| below 16 MB | 96 | "),
         ("history", "| `efd9757` | first correct version | "),
         ("paths", "| `qkv` | "),
+        ("calls", "| `thd` | "),
     ],
 )
 def test_drift_is_seen_and_mended(readme, name, start, capsys):
     whole = readme.read_text()
-    (found,) = re.finditer(re.escape(start) + r"\d\.\d", whole)
+    (found,) = re.finditer(re.escape(start) + r"\d+\.\d", tabled(whole, name))
     changed = found[0][:-1] + str((int(found[0][-1]) + 1) % 10)
-    assert_mended(readme, whole.replace(found[0], changed), name, capsys)
+    table = tabled(whole, name)
+    whole = whole.replace(table, table.replace(found[0], changed))
+    assert_mended(readme, whole, name, capsys)
+
+
+def tabled(text, name):
+    return text.partition(f"<!-- table: {name} -->")[2].partition("<!-- /table -->")[0]
 
 
 def test_a_line_between_the_figures_is_seen_and_removed(readme, capsys):
@@ -72,7 +79,10 @@ def test_prose_is_left_alone(readme):
 def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     readme.write_text(readme.read_text().replace(*change))
     assert entry.main(["readme"]) == 3
-    assert "must mark the tables speed, history, paths, peers once each" in capsys.readouterr().err
+    assert (
+        "must mark the tables speed, history, paths, calls, peers once each"
+        in capsys.readouterr().err
+    )
 
 
 def test_results_of_other_commits_are_named_and_not_shown(tmp_path):
@@ -112,6 +122,19 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     assert copied.endswith("(120) |  |")  # faster in all, and not in the study
     assert not any(line.startswith("| transformer-engine |") for line in lines)
     assert lines[-1]  # no empty line at its end
+
+
+def test_calls_are_shown_of_the_newest_commit_that_has_them():
+    host = {"host.Call.track_forward": {("'sbhd'",): 16e-6, ("'bshd'",): 15e-6}}
+    host["host.Call.track_forward_backward"] = {("'sbhd'",): 129.44e-6}
+    host["host.PathCall.track_forward"] = {("'thd'",): 3.28e-5}
+    host["peers.Call.track_forward"] = {("'fla'",): 1e-4}
+    found = [tables.Stored("a" * 7, host), tables.Stored("b" * 7, {})]
+    *intro, _, _, _, sbhd, bshd, thd, fla = tables.calls(found)
+    assert "`aaaaaaa`" in " ".join(intro)
+    assert sbhd == "| `apply_rotary_pos_emb`, sbhd | 16.0 | 129.4 |"
+    assert bshd == "| `apply_rotary_pos_emb`, bshd | 15.0 | n/a |"
+    assert (thd, fla) == ("| `thd` | 32.8 | n/a |", "| fla | 100.0 | n/a |")
 
 
 def test_compiled_calls_are_shown_by_head_size_those_that_were_measured(monkeypatch, tmp_path):
