@@ -5,7 +5,7 @@ finite. A subject is ``{"metric": text, "params": [text, ...]}``, an answer one 
 "cannot tell".
 
 =============== ================================================================================
-schema          1; raised when the meaning of anything below changes
+schema          2; raised when the meaning of anything below changes
 answer          of the job; must be the one that follows from the rest
 base, head      ``{"name": text, "sha": text}``; sha "" is a working tree that is not committed
 machine         ``{text: text}``, the asv record of machine and software
@@ -16,7 +16,7 @@ extension       rounds that were added because the first ones could not tell
 minutes         wall time, of all the runs that it was measured in
 families        ``{name: {"timings": [...], "control": {...}}}``: ``_verdict.Timing``, ``Control``
 exact           list of ``_verdict.Exact``; base, head and answer may be null
-identical       subjects timed on a GPU whose machine code is the same on both sides
+identical       subjects whose machine code for this GPU is the same on both sides, timed or not
 same_sources    whether both sides have the same package, byte by byte
 wrong           texts: what failed its check on the head
 notes           texts: what was not measured and why, and what has no verdict
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from ._verdict import Answer, Exact, Family, Rules, Subject, Timing, overall, unit_of
 
-SCHEMA = 1
+SCHEMA = 2
 MAX_TEXT = 2000
 MAX_ITEMS = 20_000
 _PARAMETER = re.compile(r"[\w.+-]{1,40}", re.ASCII)
@@ -83,6 +83,11 @@ class Comparison:
     @property
     def timings(self) -> list[Timing]:
         return [timing for family in self.families.values() for timing in family.timings]
+
+    @property
+    def untimed(self) -> frozenset[Subject]:
+        """What the machine code alone has told."""
+        return self.identical - {timing.subject for timing in self.timings}
 
 
 def to_json(comparison: Comparison) -> dict:

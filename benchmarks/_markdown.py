@@ -125,6 +125,8 @@ def _clock(what: str, comparison: Comparison, name: str) -> Iterable[tuple[str, 
     visible = sorted(timing.visible for timing in ordered)[len(ordered) // 2]
     seen = f"could see {words.percent(visible, sign='')} (median)"
     lines = [f"{says}; {seen}" if all(map(_verdict.gates, ordered)) else f"{says}; shown only"]
+    if name == "gpu" and comparison.untimed:
+        lines += [f"{len(comparison.untimed)} not timed: same machine code"]
     if name != "gpu":
         groups = sorted(grouped(ordered), key=lambda each: each.axes)
         lines += [_brief(group) for group in groups[:_LINES]]
@@ -141,7 +143,9 @@ def _clock_symbol(family: Family, comparison: Comparison) -> str:
     if not any(map(_verdict.gates, family.timings)):
         return _SHOWN
     states = {words.state(timing, comparison) for timing in family.timings}
-    untold = _verdict.too_many_untold(family.timings, comparison.identical)
+    code = any(words.PASS.fullmatch(timing.subject.metric) for timing in family.timings)
+    identical = comparison.identical if code else frozenset()
+    untold = _verdict.too_many_untold(family.timings, identical)
     if "slower" in states:
         return _FAILS
     return _UNKNOWN if "noise" in states or untold or family.control.failed else _FINE
@@ -186,10 +190,9 @@ def _machine_code(comparison: Comparison) -> Iterable[tuple[str, str, str]]:
     says = [f"changed on {', '.join(changed[:_LINES])}"] if changed else []
     says += [f"the same figures on {', '.join(same[:_LINES])}"] if same else []
     gpu = comparison.families.get("gpu")
-    if gpu and gpu.timings and comparison.identical:
-        says += [
-            f"{len(comparison.identical)} of {len(gpu.timings)} timings run the very same code"
-        ]
+    if gpu and comparison.identical:
+        of = len(gpu.timings) + len(comparison.untimed)
+        says += [f"{len(comparison.identical)} of {of} timings run the very same code"]
     yield _exact_symbol(code), "machine code", escaped("; ".join(says))
 
 

@@ -329,7 +329,7 @@ def overall(
     Parameters
     ----------
     identical : set of Subject
-        Timings of the GPU alone whose machine code is the same on both sides.
+        What has the same machine code on both sides, timed or not.
     wrong : sequence of str
         What is wrong on the head, a sentence each: any fails.
     same_sources : bool
@@ -356,7 +356,8 @@ def untold(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
     ]
 
 
-def too_many_untold(timings: Sequence[Timing], identical: Set[Subject]) -> bool:
-    """Whether more than 5 % of the gating timings cannot be told."""
+def too_many_untold(timings: Iterable[Timing], identical: Set[Subject]) -> bool:
+    """Whether more than 5 % cannot be told, of what gates or has the same machine code."""
     gating = [timing for timing in timings if gates(timing)]
-    return len(untold(gating, identical)) > MAX_UNTOLD_SHARE * len(gating)
+    judged = len(gating) + len(identical - {timing.subject for timing in gating})
+    return len(untold(gating, identical)) > MAX_UNTOLD_SHARE * judged

@@ -40,7 +40,7 @@ def _failures(comparison: Comparison) -> Iterable[str]:
     slower = [timing for timing in timings if state(timing, comparison) == "slower"]
     if slower:
         worst = max(slower, key=lambda timing: timing.effect)
-        of = f"{len(slower)} of {count(len(timings), 'timing')} {are(slower)} slower"
+        of = f"{len(slower)} of {_judged(comparison)} {are(slower)} slower"
         yield f"{of}, the worst by {percent(worst.effect)}: {label(worst.subject)}"
         faster = [timing for timing in timings if state(timing, comparison) == "faster"]
         if faster:
@@ -74,8 +74,13 @@ def _doubts(comparison: Comparison) -> Iterable[str]:
         )
     untold = _verdict.untold(timings, comparison.identical)
     if untold:
-        which = f"{len(untold)} of {count(len(timings), 'timing')}{_whose(untold, comparison)}"
+        which = f"{len(untold)} of {_judged(comparison)}{_whose(untold, comparison)}"
         yield f"{which} cannot be told: {blind(untold)}"
+
+
+def _judged(comparison: Comparison) -> str:
+    """How many timings the clock or the machine code tells something of."""
+    return count(len(gating(comparison)) + len(comparison.untimed), "timing")
 
 
 def _whose(untold: Sequence[Timing], comparison: Comparison) -> str:
@@ -102,9 +107,9 @@ def _assurances(comparison: Comparison) -> Iterable[str]:
     if faster:
         most = percent(min(timing.effect for timing in faster))
         yield f"{len(faster)} {are(faster)} faster, the most by {most}"
-    if by_state["same code"]:
-        same = count(len(by_state["same code"]), "timing")
-        yield f"the machine code of {same} is the same on both sides"
+    same = len(by_state["same code"]) + len(comparison.untimed)
+    if same:
+        yield f"the machine code of {count(same, 'timing')} is the same on both sides"
     if by_state["untold"]:
         yield f"{len(by_state['untold'])} cannot be told: {blind(by_state['untold'])}"
     if comparison.exact:

@@ -191,6 +191,37 @@ def test_same_machine_code_is_found_and_overrules_noise(lab):
     assert lab.gpu.answered == ALL  # the machine code tells: no second look
 
 
+@pytest.mark.parametrize("every", [False, True])
+def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
+    monkeypatch.setattr(session, "SAME_CODE_CELLS", 1)
+    lab.versions({"code": "ret"}, {"code": "ret"})
+    assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
+    found = lab.found
+    timed = {t.subject for t in found.timings if t.subject in found.identical}
+    cells = {subject.params for subject in found.identical}
+    assert len(found.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
+    noted = f"{len(cells) - 1} of {len(cells)} cells of the same machine code were not timed"
+    assert any(note.startswith(noted) for note in found.notes) == (not every)
+    assert ("--every-cell" in found.reproduce) == every
+
+
+def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
+    monkeypatch.setattr(session, "SAME_CODE_CELLS", 1)
+    lab.versions({"code": "ret"}, {"code": "ret"})
+    alike, large = exact.cell_digests, tuple(LARGE.split())
+
+    def one_differs(root, arch, cells):
+        found = alike(root, arch, cells).items()
+        return {s: f"{code} {root}" if s.params == large else code for s, code in found}
+
+    monkeypatch.setattr(exact, "cell_digests", one_differs)
+    assert lab.compare() == PASS
+    found = lab.found
+    differing = [t.subject for t in found.timings if t.subject not in found.identical]
+    assert {s.params for s in differing if s.metric not in HOST} == {large}
+    assert len({t.subject.params for t in found.timings if t.subject in found.identical}) == 1
+
+
 def test_slower_with_the_same_machine_code_cannot_tell(lab):
     lab.versions({"code": "ret"}, {"code": "ret", "slower": {SMALL: 1.05}})
     assert lab.compare() == CANNOT_TELL

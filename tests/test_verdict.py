@@ -431,6 +431,10 @@ def exact(answer, change="none") -> Exact:
         ([family([F, F])], [], {"identical": set(subjects(1))}, F),
         ([family([C, C])], [], {"identical": set(subjects(2))}, P),
         ([family([C, C])], [], {"identical": set(subjects(1))}, C),
+        # The machine code tells of what was not timed.
+        ([family([C] + [P] * 9)], [], {}, C),
+        ([family([C] + [P] * 9)], [], {"identical": set(subjects(20)[10:])}, P),
+        ([family([C] + [P] * 9)], [], {"identical": set(subjects(19)[10:])}, C),
     ],
 )
 def test_overall(families, exacts, options, answer):

@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--even-if-same", action="store_true", help="measure versions that have the same sources"
     )
     parser.add_argument(
+        "--every-cell", action="store_true", help="time those of the same machine code too"
+    )
+    parser.add_argument(
         "--afresh", action="store_true", help="drop what an earlier run measured of this comparison"
     )
     parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="for the GPU")
@@ -153,6 +156,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
             exact_only=options.exact_only,
             wait_seconds=options.wait,
             afresh=options.afresh,
+            every_cell=options.every_cell,
         )
         found = session.compare(pair, machine, arch, wishes, SCRATCH, say)
     comparison = _report.Comparison(
@@ -188,4 +192,5 @@ def _reproduce(options: argparse.Namespace) -> str:
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
     words += ["--exact-only"] if options.exact_only else []
     words += ["--even-if-same"] if options.even_if_same else []
+    words += ["--every-cell"] if options.every_cell else []
     return " ".join(words)

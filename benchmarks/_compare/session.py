@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import platform
+import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ class NothingToTimeError(RuntimeError):
 # Cells that the first look cannot tell are measured so many rounds more and judged by these alone:
 # they were chosen by the first ones, which must not count twice.
 EXTENSION_ROUNDS = 24
+# Where both versions run the very same code, so many cells are timed at least, or a quarter.
+SAME_CODE_CELLS = 16
 
 EXPECTED = (
     *(arms.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
@@ -53,6 +56,7 @@ class Wishes(NamedTuple):
     exact_only: bool
     wait_seconds: float
     afresh: bool
+    every_cell: bool
 
 
 def compare(
@@ -95,8 +99,32 @@ def compare(
             else:
                 file_code(code.result().values, found, clock_decides=True)
                 found.identical |= code.result().identical
+            if not wishes.every_cell:
+                timed = worth_timing(timed, found)
             _compare_on_gpu(plan, state, timed, wishes, found, report)
     return found
+
+
+def worth_timing(cells: Sequence[AnyCell], found: Found) -> list[AnyCell]:
+    """Every cell whose machine code differs, and of the others a sample, the same one each time.
+
+    These cannot differ in the kernel: the sample looks for noise, and for what is besides it.
+    """
+    same = [cell for cell in cells if _subjects(cell) <= found.identical]
+    size = max(SAME_CODE_CELLS, len(same) // 4)
+    if len(same) <= size:
+        return list(cells)
+    left = set(same) - set(random.Random(0).sample(same, size))
+    found.notes.append(
+        f"{len(left)} of {len(same)} cells of the same machine code were not timed (--every-cell "
+        "times them)"
+    )
+    return [cell for cell in cells if cell not in left]
+
+
+def _subjects(cell: AnyCell) -> set[Subject]:
+    params = tuple(measure.as_params(cell))
+    return {Subject(metric, params) for metric in cell.metrics.values()}
 
 
 def _empty_caches(plan: rounds.Plan, state: State) -> None:
