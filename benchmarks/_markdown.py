@@ -5,7 +5,7 @@ compiles to, a map of the grid. All else is folded away.
 """
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from . import _verdict
 from . import _wording as words
@@ -13,7 +13,7 @@ from ._comparison import Comparison
 from ._gfm import code, escaped, folded, number, small
 from ._groups import Group, grouped
 from ._map import SYMBOLS, grid_map, path_map
-from ._verdict import Answer, Exact, Family, Timing
+from ._verdict import Answer, Exact, Family, Subject, Timing
 
 # GitHub takes 65,536 characters in a comment.
 _BYTES = 60_000
@@ -130,7 +130,8 @@ def _clock(what: str, comparison: Comparison, name: str) -> Iterable[tuple[str, 
     if name != "gpu":
         groups = sorted(grouped(ordered), key=lambda each: each.axes)
         lines += [_brief(group) for group in groups[:_LINES]]
-    yield _clock_symbol(family, comparison), what, "<br>".join(map(escaped, lines))
+    identical = comparison.identical if name == "gpu" else frozenset()
+    yield _clock_symbol(family, comparison, identical), what, "<br>".join(map(escaped, lines))
 
 
 def _brief(group: Group) -> str:
@@ -139,12 +140,10 @@ def _brief(group: Group) -> str:
     return f"{words.group_label(group, {})} {sides}, {_effects(group)}"
 
 
-def _clock_symbol(family: Family, comparison: Comparison) -> str:
+def _clock_symbol(family: Family, comparison: Comparison, identical: Set[Subject]) -> str:
     if not any(map(_verdict.gates, family.timings)):
         return _SHOWN
     states = {words.state(timing, comparison) for timing in family.timings}
-    code = any(words.PASS.fullmatch(timing.subject.metric) for timing in family.timings)
-    identical = comparison.identical if code else frozenset()
     untold = _verdict.too_many_untold(family.timings, identical)
     if "slower" in states:
         return _FAILS

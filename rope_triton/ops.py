@@ -12,9 +12,10 @@ import triton
 
 from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_kernel
-from rope_triton.plans import Options, QkvOptions
+from rope_triton.plans import Options
 
 NAME = "rope_triton::rotate"
+_KEYS = frozenset((str, int, bool))
 
 
 def rotate(
@@ -95,13 +96,9 @@ def is_plain(needed: tuple, *more) -> bool:
     return not torch._C._len_torch_dispatch_stack() and not transforming()
 
 
-def keyed(options: Options | QkvOptions) -> bool:
+def keyed(options: tuple) -> bool:
     """Whether what is found for these options holds for all that are equal: 1.0 equals 1."""
-    return (
-        type(options.tensor_format) is str
-        and type(options.cp_size) is type(options.cp_rank) is int
-        and (type(options) is not Options or type(options.rounding) is str)
-    )
+    return _KEYS.issuperset(map(type, options))
 
 
 def transforming() -> bool:

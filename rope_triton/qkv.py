@@ -37,11 +37,12 @@ def rotate(
 def _split(qkv, q_freqs, k_freqs, start_positions, options):
     call = qkv, q_freqs, k_freqs, start_positions
     form = _form(call, options)
-    if launch.known(form) is None or checks.VALUES:
+    launches = launch.known(form)
+    if launches is None or checks.VALUES:
         checks.check_qkv(*call, options)
         check_device(qkv)
     parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options)]
-    _launch(form, (qkv, *parts, *call[1:]), options)
+    _launch(launches, form, (qkv, *parts, *call[1:]), options)
     return tuple(parts)
 
 
@@ -49,7 +50,8 @@ def _join(q, k, v, q_freqs, k_freqs, start_positions, options):
     qkv = q.new_empty(_qkv_shape(q, options))
     tables = q_freqs, k_freqs, start_positions
     options = options._replace(join=True)
-    _launch(_form((q, k, v, *tables), options), (qkv, q, k, v, *tables), options)
+    form = _form((q, k, v, *tables), options)
+    _launch(launch.known(form), form, (qkv, q, k, v, *tables), options)
     return qkv
 
 
@@ -66,8 +68,7 @@ def _form(given, options):
     return options, *(None if tensor is None else launch.form(tensor) for tensor in given)
 
 
-def _launch(form, tensors, options):
-    launches = launch.known(form)
+def _launch(launches, form, tensors, options):
     if launches is not None:
         launch.again(launches, tensors)
     elif tensors[0].numel():

@@ -100,12 +100,12 @@ def compare(
                 file_code(code.result().values, found, clock_decides=True)
                 found.identical |= code.result().identical
             if not wishes.every_cell:
-                timed = worth_timing(timed, found)
+                timed = _worth_timing(timed, found)
             _compare_on_gpu(plan, state, timed, wishes, found, report)
     return found
 
 
-def worth_timing(cells: Sequence[AnyCell], found: Found) -> list[AnyCell]:
+def _worth_timing(cells: Sequence[AnyCell], found: Found) -> list[AnyCell]:
     """Every cell whose machine code differs, and of the others a sample, the same one each time.
 
     These cannot differ in the kernel: the sample looks for noise, and for what is besides it.

@@ -21,8 +21,12 @@ MACHINE = "nvidia-h200"
 STEPS = Path(__file__).with_name("steps.json")
 
 FULL_CELLS = 504
-QUOTE = "'"  # asv's around texts
-_CALLED = "apply_rotary_pos_emb"
+# Host times -> what a call is named in the table, by its parameter.
+_CALLS = {
+    "host.Call": "`apply_rotary_pos_emb`, {}",
+    "host.PathCall": "`{}`",
+    "peers.Call": "{}",
+}
 PATH_MIB = 32
 WIDTH = 100
 
@@ -118,26 +122,15 @@ def paths(of: Sequence[Stored]) -> list[str]:
 def calls(of: Sequence[Stored]) -> list[str]:
     """What an eager call costs the host, of this package's paths and of other libraries."""
     newest = _newest(of, lambda each: bool(_host_seconds(each, "host.Call")))
-    own = {
-        f"`{_CALLED}`, {order.strip(QUOTE)}": seconds
-        for order, seconds in _host_seconds(newest, "host.Call").items()
-    }
-    paths = {
-        f"`{path.strip(QUOTE)}`": seconds
-        for path, seconds in _host_seconds(newest, "host.PathCall").items()
-    }
-    peers = {
-        provider.strip(QUOTE): seconds
-        for provider, seconds in _host_seconds(newest, "peers.Call").items()
-    }
     intro = (
         f"What an eager call costs the host at `{newest.commit}`, medians in µs: forward without "
         "autograd, and forward and gradient. The GPU is never waited for (paths: "
         "[below](#reading-the-figures)):"
     )
     rows = [
-        f"| {call} | {_microseconds(forward)} | {_microseconds(both)} |"
-        for call, (forward, both) in {**own, **paths, **peers}.items()
+        f"| {label.format(param)} | {_microseconds(forward)} | {_microseconds(both)} |"
+        for suite, label in _CALLS.items()
+        for param, (forward, both) in _host_seconds(newest, suite).items()
     ]
     return [*_wrapped(intro), "", *_head(["call", "forward", "forward and gradient"]), *rows]
 
@@ -146,7 +139,7 @@ def _host_seconds(of: Stored, suite: str) -> dict[str, tuple[float | None, float
     """Parameter -> seconds of the forward and of forward and gradient, None where n/a."""
     forward = of.values.get(f"{suite}.track_forward", {})
     both = of.values.get(f"{suite}.track_forward_backward", {})
-    return {key[0]: (forward[key], both.get(key)) for key in forward}
+    return {key[0].strip("'"): (forward[key], both.get(key)) for key in forward}
 
 
 def _microseconds(seconds: float | None) -> str:
