@@ -247,9 +247,10 @@ def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
 
 
 def _call_of(cell: _grid.AnyCell):
-    from rope_triton import RotaryPositionEmbedding
+    import torch
 
-    return _calls.of(cell, RotaryPositionEmbedding(cell.hidden_size)(cell.positions))
+    angles = torch.zeros(cell.positions, cell.hidden_size)  # nothing is rotated by them
+    return _calls.of(cell, angles[:, None, None])
 
 
 _FINGERPRINT, _VARIANTS = "fingerprint", "variants"

@@ -28,6 +28,9 @@ class RotaryPositionEmbedding(torch.nn.Module):
         Base of the inverse frequencies.
     interleaved : bool
         Whether angle ``i`` belongs to the pair ``(2i, 2i + 1)`` instead of ``(i, i + dim/2)``.
+    device : torch.device or str, optional
+        Where the angles are. By default as upstream: on the current CUDA device, if there is one
+        and torch's default device is the CPU; else on torch's default device.
 
     Raises
     ------
@@ -44,6 +47,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
         pretrained_max_position_embeddings: int | None = None,
         rotary_base: float = 10000.0,
         interleaved: bool = False,
+        *,
+        device: torch.device | str | None = None,
     ):
         super().__init__()
         if not 0.0 < rotary_percent <= 1.0:
@@ -71,8 +76,10 @@ class RotaryPositionEmbedding(torch.nn.Module):
         self.seq_len_interpolation_factor = seq_len_interpolation_factor
         self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
         self.interleaved = interleaved
-        exponent = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
-        self.register_buffer("inv_freq", 1.0 / rotary_base**exponent)
+        # On the CPU, whatever the device: the same bits everywhere.
+        exponent = torch.arange(0, rotated, 2, dtype=torch.float32, device="cpu") / rotated
+        inv_freq = 1.0 / rotary_base**exponent
+        self.register_buffer("inv_freq", inv_freq.to(_usual_device() if device is None else device))
 
     def _apply(self, fn, recurse=True):
         # model.half() must not round the frequencies: long positions would be off by whole radians.
@@ -115,3 +122,10 @@ class RotaryPositionEmbedding(torch.nn.Module):
         if max_seq_len > trained * factor:
             return 1 / (max_seq_len / trained)
         return 1 / factor
+
+
+def _usual_device() -> torch.device:
+    default = torch.get_default_device()
+    if default.type == "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return default

@@ -49,7 +49,7 @@ def test_shared_positions_are_those_of_one_sequence(interleaved):
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
 def test_same_bits_as_the_module_from_the_same_frequencies(interleaved):
-    module = RotaryPositionEmbedding(64, interleaved=interleaved)
+    module = RotaryPositionEmbedding(64, interleaved=interleaved, device="cpu")
     angles = rotary_angles(torch.arange(100, 4000), module.inv_freq, interleaved=interleaved)
     assert torch.equal(angles, module(3900, offset=100))
 

@@ -46,7 +46,7 @@ def test_default_is_plain_halves_from_position_0():
 def test_first_frequencies_of_the_paper():
     angles = RotaryPositionEmbedding(4)(3)
     expected = torch.tensor([[0, 0, 0, 0], [1, 0.01, 1, 0.01], [2, 0.02, 2, 0.02]])
-    torch.testing.assert_close(angles[:, 0, 0], expected)
+    torch.testing.assert_close(angles[:, 0, 0].cpu(), expected)
 
 
 @pytest.mark.parametrize("factor", [2, 4.0, 0.5])
@@ -75,12 +75,30 @@ def test_empty_sequence():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_angles_of_a_cast_module_are_float32(dtype):
-    module = RotaryPositionEmbedding(64).to(dtype)
+    module = RotaryPositionEmbedding(64, device="cpu").to(dtype)
     angles = module(2000)
     assert angles.dtype == torch.float32
     # Whatever the cast left of the frequencies, the product is not rounded to their dtype.
     expected = torch.arange(2000).double()[:, None] * module.inv_freq.float().double()
     torch.testing.assert_close(angles[:, 0, 0, :32].double(), expected, rtol=1e-7, atol=0)
+
+
+def test_angles_are_where_upstream_has_them():
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert RotaryPositionEmbedding(64)(3).device.type == expected
+
+
+def test_angles_are_where_the_caller_wants_them():
+    assert RotaryPositionEmbedding(64, device="cpu")(3).device.type == "cpu"
+    assert RotaryPositionEmbedding(64, device="meta").inv_freq.device.type == "meta"
+    with torch.device("meta"):
+        assert RotaryPositionEmbedding(64).inv_freq.device.type == "meta"
+
+
+def test_frequencies_have_the_same_bits_on_every_device(device):
+    of_the_cpu = RotaryPositionEmbedding(128, device="cpu").inv_freq
+    found = RotaryPositionEmbedding(128, device=device).inv_freq
+    torch.testing.assert_close(found.cpu(), of_the_cpu, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
