@@ -41,7 +41,7 @@ def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidde
 
 
 def angles(cell, device="cpu"):
-    return rope_triton.RotaryPositionEmbedding(cell.hidden_size)(cell.positions).to(device)
+    return rope_triton.RotaryPositionEmbedding(cell.hidden_size, device=device)(cell.positions)
 
 
 def random(cell, device="cpu"):

@@ -17,6 +17,7 @@ all_paths = pytest.mark.parametrize("path", _grid.PATHS)
 host_paths = pytest.mark.parametrize("path", _host_inputs.PATHS)
 FUNCTIONS = (
     "apply_rotary_pos_emb",
+    "apply_qk_rotary_pos_emb",
     "apply_fused_qkv_rotary_pos_emb",
     "apply_rotary_emb",
     "rotary_embedding",
