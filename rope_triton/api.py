@@ -86,18 +86,17 @@ def apply_rotary_pos_emb(
     Su et al., https://arxiv.org/abs/2104.09864, equation 34;
     ``transformer_engine.pytorch.attention.rope.apply_rotary_pos_emb``.
     """
-    interleaved = bool(interleaved)
-    options = tensor_format, interleaved, cp_size, cp_rank, rounding
+    options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
     if fused and not learned.wanted(freqs):
-        return ops.rotate(t, freqs, start_positions, cu_seqlens, *options)
+        return ops.rotate(t, freqs, start_positions, cu_seqlens, options)
 
     def by_kernel(t, freqs):
-        return ops.rotate(t, freqs, start_positions, cu_seqlens, *options)
+        return ops.rotate(t, freqs, start_positions, cu_seqlens, options)
 
     def plain(t, freqs):
-        return reference.rotate(t, freqs, start_positions, cu_seqlens, *options)
+        return reference.rotate(t, freqs, start_positions, cu_seqlens, *options[:5])
 
-    checks.check_by_angles(t, freqs, start_positions, cu_seqlens, Options(*options))
+    checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
     return learned.rotate(by_kernel, plain, t, freqs) if fused else plain(t, freqs)
 
 

@@ -23,15 +23,10 @@ def rotate(
     freqs: torch.Tensor,
     start_positions: torch.Tensor | None,
     cu_seqlens: torch.Tensor | None,
-    tensor_format: str,
-    interleaved: bool,
-    cp_size: int,
-    cp_rank: int,
-    rounding: str,
+    options: Options,
 ) -> torch.Tensor:
     """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
     start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
-    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding)
     plain = is_plain((t, freqs), start_positions, cu_seqlens) and keyed(options)
     if not plain:
         checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
