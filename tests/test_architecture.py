@@ -134,8 +134,8 @@ ARROWS = {
         },
         "_compare.__init__": set(),
         "_compare.command": {
-            *("_compare.arms", "_compare.findings", "_compare.session", "_compare.state"),
-            *("_report", "_verdict", "_machine", "_progress", "_grid"),
+            *("_compare.arms", "_compare.findings", "_compare.rounds", "_compare.session"),
+            *("_compare.state", "_report", "_verdict", "_machine", "_progress", "_grid"),
         },
         "_compare.evidence": {
             *("_compare.command", "_compare.session", "_compare.arms", "_compare.exact"),

@@ -277,11 +277,37 @@ def test_no_time_for_a_second_look(lab, monkeypatch):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     fake_clock(lab, monkeypatch)
-    assert lab.compare("base", "head", "--budget", str(ALL + 1)) == CANNOT_TELL
-    assert lab.found.extension == 0 and lab.gpu.answered < ALL + 4
-    assert any("the time is up" in note for note in lab.found.notes)
+    short = ALL + 2 * rounds.MIN_ROUNDS - 1
+    assert lab.compare("base", "head", "--budget", str(short)) == CANNOT_TELL
+    assert lab.found.extension == 0 and lab.gpu.answered == ALL
+    assert any("not enough for 10 rounds" in note for note in lab.found.notes)
     assert lab.compare("base", "head", "--budget", "600") == PASS
     assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3])
+def test_time_for_a_part_of_the_second_look(lab, monkeypatch, spare):
+    """Two minutes a round; of the rounds that fit, an even number."""
+    lab.versions({}, {"slower": {SMALL: 1.03}})
+    noisy(lab, SMALL, 0.001)
+    fake_clock(lab, monkeypatch)
+    fitting = rounds.MIN_ROUNDS + 2
+    assert lab.compare("base", "head", "--budget", str(ALL + 2 * fitting + spare)) == FAIL
+    assert (lab.found.rounds, lab.found.extension) == (ROUNDS + fitting, fitting)
+    assert lab.gpu.answered == ALL + 2 * fitting
+    assert all(lab.timing(subject).rounds == fitting for subject in both(SMALL))
+
+
+def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.001)
+    pace = [1]
+    monkeypatch.setattr(command.time, "monotonic", lambda: 60.0 * lab.gpu.answered * pace[0])
+    lab.gpu.before = lambda begun: pace.__setitem__(0, 1 if begun <= ALL + 1 else 3)
+    budget = str(ALL + 2 * session.EXTENSION_ROUNDS)
+    assert lab.compare("base", "head", "--budget", budget) == CANNOT_TELL
+    assert lab.found.extension == 0
+    assert any("the time is up before round" in note for note in lab.found.notes)
 
 
 def test_killed_in_the_second_look(lab):

@@ -16,6 +16,7 @@ from .._grid import GRIDS
 from .._progress import say
 from .._verdict import Answer
 from . import arms, findings, session
+from .rounds import MAX_ROUNDS, MIN_ROUNDS
 from .state import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,6 @@ STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
 COULD_NOT_RUN = 3
 
 ROUNDS = 12
-MIN_ROUNDS, MAX_ROUNDS = 10, 62  # what the test of a verdict can be significant with, and takes
 # The first look takes 3.5 and 12 on an H200; the rest is for a second.
 BUDGET_MINUTES = {"small": 8, "full": 25}
 

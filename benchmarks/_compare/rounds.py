@@ -13,6 +13,7 @@ from .arms import Arm
 from .state import Round, State
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
+MIN_ROUNDS, MAX_ROUNDS = 10, 62  # what the test of a verdict can be significant with, and takes
 
 
 class BudgetError(RuntimeError):
@@ -133,6 +134,20 @@ def _require_time(plan: Plan, took: list[float], phase: str, number: int, count:
             f"the time is up before round {number + 1} of {count} of {phase}: what was measured is "
             "kept, and the same command goes on from there"
         )
+
+
+def affordable(plan: Plan, state: State, phase: str, most: int, like: str) -> int:
+    """Rounds of a phase that there is time for, an even number up to ``most``.
+
+    Each as long as the longest of the phase ``like``; those that the state has take no more time.
+    """
+    longest = max(map(_seconds, state.rounds(like)))
+    left = max(0.0, plan.deadline - time.monotonic())
+    return min(most, len(state.rounds(phase)) + int(left / longest)) // 2 * 2
+
+
+def _seconds(done: Round) -> float:
+    return sum(payload["wall_seconds"] for payload in done.payloads.values())
 
 
 def minutes(state: State) -> float:

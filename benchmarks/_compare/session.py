@@ -23,8 +23,8 @@ class NothingToTimeError(RuntimeError):
     """No cell works in either version: that is no verdict."""
 
 
-# Cells that the first look cannot tell are measured so many rounds more and judged by these alone:
-# they were chosen by the first ones, which must not count twice.
+# Cells that the first look cannot tell are measured so many rounds more, or as there is time for,
+# and judged by these alone: they were chosen by the first ones, which must not count twice.
 EXTENSION_ROUNDS = 24
 # Where both versions run the very same code, so many cells are timed at least, or a quarter.
 SAME_CODE_CELLS = 16
@@ -249,13 +249,21 @@ def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) 
         "cells": [dataclasses.astuple(cell) for cell in grid],
         "host": host,
     }
-    report(f"{len(open_)} timings cannot be told: {EXTENSION_ROUNDS} rounds more of these")
+    # Settled before any of them is seen, so that no result decides when to stop.
+    count = rounds.affordable(plan, state, "look2", EXTENSION_ROUNDS, like="look1")
+    if count < rounds.MIN_ROUNDS:
+        found.notes.append(
+            f"no second look at {len(open_)} timings that cannot be told: the time that is left is "
+            f"not enough for {rounds.MIN_ROUNDS} rounds"
+        )
+        return
+    report(f"{len(open_)} timings cannot be told: {count} rounds more of these")
     try:
-        rounds.run(plan, state, "look2", EXTENSION_ROUNDS, job, report)
+        rounds.run(plan, state, "look2", count, job, report)
     except rounds.BudgetError as error:
         found.notes.append(f"no second look at {len(open_)} timings that cannot be told: {error}")
         return
-    second = state.rounds("look2")
+    second = state.rounds("look2")[:count]
     found.extension = len(second)
     found.rounds += len(second)
     for name, family in judge_rounds(second, found, open_).items():
