@@ -11,7 +11,7 @@ from benchmarks import _clock, _grid, _host, _host_inputs, _host_steps, _workloa
 from benchmarks._compare import measure
 from benchmarks._grid import BACKWARD, FORWARD, PathCell
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
 all_paths = pytest.mark.parametrize("path", _grid.PATHS)
 host_paths = pytest.mark.parametrize("path", _host_inputs.PATHS)
@@ -26,16 +26,11 @@ FUNCTIONS = (
 CALLS = 2 * len(_host_inputs.PATHS) - 1
 
 
-@pytest.fixture(autouse=True)
-def progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
-
-
 # --- speed ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
-def test_every_cell_is_right_and_has_a_speed(direction):
+def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
     cells = [c for c in _grid.path_cells(_grid.PATH_GRIDS["full"]) if direction in c.directions]
     for cell, outcome in _workload.measure_cells(cells, direction).items():
         assert not outcome.error and not outcome.unavailable, (cell, outcome)
@@ -44,7 +39,7 @@ def test_every_cell_is_right_and_has_a_speed(direction):
 
 
 @all_paths
-def test_wrong_output_has_no_speed(path, monkeypatch):
+def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
     """The kernel runs, in place too, and only its result is at fault."""
 
     def spoiled(function):

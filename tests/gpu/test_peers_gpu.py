@@ -11,7 +11,7 @@ from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PeerCell
 from benchmarks._peers.providers import INSTALL, PROVIDERS
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
 # A library may be n/a here; these are always there.
 BUILT_IN = [name for name in PROVIDERS if name not in INSTALL]
@@ -21,11 +21,6 @@ all_providers = pytest.mark.parametrize("provider", PROVIDERS)
 all_directions = pytest.mark.parametrize("direction", DIRECTIONS)
 
 
-@pytest.fixture(autouse=True)
-def progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
-
-
 def skip_if_absent(provider: str, reason: str) -> None:
     if reason and provider in INSTALL:
         pytest.skip(reason)
@@ -33,7 +28,7 @@ def skip_if_absent(provider: str, reason: str) -> None:
 
 @all_directions
 @all_providers
-def test_it_is_right_and_has_a_speed(provider, direction):
+def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
     dtypes = ("float32", "float16", "bfloat16")
     formats = ("sbhd", "bshd")
     cells = [PeerCell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
@@ -70,7 +65,7 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
 
 
 @pytest.mark.parametrize("provider", BUILT_IN)
-def test_many_forms_are_measured_in_one_process(provider):
+def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""
     cells = [PeerCell(provider, 16 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
     outcomes = _workload.measure_cells(cells, BACKWARD)

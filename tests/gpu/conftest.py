@@ -1,0 +1,19 @@
+"""What tests on a GPU share."""
+
+import pytest
+
+from benchmarks import _clock
+
+
+@pytest.fixture
+def progress(tmp_path, monkeypatch):
+    """What is measured reports to a file of the test's own."""
+    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
+
+
+@pytest.fixture
+def unwarmed(monkeypatch):
+    """Two seconds less for each process: who compares with a copy in turns needs no settled clock,
+    if the bounds are wide.
+    """
+    monkeypatch.setattr(_clock, "warm_up", lambda: None)
