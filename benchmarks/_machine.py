@@ -20,8 +20,9 @@ def machine_record() -> dict[str, str]:
     from asv.machine import Machine
 
     record = Machine.get_defaults()
-    record["os"] = platform.system()  # a new kernel, or a virtual machine's size, is no new line
-    record["ram"] = ""
+    # A new kernel, or another size of a virtual machine, is no new line.
+    record["os"] = platform.system()
+    record["ram"] = record["num_cpu"] = ""
     record["torch"], record["triton"] = torch.__version__, triton.__version__
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())

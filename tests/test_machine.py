@@ -38,6 +38,14 @@ def test_the_record_names_gpu_driver_and_software(fake_gpu):
     assert all(isinstance(value, str) for value in record.values())
 
 
+def test_the_size_of_a_virtual_machine_is_no_new_line(fake_gpu, monkeypatch):
+    fake_gpu("NVIDIA H200")
+    record = _machine.machine_record()
+    monkeypatch.setattr("asv.machine.mp.cpu_count", lambda: 1000)
+    monkeypatch.setattr("asv.machine.util.get_memsize", lambda: 1)
+    assert _machine.machine_record() == record
+
+
 def test_two_gpus_have_two_names(fake_gpu):
     fake_gpu("NVIDIA H200")
     first = _machine.machine_record()["machine"]

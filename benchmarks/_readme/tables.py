@@ -125,8 +125,10 @@ def calls(of: Sequence[Stored]) -> list[str]:
     intro = (
         f"What an eager call costs the host at `{newest.commit}`, medians in µs: forward without "
         "autograd, and forward and gradient. The GPU is never waited for (paths: "
-        "[below](#reading-the-figures)):"
+        "[below](#reading-the-figures)"
     )
+    peers = _host_seconds(newest, "peers.Call")
+    intro += f"; from {next(iter(peers))} on: one tensor, by each provider):" if peers else "):"
     rows = [
         f"| {label.format(param)} | {_microseconds(forward)} | {_microseconds(both)} |"
         for suite, label in _CALLS.items()
