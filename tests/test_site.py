@@ -23,12 +23,16 @@ def data(site):
     return publishing.overview_data(site)
 
 
-def test_every_measured_commit_and_gpu_is_there(data):
+def test_every_gpu_and_every_commit_whose_speed_was_measured_is_there(data):
     results = ROOT / "benchmarks" / "results"
     machines = {path.parent.name for path in results.glob("*/machine.json")}
     lines = {line["machine"]: line for line in data["speed"]}
     assert set(lines) == {machine for machine in machines if not machine.startswith("no-gpu")}
-    stored = {path.name[:8] for path in (results / "nvidia-h200").glob("*-existing-*.json")}
+    stored = {
+        path.name[:8]
+        for path in (results / "nvidia-h200").glob("*-existing-*.json")
+        if any(name.startswith("rope.") for name in json.loads(path.read_text())["results"])
+    }
     shown = {data["commits"][str(r)]["hash"][:8] for r in lines["nvidia-h200"]["all"]}
     assert shown == stored
 
