@@ -43,7 +43,6 @@ def rope_kernel(
     INPLACE: tl.constexpr,
     EACH: tl.constexpr,
     ROUNDING: tl.constexpr,
-    STREAM: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
@@ -93,7 +92,7 @@ def rope_kernel(
         first_angle += heads * freqs_head
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
     written: tl.constexpr = D_ROT if INPLACE else D
-    options: tl.constexpr = (written, D_ROT, INTERLEAVED, TRANSPOSED, STREAM, ROUNDING)
+    options: tl.constexpr = (written, D_ROT, INTERLEAVED, TRANSPOSED, ROUNDING)
     rotate_rows(out_row, t_row, t_channel, mine, freqs, seq, batch, where, options)
 
 
@@ -140,7 +139,6 @@ def rope_qk_kernel(
     INTERLEAVED: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     ROUNDING: tl.constexpr,
-    STREAM: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
@@ -156,7 +154,7 @@ def rope_qk_kernel(
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
-    options: tl.constexpr = (D, D_ROT, INTERLEAVED, TRANSPOSED, STREAM, ROUNDING)
+    options: tl.constexpr = (D, D_ROT, INTERLEAVED, TRANSPOSED, ROUNDING)
     q_blocks = tl.cdiv(q_heads, BLOCK_H)
     if head < q_blocks:
         heads = head_block(head, q_heads, BLOCK_H)
@@ -213,7 +211,6 @@ def rope_qkv_kernel(
     BATCH_FIRST: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     JOIN: tl.constexpr,
-    STREAM: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
@@ -240,19 +237,13 @@ def rope_qkv_kernel(
     q_blocks, k_blocks = tl.cdiv(n_groups * Q, BLOCK_H), tl.cdiv(n_groups * K, BLOCK_H)
     if head < q_blocks:
         heads = head_block(head, n_groups * Q, BLOCK_H)
-        rotate_part(
-            qkv, 0, Q, q, heads, q_freqs, seq, batch, where, D, D_ROT, INTERLEAVED, JOIN, STREAM
-        )
+        rotate_part(qkv, 0, Q, q, heads, q_freqs, seq, batch, where, D, D_ROT, INTERLEAVED, JOIN)
     elif head < q_blocks + k_blocks:
         heads = head_block(head - q_blocks, n_groups * K, BLOCK_H)
-        rotate_part(
-            qkv, Q, K, k, heads, k_freqs, seq, batch, where, D, D_ROT, INTERLEAVED, JOIN, STREAM
-        )
+        rotate_part(qkv, Q, K, k, heads, k_freqs, seq, batch, where, D, D_ROT, INTERLEAVED, JOIN)
     else:
         heads = head_block(head - q_blocks - k_blocks, n_groups * V, BLOCK_H)
-        rotate_part(
-            qkv, Q + K, V, v, heads, None, seq, batch, where, D, 0, INTERLEAVED, JOIN, STREAM
-        )
+        rotate_part(qkv, Q + K, V, v, heads, None, seq, batch, where, D, 0, INTERLEAVED, JOIN)
 
 
 @triton.jit
@@ -290,7 +281,6 @@ def rotate_part(
     D_ROT: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     JOIN: tl.constexpr,
-    STREAM: tl.constexpr,
 ):
     """Rotate heads of a part, COUNT in every group of qkv and BEFORE others before them.
 
@@ -304,7 +294,7 @@ def rotate_part(
     out, x = (qkv_row, row) if JOIN else (row, qkv_row)
     x_channel = channel if JOIN else qkv_channel
     if D_ROT > 0:
-        options: tl.constexpr = (D, D_ROT, INTERLEAVED, JOIN, STREAM, None)
+        options: tl.constexpr = (D, D_ROT, INTERLEAVED, JOIN, None)
         rotate_rows(out, x, x_channel, None, freqs, seq, batch, where, options)
     else:
-        store_rest(out, load_rest(x, x_channel, 0, D, STREAM), 0, D, STREAM)
+        store_rest(out, load_rest(x, x_channel, 0, D), 0, D)

@@ -82,7 +82,7 @@ def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) 
             *(options.tensor_format == "bshd", heads_first or None),
             *(options.interleaved, options.transposed, options.inplace or None),
             (start_positions is not None and start_positions.dim() == 2) or None,
-            *(_ROUNDINGS[options.rounding], tile.stream, tile.positions, tile.heads),
+            *(_ROUNDINGS[options.rounding], tile.positions, tile.heads),
         )
         yield Part(grid, begin, dims, numbers, _compile_options(tile, options.rounding))
 
@@ -114,7 +114,7 @@ def qk_rotation(
             *((options.cp_size, options.cp_rank) if parallel else (None, None)),
             *(q.shape[-1], rotated, options.tensor_format == "bshd"),
             *(options.interleaved, options.transposed, _ROUNDINGS[options.rounding]),
-            *(tile.stream, tile.positions, tile.heads),
+            *(tile.positions, tile.heads),
         )
         yield Part(grid, begin, dims, numbers, _compile_options(tile, options.rounding))
 
@@ -143,7 +143,7 @@ def qkv_rotation(
             *(first, q_freqs.shape[0] if moved else None),
             *((options.cp_size, options.cp_rank) if parallel else (None, None)),
             *(*counts, width, q_freqs.shape[3], options.tensor_format == "bshd"),
-            *(options.interleaved, options.join, tile.stream, tile.positions, tile.heads),
+            *(options.interleaved, options.join, tile.positions, tile.heads),
         )
         dims = *[dim] * 4, None, None, 0
         yield Part(grid, begin, dims, numbers, _compile_options(tile))

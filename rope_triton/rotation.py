@@ -29,19 +29,17 @@ def rotate_rows(
     D_ROT: tl.constexpr = OPTIONS[1]
     INTERLEAVED: tl.constexpr = OPTIONS[2]
     TRANSPOSED: tl.constexpr = OPTIONS[3]
-    STREAM: tl.constexpr = OPTIONS[4]
-    ROUNDING: tl.constexpr = OPTIONS[5]
-    READ: tl.constexpr = reading(STREAM)
+    ROUNDING: tl.constexpr = OPTIONS[4]
     n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = where
     if D_ROT < D:  # before anything is written: no load overtakes a store
-        rest = load_rest(t_row, t_channel, D_ROT, D, STREAM)
+        rest = load_rest(t_row, t_channel, D_ROT, D)
     if start_ptr is None and cu_seqlens[0] is None and cp_size is None:
         # The angles come first: cos and sin are computed while t is still on its way.
         a1, a2 = load_angles(freqs, seq, None, D_ROT, INTERLEAVED)
-        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED, READ)
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
     else:
         # t comes first: where the angles are takes loads that wait for each other.
-        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED, READ)
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
         if cu_seqlens[0] is not None:
             batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
         row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
@@ -62,9 +60,9 @@ def rotate_rows(
         y2 = product(x2, c2, ROUNDING) + product(x1, s2, ROUNDING)
     if mine is not None:
         tl.debug_barrier()  # threads that have a value in common have all read it
-    store_pairs(out_row, y1, y2, mine, D_ROT, INTERLEAVED, writing(STREAM))
+    store_pairs(out_row, y1, y2, mine, D_ROT, INTERLEAVED)
     if D_ROT < D:
-        store_rest(out_row, rest, D_ROT, D, STREAM)
+        store_rest(out_row, rest, D_ROT, D)
 
 
 @triton.jit
@@ -90,12 +88,12 @@ def load_angles(freqs, row, known, D_ROT: tl.constexpr, INTERLEAVED: tl.constexp
     freqs_ptr, sin_ptr, first, stride, channel = freqs
     at = first + row * stride
     if sin_ptr is None:
-        a1, a2 = load_pairs(freqs_ptr + at, channel, D_ROT, INTERLEAVED, ("", ""), known)
+        a1, a2 = load_pairs(freqs_ptr + at, channel, D_ROT, INTERLEAVED, known)
     else:
         k = channels(triton.next_power_of_2(D_ROT // 2))
         mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
-        a1 = load(freqs_ptr + at + k * channel, mask, ("", ""))
-        a2 = load(sin_ptr + at + k * channel, mask, ("", ""))
+        a1 = load(freqs_ptr + at + k * channel, mask)
+        a2 = load(sin_ptr + at + k * channel, mask)
         if known is not None:
             a1 = tl.where(known, a1.to(tl.float32), 1.0)
     return a1.to(tl.float32), a2.to(tl.float32)
@@ -107,7 +105,6 @@ def load_pairs(
     stride,
     D_ROT: tl.constexpr,
     INTERLEAVED: tl.constexpr,
-    READ: tl.constexpr,
     known=None,
 ):
     """First and second members of the channel pairs of rows, each ``[.., .., >= D_ROT / 2]``.
@@ -118,70 +115,58 @@ def load_pairs(
     if INTERLEAVED:
         k = channels(2 * BLOCK)
         mask = k < D_ROT if known is None else known & (k < D_ROT)
-        x = load(row + k * stride, mask, READ)
+        x = load(row + k * stride, mask)
         return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], BLOCK, 2)))
     else:
         k = channels(BLOCK)
         mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
-        first = load(row + k * stride, mask, READ)
-        second = load(row + (k + D_ROT // 2) * stride, mask, READ)
+        first = load(row + k * stride, mask)
+        second = load(row + (k + D_ROT // 2) * stride, mask)
         return first, second
 
 
 @triton.jit
-def store_pairs(
-    row, first, second, mine, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr, WRITE: tl.constexpr
-):
+def store_pairs(row, first, second, mine, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Store what :func:`load_pairs` loads, to rows that are contiguous in the channels."""
     BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
     if INTERLEAVED:
         k = channels(2 * BLOCK)
         mask = k < D_ROT if mine is None else mine & (k < D_ROT)
         y = tl.reshape(tl.join(first, second), (first.shape[0], first.shape[1], 2 * BLOCK))
-        tl.store(row + k, y, mask=mask, cache_modifier=WRITE)
+        tl.store(row + k, y, mask=mask)
     else:
         k = channels(BLOCK)
         mask = k < D_ROT // 2 if mine is None else mine & (k < D_ROT // 2)
-        tl.store(row + k, first, mask=mask, cache_modifier=WRITE)
-        tl.store(row + k + D_ROT // 2, second, mask=mask, cache_modifier=WRITE)
+        tl.store(row + k, first, mask=mask)
+        tl.store(row + k + D_ROT // 2, second, mask=mask)
 
 
 @triton.jit
-def load_rest(row, stride, FIRST: tl.constexpr, D: tl.constexpr, STREAM: tl.constexpr):
+def load_rest(row, stride, FIRST: tl.constexpr, D: tl.constexpr):
     """The channels of rows from FIRST on."""
     k = FIRST + channels(triton.next_power_of_2(D - FIRST))
-    return load(row + k * stride, k < D, reading(STREAM))
+    return load(row + k * stride, k < D)
 
 
 @triton.jit
-def store_rest(row, rest, FIRST: tl.constexpr, D: tl.constexpr, STREAM: tl.constexpr):
+def store_rest(row, rest, FIRST: tl.constexpr, D: tl.constexpr):
     """Store what :func:`load_rest` loads, to rows that are contiguous in the channels."""
     k = FIRST + channels(triton.next_power_of_2(D - FIRST))
-    tl.store(row + k, rest, mask=k < D, cache_modifier=writing(STREAM))
+    tl.store(row + k, rest, mask=k < D)
 
 
 @triton.jit
-def load(ptr, mask, READ: tl.constexpr):
-    """tl.load with READ's cache modifier and eviction policy."""
-    return tl.load(ptr, mask=mask, other=0.0, cache_modifier=READ[0], eviction_policy=READ[1])
+def load(ptr, mask):
+    """tl.load, of 0 where masked; by evict_last a call of any size has the speed of a copy.
+
+    The policy does not do what it is called: on an H200, lines so read hold no L2 against others
+    that are read later, and leave it the output, for what reads that next. As a stream that leaves
+    L2 first, up to 4 MiB were faster alone, and the two together slower.
+    """
+    return tl.load(ptr, mask=mask, other=0.0, eviction_policy="evict_last")
 
 
 @triton.jit
 def channels(n: tl.constexpr):
     """``[1, 1, n]`` channel indices; 64 bits, as the channels may be the outermost in memory."""
     return tl.arange(0, n)[None, None, :].to(tl.int64)
-
-
-@triton.constexpr_function
-def reading(stream):
-    """Cache modifier and eviction policy of t, of which nothing is read twice.
-
-    It need not stay in L1, nor, as a stream, in L2.
-    """
-    return ("", "evict_first") if stream else (".cg", "")
-
-
-@triton.constexpr_function
-def writing(stream):
-    """Cache modifier of the output."""
-    return ".cs" if stream else ""

@@ -173,16 +173,16 @@ def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, mo
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     path = copy_of_the_package(tmp_path) / "rope_triton" / "tiles.py"
     source = path.read_text()
-    tiles = "(2, 64): ([(48, (2, 8, 2))], (2, 8, 2))"
-    assert tiles in source
-    path.write_text(source.replace(tiles, "(2, 64): ([(48, (2, 8, 2))], (2, 16, 2))"))
-    small, large = (Cell(seq_len, 64, 4, "float16", "sbhd") for seq_len in (128, 2048))
+    tile = "(2, 128): Tile(1, 8, 2),"
+    assert tile in source
+    path.write_text(source.replace(tile, "(2, 128): Tile(1, 8, 4),"))
+    small, large = (Cell(seq_len, 128, 4, "float16", "sbhd") for seq_len in (128, 2048))
     base, head = (exact.cell_digests(root, "sm_90", [small, large]) for root in (ROOT, tmp_path))
     assert {subject for subject in base if base[subject] != head[subject]} == {
-        (f"rope.{direction}.track_latency", ("2048", "64", "4", "float16", "sbhd"))
+        (f"rope.{direction}.track_latency", ("2048", "128", "4", "float16", "sbhd"))
         for direction in ("Forward", "Backward")
     }
-    assert {("rope.Forward.track_latency", ("128", "64", "4", "float16", "sbhd"))} <= base.keys()
+    assert {("rope.Forward.track_latency", ("128", "128", "4", "float16", "sbhd"))} <= base.keys()
 
 
 def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from rope_triton import tiles
-from rope_triton.tiles import Tile, tile_of
+from rope_triton.tiles import tile_of
 
 TABLES = {"plain": tiles._TILES, "looked_up": tiles._LOOKED_UP, "heads_first": tiles._HEADS_FIRST}
 SIZES = (32, 64, 96, 128, 192, 256)
@@ -24,21 +24,26 @@ def chosen(name, size, item, channels, *, heads=64, width=None):
 
 
 @all_tables
-def test_table_has_every_power_and_rising_sizes(name):
+def test_table_has_every_power(name):
     keys = list(TABLES[name])
     assert keys == [key for key in KEYS if key in keys] and set(POWERS) <= set(keys)
-    for streams, _ in TABLES[name].values():
-        sizes = [mib for mib, _ in streams]
-        assert sizes == sorted(set(sizes)) and sizes
 
 
 @all_entries
-def test_size_decides_to_the_byte(name, item, channels):
-    streams, large = TABLES[name][item, channels]
-    for mib, shape in streams:
-        assert chosen(name, mib << 20, item, channels) == Tile(True, *shape)
-    last = streams[-1][0] << 20
-    assert chosen(name, last + 1, item, channels) == Tile(False, *large)
+@pytest.mark.parametrize("size", [1 << 16, 1 << 30])
+def test_tile_is_that_of_the_table(name, item, channels, size):
+    small = name == "plain" and (item, channels) in tiles._SMALL and size < 1 << 20
+    expected = tiles._SMALL[item, channels][1] if small else TABLES[name][item, channels]
+    assert chosen(name, size, item, channels) == expected
+
+
+@pytest.mark.parametrize(("item", "channels"), tiles._SMALL)
+def test_size_decides_to_the_byte_where_it_does(item, channels):
+    mib, small = tiles._SMALL[item, channels]
+    large = tiles._TILES[item, channels]
+    assert small != large
+    assert chosen("plain", mib << 20, item, channels) == small
+    assert chosen("plain", (mib << 20) + 1, item, channels) == large
 
 
 @all_tables
