@@ -70,6 +70,10 @@ class _Rotation:
         """What the package returns for an operand."""
         return self._function(x, self._freqs, **self._options)
 
+    def copies(self, x):
+        """What ``forward`` is compared with: copies of as many bytes."""
+        return x.clone()
+
     def cotangent(self, x):
         """A gradient of the output's form, in the memory of ``x``."""
         return x
@@ -181,6 +185,23 @@ class _InPlace(_Tables):
         return out
 
 
+class _ThenRead(_Rotation):
+    """The call, and a copy of its output, in the place of whatever reads it next."""
+
+    def __init__(self, cell: Measured, freqs):
+        super().__init__(cell, freqs)
+        self._read: list = []  # kept: in a memory that the next call writes again, it stays in L2
+
+    def forward(self, x):
+        out = super().forward(x)
+        self._read.append(out.clone())
+        return out
+
+    def copies(self, x):
+        first = x.clone()
+        return first, first.clone()
+
+
 class _Qkv(_Rotation):
     """Packed queries, keys and values, split and rotated, or turned back and joined."""
 
@@ -262,7 +283,7 @@ _PATHS: dict[str, type[_Rotation]] = {
     **{"thd": _Packed, "thd-short": _Packed, "starts": _Moved},
     **{"qkv": _Qkv, "qk": _QueriesKeys},
     **{"tables": _Tables, "tables-inplace": _InPlace, "tables-bhsd": _Attention},
-    **{"partial": _Partial, "head-96": _Rotation},
+    **{"partial": _Partial, "head-96": _Rotation, "then-read": _ThenRead},
 }
 
 

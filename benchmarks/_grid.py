@@ -177,7 +177,12 @@ PATHS = {
     "partial": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE, rotated=PATH_HIDDEN_SIZE // 2),
     # No power of two.
     "head-96": PathForm("bshd", HEADS, 96, rotated=96),
+    # With a copy of the output, as what reads it next: a kernel that writes past L2 is fast alone.
+    "then-read": PathForm("sbhd", HEADS, PATH_HIDDEN_SIZE),
 }
+# A rotation in place has no backward pass of its own: its gradient is a new tensor. What becomes of
+# a gradient is what becomes of an output.
+_FORWARD_ONLY = ("tables-inplace", "then-read")
 PATH_BATCH = 4
 _START_STEP = 1000
 _SHORT_TOKENS, _SHORT_SEQUENCES, _SHORT_OF_TOKENS = 27, 2401, 1 << 16
@@ -210,8 +215,7 @@ class PathCell(Timed):
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """A rotation in place has no backward pass of its own: its gradient is a new tensor."""
-        return (FORWARD,) if self.path == "tables-inplace" else (FORWARD, BACKWARD)
+        return (FORWARD,) if self.path in _FORWARD_ONLY else (FORWARD, BACKWARD)
 
     @property
     def format(self) -> str:
@@ -251,7 +255,8 @@ class PathCell(Timed):
     @property
     def bytes_moved(self) -> int:
         """Bytes a call must move: all that it is given once, as much that it writes; no angles."""
-        return 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        calls = 2 if self.path == "then-read" else 1
+        return calls * 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))

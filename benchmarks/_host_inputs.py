@@ -7,7 +7,7 @@ from ._grid import GRIDS, PATH_GRIDS, Cell, Measured, PathCell
 
 DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
 # A host does the same for many sequences as for few, and for any number of channels.
-_LIKE_OTHERS = ("thd-short", "partial", "head-96")
+_LIKE_OTHERS = ("thd-short", "partial", "head-96", "then-read")
 PATHS = tuple(path for path in PATH_GRIDS["full"]["path"] if path not in _LIKE_OTHERS)
 DEVICE = "cuda"
 # Some 2 us on a GPU: never what a call on the host waits for.

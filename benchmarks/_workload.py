@@ -170,7 +170,7 @@ def _samples(cell: Measured, direction: str) -> list[list[float]]:
         inputs = [random_tensor(cell) for _ in range(sets)]
         rotations = list(calls(call, direction, inputs))
     rope = _clock.Recording(rotations, stream)
-    copy = _clock.Recording([x.clone for x in inputs], stream)
+    copy = _clock.Recording([lambda x=x: call.copies(x) for x in inputs], stream)
     samples = _clock.paired_samples([rope, copy])
     given = {index: inputs[index] for index in (0, sets - 1)}
     if call.in_place:  # what was given is overwritten: what is there now, once more

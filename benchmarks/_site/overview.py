@@ -27,6 +27,7 @@ CALLS = {
     "starts": "a start position for each sequence of a batch of four",
     "partial": "64 of 128 channels rotated, the others copied",
     "head-96": "heads of 96 channels",
+    "then-read": "with a copy of its output, against two copies; forward only",
 }
 """Which call each of the other paths is, in half a line. A path without one is still shown."""
 
