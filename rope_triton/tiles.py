@@ -34,18 +34,19 @@ _TILES: _Table = {
 # Up to so many MiB, where one wave of programs holds the whole tensor, fewer and deeper threads
 # win by 1 to 4 %.
 _SMALL: dict[tuple[int, int], tuple[int, Tile]] = {(2, 128): (12, Tile(1, 16, 2))}
-# Where a position's angles lie takes loads that wait for each other.
+# Where a position's angles lie takes loads that wait for each other: few positions a program, so
+# that more programs wait at once, and one program seeks one packed sequence.
 _LOOKED_UP: _Table = {
     (2, 32): Tile(2, 16, 1),
-    (2, 64): Tile(2, 8, 2),
+    (2, 64): Tile(1, 16, 1),
     (2, 96): Tile(1, 16, 2),
-    (2, 128): Tile(2, 8, 4),
+    (2, 128): Tile(1, 8, 2),
     (2, 192): Tile(1, 16, 4),
     (2, 256): Tile(1, 8, 4),
     (4, 32): Tile(1, 16, 1),
-    (4, 64): Tile(2, 4, 1),
-    (4, 96): Tile(2, 2, 1),
-    (4, 128): Tile(2, 2, 1),
+    (4, 64): Tile(1, 16, 2),
+    (4, 96): Tile(1, 16, 4),
+    (4, 128): Tile(1, 16, 4),
     (4, 192): Tile(1, 2, 1),
     (4, 256): Tile(1, 2, 1),
 }
