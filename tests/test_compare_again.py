@@ -192,6 +192,24 @@ def test_time_that_is_up(lab, capsys, monkeypatch):
     assert lab.found.minutes == ALL  # those of the first run too
 
 
+@pytest.mark.parametrize(("fitting", "made"), [(9, None), (10, 10), (13, 12), (15, 14), (16, 16)])
+def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsys, fitting, made):
+    lab.versions({}, {})
+    fake_clock(lab, monkeypatch)
+    budget = str(CHECKS + 2 * fitting)
+    status = lab.compare("base", "head", "--budget", budget, rounds=16)
+    if made is None:  # the next run makes all
+        assert status == COULD_NOT_RUN
+        assert "the time is up before round 10 of 16 of look1" in capsys.readouterr().err
+        assert lab.compare("base", "head", "--budget", "600", rounds=16) == PASS
+        assert lab.found.rounds == 16
+        return
+    assert status == PASS
+    assert lab.found.rounds == made and lab.gpu.answered == CHECKS + 2 * made
+    said = f"{made} rounds, as the time is not enough for 16"
+    assert (said in lab.found.notes) == (made < 16)
+
+
 def fake_clock(lab: Lab, monkeypatch):
     """Let every process take a minute; the seconds that have gone by."""
 

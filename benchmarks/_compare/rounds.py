@@ -100,9 +100,15 @@ def check(plan: Plan, state: State, job: dict, report: Callable[[str], None]) ->
 
 
 def run(
-    plan: Plan, state: State, phase: str, count: int, job: dict, report: Callable[[str], None]
+    plan: Plan,
+    state: State,
+    phase: str,
+    count: int,
+    job: dict,
+    report: Callable[[str], None],
+    only: int | None = None,
 ) -> None:
-    """Measure the rounds of a phase that the state lacks.
+    """Measure the rounds of a phase that the state lacks, or of the first ``only`` of them.
 
     Raises
     ------
@@ -112,23 +118,24 @@ def run(
         If the GPU is not ours alone, or a process dies.
     """
     done = {each.number: each.payloads for each in state.rounds(phase)}
-    todo = [number for number in range(count) if number not in done]
-    if len(todo) < count:
-        report(f"{phase}: {count - len(todo)} of {count} rounds were there already")
+    wanted = count if only is None else only
+    todo = [number for number in range(wanted) if number not in done]
+    if len(todo) < wanted and only is None:
+        report(f"{phase}: {wanted - len(todo)} of {count} rounds were there already")
     took: list[float] = []
     with Processes(plan) as processes:
         for number, following in itertools.zip_longest(todo, todo[1:]):
-            _require_time(plan, took, phase, number, count)
+            longest = max([*took, *map(_seconds, state.rounds(phase))], default=0.0)
+            _require_time(plan, longest, phase, number, count)
             start = time.monotonic()
             ahead = None if following is None else plan.order(following)[0]
             done[number] = _round(plan, state, phase, number, job, processes, ahead, done, report)
             took.append(time.monotonic() - start)
-            left = statistics.mean(took) * (len(todo) - len(took))
+            left = statistics.mean(took) * (len(todo) + count - wanted - len(took))
             report(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
 
 
-def _require_time(plan: Plan, took: list[float], phase: str, number: int, count: int) -> None:
-    expected = max(took, default=0.0)
+def _require_time(plan: Plan, expected: float, phase: str, number: int, count: int) -> None:
     if time.monotonic() + expected > plan.deadline:
         raise BudgetError(
             f"the time is up before round {number + 1} of {count} of {phase}: what was measured is "

@@ -228,12 +228,30 @@ def _compare_on_gpu(
     if not timed:
         return
     job = {"task": "measure", "cells": [dataclasses.astuple(cell) for cell in timed], "host": True}
-    rounds.run(plan, state, "look1", wishes.rounds, job, report)
+    _look(plan, state, wishes.rounds, job, found, report)
     first = state.rounds("look1")
     found.rounds, found.clocks = len(first), clocks(first)
     found.families = judge_rounds(first, found)
     _look_again(plan, state, found, report)
     found.disturbed += [f"{a.phase}, round {a.number + 1}: {a.reason}" for a in state.aside()]
+
+
+def _look(
+    plan: rounds.Plan, state: State, most: int, job: dict, found: Found, report: _Report
+) -> None:
+    """The first look: the rounds that are wished for, or as many as there is time for.
+
+    Settled by how long two take, one in each order, and by nothing else of them. Where the time is
+    not enough for the fewest, all are begun, and another run goes on.
+    """
+    rounds.run(plan, state, "look1", most, job, report, only=2)
+    count = rounds.affordable(plan, state, "look1", most, like="look1")
+    if not rounds.MIN_ROUNDS <= count < most:
+        count = most
+    else:
+        found.notes.append(f"{count} rounds, as the time is not enough for {most}")
+        report(found.notes[-1])
+    rounds.run(plan, state, "look1", count, job, report)
 
 
 def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) -> None:
