@@ -34,6 +34,7 @@ def machine_record() -> dict[str, str]:
     else:
         record["gpu"] = record["gpu_ram"] = record["cuda"] = record["driver"] = "none"
         record["machine"] = f"no-gpu-{record['arch']}"
+        record["cpu"] = ""  # what is exact is the same on any
     return record
 
 

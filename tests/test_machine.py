@@ -46,6 +46,22 @@ def test_the_size_of_a_virtual_machine_is_no_new_line(fake_gpu, monkeypatch):
     assert _machine.machine_record() == record
 
 
+def test_the_processor_is_a_line_of_its_own_where_time_is_measured(fake_gpu, monkeypatch):
+    def on_another_processor(of_gpu):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: of_gpu)
+        here = _machine.machine_record()
+        monkeypatch.setattr("asv.machine.util.get_cpu_info", lambda: "another")
+        there = _machine.machine_record()
+        monkeypatch.undo()
+        return here, there
+
+    here, there = on_another_processor(False)
+    assert here == there
+    fake_gpu("NVIDIA H200")
+    here, there = on_another_processor(True)
+    assert here | {"cpu": "another"} == there != here
+
+
 def test_two_gpus_have_two_names(fake_gpu):
     fake_gpu("NVIDIA H200")
     first = _machine.machine_record()["machine"]
