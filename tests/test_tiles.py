@@ -7,7 +7,12 @@ import pytest
 from rope_triton import tiles
 from rope_triton.tiles import tile_of
 
-TABLES = {"plain": tiles._TILES, "looked_up": tiles._LOOKED_UP, "heads_first": tiles._HEADS_FIRST}
+TABLES = {
+    "plain": tiles._TILES,
+    "ready_made": tiles._READY_MADE,
+    "looked_up": tiles._LOOKED_UP,
+    "heads_first": tiles._HEADS_FIRST,
+}
 SIZES = (32, 64, 96, 128, 192, 256)
 KEYS = list(itertools.product((2, 4), SIZES))
 POWERS = [key for key in KEYS if key[1] in (64, 128, 256)]
