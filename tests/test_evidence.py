@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._compare import arms, evidence, findings, mutants, planted
+from benchmarks._compare import arms, caught, evidence, findings, mutants, planted
 from benchmarks._verdict import Subject
 
 DOCUMENTS = {
@@ -58,7 +58,7 @@ def test_planted_slowdowns_are_seen():
 
 def test_every_mutant_was_caught_by_what_must_catch_it():
     known, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
-    assert known.keys() == found.keys()
+    assert list(known) == list(found)
     for name, mutant in known.items():
         assert found[name]["caught"], name
         failed = {one["metric"] for one in found[name]["failed"]}
@@ -71,9 +71,67 @@ def test_every_mutant_was_caught_by_what_must_catch_it():
 def test_outcome_of_a_mutant_that_nothing_catches():
     mutant = mutants.load()["python-20us"]
     elsewhere = [{"metric": "rope.Forward.track_latency", "params": [], "change": 1.0}]
-    outcome = evidence.outcome(mutant, elsewhere)
+    outcome = caught.outcome(mutant, "0" * 40, elsewhere)
     assert not outcome["caught"] and not outcome["failed"]
     assert "SURVIVED: python-20us" in evidence.summary("mutants", {"mutants": [outcome]})
+
+
+class _Clock:
+    """Stands for the GPU: every mutant takes a tenth longer wherever it must."""
+
+    class base:
+        sha = "1" * 40
+
+    def __init__(self):
+        self.asked = []
+
+    def mutant(self, name):
+        return name
+
+    def measured(self, name, versions, count, job):
+        self.asked.append((name, list(versions), job))
+        return [versions] * count
+
+    @staticmethod
+    def pool(measured, names):
+        subject = Subject("paths.Forward.track_latency", ("then-read", "4", "bfloat16"))
+        noise = np.linspace(0.999, 1.001, len(measured))[:, None]
+        return evidence.Pool(
+            [subject], {name: noise * (1e-6 if name == "base" else 1.1e-6) for name in names}
+        )
+
+
+def test_one_mutant_is_made_alone(monkeypatch):
+    bench = _Clock()
+    monkeypatch.setattr(caught.Pool, "of", bench.pool)
+    (entry,) = caught.made(bench, ["written-past-l2"])
+    assert entry["name"] == "written-past-l2" and entry["commit"] == "1" * 40
+    assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1)
+    ((name, versions, job),) = bench.asked
+    assert name == "speed-written-past-l2" and versions == ["base", "written-past-l2"]
+    assert [cell for cell in job["cells"] if cell[0] == "then-read"] and not job["host"]
+
+
+def test_what_is_made_anew_takes_the_place_of_what_was(monkeypatch):
+    stored = DOCUMENTS["mutants"]["mutants"]
+    anew = {"name": "spill", "commit": "1" * 40}
+    merged = caught.in_order([*stored, anew])
+    assert [one["name"] for one in merged] == list(mutants.load())
+    assert [one for one in merged if one not in stored] == [anew]
+
+
+@pytest.mark.parametrize("key", ["machine", "rounds", "rules"])
+def test_others_are_kept_only_beside_their_like(key, tmp_path):
+    path = tmp_path / "mutants.json"
+    path.write_text(json.dumps(DOCUMENTS["mutants"]))
+    assert caught.kept(path, DOCUMENTS["mutants"]) == DOCUMENTS["mutants"]["mutants"]
+    with pytest.raises(caught.EvidenceError, match=f"mutants.json is of another {key}: make all"):
+        caught.kept(path, DOCUMENTS["mutants"] | {key: {"gpu": None}})
+
+
+def test_only_mutants_are_made_one_by_one(capsys):
+    assert evidence.run("aa", "HEAD", 1.0, only=["spill"]) == 3
+    assert "could not run: --only is for mutants, got aa" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", DOCUMENTS)

@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from .. import _machine, _verdict
-from .._grid import GRIDS, Cell, cells
+from .._grid import Cell
 from .._progress import say
-from .._verdict import Answer, Exact, Family, Subject
-from . import arms, exact, findings, mutants, planted, rounds, session, watch
+from .._verdict import Answer, Subject
+from . import arms, caught, findings, mutants, planted, rounds, session, watch
 from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
+from .pool import ROUNDS, Pool, job_of, small_grid
 from .state import State, write_atomically
 
 DIRECTORY = RESULTS.parent / "evidence"
-ROUNDS = 12
 COMPARISONS, POOL_ROUNDS = 20, 20
 DOSES = {"slow-1": 0.01, "slow-2": 0.02, "slow-5": 0.05}
 
@@ -34,24 +34,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("aa", "power", "mutants"))
     parser.add_argument("--commit", default="HEAD", help="the version to start from; default: HEAD")
     parser.add_argument("--budget", type=float, default=60.0, metavar="MINUTES")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=mutants.load(),
+        metavar="MUTANT",
+        help="make this mutant anew and keep the others of the file; may be repeated",
+    )
 
 
-def run(what: str, commit: str, budget: float) -> int:
-    """Make one file of evidence anew; 0 when it is written, 3 when it could not be."""
+def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
+    """Make one file of evidence anew, or ``only`` some mutants of it.
+
+    0 when it is written, 3 when it could not be.
+    """
+    path = DIRECTORY / f"{what}.json"
     try:
+        if only and what != "mutants":
+            raise caught.EvidenceError(f"--only is for mutants, got {what}")
         bench = _Bench(commit, time.monotonic() + 60 * budget)
-        document = {"aa": _aa, "power": _power, "mutants": _mutants}[what](bench)
-    except session.EXPECTED as error:
+        head = {
+            "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
+            "machine": dict(bench.machine),
+            "rounds": ROUNDS,
+            "rules": {name: dataclasses.asdict(rules) for name, rules in findings.RULES.items()},
+        }
+        if what == "mutants":
+            kept = caught.kept(path, head) if only else []
+            document = {"mutants": caught.in_order([*kept, *caught.made(bench, only)])}
+        else:
+            document = {"aa": _aa, "power": _power}[what](bench)
+    except (*session.EXPECTED, caught.EvidenceError) as error:
         print(f"could not run: {error}", file=sys.stderr)
         return COULD_NOT_RUN
-    head = {
-        "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
-        "machine": dict(bench.machine),
-        "rounds": ROUNDS,
-        "rules": {name: dataclasses.asdict(rules) for name, rules in findings.RULES.items()},
-    }
     DIRECTORY.mkdir(exist_ok=True)
-    path = DIRECTORY / f"{what}.json"
     write_atomically(path, (_text(head | document) + "\n").encode())
     print(f"{path}\n{summary(what, document)}")
     return 0
@@ -133,20 +150,12 @@ class _Bench:
         }
 
 
-def _grid() -> list[Cell]:
-    return cells(GRIDS["small"])
-
-
-def _job(grid: Sequence[Cell], host: bool) -> dict:
-    return {"cells": [dataclasses.astuple(cell) for cell in grid], "host": host}
-
-
 # --- a version against itself ---------------------------------------------------------------------
 
 
 def _aa(bench: _Bench) -> dict:
     versions = {"one": bench.base, "other": bench.base}
-    measured = bench.measured("aa", versions, POOL_ROUNDS, _job(_grid(), host=True))
+    measured = bench.measured("aa", versions, POOL_ROUNDS, job_of(small_grid(), host=True))
     pool = Pool.of(measured, list(versions))
     return {
         "how": (
@@ -185,56 +194,13 @@ def aa_comparisons(pool: "Pool") -> list[dict]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Pool:
-    """Medians of fresh processes, seconds: [rounds, subjects] for each arm."""
-
-    subjects: list[Subject]
-    seconds: dict[str, np.ndarray]
-
-    @classmethod
-    def of(cls, measured: Sequence, names: Sequence[str]) -> "Pool":
-        rows = {name: rounds.medians(measured, name) for name in names}
-        subjects = sorted(set.intersection(*(set(row) for all_ in rows.values() for row in all_)))
-        return cls(
-            subjects,
-            {name: np.array([[r[s] for s in subjects] for r in rows[name]]) for name in names},
-        )
-
-    @classmethod
-    def from_json(cls, document: Mapping) -> "Pool":
-        subjects = [Subject(metric, tuple(params)) for metric, params in document["subjects"]]
-        return cls(subjects, {arm: np.array(rows) for arm, rows in document["seconds"].items()})
-
-    def as_json(self) -> dict:
-        return {
-            "subjects": [[subject.metric, list(subject.params)] for subject in self.subjects],
-            "seconds": {arm: rows.tolist() for arm, rows in self.seconds.items()},
-        }
-
-    def judged(self, base: str, head: str, chosen: Sequence[int]) -> dict[str, Family]:
-        """The verdicts, by family, on these rounds."""
-        families = {}
-        for name, prefixes in findings.FAMILIES.items():
-            columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefixes)]
-            if columns:
-                index = np.ix_(list(chosen), columns)
-                families[name] = _verdict.judge(
-                    [self.subjects[i] for i in columns],
-                    self.seconds[base][index],
-                    self.seconds[head][index],
-                    findings.RULES[name],
-                )
-        return families
-
-
 # --- slowdowns of known size ----------------------------------------------------------------------
 
 
 def _power(bench: _Bench) -> dict:
-    job = _job(_grid(), host=False)
-    versions = {"base": bench.base} | planted.versions(bench, DOSES, job, SCRATCH)
-    pool = Pool.of(bench.measured("power", versions, ROUNDS, job), list(versions))
+    asked = job_of(small_grid(), host=False)
+    versions = {"base": bench.base} | planted.versions(bench, DOSES, asked, SCRATCH)
+    pool = Pool.of(bench.measured("power", versions, ROUNDS, asked), list(versions))
     return {
         "how": (
             "the programs that the GPU starts a kernel with wait for a number of cycles, which one "
@@ -267,98 +233,7 @@ def _tensor_bytes(subject: Subject) -> float:
     return Cell(int(seq_len), int(hidden_size), int(batch), dtype, fmt).bytes_moved / 2
 
 
-# --- bad changes ----------------------------------------------------------------------------------
-
-
-def _mutants(bench: _Bench) -> dict:
-    known = mutants.load()
-    failures: dict[str, list[dict]] = {name: [] for name in known}
-    for name, failed in _by_code(bench, [m for m in known.values() if not m.needs_gpu]).items():
-        failures[name] += failed
-    groups: dict[str, list[str]] = {"facts": [], "host": [], "speed": []}
-    for mutant in known.values():
-        if mutant.needs_gpu:
-            groups[_group(mutant)].append(mutant.name)
-    for group, judge in (("facts", _by_facts), ("host", _by_clock), ("speed", _by_clock)):
-        for name, failed in judge(bench, group, groups[group]).items():
-            failures[name] += failed
-    return {"mutants": [outcome(mutant, failures[mutant.name]) for mutant in known.values()]}
-
-
-def _group(mutant: mutants.Mutant) -> str:
-    if any(metric.startswith(findings.FAMILIES["gpu"]) for metric in mutant.caught_by):
-        return "speed"
-    return "host" if mutant.caught_by[0].startswith(findings.FAMILIES["host"]) else "facts"
-
-
-def outcome(mutant: mutants.Mutant, failed: list[dict]) -> dict:
-    relevant = [
-        one for one in failed if mutant.concerns(Subject(one["metric"], tuple(one["params"])))
-    ]
-    metrics = {one["metric"] for one in relevant}
-    worst = max(relevant, key=lambda one: one["change"], default=None)
-    return {
-        "name": mutant.name,
-        "change": mutant.change,
-        "must_fail": list(mutant.caught_by),
-        "caught": set(mutant.caught_by) <= metrics,
-        "by": "nothing that must fail failed"
-        if worst is None
-        else f"{len(relevant)} failed, the worst {worst['metric']} {tuple(worst['params'])}: "
-        f"{worst['base']:.6g} -> {worst['head']:.6g}",
-        "failed": relevant,
-    }
-
-
-def _by_code(bench: _Bench, chosen: Sequence[mutants.Mutant]) -> dict[str, list[dict]]:
-    subset = {"arch": ("sm_90", "gfx942"), "dtype": ("float16",)}
-    base = exact.codegen_facts(bench.base.root, **subset).values
-    found = {}
-    for mutant in chosen:
-        head = exact.codegen_facts(bench.mutant(mutant.name).root, **subset).values
-        found[mutant.name] = _failed_exact(exact.compare(base, head))
-        say(f"{mutant.name}: {len(found[mutant.name])} exact values failed")
-    return found
-
-
-def _by_facts(bench: _Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
-    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    facts = bench.facts(f"mutants-{group}", versions)
-    return {name: _failed_exact(exact.compare(facts["base"], facts[name])) for name in names}
-
-
-def _by_clock(bench: _Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
-    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    job = _job(_grid(), host=False) if group == "speed" else _job([], host=True)
-    pool = Pool.of(bench.measured(f"mutants-{group}", versions, ROUNDS, job), list(versions))
-    return {
-        name: [
-            _failure(timing.subject, timing.base, timing.head)
-            for family in pool.judged("base", name, range(ROUNDS)).values()
-            for timing in family.timings
-            if timing.answer is Answer.FAIL
-        ]
-        for name in names
-    }
-
-
-def _failed_exact(verdicts: Sequence[Exact]) -> list[dict]:
-    return [
-        _failure(each.subject, each.base, each.head)
-        for each in verdicts
-        if each.answer is Answer.FAIL and each.base is not None and each.head is not None
-    ]
-
-
-def _failure(subject: Subject, base: float, head: float) -> dict:
-    change = head - base if base == 0 else head / base - 1
-    return {
-        "metric": subject.metric,
-        "params": list(subject.params),
-        "base": base,
-        "head": head,
-        "change": change,
-    }
+# --- what is written ----------------------------------------------------------------------------
 
 
 def _text(value, indent: str = "") -> str:

@@ -1,0 +1,141 @@
+"""Which known bad changes the comparison catches, for ``mutants.json``."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .._grid import PATH_GRIDS, AnyCell, path_cells
+from .._progress import say
+from .._verdict import Answer, Exact, Subject
+from . import arms, exact, findings, mutants
+from .pool import ROUNDS, Pool, job_of, small_grid
+
+
+class EvidenceError(RuntimeError):
+    """Evidence that cannot be made as asked; the message says why."""
+
+
+def kept(path: Path, head: Mapping) -> list[dict]:
+    """The mutants of a file that others may join: of the same machine, rounds and rules."""
+    stored = json.loads(path.read_text())
+    same = {key: stored[key] == head[key] for key in ("machine", "rounds")}
+    same["rules"] = stored["rules"].items() <= head["rules"].items()
+    if not all(same.values()):
+        other = " and ".join(key for key, agrees in same.items() if not agrees)
+        raise EvidenceError(f"{path} is of another {other}: make all mutants anew, without --only")
+    return stored["mutants"]
+
+
+def in_order(entries: Sequence[dict]) -> list[dict]:
+    """The mutants of the index in its order, each as it was made last."""
+    last = {entry["name"]: entry for entry in entries}
+    return [last[name] for name in mutants.load() if name in last]
+
+
+class Bench(Protocol):
+    """The version to change for the worse, and measurements of any versions."""
+
+    base: arms.Arm
+
+    def measured(self, name: str, versions: dict[str, arms.Arm], count: int, job: dict) -> list: ...
+    def facts(self, name: str, versions: dict[str, arms.Arm]) -> dict[str, dict]: ...
+    def mutant(self, name: str) -> arms.Arm: ...
+
+
+def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
+    """What became of the mutants of the bench's version: of all, or of those that are named."""
+    chosen = [mutant for mutant in mutants.load().values() if not only or mutant.name in only]
+    failures = _by_code(bench, [mutant for mutant in chosen if not mutant.needs_gpu])
+    for group, judge in (("facts", _by_facts), ("host", _by_clock), ("speed", _by_clock)):
+        names = [each.name for each in chosen if each.needs_gpu and _group(each) == group]
+        if names:
+            failures |= judge(bench, group, names)
+    return [outcome(each, bench.base.sha, failures[each.name]) for each in chosen]
+
+
+def _group(mutant: mutants.Mutant) -> str:
+    if any(metric.startswith(findings.FAMILIES["gpu"]) for metric in mutant.caught_by):
+        return "speed"
+    return "host" if mutant.caught_by[0].startswith(findings.FAMILIES["host"]) else "facts"
+
+
+def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
+    """What is kept of a mutant of a commit: whether what must fail is among what failed."""
+    relevant = [
+        one for one in failed if mutant.concerns(Subject(one["metric"], tuple(one["params"])))
+    ]
+    metrics = {one["metric"] for one in relevant}
+    worst = max(relevant, key=lambda one: one["change"], default=None)
+    return {
+        "name": mutant.name,
+        "change": mutant.change,
+        "commit": commit,
+        "must_fail": list(mutant.caught_by),
+        "caught": set(mutant.caught_by) <= metrics,
+        "by": "nothing that must fail failed"
+        if worst is None
+        else f"{len(relevant)} failed, the worst {worst['metric']} {tuple(worst['params'])}: "
+        f"{worst['base']:.6g} -> {worst['head']:.6g}",
+        "failed": relevant,
+    }
+
+
+def _by_code(bench: Bench, chosen: Sequence[mutants.Mutant]) -> dict[str, list[dict]]:
+    subset = {"arch": ("sm_90", "gfx942"), "dtype": ("float16",)}
+    found: dict[str, list[dict]] = {}
+    if not chosen:
+        return found
+    base = exact.codegen_facts(bench.base.root, **subset).values
+    for mutant in chosen:
+        head = exact.codegen_facts(bench.mutant(mutant.name).root, **subset).values
+        found[mutant.name] = _failed_exact(exact.compare(base, head))
+        say(f"{mutant.name}: {len(found[mutant.name])} exact values failed")
+    return found
+
+
+def _by_facts(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
+    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
+    facts = bench.facts("-".join([group, *names]), versions)
+    return {name: _failed_exact(exact.compare(facts["base"], facts[name])) for name in names}
+
+
+def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
+    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
+    timed = [*small_grid(), *_read_next()] if group == "speed" else []
+    asked = job_of(timed, host=group == "host")
+    measured = bench.measured("-".join([group, *names]), versions, ROUNDS, asked)
+    pool = Pool.of(measured, list(versions))
+    return {
+        name: [
+            _failure(timing.subject, timing.base, timing.head)
+            for family in pool.judged("base", name, range(ROUNDS)).values()
+            for timing in family.timings
+            if timing.answer is Answer.FAIL
+        ]
+        for name in names
+    }
+
+
+def _read_next() -> list[AnyCell]:
+    """Calls whose output is read next: the only ones that a kernel pays in for writing past L2."""
+    return [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
+
+
+def _failed_exact(verdicts: Sequence[Exact]) -> list[dict]:
+    return [
+        _failure(each.subject, each.base, each.head)
+        for each in verdicts
+        if each.answer is Answer.FAIL and each.base is not None and each.head is not None
+    ]
+
+
+def _failure(subject: Subject, base: float, head: float) -> dict:
+    change = head - base if base == 0 else head / base - 1
+    return {
+        "metric": subject.metric,
+        "params": list(subject.params),
+        "base": base,
+        "head": head,
+        "change": change,
+    }
