@@ -94,11 +94,11 @@ def test_results_of_other_commits_are_named_and_not_shown(tmp_path):
         tables.speed(tables.results(tmp_path))
 
 
-def shipped(directory, name, provider=""):
+def shipped(directory, name, commit=SHA):
     """Made-up results of an experiment, as they would ship."""
     experiment = GRIDS["full"][name]
     head = header(
-        **{"experiment": name, "grid": "full", "commit": SHA, "machine": MACHINE, "suite": "s"},
+        **{"experiment": name, "grid": "full", "commit": commit, "machine": MACHINE, "suite": "s"},
         **{"software": {"fla-core": "1"}, "command": f"python -m benchmarks sweep {name}"},
     )
     rows = {timing: Row(timing, sweeping.outcome(timing), "g") for timing in experiment.timings}
@@ -122,6 +122,16 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     assert copied.endswith("(120) |  |")  # faster in all, and not in the study
     assert not any(line.startswith("| transformer-engine |") for line in lines)
     assert lines[-1]  # no empty line at its end
+
+
+def test_experiments_name_their_commits_where_they_differ(monkeypatch, tmp_path):
+    monkeypatch.setattr(plots, "draw", lambda *_: [])
+    other = SHA[::-1]
+    for name, commit, named in (("study", SHA, 0), ("milliseconds", SHA, 0), ("study", other, 1)):
+        shipped(tmp_path, name, commit)
+        text = " ".join(tables.peers(tmp_path))
+        assert text.count(f"study.md) at `{other[:8]}`") == named
+        assert text.count(f"milliseconds.md) at `{SHA[:8]}`") == named
 
 
 def test_calls_are_shown_of_the_newest_commit_that_has_them():

@@ -205,7 +205,12 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
     """How many times as fast as each other provider in each experiment, and where it is slower."""
     gains = {name: _sweep_tables.gains_over(*each) for name, each in found.items()}
     providers = dict.fromkeys(p for of in gains.values() for p, values in of.items() if values)
-    where = ", ".join(f"[{name}](benchmarks/evidence/sweep/{name}.md)" for name in found)
+    commits = {name: results.header["commit"][:8] for name, (_, results) in found.items()}
+    differ = len(set(commits.values())) > 1
+    where = ", ".join(
+        f"[{name}](benchmarks/evidence/sweep/{name}.md)" + f" at `{commit}`" * differ
+        for name, commit in commits.items()
+    )
     text = (
         "Times as fast as each other, least and median, and in brackets the number of timings in "
         f"which the other is faster, where there are any ({where}; the same command with "
