@@ -16,6 +16,11 @@ from rope_triton.plans import Options
 
 NAME = "rope_triton::rotate"
 _KEYS = frozenset((str, int, bool))
+# Every call asks these, and each dot on the way to them costs it some 30 ns.
+_TENSOR = torch.Tensor
+_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transform = torch._C._functorch.peek_interpreter_stack
 
 
 def rotate(
@@ -80,15 +85,15 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
 
 def is_plain(needed: tuple, *more) -> bool:
     """Whether these are plain tensors, of ``more`` or None, and nothing but autograd looks on."""
-    if torch.compiler.is_compiling():
+    if _compiling():
         return False
     for tensor in needed:
-        if type(tensor) is not torch.Tensor:
+        if type(tensor) is not _TENSOR:
             return False
     for tensor in more:
-        if tensor is not None and type(tensor) is not torch.Tensor:
+        if tensor is not None and type(tensor) is not _TENSOR:
             return False
-    return not torch._C._len_torch_dispatch_stack() and not transforming()
+    return not _dispatch_modes() and _transform() is None
 
 
 def keyed(options: tuple) -> bool:
@@ -98,8 +103,7 @@ def keyed(options: tuple) -> bool:
 
 def transforming() -> bool:
     """Whether a transform of torch.func is at work."""
-    compiling = torch.compiler.is_compiling()
-    return not compiling and torch._C._functorch.peek_interpreter_stack() is not None
+    return not _compiling() and _transform() is not None
 
 
 def contiguous(index):
