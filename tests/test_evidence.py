@@ -1,5 +1,6 @@
 """What shows that the comparison can be trusted still follows from the data that ships with it."""
 
+import argparse
 import json
 import time
 
@@ -132,6 +133,15 @@ def test_others_are_kept_only_beside_their_like(key, tmp_path):
 def test_only_mutants_are_made_one_by_one(capsys):
     assert evidence.run("aa", "HEAD", 1.0, only=["spill"]) == 3
     assert "could not run: --only is for mutants, got aa" in capsys.readouterr().err
+
+
+def test_unknown_mutants_are_refused(capsys):
+    parser = argparse.ArgumentParser()
+    evidence.add_arguments(parser)
+    assert parser.parse_args(["mutants", "--only", "spill"]).only == ["spill"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["mutants", "--only", "nobody"])
+    assert "mutants are lost-vector-access, spill" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", DOCUMENTS)

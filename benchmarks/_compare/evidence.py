@@ -38,10 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         action="append",
         default=[],
-        choices=mutants.load(),
+        type=_mutant,
         metavar="MUTANT",
         help="make this mutant anew and keep the others of the file; may be repeated",
     )
+
+
+def _mutant(name: str) -> str:
+    known = mutants.load()
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"mutants are {', '.join(known)}, got {name!r}")
+    return name
 
 
 def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
