@@ -14,9 +14,10 @@ from benchmarks._site import page
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def cloned(clone: Path) -> Path:
+def cloned(clone: Path, *options: str) -> Path:
     """Clone this repository, with the benchmarks as they are in the working tree."""
-    subprocess.run(["git", "clone", "-q", "-s", ROOT, clone], check=True)
+    source = ["-s", ROOT] if not options else [*options, ROOT.as_uri()]
+    subprocess.run(["git", "clone", "-q", *source, clone], check=True)
     for name in ("benchmarks", "asv.conf.json"):
         target = clone / name
         shutil.rmtree(target) if target.is_dir() else target.unlink()

@@ -90,7 +90,8 @@ ARROWS = {
         "_peers.cells": {"_peers.providers", "_grid"},
         "_peers.providers": set(),
         "_site.__init__": {
-            *("_site.libraries", "_site.overview", "_site.page", "_site.peers", "_site.summaries"),
+            *("_site.libraries", "_site.overview", "_site.page", "_site.peers"),
+            *("_site.regressions", "_site.summaries"),
         },
         # What the sweep stored, of which it measures nothing: none of this imports torch.
         "_site.peers": {
@@ -102,7 +103,7 @@ ARROWS = {
         "_site.accept": {"_site.branch"},
         "_site.thin": {"_compare.state"},
         **dict.fromkeys(("_site.branch", "_site.overview", "_site.libraries"), set()),
-        **dict.fromkeys(("_site.page", "_site.summaries"), set()),
+        **dict.fromkeys(("_site.page", "_site.regressions", "_site.summaries"), set()),
         "_sweep.__init__": set(),
         "_sweep.command": {
             *("_sweep.experiments", "_sweep.gpus", "_sweep.interference", "_sweep.plots"),

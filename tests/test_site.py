@@ -4,6 +4,7 @@ import html
 import json
 import math
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,10 +113,22 @@ def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
     for module, name in ((page, "write"), (libraries, "localise"), (summaries, "blank")):
         monkeypatch.setattr(module, name, lambda *arguments: None)
     repo = Repo()
-    publisher.publish(SimpleNamespace(html_dir=tmp_path, project=""), repo, {}, {}, {})
+    conf = SimpleNamespace(html_dir=tmp_path, project="", regressions_first_commits={})
+    publisher.publish(conf, repo, {}, {}, {})
     assert [repo.get_hashes_from_range(spec) for spec in "aba"] == [["a"], ["b"], ["a"]]
     assert asked == ["a", "b"]
     assert publisher.order < Regressions.order  # the one that asks, with the repo it is handed
+
+
+def test_a_shallow_clone_publishes_what_it_measured(tmp_path):
+    """It lacks the commits after which asv.conf.json looks for regressions."""
+    clone = publishing.cloned(tmp_path / "clone", "--depth=1")
+    head = subprocess.check_output(["git", "-C", clone, "rev-parse", "HEAD"], text=True).strip()
+    (path,) = (clone / "benchmarks" / "results" / "nvidia-h200").glob("57231e58-existing-*.json")
+    results = json.loads(path.read_text()) | {"commit_hash": head}
+    path.with_name(path.name.replace("57231e58", head[:8])).write_text(json.dumps(results))
+    site = publishing.published(clone)
+    assert [c["hash"] for c in publishing.overview_data(site)["commits"].values()] == [head]
 
 
 def test_what_nobody_measured_has_an_empty_graph_on_the_front_page(tmp_path):

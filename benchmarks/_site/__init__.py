@@ -15,7 +15,7 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import libraries, overview, page, peers, summaries
+    from . import libraries, overview, page, peers, regressions, summaries
 
     class Overview(OutputPublisher):
         name = "overview"
@@ -28,6 +28,7 @@ def setup() -> None:
             # asv starts git anew for each of thousands of steps, most of them between the same two
             # commits: a minute for 3,500.
             repo.get_hashes_from_range = functools.cache(repo.get_hashes_from_range)
+            regressions.begin_where_history_does(conf, repo)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers.peers(peers.EVIDENCE)
             site = Path(conf.html_dir)
