@@ -1,14 +1,6 @@
 """``python -m benchmarks compare`` of versions of which one lacks what the other has."""
 
-from tests.lab import (
-    FAIL,
-    FORWARD,
-    PASS,
-    ROUNDS,
-    SMALL,
-    both,
-    noisy,
-)
+from tests.lab import FAIL, FORWARD, PASS, ROUNDS, SMALL, both, noisy
 
 
 def test_cell_that_only_the_head_lacks_fails(lab):

@@ -6,17 +6,7 @@ import pytest
 
 from benchmarks._compare.measure import as_params
 from benchmarks._verdict import Answer, Subject
-from tests.lab import (
-    CELLS,
-    FAIL,
-    IN_PLACE,
-    PASS,
-    PATHS,
-    QKV,
-    ROUNDS,
-    both,
-    noisy,
-)
+from tests.lab import CELLS, FAIL, IN_PLACE, PASS, PATHS, QKV, ROUNDS, both, noisy
 
 
 @pytest.fixture

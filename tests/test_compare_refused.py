@@ -7,13 +7,7 @@ import sys
 import pytest
 
 from benchmarks._compare import measure, session, watch
-from tests.lab import (
-    COULD_NOT_RUN,
-    PASS,
-    ROOT,
-    UUID,
-    status_of,
-)
+from tests.lab import COULD_NOT_RUN, PASS, ROOT, UUID, status_of
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_one_mutant_is_made_alone(monkeypatch):
     assert [cell for cell in job["cells"] if cell[0] == "then-read"] and not job["host"]
 
 
-def test_what_is_made_anew_takes_the_place_of_what_was(monkeypatch):
+def test_what_is_made_anew_takes_the_place_of_what_was():
     stored = DOCUMENTS["mutants"]["mutants"]
     anew = {"name": "spill", "commit": "1" * 40}
     merged = caught.in_order([*stored, anew])

@@ -46,15 +46,18 @@ class Bench(Protocol):
 def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
     """What became of the mutants of the bench's version: of all, or of those that are named."""
     chosen = [mutant for mutant in mutants.load().values() if not only or mutant.name in only]
-    failures = _by_code(bench, [mutant for mutant in chosen if not mutant.needs_gpu])
-    for group, judge in (("facts", _by_facts), ("host", _by_clock), ("speed", _by_clock)):
-        names = [each.name for each in chosen if each.needs_gpu and _group(each) == group]
+    judges = {"code": _by_code, "facts": _by_facts, "host": _by_clock, "speed": _by_clock}
+    failures: dict[str, list[dict]] = {}
+    for group, judge in judges.items():
+        names = [mutant.name for mutant in chosen if _group(mutant) == group]
         if names:
             failures |= judge(bench, group, names)
     return [outcome(each, bench.base.sha, failures[each.name]) for each in chosen]
 
 
 def _group(mutant: mutants.Mutant) -> str:
+    if not mutant.needs_gpu:
+        return "code"
     if any(metric.startswith(findings.FAMILIES["gpu"]) for metric in mutant.caught_by):
         return "speed"
     return "host" if mutant.caught_by[0].startswith(findings.FAMILIES["host"]) else "facts"
@@ -81,16 +84,14 @@ def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
     }
 
 
-def _by_code(bench: Bench, chosen: Sequence[mutants.Mutant]) -> dict[str, list[dict]]:
+def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     subset = {"arch": ("sm_90", "gfx942"), "dtype": ("float16",)}
-    found: dict[str, list[dict]] = {}
-    if not chosen:
-        return found
     base = exact.codegen_facts(bench.base.root, **subset).values
-    for mutant in chosen:
-        head = exact.codegen_facts(bench.mutant(mutant.name).root, **subset).values
-        found[mutant.name] = _failed_exact(exact.compare(base, head))
-        say(f"{mutant.name}: {len(found[mutant.name])} exact values failed")
+    found = {}
+    for name in names:
+        head = exact.codegen_facts(bench.mutant(name).root, **subset).values
+        found[name] = _failed_exact(exact.compare(base, head))
+        say(f"{name}: {len(found[name])} exact values failed")
     return found
 
 
