@@ -9,10 +9,9 @@ from rope_triton import ops
 
 def wanted(*tables: torch.Tensor) -> bool:
     """Whether autograd asks for the gradient of one of these."""
-    if torch.is_grad_enabled():
-        for table in tables:
-            if isinstance(table, torch.Tensor) and table.requires_grad:
-                return True
+    for table in tables:
+        if isinstance(table, torch.Tensor) and table.requires_grad:
+            return torch.is_grad_enabled()
     return False
 
 

@@ -31,7 +31,8 @@ def rotate(
     options: Options,
 ) -> torch.Tensor:
     """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
-    start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
+    if start_positions is not None or cu_seqlens is not None:
+        start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     plain = is_plain((t, freqs), start_positions, cu_seqlens) and keyed(options)
     if not plain:
         checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
@@ -49,7 +50,8 @@ def rotate_by_tables(
     options: Options,
 ) -> torch.Tensor:
     """Rotate ``t`` by ready-made tables, ``[s2, d2/2]`` or ``[s2, 1 or b, 1 or h, d2/2]``."""
-    start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
+    if start_positions is not None or cu_seqlens is not None:
+        start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and keyed(options)
     if not plain:
         checks.check_by_tables(t, cos, sin, start_positions, cu_seqlens, options)

@@ -22,7 +22,8 @@ def rotate(
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys, rotated by angles or, with ``sin``, by tables; errors as of ``api``."""
-    start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
+    if start_positions is not None or cu_seqlens is not None:
+        start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     needed = (q, k, freqs) if sin is None else (q, k, freqs, sin)
     plain = is_plain(needed, start_positions, cu_seqlens) and keyed(options)
     if not plain:

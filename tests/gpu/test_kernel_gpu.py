@@ -269,6 +269,30 @@ def test_current_stream(mode):
         assert torch.equal(result, correct)
 
 
+def test_hooks_see_every_launch():
+    """As profilers do, also of calls that go straight to a compiled kernel."""
+    t, freqs = torch.randn(64, 2, 8, 128, device="cuda"), torch.randn(64, 1, 1, 128, device="cuda")
+    hooks, seen, left = triton.knobs.runtime, [], []
+
+    def enter(metadata):
+        seen.append(metadata.get()["name"])
+
+    def call():
+        rope_triton.apply_rotary_pos_emb(t, freqs)
+
+    call()
+    hooks.launch_enter_hook.add(enter)
+    hooks.launch_exit_hook.add(left.append)
+    try:
+        for _ in range(3):
+            call()
+    finally:
+        hooks.launch_enter_hook.remove(enter)
+        hooks.launch_exit_hook.remove(left.append)
+    call()
+    assert seen == ["rope_kernel"] * 3 and len(left) == 3
+
+
 @all_modes
 @pytest.mark.parametrize("index", range(max(1, torch.cuda.device_count())))
 def test_device_other_than_the_current_one(index, mode):
