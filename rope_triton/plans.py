@@ -66,7 +66,8 @@ def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) 
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     heads_first = options.tensor_format == "bhsd"
     sizes = t.nbytes, t.element_size(), n_heads, t.shape[-1], rotated
-    tile = tile_of(*sizes, ready_made=sin is not None, looked_up=moved, heads_first=heads_first)
+    angles = {"ready_made": sin is not None, "packed": packed, "moved": moved}
+    tile = tile_of(*sizes, **angles, heads_first=heads_first)
     dim = None if packed else options.tensor_format.index("b")
     dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads, blocks = triton.cdiv(n_heads, tile.heads), triton.cdiv(n_seq, tile.positions)
@@ -99,7 +100,7 @@ def qk_rotation(
     out_strides = [s for x in (q_out, k_out) for s in _axes(x, options.tensor_format)[3:5]]
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     sizes = q.nbytes + k.nbytes, q.element_size(), min(q_heads, k_heads), q.shape[-1], rotated
-    tile = tile_of(*sizes, ready_made=sin is not None, looked_up=moved)
+    tile = tile_of(*sizes, ready_made=sin is not None, packed=packed, moved=moved)
     dim = None if packed else options.tensor_format.index("b")
     dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads = triton.cdiv(q_heads, tile.heads) + triton.cdiv(k_heads, tile.heads)
@@ -132,7 +133,7 @@ def qkv_rotation(
     for part in (q, k, v):
         strides += [*_axes(part, options.tensor_format)[3:], part.stride(3)]
     sizes = qkv.nbytes, qkv.element_size(), n_groups * min(counts), width, q_freqs.shape[3]
-    tile = tile_of(*sizes, looked_up=moved)
+    tile = tile_of(*sizes, moved=moved)
     heads = sum(triton.cdiv(n_groups * count, tile.heads) for count in counts)
     blocks = triton.cdiv(n_seq, tile.positions)
     dim = options.tensor_format.index("b")

@@ -33,17 +33,22 @@ def rotate_rows(
     n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = where
     if D_ROT < D:  # before anything is written: no load overtakes a store
         rest = load_rest(t_row, t_channel, D_ROT, D)
-    if start_ptr is None and cu_seqlens[0] is None and cp_size is None:
+    if cu_seqlens[0] is not None:
+        # t comes first: a search, each step of which waits for a load, says where the angles are.
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
+        batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
+        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
+        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
+    elif start_ptr is not None or cp_size is not None:
+        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
+        # Else the compiler asks for some of t, to save registers, when cos and sin are there.
+        tl.debug_barrier()
+        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
+    else:
         # The angles come first: cos and sin are computed while t is still on its way.
         a1, a2 = load_angles(freqs, seq, None, D_ROT, INTERLEAVED)
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
-    else:
-        # t comes first: where the angles are takes loads that wait for each other.
-        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
-        if cu_seqlens[0] is not None:
-            batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
-        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
-        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
     if freqs[1] is None:
         s1, c1 = sincos(a1)
         s2, c2 = sincos(a2)

@@ -37,9 +37,8 @@ _SMALL: dict[tuple[int, int], tuple[int, Tile]] = {(2, 128): (12, Tile(1, 16, 2)
 # By cosines and sines that are ready-made, with nothing to compute while memory is waited for, 16
 # elements a thread lost 3 to 9 % at 16 and 32 MiB, most of it in place.
 _READY_MADE: _Table = _TILES | {(4, 128): Tile(1, 4, 2)}
-# Where a position's angles lie takes loads that wait for each other: few positions a program, so
-# that more programs wait at once, and one program seeks one packed sequence.
-_LOOKED_UP: _Table = {
+# A program seeks the packed sequence of its first token and that of its last: of one token, once.
+_PACKED: _Table = {
     (2, 32): Tile(2, 16, 1),
     (2, 64): Tile(1, 16, 1),
     (2, 96): Tile(1, 16, 2),
@@ -52,6 +51,12 @@ _LOOKED_UP: _Table = {
     (4, 128): Tile(1, 16, 4),
     (4, 192): Tile(1, 2, 1),
     (4, 256): Tile(1, 2, 1),
+}
+# Where angles wait for a position to be loaded: in smaller programs more of them wait at once.
+_MOVED: _Table = _PACKED | {
+    (2, 64): Tile(2, 8, 1),
+    (4, 64): Tile(2, 4, 1),
+    (4, 128): Tile(1, 4, 1),
 }
 # Each head has a memory of its own: a program keeps to few, and takes more positions.
 _HEADS_FIRST: _Table = {
@@ -72,7 +77,8 @@ def tile_of(
     width: int,
     *,
     ready_made: bool = False,
-    looked_up: bool = False,
+    packed: bool = False,
+    moved: bool = False,
     heads_first: bool = False,
 ) -> Tile:
     """The tile for ``size`` bytes in heads of ``channels`` elements of ``item`` bytes.
@@ -83,13 +89,19 @@ def tile_of(
         Channels that have angles.
     ready_made : bool
         Whether cosines and sines are, instead of angles.
-    looked_up : bool
+    packed : bool
+        Whether a token's sequence is to be sought.
+    moved : bool
         Whether a token's angles are elsewhere than at its own index.
     heads_first : bool
         Whether the heads come before the positions in memory.
     """
-    plain = _READY_MADE if ready_made else _TILES
-    tiles = _HEADS_FIRST if heads_first else _LOOKED_UP if looked_up else plain
+    if heads_first:
+        tiles = _HEADS_FIRST
+    elif packed or moved:
+        tiles = _PACKED if packed else _MOVED
+    else:
+        tiles = _READY_MADE if ready_made else _TILES
     padded, width = triton.next_power_of_2(channels), triton.next_power_of_2(width)
     measured = _measured(tiles, item, padded if width < channels else channels)
     tile = tiles[item, measured]

@@ -10,7 +10,8 @@ from rope_triton.tiles import tile_of
 TABLES = {
     "plain": tiles._TILES,
     "ready_made": tiles._READY_MADE,
-    "looked_up": tiles._LOOKED_UP,
+    "packed": tiles._PACKED,
+    "moved": tiles._MOVED,
     "heads_first": tiles._HEADS_FIRST,
 }
 SIZES = (32, 64, 96, 128, 192, 256)
