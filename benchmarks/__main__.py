@@ -89,7 +89,7 @@ def _run() -> int:
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:
         options = ("-E", environment, "--machine", record["machine"], "--set-commit-hash", head)
-        status = _asv(log, "run", "--bench", OWN_BENCHMARKS, *options)
+        status = _asv(log, "run", "--show-stderr", "--bench", OWN_BENCHMARKS, *options)
         published = _asv(log, "publish")
     _print_figures(RESULTS / record["machine"], head, start)
     say(f"all that asv wrote, with the tables and the tracebacks: {LOG}")
@@ -153,9 +153,11 @@ def _asv(log: TextIO, *arguments: str) -> int:
 
 
 def _is_headline(line: str) -> bool:
-    """Tell asv's messages from its tables, whose upper border has a message's bullet."""
+    """Tell asv's messages from its tables, whose upper border has a message's bullet, and from what
+    a benchmark wrote, which has four.
+    """
     _, bullet, text = line.rpartition("·")
-    return bool(bullet) and not set(text) <= set("= \n")
+    return bool(bullet) and "····" not in line and not set(text) <= set("= \n")
 
 
 def _print_figures(results: Path, commit: str, since: float) -> None:

@@ -101,6 +101,16 @@ def test_run_shows_headlines_and_logs_everything(fake_asv, tmp_path, capfd):
     assert "site:" in shown.err
 
 
+def test_the_log_says_why_a_benchmark_failed(fake_asv, tmp_path, capfd):
+    """As asv does where it is asked to, and else says "failed" alone."""
+    why = "[ 1.00%] ···· For parameters: 128\\n              Traceback"
+    script = f"import sys; print('··· failed'); '--show-stderr' in sys.argv and print('{why}')"
+    fake_asv(script)
+    shown = capfd.readouterr().out
+    assert "failed" in shown and "For parameters" not in shown and "Traceback" not in shown
+    assert "Traceback" in (tmp_path / "log" / "run.log").read_text()
+
+
 def test_run_fails_as_asv_does_and_still_publishes(fake_asv, capfd):
     script = "import sys; print('·', sys.argv[1]); sys.exit(2 * (sys.argv[1] == 'run'))"
     assert fake_asv(script) == 2
