@@ -66,7 +66,7 @@ def known(form: tuple) -> list | None:
 def again(launches: list, tensors) -> None:
     """Launch what was launched before for a call of the same form."""
     device = tensors[0].get_device()
-    if device >= 0 and device != torch.cuda.current_device():
+    if device >= 0 and device != torch._C._cuda_getDevice():  # it has begun: there is a tensor
         with torch.cuda.device(device):
             return again(launches, tensors)
     for launch in launches:
@@ -106,17 +106,18 @@ def _straight(compiled, part) -> _Again:
     hooks, run_with_hooks = triton.knobs.runtime, compiled[part.grid]
     current_stream = triton.runtime.driver.active.get_current_stream
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    grid, begin, numbers = part.grid, part.begin, part.numbers
 
     def straight(device, tensors):
-        if part.begin:
+        if begin:
             tensors = _from(part, tensors)
         enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
         # Chains of hooks, or what their user put in place of one.
         if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
-            run_with_hooks(*tensors, *part.numbers)
+            run_with_hooks(*tensors, *numbers)
             return
-        head = *part.grid, current_stream(device), function, metadata
-        run(*head, None, None, None, *tensors, *part.numbers)
+        stream = current_stream(device)
+        run(*grid, stream, function, metadata, None, None, None, *tensors, *numbers)
 
     return straight
 
