@@ -141,12 +141,12 @@ ARROWS = {
         "_compare.evidence": {
             *("_compare.command", "_compare.session", "_compare.arms", "_compare.caught"),
             *("_compare.findings", "_compare.mutants", "_compare.planted", "_compare.pool"),
-            *("_compare.rounds", "_compare.state", "_compare.watch"),
+            *("_compare.measure", "_compare.rounds", "_compare.state", "_compare.watch"),
             *("_verdict", "_machine", "_progress", "_grid"),
         },
         "_compare.caught": {
             *("_compare.arms", "_compare.exact", "_compare.findings", "_compare.mutants"),
-            *("_compare.pool", "_verdict", "_progress", "_grid"),
+            *("_compare.measure", "_compare.pool", "_verdict", "_progress", "_grid"),
         },
         "_compare.pool": {"_compare.findings", "_compare.rounds", "_verdict", "_grid"},
         "_compare.findings": {

@@ -184,10 +184,13 @@ def test_time_that_is_up(lab, capsys, monkeypatch):
     lab.versions({}, {})
     clock = fake_clock(lab, monkeypatch)
     assert lab.compare("base", "head", "--budget", "6") == COULD_NOT_RUN
-    assert "the time is up before round 3 of 10 of look1" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "the time is up before round 3 of 10 of look1" in shown
+    assert "there already" not in shown
     assert clock() <= 360
     answered = lab.gpu.answered
     assert lab.compare("base", "head", "--budget", "60") == PASS
+    assert "look1: 2 rounds were there already" in capsys.readouterr().err
     assert (answered, lab.gpu.answered) == (CHECKS + 4, ALL)
     assert lab.found.minutes == ALL  # those of the first run too
 

@@ -8,8 +8,8 @@ from typing import Protocol
 from .._grid import PATH_GRIDS, AnyCell, path_cells
 from .._progress import say
 from .._verdict import Answer, Exact, Subject
-from . import arms, exact, findings, mutants
-from .pool import ROUNDS, Pool, job_of, small_grid
+from . import arms, exact, findings, measure, mutants
+from .pool import ROUNDS, Pool, small_grid
 
 
 class EvidenceError(RuntimeError):
@@ -104,7 +104,7 @@ def _by_facts(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict
 def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
     timed = [*small_grid(), *_read_next()] if group == "speed" else []
-    asked = job_of(timed, host=group == "host")
+    asked = measure.timing_job(timed, host=group == "host")
     measured = bench.measured("-".join([group, *names]), versions, ROUNDS, asked)
     pool = Pool.of(measured, list(versions))
     return {

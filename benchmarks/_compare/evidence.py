@@ -20,9 +20,9 @@ from .. import _machine, _verdict
 from .._grid import Cell
 from .._progress import say
 from .._verdict import Answer, Subject
-from . import arms, caught, findings, mutants, planted, rounds, session, watch
+from . import arms, caught, findings, measure, mutants, planted, rounds, session, watch
 from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
-from .pool import ROUNDS, Pool, job_of, small_grid
+from .pool import ROUNDS, Pool, small_grid
 from .state import State, write_atomically
 
 DIRECTORY = RESULTS.parent / "evidence"
@@ -114,13 +114,13 @@ class _Bench:
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
         with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             state.discard_incomplete_rounds()
-            rounds.run(plan, state, name, count, {"task": "measure"} | job, say)
+            rounds.run(plan, state, name, count, job, say)
             return state.rounds(name)
 
     def facts(self, name: str, versions: dict[str, arms.Arm]) -> dict[str, dict]:
         """What is exact of each version on this GPU."""
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
-        job = {"task": "check", "cells": []}
+        job = measure.check_job([])
         with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             answers = rounds.check(plan, state, job, say)
         return {arm: findings.facts_of(answer) for arm, answer in answers.items()}
@@ -130,7 +130,7 @@ class _Bench:
         plan = rounds.Plan({"arm": arm}, self._caches({"arm": arm}), self.uuid, self.deadline)
         with watch.gpu_lock(self.uuid, 0.0), rounds.Processes(plan) as processes:
             watch.require_free(self.uuid)
-            answer = processes.answer("arm", {"task": "measure", "seed": 0} | job, None)
+            answer = processes.answer("arm", {"seed": 0} | job, None)
         return rounds.medians_of(answer)
 
     def mutant(self, name: str) -> arms.Arm:
@@ -162,7 +162,9 @@ class _Bench:
 
 def _aa(bench: _Bench) -> dict:
     versions = {"one": bench.base, "other": bench.base}
-    measured = bench.measured("aa", versions, POOL_ROUNDS, job_of(small_grid(), host=True))
+    measured = bench.measured(
+        "aa", versions, POOL_ROUNDS, measure.timing_job(small_grid(), host=True)
+    )
     pool = Pool.of(measured, list(versions))
     return {
         "how": (
@@ -205,7 +207,7 @@ def aa_comparisons(pool: "Pool") -> list[dict]:
 
 
 def _power(bench: _Bench) -> dict:
-    asked = job_of(small_grid(), host=False)
+    asked = measure.timing_job(small_grid(), host=False)
     versions = {"base": bench.base} | planted.versions(bench, DOSES, asked, SCRATCH)
     pool = Pool.of(bench.measured("power", versions, ROUNDS, asked), list(versions))
     return {

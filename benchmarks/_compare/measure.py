@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .. import _clock, _process, _workload
@@ -149,6 +149,17 @@ def _die_with_parent() -> None:
     """Let go of the GPU when the comparison is killed: its next run finds it free."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def check_job(cells: Iterable[AnyCell]) -> dict:
+    """What a process is asked that checks cells, and says what is exact."""
+    return {"task": "check", "cells": [dataclasses.astuple(cell) for cell in cells]}
+
+
+def timing_job(cells: Iterable[AnyCell], host: bool) -> dict:
+    """What a process is asked that times cells and, on demand, the host; a round adds its seed."""
+    values = [dataclasses.astuple(cell) for cell in cells]
+    return {"task": "measure", "cells": values, "host": host}
 
 
 def as_params(cell: AnyCell) -> list[str]:

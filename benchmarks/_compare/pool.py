@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .. import _verdict
-from .._grid import GRIDS, AnyCell, Cell, cells
+from .._grid import GRIDS, Cell, cells
 from .._verdict import Family, Subject
 from . import findings, rounds
 
@@ -16,11 +16,6 @@ ROUNDS = 12
 def small_grid() -> list[Cell]:
     """The cells that a comparison times first."""
     return cells(GRIDS["small"])
-
-
-def job_of(timed: Sequence[AnyCell], host: bool) -> dict:
-    """What a process is asked to measure: cells, and whether the host's time too."""
-    return {"cells": [dataclasses.astuple(cell) for cell in timed], "host": host}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,8 +120,6 @@ def run(
     done = {each.number: each.payloads for each in state.rounds(phase)}
     wanted = count if only is None else only
     todo = [number for number in range(wanted) if number not in done]
-    if len(todo) < wanted and only is None:
-        report(f"{phase}: {wanted - len(todo)} of {count} rounds were there already")
     took: list[float] = []
     with Processes(plan) as processes:
         for number, following in itertools.zip_longest(todo, todo[1:]):

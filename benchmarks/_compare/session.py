@@ -1,6 +1,5 @@
 """One comparison: what is exact, then two looks at the clock, then the verdict on each family."""
 
-import dataclasses
 import hashlib
 import platform
 import random
@@ -206,8 +205,8 @@ def _check_on_gpu(
 ) -> list[AnyCell]:
     """File what is wrong or exact; the cells that both versions get right."""
     grid = all_cells(wishes.grid)
-    job = {"task": "check", "cells": [dataclasses.astuple(cell) for cell in grid]}
-    return judge_checks(rounds.check(plan, state, job, report), grid, found)
+    answers = rounds.check(plan, state, measure.check_job(grid), report)
+    return judge_checks(answers, grid, found)
 
 
 def _compare_on_gpu(
@@ -227,8 +226,10 @@ def _compare_on_gpu(
         )
     if not timed:
         return
-    job = {"task": "measure", "cells": [dataclasses.astuple(cell) for cell in timed], "host": True}
-    _look(plan, state, wishes.rounds, job, found, report)
+    kept = len(state.rounds("look1"))
+    if kept:
+        report(f"look1: {kept} rounds were there already")
+    _look(plan, state, wishes.rounds, measure.timing_job(timed, host=True), found, report)
     first = state.rounds("look1")
     found.rounds, found.clocks = len(first), clocks(first)
     found.families = judge_rounds(first, found)
@@ -262,11 +263,7 @@ def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) 
     chosen = {s.params for s in open_ if s.metric.startswith(FAMILIES["gpu"])}
     grid = [cell for cell in all_cells("full") if tuple(measure.as_params(cell)) in chosen]
     host = any(subject.metric.startswith(FAMILIES["host"]) for subject in open_)
-    job = {
-        "task": "measure",
-        "cells": [dataclasses.astuple(cell) for cell in grid],
-        "host": host,
-    }
+    job = measure.timing_job(grid, host)
     # Settled before any of them is seen, so that no result decides when to stop.
     count = rounds.affordable(plan, state, "look2", EXTENSION_ROUNDS, like="look1")
     if count < rounds.MIN_ROUNDS:
