@@ -111,6 +111,8 @@ def tile_of(
     if width < measured:
         # Threads share out the angles of either half: where those are few, more positions.
         positions = max(positions, 32 * warps * 2 // width)
+    # Of few heads, more positions: a tile of one, for 2 to 8 as well to save variants, had 0.7 of a
+    # copy's speed at 16 MiB in half precision, where these have 0.84 to 0.96.
     heads = min(triton.next_power_of_2(n_heads), max(rows // positions, 1))
     return Tile(max(rows // heads, 1), heads, warps)
 
