@@ -1,12 +1,23 @@
 """Stand-ins for other libraries' modules, with their signatures and habits, in plain PyTorch.
 
 What is theirs: names and places, the order of dimensions, what they copy, overwrite and refuse.
+Also small cells to call them in, and a fixture that lets them be called: ``here = libraries.here``.
 """
 
 import sys
 import types
 
+import pytest
 import torch
+
+import rope_triton
+from benchmarks import _workload
+from benchmarks._grid import BACKWARD, FORWARD
+from benchmarks._peers import plain
+from benchmarks._peers.cells import PeerCell
+
+FORWARD_ONLY = {"vllm", "xformers"}
+DIRECTIONS = (FORWARD, BACKWARD)
 
 
 def rotated(x, cos, sin):
@@ -227,3 +238,29 @@ def _put(patch, place: str, name: str, value) -> None:
             patch.setitem(sys.modules, path, types.ModuleType(path))
             sys.modules[path].__path__ = []
     patch.setattr(sys.modules[place], name, value, raising=False)
+
+
+# --- in cells -------------------------------------------------------------------------------------
+
+
+def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=16, batch=2):
+    return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
+
+
+def angles(cell, device="cpu"):
+    return rope_triton.RotaryPositionEmbedding(cell.hidden_size, device=device)(cell.positions)
+
+
+def random(cell, device="cpu"):
+    return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype)).to(device)
+
+
+@pytest.fixture
+def here(monkeypatch, device):
+    """Cells are called where the kernels run, by stand-ins of all libraries."""
+    for provider in FUNCTIONS:
+        install(monkeypatch, provider)
+    monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
+    monkeypatch.setattr(_workload, "random_tensor", lambda cell: random(cell, device))
+    monkeypatch.setattr(_workload, "angles", lambda cell: angles(cell, device))
+    return device

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+from benchmarks import __main__ as entry
 from benchmarks._compare.arms import Arm
 from benchmarks._peers.cells import PeerCell
-from benchmarks._sweep import closeness, command, gpus, state
-from benchmarks._sweep.experiments import Timing
+from benchmarks._sweep import closeness, command, gpus, plots, state
+from benchmarks._sweep.experiments import GRIDS, Timing
 from benchmarks._sweep.state import Row
 from benchmarks._workload import Outcome
 from tests.lab import MACHINE
 
+FULL, SMALL = GRIDS["full"], GRIDS["small"]
 SHA = "0123456789abcdef0123456789abcdef01234567"
 MODEL = MACHINE["gpu"]
 UUIDS = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(4)]
@@ -130,3 +134,24 @@ def install(monkeypatch, tmp_path: Path, count: int = 1) -> Bench:
     for module in (gpus, command.interference):
         monkeypatch.setattr(module, "Worker", fake_worker(bench))
     return bench
+
+
+def sweep(*words) -> int:
+    """The exit status of a sweep of the small grid."""
+    return entry.main(["sweep", "--grid", "small", *words])
+
+
+# --- fixtures, for a test file to name: ``bench = sweeping.bench`` --------------------------------
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    return install(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No plot is drawn, which takes longest; the names of those that would be."""
+    names = []
+    monkeypatch.setattr(plots, "draw", lambda figure, *_: names.append(figure.name))
+    return names

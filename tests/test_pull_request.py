@@ -13,7 +13,7 @@ from benchmarks import _pull_request
 from benchmarks._pull_request import ArtifactError, Request, comment, is_stale, read_artifact
 from benchmarks._report import Side, to_json
 from benchmarks._verdict import Answer
-from tests.test_report import blind, failing, passing, without_gpu
+from tests.comparisons import blind, failing, passing, without_gpu
 
 BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40
 RUN = "https://github.com/rope-triton/rope-triton/actions/runs/1"

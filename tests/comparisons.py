@@ -1,0 +1,191 @@
+"""Made-up comparisons of two versions, one for each answer, and the parts to make more of."""
+
+import dataclasses
+import itertools
+import random
+
+import numpy as np
+
+from benchmarks._grid import GRIDS, cells
+from benchmarks._report import Comparison, Side
+from benchmarks._verdict import Answer, Rules, Subject, judge, judge_exact
+
+H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
+NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def subjects(grid):
+    return [
+        Subject(f"rope.{direction}.track_latency", tuple(map(str, dataclasses.astuple(cell))))
+        for direction in ("Forward", "Backward")
+        for cell in cells(GRIDS[grid])
+    ]
+
+
+def bell(seed, rounds, count):
+    """Nearly normal numbers, the same in every version of Python and numpy."""
+    generator = random.Random(seed)
+    uniform = [generator.random() for _ in range(rounds * count * 6)]
+    return (np.reshape(uniform, (rounds, count, 6)).sum(axis=2) - 3) * 2**0.5
+
+
+def gpu_family(grid="small", slowdown=None, noise=0.0015, rounds=12, states=0.0, only=None):
+    """A family of simulated processes; ``slowdown(subject)`` is the head's share on top."""
+    names = only or subjects(grid)
+    sizes = np.array([float(np.prod([int(text) for text in name.params[:3]])) for name in names])
+    noises = noise * (1 + 4 / np.sqrt(sizes / sizes.min()))
+    base, head = (
+        np.exp(noises * bell(seed, rounds, len(names))) * (2e-6 + sizes * 4e-11) for seed in (1, 2)
+    )
+    jumps = 1 + states * np.array([0, 1, 1, 0] * (rounds // 4))[:, None]
+    slow = [1 + slowdown(name) if slowdown else 1 for name in names]
+    return judge(names, base * jumps, head * jumps * slow)
+
+
+def slow_in_one_format(subject):
+    return 0.03 if subject.params[3:] == ("float16", "sbhd") and subject.params[2] == "4" else 0
+
+
+def fast_in_half_precision(subject):
+    return -0.04 if subject.params[0] == "2048" and subject.params[3] != "float32" else 0
+
+
+def host_family(slowdown=0.0, noise=0.02):
+    """Two passes in two formats; a host's noise, and rules of its own."""
+    names = [
+        Subject(f"host.Call.track_{name}", (fmt,))
+        for name in ("forward", "forward_backward")
+        for fmt in ("bshd", "sbhd")
+    ]
+    usual = np.array([42e-6, 42e-6, 173e-6, 173e-6])
+    base, head = (usual * np.exp(noise * bell(seed, 12, 4)) for seed in (3, 4))
+    return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.05, margin=0.1))
+
+
+def start_family(slowdown=0.0):
+    names = [Subject(f"host.FirstCall.track_{name}", ()) for name in ("compile", "warm_start")]
+    base, head = (np.exp(0.01 * bell(seed, 12, 2)) * [0.9, 0.3] for seed in (5, 6))
+    return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.1, margin=0.2))
+
+
+def codegen(**changes):
+    """Exact values of a small survey; changes: the head's, by metric."""
+    values = {"registers": 32.0, "spilled_bytes": 0.0, "instructions": 412.0, "narrow_share": 0.0}
+    return tuple(
+        judge_exact(
+            Subject(f"codegen.Codegen.track_{metric}", (arch, "float16", fmt, "forward", "128")),
+            value,
+            changes.get(metric, value) if arch == "sm_90" else value,
+        )
+        for metric, value in values.items()
+        for arch, fmt in itertools.product(("sm_80", "sm_90", "gfx942"), ("sbhd", "bshd"))
+    )
+
+
+def gpu_facts(error=0.98):
+    """Exact values that only a GPU gives; error: the head's."""
+    values = {"Memory.track_peak_bytes": 4096.0, "Launches.track_launches": 1.0}
+    return tuple(
+        judge_exact(Subject(f"host.{name}", (dtype, "sbhd")), value, head)
+        for name, value, head in (
+            *((name, value, value) for name, value in values.items()),
+            ("Error.track_error", 0.98, error),
+        )
+        for dtype in ("float32", "float16", "bfloat16")
+    )
+
+
+def comparison(families, exact, **changes) -> Comparison:
+    given = {
+        "base": Side("main", "8f5b046c3d"),
+        "head": Side("tiles", "0123456789abcdef"),
+        "machine": H200,
+        "clocks": {"SM": "1980 MHz", "memory": "3201 MHz"},
+        "grid": "small",
+        "rounds": 12 if families else 0,
+        "extension": 0,
+        "minutes": 3.62,
+        "families": families,
+        "exact": exact,
+        "identical": frozenset(),
+        "same_sources": False,
+        "wrong": (),
+        "notes": (),
+        "disturbed": (),
+        "reproduce": "python -m benchmarks compare main tiles --rounds 12",
+    }
+    return Comparison(**(given | changes))
+
+
+# --- whole ----------------------------------------------------------------------------------------
+
+
+def passing():
+    same = [subject for subject in subjects("small") if subject.params[3] == "float32"]
+    return comparison(
+        {
+            "gpu": gpu_family(slowdown=fast_in_half_precision),
+            "host": host_family(),
+            "start": start_family(),
+        },
+        (*codegen(instructions=390.0), *gpu_facts()),
+        identical=frozenset(same),
+        disturbed=("round 5: SM clock fell to 1310 MHz, 34 % below the median",),
+    )
+
+
+def failing():
+    lost = judge_exact(subjects("full")[-1], 3.1e-4, None)
+    return comparison(
+        {"gpu": gpu_family(slowdown=slow_in_one_format), "host": host_family(slowdown=0.2)},
+        (*codegen(narrow_share=0.25, registers=40.0), *gpu_facts(error=1.9), lost),
+        wrong=("Backward (128, 64, 1, float16, bshd): 3 of 8192 elements are off by up to 0.1",),
+    )
+
+
+def blind():
+    return comparison(
+        {"gpu": gpu_family(noise=0.008, states=0.01)}, codegen(), rounds=24, extension=12
+    )
+
+
+def without_gpu():
+    return comparison(
+        {},
+        codegen(instructions=390.0),
+        machine=NO_GPU,
+        minutes=0.7,
+        notes=("rope.*: no NVIDIA GPU here", "host.*: no NVIDIA GPU here"),
+    )
+
+
+def of_the_same_code():
+    return comparison(
+        {"gpu": gpu_family(), "host": host_family()},
+        (*codegen(), *gpu_facts()),
+        identical=frozenset(subjects("small")),
+    )
+
+
+def of_the_same_sources():
+    notes = ("both versions have the same sources: nothing was measured",)
+    return comparison({}, (), same_sources=True, minutes=0.1, notes=notes)
+
+
+def unfinished():
+    note = "no second look at 60 timings that cannot be told: the time is up before round 3 of 24"
+    return comparison({"gpu": gpu_family(noise=0.008)}, codegen(), minutes=8.0, notes=(note,))
+
+
+CASES = {
+    "pass": (passing, Answer.PASS),
+    "fail": (failing, Answer.FAIL),
+    "cannot-tell": (blind, Answer.CANNOT_TELL),
+    "no-gpu": (without_gpu, Answer.PASS),
+    "same-code": (of_the_same_code, Answer.PASS),
+    "same-sources": (of_the_same_sources, Answer.PASS),
+    "unfinished": (unfinished, Answer.CANNOT_TELL),
+}

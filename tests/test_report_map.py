@@ -1,0 +1,174 @@
+"""The many timings of a report: its maps, its groups, and how it stays short."""
+
+import dataclasses
+import itertools
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks import _map, _wording
+from benchmarks._grid import PATH_GRIDS, path_cells
+from benchmarks._groups import grouped
+from benchmarks._report import from_json, markdown, terminal, to_json
+from benchmarks._verdict import Control, Family, Subject, judge, judge_exact
+from tests.comparisons import (
+    bell,
+    codegen,
+    comparison,
+    failing,
+    gpu_family,
+    host_family,
+    slow_in_one_format,
+    start_family,
+)
+
+# --- maps -----------------------------------------------------------------------------------------
+
+
+def map_rows(text):
+    """Of each size in a map, the symbols of its cells."""
+    rows = re.findall(r"^\| (\d+ × \d+) \| (.*) \|$", text, re.MULTILINE)
+    return [(size, [cell.split() for cell in cells.split(" | ")]) for size, cells in rows]
+
+
+def test_map_has_a_symbol_for_each_timing():
+    rows = map_rows(markdown(failing()))
+    assert [size for size, _ in rows] == ["128 × 64", "128 × 128", "2048 × 64", "2048 × 128"]
+    for _, drawn in rows:
+        # Forward, backward: bfloat16, float16, float32; bshd, sbhd; batch 1, 4.
+        assert drawn == [["⬜⬜", "⬜⬜"], ["⬜⬜", "⬜🟥"], ["⬜⬜", "⬜⬜"]] * 2
+
+
+def test_every_state_has_a_symbol():
+    assert _map.SYMBOLS.keys() == _wording.STATES.keys()
+    assert len(set(_map.SYMBOLS.values())) == len(_map.SYMBOLS)
+
+
+def path_family(slowdown):
+    names = [
+        Subject(metric, tuple(map(str, dataclasses.astuple(cell))))
+        for cell in path_cells(PATH_GRIDS["small"])
+        for metric in cell.metrics.values()
+    ]
+    base, head = (np.exp(0.001 * bell(seed, 12, len(names))) * 1e-5 for seed in (7, 8))
+    return judge(names, base, head * [1 + slowdown(name) for name in names])
+
+
+def test_other_paths_have_a_map_of_their_own():
+    gpu, slow = gpu_family(), ("qkv", "32", "bfloat16")
+    more = path_family(lambda subject: 0.05 if subject.params == slow else 0)
+    family = dataclasses.replace(gpu, timings=gpu.timings + more.timings)
+    made = comparison({"gpu": family}, ())
+    assert map_rows(markdown(made)) == map_rows(markdown(comparison({"gpu": gpu}, ())))
+    rows = dict(
+        re.findall(r"^\| ([a-z0-9-]+) \| ([^|]* \| [^|]*) \|$", markdown(made), re.MULTILINE)
+    )
+    assert rows == {
+        **dict.fromkeys(("starts", "tables", "tables-bhsd", "partial"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **dict.fromkeys(("thd", "thd-short", "qk", "head-96"), "⬜⬜⬜ | ⬜⬜⬜"),
+        **dict.fromkeys(("tables-inplace", "then-read"), "⬜⬜⬜ | ✖️✖️✖️"),
+        "qkv": "⬜🟥⬜ | ⬜🟥⬜",
+    }
+    assert "2 timings: Forward + Backward qkv, 32 MiB, bfloat16" in markdown(made).replace(
+        "&nbsp;", " "
+    )
+    assert "Forward qkv, 32 MiB, bfloat16" in terminal(made)
+    assert "other paths" not in markdown(comparison({"gpu": gpu}, ()))
+
+
+def test_map_of_timings_that_not_both_sides_have():
+    gpu = gpu_family()
+    made = comparison({"gpu": dataclasses.replace(gpu, timings=gpu.timings[1:])}, ())
+    text = markdown(made)
+    assert "✖️ not timed on both sides: 1" in text
+    assert sum("✖️" in pair for _, drawn in map_rows(text) for cell in drawn for pair in cell) == 1
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def test_groups_are_whole_products_of_alike_timings():
+    timings = gpu_family(slowdown=slow_in_one_format).timings
+    groups = grouped(timings)
+    assert sorted(t.subject for g in groups for t in g.timings) == sorted(
+        t.subject for t in timings
+    )
+    assert len(groups) < len(timings) / 3
+    for group in groups:
+        members = {(t.subject.metric, *t.subject.params) for t in group.timings}
+        assert members == set(itertools.product(*group.axes))
+        effects = [timing.effect for timing in group.timings]
+        floor = max(timing.floor for timing in group.timings)
+        assert max(effects) - min(effects) <= max(floor, 0.25 * max(map(abs, effects)))
+
+
+def test_host_calls_of_different_kinds_are_never_one_group():
+    groups = grouped([*host_family().timings, *start_family().timings])
+    assert sorted(group.axes[0] for group in groups) == [
+        ("host.Call.track_forward",),
+        ("host.Call.track_forward_backward",),
+        ("host.FirstCall.track_compile",),
+        ("host.FirstCall.track_warm_start",),
+    ]
+
+
+# --- more than fits -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def full():
+    return comparison({"gpu": gpu_family("full", slow_in_one_format)}, codegen(), grid="full")
+
+
+def test_full_grid_is_read_in_groups(full):
+    text = markdown(full)
+    assert len(text) < 60_000
+    [row] = [line for line in text.splitlines() if line.startswith("| 🟥")]
+    label = "42 timings: Forward + Backward any size, batch 4, float16, sbhd"
+    assert row.replace("&nbsp;", " ").startswith(f"| 🟥 {label} | 3.31 to 337 µs ")
+    listed = text[text.index("All timings") :]
+    counts = re.findall(r"^(?:🟥|🟨|⬜|🔵) (\d+): ", listed, re.MULTILINE)
+    assert sum(map(int, counts)) == 1008 and "left out" not in text
+    assert len(map_rows(text)) == 2 * 21
+    assert "<details><summary>Map of all 1008 GPU timings" in text
+
+
+def test_what_is_too_long_is_said_to_be_left_out():
+    shares = random.Random(0)
+    family = gpu_family("full", slowdown=lambda subject: shares.uniform(0.05, 1))
+    noisy = comparison({"gpu": family}, (), grid="full", notes=("n" * 99,) * 9)
+    text = markdown(noisy)
+    assert 50_000 < len(text.encode()) < 60_000
+    left = int(re.search(r"(\d+) of 1008 timings are left out here", text)[1])
+    listed = text[text.index("All timings") :]
+    counts = re.findall(r"^(?:🟥|🟨|⬜|🔵) (\d+): ", listed, re.MULTILINE)
+    assert sum(map(int, counts)) + left == 1008 and left > 0
+    assert "and 3 more; the JSON has all" in text
+
+
+def scattered(count):
+    """Timings that no grid would have: every one of a size, batch, dtype and format of its own."""
+    timing = gpu_family().timings[0]
+    timings = tuple(
+        dataclasses.replace(timing, subject=Subject(timing.subject.metric, (f"{i}",) * 5))
+        for i in range(count)
+    )
+    return Family(timings, Control(count, 0, 0.001, 0.001))
+
+
+def test_a_comparison_that_no_run_gives_stays_short_and_fast():
+    exact = tuple(
+        judge_exact(Subject("codegen.Codegen.track_registers", (f"arch{i}",) * (i > 0)), 1, i)
+        for i in range(3000)
+    )
+    made = comparison({"gpu": scattered(3000), "x" * 2000: host_family()}, exact, minutes=1e300)
+    made = from_json(to_json(made))
+    start = time.monotonic()
+    text = markdown(made)
+    assert time.monotonic() - start < 5
+    assert len(text.encode()) < 60_000
+    assert "No map: the timings are spread over a grid" in text
+    assert max(map(len, terminal(made).splitlines())) <= 100

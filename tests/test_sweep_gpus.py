@@ -1,0 +1,161 @@
+"""A sweep on several GPUs: how they share the work, disturb each other, and lose a process."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks._sweep import gpus, interference, state
+from benchmarks._sweep.state import SweepError
+from benchmarks._workload import Outcome
+from tests import sweeping
+from tests.sweeping import FULL, SMALL, UUIDS, sweep
+
+bench, undrawn = sweeping.bench, sweeping.undrawn  # fixtures
+
+
+# --- shared work ----------------------------------------------------------------------------------
+
+
+def test_gpus_are_dealt_whole_points_in_turns():
+    timings = SMALL["throughput"].timings
+    hands = gpus.dealt(timings, 3)
+    assert Counter(sum(hands, [])) == Counter(timings)
+    assert hands == gpus.dealt(timings, 3)
+    points = [{(t.direction, t.cell.seq_len, t.cell.batch) for t in hand} for hand in hands]
+    assert sum(map(len, points)) == len(set().union(*points)) == 12
+    assert [len(each) for each in points] == [4, 4, 4]
+
+
+def test_a_process_has_one_direction_and_not_too_many_timings():
+    timings = FULL["study"].timings
+    groups = list(gpus.groups(timings))
+    assert sum(groups, []) == timings
+    assert all(len({timing.direction for timing in group}) == 1 for group in groups)
+    assert max(map(len, groups)) <= gpus.GROUP_TIMINGS
+
+
+@pytest.mark.parametrize(("given", "used"), [("2", 2), ("all", 3)])
+def test_gpus_share_the_work(monkeypatch, tmp_path, undrawn, given, used):
+    bench = sweeping.install(monkeypatch, tmp_path, count=3)
+    assert sweep("--experiment", "bandwidth", "--gpus", given) == 0
+    assert Counter(bench.measured) == Counter(SMALL["bandwidth"].timings)
+    hands = gpus.dealt(SMALL["bandwidth"].timings, used)
+    for uuid, hand in zip(UUIDS, hands, strict=False):
+        assert {timing for who, timing in bench.answered if who == uuid} == set(hand)
+    rows = state.read(bench.path("bandwidth")).rows
+    assert {row.gpu for row in rows.values()} == set(UUIDS[:used])
+
+
+def test_more_gpus_than_there_are(bench, capsys):
+    assert sweep("--gpus", "2") == 3
+    assert "--gpus 2, and CUDA sees 1 here" in capsys.readouterr().err
+    for wrong in ("0", "-1", "some"):
+        with pytest.raises(SystemExit):
+            sweep("--gpus", wrong)
+
+
+def test_a_gpu_of_another_model_is_refused(monkeypatch, tmp_path, undrawn, capsys):
+    bench = sweeping.install(monkeypatch, tmp_path, count=2)
+    bench.models[UUIDS[1]] = "Other"
+    assert sweep("--experiment", "bandwidth", "--gpus", "2") == 3
+    assert f"{UUIDS[1]} is a Other, and the results are a Toy's" in capsys.readouterr().err
+
+
+# --- whether they disturb each other --------------------------------------------------------------
+
+
+def steady(timing):
+    return Outcome((timing.cell.bytes_moved / 4e12,), (1e-5,))
+
+
+@pytest.mark.parametrize(("together", "status"), [(1.004, 0), (0.95, 1), (1.02, 1)])
+def test_gpus_that_disturb_each_other_are_found(monkeypatch, tmp_path, together, status, capsys):
+    bench = sweeping.install(monkeypatch, tmp_path, count=2)
+    bench.answer = steady
+    bench.slower = lambda number: together if number in (3, 4) else 1.0
+    words = ["--check-gpus", "--output", str(tmp_path / "out")]
+    assert sweep(*words) == status
+    assert bench.workers == [*UUIDS[:2], *sorted(bench.workers[2:4]), *UUIDS[:2]]
+    page = (tmp_path / "out" / "gpus.md").read_text()
+    assert f"{together - 1:+.2%}" in page and "--check-gpus" in page
+    answer = "DISTURB each other" if status else "leave each other's figures alone"
+    assert answer in page and answer in capsys.readouterr().out
+
+
+def test_a_check_of_gpus_allows_the_noise_of_the_gpus(monkeypatch, tmp_path):
+    bench = sweeping.install(monkeypatch, tmp_path, count=2)
+    bench.answer = steady
+    bench.slower = lambda number: {3: 1.04, 4: 1.04, 6: 1.03}.get(number, 1.0)
+    verdict = interference.check(UUIDS[:2])
+    assert verdict.limit == pytest.approx(0.03, rel=1e-3)
+    assert max(each.change for each in verdict.findings) == pytest.approx(0.04, rel=0.02)
+    assert not verdict.alone
+    bench.workers.clear()
+    bench.slower = lambda number: {3: 1.02, 4: 1.02, 6: 1.03}.get(number, 1.0)
+    assert interference.check(UUIDS[:2]).alone
+
+
+def test_one_gpu_disturbs_nobody(bench, capsys):
+    assert sweep("--check-gpus") == 3
+    assert "two GPUs or more" in capsys.readouterr().err
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+_PRETEND = """
+import os, torch, types
+from benchmarks import _workload
+from benchmarks._sweep import worker
+gpu = os.environ["CUDA_VISIBLE_DEVICES"]
+properties = types.SimpleNamespace(name="Toy", uuid=gpu.removeprefix("GPU-"))
+torch.cuda.device_count = lambda: 1
+torch.cuda.get_device_properties = lambda index: properties
+def measure_cells(cells, direction, finished):
+    print("a library that prints")
+    for cell in cells:
+        if cell.seq_len == 2048:
+            print("out of order", file=sys.stderr, flush=True)
+            os._exit(9)
+        finished(cell, _workload.Outcome((1e-6, 2e-6), (1e-6, 1e-6)))
+_workload.measure_cells = measure_cells
+worker.main()
+"""
+
+
+def test_processes_see_one_gpu_each_and_a_lost_one_costs_one_timing(monkeypatch):
+    monkeypatch.setattr(gpus, "_MAIN", _PRETEND)
+    study = SMALL["study"].of(["rope-triton"])
+    timings = [timing for timing in study.timings if timing.direction == "forward"][:4]
+    lost = [timing for timing in timings if timing.cell.seq_len == 2048][:1]
+    timings = [timing for timing in timings if timing.cell.seq_len != 2048] + lost
+    found: dict = {}
+    hands = [timings, timings[:1]]
+    gpus.measure(hands, UUIDS[:2], lambda row: found.setdefault((row.gpu, row.timing), row), "Toy")
+    assert found.keys() == {
+        (uuid, timing) for uuid, hand in zip(UUIDS, hands, strict=False) for timing in hand
+    }
+    for (_, timing), row in found.items():
+        if timing in lost:
+            assert row.status == "failed" and "ended with 9" in row.outcome.error
+            assert "out of order" in row.outcome.error
+        else:
+            assert row.outcome == Outcome((1e-6, 2e-6), (1e-6, 1e-6))
+
+
+def test_a_process_that_sees_no_gpu_is_refused():
+    with pytest.raises(SweepError, match="sees 0, the first none"):
+        gpus.Worker(UUIDS[0]).__enter__()
+
+
+def test_a_process_that_cannot_start_is_refused(monkeypatch):
+    monkeypatch.setattr(gpus, "_MAIN", "sys.exit('no libcuda')")
+    with pytest.raises(SweepError, match="ended with 1(.|\\n)*no libcuda"):
+        gpus.Worker(UUIDS[0]).__enter__()
+
+
+def test_a_process_that_says_nothing_is_ended(monkeypatch):
+    monkeypatch.setattr(gpus, "CELL_SECONDS", 0.5)
+    monkeypatch.setattr(gpus, "_MAIN", "import time\ntime.sleep(60)")
+    with pytest.raises(SweepError, match="ended with -9"):
+        gpus.Worker(UUIDS[0]).__enter__()

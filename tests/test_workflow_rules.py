@@ -1,0 +1,63 @@
+"""Rules that the text of every workflow keeps: pinned actions, no secrets, few permissions."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.workflows import CI, GPU, PULL_REQUESTS, WORKFLOWS, steps
+
+FILES = sorted(WORKFLOWS.glob("*.yml"))
+LOADED = {path.name: yaml.safe_load(path.read_text()) for path in FILES}
+JOBS = {
+    f"{name}-{job}": content
+    for name, loaded in LOADED.items()
+    for job, content in loaded["jobs"].items()
+}
+EVERY_JOB = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+
+
+def test_actions_are_pinned_each_to_one_commit():
+    text = "".join(path.read_text() for path in FILES)
+    uses = re.findall(r"^ *(?:- )?uses: *(.*)", text, re.MULTILINE)
+    pinned = {re.fullmatch(r"(\S+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)", use) for use in uses}
+    assert uses and None not in pinned, uses
+    assert len({match[0] for match in pinned}) == len({match[1] for match in pinned})
+
+
+@EVERY_JOB
+def test_jobs_end_and_keep_no_credentials_or_caches(job):
+    assert job["timeout-minutes"] <= 360
+    for step in job["steps"]:
+        assert not step.get("uses", "").startswith("actions/cache")
+        assert "cache" not in step.get("with", {})
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+@EVERY_JOB
+def test_no_expression_is_pasted_into_a_script(job):
+    assert not [step["run"] for step in steps(job) if "${{" in step["run"]]
+
+
+@pytest.mark.parametrize("name", PULL_REQUESTS)
+def test_pull_requests_get_no_secret_and_only_the_report_writes(name):
+    workflow = PULL_REQUESTS[name]
+    assert "secrets" not in (WORKFLOWS / name).read_text().replace("no secret", "")
+    assert workflow["permissions"] == {}
+    for key, job in workflow["jobs"].items():
+        writes = {scope for scope, right in job["permissions"].items() if right != "read"}
+        allowed = {"pull-requests", "statuses"} if (name, key) == ("gpu.yml", "report") else set()
+        assert writes == allowed
+
+
+def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
+    jobs = GPU["jobs"]
+    assert jobs["plan"]["environment"] == "gpu"
+    assert jobs["measure"]["needs"] == "plan" and "if" not in jobs["measure"]
+    for name in ("plan", "report"):
+        refs = [step["with"].get("ref") for step in jobs[name]["steps"] if "uses" in step]
+        assert refs == [None] * len(refs)
+    # `on` is a truth value to YAML 1.1.
+    assert GPU[True].keys() == {"pull_request_target"}
+    assert "pull_request_target" not in CI[True]
