@@ -363,9 +363,10 @@ def _measured(comparison: Comparison) -> Iterable[str]:
         lines.append(f"- and {len(comparison.disturbed) - _REMARKS} more were repeated")
     lines += [
         "",
-        "Floor: the noise floor, no smaller effect counts. Could see: the smallest slowdown that "
-        "would have failed, 9 times in 10. Same machine code: any difference is noise. Shown only: "
-        "it never fails the job.",
+        "Base, head: medians over the rounds. Change: the mean of the rounds' own changes, which "
+        "in noise is not that of the medians. Floor: the noise floor, no smaller effect counts. "
+        "Could see: the smallest slowdown that would have failed, 9 times in 10. Same machine "
+        "code: any difference is noise. Shown only: it never fails the job.",
     ]
     yield folded("How it was measured, and how to read it", "\n".join(lines))
 
