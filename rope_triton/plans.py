@@ -66,8 +66,9 @@ def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) 
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     heads_first = options.tensor_format == "bhsd"
     sizes = t.nbytes, t.element_size(), n_heads, t.shape[-1], rotated
-    angles = {"ready_made": sin is not None, "packed": packed, "moved": moved}
-    tile = tile_of(*sizes, **angles, heads_first=heads_first)
+    tile = tile_of(
+        *sizes, ready_made=sin is not None, packed=packed, moved=moved, heads_first=heads_first
+    )
     dim = None if packed else options.tensor_format.index("b")
     dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads, blocks = triton.cdiv(n_heads, tile.heads), triton.cdiv(n_seq, tile.positions)

@@ -98,8 +98,10 @@ def tile_of(
     """
     if heads_first:
         tiles = _HEADS_FIRST
-    elif packed or moved:
-        tiles = _PACKED if packed else _MOVED
+    elif packed:
+        tiles = _PACKED
+    elif moved:
+        tiles = _MOVED
     else:
         tiles = _READY_MADE if ready_made else _TILES
     padded, width = triton.next_power_of_2(channels), triton.next_power_of_2(width)
