@@ -331,13 +331,17 @@ def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
     assert any("the time is up before round" in note for note in lab.found.notes)
 
 
-def test_killed_in_the_second_look(lab):
+def test_killed_in_the_second_look(lab, capsys):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     lab.gpu.before = kill_at(ALL + 6)
     with pytest.raises(Killed):
         lab.compare()
     lab.gpu.before = lambda number: None
+    capsys.readouterr()
     assert lab.compare() == PASS
+    shown = capsys.readouterr().err
+    assert f"look1: {ROUNDS} rounds were there already" in shown
+    assert "look2: 2 rounds were there already" in shown
     assert lab.found.extension == session.EXTENSION_ROUNDS
     assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS + 1

@@ -114,6 +114,7 @@ class _Bench:
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
         with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             state.discard_incomplete_rounds()
+            rounds.report_kept(state, name, say)
             rounds.run(plan, state, name, count, job, say)
             return state.rounds(name)
 

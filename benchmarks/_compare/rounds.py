@@ -133,6 +133,13 @@ def run(
             report(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
 
 
+def report_kept(state: State, phase: str, report: Callable[[str], None]) -> None:
+    """Say how many rounds of a phase an earlier run has left, before this one measures any."""
+    kept = len(state.rounds(phase))
+    if kept:
+        report(f"{phase}: {kept} rounds were there already")
+
+
 def _require_time(plan: Plan, expected: float, phase: str, number: int, count: int) -> None:
     if time.monotonic() + expected > plan.deadline:
         raise BudgetError(

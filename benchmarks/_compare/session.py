@@ -226,9 +226,7 @@ def _compare_on_gpu(
         )
     if not timed:
         return
-    kept = len(state.rounds("look1"))
-    if kept:
-        report(f"look1: {kept} rounds were there already")
+    rounds.report_kept(state, "look1", report)
     _look(plan, state, wishes.rounds, measure.timing_job(timed, host=True), found, report)
     first = state.rounds("look1")
     found.rounds, found.clocks = len(first), clocks(first)
@@ -273,6 +271,7 @@ def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) 
         )
         return
     report(f"{len(open_)} timings cannot be told: {count} rounds more of these")
+    rounds.report_kept(state, "look2", report)
     try:
         rounds.run(plan, state, "look2", count, job, report)
     except rounds.BudgetError as error:
