@@ -31,8 +31,6 @@ def rotate(
     options: Options,
 ) -> torch.Tensor:
     """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
-    if start_positions is not None or cu_seqlens is not None:
-        start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     plain = is_plain((t, freqs), start_positions, cu_seqlens) and keyed(options)
     if not plain:
         checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
@@ -50,15 +48,11 @@ def rotate_by_tables(
     options: Options,
 ) -> torch.Tensor:
     """Rotate ``t`` by ready-made tables, ``[s2, d2/2]`` or ``[s2, 1 or b, 1 or h, d2/2]``."""
-    if start_positions is not None or cu_seqlens is not None:
-        start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and keyed(options)
     if not plain:
         checks.check_by_tables(t, cos, sin, start_positions, cu_seqlens, options)
         checks.check_fused(t)
         cos, sin = cos.detach(), sin.detach()
-    if cos.stride() != sin.stride():  # the kernel takes one for both
-        cos, sin = cos.contiguous(), sin.contiguous()
     call = t, cos, sin, start_positions, cu_seqlens
     if not options.inplace:
         return _dispatch(plain, *call, options)
@@ -68,7 +62,7 @@ def rotate_by_tables(
     if t.requires_grad and torch.is_grad_enabled():
         checks.check_no_leaf(t)  # of the call, not of its form
         return _RotateInPlace.apply(t, tables, options)
-    _rotate(t, tables, options, launch.forms(tables))
+    _rotate(t, tables, options)
     if not t.is_inference():
         torch.autograd.graph.increment_version(t)
     return t
@@ -79,7 +73,7 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
     if plain:
         if t.requires_grad and torch.is_grad_enabled():
             return _Rotate.apply(t, tables, options)
-        return _rotate(t, tables, options, launch.forms(tables))
+        return _rotate(t, tables, options)
     if transforming():
         return _Transformed.apply(t, *tables, options)
     return _operator(t, *tables, *options[:-1])
@@ -108,18 +102,29 @@ def transforming() -> bool:
     return not _compiling() and _transform() is not None
 
 
-def contiguous(index):
-    """An index tensor as the kernels read it; what is none is left to the checks.
+def as_read(tables: tuple) -> tuple:
+    """Tables as the kernels read them: cosines and sines by the same strides, indices one by one.
 
-    Most calls have none, and are spared even the asking, which would cost them 0.2 microseconds.
+    Asked in the backward too: what is saved for it may come back with other strides, as from the
+    host's memory by ``torch.autograd.graph.save_on_cpu``.
     """
-    return index.contiguous() if isinstance(index, torch.Tensor) else index
-
-
-def _rotate(t, tables, options, forms):
-    form = options, launch.form(t), forms
-    launches = launch.known(form)
     freqs, sin, start_positions, cu_seqlens = tables
+    if sin is start_positions is cu_seqlens is None:
+        return tables
+    if sin is not None and freqs.stride() != sin.stride():
+        freqs, sin = freqs.contiguous(), sin.contiguous()
+    return freqs, sin, contiguous(start_positions), contiguous(cu_seqlens)
+
+
+def contiguous(index: torch.Tensor | None) -> torch.Tensor | None:
+    """An index as the kernels read it."""
+    return None if index is None else index.contiguous()
+
+
+def _rotate(t, tables, options):
+    freqs, sin, start_positions, cu_seqlens = tables = as_read(tables)
+    form = options, launch.form(t), launch.forms(tables)
+    launches = launch.known(form)
     if launches is None or checks.VALUES:
         if sin is None:
             checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
@@ -146,20 +151,20 @@ def back(options: Options) -> Options:
 
 
 class _Rotate(torch.autograd.Function):
-    # The tables go in one argument, and their forms are kept: each argument and each line costs a
-    # call's worth, in the backward twice, as its thread runs on a cold core.
+    # The tables go in one argument: each costs some, in the backward twice, as its thread runs on a
+    # cold core.
     @staticmethod
     def forward(ctx, t, tables, options):
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.forms = back(options), launch.forms(tables)
-        return _rotate(t, tables, options, ctx.forms)
+        ctx.options = back(options)
+        return _rotate(t, tables, options)
 
     @staticmethod
     def backward(ctx, grad):
         tables = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _Rotate.apply(grad, tables, ctx.options), None, None
-        return _rotate(grad, tables, ctx.options, ctx.forms), None, None
+        return _rotate(grad, tables, ctx.options), None, None
 
 
 class _RotateInPlace(_Rotate):
@@ -173,7 +178,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def forward(t, *others):
         *tables, options = others
-        return _rotate(t, tables, options, launch.forms(tables))
+        return _rotate(t, tables, options)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -211,7 +216,7 @@ def _operator(
 ) -> torch.Tensor:
     options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
     tables = freqs, sin, start_positions, cu_seqlens
-    return _rotate(t, tables, options, launch.forms(tables))
+    return _rotate(t, tables, options)
 
 
 @_operator.register_fake

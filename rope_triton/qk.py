@@ -8,7 +8,7 @@ import torch
 
 from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_qk_kernel
-from rope_triton.ops import back, check_device, contiguous, is_plain, keyed, transforming
+from rope_triton.ops import as_read, back, check_device, is_plain, keyed, transforming
 from rope_triton.plans import Options
 
 
@@ -22,14 +22,10 @@ def rotate(
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys, rotated by angles or, with ``sin``, by tables; errors as of ``api``."""
-    if start_positions is not None or cu_seqlens is not None:
-        start_positions, cu_seqlens = contiguous(start_positions), contiguous(cu_seqlens)
     needed = (q, k, freqs) if sin is None else (q, k, freqs, sin)
     plain = is_plain(needed, start_positions, cu_seqlens) and keyed(options)
     if not plain:
         checks.check_both(q, k, freqs, sin, start_positions, cu_seqlens, options)
-    if sin is not None and freqs.stride() != sin.stride():  # the kernel takes one for both
-        freqs, sin = freqs.contiguous(), sin.contiguous()
     tables = freqs, sin, start_positions, cu_seqlens
     if plain:
         if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
@@ -44,7 +40,7 @@ def rotate(
 
 
 def _rotate(q, k, tables, options):
-    freqs, sin, start_positions, cu_seqlens = tables
+    freqs, sin, start_positions, cu_seqlens = tables = as_read(tables)
     form = options, launch.form(q), launch.form(k), launch.forms(tables)
     launches = launch.known(form)
     if launches is None or checks.VALUES:

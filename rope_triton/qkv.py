@@ -20,7 +20,6 @@ def rotate(
     options: QkvOptions,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries, keys and values; see :func:`rope_triton.apply_fused_qkv_rotary_pos_emb`."""
-    start_positions = contiguous(start_positions)
     call = qkv, q_freqs, k_freqs, start_positions
     if is_plain(call[:3], start_positions) and keyed(options):
         if qkv.requires_grad and torch.is_grad_enabled():
@@ -35,7 +34,7 @@ def rotate(
 
 
 def _split(qkv, q_freqs, k_freqs, start_positions, options):
-    call = qkv, q_freqs, k_freqs, start_positions
+    call = qkv, q_freqs, k_freqs, contiguous(start_positions)
     form = _form(call, options)
     launches = launch.known(form)
     if launches is None or checks.VALUES:
@@ -48,7 +47,7 @@ def _split(qkv, q_freqs, k_freqs, start_positions, options):
 
 def _join(q, k, v, q_freqs, k_freqs, start_positions, options):
     qkv = q.new_empty(_qkv_shape(q, options))
-    tables = q_freqs, k_freqs, start_positions
+    tables = q_freqs, k_freqs, contiguous(start_positions)
     options = options._replace(join=True)
     form = _form((q, k, v, *tables), options)
     _launch(launch.known(form), form, (qkv, q, k, v, *tables), options)
