@@ -5,7 +5,7 @@ compile, so calls of one form run one compiled kernel, and the next goes straigh
 own way, which looks at every argument again, takes three times as long.
 """
 
-import contextlib
+import copy
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ import triton
 
 _KEPT_FORMS = 4096
 _HIP = torch.version.hip is not None
+# Without what ``current_device`` does to begin with CUDA.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
 class Part(NamedTuple):
@@ -31,9 +33,12 @@ class Part(NamedTuple):
     options: dict
 
 
+Plan = Callable[..., Iterable[Part]]
 # What launches a part again: called with the index of the device and the tensors of the call.
 _Again = Callable[[int, tuple], None]
 _launches: dict[tuple, list[_Again]] = {}
+# The launches of a call of this form, for ``run``, if there was one before.
+known = _launches.get
 
 
 def form(tensor: torch.Tensor) -> tuple:
@@ -42,14 +47,17 @@ def form(tensor: torch.Tensor) -> tuple:
     The last is what Triton compiles in of an address: that vectors are aligned; on AMD, also that
     offsets have 32 bits.
     """
-    aligned = not tensor.data_ptr() & 15
-    special = (aligned, tensor.untyped_storage().nbytes() < 1 << 31) if _HIP else aligned
+    special: bool | tuple = not tensor.data_ptr() & 15
+    if _HIP:
+        special = special, tensor.untyped_storage().nbytes() < 1 << 31
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, special
 
 
 def forms(tables: tuple) -> tuple:
     """The same of angles or cosines, sines, starts and bounds; None of those that there are not."""
     freqs, sin, start_positions, cu_seqlens = tables
+    if sin is start_positions is cu_seqlens is None:
+        return form(freqs)
     return (
         form(freqs),
         None if sin is None else form(sin),
@@ -58,30 +66,24 @@ def forms(tables: tuple) -> tuple:
     )
 
 
-def known(form: tuple) -> list | None:
-    """The launches of a call of this form, for :func:`again`, if there was one before."""
-    return _launches.get(form)
+def run(form: tuple, launches: list | None, kernel, plan: Plan, tensors, options) -> None:
+    """Launch the kernel on the tensors: as before for a call of this form, or for the first time.
 
-
-def again(launches: list, tensors) -> None:
-    """Launch what was launched before for a call of the same form."""
+    ``launches`` is what is :func:`known` of the form. ``plan(*tensors, options)`` says how to
+    launch, and is asked once. Where the first two tensors are empty, all are, and nothing is.
+    """
     device = tensors[0].get_device()
-    if device >= 0 and device != torch._C._cuda_getDevice():  # it has begun: there is a tensor
+    if device >= 0 and device != _current_device():  # CUDA has begun: there is a tensor
         with torch.cuda.device(device):
-            return again(launches, tensors)
-    for launch in launches:
-        launch(device, tensors)
-    return None
-
-
-def first(form: tuple, kernel, plan: Callable[..., Iterable[Part]], tensors, options) -> None:
-    """Launch the kernel on the tensors as ``plan(*tensors, options)`` says, and keep that."""
-    device = tensors[0].get_device()
-    with torch.cuda.device(device) if device >= 0 else contextlib.nullcontext():
+            run(form, launches, kernel, plan, tensors, options)
+    elif launches is not None:
+        for launch in launches:
+            launch(device, tensors)
+    elif any(tensor.numel() for tensor in tensors[:2]):
         launches = [_first(kernel, tensors, part) for part in plan(*tensors, options)]
-    if len(_launches) >= _KEPT_FORMS:
-        _launches.clear()
-    _launches[form] = launches
+        if len(_launches) >= _KEPT_FORMS:
+            _launches.clear()
+        _launches[form] = launches
 
 
 def _first(kernel, tensors, part) -> _Again:
@@ -98,15 +100,15 @@ def _first(kernel, tensors, part) -> _Again:
 
 
 def _straight(compiled, part) -> _Again:
-    """As Triton's runner of a compiled kernel, without what that does for hooks if there are none.
+    """As Triton's runner of a compiled kernel, without what that does for those who need it.
 
-    It asks for device and stream anew, and describes every launch to hooks: 2 of a call's 14
-    microseconds. torch.compile's launchers go the same way.
+    It asks for device and stream anew, describes every launch to hooks, and looks whether there is
+    memory to allocate: 3 of a call's 14 microseconds. torch.compile's launchers do without, too.
     """
     hooks, run_with_hooks = triton.knobs.runtime, compiled[part.grid]
     current_stream = triton.runtime.driver.active.get_current_stream
-    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-    grid, begin, numbers = part.grid, part.begin, part.numbers
+    begin, numbers = part.begin, part.numbers
+    launch, before, after, in_one = _innermost(compiled, part.grid)
 
     def straight(device, tensors):
         if begin:
@@ -115,11 +117,35 @@ def _straight(compiled, part) -> _Again:
         # Chains of hooks, or what their user put in place of one.
         if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
             run_with_hooks(*tensors, *numbers)
-            return
-        stream = current_stream(device)
-        run(*grid, stream, function, metadata, None, None, None, *tensors, *numbers)
+        elif in_one:
+            launch(*before, current_stream(device), *after, (*tensors, *numbers))
+        else:
+            launch(*before, current_stream(device), *after, *tensors, *numbers)
 
     return straight
+
+
+def _innermost(compiled, grid) -> tuple[Callable, tuple, tuple, bool]:
+    """What launches a kernel in the end, what it is given before the stream, and what after that.
+
+    And whether the kernel's own arguments follow in one tuple, instead of one by one. Triton's
+    launcher calls a function in C; with what, besides, differs from version to version, and is read
+    off a copy of the launcher that calls another.
+    """
+    launcher, stream, noted = compiled.run, object(), []
+    own = compiled.function, compiled.packed_metadata, None, None, None
+    sizes = [getattr(launcher, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+    if not any(sizes) and hasattr(launcher, "launch"):
+        noting = copy.copy(launcher)
+        noting.launch = lambda *given: noted.append(given)
+        noting(*grid, stream, *own)
+    if len(noted) != 1:  # memory to allocate for each launch, or a launcher of another kind
+        return launcher, grid, own, False
+    at = noted[0].index(stream)
+    before, after = noted[0][:at], noted[0][at + 1 :]
+    if after[-1] == ():
+        return launcher.launch, before, after[:-1], True
+    return launcher.launch, before, after, False
 
 
 def _from(part, tensors):

@@ -132,15 +132,11 @@ def _rotate(t, tables, options):
             checks.check_by_tables(t, *tables, options)
         checks.check_fused(t)
         check_device(t)
-    inplace = options.inplace
-    out = t if inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
+    out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
     if options.tensor_format != "thd":
         cu_seqlens = None  # says what the shape says
     tensors = out, t, freqs, sin, start_positions, cu_seqlens
-    if launches is not None:
-        launch.again(launches, tensors)
-    elif out.numel():
-        launch.first(form, rope_kernel, plans.rotation, tensors, options)
+    launch.run(form, launches, rope_kernel, plans.rotation, tensors, options)
     return out
 
 

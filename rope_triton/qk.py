@@ -53,10 +53,7 @@ def _rotate(q, k, tables, options):
     if options.tensor_format != "thd":
         cu_seqlens = None  # says what the shape says
     tensors = *out, q, k, freqs, sin, start_positions, cu_seqlens
-    if launches is not None:
-        launch.again(launches, tensors)
-    elif q.numel() + k.numel():
-        launch.first(form, rope_qk_kernel, plans.qk_rotation, tensors, options)
+    launch.run(form, launches, rope_qk_kernel, plans.qk_rotation, tensors, options)
     return out
 
 

@@ -41,7 +41,8 @@ def _split(qkv, q_freqs, k_freqs, start_positions, options):
         checks.check_qkv(*call, options)
         check_device(qkv)
     parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options)]
-    _launch(launches, form, (qkv, *parts, *call[1:]), options)
+    tensors = qkv, *parts, *call[1:]
+    launch.run(form, launches, rope_qkv_kernel, plans.qkv_rotation, tensors, options)
     return tuple(parts)
 
 
@@ -50,7 +51,8 @@ def _join(q, k, v, q_freqs, k_freqs, start_positions, options):
     tables = q_freqs, k_freqs, contiguous(start_positions)
     options = options._replace(join=True)
     form = _form((q, k, v, *tables), options)
-    _launch(launch.known(form), form, (qkv, q, k, v, *tables), options)
+    tensors = qkv, q, k, v, *tables
+    launch.run(form, launch.known(form), rope_qkv_kernel, plans.qkv_rotation, tensors, options)
     return qkv
 
 
@@ -65,13 +67,6 @@ def _qkv_shape(q, options):
 
 def _form(given, options):
     return options, *(None if tensor is None else launch.form(tensor) for tensor in given)
-
-
-def _launch(launches, form, tensors, options):
-    if launches is not None:
-        launch.again(launches, tensors)
-    elif tensors[0].numel():
-        launch.first(form, rope_qkv_kernel, plans.qkv_rotation, tensors, options)
 
 
 class _Split(torch.autograd.Function):

@@ -85,8 +85,8 @@ every_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name
 
 
 @pytest.fixture
-def x(device, monkeypatch):
-    monkeypatch.setattr(launch, "_launches", {})
+def x(device):
+    launch._launches.clear()
     return oracle.contiguous((BATCH, SEQ, HEADS, CHANNELS), torch.float32, device)
 
 

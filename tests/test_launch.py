@@ -1,5 +1,8 @@
 """A launch that goes straight to a compiled kernel: what it is given, and that hooks see it."""
 
+import contextvars
+import importlib
+
 import pytest
 import torch
 import triton
@@ -42,6 +45,62 @@ def test_it_is_given_what_tritons_runner_gives(compiled):
     own = "the stream of 7", "function", "metadata", None, None, None
     assert compiled.straight == [(*GRID, *own, *TENSORS, 11, 12)]
     assert not compiled.by_runner
+
+
+def launcher(name, given, **scratch):
+    """One of the installed Triton, with a function that notes what it is given for the one in C."""
+    kind = {"nvidia": "CudaLauncher", "amd": "HIPLauncher"}[name]
+    made = object.__new__(getattr(importlib.import_module(f"triton.backends.{name}.driver"), kind))
+    sizes = {"global_scratch_size": 0, "profile_scratch_size": 0} | scratch
+    others = {"arg_annotations": "annotations", "kernel_signature": "signature", "warp_size": 64}
+    own = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False}
+    aligned = {"global_scratch_align": 1, "profile_scratch_align": 1}
+    vars(made).update(sizes, **others, **own, **aligned, launch=lambda *x: given.append(x))
+    return made
+
+
+@pytest.mark.parametrize("name", ["nvidia", "amd"])
+def test_tritons_launcher_is_passed_by(compiled, monkeypatch, name):
+    """The function in C is given, argument by argument, what Triton's launcher gives it."""
+    given = []
+    compiled.run = launcher(name, given)
+    straight = launch._straight(compiled, PART)
+    assert not given
+    own = "the stream of 7", "function", "metadata", None, None, None
+    compiled.run(*GRID, *own, *TENSORS, 11, 12)
+
+    def refused(*_):
+        raise AssertionError("through Triton's launcher")
+
+    monkeypatch.setattr(type(compiled.run), "__call__", refused)
+    straight(7, TENSORS)
+    expected, found = given
+    assert len(found) == len(expected)
+    assert all(map(same, found, expected))
+
+
+def same(one, other):
+    """Equal, and of tensors the same ones."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one is other or (not isinstance(one, torch.Tensor) and one == other)
+
+
+def test_memory_is_allocated_where_a_kernel_needs_it(compiled, monkeypatch):
+    given, asked = [], []
+
+    def allocate(size, alignment, stream):
+        asked.append((size, alignment, stream))
+        return "scratch"
+
+    compiled.run = launcher("nvidia", given, global_scratch_size=16)
+    straight = launch._straight(compiled, PART)
+    assert not asked
+    here = contextvars.copy_context()
+    here.run(triton.set_allocator, allocate)
+    here.run(straight, 7, TENSORS)
+    assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 7")]
+    assert "scratch" in given[0]
 
 
 def test_a_part_begins_where_it_begins(compiled):

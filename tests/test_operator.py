@@ -206,7 +206,7 @@ def test_a_known_form_is_checked_for_what_a_form_has_not(t, freqs):
 
 def test_forms_are_not_kept_forever(t, apply, monkeypatch):
     monkeypatch.setattr(launch, "_KEPT_FORMS", 3)
-    monkeypatch.setattr(launch, "_launches", {})
+    launch._launches.clear()
     for n in range(1, 5):
         apply(t[:n])
         assert len(launch._launches) <= 3

@@ -18,7 +18,7 @@ def test_company_does_not_matter(dtype):
     Without the fill before each sample the first differed from the last by 2 to 5 % on an H200.
     """
     cell = Cell(128, 128, 4, dtype, "bshd")
-    _clock.warm_up(0.5)
+    _clock.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         call = _calls.of(cell, _workload.angles(cell))
