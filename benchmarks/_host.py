@@ -6,16 +6,16 @@ why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without th
 ``RuntimeError`` with the traceback for what went wrong.
 """
 
-import gc
+import functools
 import itertools
-import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
-from . import _calls, _first_call, _process, _progress, _workload
+from . import _first_call, _process, _progress, _workload
 from . import _host_error as _errors
 from . import _host_inputs as _inputs
 from . import _host_steps as _steps
+from . import _host_time as _time
 from ._grid import BACKWARD, FORWARD
 
 Key = tuple[str, tuple[str, ...]]
@@ -36,24 +36,18 @@ PATH_LAUNCHES = "host.PathLaunches.track_launches"
 PATH_ERROR = "host.PathError.track_error"
 PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAUNCHES, PATH_ERROR),)
 
-_WARM_CALLS, _BLOCKS = 50, 15
-# There are many paths, and each says something of the others.
-_PATH_BLOCKS = 5
-# Two launches each: far from the thousand that fill the queue to the GPU, where a call would wait.
-_BLOCK_CALLS = 200
-
 
 # --- what is asked for ----------------------------------------------------------------------------
 
 
 def call_samples() -> dict[Key, list[float] | Exception]:
-    """Host seconds of an eager call through the public API, ``_BLOCKS`` samples for each key."""
+    """Host seconds of an eager call through the public API, several samples for each key."""
     keys = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), [(f,) for f in _inputs.FORMATS])
     return _answers_or_reason("host.Call", list(keys))
 
 
 def path_call_samples() -> dict[Key, list[float] | Exception]:
-    """The same of the other paths, ``_PATH_BLOCKS`` samples for each key."""
+    """The same of the other paths."""
     keys = _path_keys(PATH_FORWARD, {"path": _inputs.PATHS})
     keys += _path_keys(PATH_FORWARD_BACKWARD, {"path": _inputs.PATHS})
     return _answers_or_reason("host.PathCall", keys)
@@ -154,14 +148,20 @@ def _why_no_gpu(title: str) -> str:
 def _answers(keys: list[Key], *more: Measures) -> dict:
     """Answer in the given order; after a fault that ends a process's use of the GPU, in another.
 
-    ``more``: measures beside this module's, which can be pickled.
+    ``more``: measures beside this module's, which can be pickled. One that returns a call is
+    answered with the times of that.
     """
-    found, measures = {}, ChainMap(_MEASURES, *more)
-    for count, (metric, params) in enumerate(keys, 1):
+    found: dict = {}
+    measures = ChainMap(_MEASURES, *more)
+    for metric, params in keys:
         found[metric, params] = _workload.attempt(measures[metric], *params)
-        if isinstance(found[metric, params], RuntimeError) and _workload.gpu_is_lost():
-            return found | _answers_of_fresh_process(keys[count:], *more)
-    return found
+        if _workload.ends_use(found[metric, params]):
+            break
+    else:
+        found |= _time.times({key: answer for key, answer in found.items() if callable(answer)})
+    rest = [key for key in keys if key not in found or callable(found[key])]
+    found |= _answers_of_fresh_process(rest, *more)
+    return {key: found[key] for key in keys}
 
 
 def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
@@ -171,126 +171,14 @@ def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
     return dict.fromkeys(keys, found) if isinstance(found, Exception) else found
 
 
-# --- host time ------------------------------------------------------------------------------------
-
-
-def call_seconds(metric: str, format: str) -> list[float]:
-    """Host seconds of a call on a tensor so small that the GPU is never waited for.
-
-    Parameters
-    ----------
-    metric : str
-        ``CALL_FORWARD``: of a tensor without gradient; ``CALL_FORWARD_BACKWARD``: forward, and the
-        gradient by ``torch.autograd.grad``.
-    format : str
-        One of ``_inputs.FORMATS``.
-
-    Raises
-    ------
-    AssertionError
-        If the call's result is wrong.
-    """
-    import torch
-
-    from rope_triton import apply_rotary_pos_emb
-
-    cell = _inputs.call_cell(format)
-    freqs = _inputs.freqs_of_cell(cell)
-    x, t = _inputs.values(cell), _inputs.values(cell).requires_grad_()
-
-    def forward():
-        return apply_rotary_pos_emb(x, freqs, tensor_format=format)
-
-    def forward_backward():
-        output = apply_rotary_pos_emb(t, freqs, tensor_format=format)
-        return torch.autograd.grad(output, t, x)[0]
-
-    alone = metric == CALL_FORWARD
-    call, direction = (forward, FORWARD) if alone else (forward_backward, BACKWARD)
-    _calls.check(call(), x, _calls.of(cell, freqs), direction)
-    return _host_seconds(call, _BLOCKS)
-
-
-def path_call_seconds(metric: str, path: str) -> list[float]:
-    """The same of a call of one of ``_inputs.PATHS``.
-
-    Parameters
-    ----------
-    metric : str
-        ``PATH_FORWARD`` or ``PATH_FORWARD_BACKWARD``, as for :func:`call_seconds`.
-    path : str
-        One of ``_inputs.PATHS``.
-
-    Raises
-    ------
-    AssertionError
-        If the call's result is wrong.
-    """
-    call = _inputs.path_call(_inputs.path_call_cell(path))
-    return eager_seconds(call, FORWARD if metric == PATH_FORWARD else BACKWARD, _PATH_BLOCKS)
-
-
-def eager_seconds(call, direction: str, blocks: int) -> list[float]:
-    """Host seconds of a call of any suite, forward or forward and backward, a sample a block.
-
-    Raises
-    ------
-    AssertionError
-        If the call's result is wrong.
-    """
-    x = _inputs.values(call.cell)
-    rotate = _rotation(call, direction, x)
-    _workload.check_once(call, direction, rotate, x)
-    return _host_seconds(rotate, blocks)
-
-
-def _rotation(call, direction: str, x) -> Callable:
-    """Forward of ``x``, or forward and the gradient for the cotangent ``x``."""
-    import torch
-
-    operand, cotangent = call.operand(x), call.cotangent(x)
-    if direction == FORWARD:
-        return lambda: call.forward(operand)
-    leaf = call.leaf(_inputs.values(call.cell))
-
-    def forward_backward():
-        gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
-        return gradients if isinstance(leaf, tuple) else gradients[0]
-
-    return forward_backward
-
-
-def _host_seconds(call: Callable, blocks: int) -> list[float]:
-    """Host seconds a call, a sample for each block of calls; no garbage collection meanwhile."""
-    import torch
-
-    for _ in range(_WARM_CALLS):
-        call()
-    samples, collecting = [], gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(blocks):
-            torch.cuda.synchronize()  # every block finds the queue empty, and does not wait for it
-            start = time.perf_counter()
-            for _ in range(_BLOCK_CALLS):
-                call()
-            samples.append((time.perf_counter() - start) / _BLOCK_CALLS)
-        torch.cuda.synchronize()
-    finally:
-        if collecting:
-            gc.enable()
-    return samples
-
-
 _MEASURES: dict[str, Callable] = {
-    CALL_FORWARD: lambda format: call_seconds(CALL_FORWARD, format),
-    CALL_FORWARD_BACKWARD: lambda format: call_seconds(CALL_FORWARD_BACKWARD, format),
+    CALL_FORWARD: functools.partial(_time.call, FORWARD),
+    CALL_FORWARD_BACKWARD: functools.partial(_time.call, BACKWARD),
     PEAK_BYTES: _steps.peak_bytes,
     LAUNCHES: _steps.launches,
     ERROR: _errors.error,
-    PATH_FORWARD: lambda path: path_call_seconds(PATH_FORWARD, path),
-    PATH_FORWARD_BACKWARD: lambda path: path_call_seconds(PATH_FORWARD_BACKWARD, path),
+    PATH_FORWARD: functools.partial(_time.path_call, FORWARD),
+    PATH_FORWARD_BACKWARD: functools.partial(_time.path_call, BACKWARD),
     PATH_PEAK_BYTES: _steps.path_peak_bytes,
     PATH_LAUNCHES: _steps.path_launches,
     PATH_ERROR: _errors.path_error,

@@ -83,6 +83,11 @@ def gpu_is_lost() -> bool:
     return False
 
 
+def ends_use(answer) -> bool:
+    """Whether what :func:`attempt` returned is a fault that ended the process's use of the GPU."""
+    return isinstance(answer, RuntimeError) and gpu_is_lost()
+
+
 _MEASURE = """
 import pathlib, pickle
 from benchmarks import _workload

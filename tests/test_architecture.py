@@ -47,9 +47,10 @@ ARROWS = {
         "_figures": {"_grid"},
         "_machine": {"_process"},
         "_host": {
-            *("_first_call", "_host_error", "_host_inputs", "_host_steps"),
-            *("_workload", "_calls", "_process", "_progress", "_grid"),
+            *("_first_call", "_host_error", "_host_inputs", "_host_steps", "_host_time"),
+            *("_workload", "_process", "_progress", "_grid"),
         },
+        "_host_time": {"_host_inputs", "_workload", "_calls", "_grid"},
         "_first_call": {
             *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
         },
@@ -76,7 +77,8 @@ ARROWS = {
         "_pull_request": {"_comparison", "_report", "_verdict"},
         "_peers.__init__": set(),
         "_peers.host": {
-            *("_host", "_host_error", "_host_inputs", "_workload", "_calls", "_grid"),
+            *("_host", "_host_error", "_host_inputs", "_host_time"),
+            *("_workload", "_calls", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
         },
         "_peers.calls": {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _host, _host_inputs, _workload
+from benchmarks import _host_inputs, _host_time, _workload
 from benchmarks._grid import BACKWARD, FORWARD
 from benchmarks._peers import host as peer_host
 from benchmarks._peers import plain
@@ -118,8 +118,8 @@ def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(_host, "_WARM_CALLS", 1)
-    monkeypatch.setattr(_host, "_BLOCK_CALLS", 2)
+    monkeypatch.setattr(_host_time, "WARM_CALLS", 1)
+    monkeypatch.setattr(_host_time, "BLOCK_CALLS", 2)
     monkeypatch.setattr(_host_inputs, "CALL_SEQ_LEN", 3)
     monkeypatch.setattr(peer_host, "HEADS", 2)
     monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
@@ -133,7 +133,7 @@ def test_every_call_has_a_host_time(on_gpu, quick):
             assert isinstance(answer, NotImplementedError)
             assert str(answer) == f"{provider} has no backward pass"
         else:
-            assert len(answer) == peer_host._BLOCKS, (provider, answer)
+            assert len(answer) == _host_time.BLOCKS, (provider, answer)
             assert all(0 < seconds < 1 for seconds in answer)
 
 
@@ -143,7 +143,7 @@ def test_host_time_of_a_wrong_call_is_an_error(on_gpu, quick, monkeypatch):
     answers = peer_host.call_samples()
     wrong = answers[peer_host.CALL_FORWARD, ("liger",)]
     assert isinstance(wrong, RuntimeError) and "not close" in str(wrong)
-    assert len(answers[peer_host.CALL_FORWARD, ("fla",)]) == peer_host._BLOCKS
+    assert len(answers[peer_host.CALL_FORWARD, ("fla",)]) == _host_time.BLOCKS
 
 
 def test_error_shows_what_rounding_costs(on_gpu, quick):

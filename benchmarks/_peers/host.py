@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from .. import _calls, _host, _host_error, _host_inputs, _workload
+from .. import _calls, _host, _host_error, _host_inputs, _host_time, _workload
 from .._grid import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from . import calls
 from .cells import PeerCell
@@ -23,16 +23,14 @@ ERROR_PARAMS = {
     "provider": tuple(name for name in PROVIDERS if name != "copy"),  # it rounds nothing
     "dtype": tuple(ITEM_BYTES),
 }
-_BLOCKS = 5
 _ERROR_SHAPE = 2048, 128, 2, 1  # seq_len, hidden_size, heads, batch
 _FORMAT = "bshd"  # which most providers prefer
 
 
 def call_samples() -> dict[_host.Key, list[float] | Exception]:
-    """Host seconds of an eager call: see :func:`call_seconds`."""
-    # A provider's two after each other: an import may change what comes after.
-    values = itertools.product(PROVIDERS, (CALL_FORWARD, CALL_FORWARD_BACKWARD))
-    keys: list[_host.Key] = [(metric, (provider,)) for provider, metric in values]
+    """Host seconds of an eager call of :func:`call`, once all providers are imported."""
+    values = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), PROVIDERS)
+    keys: list[_host.Key] = [(metric, (provider,)) for metric, provider in values]
     return _host._answers_or_reason("peers.Call", keys, MEASURES)
 
 
@@ -46,8 +44,8 @@ def error_facts() -> dict[_host.Key, float | Exception]:
     return _host._answers_or_reason("peers.Error", keys, MEASURES)
 
 
-def call_seconds(direction: str, provider: str) -> list[float]:
-    """Host seconds of a call on a tensor so small that the GPU is never waited for.
+def call(direction: str, provider: str) -> Callable:
+    """A call on a tensor so small that the GPU is never waited for, to be clocked.
 
     Parameters
     ----------
@@ -66,7 +64,7 @@ def call_seconds(direction: str, provider: str) -> list[float]:
     """
     size = _host_inputs.CALL_SEQ_LEN, _host_inputs.CALL_HIDDEN_SIZE, HEADS, _host_inputs.CALL_BATCH
     cell = PeerCell(provider, *size, _host_inputs.CALL_DTYPE, _FORMAT)
-    return _host.eager_seconds(_call(cell), direction, _BLOCKS)
+    return _host_time.eager_call(_call(cell), direction)
 
 
 def error(direction: str, provider: str, dtype: str) -> float:
@@ -107,7 +105,7 @@ def _call(cell: PeerCell) -> _calls._Rotation:
 
 
 MEASURES: dict[str, Callable] = {
-    CALL_FORWARD: functools.partial(call_seconds, FORWARD),
-    CALL_FORWARD_BACKWARD: functools.partial(call_seconds, BACKWARD),
+    CALL_FORWARD: functools.partial(call, FORWARD),
+    CALL_FORWARD_BACKWARD: functools.partial(call, BACKWARD),
     ERROR: error,
 }

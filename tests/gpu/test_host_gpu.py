@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _first_call, _host, _host_inputs, _host_steps, _process
+from benchmarks import _first_call, _host, _host_inputs, _host_steps, _host_time, _process
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,7 @@ def medians():
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer
-    assert all(len(samples) == _host._BLOCKS for samples in found.values())
+    assert all(len(samples) == _host_time.BLOCKS for samples in found.values())
     return {key: statistics.median(samples) for key, samples in found.items()}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _clock, _grid, _host, _host_inputs, _host_steps, _workload
+from benchmarks import _clock, _grid, _host, _host_inputs, _host_steps, _host_time, _workload
 from benchmarks._compare import measure
 from benchmarks._grid import BACKWARD, FORWARD, PathCell
 
@@ -84,7 +84,7 @@ def test_every_call_has_a_host_time():
     assert len(found) == CALLS
     for key, answer in found.items():
         assert not isinstance(answer, Exception), (key, answer)
-        assert len(answer) == _host._PATH_BLOCKS
+        assert len(answer) == _host_time.BLOCKS
         assert all(2e-6 < seconds < 2e-3 for seconds in answer)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _first_call, _host, _host_error, _host_inputs
+from benchmarks import _first_call, _host_error, _host_inputs, _host_time
 
 from .common import apply_plain
 
@@ -37,9 +37,9 @@ def clock(monkeypatch):
     """A clock that stands still unless it is moved; few calls."""
     now = types.SimpleNamespace(seconds=0.0)
     fake = types.SimpleNamespace(perf_counter=lambda: now.seconds)
-    for module in (_host, _first_call):
+    for module in (_host_time, _first_call):
         monkeypatch.setattr(module, "time", fake)
-    monkeypatch.setattr(_host, "_WARM_CALLS", 2)
-    monkeypatch.setattr(_host, "_BLOCK_CALLS", 3)
-    monkeypatch.setattr(_host, "_BLOCKS", 2)
+    monkeypatch.setattr(_host_time, "WARM_CALLS", 2)
+    monkeypatch.setattr(_host_time, "BLOCK_CALLS", 3)
+    monkeypatch.setattr(_host_time, "BLOCKS", 2)
     return now

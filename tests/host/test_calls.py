@@ -1,15 +1,24 @@
 """The host time of a call; without a GPU."""
 
+import gc
+import itertools
+
 import pytest
 import torch
 
-from benchmarks import _host, _host_inputs
+from benchmarks import _host, _host_inputs, _host_time, _process
 
 from .common import apply_plain, implement
 
 CALLS = [
     (m, f) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD) for f in _host_inputs.FORMATS
 ]
+
+
+def times(metric, format):
+    return _host._answers([(metric, (format,))])[metric, (format,)]
+
+
 all_calls = pytest.mark.parametrize(("metric", "format"), CALLS)
 
 
@@ -22,7 +31,7 @@ def test_time_in_the_call_path_is_seen(on_cpu, clock, metric, format, monkeypatc
         return apply_plain(t, freqs, tensor_format)
 
     implement(monkeypatch, apply)
-    assert _host.call_seconds(metric, format) == pytest.approx([20e-6] * _host._BLOCKS)
+    assert times(metric, format) == pytest.approx([20e-6] * _host_time.BLOCKS)
 
 
 @pytest.mark.parametrize("format", _host_inputs.FORMATS)
@@ -34,23 +43,58 @@ def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
         return output
 
     implement(monkeypatch, apply)
-    assert _host.call_seconds(_host.CALL_FORWARD, format) == [0.0] * _host._BLOCKS
-    both = _host.call_seconds(_host.CALL_FORWARD_BACKWARD, format)
-    assert both == pytest.approx([20e-6] * _host._BLOCKS)
+    assert times(_host.CALL_FORWARD, format) == [0.0] * _host_time.BLOCKS
+    both = times(_host.CALL_FORWARD_BACKWARD, format)
+    assert both == pytest.approx([20e-6] * _host_time.BLOCKS)
 
 
 @all_calls
 def test_wrong_result_has_no_speed(on_cpu, clock, metric, format, monkeypatch):
     implement(monkeypatch, lambda t, freqs, **options: apply_plain(t, -freqs, **options))
-    with pytest.raises(AssertionError, match="not close"):
-        _host.call_seconds(metric, format)
+    wrong = times(metric, format)
+    assert isinstance(wrong, RuntimeError) and "AssertionError" in str(wrong)
+    assert "not close" in str(wrong)
 
 
-def test_blocks_begin_with_an_empty_queue_and_without_garbage_collection(clock, monkeypatch):
-    import gc
-
+def test_blocks_are_in_turns_and_find_an_empty_queue_and_no_garbage_collection(clock, monkeypatch):
     events = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
-    _host._host_seconds(lambda: events.append(gc.isenabled()), _host._BLOCKS)
-    assert events == [True] * 2 + ["wait", *[False] * 3] * 2 + ["wait"]
+
+    def noted(name):
+        return lambda: events.append((name, gc.isenabled()))
+
+    _host_time.times({("call", (name,)): noted(name) for name in "ab"})
+    a, b = (["wait", *[(name, False)] * 3, "wait"] for name in "ab")
+    assert events == (a + b) * 2
     assert gc.isenabled()
+
+
+def test_a_call_that_fails_in_its_second_block_is_its_own_failure(clock, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    calls = itertools.count()
+
+    def failing():
+        if next(calls) == 4:
+            raise ValueError("the fifth call")
+
+    found = _host_time.times({("call", ("good",)): lambda: None, ("call", ("bad",)): failing})
+    assert found["call", ("good",)] == [0.0, 0.0]
+    assert "the fifth call" in str(found["call", ("bad",)])
+
+
+def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(on_cpu, monkeypatch):
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def fatal():
+        monkeypatch.setattr(torch.cuda, "synchronize", lost)
+        lost()
+
+    made = {"first": lambda: None, "fatal": fatal, "last": lambda: None}
+    measures = {"call": lambda name: made[name], "fact": lambda: 1}
+    monkeypatch.setattr(_process, "call", lambda _, rest, *more: dict.fromkeys(rest, "elsewhere"))
+    keys = [("fact", ()), *(("call", (name,)) for name in made)]
+    found = _host._answers(keys, measures)
+    assert list(found) == keys
+    assert "illegal memory access" in str(found.pop(("call", ("fatal",))))
+    assert list(found.values()) == [1, "elsewhere", "elsewhere"]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import rope_triton
-from benchmarks import _grid, _host, _host_error, _host_inputs, _host_steps
+from benchmarks import _grid, _host, _host_error, _host_inputs, _host_steps, _host_time
 from tests import plain
 
 from .common import implement
@@ -52,7 +52,7 @@ def test_time_in_the_call_of_a_path_is_seen(paths_on_cpu, clock, metric, params,
 
     change(monkeypatch, slow)
     found = _host._answers([(metric, params)])[metric, params]
-    assert found == pytest.approx([20e-6] * _host._PATH_BLOCKS)
+    assert found == pytest.approx([20e-6] * _host_time.BLOCKS)
 
 
 @pytest.mark.parametrize(("metric", "params"), PATH_CALLS)
