@@ -93,11 +93,11 @@ def test_gpu_is_done_when_the_host_is(path):
     cell = _host_inputs.path_call_cell(path)
     call = _host_inputs.path_call(cell)
     given = call.operand(_host_inputs.values(cell))
-    for _ in range(_host._WARM_CALLS):
+    for _ in range(_host_time.WARM_CALLS):
         call.forward(given)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(_host._BLOCK_CALLS):
+    for _ in range(_host_time.BLOCK_CALLS):
         call.forward(given)
     issued = time.perf_counter()
     torch.cuda.synchronize()
