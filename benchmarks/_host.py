@@ -34,6 +34,7 @@ PATH_FORWARD_BACKWARD = "host.PathCall.track_forward_backward"
 PATH_PEAK_BYTES = "host.PathMemory.track_peak_bytes"
 PATH_LAUNCHES = "host.PathLaunches.track_launches"
 PATH_ERROR = "host.PathError.track_error"
+YARDSTICKS = {direction: f"host.Yardstick.{direction}" for direction in (FORWARD, BACKWARD)}
 PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAUNCHES, PATH_ERROR),)
 
 
@@ -42,15 +43,33 @@ PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAU
 
 def call_samples() -> dict[Key, list[float] | Exception]:
     """Host seconds of an eager call through the public API, several samples for each key."""
-    keys = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), [(f,) for f in _inputs.FORMATS])
-    return _answers_or_reason("host.Call", list(keys))
+    return _answers_or_reason("host.Call", _call_keys())
 
 
 def path_call_samples() -> dict[Key, list[float] | Exception]:
     """The same of the other paths."""
-    keys = _path_keys(PATH_FORWARD, {"path": _inputs.PATHS})
-    keys += _path_keys(PATH_FORWARD_BACKWARD, {"path": _inputs.PATHS})
-    return _answers_or_reason("host.PathCall", keys)
+    return _answers_or_reason("host.PathCall", _path_call_keys())
+
+
+def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
+    """Both, and by metric the samples of a yardstick, one for each of theirs: of the same turn.
+
+    Raises
+    ------
+    RuntimeError
+        If a yardstick fails, which is PyTorch's alone.
+    """
+    yardsticks: list[Key] = [(metric, ()) for metric in YARDSTICKS.values()]
+    found = _answers_or_reason("host.Call", [*_call_keys(), *_path_call_keys(), *yardsticks])
+    samples = {key[0]: found.pop(key) for key in yardsticks}
+    beside: dict[str, list[float]] = {}
+    for direction, metrics in _METRICS.items():
+        answer = samples[YARDSTICKS[direction]]
+        if isinstance(answer, list):
+            beside |= dict.fromkeys(metrics, answer)
+        elif not isinstance(answer, NotImplementedError):
+            raise answer
+    return found, beside
 
 
 def memory_facts() -> dict[Key, int | Exception]:
@@ -109,6 +128,22 @@ def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
     """A sample of ``COMPILE`` or ``WARM_START`` from this process, which has called nothing yet."""
     seconds = _first_call.answer()
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
+
+
+_METRICS = {
+    FORWARD: (CALL_FORWARD, PATH_FORWARD),
+    BACKWARD: (CALL_FORWARD_BACKWARD, PATH_FORWARD_BACKWARD),
+}
+
+
+def _call_keys() -> list[Key]:
+    values = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), _inputs.FORMATS)
+    return [(metric, (format,)) for metric, format in values]
+
+
+def _path_call_keys() -> list[Key]:
+    keys = _path_keys(PATH_FORWARD, {"path": _inputs.PATHS})
+    return keys + _path_keys(PATH_FORWARD_BACKWARD, {"path": _inputs.PATHS})
 
 
 def _keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
@@ -174,6 +209,7 @@ def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
 _MEASURES: dict[str, Callable] = {
     CALL_FORWARD: functools.partial(_time.call, FORWARD),
     CALL_FORWARD_BACKWARD: functools.partial(_time.call, BACKWARD),
+    **{YARDSTICKS[each]: functools.partial(_time.yardstick, each) for each in YARDSTICKS},
     PEAK_BYTES: _steps.peak_bytes,
     LAUNCHES: _steps.launches,
     ERROR: _errors.error,

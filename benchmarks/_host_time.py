@@ -73,6 +73,32 @@ def path_call(direction: str, path: str) -> Callable:
     return eager_call(_inputs.path_call(_inputs.path_call_cell(path)), direction)
 
 
+def yardstick(direction: str) -> Callable:
+    """A call that is PyTorch's alone, to be clocked beside others: what slows the host slows both.
+
+    Parameters
+    ----------
+    direction : str
+        ``FORWARD``: a copy; ``BACKWARD``: an identity ``autograd.Function``, and the gradient.
+    """
+    import torch
+
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            return t.view_as(t)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    x = _inputs.values(_inputs.call_cell(_inputs.FORMATS[0]))
+    if direction == FORWARD:
+        return _warm(x.clone)
+    t = x.clone().requires_grad_()
+    return _warm(lambda: torch.autograd.grad(Identity.apply(t), t, x))
+
+
 def eager_call(call, direction: str) -> Callable:
     """A call of any suite, forward or forward and backward, to be clocked.
 

@@ -74,6 +74,7 @@ class Gpu:
         self.before = lambda number: None  # called as process ``number`` gets its job
         self.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.001
         self.pace = lambda subject, number: 1.0
+        self.host_pace = lambda number: 1.0  # of all calls in a process, and what is beside them
         self.events = lambda number: {}
         self.busy = ""
         self.starts = False  # whether first calls are timed
@@ -128,7 +129,11 @@ class Gpu:
             seconds = 1e-5 * self.pace(subject, self.begun)
             seconds *= factors.get(" ".join(subject.params), 1) * factors.get(subject.metric, 1)
             seconds *= float(np.exp(self.noise(subject, self.begun) * generator.normal()))
+            if subject.metric in HOST:
+                seconds *= self.host_pace(self.begun)
             rows["timings"].append([subject.metric, list(subject.params), [seconds] * 3])
+        if host:
+            rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
 
     def require_free(self, uuid: str) -> None:
         assert uuid == UUID

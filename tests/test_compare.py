@@ -2,6 +2,7 @@
 
 import statistics
 
+import numpy as np
 import pytest
 
 from benchmarks import _report
@@ -156,6 +157,20 @@ def test_noise_cannot_be_told(lab):
     assert lab.compare() == CANNOT_TELL
     assert lab.found.extension == session.EXTENSION_ROUNDS
     assert not any(each.answer is Answer.FAIL for each in lab.found.timings)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.2])
+def test_a_busy_host_is_told_from_a_slower_call(lab, slower):
+    """Up to twice as slow from process to process, and what is clocked beside the call as well."""
+    lab.versions({}, {"slower": {HOST[0]: slower}})
+    paces = np.random.default_rng(0).uniform(1, 2, 200)
+    lab.gpu.host_pace = lambda number: paces[number]
+    assert lab.compare() == (PASS if slower == 1 else FAIL)
+    host = [timing for timing in lab.found.timings if timing.subject.metric in HOST]
+    assert len(host) == 4 and all(timing.visible < 0.1 for timing in host)
+    for timing in host:
+        expected = slower - 1 if timing.subject.metric == HOST[0] else 0
+        assert timing.effect == pytest.approx(expected, abs=0.02)
 
 
 def test_control_that_sees_a_change_cannot_tell(lab):

@@ -12,7 +12,8 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
     percents, so both processes of a round get one seed and every round another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
-...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...]}``.
+...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...],
+"beside": {metric: samples, ...}}``, the last of a yardstick, one for each of the metric's samples.
 """
 
 import ctypes
@@ -179,8 +180,8 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
             for metric, samples in _latencies(cell, shuffle).items():
                 answers.timings.append([metric, as_params(cell), samples])
     if host:
-        answers.add_host(_host.call_samples())
-        answers.add_host(_host.path_call_samples())
+        found, answers.beside = _host.all_call_samples()
+        answers.add_host(found)
     return vars(answers)
 
 
@@ -203,6 +204,7 @@ class _Answers:
         self.facts: list[list] = []
         self.unavailable: list[list] = []
         self.errors: list[list] = []
+        self.beside: dict[str, list[float]] = {}
 
     def about(self, subjects: list[tuple]) -> "_About":
         return _About(self, subjects)

@@ -6,7 +6,9 @@ import itertools
 import pytest
 import torch
 
+import rope_triton
 from benchmarks import _host, _host_inputs, _host_time, _process
+from tests import plain
 
 from .common import apply_plain, implement
 
@@ -98,3 +100,43 @@ def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(on_
     assert list(found) == keys
     assert "illegal memory access" in str(found.pop(("call", ("fatal",))))
     assert list(found.values()) == [1, "elsewhere", "elsewhere"]
+
+
+def test_all_calls_are_clocked_beside_yardsticks(on_cpu, clock, monkeypatch):
+    plain.install(monkeypatch)
+    found, beside = _host.all_call_samples()
+    assert {metric for metric, _ in found} == {*beside} and len(beside) == 4
+    assert not {metric for metric, _ in found} & {*_host.YARDSTICKS.values()}
+    for (metric, _), samples in found.items():
+        assert len(samples) == len(beside[metric]) == _host_time.BLOCKS
+    assert beside[_host.CALL_FORWARD] is beside[_host.PATH_FORWARD]
+    assert beside[_host.CALL_FORWARD_BACKWARD] is beside[_host.PATH_FORWARD_BACKWARD]
+
+
+@pytest.mark.parametrize("direction", _host.YARDSTICKS)
+def test_no_version_of_the_package_changes_a_yardstick(on_cpu, clock, monkeypatch, direction):
+    def refused(*_, **__):
+        raise AssertionError("the package's")
+
+    for name in plain.FUNCTIONS:
+        monkeypatch.setattr(rope_triton, name, refused)
+    key = _host.YARDSTICKS[direction], ()
+    assert _host._answers([key]) == {key: [0.0] * _host_time.BLOCKS}
+
+
+def test_a_yardstick_that_fails_is_an_error(on_cpu, clock, monkeypatch):
+    plain.install(monkeypatch)
+
+    def broken():
+        raise ValueError("PyTorch is broken")
+
+    monkeypatch.setitem(_host._MEASURES, _host.YARDSTICKS["forward"], broken)
+    with pytest.raises(RuntimeError, match="PyTorch is broken"):
+        _host.all_call_samples()
+
+
+def test_without_a_gpu_there_is_no_yardstick(monkeypatch, progress):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found, beside = _host.all_call_samples()
+    assert beside == {}
+    assert all(isinstance(answer, NotImplementedError) for answer in found.values())
