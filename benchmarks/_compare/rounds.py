@@ -210,8 +210,9 @@ def medians_of(payload: dict, usual: Mapping[str, float] | None = None) -> dict[
     """The median of each subject that a process timed, seconds.
 
     Where a yardstick was clocked beside it, sample by sample, it is the median share of that, times
-    what the yardstick usually takes, here or by ``usual``. Alone, host times of processes differed
-    by 15 to 27 % from round to round where they differed by 2 to 4 % so.
+    what the yardstick usually takes, here or by ``usual``. On an H200's host that had neighbours
+    the difference of two processes varied by 8 to 14 % from round to round, by call, and so by 2.5
+    to 6 %.
     """
     beside = payload.get("beside", {})
     usual = _usual([payload]) if usual is None else usual
