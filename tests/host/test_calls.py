@@ -124,11 +124,12 @@ def test_no_version_of_the_package_changes_a_yardstick(on_cpu, clock, monkeypatc
     assert _host._answers([key]) == {key: [0.0] * _host_time.BLOCKS}
 
 
-def test_a_yardstick_that_fails_is_an_error(on_cpu, clock, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError, torch.cuda.OutOfMemoryError])
+def test_a_yardstick_that_fails_is_an_error(on_cpu, clock, monkeypatch, error):
     plain.install(monkeypatch)
 
     def broken():
-        raise ValueError("PyTorch is broken")
+        raise error("PyTorch is broken")
 
     monkeypatch.setitem(_host._MEASURES, _host.YARDSTICKS["forward"], broken)
     with pytest.raises(RuntimeError, match="PyTorch is broken"):
