@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks._compare import arms, caught, evidence, findings, mutants, planted
+from benchmarks._compare.measure import as_params
+from benchmarks._grid import all_cells
 from benchmarks._verdict import Subject
 
 DOCUMENTS = {
@@ -40,10 +42,16 @@ def test_a_version_differs_from_itself_at_most_once_in_twenty():
     assert all(len(set(one["blocks"])) == evidence.ROUNDS // 2 for one in again)
 
 
-def test_the_pool_is_of_the_small_grid_and_of_the_host():
+def test_the_pool_is_of_all_that_a_comparison_times():
     subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
-    assert len([s for s in subjects if s.metric.startswith("rope.")]) == 96
-    assert len([s for s in subjects if s.metric.startswith("host.Call.")]) == 4
+    timed = {
+        Subject(metric, tuple(as_params(cell)))
+        for cell in all_cells("small")
+        for metric in cell.metrics.values()
+    }
+    assert timed <= set(subjects)
+    calls = [each for each in subjects if each.metric.startswith(findings.FAMILIES["host"])]
+    assert len(calls) == 17
 
 
 def test_planted_slowdowns_are_seen():

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import _machine, _verdict
-from .._grid import Cell
+from .._grid import Cell, all_cells
 from .._progress import say
 from .._verdict import Answer, Subject
 from . import arms, caught, findings, measure, mutants, planted, rounds, session, watch
@@ -163,9 +163,8 @@ class _Bench:
 
 def _aa(bench: _Bench) -> dict:
     versions = {"one": bench.base, "other": bench.base}
-    measured = bench.measured(
-        "aa", versions, POOL_ROUNDS, measure.timing_job(small_grid(), host=True)
-    )
+    asked = measure.timing_job(all_cells("small"), host=True)
+    measured = bench.measured("aa", versions, POOL_ROUNDS, asked)
     pool = Pool.of(measured, list(versions))
     return {
         "how": (
