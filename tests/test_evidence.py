@@ -180,7 +180,7 @@ def test_the_planted_version_waits_as_told(tmp_path):
 
 
 class _Bench:
-    """Stands for the GPU: a call takes a microsecond, and the wait that it is told, at 2 GHz."""
+    """Stands for the GPU: a call takes a microsecond, and what it waits, at 2 GHz and 0.2 us."""
 
     machine = {"machine": "toy"}
 
@@ -190,9 +190,10 @@ class _Bench:
     def once(self, arm, job):
         self.processes += 1
         path = arm.root / "rope_triton" / "cycles.json"
-        cycles = json.loads(path.read_text()) if path.exists() else {}
+        cycles = json.loads(path.read_text())
         return {
-            subject: 1e-6 + cycles.get(planted._key(subject), 0) / 2e9 for subject in self.subjects
+            subject: 1.2e-6 + cycles.get(planted._key(subject), 0) / 2e9
+            for subject in self.subjects
         }
 
     subjects = [
@@ -204,12 +205,25 @@ class _Bench:
 def test_waits_are_found_from_what_a_first_version_shows(tmp_path):
     bench = _Bench(arms.from_working_tree(evidence.ROOT, tmp_path / "sources"))
     found = planted.versions(bench, {"slow": 0.05, "slower": 0.1}, {}, tmp_path)
+    (base, _) = bench.once(found["base"], {}).values()
     for name, dose in (("slow", 0.05), ("slower", 0.1)):
         (seconds, _) = bench.once(found[name], {}).values()
-        assert seconds / 1e-6 - 1 == pytest.approx(dose, rel=0.02)
+        assert seconds / base - 1 == pytest.approx(dose, rel=0.02)
     used = bench.processes
     again = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
-    assert again["slow"].digest == found["slow"].digest and bench.processes == used
+    assert bench.processes == used
+    assert all(again[name].digest == found[name].digest for name in ("base", "slow"))
+
+
+def test_what_waits_differs_in_its_cycles_alone(tmp_path):
+    bench = _Bench(arms.from_working_tree(evidence.ROOT, tmp_path / "sources"))
+    found = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    files = {
+        name: {path.name: path.read_bytes() for path in (arm.root / "rope_triton").glob("*.*")}
+        for name, arm in found.items()
+    }
+    differ = [name for name in files["base"] if files["base"][name] != files["slow"][name]]
+    assert differ == ["cycles.json"] and files["base"].keys() == files["slow"].keys()
 
 
 def test_pool_keeps_what_it_holds():
