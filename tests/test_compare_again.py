@@ -203,7 +203,10 @@ def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsy
     status = lab.compare("base", "head", "--budget", budget, rounds=16)
     if made is None:  # the next run makes all
         assert status == COULD_NOT_RUN
-        assert "the time is up before round 10 of 16 of look1" in capsys.readouterr().err
+        shown = capsys.readouterr().err
+        assert "there is time for 8 of the 10 rounds that a verdict needs" in shown
+        assert shown.index("there is time for 8") < shown.index("look1: round 3 of 16")
+        assert "the time is up before round 10 of 16 of look1" in shown
         assert lab.compare("base", "head", "--budget", "600", rounds=16) == PASS
         assert lab.found.rounds == 16
         return

@@ -245,9 +245,13 @@ def _look(
     """
     rounds.run(plan, state, "look1", most, job, report, only=2)
     count = rounds.affordable(plan, state, "look1", most, like="look1")
-    if not rounds.MIN_ROUNDS <= count < most:
+    if count < rounds.MIN_ROUNDS:
+        report(
+            f"there is time for {count} of the {rounds.MIN_ROUNDS} rounds that a verdict needs: "
+            "they are kept, and the same command goes on from there"
+        )
         count = most
-    else:
+    elif count < most:
         found.notes.append(f"{count} rounds, as the time is not enough for {most}")
         report(found.notes[-1])
     rounds.run(plan, state, "look1", count, job, report)
