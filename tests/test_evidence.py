@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._compare import arms, caught, evidence, findings, mutants, planted
-from benchmarks._compare.measure import as_params
+from benchmarks._compare import arms, caught, evidence, findings, mutants, planted, session
 from benchmarks._grid import all_cells
 from benchmarks._verdict import Subject
 
@@ -44,12 +43,7 @@ def test_a_version_differs_from_itself_at_most_once_in_twenty():
 
 def test_the_pool_is_of_all_that_a_comparison_times():
     subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
-    timed = {
-        Subject(metric, tuple(as_params(cell)))
-        for cell in all_cells("small")
-        for metric in cell.metrics.values()
-    }
-    assert timed <= set(subjects)
+    assert set().union(*map(session._subjects, all_cells("small"))) <= set(subjects)
     calls = [each for each in subjects if each.metric.startswith(findings.FAMILIES["host"])]
     assert len(calls) == 17
 
@@ -213,6 +207,15 @@ def test_waits_are_found_from_what_a_first_version_shows(tmp_path):
     again = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
     assert bench.processes == used
     assert all(again[name].digest == found[name].digest for name in ("base", "slow"))
+
+
+def test_waits_that_were_found_beside_another_base_are_found_anew(tmp_path):
+    bench = _Bench(arms.from_working_tree(evidence.ROOT, tmp_path / "sources"))
+    former = tmp_path / "evidence" / f"waits-{bench.base.digest[:8]}-toy.json"
+    former.parent.mkdir()
+    former.write_text("{}")
+    planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    assert bench.processes == 2
 
 
 def test_what_waits_differs_in_its_cycles_alone(tmp_path):

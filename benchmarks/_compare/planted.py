@@ -34,7 +34,7 @@ def versions(
     """
     sources = scratch / "sources"
     none = plant("planted-base", bench.base, {}, sources)
-    path = scratch / "evidence" / f"waits-{bench.base.digest[:8]}-{bench.machine['machine']}.json"
+    path = scratch / "evidence" / f"waits-{none.digest[:8]}-{bench.machine['machine']}.json"
     if path.exists():
         cycles = json.loads(path.read_text())
     else:
