@@ -8,7 +8,7 @@ import json
 import re
 from pathlib import Path
 
-from .branch import git
+from .branch import git, lost
 
 MAX_FILES, MAX_BYTES = 100, 4_000_000
 _NAME = re.compile(r"([0-9a-f]{8})-[A-Za-z0-9._+-]{1,180}\.json")
@@ -52,13 +52,19 @@ def accept(incoming: Path, machine: str, results: Path, commits: set[str]) -> li
     Raises
     ------
     RefusedError
-        If anything in it is not as it should be; nothing was written then.
+        If anything in it is not as it should be, or is less than ``results`` has of the same
+        commit; nothing was written then.
     """
     _require(_MACHINE.fullmatch(machine), f"machine {machine!r}: not a plain name")
     paths = sorted(incoming.iterdir())
     _require(len(paths) <= MAX_FILES, f"{len(paths)} files, at most {MAX_FILES} are taken")
     texts = {path.name: _checked(path, machine, commits) for path in paths}
     _require("machine.json" in texts, "no machine.json")
+    for name in texts.keys() - {"machine.json"}:
+        stored = results / machine / name
+        if stored.exists():
+            metrics = lost(json.loads(stored.read_text()), json.loads(texts[name]))
+            _require(not metrics, f"{name}: fewer values than are stored of {', '.join(metrics)}")
     (results / machine).mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (results / machine / name).write_text(text)
