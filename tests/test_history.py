@@ -44,7 +44,7 @@ MEASURE = """
 import contextlib, json, os, sys
 from pathlib import Path
 sys.path.insert(0, os.getcwd())
-from benchmarks._site import measure
+from benchmarks._site import branch, measure
 record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
 def run(root, machine, commit, scratch):
     directory = root / "benchmarks" / "results" / machine
@@ -52,7 +52,8 @@ def run(root, machine, commit, scratch):
     fields = {"machine": machine, "version": 1}
     (directory / "machine.json").write_text(json.dumps(fields))
     params = record["params"] | {"machine": machine}
-    content = record | {"commit_hash": commit, "params": params}
+    date = int(branch.git(root, "log", "-1", "--format=%at", commit)) * 1000
+    content = record | {"commit_hash": commit, "params": params, "date": date}
     (directory / f"{commit[:8]}-existing-py.json").write_text(json.dumps(content))
     return 0
 measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
