@@ -1,11 +1,16 @@
-"""Rules that the text of every workflow keeps: pinned actions, no secrets, few permissions."""
+"""Rules that the text of every workflow keeps: pinned actions, no secrets, few permissions.
 
+And who owns what the workflows run.
+"""
+
+import functools
 import re
 
 import pytest
 import yaml
 
-from tests.workflows import CI, GPU, PULL_REQUESTS, WORKFLOWS, steps
+from tests.test_architecture import ARROWS, BENCHMARKS
+from tests.workflows import CI, GPU, PULL_REQUESTS, ROOT, WORKFLOWS, steps
 
 FILES = sorted(WORKFLOWS.glob("*.yml"))
 LOADED = {path.name: yaml.safe_load(path.read_text()) for path in FILES}
@@ -61,3 +66,35 @@ def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
     # `on` is a truth value to YAML 1.1.
     assert GPU[True].keys() == {"pull_request_target"}
     assert "pull_request_target" not in CI[True]
+
+
+def owned(path):
+    """Whether CODEOWNERS names somebody for the file: the last line that fits it decides."""
+    lines = (WORKFLOWS.parent / "CODEOWNERS").read_text().splitlines()
+    rules = [line.split() for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"/[\w./-]+", pattern) for pattern, *_ in rules), "the test reads no *"
+    owners = []
+    for pattern, *named in rules:
+        if f"/{path}" == pattern or (pattern.endswith("/") and f"/{path}".startswith(pattern)):
+            owners = named
+    return bool(owners)
+
+
+def test_what_runs_with_a_token_or_judges_has_an_owner():
+    @functools.cache
+    def reach(module):
+        return {module}.union(*map(reach, ARROWS["benchmarks"][module]))
+
+    site = {module for module in BENCHMARKS if module.startswith("_site.")}
+    modules = set().union(*map(reach, {"_pull_request", "_compare.command", *site}))
+    assert {"_gfm", "_workload", "_clock", "_site.branch", "_compare.rounds"} <= modules
+    paths = [BENCHMARKS[module] for module in modules]
+    paths += [path for path in (ROOT / "benchmarks" / "_site").rglob("*") if path.is_file()]
+    paths += [ROOT / name for name in ("asv.conf.json", "constraints.txt", "pyproject.toml")]
+    paths += [ROOT / ".ci" / "run", *WORKFLOWS.iterdir()]
+    assert [path for path in paths if not owned(path.relative_to(ROOT))] == []
+
+
+def test_an_owner_is_found_as_github_finds_one():
+    assert owned("benchmarks/_gfm.py") and owned("asv.conf.json")
+    assert not owned("README.md") and not owned("benchmarks.py")
