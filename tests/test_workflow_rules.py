@@ -45,6 +45,59 @@ def test_no_expression_is_pasted_into_a_script(job):
     assert not [step["run"] for step in steps(job) if "${{" in step["run"]]
 
 
+_INSTALLS = re.compile(r"\b(pip3?|uv|npm|apt|apt-get) .*\binstall\b|\b(pipx|npx|uvx) ")
+_HASHES = ("--require-hashes", "--only-binary=:all:")
+
+
+def token_violations(workflow):
+    """Where a token reaches more than the step that needs it, or what is installed beside it."""
+    found = ["the workflow's env has a token"] if _has_token(workflow.get("env")) else []
+    for name, job in workflow["jobs"].items():
+        if _has_token(job.get("env")):
+            found.append(f"{name}: the job's env has a token")
+        writes = set(job.get("permissions", {}).values()) - {"read", "none"}
+        for step in steps(job):
+            lines = step["run"].replace("\\\n", " ").splitlines()
+            installs = [line for line in lines if _INSTALLS.search(line)]
+            if installs and _has_token(step.get("env")):
+                found.append(f"{name}: installs with a token in its env")
+            if writes and not all(option in line for line in installs for option in _HASHES):
+                found.append(f"{name}: may write, and installs without hashes")
+    return found
+
+
+def _has_token(env):
+    return any("TOKEN" in name or "github.token" in str(v) for name, v in (env or {}).items())
+
+
+# Not gpu.yml yet: its report has a job's token, and installs numpy without hashes.
+@pytest.mark.parametrize("name", ["bisect.yml", "ci.yml", "history.yml"])
+def test_a_token_reaches_one_step_and_a_job_that_writes_installs_by_hash(name):
+    assert token_violations(LOADED[name]) == []
+
+
+WRITES = {"permissions": {"contents": "read", "statuses": "write"}}
+TOKEN = {"env": {"GH_TOKEN": "${{ github.token }}"}}
+INSTALL = {"run": "python3 -m venv .venv\n.venv/bin/pip install -c constraints.txt numpy"}
+HASHED = {"run": "pip install --only-binary=:all: \\\n    --require-hashes -r numpy.txt"}
+
+
+@pytest.mark.parametrize(
+    ("job", "violation"),
+    [
+        (TOKEN | {"steps": []}, "j: the job's env has a token"),
+        ({"steps": [INSTALL | TOKEN]}, "j: installs with a token in its env"),
+        (WRITES | {"steps": [INSTALL]}, "j: may write, and installs without hashes"),
+        (WRITES | {"steps": [{"run": "pipx run x"}]}, "j: may write, and installs without hashes"),
+        (WRITES | {"steps": [HASHED, {"run": "gh auth setup-git"} | TOKEN]}, None),
+        ({"steps": [INSTALL]}, None),
+    ],
+)
+def test_a_token_beyond_its_step_is_seen(job, violation):
+    assert token_violations({"jobs": {"j": job}}) == ([violation] if violation else [])
+    assert token_violations(TOKEN | {"jobs": {}}) == ["the workflow's env has a token"]
+
+
 @pytest.mark.parametrize("name", PULL_REQUESTS)
 def test_pull_requests_get_no_secret_and_only_the_report_writes(name):
     workflow = PULL_REQUESTS[name]
