@@ -54,11 +54,12 @@ ARROWS = {
         "_first_call": {
             *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
         },
-        "_host_error": {"_host_inputs", "_calls", "_grid"},
+        "_host_error": {"_host_inputs", "_angles", "_calls", "_grid"},
         "_host_steps": {"_host_inputs", "_grid"},
-        "_host_inputs": {"_calls", "_grid"},
+        "_host_inputs": {"_angles", "_calls", "_grid"},
+        "_angles": {"_grid"},
         "_workload": {
-            *("_calls", "_clock", "_process", "_progress", "_grid"),
+            *("_angles", "_calls", "_clock", "_process", "_progress", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
         },
         "_calls": {"_grid"},
@@ -78,7 +79,7 @@ ARROWS = {
         "_peers.__init__": set(),
         "_peers.host": {
             *("_host", "_host_error", "_host_inputs", "_host_time"),
-            *("_workload", "_calls", "_grid"),
+            *("_workload", "_angles", "_calls", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
         },
         "_peers.calls": {
@@ -126,7 +127,7 @@ ARROWS = {
         "_sweep.tables": {
             *("_sweep.closeness", "_sweep.experiments", "_sweep.state", "_peers.cells", "_grid"),
         },
-        "_sweep.closeness": {"_sweep.experiments", "_peers.cells"},
+        "_sweep.closeness": {"_sweep.experiments", "_peers.cells", "_angles"},
         "_sweep.state": {"_sweep.experiments", "_compare.state", "_workload", "_peers.cells"},
         "_sweep.experiments": {"_peers.cells", "_grid"},
         "_readme.__init__": set(),

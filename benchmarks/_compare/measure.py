@@ -248,20 +248,13 @@ class _About:
 
 
 def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
-    """Seconds a call by metric, all directions on the same inputs, of a cell checked before."""
-    import torch
-
-    sets = _clock.cold_sets(cell.bytes_moved)
-    _workload.check_memory(cell, sets)
-    torch.manual_seed(0)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call = _workload.call_of(cell)
-        inputs = [_workload.random_tensor(cell) for _ in range(sets)]
-        shuffle(inputs)
-        calls = [list(_workload.calls(call, each, inputs)) for each in cell.directions]
-    recordings = [_clock.Recording(each, stream) for each in calls]
-    samples = _clock.paired_samples(recordings, SAMPLES, SAMPLE_SECONDS)
+    """Seconds a call by metric, all directions on the same inputs."""
+    samples = _workload.checked_samples(
+        *(cell, cell.directions),
+        copies=False,
+        arrange=shuffle,
+        budget=(SAMPLES, SAMPLE_SECONDS),
+    )
     return dict(zip(cell.metrics.values(), samples, strict=True))
 
 

@@ -63,7 +63,7 @@ def test_gpu_is_done_when_the_host_is(format):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
     cell = _host_inputs.call_cell(format)
     t, cotangent = _host_inputs.values(cell).requires_grad_(), _host_inputs.values(cell)
-    freqs = _host_inputs.freqs_of(_host_inputs.angles_of(0, cell.seq_len, cell.hidden_size))
+    freqs = _host_inputs.freqs_of_cell(cell)
     for call in (
         lambda: _host_inputs.apply(cotangent, freqs, format),
         lambda: _host_steps._training(
