@@ -7,9 +7,10 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
     Is every cell right, forward and backward, what is exact of this version on this GPU, and how
     long did the first call take, with Triton's cache as it was: empty, if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
-    Latencies of the cells; on the host, of the first call and of eager calls. The seed shuffles
-    which input goes with which output in memory: how they lie to each other moves a call by
-    percents, so both processes of a round get one seed and every round another.
+    Latencies of the cells whose recorded calls are right; on the host, of the first call and of
+    eager calls. The seed shuffles which input goes with which output in memory: how they lie to
+    each other moves a call by percents, so both processes of a round get one seed and every round
+    another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...],

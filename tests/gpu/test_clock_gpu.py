@@ -8,7 +8,7 @@ import torch
 from benchmarks import _clock, _workload
 from benchmarks._grid import Cell
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
