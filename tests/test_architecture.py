@@ -264,11 +264,11 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}
-    used = private | heavy | tests | private_attributes(tree)
+    used = private | heavy | tests | private_attributes(tree, PUBLIC)
     return used | arrow_violations(module, source, "benchmarks")
 
 
-def private_attributes(tree: ast.AST) -> set[str]:
+def private_attributes(tree: ast.AST, public: Iterable[str]) -> set[str]:
     """Attributes of the imported package that are neither public nor metadata."""
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
     aliases = [alias for node in imported for alias in node.names if alias.name == "rope_triton"]
@@ -279,7 +279,7 @@ def private_attributes(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id in bound
-        and node.attr not in PUBLIC | {"__version__", "__file__"}
+        and node.attr not in {*public, "__version__", "__file__"}
     }
 
 
