@@ -31,16 +31,17 @@ That is 19.3 u. What is wrong is off by far more: 1 in the base changes the last
 """
 
 
-def exact(first: int, positions: int, width: int):
+def exact(first: int, positions: int, width: int, device: str = "cpu"):
     """Angles of the pairs of ``width`` channels, radians, float64 ``[positions, 1, 1, width / 2]``.
 
-    On the CPU, for ``positions`` positions from ``first`` on.
+    For ``positions`` positions from ``first`` on.
     """
     import torch
 
+    options = {"dtype": torch.float64, "device": device}
     frequencies = [ROTARY_BASE ** (-2 * i / width) for i in range(width // 2)]
-    at = torch.arange(first, first + positions, dtype=torch.float64)[:, None, None, None]
-    return at * torch.tensor(frequencies, dtype=torch.float64)
+    at = torch.arange(first, first + positions, **options)[:, None, None, None]
+    return at * torch.tensor(frequencies, **options)
 
 
 def by_channel(angles, interleaved: bool = False):
@@ -55,8 +56,10 @@ def of_cell(cell: Measured, device: str):
     return by_channel(exact(0, cell.positions, cell.hidden_size).float()).to(device)
 
 
-def check_package(width: int, device: str) -> None:
+def check_package(positions: int, width: int, device: str) -> None:
     """Check ``rope_triton.RotaryPositionEmbedding(width)`` on a device, once a process.
+
+    Of so many positions, as a user asks for them, and of all ``CHECKED_POSITIONS``.
 
     Raises
     ------
@@ -67,22 +70,33 @@ def check_package(width: int, device: str) -> None:
     """
     from rope_triton import RotaryPositionEmbedding
 
-    difference = _difference(RotaryPositionEmbedding, width, device)
-    if difference:
-        raise AssertionError(f"rope_triton.RotaryPositionEmbedding({width}) {difference}")
+    for asked in (CHECKED_POSITIONS, positions):
+        difference = _difference(RotaryPositionEmbedding, asked, width, device)
+        if difference:
+            called = f"rope_triton.RotaryPositionEmbedding({width})({asked})"
+            raise AssertionError(f"{called} {difference}")
 
 
 @functools.cache
-def _difference(module: type, width: int, device: str) -> str:
+def _difference(module: type, positions: int, width: int, device: str) -> str:
     """What is wrong with the module's angles, in a line; empty if nothing is."""
     import torch
 
-    found = module(width).to(device)(CHECKED_POSITIONS).detach().cpu()
+    said = _compared(module(width).to(device)(positions).detach(), positions, width, device)
     torch.cuda.empty_cache()  # what is timed next lies in memory as if nothing had been checked
-    shape = (CHECKED_POSITIONS, 1, 1, width)
+    return said
+
+
+def _compared(found, positions: int, width: int, device: str) -> str:
+    import torch
+
+    shape = (positions, 1, 1, width)
     if found.dtype != torch.float32 or found.shape != shape:
         return f"returns {found.dtype} {tuple(found.shape)}, expected torch.float32 {shape}"
-    expected = by_channel(exact(0, CHECKED_POSITIONS, width))
+    if found.device.type != torch.device(device).type:
+        return f"is on {found.device}, expected {device}"
+    # On the same device, which has an answer before it has time to cool down.
+    expected = by_channel(exact(0, positions, width, device))
     right = (found.double() - expected).abs() <= TOLERANCE * expected
     if right.all():
         return ""

@@ -248,7 +248,7 @@ def call_of(cell: Measured):
     module = _peers if isinstance(cell, PeerCell) else _calls
     call = module.of(cell, _angles.of_cell(cell, DEVICE))
     if call.by_angles:
-        _angles.check_package(cell.hidden_size, DEVICE)
+        _angles.check_package(cell.positions, cell.hidden_size, DEVICE)
     return call
 
 

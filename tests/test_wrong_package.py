@@ -96,6 +96,13 @@ class WrongLate(Right):
         return angles
 
 
+class WrongIfShort(Right):
+    """Right for long sequences, as if only those were looked at."""
+
+    def forward(self, max_seq_len, *args):
+        return super().forward(max_seq_len, *args) * (max_seq_len > 16)
+
+
 class Half(Right):
     def forward(self, *args, **options):
         return super().forward(*args, **options).half()
@@ -117,6 +124,7 @@ WRONG_ANGLES = {
     OtherBase: "at position 1, channel 1, expected 0.749894209",
     NearlyTheBase: "at position 1, channel 1, expected 0.749894209",
     WrongLate: "gives 0 radians at position 8191, channel 0, expected 8191",
+    WrongIfShort: f"(16) gives 0 radians {EXPECTED_ONE}",
     Half: "returns torch.float16 (16384, 1, 1, 64), expected torch.float32",
     NotANumber: "gives nan radians at position 0, channel 0, expected 0",
     HalfAsWide: "expected torch.float32 (16384, 1, 1, 64)",
@@ -131,7 +139,7 @@ def test_package_with_wrong_angles_has_no_speed_and_says_where(
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", module)
     for said in command(CELL):
         last = said.splitlines()[-1]
-        assert "rope_triton.RotaryPositionEmbedding(64) " in last and WRONG_ANGLES[module] in last
+        assert "rope_triton.RotaryPositionEmbedding(64)(1" in last and WRONG_ANGLES[module] in last
 
 
 @commands
@@ -172,14 +180,14 @@ def test_angles_are_checked_once_a_process(monkeypatch):
 
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Counted)
     for width in (64, 128, 64, 128):
-        _angles.check_package(width, "cpu")
-    assert made == [64, 128]
+        _angles.check_package(16, width, "cpu")
+    assert made == [64, 64, 128, 128], "each asked for 16 positions and for all"
 
 
 @pytest.mark.parametrize("width", sorted({cell.hidden_size for cell in CELLS}))
 def test_float32_arithmetic_passes(width, monkeypatch):
     """The package's, and what the tolerance is derived for: rounded at every step."""
-    _angles.check_package(width, "cpu")
+    _angles.check_package(16, width, "cpu")
 
     class Rounded(torch.nn.Module):
         def __init__(self, dim):
@@ -194,7 +202,7 @@ def test_float32_arithmetic_passes(width, monkeypatch):
             return _angles.by_channel(torch.outer(at, self.inv_freq))[:, None, None]
 
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Rounded)
-    _angles.check_package(width, "cpu")
+    _angles.check_package(16, width, "cpu")
 
 
 def test_no_sequence_is_longer_than_what_is_checked():

@@ -53,7 +53,7 @@ def forward_backward(t, freqs, cotangent, mode):
 
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_model_angles(width):
-    _angles.check_package(width, "cuda")
+    _angles.check_package(2048, width, "cuda")
 
 
 def overlapping(output):
