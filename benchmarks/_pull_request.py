@@ -9,36 +9,28 @@ true, nobody can check here: a pull request whose author is not trusted can forg
 
 import argparse
 import dataclasses
-import io
 import json
 import re
-import stat
 import sys
-import zipfile
-import zlib
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ._artifact import MAX_ARCHIVE_BYTES, MEMBER, ArtifactError, read
 from ._comparison import Comparison, from_json
+from ._gfm import escaped
 from ._report import markdown
 from ._verdict import Answer, Rules
 
-MEMBER = "comparison.json"
 CONTEXT = "gpu"
 MARKER = "<!-- rope-triton gpu report -->"
-MAX_ARCHIVE_BYTES = 2_000_000
-MAX_DOCUMENT_BYTES = 4_000_000  # the full grid takes 0.6 MB
 MAX_COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
 MAX_ROUNDS, MAX_MINUTES, MAX_SECONDS = 1000, 1440, 3600
 OUTCOMES = ("success", "failure", "cancelled", "skipped")
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _STATE = {Answer.PASS: "success", Answer.FAIL: "failure", Answer.CANNOT_TELL: "error"}
-
-
-class ArtifactError(ValueError):
-    """The artifact is not what the job writes; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +64,10 @@ def read_artifact(archive: bytes, request: Request) -> Comparison:
     ArtifactError
         If it is anything else, of other commits, or outside the limits of a real measurement.
     """
-    document = _document(_member(archive))
+    document = read(archive)
     try:
         comparison = from_json(document)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ArtifactError(f"{MEMBER} is no comparison: {error}") from None
     _check(comparison, request)
     return comparison
@@ -88,7 +80,7 @@ def comment(request: Request, comparison: Comparison) -> str:
 
 def comment_without(request: Request, reason: str) -> str:
     """The comment where there is no comparison; ``reason`` is reduced to words."""
-    text = f"## ❔ NO VERDICT\n\n**{_inert(reason)}.** This says nothing about speed.\n\n"
+    text = f"## ❔ NO VERDICT\n\n**{escaped(_inert(reason))}.** This says nothing about speed.\n\n"
     text += f"`{request.command}` measures it anywhere."
     return _bounded(request, text)
 
@@ -114,51 +106,6 @@ def status(request: Request, answer: Answer | None, run_failed: bool = False) ->
 def is_stale(request: Request) -> bool:
     """Whether the pull request has moved on since this was asked for."""
     return request.head != request.current
-
-
-# The archive.
-
-
-def _member(archive: bytes) -> bytes:
-    """The content of the only file, which is never unpacked to the disk."""
-    if len(archive) > MAX_ARCHIVE_BYTES:
-        raise ArtifactError(f"the archive has more than {MAX_ARCHIVE_BYTES} bytes")
-    try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            members = opened.infolist()
-            if len(members) != 1 or members[0].filename != MEMBER:
-                names = [each.filename for each in members[:5]]
-                raise ArtifactError(f"only {MEMBER} may be in the archive, got {names!r:.200}")
-            kind = stat.S_IFMT(members[0].external_attr >> 16)
-            if kind not in (0, stat.S_IFREG):
-                raise ArtifactError(f"{MEMBER} is no ordinary file")
-            with opened.open(members[0]) as file:
-                content = file.read(MAX_DOCUMENT_BYTES + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ArtifactError(f"no archive can be read: {error!s:.200}") from None
-    if len(content) > MAX_DOCUMENT_BYTES:
-        raise ArtifactError(f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
-    return content
-
-
-def _document(content: bytes):
-    try:
-        return json.loads(
-            content.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object
-        )
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MEMBER} is no JSON: {error!s:.200}") from None
-
-
-def _no_constant(name: str):
-    raise ValueError(f"{name} is no number")
-
-
-def _object(pairs: list[tuple]) -> dict:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a key comes twice in one object")
-    return made
 
 
 # What it says.
@@ -235,8 +182,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     request = Request(options.base, options.head, options.current, options.run_url)
     text, state = _result(request, options)
-    options.comment.write_text(text)
-    options.status.write_text(json.dumps(state))
+    options.comment.write_text(text, encoding="utf-8")
+    options.status.write_text(json.dumps(state), encoding="utf-8")
     return 0
 
 
@@ -248,11 +195,15 @@ def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
         return comment_without(request, reason), status(request, None, failed)
     try:
         comparison = read_artifact(_bytes(options.artifact), request)
+        return comment(request, comparison), status(request, comparison.answer)
     except ArtifactError as error:
         reason = _inert(f"The artifact was refused: {error}")
         print(reason, file=sys.stderr)
-        return comment_without(request, reason), status(request, None)
-    return comment(request, comparison), status(request, comparison.answer)
+    except Exception as error:  # without a comment and a status those of an earlier run would stay
+        where = traceback.extract_tb(error.__traceback__)[-1].name
+        reason = f"The artifact could not be read or shown: {type(error).__name__} in {where}"
+        print(reason, file=sys.stderr)
+    return comment_without(request, reason), status(request, None)
 
 
 def _bytes(path: Path) -> bytes:

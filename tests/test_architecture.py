@@ -74,7 +74,8 @@ ARROWS = {
         "_verdict": {"_randomization", "_units"},
         **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
         **dict.fromkeys(("_sass", "_standin", "_suite", "_units"), set()),
-        "_pull_request": {"_comparison", "_report", "_verdict"},
+        "_pull_request": {"_artifact", "_comparison", "_gfm", "_report", "_verdict"},
+        "_artifact": set(),
         "_peers.__init__": set(),
         "_peers.host": {
             *("_host", "_host_error", "_host_inputs", "_host_time"),

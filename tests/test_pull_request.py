@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import html
 import io
 import json
 import stat
+import tracemalloc
 import zipfile
 
 import pytest
@@ -30,14 +32,51 @@ def document(make=failing, **changes) -> dict:
     return json.loads(written(make)) | changes
 
 
-def archive(content, name="comparison.json", mode=stat.S_IFREG | 0o644) -> bytes:
+def archive(
+    content, name="comparison.json", mode=stat.S_IFREG | 0o644, kind=zipfile.ZIP_DEFLATED
+) -> bytes:
     content = json.dumps(content) if isinstance(content, dict) else content
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
+    with zipfile.ZipFile(file, "w") as opened:
         member = zipfile.ZipInfo(name)
         member.external_attr = mode << 16
-        opened.writestr(member, content, zipfile.ZIP_DEFLATED)
+        opened.writestr(member, content, kind)
     return file.getvalue()
+
+
+# Where fields lie in an entry of the directory, and in the record at the end.
+FLAGS, METHOD, VOLUME, OFFSET = 8, 10, 34, 42
+END = {"disk": 4, "here": 8, "members": 10, "size": 12, "directory": 16, "comment": 20}
+
+
+def rewritten(content: bytes, where: int, value: int, size=2, signature=b"PK\1\2") -> bytes:
+    """An archive with another number in its directory, or in another record of it."""
+    start = content.rindex(signature) + where
+    return content[:start] + value.to_bytes(size, "little") + content[start + size :]
+
+
+def ending(field: str, value: int, size=2) -> bytes:
+    """An archive whose last record says something else."""
+    return rewritten(archive("{}"), END[field], value, size, b"PK\5\6")
+
+
+def streamed(content: str) -> bytes:
+    """An archive as GitHub's uploader writes it: into a pipe, with the sizes after the content."""
+
+    class Pipe(io.RawIOBase):
+        data = b""
+
+        def writable(self):
+            return True
+
+        def write(self, data):
+            self.data += bytes(data)
+            return len(data)
+
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("comparison.json", content)
+    return pipe.data
 
 
 def archive_of(*names) -> bytes:
@@ -81,6 +120,47 @@ REFUSED = {
     "a device": (archive("{}", mode=stat.S_IFCHR | 0o777), "is no ordinary file"),
     "not an archive": (b"PK\3\4 no archive", "no archive can be read"),
     "an empty file": (b"", "no archive can be read"),
+    "a name that is not UTF-8": (
+        archive("{}", "comparison.jsoé").replace("é".encode(), b"\xff\xff"),
+        "no archive can be read: UnicodeDecodeError",
+    ),
+    "a name with more behind a zero": (
+        archive("{}", "comparison.json_evil").replace(b"_evil", b"\0evil"),
+        "only comparison.json may be in",
+    ),
+    "bz2": (archive("{}", kind=zipfile.ZIP_BZIP2), "is neither stored nor deflated"),
+    "LZMA": (archive("{}", kind=zipfile.ZIP_LZMA), "is neither stored nor deflated"),
+    "an unknown kind": (rewritten(archive("{}"), METHOD, 99), "is neither stored nor deflated"),
+    "corrupt content": (
+        archive("{}" * 99).replace(archive("{}" * 99)[45:48], b"\xff\xff\xff"),
+        "no archive can be read: error: Error -3 while decompressing",
+    ),
+    "a patch": (rewritten(archive("{}"), FLAGS, 0x20), "is encrypted, patched or split"),
+    "another volume": (rewritten(archive("{}"), VOLUME, 7), "is encrypted, patched or split"),
+    "content before the archive": (
+        rewritten(archive("{}"), OFFSET, 0xFFFFFFF0, 4),
+        "no archive can be read: ",
+    ),
+    "a directory before the archive": (ending("directory", 2**31, 4), "no archive can be read: "),
+    "a directory of a gigabyte": (ending("size", 2**30, 4), "only comparison.json may be in"),
+    "many members, said": (ending("members", 60_000), "only comparison.json may be in"),
+    "many members, not said": (
+        rewritten(archive_of(*map(str, range(20_000))), END["members"], 1, 2, b"PK\5\6"),
+        "only comparison.json may be in",
+    ),
+    "two members, one said": (
+        rewritten(
+            rewritten(archive_of("comparison.json", "x"), END["members"], 1, 2, b"PK\5\6"),
+            *(END["here"], 1, 2, b"PK\5\6"),
+        ),
+        "only comparison.json may be in",
+    ),
+    "a part of an archive": (ending("disk", 1), "it is a part of one"),
+    "a comment": (ending("comment", 1) + b"x", "its end is missing"),
+    "an archive of ZIP64": (
+        archive("{}")[:-22] + b"PK\6\7" + bytes(16) + archive("{}")[-22:],
+        "it is one of ZIP64",
+    ),
     "a huge archive": (b"0" * 2_000_001, "the archive has more than 2000000 bytes"),
     "a ZIP bomb": (archive(b" " * 20_000_000), "has more than 4000000 bytes"),
     "not JSON": (archive("hello"), "is no JSON: Expecting value"),
@@ -140,8 +220,34 @@ def test_a_header_that_lies_about_the_size_gains_nothing():
     honest = archive(b" " * 10_000_000)
     lying = honest.replace((10_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little"))
     assert lying != honest
-    with pytest.raises(ArtifactError, match="no archive can be read: Bad CRC"):
+    with pytest.raises(ArtifactError, match="no archive can be read: BadZipFile: Bad CRC"):
         read_artifact(lying, REQUEST)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("said", [None, 100])
+def test_little_memory_is_spent_on_what_is_refused(kind, said):
+    bomb = archive(b" " * 30_000_000, kind=kind)
+    if said is not None:
+        bomb = rewritten(bomb, 24, said, 4)
+    tracemalloc.start()
+    with pytest.raises(ArtifactError):
+        read_artifact(bomb, REQUEST)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2_000_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        streamed(json.dumps(document())),
+        archive(document(), kind=zipfile.ZIP_STORED),
+        archive(document(), mode=0),
+    ],
+)
+def test_what_uploaders_write_is_read(content):
+    assert read_artifact(content, REQUEST).answer is Answer.FAIL
 
 
 def test_encrypted_archive_is_refused():
@@ -240,6 +346,27 @@ def test_a_refused_artifact_says_nothing_in_its_own_words(tmp_path, content):
     assert "The artifact was refused: " in text
     for bad in ("<b>", "](https://evil", "://evil", "curl"):
         assert bad not in text
+
+
+@pytest.mark.parametrize("name", ["read_artifact", "markdown"])
+@pytest.mark.parametrize("error", [IndexError("secret"), RecursionError(), MemoryError()])
+def test_whatever_goes_wrong_there_is_a_comment_and_a_status(
+    tmp_path, capsys, monkeypatch, name, error
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(_pull_request, name, fail)
+    text, status = report(tmp_path, archive(document(passing)))
+    says = f"The artifact could not be read or shown: {type(error).__name__} in fail"
+    assert says in text and says in capsys.readouterr().err
+    assert "NO VERDICT" in text and status["state"] == "error" and "secret" not in text
+
+
+def test_what_a_refusal_quotes_is_no_link(tmp_path):
+    text, _ = report(tmp_path, archive("{}", f"GH-1 :tada: {OTHER[1:]}"))
+    for bad in ("GH-1", ":tada:", OTHER[1:8]):
+        assert bad not in html.unescape(text)
 
 
 def test_what_a_refusal_quotes_is_inert(tmp_path, capsys):
