@@ -5,7 +5,7 @@ finite. A subject is ``{"metric": text, "params": [text, ...]}``, an answer one 
 "cannot tell".
 
 =============== ================================================================================
-schema          2; raised when the meaning of anything below changes
+schema          3; raised when the meaning of anything below changes
 answer          of the job; must be the one that follows from the rest
 base, head      ``{"name": text, "sha": text}``; sha "" is a working tree that is not committed
 machine         ``{text: text}``, the asv record of machine and software
@@ -18,6 +18,7 @@ families        ``{name: {"timings": [...], "control": {...}}}``: ``_verdict.Tim
 exact           list of ``_verdict.Exact``; base, head and answer may be null
 identical       subjects whose machine code for this GPU is the same on both sides, timed or not
 same_sources    whether both sides have the same package, byte by byte
+unmeasured      texts: what differs between the sides and was not measured; any forbids a pass
 wrong           texts: what failed its check on the head
 notes           texts: what was not measured and why, and what has no verdict
 disturbed       texts: rounds that were repeated, and why
@@ -37,7 +38,7 @@ from dataclasses import dataclass
 
 from ._verdict import Answer, Exact, Family, Rules, Subject, Timing, overall, unit_of
 
-SCHEMA = 2
+SCHEMA = 3
 MAX_TEXT = 2000
 MAX_ITEMS = 20_000
 _PARAMETER = re.compile(r"[\w.+-]{1,40}", re.ASCII)
@@ -67,6 +68,7 @@ class Comparison:
     exact: tuple[Exact, ...]
     identical: frozenset[Subject]
     same_sources: bool
+    unmeasured: tuple[str, ...]
     wrong: tuple[str, ...]
     notes: tuple[str, ...]
     disturbed: tuple[str, ...]
@@ -77,7 +79,12 @@ class Comparison:
     @property
     def answer(self) -> Answer:
         return overall(
-            self.families.values(), self.exact, self.identical, self.wrong, self.same_sources
+            self.families.values(),
+            self.exact,
+            self.identical,
+            self.wrong,
+            self.same_sources,
+            self.unmeasured,
         )
 
     @property

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import _calls, _grid, _sass, _workers
+from ._sources import PACKAGE
 from ._standin import ARCHITECTURES, Launch, StandInDriver
-
-PACKAGE = "rope_triton"
 
 DIRECTIONS = ("forward", "backward")
 

@@ -45,6 +45,7 @@ def markdown(comparison: Comparison) -> str:
         f"**{escaped(words.clip(sentence[0].upper() + sentence[1:], 1000))}**",
         f"{sides} · {escaped(words.setting(comparison))}",
         *_remarks("Wrong on the head", comparison.wrong),
+        *_remarks("Not measured", comparison.unmeasured),
         *_glance(comparison),
         *_moved(comparison),
         *grid_map(comparison),
@@ -144,7 +145,7 @@ def _clock_symbol(family: Family, comparison: Comparison, identical: Set[Subject
     if not any(map(_verdict.gates, family.timings)):
         return _SHOWN
     states = {words.state(timing, comparison) for timing in family.timings}
-    untold = _verdict.too_many_untold(family.timings, identical)
+    untold = _verdict.too_inconclusive(family.timings, identical)
     if "slower" in states:
         return _FAILS
     return _UNKNOWN if "noise" in states or untold or family.control.failed else _FINE

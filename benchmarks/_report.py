@@ -22,6 +22,7 @@ def terminal(comparison: Comparison) -> str:
     lines = _wrapped(f"{comparison.answer.upper()}: {words.sentence(comparison)}") + [""]
     lines += _wrapped(sides) + _wrapped(words.setting(comparison)) + [""]
     lines += _remarks("wrong", comparison.wrong)
+    lines += _remarks("not measured", comparison.unmeasured)
     worst = words.worst_first(comparison)
     if worst:
         shown = worst[:_ROWS]

@@ -1,10 +1,7 @@
-"""Before, after and unit -> verdict. Pure: numbers in, verdicts out.
+"""What a verdict is and which answer follows from its numbers. Pure Python, no packages.
 
-The unit of evidence is a fresh process, which gives one median latency for each subject. Processes
-of the two versions alternate, A B | B A | A B | ..., and a round is one process of each. Of a
-subject, round r gives E[r] = log(head / base). If the versions are equally fast, the two processes
-of a round could be swapped, for all subjects at once, without changing how likely the outcome was:
-all that is said here rests on that and on nothing about the distribution (``_randomization``).
+``_judge`` makes the numbers from samples. Whoever reads a verdict from a file derives its answers
+here again, also where nothing is installed.
 """
 
 import enum
@@ -13,17 +10,23 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from . import _randomization
 from ._units import FLOAT32_UNITS, UNITS, Unit
 
-MIN_ROUNDS = 8
-# A job with more than this share of untold timings has not answered its question.
-MAX_UNTOLD_SHARE = 0.05
-# Power of the test at the size that is called visible: 90 %, the normal's 0.9 quantile.
-_POWER_Z = 1.2816
+MIN_ROUNDS, MAX_ROUNDS = 10, 62
+"""The fewest rounds that can be significant by the rules below, and the most that are tested."""
 
+MAX_INCONCLUSIVE_SHARE = 0.05
+"""Of a family's changed timings, how many may be inconclusive in a pass."""
+
+FAMILIES = {
+    "gpu": ("rope.", "paths."),
+    "host": ("host.Call.", "host.PathCall."),
+    "start": ("host.FirstCall.",),
+}
+"""Timings that are tested together: the beginnings of their metrics' names."""
+
+# Machine code of single calls.
+_CALL_CODE = "codegen.Codegen.track_"
 
 Change = Literal["slower", "faster", "none"]
 """What a timing did."""
@@ -64,6 +67,16 @@ class Rules:
         for name, value in vars(self).items():
             if not 0 < value < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, it is {value}")
+
+
+RULES = {
+    "gpu": Rules(),
+    # The host's time moves by percents from process to process, with what the interpreter does;
+    # that of a process's start, which is shown and fails nothing, by more.
+    "host": Rules(min_effect=0.05, margin=0.1),
+    "start": Rules(min_effect=0.1, margin=0.2),
+}
+"""The rules of each family."""
 
 
 @dataclass(frozen=True)
@@ -132,138 +145,32 @@ class Exact:
     change: ExactChange
 
 
-def judge(
-    subjects: Sequence[Subject], base: np.ndarray, head: np.ndarray, rules: Rules | None = None
-) -> Family:
-    """Judge the timings of one family.
+def answered(
+    effect: float, upper: float, floor: float, p_slower: float, p_faster: float, rules: Rules
+) -> tuple[Answer, Change]:
+    """The answer that follows from a timing's numbers; they are described in :class:`Timing`.
 
-    Test: sign flips of E by round, jointly over the subjects, step-down max-T, once for slower and
-    once for faster (``_randomization``). The alternating order turns an effect of who comes first
-    into noise of alternating sign. A subject FAILS if its adjusted p is at most ``alpha`` and its
-    effect at least its floor; else it PASSES if its upper bound is at most the margin; else the run
-    CANNOT TELL.
+    FAIL if the adjusted p is at most ``alpha`` and the effect at least the floor. Else PASS if the
+    upper bound is at most the margin. Else CANNOT TELL.
+    """
+    if p_slower <= rules.alpha and effect >= floor:
+        return Answer.FAIL, "slower"
+    answer = Answer.PASS if upper <= rules.margin else Answer.CANNOT_TELL
+    faster = p_faster <= rules.alpha and effect <= -floor
+    return answer, "faster" if faster else "none"
+
+
+def judge_exact(
+    subject: Subject, base: float | None, head: float | None, clock_decides: bool = False
+) -> Exact:
+    """Judge an exact metric, or what only one side has.
 
     Parameters
     ----------
-    subjects : sequence of Subject
-        What was measured, each once.
-    base, head : array of [rounds, subjects]
-        Seconds a process took, in the order of the rounds; the version that goes first alternates.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not agree, a value is not finite and positive, the number of rounds is odd,
-        below 8 or too small for the rules, or a subject comes twice.
-    """
-    rules = rules or Rules()
-    base, head = _checked(subjects, base, head, rules)
-    ratios, control = np.log(head / base), _control_values(base, head)
-    flips = _randomization.patterns(len(ratios))
-    own = np.expm1(np.abs(control.mean(axis=0)))
-    floor = float(np.quantile(own, 0.95))
-    least = np.maximum(max(rules.min_effect, floor), own)
-    tail = 1 - rules.confidence
-    low, high = _randomization.typical_bounds(ratios, flips, tail / 2)
-    _, upper = _randomization.typical_bounds(ratios, flips, tail)
-    columns = {
-        "base": np.median(base, axis=0),
-        "head": np.median(head, axis=0),
-        "effect": np.expm1(ratios.mean(axis=0)),
-        "low": np.expm1(low),
-        "high": np.expm1(high),
-        "upper": np.expm1(upper),
-        "p_slower": _randomization.adjusted_p(ratios, flips),
-        "p_faster": _randomization.adjusted_p(-ratios, flips),
-        "floor": least,
-        "visible": _visible(control, flips, least, rules.alpha),
-    }
-    rows = np.stack(list(columns.values()), axis=1).tolist()
-    timings = tuple(
-        _timing(subject, dict(zip(columns, row, strict=True)), len(ratios), rules)
-        for subject, row in zip(subjects, rows, strict=True)
-    )
-    failed = _changed(control, flips, max(rules.min_effect, floor), rules.alpha)
-    noise = float(np.median(control.std(axis=0, ddof=1)))
-    return Family(timings, Control(len(subjects), failed, floor, noise))
-
-
-def _timing(subject: Subject, row: dict[str, float], rounds: int, rules: Rules) -> Timing:
-    change: Change = "none"
-    if row["p_slower"] <= rules.alpha and row["effect"] >= row["floor"]:
-        answer, change = Answer.FAIL, "slower"
-    else:
-        answer = Answer.PASS if row["upper"] <= rules.margin else Answer.CANNOT_TELL
-        if row["p_faster"] <= rules.alpha and row["effect"] <= -row["floor"]:
-            change = "faster"
-    return Timing(subject, answer, change, rounds=rounds, **row)
-
-
-def _checked(
-    subjects: Sequence[Subject], base: np.ndarray, head: np.ndarray, rules: Rules
-) -> tuple[np.ndarray, np.ndarray]:
-    base, head = np.asarray(base, float), np.asarray(head, float)
-    if base.shape != head.shape or base.ndim != 2 or base.shape[1] != len(subjects):
-        raise ValueError(
-            f"base and head must be [rounds, {len(subjects)} subjects], "
-            f"got {list(base.shape)} and {list(head.shape)}"
-        )
-    if not len(subjects) or len(set(subjects)) < len(subjects):
-        raise ValueError("there must be subjects, each once")
-    rounds = len(base)
-    if rounds < MIN_ROUNDS or rounds % 2:
-        raise ValueError(f"an even number of rounds, {MIN_ROUNDS} or more, is needed, got {rounds}")
-    if 2.0**-rounds > rules.alpha:
-        raise ValueError(f"{rounds} rounds can never be significant at alpha {rules.alpha}")
-    for side, values in (("base", base), ("head", head)):
-        bad = ~(np.isfinite(values) & (values > 0))
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            raise ValueError(
-                f"seconds must be finite and positive, {side} of {subjects[column]} is "
-                f"{values[row, column]} in round {row}"
-            )
-    return base, head
-
-
-def _control_values(base: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """A version against itself: [rounds, subjects] of log ratios with the variance of E.
-
-    In each block of two rounds, A1 B1 | B2 A2, these are A2 / A1 and B2 / B1. The sign alternates
-    from block to block, so that a steady drift of the machine cancels as it does in E (with an odd
-    number of blocks, but for one block's share of it).
-    """
-    signs = (-1.0) ** np.arange(len(base) // 2)[:, None]
-    return np.concatenate([signs * np.log(side[1::2] / side[::2]) for side in (base, head)])
-
-
-def _changed(control: np.ndarray, flips: np.ndarray, floor: float, alpha: float) -> int:
-    """Subjects that differ from themselves, by the rule that judges the versions."""
-    return sum(
-        int(np.sum((_randomization.adjusted_p(values, flips) <= alpha) & (effect >= floor)))
-        for values in (control, -control)
-        for effect in [np.expm1(values.mean(axis=0))]
-    )
-
-
-def _visible(control: np.ndarray, flips: np.ndarray, floor: np.ndarray, alpha: float) -> np.ndarray:
-    """The smallest slowdown that fails with a power of 90 %, by the noise of the control.
-
-    A slowdown d moves the mean to d and the mean square up by d^2: the statistic reaches t where
-    d = t * sqrt((s^2 + s0^2) / (1 - t^2)), s0 being the family's part of the scale. To that comes
-    how far the mean of n rounds and, here and in the test, their spread may be off.
-    """
-    spread = control.var(axis=0, ddof=1)
-    squares = np.mean(control**2, axis=0) + _randomization.common_square(control)
-    t = min(_randomization.critical(control, flips, alpha), 1 - 1e-9)
-    reach = t * np.sqrt(squares / (1 - t * t))
-    significant = reach + _POWER_Z * np.sqrt((spread + reach**2) / len(control))
-    large = np.log1p(floor) + _POWER_Z * np.sqrt(spread / len(control))
-    return np.expm1(np.maximum(significant, large))
-
-
-def judge_exact(subject: Subject, base: float | None, head: float | None) -> Exact:
-    """Judge an exact metric, or what only one side has.
+    clock_decides : bool
+        Whether calls are timed on the very architecture that was compiled for. What got worse in
+        their machine code then passes and is only shown: spills and narrow accesses matter through
+        the time that they cost. What is missing fails all the same.
 
     Raises
     ------
@@ -286,7 +193,8 @@ def judge_exact(subject: Subject, base: float | None, head: float | None) -> Exa
         raise ValueError(f"{subject.metric} is measured, not exact: two values need judge()")
     loss = head - base if unit.better == "smaller" else base - head
     change: ExactChange = "none" if loss == 0 else "worse" if loss > 0 else "better"
-    fails = unit.gates and loss > unit.tolerance * abs(base)
+    shown_only = clock_decides and subject.metric.startswith(_CALL_CODE)
+    fails = unit.gates and not shown_only and loss > unit.tolerance * abs(base)
     return Exact(subject, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
 
 
@@ -315,16 +223,23 @@ def overall(
     identical: Set[Subject] = frozenset(),
     wrong: Sequence[str] = (),
     same_sources: bool = False,
+    unmeasured: Sequence[str] = (),
 ) -> Answer:
     """The answer of the whole job.
 
     FAIL if anything that gates failed: an output that is wrong on the head, an exact metric, a
-    timing. Else CANNOT TELL if the A/A control of such timings saw a change, if more than 5 % of
-    them cannot be told, or if nothing was judged. Else PASS.
+    timing. Else CANNOT TELL if
+
+    - something differs between the sides and was not measured,
+    - the A/A control of gating timings saw a change,
+    - a family has too many inconclusive timings, or one that looks slower (``too_inconclusive``),
+    - nothing was judged.
+
+    Else PASS.
 
     A timing whose machine code is the same on both sides cannot be slower. If it fails all the
-    same, the measurement is not to be trusted: CANNOT TELL. If it cannot be told, the machine code
-    tells.
+    same, the measurement is not to be trusted: CANNOT TELL. If it is inconclusive, the machine code
+    is conclusive.
 
     Parameters
     ----------
@@ -334,6 +249,8 @@ def overall(
         What is wrong on the head, a sentence each: any fails.
     same_sources : bool
         Whether both sides have the same package, byte by byte: then nothing needs to be judged.
+    unmeasured : sequence of str
+        What differs between the sides and was not measured, a sentence each.
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings if gates(timing)]
@@ -342,22 +259,35 @@ def overall(
         return Answer.FAIL
     judged = same_sources or timings or any(each.answer for each in exact)
     noisy = any(f.control.failed for f in families if any(map(gates, f.timings)))
-    if not judged or noisy or slower or too_many_untold(timings, identical):
+    open_ = any(too_inconclusive(family.timings, identical) for family in families)
+    if unmeasured or not judged or noisy or slower or open_:
         return Answer.CANNOT_TELL
     return Answer.PASS
 
 
-def untold(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
-    """The gating timings of which neither the clock nor the machine code tells."""
+def inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+    """The gating timings on which neither the clock nor the machine code is conclusive."""
     return [
-        timing
-        for timing in timings
-        if gates(timing) and timing.answer is Answer.CANNOT_TELL and timing.subject not in identical
+        timing for timing in _changed(timings, identical) if timing.answer is Answer.CANNOT_TELL
     ]
 
 
-def too_many_untold(timings: Iterable[Timing], identical: Set[Subject]) -> bool:
-    """Whether more than 5 % cannot be told, of what gates or has the same machine code."""
-    gating = [timing for timing in timings if gates(timing)]
-    judged = len(gating) + len(identical - {timing.subject for timing in gating})
-    return len(untold(gating, identical)) > MAX_UNTOLD_SHARE * judged
+def suspicious(timing: Timing) -> bool:
+    """Whether an inconclusive timing looks slower: its effect exceeds its floor, or its interval
+    lies above zero."""
+    return timing.effect > timing.floor or timing.low > 0
+
+
+def too_inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> bool:
+    """Whether the inconclusive timings of a family forbid a pass.
+
+    They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
+    machine code is not counted: it says nothing about what changed.
+    """
+    changed = _changed(timings, identical)
+    open_ = inconclusive(changed, identical)
+    return len(open_) > MAX_INCONCLUSIVE_SHARE * len(changed) or any(map(suspicious, open_))
+
+
+def _changed(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+    return [timing for timing in timings if gates(timing) and timing.subject not in identical]

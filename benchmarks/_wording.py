@@ -61,6 +61,9 @@ def _doubts(comparison: Comparison) -> Iterable[str]:
     judged = comparison.same_sources or any(each.answer for each in comparison.exact)
     if not timings and not judged:
         yield "nothing was judged"
+    if comparison.unmeasured:
+        changes = count(len(comparison.unmeasured), "change")
+        yield f"{changes} of what it runs on {was(comparison.unmeasured)} not measured"
     for name, family in comparison.families.items():
         control = family.control
         if control.failed and any(map(_verdict.gates, family.timings)):
@@ -72,15 +75,23 @@ def _doubts(comparison: Comparison) -> Iterable[str]:
             f"{count(len(noise), 'timing')} came out slower although the machine code is the "
             "same: this run's noise is larger than it says"
         )
-    untold = _verdict.untold(timings, comparison.identical)
+    untold = _verdict.inconclusive(timings, comparison.identical)
     if untold:
         which = f"{len(untold)} of {_judged(comparison)}{_whose(untold, comparison)}"
         yield f"{which} cannot be told: {blind(untold)}"
+    slow = [timing for timing in untold if _verdict.suspicious(timing)]
+    if slow:
+        worst = max(slow, key=lambda timing: timing.effect)
+        yield (
+            f"{len(slow)} of these {look(slow)} slower, by up to {percent(worst.effect)}: "
+            f"{label(worst.subject)}"
+        )
 
 
 def _judged(comparison: Comparison) -> str:
-    """How many timings the clock or the machine code tells something of."""
-    return count(len(gating(comparison)) + len(comparison.untimed), "timing")
+    """How many timings may have changed: their machine code is not the same."""
+    changed = [t for t in gating(comparison) if t.subject not in comparison.identical]
+    return count(len(changed), "changed timing")
 
 
 def _whose(untold: Sequence[Timing], comparison: Comparison) -> str:
@@ -311,6 +322,14 @@ def count(number: int, what: str) -> str:
 
 def are(things: Sequence) -> str:
     return "is" if len(things) == 1 else "are"
+
+
+def was(things: Sequence) -> str:
+    return "was" if len(things) == 1 else "were"
+
+
+def look(things: Sequence) -> str:
+    return "looks" if len(things) == 1 else "look"
 
 
 def clip(text: str, length: int) -> str:

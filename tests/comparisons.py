@@ -7,8 +7,9 @@ import random
 import numpy as np
 
 from benchmarks._grid import GRIDS, cells
+from benchmarks._judge import judge
 from benchmarks._report import Comparison, Side
-from benchmarks._verdict import Answer, Rules, Subject, judge, judge_exact
+from benchmarks._verdict import RULES, Answer, Subject, judge_exact
 
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}
@@ -62,13 +63,13 @@ def host_family(slowdown=0.0, noise=0.02):
     ]
     usual = np.array([42e-6, 42e-6, 173e-6, 173e-6])
     base, head = (usual * np.exp(noise * bell(seed, 12, 4)) for seed in (3, 4))
-    return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.05, margin=0.1))
+    return judge(names, base, head * (1 + slowdown), RULES["host"])
 
 
 def start_family(slowdown=0.0):
     names = [Subject(f"host.FirstCall.track_{name}", ()) for name in ("compile", "warm_start")]
     base, head = (np.exp(0.01 * bell(seed, 12, 2)) * [0.9, 0.3] for seed in (5, 6))
-    return judge(names, base, head * (1 + slowdown), Rules(min_effect=0.1, margin=0.2))
+    return judge(names, base, head * (1 + slowdown), RULES["start"])
 
 
 def codegen(**changes):
@@ -112,6 +113,7 @@ def comparison(families, exact, **changes) -> Comparison:
         "exact": exact,
         "identical": frozenset(),
         "same_sources": False,
+        "unmeasured": (),
         "wrong": (),
         "notes": (),
         "disturbed": (),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._compare import command, rounds, session, state
-from benchmarks._verdict import Answer
+from benchmarks._verdict import MIN_ROUNDS, Answer
 from tests.lab import (
     ALL,
     CANNOT_TELL,
@@ -212,7 +212,7 @@ def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsy
         return
     assert status == PASS
     assert lab.found.rounds == made and lab.gpu.answered == CHECKS + 2 * made
-    said = f"{made} rounds, as the time is not enough for 16"
+    said = f"{made} rounds, as the time was not enough for 16"
     assert (said in lab.found.notes) == (made < 16)
 
 
@@ -301,12 +301,46 @@ def test_no_time_for_a_second_look(lab, monkeypatch):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     fake_clock(lab, monkeypatch)
-    short = ALL + 2 * rounds.MIN_ROUNDS - 1
+    short = ALL + 2 * MIN_ROUNDS - 1
     assert lab.compare("base", "head", "--budget", str(short)) == CANNOT_TELL
     assert lab.found.extension == 0 and lab.gpu.answered == ALL
     assert any("not enough for 10 rounds" in note for note in lab.found.notes)
     assert lab.compare("base", "head", "--budget", "600") == PASS
     assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS
+
+
+def test_the_same_command_never_adds_rounds_to_what_was_judged(lab, monkeypatch):
+    """With more time it would judge the same timings once more, until one look passes."""
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.1)
+    fake_clock(lab, monkeypatch)
+    fitting = MIN_ROUNDS + 2
+    enough = ALL + 2 * fitting
+    assert lab.compare("base", "head", "--budget", str(enough)) == CANNOT_TELL
+    first = lab.found
+    assert first.extension == fitting
+    assert lab.compare("base", "head", "--budget", "6000") == CANNOT_TELL
+    assert lab.gpu.answered == enough
+    assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
+
+
+def test_the_same_command_never_adds_rounds_to_the_first_look(lab, monkeypatch):
+    lab.versions({}, {})
+    fake_clock(lab, monkeypatch)
+    budget = str(CHECKS + 2 * 12)
+    assert lab.compare("base", "head", "--budget", budget, rounds=16) == PASS
+    first = lab.found
+    assert lab.compare("base", "head", "--budget", "6000", rounds=16) == PASS
+    assert lab.found.rounds == 12 and lab.gpu.answered == CHECKS + 2 * 12
+    assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
+
+
+def test_every_cell_is_another_state(lab):
+    """Its rounds have more cells than those that an earlier run left."""
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    assert lab.compare("base", "head", "--every-cell") == PASS
+    assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 3])
@@ -315,7 +349,7 @@ def test_time_for_a_part_of_the_second_look(lab, monkeypatch, spare):
     lab.versions({}, {"slower": {SMALL: 1.03}})
     noisy(lab, SMALL, 0.001)
     fake_clock(lab, monkeypatch)
-    fitting = rounds.MIN_ROUNDS + 2
+    fitting = MIN_ROUNDS + 2
     assert lab.compare("base", "head", "--budget", str(ALL + 2 * fitting + spare)) == FAIL
     assert (lab.found.rounds, lab.found.extension) == (ROUNDS + fitting, fitting)
     assert lab.gpu.answered == ALL + 2 * fitting

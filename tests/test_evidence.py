@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._compare import arms, caught, evidence, findings, mutants, planted, session
+from benchmarks import _verdict
+from benchmarks._compare import arms, caught, evidence, mutants, planted, session
 from benchmarks._grid import all_cells
 from benchmarks._verdict import Subject
 
@@ -26,7 +27,7 @@ def test_names_command_and_machine(what):
 
 @pytest.mark.parametrize("what", DOCUMENTS)
 def test_was_judged_by_the_rules_of_today(what):
-    rules = {name: vars(each) for name, each in findings.RULES.items()}
+    rules = {name: vars(each) for name, each in _verdict.RULES.items()}
     assert DOCUMENTS[what]["rules"].items() <= rules.items()
     assert DOCUMENTS[what]["rules"].keys() >= {"gpu", "host"}
     assert DOCUMENTS[what]["rounds"] == evidence.ROUNDS
@@ -44,7 +45,7 @@ def test_a_version_differs_from_itself_at_most_once_in_twenty():
 def test_the_pool_is_of_all_that_a_comparison_times():
     subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
     assert set().union(*map(session._subjects, all_cells("small"))) <= set(subjects)
-    calls = [each for each in subjects if each.metric.startswith(findings.FAMILIES["host"])]
+    calls = [each for each in subjects if each.metric.startswith(_verdict.FAMILIES["host"])]
     assert len(calls) == 17
 
 

@@ -13,7 +13,7 @@ from tests.comparisons import CASES, failing, without_gpu
 def test_json_round_trip(make, answer):
     made = make()
     document = json.loads(json.dumps(to_json(made), allow_nan=False))
-    assert (document["schema"], document["answer"]) == (2, answer.value)
+    assert (document["schema"], document["answer"]) == (3, answer.value)
     assert from_json(document) == made
     assert markdown(from_json(document)) == markdown(made)
 
@@ -38,13 +38,15 @@ TIMING = ("families", "gpu", "timings", 0)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed(["schema"], 1), "schema 1 is unknown, this version reads 2"),
+        (changed(["schema"], 1), "schema 1 is unknown, this version reads 3"),
         (changed(["schema"], True), "schema True is unknown"),
         (removed("schema"), "schema None is unknown"),
         (removed("grid"), r"comparison lacks \['grid'\]"),
         (changed(["extra"], 1), r"comparison has unknown \['extra'\]"),
         (changed(["answer"], "pass"), "answer is 'pass', the rest says 'fail'"),
         (changed(["same_sources"], 0), "comparison.same_sources must be true or false, got 0"),
+        (removed("unmeasured"), r"comparison lacks \['unmeasured'\]"),
+        (changed(["unmeasured"], [1]), r"unmeasured\[0\] must be a text"),
         (changed(["rounds"], "12"), "comparison.rounds must be a whole number, .* got '12'"),
         (changed(["rounds"], True), "comparison.rounds must be a whole number"),
         (changed(["rounds"], -1), "comparison.rounds must be a whole number, not negative"),

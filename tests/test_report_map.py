@@ -12,8 +12,9 @@ import pytest
 from benchmarks import _map, _wording
 from benchmarks._grid import PATH_GRIDS, path_cells
 from benchmarks._groups import grouped
+from benchmarks._judge import judge
 from benchmarks._report import from_json, markdown, terminal, to_json
-from benchmarks._verdict import Control, Family, Subject, judge, judge_exact
+from benchmarks._verdict import Control, Family, Subject, judge_exact
 from tests.comparisons import (
     bell,
     codegen,

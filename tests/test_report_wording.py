@@ -33,7 +33,7 @@ def sentence(made):
 def test_no_change_and_blind_read_differently():
     told, untold = markdown(passing()), markdown(blind())
     assert re.search(r"no slower than [+-]\d\.\d\d %", told)
-    seen = r"60 of 96 timings cannot be told: only a slowdown of [\d.]+ to [\d.]+ %, by timing, or"
+    seen = r"60 of 96 changed timings cannot be told: only a slowdown of [\d.]+ to [\d.]+ %, by"
     assert re.search(seen, untold)
     assert "60 cannot tell" in untold and "cannot" not in told
 
@@ -41,9 +41,9 @@ def test_no_change_and_blind_read_differently():
 def test_a_family_that_alone_cannot_be_told_is_named():
     noisy = gpu_family(noise=0.008, states=0.01)
     alone = comparison({"gpu": noisy, "host": host_family()}, ())
-    assert "of 100 timings, all of the gpu, cannot be told" in sentence(alone)
+    assert "of 100 changed timings, all of the gpu, cannot be told" in sentence(alone)
     both = comparison({"gpu": noisy, "host": host_family(noise=0.2)}, ())
-    assert "of 100 timings cannot be told" in sentence(both)
+    assert "of 100 changed timings cannot be told" in sentence(both)
 
 
 def test_same_machine_code_never_reads_as_a_slowdown():
@@ -61,7 +61,23 @@ def test_same_machine_code_never_reads_as_a_slowdown():
     # Next to a timing that did change, it does not hide it.
     made = dataclasses.replace(made, identical=frozenset(slow) - {sorted(slow)[0]})
     assert made.answer is Answer.FAIL
-    assert "1 of 96 timings is slower" in sentence(made)
+    assert f"1 of {96 - len(slow) + 1} changed timings is slower" in sentence(made)
+
+
+def test_inconclusive_timings_that_look_slower_are_named():
+    noisy = gpu_family(noise=0.008, states=0.01)
+    slower = dataclasses.replace(noisy.timings[0], answer=Answer.CANNOT_TELL, effect=0.5, low=0.1)
+    made = comparison({"gpu": dataclasses.replace(noisy, timings=(slower, *noisy.timings[1:]))}, ())
+    assert "of these look slower, by up to +50.0 %: Forward 128" in sentence(made)
+
+
+def test_what_was_not_measured_is_a_reason_and_is_shown():
+    change = "triton: the base asks for triton>=3.6, the head for triton>=3.7; not measured"
+    made = comparison({}, (), same_sources=True, unmeasured=(change,))
+    assert made.answer is Answer.CANNOT_TELL
+    assert sentence(made) == "CANNOT TELL: 1 change of what it runs on was not measured."
+    assert f"not measured: {change}" in " ".join(terminal(made).split())
+    assert "Not measured:" in markdown(made) and "triton&#62;=3.7" in markdown(made)
 
 
 def test_all_the_same_machine_code():
@@ -82,7 +98,7 @@ def test_what_was_not_timed_for_its_machine_code_is_counted():
     assert "86 of 96 timings run the very same code" in text
     slow = gpu_family(only=everything[:20], slowdown=lambda subject: 0.05)
     made = comparison({"gpu": slow}, (), identical=code)
-    assert "10 of 96 timings are slower" in sentence(made)
+    assert "10 of 10 changed timings are slower" in sentence(made)
 
 
 def test_same_sources():

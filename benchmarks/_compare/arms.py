@@ -5,14 +5,14 @@ import hashlib
 import io
 import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .._fingerprint import PACKAGE
+from .. import _sources
+from .._sources import PACKAGE, Requirements, requirements_of
 
 WORKING_TREE = "working tree"
 
@@ -26,13 +26,15 @@ class Arm:
     """A version of the package.
 
     name: what it was called. sha: its commit, "" for a working tree that differs from HEAD.
-    digest: SHA-256 of the package's files. root: directory that holds the package.
+    digest: SHA-256 of the package's files. root: directory that holds the package. requirements:
+    what it asks to run on.
     """
 
     name: str
     sha: str
     digest: str
     root: Path
+    requirements: Requirements = field(default_factory=dict)
 
 
 def from_commit(name: str, repository: Path, sources: Path) -> Arm:
@@ -48,7 +50,8 @@ def from_commit(name: str, repository: Path, sources: Path) -> Arm:
     )
     if sha is None:
         raise ArmError(f"{name!r} is no commit or branch of {repository}")
-    archive = _git(repository, "archive", "--format=tar", sha.decode().strip(), PACKAGE)
+    commit = sha.decode().strip()
+    archive = _git(repository, "archive", "--format=tar", commit, PACKAGE)
     if archive is None:
         raise ArmError(f"commit {name!r} has no {PACKAGE}/")
 
@@ -56,7 +59,8 @@ def from_commit(name: str, repository: Path, sources: Path) -> Arm:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(directory, filter="data")
 
-    return _arm(name, sha.decode().strip(), sources, unpack)
+    asked = _asked(name, lambda: _sources.requirements(repository, commit))
+    return _arm(name, commit, sources, unpack, asked)
 
 
 def from_working_tree(repository: Path, sources: Path) -> Arm:
@@ -79,12 +83,18 @@ def from_working_tree(repository: Path, sources: Path) -> Arm:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(repository / PACKAGE, directory / PACKAGE, ignore=ignored)
 
-    return _arm(WORKING_TREE, sha, sources, copy)
+    def read(file: str) -> bytes | None:
+        path = repository / file
+        return path.read_bytes() if path.is_file() else None
+
+    return _arm(
+        WORKING_TREE, sha, sources, copy, _asked(WORKING_TREE, lambda: requirements_of(read))
+    )
 
 
 def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
     """A version that is no commit: whatever ``fill`` puts into the directory that it is given."""
-    return _arm(name, "", sources, fill)
+    return _arm(name, "", sources, fill, {})
 
 
 def digest(root: Path) -> str:
@@ -105,7 +115,20 @@ def digest(root: Path) -> str:
     return found.hexdigest()
 
 
-def _arm(name: str, sha: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
+def _asked(name: str, find: Callable[[], Requirements]) -> Requirements:
+    try:
+        return find()
+    except ValueError as error:
+        raise ArmError(f"what {name!r} asks to run on cannot be read: {error}") from None
+
+
+def _arm(
+    name: str,
+    sha: str,
+    sources: Path,
+    fill: Callable[[Path], object],
+    asked: Requirements,
+) -> Arm:
     """Fill a directory that is named by its content, so that equal versions share one."""
     sources.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))
@@ -119,14 +142,13 @@ def _arm(name: str, sha: str, sources: Path, fill: Callable[[Path], object]) -> 
         shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(ModuleNotFoundError):
         if digest(root) == content:
-            return Arm(name, sha, content, root)
+            return Arm(name, sha, content, root, asked)
     raise ArmError(f"{root} was changed since it was made: delete it")
 
 
 def _git(repository: Path, *arguments: str) -> bytes | None:
     """What git prints, None if it fails."""
     try:
-        done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True)
+        return _sources.git(repository, *arguments)
     except FileNotFoundError:
         raise ArmError("git is not on the PATH; versions come from it") from None
-    return None if done.returncode else done.stdout

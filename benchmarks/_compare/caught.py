@@ -7,8 +7,8 @@ from typing import Protocol
 
 from .._grid import PATH_GRIDS, AnyCell, path_cells
 from .._progress import say
-from .._verdict import Answer, Exact, Subject
-from . import arms, exact, findings, measure, mutants
+from .._verdict import FAMILIES, Answer, Exact, Subject
+from . import arms, exact, measure, mutants
 from .pool import ROUNDS, Pool, small_grid
 
 
@@ -58,9 +58,9 @@ def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
 def _group(mutant: mutants.Mutant) -> str:
     if not mutant.needs_gpu:
         return "code"
-    if any(metric.startswith(findings.FAMILIES["gpu"]) for metric in mutant.caught_by):
+    if any(metric.startswith(FAMILIES["gpu"]) for metric in mutant.caught_by):
         return "speed"
-    return "host" if mutant.caught_by[0].startswith(findings.FAMILIES["host"]) else "facts"
+    return "host" if mutant.caught_by[0].startswith(FAMILIES["host"]) else "facts"
 
 
 def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from .. import _machine, _report
+from .. import _machine, _report, _sources
 from .._grid import GRIDS
 from .._progress import say
-from .._verdict import Answer
+from .._verdict import MAX_ROUNDS, MIN_ROUNDS, Answer
 from . import arms, findings, session
-from .rounds import MAX_ROUNDS, MIN_ROUNDS
 from .state import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +171,7 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
         exact=tuple(found.exact),
         identical=frozenset(found.identical),
         same_sources=same,
+        unmeasured=tuple(_sources.requirement_changes(base.requirements, head.requirements)),
         wrong=tuple(found.wrong),
         notes=tuple(found.notes),
         disturbed=tuple(found.disturbed),

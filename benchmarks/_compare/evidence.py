@@ -65,7 +65,7 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
             "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
             "machine": dict(bench.machine),
             "rounds": ROUNDS,
-            "rules": {name: dataclasses.asdict(rules) for name, rules in findings.RULES.items()},
+            "rules": {name: dataclasses.asdict(rules) for name, rules in _verdict.RULES.items()},
         }
         if what == "mutants":
             kept = caught.kept(path, head) if only else []

@@ -5,7 +5,6 @@ A root is a directory that holds the package. A side's facts come from surveys o
 """
 
 import collections
-import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 from .. import _fingerprint, codegen
 from .._grid import AnyCell, PathCell
-from .._verdict import UNITS, Answer, Exact, Subject, judge_exact
+from .._verdict import UNITS, Exact, Subject, judge_exact
 
 _CALL_METRIC = "codegen.Codegen.track_"
 _VARIANTS_METRIC = "codegen.Variants.track_variants"
@@ -133,26 +132,17 @@ def compare(
 ) -> list[Exact]:
     """The verdict on every subject that has a value on either side; see :func:`problems`.
 
-    ``clock_decides``: calls are timed on the very architecture that was compiled for. What got
-    worse in their machine code then passes and is only shown: spills and narrow accesses matter
-    through the time that they cost. What is missing fails all the same.
+    ``clock_decides``: see ``_verdict.judge_exact``.
     """
     pairs = {
         subject: (_number(base.get(subject)), _number(head.get(subject)))
         for subject in {**base, **head}
     }
-    verdicts = [
-        judge_exact(subject, before, after)
+    return [
+        judge_exact(subject, before, after, clock_decides)
         for subject, (before, after) in pairs.items()
         if (before, after) != (None, None)
     ]
-    return [_left_to_the_clock(each) for each in verdicts] if clock_decides else verdicts
-
-
-def _left_to_the_clock(verdict: Exact) -> Exact:
-    if verdict.change == "worse" and verdict.subject.metric.startswith(_CALL_METRIC):
-        return dataclasses.replace(verdict, answer=Answer.PASS)
-    return verdict
 
 
 def _number(value: float | Exception | None) -> float | None:

@@ -9,25 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import _verdict
+from .. import _judge, _verdict
 from .._grid import AnyCell
-from .._verdict import Exact, Family, Rules, Subject
+from .._verdict import FAMILIES, RULES, Exact, Family, Subject
 from . import exact, measure, rounds
 from .state import ARMS, Round
-
-# The beginnings of their metrics' names.
-FAMILIES = {
-    "gpu": ("rope.", "paths."),
-    "host": ("host.Call.", "host.PathCall."),
-    "start": ("host.FirstCall.",),
-}
-# The host's time moves by percents from process to process, with what the interpreter does; that of
-# a process's start, which is shown and fails nothing, by more.
-RULES = {
-    "gpu": Rules(),
-    "host": Rules(min_effect=0.05, margin=0.1),
-    "start": Rules(min_effect=0.1, margin=0.2),
-}
 
 _BASE, _HEAD = ARMS
 _COMPILE = "host.FirstCall.track_compile"
@@ -135,7 +121,7 @@ def judge_rounds(
             base, head = (
                 np.array([[row[s] for s in subjects] for row in by_arm[arm]]) for arm in ARMS
             )
-            families[name] = _verdict.judge(subjects, base, head, RULES[name])
+            families[name] = _judge.judge(subjects, base, head, RULES[name])
     return families
 
 
@@ -192,12 +178,12 @@ def clocks(measured: Sequence[Round]) -> dict[str, str]:
     return {words: f"{statistics.median(m):g} MHz" for words, m in medians.items() if m}
 
 
-def untold(found: Found) -> set[Subject]:
-    """What neither the clock nor the machine code has told."""
+def inconclusive(found: Found) -> set[Subject]:
+    """The timings on which neither the clock nor the machine code is conclusive."""
     return {
         timing.subject
         for family in found.families.values()
-        for timing in _verdict.untold(family.timings, found.identical)
+        for timing in _verdict.inconclusive(family.timings, found.identical)
     }
 
 

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import _fingerprint
+from .._sources import PACKAGE
 from .._verdict import Subject
 
 PATCHES = Path(__file__).resolve().parents[1] / "mutants"
@@ -85,12 +85,12 @@ def apply(name: str, root: Path, destination: Path) -> Path:
     if name not in mutants:
         raise ValueError(f"expected one of {list(mutants)}, got {name!r}")
     root, destination = Path(root).resolve(), Path(destination).resolve()
-    package = root / _fingerprint.PACKAGE
+    package = root / PACKAGE
     if not (package / "__init__.py").is_file():
-        raise ModuleNotFoundError(f"no {_fingerprint.PACKAGE} in {root}")
+        raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
     shutil.copytree(
         package,
-        destination / _fingerprint.PACKAGE,
+        destination / PACKAGE,
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     patch(mutants[name].patch, destination)

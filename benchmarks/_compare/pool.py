@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .. import _verdict
+from .. import _judge
 from .._grid import GRIDS, Cell, cells
-from .._verdict import Family, Subject
-from . import findings, rounds
+from .._verdict import FAMILIES, RULES, Family, Subject
+from . import rounds
 
 ROUNDS = 12
 
@@ -48,14 +48,14 @@ class Pool:
     def judged(self, base: str, head: str, chosen: Sequence[int]) -> dict[str, Family]:
         """The verdicts, by family, on these rounds."""
         families = {}
-        for name, prefixes in findings.FAMILIES.items():
+        for name, prefixes in FAMILIES.items():
             columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefixes)]
             if columns:
                 index = np.ix_(list(chosen), columns)
-                families[name] = _verdict.judge(
+                families[name] = _judge.judge(
                     [self.subjects[i] for i in columns],
                     self.seconds[base][index],
                     self.seconds[head][index],
-                    findings.RULES[name],
+                    RULES[name],
                 )
         return families

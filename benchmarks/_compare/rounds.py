@@ -14,7 +14,6 @@ from .arms import Arm
 from .state import Round, State
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
-MIN_ROUNDS, MAX_ROUNDS = 10, 62  # what the test of a verdict can be significant with, and takes
 
 
 class BudgetError(RuntimeError):
@@ -111,6 +110,8 @@ def run(
 ) -> None:
     """Measure the rounds of a phase that the state lacks, or of the first ``only`` of them.
 
+    With ``only`` the number of rounds is not settled; without, each round notes ``count``.
+
     Raises
     ------
     BudgetError
@@ -120,6 +121,7 @@ def run(
     """
     done = {each.number: each.payloads for each in state.rounds(phase)}
     wanted = count if only is None else only
+    noted = {"of": count if only is None else None}
     todo = [number for number in range(wanted) if number not in done]
     took: list[float] = []
     with Processes(plan) as processes:
@@ -128,7 +130,9 @@ def run(
             _require_time(plan, longest, phase, number, count)
             start = time.monotonic()
             ahead = None if following is None else plan.order(following)[0]
-            done[number] = _round(plan, state, phase, number, job, processes, ahead, done, report)
+            done[number] = _round(
+                plan, state, phase, number, job, noted, processes, ahead, done, report
+            )
             took.append(time.monotonic() - start)
             left = statistics.mean(took) * (len(todo) + count - wanted - len(took))
             report(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
@@ -147,6 +151,14 @@ def _require_time(plan: Plan, expected: float, phase: str, number: int, count: i
             f"the time is up before round {number + 1} of {count} of {phase}: what was measured is "
             "kept, and the same command goes on from there"
         )
+
+
+def settled(state: State, phase: str) -> int | None:
+    """How many rounds an earlier run settled on for a phase, None if none did."""
+    counts = {
+        payload["of"] for each in state.rounds(phase) for payload in each.payloads.values()
+    } - {None}
+    return max(counts, default=None)
 
 
 def affordable(plan: Plan, state: State, phase: str, most: int, like: str) -> int:
@@ -174,6 +186,7 @@ def _round(
     phase: str,
     number: int,
     job: dict,
+    noted: dict,
     processes: Processes,
     ahead: str | None,
     done: Mapping[int, dict[str, dict]],
@@ -188,7 +201,7 @@ def _round(
                 for arm, following in zip(order, [*order[1:], ahead], strict=True)
             }
         seen = watching.summary()
-        payloads = {arm: answers[arm] | {"watch": seen} for arm in order}
+        payloads = {arm: answers[arm] | {"watch": seen} | noted for arm in order}
         earlier = [next(iter(each.values()))["watch"] for each in done.values()]
         reason = watch.disturbance(seen, earlier)
         if not reason:

@@ -12,9 +12,17 @@ from typing import NamedTuple
 from .. import _suite
 from .._grid import AnyCell, all_cells
 from .._standin import ARCHITECTURES
-from .._verdict import Subject
+from .._verdict import FAMILIES, MIN_ROUNDS, Subject
 from . import arms, exact, measure, rounds, store, watch
-from .findings import FAMILIES, Found, clocks, file_code, judge_checks, judge_rounds, merged, untold
+from .findings import (
+    Found,
+    clocks,
+    file_code,
+    inconclusive,
+    judge_checks,
+    judge_rounds,
+    merged,
+)
 from .state import ARMS, State, StateError
 
 
@@ -96,11 +104,12 @@ def compare(
             if code is None:
                 found.notes.append(f"machine code: {arch} is none of {ARCHITECTURES}")
             else:
-                file_code(code.result().values, found, clock_decides=True)
                 found.identical |= code.result().identical
             if not wishes.every_cell:
                 timed = _worth_timing(timed, found)
             _compare_on_gpu(plan, state, timed, wishes, found, report)
+            if code is not None:
+                file_code(code.result().values, found, clock_decides="gpu" in found.families)
     return found
 
 
@@ -178,7 +187,8 @@ def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
 
 def _state_directory(pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path) -> Path:
     versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
-    return scratch / "states" / f"{versions}-{wishes.grid}-{wishes.rounds}-{machine['machine']}"
+    asked = f"{wishes.grid}-{wishes.rounds}" + ("-every-cell" if wishes.every_cell else "")
+    return scratch / "states" / f"{versions}-{asked}-{machine['machine']}"
 
 
 def _manifest(plan: rounds.Plan, machine: _Machine, wishes: Wishes) -> dict:
@@ -241,37 +251,40 @@ def _look(
     """The first look: the rounds that are wished for, or as many as there is time for.
 
     Settled by how long two take, one in each order, and by nothing else of them. Where the time is
-    not enough for the fewest, all are begun, and another run goes on.
+    not enough for the fewest, all are begun, and another run goes on. A run that goes on keeps to
+    what was settled: with more rounds it would judge what was judged before once more.
     """
     rounds.run(plan, state, "look1", most, job, report, only=2)
-    count = rounds.affordable(plan, state, "look1", most, like="look1")
-    if count < rounds.MIN_ROUNDS:
+    settled = rounds.settled(state, "look1")
+    count = settled or rounds.affordable(plan, state, "look1", most, like="look1")
+    if count < MIN_ROUNDS:
         report(
-            f"there is time for {count} of the {rounds.MIN_ROUNDS} rounds that a verdict needs: "
+            f"there is time for {count} of the {MIN_ROUNDS} rounds that a verdict needs: "
             "they are kept, and the same command goes on from there"
         )
         count = most
     elif count < most:
-        found.notes.append(f"{count} rounds, as the time is not enough for {most}")
+        found.notes.append(f"{count} rounds, as the time was not enough for {most}")
         report(found.notes[-1])
     rounds.run(plan, state, "look1", count, job, report)
 
 
 def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) -> None:
     """Measure afresh what the first look could not tell, and let that decide."""
-    open_ = untold(found)
+    open_ = inconclusive(found)
     if not open_:
         return
     chosen = {s.params for s in open_ if s.metric.startswith(FAMILIES["gpu"])}
     grid = [cell for cell in all_cells("full") if tuple(measure.as_params(cell)) in chosen]
     host = any(subject.metric.startswith(FAMILIES["host"]) for subject in open_)
     job = measure.timing_job(grid, host)
-    # Settled before any of them is seen, so that no result decides when to stop.
-    count = rounds.affordable(plan, state, "look2", EXTENSION_ROUNDS, like="look1")
-    if count < rounds.MIN_ROUNDS:
+    # Settled before any of them is seen, so that no result decides when to stop, and once.
+    settled = rounds.settled(state, "look2")
+    count = settled or rounds.affordable(plan, state, "look2", EXTENSION_ROUNDS, like="look1")
+    if count < MIN_ROUNDS:
         found.notes.append(
             f"no second look at {len(open_)} timings that cannot be told: the time that is left is "
-            f"not enough for {rounds.MIN_ROUNDS} rounds"
+            f"not enough for {MIN_ROUNDS} rounds"
         )
         return
     report(f"{len(open_)} timings cannot be told: {count} rounds more of these")

@@ -1,0 +1,108 @@
+"""What git says of a commit: the tree of its package, and what the package asks to run on.
+
+Reads git's objects and runs nothing of them.
+"""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+PACKAGE = "rope_triton"
+
+Requirements = Mapping[str, str]
+"""By the name of a dependency of the package, its specifier and its pin in constraints.txt."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def git(repository: Path, *arguments: str) -> bytes | None:
+    """What git prints, None if it fails.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no git.
+    """
+    done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True)
+    return None if done.returncode else done.stdout
+
+
+def package_tree(repository: Path, commit: str) -> str:
+    """The hash of the tree of ``rope_triton`` in a commit.
+
+    Raises
+    ------
+    ValueError
+        If the repository has no such commit, or the commit no package.
+    """
+    name = f"{commit}:{PACKAGE}"
+    tree = git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    if tree is None:
+        raise ValueError(f"{repository} has no commit {commit!r} with {PACKAGE}/")
+    return tree.decode().strip()
+
+
+def requirements(repository: Path, commit: str) -> Requirements:
+    """What the package of a commit asks to run on.
+
+    Raises
+    ------
+    ValueError
+        If the commit's pyproject.toml cannot be read.
+    """
+    return requirements_of(lambda name: git(repository, "show", f"{commit}:{name}"))
+
+
+def requirements_of(read: Callable[[str], bytes | None]) -> Requirements:
+    """The same of whatever ``read`` finds: the content of a file, None if there is none.
+
+    Raises
+    ------
+    ValueError
+        If pyproject.toml cannot be read.
+    """
+    pins = dict(_pins(_text(read("constraints.txt"))))
+    asked = {}
+    for specifier in _dependencies(_text(read("pyproject.toml"))):
+        name = _NAME.match(specifier)
+        if not name:
+            raise ValueError(f"{specifier!r:.80} of pyproject.toml is no dependency")
+        pin = pins.get(_normal(name[0]))
+        asked[_normal(name[0])] = specifier + (f" (pinned to {pin})" if pin else "")
+    return asked
+
+
+def _dependencies(pyproject: str) -> list[str]:
+    project = tomllib.loads(pyproject).get("project", {})
+    found = project.get("dependencies", []) if isinstance(project, dict) else None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"project.dependencies of pyproject.toml must be texts, got {found!r:.80}")
+    return found
+
+
+def requirement_changes(base: Requirements, head: Requirements) -> list[str]:
+    """A sentence for each dependency that the two sides ask for otherwise."""
+    return [
+        f"{name}: the base asks for {base.get(name, 'none')}, the head for "
+        f"{head.get(name, 'none')}; both ran on what is installed, so this change was not measured"
+        for name in sorted({*base, *head})
+        if base.get(name) != head.get(name)
+    ]
+
+
+def _pins(constraints: str) -> Iterator[tuple[str, str]]:
+    for line in constraints.splitlines():
+        name, equals, version = line.partition("#")[0].partition("==")
+        if equals:
+            yield _normal(name.strip()), version.strip()
+
+
+def _normal(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _text(content: bytes | None) -> str:
+    return "" if content is None else content.decode()
