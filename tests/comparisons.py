@@ -110,7 +110,8 @@ def comparison(families, exact, **changes) -> Comparison:
         "extension": 0,
         "minutes": 3.62,
         "families": families,
-        "exact": exact,
+        # Where a GPU was timed, the clock decides on what its machine code costs.
+        "exact": tuple(judge_exact(e.subject, e.base, e.head, "gpu" in families) for e in exact),
         "identical": frozenset(),
         "same_sources": False,
         "unmeasured": (),

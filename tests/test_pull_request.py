@@ -206,7 +206,7 @@ REFUSED = {
     "impossible seconds": (archive(changed([*TIMING, "base"], 1e200)), "took more than 3600 s"),
     "impossible interval": (archive(changed([*TIMING, "low"], 1e200)), "does not hold its effect"),
     "impossible p": (archive(changed([*TIMING, "p_slower"], 7)), "is not between 0 and 1"),
-    "a negative floor": (archive(changed([*TIMING, "floor"], -7)), "is negative"),
+    "a negative floor": (archive(changed([*TIMING, "floor"], -7)), "the floor is below"),
 }
 
 
