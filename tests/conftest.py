@@ -11,9 +11,23 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
 
 from . import browser as browsers  # noqa: E402
 from . import publishing  # noqa: E402
+
+if triton.knobs.runtime.interpret:
+    from triton.runtime import interpreter
+
+    _patch = interpreter._patch_lang
+
+    def _patch_once(fn):
+        """The interpreter patches its language again for every nested function: half its time."""
+        used = [each for each in (tl, tl.core) if any(each is v for v in fn.__globals__.values())]
+        patched = not any(tl.core.is_builtin(each.load) for each in used)
+        return interpreter._LangPatchScope() if patched else _patch(fn)
+
+    interpreter._patch_lang = _patch_once
 
 COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 
