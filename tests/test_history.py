@@ -1,9 +1,10 @@
-"""The history: its two workflows' commands, run in scratch clones, and what bounds and guards it.
+"""The history: its two workflows' commands, run in scratch clones, and what guards it.
 
 GitHub, the GPU and asv's measuring are played by small scripts; git, the shell and all of
 ``benchmarks/_site`` are real.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks._site import accept, branch, measure, thin
+from benchmarks._site import branch, measure, thin
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -43,7 +44,7 @@ MEASURE = """
 import contextlib, json, os, sys
 from pathlib import Path
 sys.path.insert(0, os.getcwd())
-from benchmarks._site import measure
+from benchmarks._site import branch, measure
 record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
 def run(root, machine, commit, scratch):
     directory = root / "benchmarks" / "results" / machine
@@ -51,7 +52,8 @@ def run(root, machine, commit, scratch):
     fields = {"machine": machine, "version": 1}
     (directory / "machine.json").write_text(json.dumps(fields))
     params = record["params"] | {"machine": machine}
-    content = record | {"commit_hash": commit, "params": params}
+    date = int(branch.git(root, "log", "-1", "--format=%at", commit)) * 1000
+    content = record | {"commit_hash": commit, "params": params, "date": date}
     (directory / f"{commit[:8]}-existing-py.json").write_text(json.dumps(content))
     return 0
 measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
@@ -143,12 +145,22 @@ class Job:
         assert "${{" not in text, f"the test gives no value for {text}"
         return text
 
+    def _is_due(self, step, failed, outcomes):
+        """What GitHub makes of the step's condition, of the few words that these workflows use."""
+        text = str(step.get("if", "success()")).removeprefix("${{").removesuffix("}}").strip()
+        if "cancelled()" not in text and "success()" not in text:
+            text += " && success()"
+        values = {"!cancelled()": True, "success()": not failed}
+        for name, outcome in outcomes.items():
+            values[f"steps.{name}.outcome == 'success'"] = outcome == "success"
+        return all(values[word] for word in text.split(" && "))
+
     def run(self):
         """Status of each ``run:`` step by its name, until one fails, as on GitHub."""
         outer = {**self.workflow.get("env", {}), **self.job.get("env", {})}
-        statuses, failed = {}, False
+        statuses, outcomes = {}, {}
         for step in self.job["steps"]:
-            if "run" not in step or (failed and "cancelled()" not in str(step.get("if"))):
+            if "run" not in step or not self._is_due(step, any(statuses.values()), outcomes):
                 continue
             assert "${{" not in step["run"], "an expression in a script is part of its text"
             variables = {k: self._fill(str(v)) for k, v in {**outer, **step.get("env", {})}.items()}
@@ -160,7 +172,7 @@ class Job:
                 text=True,
             )
             statuses[step["name"]] = done.returncode
-            failed = failed or bool(done.returncode)
+            outcomes[step.get("id")] = "failure" if done.returncode else "success"
             self.said = getattr(self, "said", "") + done.stdout + done.stderr
         return statuses
 
@@ -235,12 +247,12 @@ def test_what_another_job_stored_is_never_lost(origin, tmp_path):
     for clone in clones:
         git(tmp_path, "clone", "-q", str(origin), str(clone))
         assert not branch.restore(clone, "origin")
-        (clone / RESULTS / GPU / "aaaaaaaa-x.json").write_text(clone.name)
+        (clone / RESULTS / GPU / "machine.json").write_text(json.dumps({"in": clone.name}))
     branch.store(clones[0], "origin")
     with pytest.raises(RuntimeError, match="stale info|rejected"):
         branch.store(clones[1], "origin")
     assert branch.restore(clones[1], "origin")
-    assert (clones[1] / RESULTS / GPU / "aaaaaaaa-x.json").read_text() == "one"
+    assert json.loads((clones[1] / RESULTS / GPU / "machine.json").read_text()) == {"in": "one"}
 
 
 def test_a_remote_that_cannot_be_asked_is_not_an_empty_one(origin, tmp_path):
@@ -249,6 +261,82 @@ def test_a_remote_that_cannot_be_asked_is_not_an_empty_one(origin, tmp_path):
         branch.restore(tmp_path / "clone", str(tmp_path / "nowhere"))
     with pytest.raises(RuntimeError, match="restore first"):
         branch.store(tmp_path / "clone", "origin")
+
+
+@pytest.fixture
+def more_stored(origin, tmp_path):
+    """A clone; the branch has one result more than the clone's checkout."""
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    clone = tmp_path / "clone"
+    assert not branch.restore(clone, "origin")
+    extra = clone / RESULTS / GPU / "aaaaaaaa-e.json"
+    content = json.loads(records(clone / RESULTS / GPU)[0].read_text())
+    extra.write_text(json.dumps(content | {"date": 1, "commit_hash": "a" * 40}))
+    branch.store(clone, "origin")
+    extra.unlink()
+    return clone
+
+
+def failing_git(tools, command):
+    """A git on the PATH of which one command fails."""
+    script = f'#!/bin/bash\n[[ $3 != {command} ]] || exit 1\nexec {shutil.which("git")} "$@"\n'
+    tools.mkdir(exist_ok=True)
+    (tools / "git").write_text(script)
+    (tools / "git").chmod(0o755)
+
+
+def test_a_failed_restore_stores_nothing(more_stored, origin, tmp_path):
+    before = git(origin, "rev-parse", branch.BRANCH)
+    job = Job("history.yml", "store", origin, tmp_path)
+    failing_git(job.tools, "fetch")
+    (job.temp / "incoming").mkdir()
+    assert job.run() == {"Take what is stored": 1}, job.said
+    assert git(origin, "rev-parse", branch.BRANCH) == before
+
+
+@pytest.mark.parametrize("command", ["ls-remote", "fetch", "archive"])
+def test_only_a_restore_that_worked_allows_to_store(more_stored, tmp_path, monkeypatch, command):
+    failing_git(tmp_path / "failing", command)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{tmp_path / 'failing'}{os.pathsep}{os.environ['PATH']}")
+        with pytest.raises((RuntimeError, subprocess.CalledProcessError)):
+            branch.restore(more_stored, "origin")
+    with pytest.raises(RuntimeError, match="restore first"):
+        branch.store(more_stored, "origin")
+
+
+def test_no_stored_result_is_lost(more_stored):
+    assert branch.restore(more_stored, "origin")
+    extra = more_stored / RESULTS / GPU / "aaaaaaaa-e.json"
+    content = json.loads(extra.read_text())
+    metric = next(iter(content["results"]))
+
+    def store_fails(text):
+        with pytest.raises(RuntimeError, match=f"aaaaaaaa-e.json {text}.*nothing was stored"):
+            branch.store(more_stored, "origin")
+
+    extra.unlink()
+    store_fails("is stored and would be lost")
+    fewer = {name: row for name, row in content["results"].items() if name != metric}
+    extra.write_text(json.dumps(content | {"results": fewer}))
+    store_fails(f"would lose values of {metric}")
+    failed = [None, *content["results"][metric][0][1:]]
+    changed = content["results"] | {metric: [failed, *content["results"][metric][1:]]}
+    extra.write_text(json.dumps(content | {"results": changed}))
+    store_fails(f"would lose values of {metric}")
+    extra.write_text(json.dumps(content))
+    branch.store(more_stored, "origin")
+
+
+def test_what_thinning_drops_is_no_loss(more_stored, origin, monkeypatch):
+    assert branch.restore(more_stored, "origin")
+    count = len(list((more_stored / RESULTS / GPU).glob("*-*.json")))
+    drop = functools.partial(thin.thin, statistics=1, kept=count - 1)
+    monkeypatch.setattr(thin, "thin", drop)
+    _, said = branch.store(more_stored, "origin")
+    assert f"{GPU}/aaaaaaaa-e.json: removed" in said
+    names = stored_names(origin)
+    assert len(names) == count and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
 
 
 def test_missing_are_the_newest_without_a_result(origin, tmp_path):
@@ -302,140 +390,3 @@ def test_bisect_hands_any_expression_on_as_one_argument(origin, tmp_path):
     assert not any(job.run().values()), job.said
     assert (job.temp / "find.txt").read_text().splitlines()[-1] == hostile
     assert not list(tmp_path.rglob("pwned"))
-
-
-# What a runner may send.
-
-
-def result(**changes):
-    return {
-        **dict(commit_hash="a" * 40, env_name="e", date=1, params={"machine": GPU}, python="3.11"),
-        **dict(requirements={}, env_vars={}, result_columns=["result", "params", "version"]),
-        "results": {"rope.Forward.track_latency": [[1.0, float("nan")], [["1", "'a'"]], "1"]},
-        **dict(durations={}, version=2),
-    } | changes
-
-
-def row(*values):
-    return {"rope.Forward.track_latency": list(values)}
-
-
-@pytest.fixture
-def incoming(tmp_path):
-    directory = tmp_path / "incoming"
-    directory.mkdir()
-    (directory / "machine.json").write_text(json.dumps({"machine": GPU, "version": 1}))
-    (directory / "aaaaaaaa-e.json").write_text(json.dumps(result()))
-    return directory
-
-
-def taken(incoming, tmp_path):
-    return accept.accept(incoming, GPU, tmp_path / "results", {"a" * 40})
-
-
-def test_a_good_result_is_taken(incoming, tmp_path):
-    assert taken(incoming, tmp_path) == ["aaaaaaaa-e.json"]
-    stored = (tmp_path / "results" / GPU / "aaaaaaaa-e.json").read_text()
-    assert repr(json.loads(stored)) == repr(result())
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "null", "[" * 100_000, "{} {}"),
-        *(json.dumps(result(extra=1)), json.dumps({"version": 2})),
-        json.dumps(result(commit_hash="b" * 40)),
-        json.dumps(result(commit_hash=["a" * 40])),
-        json.dumps(result(params={"machine": "nvidia-b200"})),
-        json.dumps(result(params={"machine": GPU, "gpu": "<img src=x onerror=alert(1)>"})),
-        json.dumps(result(params={"machine": GPU, "gpu": "x" * 201})),
-        json.dumps(result(params={"machine": GPU, "../../x\n": "x"})),
-        json.dumps(result(version=1)),
-        json.dumps(result(date="now")),
-        json.dumps(result(results={"../x": [[1.0], [["1"]]]})),
-        json.dumps(result(results=row([1.0], [["1", "2"]]))),
-        json.dumps(result(results=row(["1"], [["1"]]))),
-        json.dumps(result(results=row([True], [["1"]]))),
-        json.dumps(result(results=row([-1.0], [["1"]]))),
-        json.dumps(result(results=row([float("inf")], [["1"]]))),
-        json.dumps(result(results=row([1.0], [[1]]))),
-        json.dumps(result(results=row([1.0], [[]]))),
-        json.dumps(result(env_vars={"a": [[[[[[[[[1]]]]]]]]]})),
-    ],
-)
-def test_a_bad_result_is_refused_and_nothing_written(incoming, tmp_path, content):
-    (incoming / "aaaaaaaa-e.json").write_text(content)
-    with pytest.raises(accept.RefusedError):
-        taken(incoming, tmp_path)
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["bbbbbbbb-e.json", "benchmarks.json", "aaaaaaaa-e.json.sh", ".git", "aaaaaaaa-\n.json"]
-)
-def test_a_file_of_another_name_is_refused(incoming, tmp_path, name):
-    (incoming / name).write_text(json.dumps(result()))
-    with pytest.raises(accept.RefusedError):
-        taken(incoming, tmp_path)
-
-
-def test_links_directories_huge_and_many_files_are_refused(incoming, tmp_path):
-    path = incoming / "aaaaaaaa-e.json"
-    for make in (
-        lambda: path.symlink_to("/etc/passwd"),
-        lambda: path.mkdir(),
-        lambda: path.write_text(" " * (accept.MAX_BYTES + 1)),
-        lambda: [(incoming / f"aaaaaaaa-{i}.json").touch() for i in range(accept.MAX_FILES)],
-    ):
-        path.rmdir() if path.is_dir() else path.unlink()
-        make()
-        with pytest.raises(accept.RefusedError):
-            taken(incoming, tmp_path)
-
-
-@pytest.mark.parametrize("machine", [GPU, "no-gpu-x86_64"])
-def test_what_the_machines_have_measured_so_far_is_taken(tmp_path, machine):
-    shipped = tmp_path / machine
-    shutil.copytree(ROOT / RESULTS / machine, shipped)
-    names = accept.accept(shipped, machine, tmp_path / "results", accept.commits_of(ROOT))
-    assert len(names) >= 5
-
-
-# What bounds the history.
-
-
-@pytest.fixture
-def machine(tmp_path):
-    """Four commits of real results, a day apart."""
-    source = ROOT / RESULTS / GPU
-    directory = tmp_path / GPU
-    directory.mkdir()
-    shutil.copy(source / "machine.json", directory)
-    text = records(source)[0].read_text()
-    for day in range(4):
-        content = json.loads(text) | {"commit_hash": f"{day}" * 40, "date": day}
-        (directory / f"{str(day) * 8}-e.json").write_text(json.dumps(content))
-    return directory
-
-
-def test_old_results_keep_their_values_and_the_oldest_go(machine):
-    before = {path.name: path.read_bytes() for path in machine.glob("*-*.json")}
-    said = thin.thin(machine.parent, statistics=1, kept=3)
-    assert len(said) == 3 and thin.thin(machine.parent, statistics=1, kept=3) == []
-    after = {path.name: path.read_bytes() for path in machine.glob("*-*.json")}
-    assert sorted(after) == [f"{str(day) * 8}-e.json" for day in (1, 2, 3)]
-    assert after["33333333-e.json"] == before["33333333-e.json"]
-    assert len(after["22222222-e.json"]) < len(before["22222222-e.json"]) / 5
-
-
-def test_asv_reads_what_is_left(machine):
-    from asv.results import Results
-
-    name = "00000000-e.json"
-    full = Results.load(str(machine / name), machine_name=GPU)
-    thin.thin(machine.parent, statistics=0)
-    left = Results.load(str(machine / name), machine_name=GPU)
-    metric = "rope.Forward.track_latency"
-    params = full.get_result_params(metric)
-    expected = full.get_result_value(metric, params)
-    assert left.get_result_value(metric, params) == pytest.approx(expected, rel=1e-5)

@@ -1,11 +1,16 @@
-"""Rules that the text of every workflow keeps: pinned actions, no secrets, few permissions."""
+"""Rules that the text of every workflow keeps: pinned actions, no secrets, few permissions.
 
+And who owns what the workflows run.
+"""
+
+import functools
 import re
 
 import pytest
 import yaml
 
-from tests.workflows import CI, GPU, PULL_REQUESTS, WORKFLOWS, steps
+from tests.test_architecture import ARROWS, BENCHMARKS
+from tests.workflows import CI, GPU, PULL_REQUESTS, ROOT, WORKFLOWS, steps
 
 FILES = sorted(WORKFLOWS.glob("*.yml"))
 LOADED = {path.name: yaml.safe_load(path.read_text()) for path in FILES}
@@ -40,6 +45,59 @@ def test_no_expression_is_pasted_into_a_script(job):
     assert not [step["run"] for step in steps(job) if "${{" in step["run"]]
 
 
+_INSTALLS = re.compile(r"\b(pip3?|uv|npm|apt|apt-get) .*\binstall\b|\b(pipx|npx|uvx) ")
+_HASHES = ("--require-hashes", "--only-binary=:all:")
+
+
+def token_violations(workflow):
+    """Where a token reaches more than the step that needs it, or what is installed beside it."""
+    found = ["the workflow's env has a token"] if _has_token(workflow.get("env")) else []
+    for name, job in workflow["jobs"].items():
+        if _has_token(job.get("env")):
+            found.append(f"{name}: the job's env has a token")
+        writes = set(job.get("permissions", {}).values()) - {"read", "none"}
+        for step in steps(job):
+            lines = step["run"].replace("\\\n", " ").splitlines()
+            installs = [line for line in lines if _INSTALLS.search(line)]
+            if installs and _has_token(step.get("env")):
+                found.append(f"{name}: installs with a token in its env")
+            if writes and not all(option in line for line in installs for option in _HASHES):
+                found.append(f"{name}: may write, and installs without hashes")
+    return found
+
+
+def _has_token(env):
+    return any("TOKEN" in name or "github.token" in str(v) for name, v in (env or {}).items())
+
+
+# Not gpu.yml yet: its report has a job's token, and installs numpy without hashes.
+@pytest.mark.parametrize("name", ["bisect.yml", "ci.yml", "history.yml"])
+def test_a_token_reaches_one_step_and_a_job_that_writes_installs_by_hash(name):
+    assert token_violations(LOADED[name]) == []
+
+
+WRITES = {"permissions": {"contents": "read", "statuses": "write"}}
+TOKEN = {"env": {"GH_TOKEN": "${{ github.token }}"}}
+INSTALL = {"run": "python3 -m venv .venv\n.venv/bin/pip install -c constraints.txt numpy"}
+HASHED = {"run": "pip install --only-binary=:all: \\\n    --require-hashes -r numpy.txt"}
+
+
+@pytest.mark.parametrize(
+    ("job", "violation"),
+    [
+        (TOKEN | {"steps": []}, "j: the job's env has a token"),
+        ({"steps": [INSTALL | TOKEN]}, "j: installs with a token in its env"),
+        (WRITES | {"steps": [INSTALL]}, "j: may write, and installs without hashes"),
+        (WRITES | {"steps": [{"run": "pipx run x"}]}, "j: may write, and installs without hashes"),
+        (WRITES | {"steps": [HASHED, {"run": "gh auth setup-git"} | TOKEN]}, None),
+        ({"steps": [INSTALL]}, None),
+    ],
+)
+def test_a_token_beyond_its_step_is_seen(job, violation):
+    assert token_violations({"jobs": {"j": job}}) == ([violation] if violation else [])
+    assert token_violations(TOKEN | {"jobs": {}}) == ["the workflow's env has a token"]
+
+
 @pytest.mark.parametrize("name", PULL_REQUESTS)
 def test_pull_requests_get_no_secret_and_only_the_report_writes(name):
     workflow = PULL_REQUESTS[name]
@@ -61,3 +119,35 @@ def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
     # `on` is a truth value to YAML 1.1.
     assert GPU[True].keys() == {"pull_request_target"}
     assert "pull_request_target" not in CI[True]
+
+
+def owned(path):
+    """Whether CODEOWNERS names somebody for the file: the last line that fits it decides."""
+    lines = (WORKFLOWS.parent / "CODEOWNERS").read_text().splitlines()
+    rules = [line.split() for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"/[\w./-]+", pattern) for pattern, *_ in rules), "the test reads no *"
+    owners = []
+    for pattern, *named in rules:
+        if f"/{path}" == pattern or (pattern.endswith("/") and f"/{path}".startswith(pattern)):
+            owners = named
+    return bool(owners)
+
+
+def test_what_runs_with_a_token_or_judges_has_an_owner():
+    @functools.cache
+    def reach(module):
+        return {module}.union(*map(reach, ARROWS["benchmarks"][module]))
+
+    site = {module for module in BENCHMARKS if module.startswith("_site.")}
+    modules = set().union(*map(reach, {"_pull_request", "_compare.command", *site}))
+    assert {"_gfm", "_workload", "_clock", "_site.branch", "_compare.rounds"} <= modules
+    paths = [BENCHMARKS[module] for module in modules]
+    paths += [path for path in (ROOT / "benchmarks" / "_site").rglob("*") if path.is_file()]
+    paths += [ROOT / name for name in ("asv.conf.json", "constraints.txt", "pyproject.toml")]
+    paths += [ROOT / ".ci" / "run", *WORKFLOWS.iterdir()]
+    assert [path for path in paths if not owned(path.relative_to(ROOT))] == []
+
+
+def test_an_owner_is_found_as_github_finds_one():
+    assert owned("benchmarks/_gfm.py") and owned("asv.conf.json")
+    assert not owned("README.md") and not owned("benchmarks.py")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import accept, branch, thin
+from . import accept, branch
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -29,8 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     taken = commands.add_parser("accept", help="check results of other jobs, and add them")
     taken.add_argument("incoming", type=Path, help="holds a directory results-MACHINE for each")
     taken.add_argument("machines", nargs="+", help="the machines that may report")
-    commands.add_parser("thin", help="drop what old results no longer need")
-    store = commands.add_parser("store", help="store the results in place of what is stored")
+    store = commands.add_parser("store", help="thin the results, and store them in place of others")
     store.add_argument("remote")
     options = parser.parse_args(arguments)
     match options.command:
@@ -48,10 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
                 return subprocess.run(options.held, stdin=subprocess.DEVNULL).returncode
         case "accept":
             return _accept(options.incoming, options.machines)
-        case "thin":
-            print("\n".join(thin.thin(RESULTS)) or "nothing to drop")
         case "store":
-            print(branch.store(ROOT, options.remote))
+            commit, thinned = branch.store(ROOT, options.remote)
+            print(*(thinned or ["nothing to drop"]), commit, sep="\n")
     return 0
 
 

@@ -4,12 +4,15 @@ It is replaced as a whole, so that the repository does not grow by every version
 """
 
 import io
+import json
 import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
+
+from . import thin
 
 BRANCH = "refs/heads/benchmark-results"
 _RESULTS = Path("benchmarks") / "results"
@@ -37,13 +40,18 @@ def restore(root: Path, remote: str) -> bool:
     """Replace the checkout's results by the stored ones; False if none are stored.
 
     ``benchmarks.json``, which describes the benchmarks, stays that of the checkout: it and the
-    benchmarks are one version.
+    benchmarks are one version. After an error nothing counts as restored.
     """
+    (root / _RESTORED).unlink(missing_ok=True)
     commit = stored(root, remote)
+    if commit:
+        _replace_results(root, remote, commit)
     (root / _RESTORED).parent.mkdir(exist_ok=True)
     (root / _RESTORED).write_text(commit)
-    if not commit:
-        return False
+    return bool(commit)
+
+
+def _replace_results(root: Path, remote: str, commit: str) -> None:
     git(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
     archive = subprocess.run(
         ["git", "-C", root, "archive", "--format=tar", commit, str(_RESULTS)],
@@ -55,29 +63,67 @@ def restore(root: Path, remote: str) -> bool:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = [m for m in tar.getmembers() if m.name != str(_RESULTS / "benchmarks.json")]
         tar.extractall(root, members, filter="data")
-    return True
 
 
-def store(root: Path, remote: str) -> str:
-    """Replace the branch by the checkout's results; its commit.
+def store(root: Path, remote: str) -> tuple[str, list[str]]:
+    """Thin the checkout's results and replace the branch by them.
+
+    Returns
+    -------
+    The branch's commit, and a line for each result that was thinned: nothing else ever takes
+    something away from what is stored.
 
     Raises
     ------
     RuntimeError
-        If nothing was restored before, or the branch is no longer what was restored: what another
-        job stored is never lost.
+        If nothing was restored before, the checkout has less than is stored, or the branch is no
+        longer what was restored: what another job stored is never lost.
     """
     if not (root / _RESTORED).exists():
         raise RuntimeError("restore first, or what is stored would be lost")
     before = (root / _RESTORED).read_text()
+    if before:
+        _require_no_loss(root, before)
+    said = thin.thin(root / _RESULTS)
+    commit = git(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
+    lease = f"--force-with-lease={BRANCH}:{before}"
+    git(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
+    return commit, said
+
+
+def lost(before: dict, after: dict) -> list[str]:
+    """Benchmarks of which the second of two of asv's results has fewer values than the first."""
+    old, new = _values(before), _values(after)
+    return [metric for metric, count in old.items() if new.get(metric, 0) < count]
+
+
+def _values(content: dict) -> dict[str, int]:
+    return {
+        metric: sum(value is not None for value in row[0] or [])
+        for metric, row in content["results"].items()
+    }
+
+
+def _require_no_loss(root: Path, before: str) -> None:
+    """Compare the checkout's results with those of the stored commit."""
+    changed = git(root, "diff-tree", "-r", "--no-renames", "--name-status", before, _tree(root))
+    for status, name in (line.split("\t") for line in changed.splitlines()):
+        if status not in "AM":
+            raise RuntimeError(f"{name} is stored and would be lost: nothing was stored")
+        if status == "M" and "-" in Path(name).name:  # the others describe machine and benchmarks
+            old = json.loads(git(root, "show", f"{before}:{name}"))
+            metrics = lost(old, json.loads((root / name).read_text()))
+            if metrics:
+                text = ", ".join(metrics)
+                raise RuntimeError(f"{name} would lose values of {text}: nothing was stored")
+
+
+def _tree(root: Path) -> str:
+    """The checkout's results as a tree in git, which holds nothing else."""
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git(root, "add", "--force", "--", str(_RESULTS), **index)
-        tree = git(root, "write-tree", **index)
-    commit = git(root, "commit-tree", tree, "-m", "Benchmark results", **_IDENTITY)
-    lease = f"--force-with-lease={BRANCH}:{before}"
-    git(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
-    return commit
+        return git(root, "write-tree", **index)
 
 
 def git(root: Path, *arguments: str, **variables: str) -> str:
