@@ -29,6 +29,7 @@ rules           ``_verdict.Rules``
 
 import dataclasses
 import enum
+import functools
 import itertools
 import math
 import re
@@ -266,7 +267,7 @@ def _parsed(kind, value, path: str):
 
 
 def _record(kind, value, path: str):
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     given = _object(value, path)
     for difference, what in (
         (hints.keys() - given, "lacks"),
@@ -276,6 +277,9 @@ def _record(kind, value, path: str):
             raise ValueError(f"{path} {what} {sorted(map(str, difference))!s:.200}")
     fields = {name: _parsed(hint, given[name], f"{path}.{name}") for name, hint in hints.items()}
     return kind(**fields)
+
+
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _chosen(choices, value, path: str):

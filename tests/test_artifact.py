@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import _artifact
 from benchmarks._artifact import ArtifactError, Commits
-from benchmarks._report import from_json
 from benchmarks._verdict import Answer
 from tests.artifacts import (
     BASE,
@@ -22,6 +21,7 @@ from tests.artifacts import (
     METHOD,
     OFFSET,
     OTHER,
+    REQUEST,
     SAME,
     VOLUME,
     archive,
@@ -34,7 +34,7 @@ from tests.artifacts import (
     streamed,
 )
 from tests.comparisons import job_failing, job_passing, of_the_same_sources, without_gpu
-from tests.workflows import ROOT, commit, git
+from tests.workflows import ROOT
 
 # --- the archive ----------------------------------------------------------------------------------
 
@@ -368,33 +368,12 @@ def test_a_change_of_what_the_package_runs_on_is_no_pass():
 def test_subjects_are_those_of_a_real_comparison():
     """One that ships was measured on an H200 by two commits that have all that the suite asks."""
     path = ROOT / "benchmarks" / "evidence" / "reports" / "traded" / "fail.json"
-    real = from_json(json.loads(path.read_text()))
+    sides = {"base": {"name": BASE, "sha": BASE}, "head": {"name": HEAD, "sha": HEAD}}
+    made = json.loads(path.read_text()) | sides | {"reproduce": REQUEST.command}
+    real = read(archive(made))
     known = _artifact.timed_subjects()
     for name in ("gpu", "host"):
         assert {timing.subject for timing in real.families[name].timings} == known[name]
     assert {timing.subject for timing in real.families["start"].timings} < known["start"]
     exact = _artifact.exact_subjects("sm_90").values()
     assert {each.subject for each in real.exact} == frozenset().union(*exact)
-
-
-@pytest.fixture
-def history(tmp_path):
-    """A repository of three commits: a package, another package, another Triton."""
-    git(tmp_path, "init", "--quiet")
-    package, project = tmp_path / "rope_triton", tmp_path / "pyproject.toml"
-    package.mkdir()
-    shas = []
-    for source, triton in (("1", "3.6"), ("2", "3.6"), ("2", "3.7")):
-        (package / "__init__.py").write_text(source)
-        project.write_text(f'[project]\ndependencies = ["triton>={triton}"]\n')
-        commit(tmp_path, "a change")
-        shas.append(git(tmp_path, "rev-parse", "HEAD"))
-    return tmp_path, shas
-
-
-def test_git_says_what_the_commits_have(history):
-    repository, (first, second, third) = history
-    assert _artifact.commits(repository, first, second) == Commits(False, ())
-    assert _artifact.commits(repository, second, second) == Commits(True, ())
-    same, changes = _artifact.commits(repository, second, third)
-    assert same and len(changes) == 1 and "triton>=3.6" in changes[0]

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from benchmarks import _artifact, _pull_request
+from benchmarks._artifact import Commits
 from benchmarks._pull_request import comment, is_stale
 from benchmarks._verdict import Answer
-from tests import test_artifact
 from tests.artifacts import (
     BASE,
     DIFFER,
@@ -26,9 +26,8 @@ from tests.artifacts import (
 )
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.test_artifact import NOT_ASKED_FOR, REFUSED
-from tests.workflows import ROOT
+from tests.workflows import ROOT, commit, git
 
-history = test_artifact.history  # a fixture
 commits_by_git = _artifact.commits
 
 
@@ -140,6 +139,29 @@ def test_what_was_not_asked_for_is_no_verdict(tmp_path, monkeypatch, made, found
     gone = message.startswith("the GPU")
     assert ("Could not run: the GPU nvidia-h200 was not there" in text) == gone
     assert status["description"].startswith("could not run" if gone else "no verdict")
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A repository of three commits: a package, another package, another Triton."""
+    git(tmp_path, "init", "--quiet")
+    package, project = tmp_path / "rope_triton", tmp_path / "pyproject.toml"
+    package.mkdir()
+    shas = []
+    for source, triton in (("1", "3.6"), ("2", "3.6"), ("2", "3.7")):
+        (package / "__init__.py").write_text(source)
+        project.write_text(f'[project]\ndependencies = ["triton>={triton}"]\n')
+        commit(tmp_path, "a change")
+        shas.append(git(tmp_path, "rev-parse", "HEAD"))
+    return tmp_path, shas
+
+
+def test_git_says_what_the_commits_have(history):
+    repository, (first, second, third) = history
+    assert commits_by_git(repository, first, second) == Commits(False, ())
+    assert commits_by_git(repository, second, second) == Commits(True, ())
+    same, changes = commits_by_git(repository, second, third)
+    assert same and len(changes) == 1 and "triton>=3.6" in changes[0]
 
 
 def test_git_without_a_commit_is_no_verdict(history, tmp_path, monkeypatch):
