@@ -30,6 +30,8 @@ class _Rotation:
 
     # Of each part of the output, whether it is rotated or only handed on.
     rotated: tuple[bool, ...] = (True,)
+    # Whether its user gives it angles, as the package's own module makes them.
+    by_angles = True
     # Whether what it is given may be overwritten.
     in_place = False
     # Error that the call's arithmetic may add to the rounding of the result, over the length of the
@@ -134,6 +136,8 @@ class _Partial(_Rotation):
 
 class _Tables(_Rotation):
     """Ready-made tables, in the dtype of the tensor, as flash-attention's module keeps them."""
+
+    by_angles = False
 
     def __init__(self, cell: Measured, freqs):
         import torch

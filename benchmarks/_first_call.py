@@ -91,7 +91,7 @@ def _clocked(root: str | None, after_another: bool) -> float:
     output = _inputs.apply(x, freqs, cell.format)
     torch.cuda.synchronize()
     taken = time.perf_counter() - start
-    _calls.check(output, x, _calls.of(cell, freqs), FORWARD)
+    _calls.check(output, _inputs.values(cell), _calls.of(cell, freqs), FORWARD)
     return taken
 
 

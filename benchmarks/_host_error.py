@@ -1,6 +1,6 @@
 """How far a result is from the exact one, over what its rounding costs. Exact."""
 
-from . import _calls
+from . import _angles, _calls
 from . import _host_inputs as _inputs
 from ._grid import BACKWARD, FORWARD, PATH_GRIDS, PathCell
 
@@ -46,9 +46,9 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
 
     seq_len, *_, width = _SHAPE
     x = random(_SHAPE, getattr(torch, dtype))
-    angles = _inputs.angles_of(POSITIONS[positions], seq_len, width)
+    angles = _angles.exact(POSITIONS[positions], seq_len, width).float()
     pairs_adjoin = interleaved == "True"
-    freqs = _inputs.freqs_of(angles, pairs_adjoin)
+    freqs = _angles.by_channel(angles, pairs_adjoin).to(_inputs.DEVICE)
     result = _package_result(x.to(_inputs.DEVICE), freqs, direction, pairs_adjoin)
     return relative(result.cpu(), exact_rotation(x, angles, direction, pairs_adjoin), x.dtype)
 

@@ -2,7 +2,7 @@
 
 import math
 
-from . import _calls
+from . import _angles, _calls
 from ._grid import GRIDS, PATH_GRIDS, Cell, Measured, PathCell
 
 DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
@@ -13,7 +13,6 @@ DEVICE = "cuda"
 # Some 2 us on a GPU: never what a call on the host waits for.
 CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE = 16, 64, 1, "bfloat16"
 CALL_MIB = 1 / 8
-_ROTARY_BASE = 10000.0
 
 
 def call_cell(format: str) -> Cell:
@@ -54,24 +53,4 @@ def values(cell: Measured, layout: str = "contiguous"):
 
 def freqs_of_cell(cell: Measured):
     """The angles of a cell's positions as the package takes them, on the GPU."""
-    return freqs_of(angles_of(0, cell.positions, cell.hidden_size))
-
-
-def angles_of(first: int, seq_len: int, width: int):
-    """Angles of the pairs of ``width`` channels, float32 ``[seq_len, 1, 1, width / 2]``, on CPU.
-
-    Of Python's floats and one product, so that they are the same on every machine.
-    """
-    import torch
-
-    frequencies = [_ROTARY_BASE ** (-2 * i / width) for i in range(width // 2)]
-    positions = torch.arange(first, first + seq_len, dtype=torch.float64)[:, None, None, None]
-    return (positions * torch.tensor(frequencies, dtype=torch.float64)).float()
-
-
-def freqs_of(angles, interleaved: bool = False):
-    """What the package takes: each angle at both members of its pair, on the GPU."""
-    import torch
-
-    twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
-    return twice.to(DEVICE)
+    return _angles.of_cell(cell, DEVICE)

@@ -51,7 +51,7 @@ def call(direction: str, format: str) -> Callable:
         return torch.autograd.grad(output, t, x)[0]
 
     rotate = forward if direction == FORWARD else forward_backward
-    _calls.check(rotate(), x, _calls.of(cell, freqs), direction)
+    _workload.check_once(_calls.of(cell, freqs), direction, rotate, x)
     return _warm(rotate)
 
 

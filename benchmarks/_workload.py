@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import math
 import pickle
 import tempfile
 import time
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from . import _calls, _clock, _process, _progress
+from . import _angles, _calls, _clock, _process, _progress
 from ._grid import FORWARD, Measured
 from ._peers import calls as _peers
 from ._peers.cells import PeerCell
 from ._peers.providers import Unavailable
 
+DEVICE = "cuda"
 _Cell = TypeVar("_Cell", bound=Measured)
 
 
@@ -119,7 +121,7 @@ def _outcome(cell: Measured, direction: str) -> Outcome:
     import torch
 
     try:
-        latency, copy = _samples(cell, direction)
+        latency, copy = checked_samples(cell, (direction,), copies=True)
         return Outcome(latency=tuple(latency), copy=tuple(copy))
     except Exception as error:
         if cannot_be_had(error):
@@ -163,7 +165,36 @@ def attempt(function: Callable, *args):
         return kind(why_not(error))
 
 
-def _samples(cell: Measured, direction: str) -> list[list[float]]:
+def checked_samples(
+    cell: Measured,
+    directions: Sequence[str],
+    *,
+    copies: bool,
+    arrange: Callable[[list], object] = lambda inputs: None,
+    budget: tuple[int, float] = (_clock.SAMPLES, _clock.SAMPLE_SECONDS),
+) -> list[list[float]]:
+    """GPU seconds a call, samples for each direction, of a cell whose recorded calls are right.
+
+    Everything that times a cell does it here, so that nothing is timed that is not checked.
+
+    Parameters
+    ----------
+    cell : Measured
+        The cell; all directions are called on the same inputs.
+    directions : sequence of str
+        ``FORWARD``, ``BACKWARD`` or both.
+    copies : bool
+        Whether a copy of the same bytes is timed in turns with them; its samples come last.
+    arrange : callable
+        Reorders the list of inputs in place: which input goes with which output in memory.
+    budget : tuple of int and float
+        Samples for each direction, and seconds for each sample.
+
+    Raises
+    ------
+    AssertionError
+        If a replay writes a wrong output, or changes its input, or the package's angles are wrong.
+    """
     import torch
 
     sets = _clock.cold_sets(cell.bytes_moved)
@@ -173,47 +204,71 @@ def _samples(cell: Measured, direction: str) -> list[list[float]]:
     with torch.cuda.stream(stream):
         call = call_of(cell)
         inputs = [random_tensor(cell) for _ in range(sets)]
-        rotations = list(calls(call, direction, inputs))
-    rope = _clock.Recording(rotations, stream)
-    copy = _clock.Recording([lambda x=x: call.copies(x) for x in inputs], stream)
-    samples = _clock.paired_samples([rope, copy])
-    given = {index: inputs[index] for index in (0, sets - 1)}
-    if call.in_place:  # what was given is overwritten: what is there now, once more
-        given = {index: x.clone() for index, x in given.items()}
-        rope.time(1)
-    for index, x in given.items():
-        _calls.check(rope.outputs[index], x, call, direction)
+        arrange(inputs)
+        given = {index: inputs[index].clone() for index in (0, sets - 1)}
+        called = [list(calls(call, direction, inputs)) for direction in directions]
+    rotations = [_clock.Recording(each, stream) for each in called]
+    recordings = list(rotations)
+    if copies:
+        recordings.append(_clock.Recording([lambda x=x: call.copies(x) for x in inputs], stream))
+    samples = _clock.paired_samples(recordings, *budget)
+    for direction, rotation in zip(directions, rotations, strict=True):
+        _check_replay(rotation, inputs, given, call, direction)
     return samples
 
 
+def _check_replay(rotation: _clock.Recording, inputs: list, given: dict, call, direction) -> None:
+    """Check what one more replay writes for the inputs whose first values are ``given``, by index.
+
+    The outputs are NaN before it, so what an eager call or another replay wrote is not taken for
+    its work. Then the inputs get their first values again: a call in place has overwritten them,
+    and an output may share their memory.
+    """
+    for index in given:
+        for part in call.split(rotation.outputs[index]):
+            part.fill_(math.nan)
+    for index, x in given.items():
+        inputs[index].copy_(x)
+    rotation.replay()
+    for index, x in given.items():
+        _calls.check(rotation.outputs[index], x, call, direction)
+        _check_untouched(inputs[index], x, call)
+
+
 def call_of(cell: Measured):
-    """The call of a cell of any suite, by the angles of its positions."""
+    """The call of a cell of any suite, by the suite's own angles of its positions.
+
+    Raises
+    ------
+    AssertionError
+        If the call takes angles, and the package's own, which its user would give it, are wrong.
+    ImportError
+        If the package has none.
+    """
     module = _peers if isinstance(cell, PeerCell) else _calls
-    return module.of(cell, angles(cell))
+    call = module.of(cell, _angles.of_cell(cell, DEVICE))
+    if call.by_angles:
+        _angles.check_package(cell.hidden_size, DEVICE)
+    return call
 
 
 def check_memory(cell: Measured, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated that cannot fit."""
     import torch
 
-    tensors = 4 * sets + 2  # input, output, its copy, autograd's output; the check's temporaries
+    # Inputs, outputs, their copies and autograd's outputs. What is checked: two inputs as they were
+    # given, and temporaries.
+    tensors = 4 * sets + 4
     needed = tensors * cell.bytes_moved // 2
     free, _ = torch.cuda.mem_get_info()
     if needed > free:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
 
 
-def angles(cell: Measured):
-    """Angles of the cell, float32 ``[positions, 1, 1, hidden_size]``, in half-rotation order."""
-    from rope_triton import RotaryPositionEmbedding
-
-    return RotaryPositionEmbedding(cell.hidden_size).to("cuda")(cell.positions)
-
-
 def random_tensor(cell: Measured):
     import torch
 
-    return torch.randn(cell.shape, device="cuda", dtype=getattr(torch, cell.dtype))
+    return torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
 
 
 def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
@@ -232,6 +287,17 @@ def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
 
 
 def check_once(call, direction: str, rotate: Callable, x) -> None:
-    """Raise AssertionError unless ``rotate``, a call on ``x``, returns what is right."""
-    given = x.clone() if call.in_place else x
+    """Raise AssertionError unless ``rotate``, a call on ``x``, returns what is right.
+
+    ``x`` may change only where the call is in place.
+    """
+    given = x.clone()
     _calls.check(rotate(), given, call, direction)
+    _check_untouched(x, given, call)
+
+
+def _check_untouched(x, given, call) -> None:
+    import torch
+
+    if not (call.in_place or torch.equal(x, given)):
+        raise AssertionError("the call changed its input, and is not in place")

@@ -1,7 +1,10 @@
 """Where the tests run: on a GPU if there is one, otherwise in Triton's interpreter on the CPU."""
 
+import itertools
 import json
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +16,18 @@ if not torch.cuda.is_available():
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
+PACKAGE = "ROPE_TRITON_PACKAGE"
+"""Environment variable: the directory that holds the ``rope_triton`` to test, not the suite's."""
+
+if PACKAGE in os.environ:
+    # pytest has put the suite's own directory first by now, whichever way it was started.
+    sys.path.insert(0, os.path.abspath(os.environ[PACKAGE]))
+
+import rope_triton  # noqa: E402
+
 from . import browser as browsers  # noqa: E402
 from . import publishing  # noqa: E402
+from .gpu import memory  # noqa: E402
 
 if triton.knobs.runtime.interpret:
     from triton.runtime import interpreter
@@ -34,6 +47,18 @@ COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 _left_out = pytest.StashKey[int]()
 
 
+def pytest_configure():
+    expected, found = os.environ.get(PACKAGE), Path(rope_triton.__file__).resolve().parents[1]
+    if expected is not None and found != Path(expected).resolve():
+        raise pytest.UsageError(
+            f"{PACKAGE}={expected}: rope_triton should have come from there, it came from {found}"
+        )
+
+
+def pytest_report_header():
+    return f"rope_triton: {Path(rope_triton.__file__).parent}"
+
+
 def pytest_collection_modifyitems(config, items):
     if COMPILED:
         return
@@ -50,6 +75,13 @@ def pytest_report_collectionfinish(config):
         return None
     reason = "TRITON_INTERPRET=1" if torch.cuda.is_available() else "torch finds no CUDA GPU"
     return f"left out {count} tests marked 'gpu', which need compiled kernels: {reason}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    # Here, not beside the tests on a GPU: where workers run them, nobody else reads that conftest.
+    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
+    for line in memory.largest(reports):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import types
 import pytest
 import torch
 
-import rope_triton
-from benchmarks import _workload
+from benchmarks import _angles, _workload
 from benchmarks._grid import BACKWARD, FORWARD
 from benchmarks._peers import plain
 from benchmarks._peers.cells import PeerCell
@@ -248,7 +247,7 @@ def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidde
 
 
 def angles(cell, device="cpu"):
-    return rope_triton.RotaryPositionEmbedding(cell.hidden_size, device=device)(cell.positions)
+    return _angles.of_cell(cell, device)
 
 
 def random(cell, device="cpu"):
@@ -261,6 +260,5 @@ def here(monkeypatch, device):
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
     monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
-    monkeypatch.setattr(_workload, "random_tensor", lambda cell: random(cell, device))
-    monkeypatch.setattr(_workload, "angles", lambda cell: angles(cell, device))
+    monkeypatch.setattr(_workload, "DEVICE", device)
     return device

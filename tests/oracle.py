@@ -66,6 +66,24 @@ def rotate_by(t: torch.Tensor, angles: torch.Tensor, interleaved: bool) -> torch
     return torch.cat((turned, t[..., width:].double()), dim=-1)
 
 
+def plain(
+    t: torch.Tensor, freqs: torch.Tensor, at: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    """The result in float32, differentiable in ``t``, for sizes at which float64 would not fit.
+
+    ``at`` has the position of each token, of the shape ``t.shape[:-2]``. A token that the table
+    ``[positions, 1, 1, width]`` has no angles for is not turned.
+    """
+    known = ((at >= 0) & (at < len(freqs)))[..., None]
+    angles = freqs[at.clamp(0, len(freqs) - 1), 0, 0].where(known, 0)[..., None, :]
+    width = angles.shape[-1]
+    a1, a2 = pairs(angles, interleaved).unbind(-1)
+    first, second = pairs(t[..., :width].float(), interleaved).unbind(-1)
+    turned = first * a1.cos() - second * a1.sin(), second * a2.cos() + first * a2.sin()
+    turned = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return torch.cat((turned, t[..., width:].float()), -1)
+
+
 def positions(lengths: list[int], starts: list[int] | None, cp_size: int, cp_rank: int):
     """Positions of the tokens that a context-parallel rank holds, a list for each sequence.
 

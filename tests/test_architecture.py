@@ -55,11 +55,12 @@ ARROWS = {
         "_first_call": {
             *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
         },
-        "_host_error": {"_host_inputs", "_calls", "_grid"},
+        "_host_error": {"_host_inputs", "_angles", "_calls", "_grid"},
         "_host_steps": {"_host_inputs", "_grid"},
-        "_host_inputs": {"_calls", "_grid"},
+        "_host_inputs": {"_angles", "_calls", "_grid"},
+        "_angles": {"_grid"},
         "_workload": {
-            *("_calls", "_clock", "_process", "_progress", "_grid"),
+            *("_angles", "_calls", "_clock", "_process", "_progress", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
         },
         "_calls": {"_grid"},
@@ -83,7 +84,7 @@ ARROWS = {
         "_peers.__init__": set(),
         "_peers.host": {
             *("_host", "_host_error", "_host_inputs", "_host_time"),
-            *("_workload", "_calls", "_grid"),
+            *("_workload", "_angles", "_calls", "_grid"),
             *("_peers.calls", "_peers.cells", "_peers.providers"),
         },
         "_peers.calls": {
@@ -132,7 +133,7 @@ ARROWS = {
         "_sweep.tables": {
             *("_sweep.closeness", "_sweep.experiments", "_sweep.state", "_peers.cells", "_grid"),
         },
-        "_sweep.closeness": {"_sweep.experiments", "_peers.cells"},
+        "_sweep.closeness": {"_sweep.experiments", "_peers.cells", "_angles"},
         "_sweep.state": {"_sweep.experiments", "_compare.state", "_workload", "_peers.cells"},
         "_sweep.experiments": {"_peers.cells", "_grid"},
         "_readme.__init__": set(),
@@ -270,11 +271,11 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}
-    used = private | heavy | tests | private_attributes(tree)
+    used = private | heavy | tests | private_attributes(tree, PUBLIC)
     return used | arrow_violations(module, source, "benchmarks")
 
 
-def private_attributes(tree: ast.AST) -> set[str]:
+def private_attributes(tree: ast.AST, public: Iterable[str]) -> set[str]:
     """Attributes of the imported package that are neither public nor metadata."""
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
     aliases = [alias for node in imported for alias in node.names if alias.name == "rope_triton"]
@@ -285,7 +286,7 @@ def private_attributes(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id in bound
-        and node.attr not in PUBLIC | {"__version__", "__file__"}
+        and node.attr not in {*public, "__version__", "__file__"}
     }
 
 

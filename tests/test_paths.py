@@ -7,7 +7,7 @@ import torch
 
 import benchmarks
 import rope_triton
-from benchmarks import _calls, _grid, _host, _workload, paths
+from benchmarks import _angles, _calls, _grid, _host, _workload, paths
 from benchmarks._compare import measure
 from benchmarks._grid import BACKWARD, FORWARD, PathCell
 from tests import plain, samples
@@ -25,8 +25,7 @@ all_timed = pytest.mark.parametrize(("cell", "direction"), TIMED, ids=str)
 
 
 def angles(cell, first=0):
-    module = rope_triton.RotaryPositionEmbedding(cell.hidden_size, device="cpu")
-    return module(cell.positions + first)[first:]
+    return _angles.by_channel(_angles.exact(first, cell.positions, cell.hidden_size).float())
 
 
 def random(cell):
@@ -81,8 +80,7 @@ def test_cells_of_both_grids_are_told_apart_by_their_values():
 def without_gpu(monkeypatch):
     """Cells are called with CPU tensors, in plain PyTorch."""
     plain.install(monkeypatch)
-    monkeypatch.setattr(_workload, "random_tensor", random)
-    monkeypatch.setattr(_workload, "angles", angles)
+    monkeypatch.setattr(_workload, "DEVICE", "cpu")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors so small that more only wait for each other
     yield
@@ -111,7 +109,7 @@ def test_the_package_passes(path, direction, monkeypatch, device):
     cell = PathCell(path, 1 / 8, "bfloat16")
     if direction not in cell.directions:
         return
-    monkeypatch.setattr(_workload, "random_tensor", lambda cell: random(cell).to(device))
+    monkeypatch.setattr(_workload, "DEVICE", device)
     call, x = _calls.of(cell, angles(cell).to(device)), random(cell).to(device)
     (rotate,) = _workload.calls(call, direction, [x])
     _workload.check_once(call, direction, rotate, x)

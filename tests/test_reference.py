@@ -38,6 +38,25 @@ def test_forward_and_backward(dtype, tensor_format, interleaved, width, device):
     torch.testing.assert_close(grad, oracle.gradient(t, *options, cotangent).to(dtype))
 
 
+@rotations
+@widths
+@pytest.mark.parametrize("leading", [(7,), (2, 3)], ids=str)
+def test_float32_formula_is_that_of_the_exact_oracle(leading, width, interleaved, device):
+    """Of the tests themselves: none of the package's code is in either."""
+    t = torch.randn(*leading, 5, 12, device=device, requires_grad=True)
+    freqs = oracle.random_angles(4, width, device)
+    at = torch.arange(math.prod(leading), device=device).view(leading) - 1  # none at both ends
+    angles = oracle.angles_at(freqs, at.flatten().tolist()).view(*leading, 1, width)
+    results = [
+        function(t, table, *more, interleaved)
+        for function, table, *more in ((oracle.plain, freqs, at), (oracle.rotate_by, angles))
+    ]
+    cotangent = torch.randn_like(t)
+    gradients = [torch.autograd.grad(out, t, cotangent.to(out.dtype))[0] for out in results]
+    for found, expected in (results, gradients):
+        torch.testing.assert_close(found, expected.float())
+
+
 @formats
 @rotations
 @widths

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _artifact, _pull_request
-from tests import workflows
+from tests import conftest, workflows
 from tests.artifacts import BASE, HEAD, OTHER, archive, document
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.workflows import CI, GPU, PULL_REQUESTS, RAN, REPO, ROOT, git, steps
@@ -15,7 +15,6 @@ from tests.workflows import CI, GPU, PULL_REQUESTS, RAN, REPO, ROOT, git, steps
 repository, runner = workflows.repository, workflows.runner  # fixtures
 
 NUMBER = "7"
-RUN_URL = f"https://github.com/{REPO}/actions/runs/1"
 
 
 # --- ci.yml ---------------------------------------------------------------------------------------
@@ -76,7 +75,6 @@ def github(runner):
     event = "github.event.pull_request"
     runner.values |= {"github.token": "t", f"{event}.number": NUMBER, f"{event}.head.sha": HEAD}
     runner.values |= {f"{event}.base.sha": BASE, "github.event.before": OTHER}
-    runner.values["github.event.action == 'synchronize'"] = True
 
     def answer(**answers):
         (runner.scratch / "github.json").write_text(json.dumps(answers))
@@ -90,7 +88,7 @@ def statuses(runner):
     found = []
     for path, *rest in (each[1:] for each in calls if "/statuses/" in " ".join(each[:2])):
         given = dict(text.split("=", 1) for text in rest if "=" in text)
-        assert given["context"] == "gpu" and given["target_url"] == RUN_URL
+        assert given["context"] == "gpu" and given["target_url"].endswith("/actions/runs/1")
         found.append((path.rpartition("/")[2], given["state"], given["description"]))
     return found
 
@@ -190,22 +188,20 @@ def test_a_job_that_waits_for_a_runner_says_so(runner, github, earlier):
     assert runner.calls.count("sleep 15") == 2
 
 
-def test_waiting_ends(runner, github):
-    step = steps(GPU["jobs"]["wait"])[0]
-    assert "poll < 240" in step["run"] and "sleep 15" in step["run"]
+def test_waiting_ends():
+    (step,) = steps(GPU["jobs"]["wait"])
+    assert "poll < 240" in step["run"] and GPU["jobs"]["wait"]["timeout-minutes"] > 240 * 15 / 60
     assert step["env"]["JOB"] == GPU["jobs"]["measure"]["name"]
-    assert GPU["jobs"]["wait"]["timeout-minutes"] > 240 * 15 / 60
 
 
-def measured(runner, compare_status=0, pytest_status=0):
+def measured(runner, compare_status=0, pytest_fails=""):
     head = git(runner.repository, "rev-parse", "main")
     runner.values |= {
         "github.event.pull_request.head.repo.full_name": "someone/rope-triton",
         "github.event.pull_request.head.sha": head,
         "needs.plan.outputs.base": BASE,
     }
-    statuses = {"COMPARE_STATUS": compare_status, "PYTEST_STATUS": pytest_status}
-    runner.variables |= {name: str(value) for name, value in statuses.items()}
+    runner.variables |= {"COMPARE_STATUS": str(compare_status), "PYTEST_FAILS": pytest_fails}
     return runner.run(GPU, GPU["jobs"]["measure"])
 
 
@@ -213,12 +209,14 @@ def measured(runner, compare_status=0, pytest_status=0):
 def test_measure(runner, status):
     (runner.scratch / "recorded.json").write_text(json.dumps(document()))
     assert measured(runner, status) == 0
-    tests, compare = runner.calls[-2:]
+    public, own, alone, compare = runner.calls[-4:]
     head = git(runner.repository, "rev-parse", "main")
-    assert tests == "python -m pytest -m gpu"
+    assert public == "python -m pytest -m gpu and public -n 8 --dist worksteal"
+    assert own == "python -m pytest -m gpu and not alone -n 8 --dist worksteal"
+    assert alone == "python -m pytest -m gpu and alone"
     assert compare.startswith(f"python -m benchmarks compare {BASE} {head} --no-store --wait 600")
     directories = [Path(json.loads(line)[2]).name for line in runner.read("calls").splitlines()]
-    assert directories[-2:] == ["head", "suite"]
+    assert directories[-4:] == ["suite", "head", "head", "suite"]
     upload = GPU["jobs"]["measure"]["steps"][-1]["with"]["path"]
     assert upload.replace("${{ runner.temp }}", "temp") == "temp/comparison.json"
     assert json.loads(runner.read("temp/comparison.json")) == document()
@@ -235,9 +233,43 @@ def test_measure_fails_if_it_could_not_run(runner):
     assert measured(runner, compare_status=3) != 0
 
 
-def test_tests_come_before_the_comparison(runner):
-    assert measured(runner, pytest_status=1) != 0
-    assert not any("compare" in call for call in runner.calls)
+@pytest.mark.parametrize("fails", ["and public", "and not alone", "and alone"])
+def test_tests_come_before_the_comparison(runner, fails):
+    assert measured(runner, pytest_fails=fails) != 0
+    assert fails in runner.calls[-1]
+
+
+def test_this_branchs_tests_are_put_to_the_heads_package():
+    (step,) = (step for step in steps(GPU["jobs"]["measure"]) if step.get("id") == "public")
+    assert step["env"] == {conftest.PACKAGE: "../head"}
+    assert step["working-directory"] == "suite"
+
+
+@pytest.mark.parametrize(
+    ("public", "own", "answer"),
+    [
+        ("success", "success", "success"),
+        ("success", "failure", "failure"),
+        ("failure", "skipped", "failure"),
+        ("success", "cancelled", "cancelled"),
+        ("", "", ""),
+    ],
+)
+def test_report_is_told_of_a_failure_in_either_tests(public, own, answer):
+    text = GPU["jobs"]["measure"]["outputs"]["tests"]
+    names = {"steps.public.outcome": repr(public), "steps.tests.outcome": repr(own)}
+    for name, value in names.items():
+        assert name in text
+        text = text.replace(name, value)
+    # Both operators return an operand, as Python's do.
+    expression = text.removeprefix("${{ ").removesuffix(" }}")
+    assert eval(expression.replace("&&", "and").replace("||", "or")) == answer
+
+
+def test_steps_of_the_job_on_the_gpu_fit_its_time():
+    job = GPU["jobs"]["measure"]
+    limits = [step["timeout-minutes"] for step in job["steps"] if "timeout-minutes" in step]
+    assert len(limits) == 3 and job["timeout-minutes"] - sum(limits) >= 15
 
 
 def commits(runner):

@@ -1,6 +1,5 @@
 """From a cell to samples: no speed for a wrong output, and a bad cell costs only itself."""
 
-import contextlib
 import functools
 import types
 
@@ -8,8 +7,9 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _calls, _clock, _workload
+from benchmarks import _angles, _calls, _clock, _workload
 from benchmarks._grid import BACKWARD, FORWARD, Cell
+from tests import samples
 
 DIRECTIONS = (FORWARD, BACKWARD)
 CELLS = [
@@ -24,8 +24,7 @@ both_directions = pytest.mark.parametrize("direction", DIRECTIONS)
 
 
 def angles(cell, first: int = 0):
-    module = rope_triton.RotaryPositionEmbedding(cell.hidden_size, device="cpu")
-    return module(cell.positions + first)[first:]
+    return _angles.by_channel(_angles.exact(first, cell.positions, cell.hidden_size).float())
 
 
 def random(cell):
@@ -126,32 +125,17 @@ def test_every_chunk_is_checked(chunks, cell, direction):
 # --- one cell, its calls and its samples, without a GPU -------------------------------------------
 
 
-class Recording:
-    """Calls everything once, where a GPU would record a graph."""
-
-    def __init__(self, calls, stream):
-        self.outputs = [call() for call in calls]
-
-
 @pytest.fixture
-def on_cpu(monkeypatch):
+def on_cpu(monkeypatch, tmp_path):
     """Measures cells as on a GPU, but with CPU tensors, plain PyTorch and made-up samples."""
 
-    def samples(recordings):
+    def paired_samples(recordings, count, seconds):
         rope, copy = recordings
         return [[2e-6] * len(rope.outputs), [1e-6] * len(copy.outputs)]
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Stream", object)
-    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
-    monkeypatch.setattr(_clock, "warm_up", lambda: None)
-    monkeypatch.setattr(_clock, "cold_sets", lambda bytes_moved: 3)
-    monkeypatch.setattr(_clock, "Recording", Recording)
-    monkeypatch.setattr(_clock, "paired_samples", samples)
-    monkeypatch.setattr(_workload, "angles", angles)
-    monkeypatch.setattr(_workload, "random_tensor", random)
+    samples.install(monkeypatch, tmp_path / "progress", sets=3)
+    monkeypatch.setattr(_clock, "paired_samples", paired_samples)
+    monkeypatch.setattr(_workload, "DEVICE", "cpu")
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
 
 
@@ -169,19 +153,20 @@ def test_cell_is_measured(on_cpu, direction):
 
 
 @both_directions
-@pytest.mark.parametrize("wrong_call", [0, 2])
-def test_wrong_output_has_no_speed(on_cpu, direction, wrong_call, monkeypatch):
+@pytest.mark.parametrize("wrong_set", [0, 2])
+def test_wrong_output_has_no_speed(on_cpu, direction, wrong_set, monkeypatch):
     """The first buffer set is checked and the last."""
     calls = []
 
     def apply(t, freqs, tensor_format):
         calls.append(t)
-        turned = -freqs if len(calls) - 1 == wrong_call else freqs
+        turned = -freqs if (len(calls) - 1) % 3 == wrong_set else freqs
         return apply_plain(t, turned, tensor_format)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
     (outcome,) = _workload.measure_cells(CELLS[:1], direction).values()
-    assert len(calls) == 3
+    # Recorded and replayed; the backward's forward, which is neither, once.
+    assert len(calls) == (6 if direction == FORWARD else 3)
     assert (outcome.latency, outcome.copy, outcome.unavailable) == ((), (), "")
     assert "AssertionError: Tensor-likes are not close!" in outcome.error
 
@@ -191,8 +176,8 @@ def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
         raise AssertionError("something was allocated")
 
     cell = CELLS[0]
-    # Three inputs, outputs, copies and autograd's outputs, and two tensors for the check.
-    needed = 14 * cell.bytes_moved // 2
+    # Three inputs, outputs, copies and autograd's outputs, and four tensors for the check.
+    needed = 16 * cell.bytes_moved // 2
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed, 2**40))
     assert _workload.measure_cells([cell], "forward")[cell].latency
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed - 1, 2**40))
@@ -238,10 +223,10 @@ def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
     fail, kind = FAILURES[message]
     bad = CELLS[2]
 
-    def samples(cell, direction):
+    def made_up(cell, directions, copies):
         return fail() if cell == bad else [[1.0], [2.0]]
 
-    monkeypatch.setattr(_workload, "_samples", samples)
+    monkeypatch.setattr(_workload, "checked_samples", made_up)
     outcomes = _workload.measure_cells(CELLS, "forward")
     assert list(outcomes) == CELLS
     failed = outcomes.pop(bad)
@@ -255,14 +240,14 @@ def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_
     def lost():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def samples(cell, direction):
+    def made_up(cell, directions, copies):
         if cell == CELLS[1]:
             monkeypatch.setattr(torch.cuda, "synchronize", lost)
             monkeypatch.setattr(torch.cuda, "empty_cache", lost)
             lost()
         return [[1.0], [2.0]]
 
-    monkeypatch.setattr(_workload, "_samples", samples)
+    monkeypatch.setattr(_workload, "checked_samples", made_up)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the fresh process
     told = []
     outcomes = _workload.measure_cells(CELLS, "forward", lambda *each: told.append(each))
@@ -286,11 +271,11 @@ def test_a_fresh_process_that_fails_is_an_error_of_its_cells(monkeypatch):
 def test_each_cell_is_told_as_soon_as_it_is_finished(on_cpu, gpu, monkeypatch):
     events = []
 
-    def samples(cell, direction):
+    def made_up(cell, directions, copies):
         events.append(cell)
         return [[1.0], [1.0]]
 
-    monkeypatch.setattr(_workload, "_samples", samples)
+    monkeypatch.setattr(_workload, "checked_samples", made_up)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     outcomes = _workload.measure_cells(CELLS, "forward", lambda *each: events.append(each))
     alternating = [event for cell in CELLS for event in (cell, (cell, outcomes[cell]))]
@@ -298,7 +283,7 @@ def test_each_cell_is_told_as_soon_as_it_is_finished(on_cpu, gpu, monkeypatch):
 
 
 def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatch):
-    monkeypatch.setattr(_workload, "_samples", lambda cell, direction: [[1.0], [1.0]])
+    monkeypatch.setattr(_workload, "checked_samples", lambda *_, **__: [[1.0], [1.0]])
     cells = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in range(1, 27)]
     _workload.measure_cells(cells, "backward")
     counts = [line.split(" cells")[0] for line in progress()]

@@ -7,9 +7,10 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
     Is every cell right, forward and backward, what is exact of this version on this GPU, and how
     long did the first call take, with Triton's cache as it was: empty, if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
-    Latencies of the cells; on the host, of the first call and of eager calls. The seed shuffles
-    which input goes with which output in memory: how they lie to each other moves a call by
-    percents, so both processes of a round get one seed and every round another.
+    Latencies of the cells whose recorded calls are right; on the host, of the first call and of
+    eager calls. The seed shuffles which input goes with which output in memory: how they lie to
+    each other moves a call by percents, so both processes of a round get one seed and every round
+    another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...],
@@ -248,20 +249,13 @@ class _About:
 
 
 def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
-    """Seconds a call by metric, all directions on the same inputs, of a cell checked before."""
-    import torch
-
-    sets = _clock.cold_sets(cell.bytes_moved)
-    _workload.check_memory(cell, sets)
-    torch.manual_seed(0)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call = _workload.call_of(cell)
-        inputs = [_workload.random_tensor(cell) for _ in range(sets)]
-        shuffle(inputs)
-        calls = [list(_workload.calls(call, each, inputs)) for each in cell.directions]
-    recordings = [_clock.Recording(each, stream) for each in calls]
-    samples = _clock.paired_samples(recordings, SAMPLES, SAMPLE_SECONDS)
+    """Seconds a call by metric, all directions on the same inputs."""
+    samples = _workload.checked_samples(
+        *(cell, cell.directions),
+        copies=False,
+        arrange=shuffle,
+        budget=(SAMPLES, SAMPLE_SECONDS),
+    )
     return dict(zip(cell.metrics.values(), samples, strict=True))
 
 

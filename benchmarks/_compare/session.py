@@ -49,7 +49,7 @@ _Report = Callable[[str], None]
 
 _MEASURING = (
     *("_calls.py", "_clock.py", "_grid.py", "_process.py", "_workload.py"),
-    *("_first_call.py", "_host.py", "_host_*.py"),
+    *("_angles.py", "_first_call.py", "_host.py", "_host_*.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 

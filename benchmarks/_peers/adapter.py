@@ -22,6 +22,7 @@ class Peer(_Rotation):
     """
 
     provider: ClassVar[str]
+    by_angles = False  # of this package's
     cell: PeerCell
 
     def _public(self):

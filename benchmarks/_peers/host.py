@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from .. import _calls, _host, _host_error, _host_inputs, _host_time, _workload
+from .. import _angles, _calls, _host, _host_error, _host_inputs, _host_time, _workload
 from .._grid import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from . import calls
 from .cells import PeerCell
@@ -92,7 +92,7 @@ def error(direction: str, provider: str, dtype: str) -> float:
     (rotate,) = _workload.calls(call, direction, [x.to(_host_inputs.DEVICE, copy=True)])
     results = call.split(rotate())
     given = call.split(x if direction == FORWARD else call.cotangent(x))
-    angles = _host_inputs.angles_of(0, cell.positions, cell.hidden_size)[None, :, 0]
+    angles = _angles.exact(0, cell.positions, cell.hidden_size).float()[None, :, 0]
     exact = [
         _host_error.exact_rotation(part, angles, direction, interleaved=False) for part in given
     ]

@@ -6,6 +6,7 @@ tolerance below their distance asks for the very same roundings.
 
 from collections.abc import Iterator, Sequence
 
+from .. import _angles
 from .._peers.cells import PeerCell
 from .experiments import FORMAT, HALF, HEADS, HIDDEN_SIZE, OURS
 
@@ -41,13 +42,13 @@ def checks(seq_lens: Sequence[int], device: str = "cuda", heads: int = HEADS) ->
     """
     import torch
 
-    from rope_triton import RotaryPositionEmbedding, apply_rotary_pos_emb
+    from rope_triton import apply_rotary_pos_emb
 
     for seq_len in seq_lens:
         cell = PeerCell(OURS, seq_len, HIDDEN_SIZE, heads, 1, HALF, FORMAT)
         torch.manual_seed(0)
         x = torch.randn(cell.shape, device=device, dtype=getattr(torch, cell.dtype))
-        freqs = RotaryPositionEmbedding(cell.hidden_size).to(device)(seq_len)
+        freqs = _angles.of_cell(cell, device)
         out = apply_rotary_pos_emb(x, freqs, cell.format)
         for against, expected in _arithmetics(x, freqs).items():
             for name, (rtol, atol) in TOLERANCES.items():

@@ -29,7 +29,7 @@ _DISTRIBUTIONS = (
     *("transformers", "vllm", "unsloth", "xformers"),
 )
 # What says how a cell is measured: a change of it is another sweep.
-_MEASURING = ("_calls.py", "_clock.py", "_grid.py", "_workload.py", "_peers/*.py")
+_MEASURING = ("_angles.py", "_calls.py", "_clock.py", "_grid.py", "_workload.py", "_peers/*.py")
 _SAY_SECONDS = 10.0
 
 _DESCRIPTION = """\

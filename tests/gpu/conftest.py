@@ -4,6 +4,14 @@ import pytest
 
 from benchmarks import _clock
 
+from . import memory
+
+
+@pytest.fixture(autouse=True)
+def _memory(request):
+    with memory.bounded(request.node):
+        yield
+
 
 @pytest.fixture
 def progress(tmp_path, monkeypatch):

@@ -5,10 +5,10 @@ import statistics
 import pytest
 import torch
 
-from benchmarks import _calls, _clock, _workload
+from benchmarks import _clock, _workload
 from benchmarks._grid import Cell
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -21,7 +21,7 @@ def test_company_does_not_matter(dtype):
     _clock.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = _calls.of(cell, _workload.angles(cell))
+        call = _workload.call_of(cell)
         inputs = [_workload.random_tensor(cell) for _ in range(_clock.cold_sets(cell.bytes_moved))]
     rope = _clock.Recording(list(_workload.calls(call, "forward", inputs)), stream)
     alone = statistics.median(_clock.paired_samples([rope])[0])

@@ -5,13 +5,10 @@ parameters' values is in some case: that is what takes the time here.
 """
 
 import pytest
-import torch
-import triton
 
-import rope_triton
-from tests import field, oracle
+from tests import field
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
 
 BATCHES = field.every(field.FLASH_ATTENTION | {"packed": [False]})
@@ -27,29 +24,6 @@ def test_flash_attention(case):
 def test_flash_attention_heads_in_place(case):
     seq, channels = (781, 64) if case["heads"] == (4, 4) else (512, 128)
     field.flash_attention_heads(case, (32, seq, channels), "cuda")
-
-
-def test_compilations_of_flash_attention(monkeypatch):
-    """Its grid of lengths and batches has one kernel each way."""
-    channels = 160  # no other test has them: its variants would be known
-    compiled = {"forward": set(), "backward": set()}
-
-    def listen(direction):
-        def listener(**facts):
-            compiled[direction].add(facts["metadata"]["hash"])
-
-        monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
-
-    for seq in (128, 256):
-        for batch in (4, 32):
-            cos, sin = field.tables(seq, channels, torch.float16, "cuda")
-            x = oracle.contiguous((batch, seq, 4, channels), torch.float16, "cuda")
-            x.requires_grad_()
-            listen("forward")
-            out = rope_triton.apply_rotary_emb(x, cos, sin)
-            listen("backward")
-            out.backward(oracle.random_like(out))
-    assert [len(hashes) for hashes in compiled.values()] == [1, 1], compiled
 
 
 @field.parametrize(field.spanning(field.FLA))

@@ -40,6 +40,7 @@ def medians():
     return {key: statistics.median(samples) for key, samples in found.items()}
 
 
+@pytest.mark.alone
 def test_python_in_the_call_path_shows(monkeypatch):
     def slow(*args, **options):
         end = time.perf_counter() + 20e-6
@@ -58,12 +59,13 @@ def test_python_in_the_call_path_shows(monkeypatch):
         assert after[forward] - before[forward] > 10e-6
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("format", _host_inputs.FORMATS)
 def test_gpu_is_done_when_the_host_is(format):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
     cell = _host_inputs.call_cell(format)
     t, cotangent = _host_inputs.values(cell).requires_grad_(), _host_inputs.values(cell)
-    freqs = _host_inputs.freqs_of(_host_inputs.angles_of(0, cell.seq_len, cell.hidden_size))
+    freqs = _host_inputs.freqs_of_cell(cell)
     for call in (
         lambda: _host_inputs.apply(cotangent, freqs, format),
         lambda: _host_steps._training(
@@ -84,6 +86,7 @@ def test_gpu_is_done_when_the_host_is(format):
 # --- the first call of a process ------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_path):
     cold, warm = (_first_call.seconds(ROOT, tmp_path) for _ in range(2))
     own = _first_call.seconds(ROOT, tmp_path, after_another=True)

@@ -1,6 +1,6 @@
-"""What only a GPU can show: real sizes, compilations, launches, streams, graphs.
+"""What only a GPU can show: real sizes, streams, graphs.
 
-Needs about 20 GB of GPU memory. Under compute-sanitizer run ``-m memcheck`` with
+Needs up to 17 GiB of GPU memory. Under compute-sanitizer run ``-m memcheck`` with
 PYTORCH_NO_CUDA_MEMORY_CACHING=1, which gives every tensor bounds of its own.
 """
 
@@ -8,13 +8,13 @@ import functools
 
 import pytest
 import torch
-import triton
 
 import rope_triton
+from benchmarks import _angles
 from tests import oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
 all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
 both_formats = pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
@@ -23,16 +23,18 @@ both_rotations = pytest.mark.parametrize(
 )
 
 
-@functools.cache
 def model_angles(seq, channels, rotary_percent=1.0, interleaved=False):
-    """The angles of positions 0 .. seq - 1, ``[seq, 1, 1, channels * rotary_percent]``."""
-    module = rope_triton.RotaryPositionEmbedding(channels, rotary_percent, interleaved=interleaved)
-    return module.cuda()(seq)
+    """The angles of positions 0 .. seq - 1, ``[seq, 1, 1, channels * rotary_percent]``.
+
+    Not the package's: of angles that are all 0, each result would be right.
+    """
+    pairs = _angles.exact(0, seq, int(channels * rotary_percent)).float()
+    return _angles.by_channel(pairs, interleaved).cuda()
 
 
-def apply(t, freqs, mode, fused=True):
+def apply(t, freqs, mode):
     return rope_triton.apply_rotary_pos_emb(
-        t, freqs, mode.tensor_format, interleaved=mode.interleaved, fused=fused
+        t, freqs, mode.tensor_format, interleaved=mode.interleaved
     )
 
 
@@ -47,6 +49,11 @@ def inputs(mode, seq, batch, heads, channels):
 def forward_backward(t, freqs, cotangent, mode):
     out = apply(t, freqs, mode)
     return out, *torch.autograd.grad(out, t, cotangent)
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_model_angles(width):
+    _angles.check_package(width, "cuda")
 
 
 def overlapping(output):
@@ -88,7 +95,9 @@ def test_matrix_of_transformer_engine(
     t.requires_grad_()
     fused = apply(t, freqs, mode)
     (fused_grad,) = torch.autograd.grad(loss(fused), t)
-    plain = apply(t.float(), freqs, mode, fused=False).to(dtype)
+    seq_dim = tensor_format.index("s")
+    at = torch.arange(t.shape[seq_dim], device="cuda").expand(2, -1).movedim(1, seq_dim)
+    plain = oracle.plain(t, freqs, at, interleaved).to(dtype)
     (plain_grad,) = torch.autograd.grad(loss(plain), t)
     assert fused.is_contiguous()
     torch.testing.assert_close(fused, plain)
@@ -168,10 +177,10 @@ def assert_rows(t, freqs, cotangent, out, grad, mode, rows):
     torch.testing.assert_close(grad, oracle.gradient(t, *options, cotangent).to(mode.dtype))
 
 
+@pytest.mark.large
 @both_formats
 @both_rotations
 def test_more_than_2_to_the_31_elements(tensor_format, interleaved):
-    torch.cuda.empty_cache()
     mode = Mode(torch.bfloat16, tensor_format, interleaved, 0.5)
     seq, batch, heads, channels = 4100, 8, 256, 256
     t, freqs, cotangent = inputs(mode, seq, batch, heads, channels)
@@ -192,11 +201,11 @@ def far_apart(dim, stride, shape, dtype):
     return view.copy_(torch.randn(shape, device="cuda"))
 
 
+@pytest.mark.large
 @both_formats
 @pytest.mark.parametrize("n", [2, 3], ids=["stride_beyond", "offset_beyond"])
 @pytest.mark.parametrize("dim", range(4))
 def test_offsets_beyond_2_to_the_31(dim, n, tensor_format):
-    torch.cuda.empty_cache()
     mode = Mode(torch.bfloat16, tensor_format, False, 0.5)
     shape = [4, 3, 5, 16]
     shape[dim] = n
@@ -204,32 +213,6 @@ def test_offsets_beyond_2_to_the_31(dim, n, tensor_format):
     t, cotangent = (far_apart(dim, stride, shape, mode.dtype) for _ in range(2))
     seq, width = shape[tensor_format.index("s")], 2 if dim == 3 else 8
     oracle.check(t, oracle.random_angles(seq, width, "cuda"), mode, cotangent)
-
-
-# Few heads and many: tiles may differ. No other test has these widths: its variants would be known.
-@pytest.mark.parametrize(
-    ("tensor_format", "heads", "channels"),
-    [("sbhd", 6, 112), ("bshd", 6, 176), ("sbhd", 2, 144), ("bshd", 2, 208)],
-)
-def test_lengths_and_batches_share_two_variants(tensor_format, heads, channels, monkeypatch):
-    mode = Mode(torch.bfloat16, tensor_format, False, 1.0)
-    variants = {"forward": [], "backward": []}
-
-    def listen(direction):
-        def listener(**facts):
-            variants[direction].append(facts["metadata"]["hash"])
-
-        monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
-
-    for seq in (*range(1, 18), 31, 32, 33, 64, 100, 127, 128, 129, 255, 256, 257, 300):
-        for batch in range(1, 6):
-            t, freqs, cotangent = inputs(mode, seq, batch, heads, channels)
-            listen("forward")
-            out = apply(t, freqs, mode)
-            listen("backward")
-            torch.autograd.grad(out, t, cotangent)
-    assert 1 <= len(variants["forward"]) <= 2, variants
-    assert 1 <= len(variants["backward"]) <= 2, variants
 
 
 @all_modes
@@ -269,30 +252,6 @@ def test_current_stream(mode):
         assert torch.equal(result, correct)
 
 
-def test_hooks_see_every_launch():
-    """As profilers do, also of calls that go straight to a compiled kernel."""
-    t, freqs = torch.randn(64, 2, 8, 128, device="cuda"), torch.randn(64, 1, 1, 128, device="cuda")
-    hooks, seen, left = triton.knobs.runtime, [], []
-
-    def enter(metadata):
-        seen.append(metadata.get()["name"])
-
-    def call():
-        rope_triton.apply_rotary_pos_emb(t, freqs)
-
-    call()
-    hooks.launch_enter_hook.add(enter)
-    hooks.launch_exit_hook.add(left.append)
-    try:
-        for _ in range(3):
-            call()
-    finally:
-        hooks.launch_enter_hook.remove(enter)
-        hooks.launch_exit_hook.remove(left.append)
-    call()
-    assert seen == ["rope_kernel"] * 3 and len(left) == 3
-
-
 @all_modes
 @pytest.mark.parametrize("index", range(max(1, torch.cuda.device_count())))
 def test_device_other_than_the_current_one(index, mode):
@@ -301,31 +260,6 @@ def test_device_other_than_the_current_one(index, mode):
         t = oracle.contiguous(mode.shape(33, 2, 6, 64), mode.dtype, device)
         freqs = oracle.random_angles(33, mode.width(64), device)
         oracle.check(t, freqs, mode, oracle.random_like(t))
-
-
-def gpu_activities(call):
-    """Names of the kernels, copies and fills that a call starts on the GPU."""
-    call()
-    torch.cuda.synchronize()
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        result = call()
-        torch.cuda.synchronize()
-    del result
-    return [event.name for event in profile.events() if event.device_type.name == "CUDA"]
-
-
-@all_modes
-@pytest.mark.parametrize("layout", ["contiguous", "transposed_0_1", "transposed_2_3", "expanded_0"])
-def test_one_kernel_and_no_copy(layout, mode):
-    t, freqs, _ = inputs(mode, 257, 3, 6, 128)
-    t, cotangent = (LAYOUTS[layout](t.shape, mode.dtype, "cuda") for _ in range(2))
-    t.requires_grad_()
-    out = apply(t, freqs, mode)
-    names = gpu_activities(lambda: apply(t, freqs, mode))
-    names += gpu_activities(lambda: torch.autograd.grad(out, t, cotangent, retain_graph=True))
-    assert len(names) == 2, names
-    assert not [name for name in names if name.lower().startswith(("memcpy", "memset"))]
 
 
 def test_gradient_of_a_sum_is_read_in_place():

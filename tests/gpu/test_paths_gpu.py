@@ -29,6 +29,7 @@ CALLS = 2 * len(_host_inputs.PATHS) - 1
 # --- speed ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
     cells = [c for c in _grid.path_cells(_grid.PATH_GRIDS["full"]) if direction in c.directions]
@@ -38,6 +39,7 @@ def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
         assert 0.3 < ratio < 3, (cell, ratio)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_output_is_in_l2_for_what_reads_it_next(dtype):
     """Of 8 MiB; a kernel that writes past L2 takes 1.08 times as long as two copies on an H200."""
@@ -65,6 +67,7 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
     assert "not close" in outcome.error
 
 
+@pytest.mark.alone
 @all_paths
 def test_process_of_a_comparison_checks_and_times_it(path):
     cell = PathCell(path, 4, "bfloat16")
@@ -79,6 +82,7 @@ def test_process_of_a_comparison_checks_and_times_it(path):
 # --- what a call costs besides --------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_every_call_has_a_host_time():
     found = _host.path_call_samples()
     assert len(found) == CALLS
@@ -88,6 +92,7 @@ def test_every_call_has_a_host_time():
         assert all(2e-6 < seconds < 2e-3 for seconds in answer)
 
 
+@pytest.mark.alone
 @host_paths
 def test_gpu_is_done_when_the_host_is(path):
     cell = _host_inputs.path_call_cell(path)

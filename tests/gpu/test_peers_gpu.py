@@ -26,6 +26,7 @@ def skip_if_absent(provider: str, reason: str) -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.alone
 @all_directions
 @all_providers
 def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
@@ -40,6 +41,7 @@ def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
         assert 0.3 < ratio < 60, (cell, ratio)
 
 
+@pytest.mark.alone
 @all_directions
 def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
     cell = PeerCell("copy", 1024, 128, 64, 4, "bfloat16", "sbhd")
@@ -48,6 +50,7 @@ def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
     assert ratio == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.alone
 @all_providers
 def test_every_call_has_a_host_time_and_a_small_error(provider):
     metrics = {FORWARD: peer_host.CALL_FORWARD, BACKWARD: peer_host.CALL_FORWARD_BACKWARD}

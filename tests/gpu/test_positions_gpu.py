@@ -1,7 +1,7 @@
-"""On a GPU: TransformerEngine's matrices for positions, packed sequences and fused QKV, and cost.
+"""On a GPU: TransformerEngine's matrices for positions, packed sequences and fused QKV.
 
-The values are those of its ``tests/pytorch/test_fused_rope.py``; what is expected comes from plain
-PyTorch in float32, which ``tests/test_positions.py`` holds against an oracle of its own.
+The values are those of its ``tests/pytorch/test_fused_rope.py``; what is expected comes from the
+oracle's formula in float32, none of it from the package.
 """
 
 import functools
@@ -12,20 +12,27 @@ import torch
 
 import rope_triton
 from tests import oracle
-from tests.gpu.test_kernel_gpu import (
-    gpu_activities,
-    model_angles,
-    non_overlapping,
-    overlapping,
-)
+from tests.gpu.test_kernel_gpu import model_angles, non_overlapping, overlapping
 from tests.oracle import MODES
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
 CU_SEQLENS = [0, 400, 542, 711, 727, 752, 1270, 1426, 1450, 1954, 2044, 2048]
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 rotary_percents = pytest.mark.parametrize("rotary_percent", [0.5, 1.0])
+
+
+def qkv_size(seq, channels):
+    """A case; the largest take 21 GiB, seven times their tensor of queries, keys and values."""
+    marks = [pytest.mark.large] if seq * channels >= 2048 * 256 else []
+    return pytest.param(seq, channels, marks=marks)
+
+
+qkv_sizes = pytest.mark.parametrize(
+    ("seq_length", "hidden_size"),
+    [qkv_size(seq, channels) for seq in (2, 8, 2048, 4096) for channels in (64, 128, 256)],
+)
 formats = pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
 losses = pytest.mark.parametrize("loss", [overlapping, non_overlapping])
 ranks = pytest.mark.parametrize("cp_size", [1, 2])
@@ -33,12 +40,20 @@ rotations = pytest.mark.parametrize("interleaved", [False, True], ids=["halves",
 starts = pytest.mark.parametrize("moved", [False, True], ids=["from_0", "moved"])
 
 
-def check(t, loss, call):
-    """``call(t, fused)``, forward and backward, against the same in float32 PyTorch."""
+def check(t, loss, freqs, held, interleaved, call):
+    """``call(t)``, forward and backward, against the oracle in float32.
+
+    ``held``: the positions of the tokens of each sequence; of sbhd and bshd all are as long.
+    """
     t.requires_grad_()
-    fused = call(t, True)
+    fused = call(t)
     (fused_grad,) = torch.autograd.grad(loss(fused), t)
-    plain = call(t.float(), False).to(t.dtype)
+    if t.dim() == 3:
+        at = torch.tensor(sum(held, [])[: len(t)], device="cuda")
+    else:
+        at = torch.tensor(held, device="cuda")
+        at = at if at.shape == t.shape[:2] else at.T
+    plain = oracle.plain(t, freqs, at, interleaved).to(t.dtype)
     (plain_grad,) = torch.autograd.grad(loss(plain), t)
     assert fused.is_contiguous()
     torch.testing.assert_close(fused, plain)
@@ -82,7 +97,9 @@ def test_matrix_of_positions(
             cp_size=cp_size,
             cp_rank=cp_rank,
         )
-        check(t.detach(), loss, lambda x, fused, call=call: call(x, freqs, fused=fused))
+        first = starts.tolist() if moved else None
+        held = oracle.positions([seq * cp_size] * 2, first, cp_size, cp_rank)
+        check(t.detach(), loss, freqs, held, interleaved, lambda x, call=call: call(x, freqs))
 
 
 @dtypes
@@ -117,12 +134,13 @@ def test_matrix_of_packed_sequences(
             cp_size=cp_size,
             cp_rank=cp_rank,
         )
-        check(t.detach(), loss, lambda x, fused, call=call: call(x, freqs, fused=fused))
+        first = starts.tolist() if moved else None
+        held = oracle.positions(lengths, first, cp_size, cp_rank)
+        check(t.detach(), loss, freqs, held, interleaved, lambda x, call=call: call(x, freqs))
 
 
 @dtypes
-@pytest.mark.parametrize("seq_length", [2, 8, 2048, 4096])
-@pytest.mark.parametrize("hidden_size", [64, 128, 256])
+@qkv_sizes
 @rotary_percents
 @pytest.mark.parametrize("margin", [0, 10])
 @formats
@@ -179,10 +197,11 @@ def test_small_positions(mode):
     starts = torch.tensor([0, 3, -7, 1 << 30, 0, -(1 << 31)], dtype=torch.int32, device="cuda")
     t = torch.randn(24, 5, 40, device="cuda").to(mode.dtype)
     options |= dict(cu_seqlens=bounds, start_positions=starts, cp_size=1)
+    lengths = bounds.diff().tolist()
     check(
-        t,
-        overlapping,
-        lambda x, fused: rope_triton.apply_rotary_pos_emb(x, freqs, "thd", fused=fused, **options),
+        *(t, overlapping, freqs, oracle.positions(lengths, starts.tolist(), 1, 0)),
+        mode.interleaved,
+        lambda x: rope_triton.apply_rotary_pos_emb(x, freqs, "thd", **options),
     )
     qkv = torch.randn(mode.shape(5, 2, 3, 160), device="cuda").to(mode.dtype).requires_grad_()
     parts = rope_triton.apply_fused_qkv_rotary_pos_emb(
@@ -192,58 +211,12 @@ def test_small_positions(mode):
     torch.autograd.grad(sum(part.sum() for part in parts), qkv)
 
 
-def test_packed_sequences_are_one_launch_without_a_synchronisation():
-    tokens, freqs = 2401 * 27, model_angles(8192, 128)
-    t = torch.randn(tokens, 8, 128, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    bounds = torch.arange(0, tokens + 1, 27, dtype=torch.int32, device="cuda")
-    gradient = torch.randn_like(t)
-
-    def step():
-        out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds)
-        torch.autograd.grad(out, t, gradient)
-
-    step()  # compiles
-    assert gpu_activities(step) == ["rope_kernel"] * 2
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def test_fused_qkv_is_one_launch_each_way():
-    freqs = model_angles(2048, 128)
-    qkv = torch.randn(512, 2, 8, 768, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    gradients = [torch.randn(512, 2, 8 * n, 128, device="cuda").bfloat16() for n in (4, 1, 1)]
-
-    def step():
-        parts = rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [512, 128, 128])
-        torch.autograd.grad(parts, qkv, gradients)
-
-    step()  # compiles
-    assert gpu_activities(step) == ["rope_qkv_kernel"] * 2
-
-
-def test_queries_and_keys_are_one_launch_each_way():
-    q, k = (torch.randn(257, 3, n, 128, device="cuda", requires_grad=True) for n in (8, 2))
-    gradients = [torch.randn_like(x) for x in (q, k)]
-    freqs = model_angles(257, 128)
-
-    def step():
-        torch.autograd.grad(rope_triton.apply_qk_rotary_pos_emb(q, k, freqs), (q, k), gradients)
-
-    step()  # compiles
-    assert gpu_activities(step) == ["rope_qk_kernel"] * 2
-
-
 def test_more_packed_tokens_than_a_grid_has_blocks():
     tokens, freqs = 200_003, model_angles(4096, 32)
     t = torch.randn(tokens, 1, 32, device="cuda")
     bounds = torch.tensor([0, 70_000, 73_000, tokens], dtype=torch.int64, device="cuda")
+    held = oracle.positions(bounds.diff().tolist(), None, 1, 0)
     check(
-        t,
-        non_overlapping,
-        lambda x, fused: rope_triton.apply_rotary_pos_emb(
-            x, freqs, "thd", cu_seqlens=bounds, fused=fused
-        ),
+        *(t, non_overlapping, freqs, held, False),
+        lambda x: rope_triton.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=bounds),
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _host, _host_error, _host_inputs
+from benchmarks import _angles, _host, _host_error, _host_inputs
 from tests import oracle
 
 from .common import implement
@@ -55,7 +55,7 @@ def test_loss_of_precision_is_seen(on_cpu, loss, dtype, direction, monkeypatch):
 
 def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(on_cpu, monkeypatch):
     """cos and sin with the error of hardware approximations, in float32."""
-    freqs = _host_inputs.freqs_of(_host_inputs.angles_of(0, 64, 128))
+    freqs = _angles.by_channel(_angles.exact(0, 64, 128).float())
     t = torch.rand(64, 1, 2, 128)
     coarse = rounded_rotation(LOSSES["approximation"][0])
     exact = oracle.rotate(t, freqs, "sbhd", False).float()
@@ -102,7 +102,7 @@ def test_nan_has_no_error(on_cpu, monkeypatch):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_exact_result_is_that_of_the_oracle(interleaved):
-    angles = _host_inputs.angles_of(1000, 16, 12)
+    angles = _angles.exact(1000, 16, 12).float()
     x = torch.rand(16, 2, 3, 12)
     twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
     options = twice, "sbhd", interleaved
@@ -114,8 +114,8 @@ def test_exact_result_is_that_of_the_oracle(interleaved):
     )
 
 
-def test_angles_are_those_of_the_package():
+def test_long_positions_have_the_angles_of_the_package():
     for first in _host_error.POSITIONS.values():
         expected = rope_triton.RotaryPositionEmbedding(128, device="cpu")(64, offset=first)
-        found = _host_inputs.angles_of(first, 64, 128)
-        torch.testing.assert_close(torch.cat((found, found), -1), expected, rtol=1e-6, atol=0)
+        found = _angles.by_channel(_angles.exact(first, 64, 128)).float()
+        torch.testing.assert_close(found, expected, rtol=_angles.TOLERANCE, atol=0)

@@ -1,0 +1,160 @@
+"""What calls compile and launch on a GPU: few kernels, one for each pass, and no copy."""
+
+import pytest
+import torch
+import triton
+
+import rope_triton
+from tests import field, oracle
+from tests.gpu.test_kernel_gpu import all_modes, apply, inputs, model_angles
+from tests.oracle import LAYOUTS, Mode
+
+pytestmark = pytest.mark.gpu
+
+
+# --- compilations ---------------------------------------------------------------------------------
+
+
+# Few heads and many: tiles may differ. No other test has these widths: its variants would be known.
+@pytest.mark.parametrize(
+    ("tensor_format", "heads", "channels"),
+    [("sbhd", 6, 112), ("bshd", 6, 176), ("sbhd", 2, 144), ("bshd", 2, 208)],
+)
+def test_lengths_and_batches_share_two_variants(tensor_format, heads, channels, monkeypatch):
+    mode = Mode(torch.bfloat16, tensor_format, False, 1.0)
+    variants = {"forward": [], "backward": []}
+
+    def listen(direction):
+        def listener(**facts):
+            variants[direction].append(facts["metadata"]["hash"])
+
+        monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
+
+    for seq in (*range(1, 18), 31, 32, 33, 64, 100, 127, 128, 129, 255, 256, 257, 300):
+        for batch in range(1, 6):
+            t, freqs, cotangent = inputs(mode, seq, batch, heads, channels)
+            listen("forward")
+            out = apply(t, freqs, mode)
+            listen("backward")
+            torch.autograd.grad(out, t, cotangent)
+    assert 1 <= len(variants["forward"]) <= 2, variants
+    assert 1 <= len(variants["backward"]) <= 2, variants
+
+
+def test_compilations_of_flash_attention(monkeypatch):
+    """Its grid of lengths and batches has one kernel each way."""
+    channels = 160  # no other test has them: its variants would be known
+    compiled = {"forward": set(), "backward": set()}
+
+    def listen(direction):
+        def listener(**facts):
+            compiled[direction].add(facts["metadata"]["hash"])
+
+        monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
+
+    for seq in (128, 256):
+        for batch in (4, 32):
+            cos, sin = field.tables(seq, channels, torch.float16, "cuda")
+            x = oracle.contiguous((batch, seq, 4, channels), torch.float16, "cuda")
+            x.requires_grad_()
+            listen("forward")
+            out = rope_triton.apply_rotary_emb(x, cos, sin)
+            listen("backward")
+            out.backward(oracle.random_like(out))
+    assert [len(hashes) for hashes in compiled.values()] == [1, 1], compiled
+
+
+# --- launches -------------------------------------------------------------------------------------
+
+
+def test_hooks_see_every_launch():
+    """As profilers do, also of calls that go straight to a compiled kernel."""
+    t, freqs = torch.randn(64, 2, 8, 128, device="cuda"), torch.randn(64, 1, 1, 128, device="cuda")
+    hooks, seen, left = triton.knobs.runtime, [], []
+
+    def enter(metadata):
+        seen.append(metadata.get()["name"])
+
+    def call():
+        rope_triton.apply_rotary_pos_emb(t, freqs)
+
+    call()
+    hooks.launch_enter_hook.add(enter)
+    hooks.launch_exit_hook.add(left.append)
+    try:
+        for _ in range(3):
+            call()
+    finally:
+        hooks.launch_enter_hook.remove(enter)
+        hooks.launch_exit_hook.remove(left.append)
+    call()
+    assert seen == ["rope_kernel"] * 3 and len(left) == 3
+
+
+def gpu_activities(call):
+    """Names of the kernels, copies and fills that a call starts on the GPU."""
+    call()
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        result = call()
+        torch.cuda.synchronize()
+    del result
+    return [event.name for event in profile.events() if event.device_type.name == "CUDA"]
+
+
+@all_modes
+@pytest.mark.parametrize("layout", ["contiguous", "transposed_0_1", "transposed_2_3", "expanded_0"])
+def test_one_kernel_and_no_copy(layout, mode):
+    t, freqs, _ = inputs(mode, 257, 3, 6, 128)
+    t, cotangent = (LAYOUTS[layout](t.shape, mode.dtype, "cuda") for _ in range(2))
+    t.requires_grad_()
+    out = apply(t, freqs, mode)
+    names = gpu_activities(lambda: apply(t, freqs, mode))
+    names += gpu_activities(lambda: torch.autograd.grad(out, t, cotangent, retain_graph=True))
+    assert len(names) == 2, names
+    assert not [name for name in names if name.lower().startswith(("memcpy", "memset"))]
+
+
+def test_packed_sequences_are_one_launch_without_a_synchronisation():
+    tokens, freqs = 2401 * 27, model_angles(8192, 128)
+    t = torch.randn(tokens, 8, 128, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    bounds = torch.arange(0, tokens + 1, 27, dtype=torch.int32, device="cuda")
+    gradient = torch.randn_like(t)
+
+    def step():
+        out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds)
+        torch.autograd.grad(out, t, gradient)
+
+    step()  # compiles
+    assert gpu_activities(step) == ["rope_kernel"] * 2
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_fused_qkv_is_one_launch_each_way():
+    freqs = model_angles(2048, 128)
+    qkv = torch.randn(512, 2, 8, 768, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    gradients = [torch.randn(512, 2, 8 * n, 128, device="cuda").bfloat16() for n in (4, 1, 1)]
+
+    def step():
+        parts = rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [512, 128, 128])
+        torch.autograd.grad(parts, qkv, gradients)
+
+    step()  # compiles
+    assert gpu_activities(step) == ["rope_qkv_kernel"] * 2
+
+
+def test_queries_and_keys_are_one_launch_each_way():
+    q, k = (torch.randn(257, 3, n, 128, device="cuda", requires_grad=True) for n in (8, 2))
+    gradients = [torch.randn_like(x) for x in (q, k)]
+    freqs = model_angles(257, 128)
+
+    def step():
+        torch.autograd.grad(rope_triton.apply_qk_rotary_pos_emb(q, k, freqs), (q, k), gradients)
+
+    step()  # compiles
+    assert gpu_activities(step) == ["rope_qk_kernel"] * 2

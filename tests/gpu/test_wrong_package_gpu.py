@@ -1,0 +1,81 @@
+"""On a GPU: a package that is wrong has no speed, neither in ``asv run`` nor in ``compare``.
+
+Real processes on a copy of the package with a patch at the end of its ``__init__``.
+``tests/test_wrong_package`` has more ways to be wrong.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import triton
+
+import rope_triton
+from benchmarks import _process, _workload
+from benchmarks._compare import measure
+from benchmarks._grid import FORWARD, Cell
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
+
+CELL = Cell(128, 64, 1, "bfloat16", "bshd")
+ANGLES = """
+class RotaryPositionEmbedding(RotaryPositionEmbedding):
+    def __init__(self, dim):
+        super().__init__(dim, rotary_base={base})
+    def forward(self, *args):
+        return {factor} * super().forward(*args)
+"""
+RECORDED = """
+import torch
+_right = apply_rotary_pos_emb
+def apply_rotary_pos_emb(t, freqs, *args, **options):
+    recorded = torch.cuda.is_current_stream_capturing()
+    return _right(t, -freqs if recorded else freqs, *args, **options)
+"""
+# Name: patch, and whether eager calls are right by the angles that a user has.
+PACKAGES = {
+    "right": ("", True),
+    "angles of zero": (ANGLES.format(base=10000.0, factor=0), False),
+    "another base": (ANGLES.format(base=500000.0, factor=1), False),
+    "wrong when recorded": (RECORDED, True),
+}
+
+all_packages = pytest.mark.parametrize("name", PACKAGES)
+
+
+def package(name: str, directory: Path) -> Path:
+    """A directory with the package of that name."""
+    copy = directory / "arm" / "rope_triton"
+    shutil.copytree(Path(rope_triton.__file__).parent, copy)
+    with (copy / "__init__.py").open("a") as file:
+        file.write(PACKAGES[name][0])
+    return copy.parent
+
+
+def answer(root: Path, job: dict) -> dict:
+    """What a process of a comparison answers; it has the compiled kernels of this one."""
+    process = measure.Process(root, Path(triton.knobs.cache.dir))
+    try:
+        process.wait_until_ready()
+        return process.answer(job)
+    finally:
+        process.stop()
+
+
+@all_packages
+def test_comparison(name, tmp_path):
+    root, metrics = package(name, tmp_path), set(CELL.metrics.values())
+    checked = answer(root, measure.check_job([CELL]))
+    timed = answer(root, measure.timing_job([CELL], host=False) | {"seed": 1})
+    wrong_when_checked = {metric for metric, *_ in checked["errors"]}
+    assert wrong_when_checked == (set() if PACKAGES[name][1] else metrics)
+    assert {metric for metric, *_ in timed["errors"]} == (set() if name == "right" else metrics)
+    assert {metric for metric, *_ in timed["timings"]} == (metrics if name == "right" else set())
+
+
+@all_packages
+def test_asv(name, tmp_path):
+    root = package(name, tmp_path)
+    found = _process.call(_workload.measure_cells, [CELL], FORWARD, path=(str(root),))
+    assert bool(found[CELL].latency) == (name == "right")
+    assert bool(found[CELL].error) == (name != "right")
