@@ -29,18 +29,36 @@ rules           ``_verdict.Rules``
 
 import dataclasses
 import enum
+import functools
+import itertools
 import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ._verdict import Answer, Exact, Family, Rules, Subject, Timing, overall, unit_of
+from ._verdict import (
+    FAMILIES,
+    MIN_ROUNDS,
+    RULES,
+    Answer,
+    Exact,
+    Family,
+    Rules,
+    Subject,
+    Timing,
+    answered,
+    judge_exact,
+    overall,
+    unit_of,
+)
 
 SCHEMA = 3
 MAX_TEXT = 2000
-MAX_ITEMS = 20_000
+MAX_ITEMS = 2000  # the full grid has 1,128 timings, three architectures have 1,332 exact values
+MAX_PARAMETERS = 6
+_ROUNDING = 1e-9  # of a computation that took another way to the same number
 _PARAMETER = re.compile(r"[\w.+-]{1,40}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{0,64}")
 
@@ -116,8 +134,8 @@ def from_json(document: dict) -> Comparison:
     Raises
     ------
     ValueError
-        If anything is missing, unknown, of a wrong type, not finite, too long or contradicts the
-        rest; the message says where.
+        If anything is missing, unknown, of a wrong type, not finite, too long, or if an answer is
+        not the one that follows from the numbers beside it; the message says where.
     """
     if not isinstance(document, dict):
         raise ValueError(f"a comparison is an object, got {type(document).__name__}")
@@ -137,22 +155,79 @@ def _check(comparison: Comparison) -> None:
     subjects = [timing.subject for timing in comparison.timings]
     exact = [each.subject for each in comparison.exact]
     for subject in [*subjects, *exact, *comparison.identical]:
-        unit_of(subject)
-        for param in subject.params:
-            if not _PARAMETER.fullmatch(param):
-                raise ValueError(f"a parameter must match {_PARAMETER.pattern}, got {param!r:.80}")
+        _check_subject(subject)
     for names in (subjects, exact):
         if len(set(names)) < len(names):
             raise ValueError("a subject comes twice")
+    if comparison.rules != RULES["gpu"]:
+        raise ValueError("it was judged by other rules")
+    for name, family in comparison.families.items():
+        _check_family(name, family, comparison.rounds)
+    for subject in comparison.identical:
+        if not subject.metric.startswith(FAMILIES["gpu"]):
+            raise ValueError(f"{subject.metric} has no machine code of its own")
     for each in comparison.exact:
         if each.unit != unit_of(each.subject):
             raise ValueError(f"{each.subject.metric} has another unit here: {each.unit}")
-    for timing in comparison.timings:
-        if min(timing.base, timing.head) <= 0:
-            raise ValueError(f"seconds must be positive: {timing.subject}")
+        if each != judge_exact(each.subject, each.base, each.head, "gpu" in comparison.families):
+            raise ValueError(f"{_name(each.subject)} has another answer by its values")
     for side in (comparison.base, comparison.head):
         if not _SHA.fullmatch(side.sha):
             raise ValueError(f"a sha is hexadecimal or empty, got {side.sha!r:.80}")
+
+
+def _check_subject(subject: Subject) -> None:
+    unit_of(subject)
+    if len(subject.params) > MAX_PARAMETERS:
+        raise ValueError(f"{subject.metric} has at most {MAX_PARAMETERS} parameters")
+    for param in subject.params:
+        if not _PARAMETER.fullmatch(param):
+            raise ValueError(f"a parameter must match {_PARAMETER.pattern}, got {param!r:.80}")
+
+
+def _check_family(name: str, family: Family, rounds: int) -> None:
+    if name not in FAMILIES:
+        raise ValueError(f"a family is one of {list(FAMILIES)}, got {name!r:.80}")
+    control, size = family.control, len(family.timings)
+    if not size or control.subjects != size or control.failed > 2 * size:
+        raise ValueError(
+            f"the control of {name} is of {control.subjects} timings, {control.failed} of which "
+            f"failed, and there are {size}"
+        )
+    if min(control.floor, control.noise) < 0:
+        raise ValueError(f"the control of {name} has a negative floor or noise")
+    for timing in family.timings:
+        if not timing.subject.metric.startswith(FAMILIES[name]):
+            raise ValueError(f"{timing.subject.metric} does not belong to {name}")
+        for wrong in _contradictions(timing, RULES[name], rounds):
+            raise ValueError(f"{_name(timing.subject)}: {wrong}")
+
+
+def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
+    """What no judge of samples says, and an answer that is not the one of the numbers."""
+    if min(timing.base, timing.head) <= 0:
+        yield "seconds must be positive"
+    if not MIN_ROUNDS <= timing.rounds <= rounds or timing.rounds % 2:
+        yield f"an even number of {MIN_ROUNDS} to {rounds} rounds was judged, not {timing.rounds}"
+    if timing.low <= -1 or not _rises(timing.low, timing.effect, timing.upper, timing.high):
+        yield "the interval does not hold its effect and its bound"
+    if not (0 <= timing.p_slower <= 1 and 0 <= timing.p_faster <= 1):
+        yield "a probability is not between 0 and 1"
+    if not _rises(rules.min_effect, timing.floor, timing.visible):
+        yield "the floor is below the least effect, or what could be seen below the floor"
+    numbers = timing.effect, timing.upper, timing.floor, timing.p_slower, timing.p_faster
+    answer, change = answered(*numbers, rules)
+    if (timing.answer, timing.change) != (answer, change):
+        given = f"{timing.answer.value!r} and {timing.change!r}"
+        yield f"the answer is {given}, its numbers say {answer.value!r} and {change!r}"
+
+
+def _rises(*numbers: float) -> bool:
+    return all(low <= high + _ROUNDING * abs(high) for low, high in itertools.pairwise(numbers))
+
+
+def _name(subject: Subject) -> str:
+    return " ".join([subject.metric, *subject.params])
 
 
 def _plain(value):
@@ -192,7 +267,7 @@ def _parsed(kind, value, path: str):
 
 
 def _record(kind, value, path: str):
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     given = _object(value, path)
     for difference, what in (
         (hints.keys() - given, "lacks"),
@@ -202,6 +277,9 @@ def _record(kind, value, path: str):
             raise ValueError(f"{path} {what} {sorted(map(str, difference))!s:.200}")
     fields = {name: _parsed(hint, given[name], f"{path}.{name}") for name, hint in hints.items()}
     return kind(**fields)
+
+
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _chosen(choices, value, path: str):

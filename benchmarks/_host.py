@@ -7,35 +7,40 @@ why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without th
 """
 
 import functools
-import itertools
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 
 from . import _first_call, _process, _progress, _workload
 from . import _host_error as _errors
-from . import _host_inputs as _inputs
 from . import _host_steps as _steps
 from . import _host_time as _time
 from ._grid import BACKWARD, FORWARD
+from ._host_keys import (
+    CALL_FORWARD,
+    CALL_FORWARD_BACKWARD,
+    ERROR,
+    LAUNCHES,
+    PATH_ERROR,
+    PATH_FORWARD,
+    PATH_FORWARD_BACKWARD,
+    PATH_LAUNCHES,
+    PATH_PEAK_BYTES,
+    PEAK_BYTES,
+    YARDSTICKS,
+    Key,
+    call_keys,
+    exact_keys,
+    first_call_keys,
+    path_call_keys,
+)
+from ._host_keys import COMPILE as COMPILE
+from ._host_keys import OWN_START as OWN_START
+from ._host_keys import PATH_METRICS as PATH_METRICS
+from ._host_keys import WARM_START as WARM_START
+from ._host_keys import keys as _keys
+from ._host_keys import path_keys as _path_keys
 
-Key = tuple[str, tuple[str, ...]]
 Measures = MutableMapping[str, Callable]
-
-CALL_FORWARD = "host.Call.track_forward"
-CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
-COMPILE = "host.FirstCall.track_compile"
-WARM_START = "host.FirstCall.track_warm_start"
-OWN_START = "host.FirstCall.track_own_start"
-PEAK_BYTES = "host.Memory.track_peak_bytes"
-LAUNCHES = "host.Launches.track_launches"
-ERROR = "host.Error.track_error"
-PATH_FORWARD = "host.PathCall.track_forward"
-PATH_FORWARD_BACKWARD = "host.PathCall.track_forward_backward"
-PATH_PEAK_BYTES = "host.PathMemory.track_peak_bytes"
-PATH_LAUNCHES = "host.PathLaunches.track_launches"
-PATH_ERROR = "host.PathError.track_error"
-YARDSTICKS = {direction: f"host.Yardstick.{direction}" for direction in (FORWARD, BACKWARD)}
-PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAUNCHES, PATH_ERROR),)
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -43,12 +48,12 @@ PATH_METRICS = (*(PATH_FORWARD, PATH_FORWARD_BACKWARD, PATH_PEAK_BYTES, PATH_LAU
 
 def call_samples() -> dict[Key, list[float] | Exception]:
     """Host seconds of an eager call through the public API, several samples for each key."""
-    return _answers_or_reason("host.Call", _call_keys())
+    return _answers_or_reason("host.Call", call_keys())
 
 
 def path_call_samples() -> dict[Key, list[float] | Exception]:
     """The same of the other paths."""
-    return _answers_or_reason("host.PathCall", _path_call_keys())
+    return _answers_or_reason("host.PathCall", path_call_keys())
 
 
 def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
@@ -60,7 +65,7 @@ def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, li
         If a yardstick, which is PyTorch's alone, fails where calls do not.
     """
     yardsticks: list[Key] = [(metric, ()) for metric in YARDSTICKS.values()]
-    found = _answers_or_reason("host.Call", [*_call_keys(), *_path_call_keys(), *yardsticks])
+    found = _answers_or_reason("host.Call", [*call_keys(), *path_call_keys(), *yardsticks])
     samples = {key[0]: found.pop(key) for key in yardsticks}
     if not any(isinstance(answer, list) for answer in found.values()):
         return found, {}
@@ -105,11 +110,7 @@ def error_facts() -> dict[Key, float | Exception]:
 
 def exact_facts() -> dict[Key, float | Exception]:
     """All that repeats to the last digit: memory, launches and error."""
-    steps = [key for metric in (PEAK_BYTES, LAUNCHES) for key in _keys(metric, _steps.PARAMS)]
-    steps += _keys(ERROR, _errors.PARAMS)
-    for metric in (PATH_PEAK_BYTES, PATH_LAUNCHES):
-        steps += _path_keys(metric, _steps.PATH_PARAMS)
-    return _answers_or_reason("host", steps + _path_keys(PATH_ERROR, _errors.PATH_PARAMS))
+    return _answers_or_reason("host", exact_keys())
 
 
 def first_call_samples() -> dict[Key, list[float] | Exception]:
@@ -117,7 +118,7 @@ def first_call_samples() -> dict[Key, list[float] | Exception]:
 
     ``_first_call.PROCESSES`` samples each, every one of a fresh process.
     """
-    keys = [(metric, ()) for metric in (COMPILE, WARM_START, OWN_START)]
+    keys = first_call_keys()
     reason = _why_no_gpu("host.FirstCall")
     found = NotImplementedError(reason) if reason else _workload.attempt(_first_call.samples)
     if isinstance(found, Exception):
@@ -135,38 +136,6 @@ _METRICS = {
     FORWARD: (CALL_FORWARD, PATH_FORWARD),
     BACKWARD: (CALL_FORWARD_BACKWARD, PATH_FORWARD_BACKWARD),
 }
-
-
-def _call_keys() -> list[Key]:
-    values = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), _inputs.FORMATS)
-    return [(metric, (format,)) for metric, format in values]
-
-
-def _path_call_keys() -> list[Key]:
-    keys = _path_keys(PATH_FORWARD, {"path": _inputs.PATHS})
-    return keys + _path_keys(PATH_FORWARD_BACKWARD, {"path": _inputs.PATHS})
-
-
-def _keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
-    return [(metric, tuple(map(str, values))) for values in itertools.product(*params.values())]
-
-
-def _path_keys(metric: str, params: Mapping[str, Iterable]) -> list[Key]:
-    """Those of a path that has no backward pass only of its forward."""
-    axis = list(params).index("path")
-    return [
-        (metric, values)
-        for metric, values in _keys(metric, params)
-        if _has_backward(values[axis]) or not _needs_backward(metric, values)
-    ]
-
-
-def _has_backward(path: str) -> bool:
-    return BACKWARD in _inputs.path_call_cell(path).directions
-
-
-def _needs_backward(metric: str, params: tuple[str, ...]) -> bool:
-    return metric == PATH_FORWARD_BACKWARD or BACKWARD in params or _steps.TRAINING in params
 
 
 def _answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:

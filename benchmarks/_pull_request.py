@@ -1,112 +1,73 @@
 """From the artifact of a job that ran a pull request's code to a comment and a commit status.
 
-``python -m benchmarks._pull_request`` runs where the token may write, and the artifact may be
-anything: whoever can change what is measured can write it. So nothing of it is unpacked or run, it
-is read within limits, and only what ``_comparison`` accepts of exactly the two commits that were
-asked for is shown. Which pull request and which commits, the caller says. That the numbers are
-true, nobody can check here: a pull request whose author is not trusted can forge those too.
+``python -m benchmarks._pull_request`` runs where the token may write, with nothing installed, and
+the artifact may be anything: whoever can change what is measured can write it. So only what
+``_artifact`` accepts is shown, and whatever goes wrong is a comment and a status too. Which pull
+request, which commits and which GPU, the caller says. That the numbers are true, nobody can check
+here: a pull request whose author is not trusted can forge those too, and the comment says so.
 """
 
 import argparse
-import dataclasses
-import io
 import json
 import re
-import stat
 import sys
-import zipfile
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import traceback
 from pathlib import Path
 
-from ._comparison import Comparison, from_json
+from . import _artifact
+from . import _wording as words
+from ._artifact import MAX_ARCHIVE_BYTES, ArtifactError, NoGpuError, Request
+from ._comparison import Comparison
+from ._gfm import escaped
 from ._report import markdown
-from ._verdict import Answer, Rules
+from ._verdict import Answer
 
-MEMBER = "comparison.json"
 CONTEXT = "gpu"
 MARKER = "<!-- rope-triton gpu report -->"
-MAX_ARCHIVE_BYTES = 2_000_000
-MAX_DOCUMENT_BYTES = 4_000_000  # the full grid takes 0.6 MB
 MAX_COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
-MAX_ROUNDS, MAX_MINUTES, MAX_SECONDS = 1000, 1440, 3600
 OUTCOMES = ("success", "failure", "cancelled", "skipped")
 
-_SHA = re.compile(r"[0-9a-f]{40}")
 _STATE = {Answer.PASS: "success", Answer.FAIL: "failure", Answer.CANNOT_TELL: "error"}
-
-
-class ArtifactError(ValueError):
-    """The artifact is not what the job writes; the message says what is wrong with it."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was to be measured, from the trusted side.
-
-    base, head: the commits. current: the pull request's head now. run_url: page of the job.
-    """
-
-    base: str
-    head: str
-    current: str
-    run_url: str
-
-    def __post_init__(self):
-        for name in ("base", "head", "current"):
-            if not _SHA.fullmatch(getattr(self, name)):
-                raise ValueError(f"{name} must be a full SHA, got {getattr(self, name)!r:.80}")
-
-    @property
-    def command(self) -> str:
-        """What the job runs, and anybody can."""
-        return f"python -m benchmarks compare {self.base} {self.head}"
-
-
-def read_artifact(archive: bytes, request: Request) -> Comparison:
-    """The comparison in an artifact, a ZIP archive of the one file ``comparison.json``.
-
-    Raises
-    ------
-    ArtifactError
-        If it is anything else, of other commits, or outside the limits of a real measurement.
-    """
-    document = _document(_member(archive))
-    try:
-        comparison = from_json(document)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MEMBER} is no comparison: {error}") from None
-    _check(comparison, request)
-    return comparison
+_TRUST = (
+    "These figures were made by a process that ran the pull request's code, which could have "
+    "changed them. If you do not trust its author, measure it yourself."
+)
 
 
 def comment(request: Request, comparison: Comparison) -> str:
     """The comment on what was measured, in Markdown, below GitHub's limit."""
-    return _bounded(request, markdown(comparison))
+    lines = [markdown(comparison), _TRUST]
+    if request.behind:
+        lines.append(f"The base is {words.count(request.behind, 'commit')} behind main.")
+    return _bounded(request, "\n\n".join(lines))
 
 
 def comment_without(request: Request, reason: str) -> str:
     """The comment where there is no comparison; ``reason`` is reduced to words."""
-    text = f"## ❔ NO VERDICT\n\n**{_inert(reason)}.** This says nothing about speed.\n\n"
+    text = f"## ❔ NO VERDICT\n\n**{escaped(_inert(reason))}.** This says nothing about speed.\n\n"
     text += f"`{request.command}` measures it anywhere."
     return _bounded(request, text)
 
 
-def status(request: Request, answer: Answer | None, run_failed: bool = False) -> dict:
+def status(
+    request: Request, answer: Answer | None, run_failed: bool = False, why: str = "no verdict"
+) -> dict:
     """The body of the commit status of the head, for GitHub's API.
 
     answer: None without a verdict, then ``run_failed`` says whether that is the change's fault.
     """
-    if answer is None:
-        state, text = ("failure", "tests failed") if run_failed else ("error", "no verdict")
+    if is_stale(request):
+        state, text = "error", f"out of date: the pull request is at {request.current[:10]} now"
+    elif answer is not None:
+        state = _STATE[answer]
+        text = f"{answer.value}, against {request.base[:10]}; the change could alter its figures"
     else:
-        state, text = _STATE[answer], str(answer.value)
-    described = f"{text}, against {request.base[:10]}"
+        state = "failure" if run_failed else "error"
+        text = f"{'tests failed' if run_failed else why}, against {request.base[:10]}"
     return {
         "state": state,
         "context": CONTEXT,
-        "description": described,
+        "description": text,
         "target_url": request.run_url,
     }
 
@@ -116,83 +77,6 @@ def is_stale(request: Request) -> bool:
     return request.head != request.current
 
 
-# The archive.
-
-
-def _member(archive: bytes) -> bytes:
-    """The content of the only file, which is never unpacked to the disk."""
-    if len(archive) > MAX_ARCHIVE_BYTES:
-        raise ArtifactError(f"the archive has more than {MAX_ARCHIVE_BYTES} bytes")
-    try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            members = opened.infolist()
-            if len(members) != 1 or members[0].filename != MEMBER:
-                names = [each.filename for each in members[:5]]
-                raise ArtifactError(f"only {MEMBER} may be in the archive, got {names!r:.200}")
-            kind = stat.S_IFMT(members[0].external_attr >> 16)
-            if kind not in (0, stat.S_IFREG):
-                raise ArtifactError(f"{MEMBER} is no ordinary file")
-            with opened.open(members[0]) as file:
-                content = file.read(MAX_DOCUMENT_BYTES + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ArtifactError(f"no archive can be read: {error!s:.200}") from None
-    if len(content) > MAX_DOCUMENT_BYTES:
-        raise ArtifactError(f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
-    return content
-
-
-def _document(content: bytes):
-    try:
-        return json.loads(
-            content.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object
-        )
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MEMBER} is no JSON: {error!s:.200}") from None
-
-
-def _no_constant(name: str):
-    raise ValueError(f"{name} is no number")
-
-
-def _object(pairs: list[tuple]) -> dict:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a key comes twice in one object")
-    return made
-
-
-# What it says.
-
-
-def _check(comparison: Comparison, request: Request) -> None:
-    for side, sha in ((comparison.base, request.base), (comparison.head, request.head)):
-        if (side.name, side.sha) != (sha, sha):
-            got = f"{side.name!r:.50} at {side.sha!r:.50}"
-            raise ArtifactError(f"commit {sha} was to be measured, {MEMBER} is of {got}")
-    if comparison.reproduce != request.command:
-        raise ArtifactError("it gives another command than the one that was run")
-    if comparison.rules != Rules():
-        raise ArtifactError("it was judged by other rules")
-    for reason in _impossible(comparison):
-        raise ArtifactError(f"no measurement gives this: {reason}")
-
-
-def _impossible(comparison: Comparison) -> Iterator[str]:
-    if comparison.rounds > MAX_ROUNDS or comparison.extension > comparison.rounds:
-        yield f"{comparison.rounds} rounds, {comparison.extension} of them added"
-    if not 0 <= comparison.minutes <= MAX_MINUTES:
-        yield f"{comparison.minutes:g} minutes"
-    for timing in comparison.timings:
-        if max(timing.base, timing.head) > MAX_SECONDS:
-            yield f"{timing.subject} took more than {MAX_SECONDS} s"
-        if not -1 < timing.low <= timing.effect <= timing.high <= 1e6:
-            yield f"the interval of {timing.subject} does not hold its effect"
-        if not (0 <= timing.p_slower <= 1 and 0 <= timing.p_faster <= 1):
-            yield f"a probability of {timing.subject} is not between 0 and 1"
-        if not (timing.floor >= 0 and timing.visible >= 0):
-            yield f"a size of {timing.subject} is negative"
-
-
 # Pieces.
 
 
@@ -200,7 +84,7 @@ def _bounded(request: Request, text: str) -> str:
     lines = [MARKER]
     if is_stale(request):
         lines += [
-            f"> **Stale:** of {request.head}; the pull request is at {request.current} now.",
+            f"> **Out of date:** of {request.head}; the pull request is at {request.current} now.",
             "",
         ]
     lines += [text, "", f"Commit {request.head} on a GPU: [log of the run]({request.run_url})", ""]
@@ -225,18 +109,27 @@ def _absence(tests: str, job: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Write the comment and the status; 0 whatever they say, for their reader to see it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks._pull_request")
-    for field in dataclasses.fields(Request):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", required=True)
+    for name in ("base", "head", "current", "run-url", "gpu"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--behind", type=int, required=True, help="commits of main after the base")
+    parser.add_argument("--repository", type=Path, required=True, help="has both commits")
     parser.add_argument("--job", required=True, choices=OUTCOMES)
     parser.add_argument("--tests", choices=(*OUTCOMES, ""), default="", help="the step's outcome")
     parser.add_argument("--artifact", type=Path, required=True, help="may be absent")
     parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
     parser.add_argument("--status", type=Path, required=True, metavar="FILE", help="written")
     options = parser.parse_args(arguments)
-    request = Request(options.base, options.head, options.current, options.run_url)
+    request = Request(
+        base=options.base,
+        head=options.head,
+        current=options.current,
+        run_url=options.run_url,
+        gpu=options.gpu,
+        behind=options.behind,
+    )
     text, state = _result(request, options)
-    options.comment.write_text(text)
-    options.status.write_text(json.dumps(state))
+    options.comment.write_text(text, encoding="utf-8")
+    options.status.write_text(json.dumps(state), encoding="utf-8")
     return 0
 
 
@@ -246,13 +139,22 @@ def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
         reason = _absence(options.tests, options.job)
         failed = options.tests == "failure"
         return comment_without(request, reason), status(request, None, failed)
+    why = "no verdict"
     try:
-        comparison = read_artifact(_bytes(options.artifact), request)
+        archive = _bytes(options.artifact)
+        commits = _artifact.commits(options.repository, request.base, request.head)
+        comparison = _artifact.read_artifact(archive, request, commits)
+        return comment(request, comparison), status(request, comparison.answer)
+    except NoGpuError as error:
+        why = "could not run"
+        reason = f"Could not run: {error}"
     except ArtifactError as error:
-        reason = _inert(f"The artifact was refused: {error}")
-        print(reason, file=sys.stderr)
-        return comment_without(request, reason), status(request, None)
-    return comment(request, comparison), status(request, comparison.answer)
+        reason = f"The artifact was refused: {error}"
+    except Exception as error:  # without a comment and a status those of an earlier run would stay
+        where = traceback.extract_tb(error.__traceback__)[-1].name
+        reason = f"The artifact could not be read or shown: {type(error).__name__} in {where}"
+    print(_inert(reason), file=sys.stderr)
+    return comment_without(request, reason), status(request, None, why=why)
 
 
 def _bytes(path: Path) -> bytes:

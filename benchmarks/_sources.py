@@ -14,6 +14,9 @@ PACKAGE = "rope_triton"
 Requirements = Mapping[str, str]
 """By the name of a dependency of the package, its specifier and its pin in constraints.txt."""
 
+MAX_BYTES = 20_000
+"""Of a file that says what a commit runs on, and may be anybody's: tomllib can take the square."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -50,7 +53,7 @@ def requirements(repository: Path, commit: str) -> Requirements:
     Raises
     ------
     ValueError
-        If the commit's pyproject.toml cannot be read.
+        If the commit's pyproject.toml cannot be read, or it or constraints.txt is too long.
     """
     return requirements_of(lambda name: git(repository, "show", f"{commit}:{name}"))
 
@@ -105,4 +108,6 @@ def _normal(name: str) -> str:
 
 
 def _text(content: bytes | None) -> str:
+    if content is not None and len(content) > MAX_BYTES:
+        raise ValueError(f"a file of {len(content)} bytes, at most {MAX_BYTES} are read")
     return "" if content is None else content.decode()

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 
+from benchmarks._artifact import exact_subjects, timed_subjects
 from benchmarks._grid import GRIDS, cells
 from benchmarks._judge import judge
 from benchmarks._report import Comparison, Side
@@ -52,6 +53,15 @@ def slow_in_one_format(subject):
 
 def fast_in_half_precision(subject):
     return -0.04 if subject.params[0] == "2048" and subject.params[3] != "float32" else 0
+
+
+def job_family(name, slowdown=None, noise=0.001, rounds=12):
+    """A family of all that the job for pull requests times."""
+    names = sorted(timed_subjects()[name])
+    base, head = (np.exp(noise * bell(seed, rounds, len(names))) * 4e-5 for seed in (7, 8))
+    return judge(
+        names, base, head * [1 + (slowdown(s) if slowdown else 0) for s in names], RULES[name]
+    )
 
 
 def host_family(slowdown=0.0, noise=0.02):
@@ -110,7 +120,8 @@ def comparison(families, exact, **changes) -> Comparison:
         "extension": 0,
         "minutes": 3.62,
         "families": families,
-        "exact": exact,
+        # Where a GPU was timed, the clock decides on what its machine code costs.
+        "exact": tuple(judge_exact(e.subject, e.base, e.head, "gpu" in families) for e in exact),
         "identical": frozenset(),
         "same_sources": False,
         "unmeasured": (),
@@ -120,6 +131,33 @@ def comparison(families, exact, **changes) -> Comparison:
         "reproduce": "python -m benchmarks compare main tiles --rounds 12",
     }
     return Comparison(**(given | changes))
+
+
+# --- of the job for pull requests -----------------------------------------------------------------
+
+
+def job_comparison(noise=0.001, slowdown=None, **changes):
+    """What the job writes on an H200: every subject of the small grid."""
+    families = {
+        "gpu": job_family("gpu", slowdown, noise),
+        "host": job_family("host", slowdown),
+    }
+    exact = frozenset().union(*exact_subjects("sm_90").values())
+    same = tuple(judge_exact(subject, 8.0, 8.0) for subject in sorted(exact))
+    return comparison(families, same, **changes)
+
+
+def job_passing():
+    return job_comparison()
+
+
+def job_failing():
+    slow = ("qkv", "32", "bfloat16")
+    return job_comparison(slowdown=lambda subject: 0.05 if subject.params == slow else 0)
+
+
+def job_blind():
+    return job_comparison(noise=0.02)
 
 
 # --- whole ----------------------------------------------------------------------------------------

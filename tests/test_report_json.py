@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks._report import from_json, markdown, to_json
-from tests.comparisons import CASES, failing, without_gpu
+from tests.comparisons import CASES, failing, passing, without_gpu
 
 
 @pytest.mark.parametrize(("make", "answer"), CASES.values(), ids=CASES)
@@ -33,6 +33,34 @@ def removed(key):
 
 
 TIMING = ("families", "gpu", "timings", 0)
+CONTROL = ("families", "gpu", "control")
+
+
+def exact_error(document):
+    """The first value of an error, which got worse and failed."""
+    return next(each for each in document["exact"] if each["answer"] == "fail")
+
+
+def every_timing_slower(document):
+    """What is +100 %, certainly, and said to pass."""
+    doubled = {"effect": 1.0, "low": 0.9, "upper": 1.05, "high": 1.1, "p_slower": 0.0}
+    for family in document["families"].values():
+        for timing in family["timings"]:
+            timing |= doubled | {"answer": "pass", "change": "none"}
+    document["answer"] = "pass"
+
+
+def document_of(family):
+    return to_json(failing())["families"][family]
+
+
+def without_timings(document):
+    document["families"]["host"]["timings"] = []
+
+
+def of_another_family(document):
+    families = document["families"]
+    families["host"], families["gpu"] = families["gpu"], families["host"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +95,40 @@ TIMING = ("families", "gpu", "timings", 0)
         (changed(["exact", 0, "unit", "gates"], 1), "gates must be true or false, got 1"),
         (changed(["exact", 0, "unit", "gates"], True), "has another unit here"),
         (lambda document: document["exact"].append(document["exact"][0]), "comes twice"),
+        (every_timing_slower, "the answer is 'pass' and 'none', its numbers say 'fail'"),
+        (changed([*TIMING, "answer"], "cannot tell"), "the answer is 'cannot tell' and 'none'"),
+        (changed([*TIMING, "change"], "faster"), "the answer is 'pass' and 'faster'"),
+        (changed([*TIMING, "low"], 0.5), "the interval does not hold its effect"),
+        (changed([*TIMING, "upper"], -0.5), "the interval does not hold its effect"),
+        (changed([*TIMING, "high"], 0.0), "the interval does not hold its effect"),
+        (changed([*TIMING, "low"], -1.0), "the interval does not hold its effect"),
+        (changed([*TIMING, "p_slower"], 1.5), "a probability is not between 0 and 1"),
+        (changed([*TIMING, "p_faster"], -0.5), "a probability is not between 0 and 1"),
+        (changed([*TIMING, "floor"], 0.001), "the floor is below the least effect"),
+        (changed([*TIMING, "visible"], 0.001), "what could be seen below the floor"),
+        (changed([*TIMING, "rounds"], 0), "10 to 12 rounds was judged, not 0"),
+        (changed([*TIMING, "rounds"], 8), "10 to 12 rounds was judged, not 8"),
+        (changed([*TIMING, "rounds"], 11), "10 to 12 rounds was judged, not 11"),
+        (changed([*TIMING, "rounds"], 14), "10 to 12 rounds was judged, not 14"),
+        (changed(["rounds"], 0), "10 to 0 rounds was judged, not 12"),
+        (changed([*TIMING, "subject", "params"], ["1"] * 7), "has at most 6 parameters"),
+        (without_timings, "the control of host is of 4 timings, 0 of which failed, and there"),
+        (changed(["families"], {"GPU": document_of("gpu")}), "a family is one of .*, got 'GPU'"),
+        (of_another_family, "host.Call.track_forward does not belong to gpu"),
+        (changed([*CONTROL, "subjects"], 95), "the control of gpu is of 95 timings"),
+        (changed([*CONTROL, "failed"], 193), "193 of which failed"),
+        (changed([*CONTROL, "floor"], -1), "a negative floor or noise"),
+        (changed([*CONTROL, "noise"], -1), "a negative floor or noise"),
+        (changed(["rules", "min_effect"], 0.9), "it was judged by other rules"),
+        (lambda document: exact_error(document).update(answer="pass"), "has another answer by"),
+        (lambda document: exact_error(document).update(change="none"), "has another answer by"),
+        (lambda document: exact_error(document).update(head=None), "has another answer by its"),
+        (changed(["exact", 0, "answer"], "fail"), "has another answer by its values"),
+        (changed(["exact", 0, "base"], None), "has another answer by its values"),
+        (
+            changed(["identical"], [{"metric": "host.Call.track_forward", "params": ["bshd"]}]),
+            "host.Call.track_forward has no machine code of its own",
+        ),
     ],
 )
 def test_bad_json(change, message):
@@ -79,6 +141,27 @@ def test_bad_json(change, message):
 @pytest.mark.parametrize("document", [None, [], "x"])
 def test_json_that_is_no_object(document):
     with pytest.raises(ValueError, match="a comparison is an object"):
+        from_json(document)
+
+
+@pytest.mark.parametrize("name", ["gpu", "host", "start"])
+def test_a_family_is_never_empty(name):
+    """Its median, its worst: all that is said of a family needs a timing."""
+    document = json.loads(json.dumps(to_json(passing())))
+    document["families"][name]["timings"] = []
+    document["families"][name]["control"]["subjects"] = 0
+    with pytest.raises(ValueError, match=f"the control of {name} is of 0 timings"):
+        from_json(document)
+
+
+def test_the_clock_decides_only_where_something_was_timed():
+    """Narrow accesses pass beside timings; without any they fail, whatever the document says."""
+    document = json.loads(json.dumps(to_json(failing())))
+    worse = [each for each in document["exact"] if each["change"] == "worse"]
+    narrow = [each for each in worse if "narrow_share" in each["subject"]["metric"]]
+    assert {each["answer"] for each in narrow} == {"pass"}
+    document["families"] = {}
+    with pytest.raises(ValueError, match="narrow_share sm_90 .* has another answer by its values"):
         from_json(document)
 
 

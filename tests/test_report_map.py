@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks import _map, _wording
+from benchmarks._comparison import MAX_ITEMS, MAX_PARAMETERS
 from benchmarks._grid import PATH_GRIDS, path_cells
 from benchmarks._groups import grouped
 from benchmarks._judge import judge
 from benchmarks._report import from_json, markdown, terminal, to_json
-from benchmarks._verdict import Control, Family, Subject, judge_exact
+from benchmarks._verdict import RULES, UNITS, Control, Family, Subject, answered, judge_exact
 from tests.comparisons import (
     bell,
     codegen,
@@ -150,26 +151,79 @@ def test_what_is_too_long_is_said_to_be_left_out():
     assert "and 3 more; the JSON has all" in text
 
 
-def scattered(count):
-    """Timings that no grid would have: every one of a size, batch, dtype and format of its own."""
-    timing = gpu_family().timings[0]
-    timings = tuple(
-        dataclasses.replace(timing, subject=Subject(timing.subject.metric, (f"{i}",) * 5))
-        for i in range(count)
-    )
-    return Family(timings, Control(count, 0, 0.001, 0.001))
+def scattered(subjects, effect=lambda i: 0.1 * (1 + i % 7), **numbers):
+    """Timings of these subjects, inconclusive and slower or as the numbers say, by RULES["gpu"]."""
+    usual = gpu_family().timings[0]
+    timings = []
+    for i, subject in enumerate(subjects):
+        size = effect(i)
+        given = {"low": size, "effect": size, "upper": size, "high": size, "p_slower": 1.0}
+        given |= {"p_faster": 1.0, "floor": 0.005, "visible": 0.01, **numbers}
+        told = (given[name] for name in ("effect", "upper", "floor", "p_slower", "p_faster"))
+        answer, change = answered(*told, RULES["gpu"])
+        made = {"subject": subject, "answer": answer, "change": change, **given}
+        timings.append(dataclasses.replace(usual, **made))
+    return Family(tuple(timings), Control(len(timings), 0, 0.001, 0.001))
 
 
-def test_a_comparison_that_no_run_gives_stays_short_and_fast():
-    exact = tuple(
-        judge_exact(Subject("codegen.Codegen.track_registers", (f"arch{i}",) * (i > 0)), 1, i)
-        for i in range(3000)
-    )
-    made = comparison({"gpu": scattered(3000), "x" * 2000: host_family()}, exact, minutes=1e300)
-    made = from_json(to_json(made))
-    start = time.monotonic()
+def named(metric, *axes):
+    """Subjects of a metric with every combination of as many values of each parameter."""
+    return [Subject(metric, tuple(map(str, each))) for each in itertools.product(*map(range, axes))]
+
+
+def long_names(metric):
+    """As many and as long as are accepted, every parameter of each its own."""
+    return [Subject(metric, (f"{i:x>40}",) * MAX_PARAMETERS) for i in range(MAX_ITEMS)]
+
+
+FORWARD, PATH = "rope.Forward.track_latency", "paths.Forward.track_latency"
+CODE = [metric for metric in UNITS if UNITS[metric].exact]
+# Documents that no run gives and that are accepted: all of them large, each in a way of its own.
+WORST = {
+    "long names": lambda: {"families": {"gpu": scattered(long_names(FORWARD))}},
+    "all slower": lambda: {"families": {"gpu": scattered(long_names(FORWARD), p_slower=0.0)}},
+    "every effect another": lambda: {
+        "families": {"gpu": scattered(long_names(FORWARD), lambda i: (i * 7919 % 2003) / 1000)}
+    },
+    "groups of many axes": lambda: {
+        "families": {"gpu": scattered(named(FORWARD, 2, 2, 2, 2, 2, 62), lambda i: 0.01 * (i % 97))}
+    },
+    "a full map": lambda: {"families": {"gpu": scattered(named(FORWARD, 1500, 1, 1, 1, 1))}},
+    "a full map of paths": lambda: {"families": {"gpu": scattered(named(PATH, 750, 1, 2))}},
+    "a wide map of paths": lambda: {"families": {"gpu": scattered(named(PATH, 1, 1500, 1))}},
+    "scattered sizes": lambda: {
+        "families": {"gpu": scattered([Subject(FORWARD, (f"{i}",) * 5) for i in range(MAX_ITEMS)])}
+    },
+    "exact values": lambda: {
+        "exact": tuple(
+            judge_exact(subject._replace(metric=CODE[i % len(CODE)]), 1, i + 2)
+            for i, subject in enumerate(long_names(FORWARD))
+        )
+    },
+    "identical": lambda: {
+        "families": {"gpu": scattered(long_names(FORWARD), p_slower=0.0)},
+        "identical": frozenset(long_names(FORWARD)),
+    },
+    "texts": lambda: {
+        **dict.fromkeys(
+            ("notes", "wrong", "disturbed", "unmeasured"), (":x:@a1b2c3d" * 181,) * 2000
+        ),
+        **dict.fromkeys(
+            ("machine", "clocks"), {f"{i}" + "@" * 1990: "#" * 2000 for i in range(2000)}
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_a_comparison_that_no_run_gives_stays_short_and_fast(name):
+    given = {"families": {}, "exact": ()} | WORST[name]()
+    made = from_json(to_json(comparison(**given, minutes=1e300)))
+    start = time.process_time()
     text = markdown(made)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 2
     assert len(text.encode()) < 60_000
-    assert "No map: the timings are spread over a grid" in text
-    assert max(map(len, terminal(made).splitlines())) <= 100
+    if name == "scattered sizes":
+        assert "No map: the timings are spread over a grid" in text
+    if name != "texts":  # a terminal gets all of them
+        assert max(map(len, terminal(made).splitlines())) <= 100

@@ -1,11 +1,13 @@
 """The words of a report: how verdicts, numbers and names read, and that hostile text stays text."""
 
 import dataclasses
+import html
 import re
 
 import pytest
 
 from benchmarks import _wording
+from benchmarks._gfm import code, escaped
 from benchmarks._report import Side, markdown, terminal
 from benchmarks._verdict import Answer
 from tests.comparisons import (
@@ -184,3 +186,45 @@ def test_hostile_text_stays_text():
     assert text.count("<pre>") == text.count("</pre>") == 1
     rendered = terminal(made)
     assert "\x1b" not in rendered
+
+
+SHA = "a5c3785ed8d6a35868bc169f07e40e889087fd2e"
+# What GitHub links in a comment, by "Autolinked references and URLs" of its documentation, and what
+# it draws: each is the text, and what of it must not be left together.
+LINKED = {
+    "https://github.com": "://",
+    "www.github.com": "www.",
+    "someone@github.com": "@g",
+    "#26": "#2",
+    "GH-26": "GH-",
+    "gh-26": "gh-",
+    "jlord/sheetsee.js#26": "#2",
+    SHA: "a5c3785",
+    SHA[:7]: "a5c3785",
+    SHA[:6] + SHA: "a5c3785",
+    "1234567": "1234567",
+    f"jlord@{SHA}": "@a",
+    f"jlord/sheetsee.js@{SHA}": "@a",
+    "GHSA-v94x-8c25-p7hh": "GHSA-",
+    "CVE-2021-44228": "CVE-",
+    "@owner": "@o",
+    "@owner/team": "@o",
+    ":tada:": ":tada:",
+    ":+1:": ":+1:",
+    "a:tada::+1:": ":+1:",
+}
+
+
+@pytest.mark.parametrize(("given", "linked"), LINKED.items(), ids=list(LINKED))
+def test_what_github_would_link_is_taken_apart(given, linked):
+    made = escaped(f"see {given}, or ({given})")
+    # An entity is no letter to what finds URLs; everything else looks at what entities stand for.
+    seen = made if linked in ("://", "www.") else html.unescape(made)
+    assert linked not in seen and not re.search(r"[0-9a-fA-F]{7}", seen)
+    assert html.unescape(made).replace("\u200b", "") == f"see {given}, or ({given})"
+
+
+def test_a_command_is_copied_from_a_report_as_it_is():
+    command = f"python -m benchmarks compare {SHA} {SHA[::-1]} --rounds 12 # 1:2:3"
+    assert html.unescape(code(command, 400)).replace("#\u200b", "#") == f"<code>{command}</code>"
+    assert f"<code>python -m benchmarks compare {SHA}" in code(command, 400)

@@ -44,6 +44,16 @@ def test_requirement_changes(lab, project, pins, changed):
     assert all("this change was not measured" in sentence for sentence in said)
 
 
+@pytest.mark.parametrize("file", ["project", "pins"])
+def test_a_file_that_is_too_long_is_not_parsed(lab, file):
+    text = "#" * _sources.MAX_BYTES
+    sha = commit(lab, "base", **{file: text})
+    assert _sources.requirements(lab.root, sha) is not None
+    sha = commit(lab, "head", **{file: text + "#"})
+    with pytest.raises(ValueError, match="a file of 20001 bytes, at most 20000 are read"):
+        _sources.requirements(lab.root, sha)
+
+
 @pytest.mark.parametrize("slower", [None, SMALL])
 @pytest.mark.parametrize("sources", ["the same sources", "other sources"])
 def test_a_change_of_what_it_runs_on_is_no_pass(lab, capsys, sources, slower):

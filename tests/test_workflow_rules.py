@@ -70,8 +70,7 @@ def _has_token(env):
     return any("TOKEN" in name or "github.token" in str(v) for name, v in (env or {}).items())
 
 
-# Not gpu.yml yet: its report has a job's token, and installs numpy without hashes.
-@pytest.mark.parametrize("name", ["bisect.yml", "ci.yml", "history.yml"])
+@pytest.mark.parametrize("name", LOADED)
 def test_a_token_reaches_one_step_and_a_job_that_writes_installs_by_hash(name):
     assert token_violations(LOADED[name]) == []
 
@@ -99,21 +98,28 @@ def test_a_token_beyond_its_step_is_seen(job, violation):
 
 
 @pytest.mark.parametrize("name", PULL_REQUESTS)
-def test_pull_requests_get_no_secret_and_only_the_report_writes(name):
+def test_pull_requests_get_no_secret_and_few_jobs_write(name):
     workflow = PULL_REQUESTS[name]
     assert "secrets" not in (WORKFLOWS / name).read_text().replace("no secret", "")
     assert workflow["permissions"] == {}
     for key, job in workflow["jobs"].items():
         writes = {scope for scope, right in job["permissions"].items() if right != "read"}
-        allowed = {"pull-requests", "statuses"} if (name, key) == ("gpu.yml", "report") else set()
-        assert writes == allowed
+        writers = {"outdate", "wait", "report"} if name == "gpu.yml" else set()
+        assert writes == ({"pull-requests", "statuses"} if key in writers else set())
+        if key in writers - {"report"}:  # then there is no code but the workflow's own
+            assert not any("uses" in step for step in job["steps"])
 
 
 def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
     jobs = GPU["jobs"]
     assert jobs["plan"]["environment"] == "gpu"
     assert jobs["measure"]["needs"] == "plan" and "if" not in jobs["measure"]
-    for name in ("plan", "report"):
+    assert jobs["wait"]["needs"] == "plan"
+    # At once after a push, and in nobody's queue: only the GPU has one.
+    assert jobs["outdate"]["if"] == "github.event.action == 'synchronize'"
+    assert "needs" not in jobs["outdate"] and "environment" not in jobs["outdate"]
+    assert [name for name, job in jobs.items() if "concurrency" in job] == ["measure"]
+    for name in jobs.keys() - {"measure"}:
         refs = [step["with"].get("ref") for step in jobs[name]["steps"] if "uses" in step]
         assert refs == [None] * len(refs)
     # `on` is a truth value to YAML 1.1.

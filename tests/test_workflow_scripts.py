@@ -2,20 +2,18 @@
 
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from benchmarks import _pull_request
+from benchmarks import _artifact, _pull_request
 from tests import conftest, workflows
-from tests.comparisons import blind, failing, passing
-from tests.test_pull_request import SIDES, document
+from tests.artifacts import BASE, HEAD, OTHER, archive, document
+from tests.comparisons import job_blind, job_failing, job_passing
 from tests.workflows import CI, GPU, PULL_REQUESTS, RAN, REPO, ROOT, git, steps
 
 repository, runner = workflows.repository, workflows.runner  # fixtures
 
-BASE, HEAD = SIDES["base"].sha, SIDES["head"].sha
 NUMBER = "7"
 
 
@@ -70,23 +68,130 @@ def needs_jq():
         pytest.skip("gh has jq within, its stand-in needs the program")
 
 
-def test_plan_asks_for_the_merge_base(runner):
+@pytest.fixture
+def github(runner):
+    """Sets what gh answers, by a part of the path; a list has one call's after another's."""
     needs_jq()
     event = "github.event.pull_request"
-    runner.values |= {"github.token": "t", f"{event}.base.sha": BASE, f"{event}.head.sha": HEAD}
-    answers = {f"compare/{BASE}...{HEAD}": {"json": {"merge_base_commit": {"sha": "4" * 40}}}}
-    (runner.scratch / "github.json").write_text(json.dumps(answers))
+    runner.values |= {"github.token": "t", f"{event}.number": NUMBER, f"{event}.head.sha": HEAD}
+    runner.values |= {f"{event}.base.sha": BASE, "github.event.before": OTHER}
+
+    def answer(**answers):
+        (runner.scratch / "github.json").write_text(json.dumps(answers))
+
+    return answer
+
+
+def statuses(runner):
+    """Those that were set: of which commit, the state, the description."""
+    calls = [json.loads(line)[1] for line in runner.read("calls").splitlines()]
+    found = []
+    for path, *rest in (each[1:] for each in calls if "/statuses/" in " ".join(each[:2])):
+        given = dict(text.split("=", 1) for text in rest if "=" in text)
+        assert given["context"] == "gpu" and given["target_url"].endswith("/actions/runs/1")
+        found.append((path.rpartition("/")[2], given["state"], given["description"]))
+    return found
+
+
+def own_comment(body, number=3):
+    made = {"id": number, "user": {"login": "github-actions[bot]"}, "body": body}
+    return {
+        f"issues/comments/{number}": {"json": made},
+        f"issues/{NUMBER}/comments": {"json": [made]},
+    }
+
+
+def report_of(sha):
+    return f"{_pull_request.MARKER}\n## PASS\n\n> text\n\nCommit {sha} on a GPU: [log](x)\n"
+
+
+def test_a_push_marks_what_is_of_the_former_head(runner, github):
+    first = report_of("5" * 40)
+    github(**own_comment(first))
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    assert statuses(runner) == [
+        (HEAD, "pending", "waiting for approval"),
+        (OTHER, "error", f"out of date: the pull request is at {HEAD[:10]} now"),
+    ]
+    notice = f"> **Out of date:** of {'5' * 40}; the pull request is at {HEAD} now.\n\n"
+    marked = first.replace("\n", f"\n{notice}", 1)
+    assert runner.read("posted.md").rstrip("\n") == marked.rstrip("\n")
+    # Another push: one line, of the same commit.
+    runner.values["github.event.pull_request.head.sha"] = BASE
+    github(**own_comment(marked))
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    assert runner.read("posted.md").rstrip("\n") == marked.replace(HEAD, BASE).rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "comments", [{f"issues/{NUMBER}/comments": {"json": []}}, own_comment(report_of(HEAD))]
+)
+def test_a_push_marks_no_comment_that_is_of_the_head_or_not_there(runner, github, comments):
+    github(**comments)
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    assert len(statuses(runner)) == 2 and not runner.read("posted.md")
+
+
+def test_plan_asks_for_the_merge_base_and_how_old_it_is(runner, github):
+    sha = "4" * 40
+    github(
+        **{
+            f"compare/{BASE}...{HEAD}": {"json": {"merge_base_commit": {"sha": sha}}},
+            f"compare/{sha}...main": {"json": {"ahead_by": 17, "behind_by": 0}},
+        }
+    )
     assert runner.run(GPU, GPU["jobs"]["plan"]) == 0
-    assert runner.read("output") == f"sha={'4' * 40}\n"
+    assert runner.read("output") == f"sha={sha}\nbehind=17\n"
 
 
-def test_plan_fails_if_github_names_no_commit(runner):
-    needs_jq()
-    event = "github.event.pull_request"
-    runner.values |= {"github.token": "t", f"{event}.base.sha": BASE, f"{event}.head.sha": HEAD}
-    (runner.scratch / "github.json").write_text(json.dumps({"compare": {"json": {}}}))
+@pytest.mark.parametrize("commit", [{}, {"merge_base_commit": {"sha": "4" * 40}}])
+def test_plan_fails_if_github_names_no_commit_or_number(runner, github, commit):
+    github(compare={"json": commit})
     assert runner.run(GPU, GPU["jobs"]["plan"]) != 0
     assert runner.read("output") == ""
+
+
+def job(status):
+    """What GitHub says of the jobs of a run; None is an answer that failed."""
+    other = {"name": "Wait for a runner", "status": "in_progress"}
+    return {"json": {"jobs": [other, {"name": "Test and compare", "status": status}]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [("in_progress", [(HEAD, "pending", "testing and measuring")]), ("completed", [])],
+)
+def test_a_job_that_begins_needs_no_word(runner, github, status, said):
+    github(**{"runs/1/jobs": [None, job("queued"), job(status)]})
+    assert runner.run(GPU, GPU["jobs"]["wait"]) == 0
+    assert statuses(runner) == said and not runner.read("posted.md")
+
+
+WAITING = f"> **Waiting for a runner:** none took the job for {HEAD} in 5 minutes."
+
+
+@pytest.mark.parametrize("earlier", [None, report_of(OTHER)])
+def test_a_job_that_waits_for_a_runner_says_so(runner, github, earlier):
+    runner.variables["PATIENCE"] = "1"
+    comments = own_comment(earlier) if earlier else {f"issues/{NUMBER}/comments": {"json": []}}
+    github(**{"runs/1/jobs": [job("queued"), job("pending"), job("in_progress")]}, **comments)
+    assert runner.run(GPU, GPU["jobs"]["wait"]) == 0
+    assert statuses(runner) == [
+        (HEAD, "pending", "waiting for a runner (RUNNER.md)"),
+        (HEAD, "pending", "testing and measuring"),
+    ]
+    posted = runner.read("posted.md")
+    assert posted.startswith(f"{_pull_request.MARKER}\n{WAITING}")
+    methods = [call.split()[3] for call in runner.calls if "--method" in call]
+    assert methods == (["PATCH"] if earlier else ["POST"])
+    assert (earlier or "").removeprefix(_pull_request.MARKER + "\n") in posted
+    assert runner.calls.count("sleep 15") == 2
+
+
+def test_waiting_ends():
+    (step,) = steps(GPU["jobs"]["wait"])
+    assert "poll < 240" in step["run"] and GPU["jobs"]["wait"]["timeout-minutes"] > 240 * 15 / 60
+    assert step["env"]["JOB"] == GPU["jobs"]["measure"]["name"]
 
 
 def measured(runner, compare_status=0, pytest_fails=""):
@@ -115,6 +220,13 @@ def test_measure(runner, status):
     upload = GPU["jobs"]["measure"]["steps"][-1]["with"]["path"]
     assert upload.replace("${{ runner.temp }}", "temp") == "temp/comparison.json"
     assert json.loads(runner.read("temp/comparison.json")) == document()
+
+
+@pytest.mark.parametrize("left", ["suite", "head", "venv", ".hidden"])
+def test_measure_refuses_a_machine_that_is_not_fresh(runner, left):
+    (runner.scratch / "workspace" / left).mkdir()
+    assert measured(runner) != 0
+    assert "the workspace is not empty" in runner.log and runner.calls == []
 
 
 def test_measure_fails_if_it_could_not_run(runner):
@@ -160,13 +272,22 @@ def test_steps_of_the_job_on_the_gpu_fit_its_time():
     assert len(limits) == 3 and job["timeout-minutes"] - sum(limits) >= 15
 
 
-def reported(runner, artifact=None, result="success", tests="success", comments=(), current=HEAD):
+def commits(runner):
+    """Two commits of which the second changes the package."""
+    return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
+
+
+def reported(
+    runner, artifact=None, result="success", tests="success", comments=(), current=None, shas=None
+):
     needs_jq()
+    base, head = shas or commits(runner)
     runner.values |= {
         "github.token": "t",
         "github.event.pull_request.number": NUMBER,
-        "github.event.pull_request.head.sha": HEAD,
-        "needs.plan.outputs.base": BASE,
+        "github.event.pull_request.head.sha": head,
+        "needs.plan.outputs.base": base,
+        "needs.plan.outputs.behind": "3",
         "needs.measure.result": result,
         "needs.measure.outputs.tests": tests,
         "needs.measure.result == 'success'": result == "success",
@@ -175,7 +296,7 @@ def reported(runner, artifact=None, result="success", tests="success", comments=
     answers = {
         "artifacts/9/zip": {"file": "artifact"},
         "artifacts.name=comparison": {"json": {"artifacts": listed if artifact else []}},
-        f"pulls/{NUMBER}": {"json": {"head": {"sha": current}}},
+        f"pulls/{NUMBER}": {"json": {"head": {"sha": current or head}}},
     }
     if artifact:
         (runner.scratch / "artifact").write_bytes(artifact)
@@ -185,24 +306,29 @@ def reported(runner, artifact=None, result="success", tests="success", comments=
     return runner.read("posted.md"), json.loads(runner.read("status.json"))
 
 
-def zipped(path, content):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
-        opened.writestr("comparison.json", content)
-    return path.read_bytes()
+def measured_artifact(runner, make=job_passing):
+    base, head = commits(runner)
+    return archive(json.dumps(document(make)).replace(BASE, base).replace(HEAD, head))
 
 
 @pytest.mark.parametrize(
-    ("make", "state"), [(passing, "success"), (failing, "failure"), (blind, "error")]
+    ("make", "state"), [(job_passing, "success"), (job_failing, "failure"), (job_blind, "error")]
 )
 def test_report(runner, make, state):
-    artifact = zipped(runner.scratch / "a.zip", json.dumps(document(make)))
-    posted, status = reported(runner, artifact)
+    posted, status = reported(runner, measured_artifact(runner, make))
     assert posted.startswith(_pull_request.MARKER) and make().answer.upper() in posted
     assert posted == runner.read("summary")
     assert status["state"] == state
     posted_to = f"gh api --method POST repos/{REPO}/issues/7/comments "
     assert any(call.startswith(posted_to) for call in runner.calls)
-    assert any(call.startswith(f"gh api repos/{REPO}/statuses/{HEAD} ") for call in runner.calls)
+    assert "The base is 3 commits behind main." in posted
+    head = commits(runner)[1]
+    assert any(call.startswith(f"gh api repos/{REPO}/statuses/{head} ") for call in runner.calls)
+
+
+def test_report_without_the_commits_is_no_verdict(runner):
+    posted, status = reported(runner, archive(document(job_passing)), shas=(BASE, HEAD))
+    assert "could not be read or shown: ValueError" in posted and status["state"] == "error"
 
 
 def test_report_updates_its_own_comment_and_nobody_elses(runner):
@@ -215,8 +341,7 @@ def test_report_updates_its_own_comment_and_nobody_elses(runner):
         written(3, "github-actions[bot]", f"{_pull_request.MARKER}\nan earlier one"),
         written(4, "github-actions[bot]", f"{_pull_request.MARKER}\na later one"),
     ]
-    artifact = zipped(runner.scratch / "a.zip", json.dumps(document(passing)))
-    reported(runner, artifact, comments=comments)
+    reported(runner, measured_artifact(runner), comments=comments)
     last = runner.calls[-1]
     assert last.startswith(f"gh api --method PATCH repos/{REPO}/issues/comments/3 -F body=@")
 
@@ -242,20 +367,21 @@ def test_report_without_an_artifact(runner):
 
 def test_report_of_a_huge_artifact_takes_no_more_than_the_limit(runner):
     posted, status = reported(runner, b"0" * 9_000_000)
-    assert "archive has more than 2000000 bytes" in posted and status["state"] == "error"
+    assert "archive has more than 200000&#8203;0 bytes" in posted and status["state"] == "error"
     assert (runner.scratch / "temp" / "artifact.zip").stat().st_size == 2_000_001
 
 
 def test_report_marks_a_stale_commit(runner):
-    artifact = zipped(runner.scratch / "a.zip", json.dumps(document(passing)))
-    posted, _ = reported(runner, artifact, current="3" * 40)
-    assert "**Stale:**" in posted
+    posted, status = reported(runner, measured_artifact(runner), current=OTHER)
+    assert "**Out of date:**" in posted and status["state"] == "error"
 
 
-def test_report_knows_the_marker_and_the_limit():
+def test_the_workflow_knows_the_marker_the_limit_and_the_gpu():
     script = "".join(step["run"] for step in steps(GPU["jobs"]["report"]))
-    assert _pull_request.MARKER in script
-    assert f"head -c {_pull_request.MAX_ARCHIVE_BYTES + 1} " in script
+    assert GPU["env"]["MARKER"] == _pull_request.MARKER
+    assert " --gpu nvidia-h200 " in script and "nvidia-h200" in _artifact.ARCHITECTURES
+    assert "nvidia-h200" in GPU["jobs"]["measure"]["runs-on"]["labels"]
+    assert f"head -c {_artifact.MAX_ARCHIVE_BYTES + 1} " in script
 
 
 # --- every script ---------------------------------------------------------------------------------

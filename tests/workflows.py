@@ -52,6 +52,8 @@ def act(python):
         return 0
     if name == "gh":
         return gh(arguments)
+    if name == "sleep":
+        return 0
     if name not in ("python", "python3"):
         return 0
     if arguments[:2] == ["-m", "pytest"]:
@@ -69,13 +71,18 @@ def gh(arguments):
     path = next(each for each in arguments[1:] if "/" in each)
     answers = json.loads((scratch / "github.json").read_text())
     answer = next((answers[key] for key in answers if re.search(key, path)), None)
+    if isinstance(answer, list):  # one after the other, the last for good
+        asked = scratch / "asked"
+        asked.write_text((asked.read_text() if asked.exists() else "") + ".")
+        answer = answer[min(len(asked.read_text()), len(answer)) - 1]
     for given in arguments:
         if given.startswith("body=@"):
             shutil.copy(given.removeprefix("body=@"), scratch / "posted.md")
     if "--input" in arguments:
         shutil.copy(arguments[arguments.index("--input") + 1], scratch / "status.json")
     if answer is None:
-        return 0 if "body=@" in str(arguments) or "--input" in arguments else 1
+        writes = {"--method", "--input", "-f"}
+        return 0 if writes & set(arguments) else 1
     if "file" in answer:
         sys.stdout.buffer.write((scratch / answer["file"]).read_bytes())
         return 0
@@ -112,7 +119,7 @@ class Runner:
         programs = self.scratch / "bin"
         programs.mkdir()
         (self.scratch / "stand_in.py").write_text(STAND_IN)
-        for name in ("python3", "gh"):
+        for name in ("python3", "gh", "sleep"):
             program = programs / name
             script = f'#!/bin/sh\nexec {sys.executable} {self.scratch}/stand_in.py "$0" "$@"\n'
             program.write_text(script)
@@ -191,7 +198,10 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """A repository of this working tree's files, and a commit on it that changes no code."""
+    """A repository of this working tree's files, and a commit on it that changes no code.
+
+    On the branch pull-request there is one more, which changes the package.
+    """
     path = tmp_path_factory.mktemp("repository")
     listed = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, capture_output=True, check=True, text=True).stdout
@@ -203,6 +213,10 @@ def repository(tmp_path_factory):
     commit(path, "everything")
     (path / "NOTES.md").write_text("a change\n")
     commit(path, "a change")
+    git(path, "checkout", "--quiet", "-b", "pull-request")
+    (path / "rope_triton" / "new.py").write_text("")
+    commit(path, "a change of the package")
+    git(path, "checkout", "--quiet", "main")
     return path
 
 
