@@ -61,14 +61,18 @@ def every(matrix: dict) -> list[dict]:
     ]
 
 
-def spanning(matrix: dict) -> list[dict]:
-    """Few cases that together have every pair of two parameters' values."""
-    cases = every(matrix)
-    pairs = {id(case): set(itertools.combinations(case.items(), 2)) for case in cases}
-    missing, chosen = set().union(*pairs.values()), []
+def spanning(matrix: dict, strength: int = 2, allowed=lambda case: True) -> list[dict]:
+    """Few of the allowed cases, with every combination of ``strength`` parameters' values."""
+    bits: dict[tuple, int] = {}
+    covers = []  # by case, a bit for each combination that it has
+    for case in filter(allowed, every(matrix)):
+        combinations = itertools.combinations(case.items(), strength)
+        covers.append((sum(1 << bits.setdefault(each, len(bits)) for each in combinations), case))
+    missing, chosen = (1 << len(bits)) - 1, []
     while missing:
-        chosen.append(max(cases, key=lambda case: len(pairs[id(case)] & missing)))
-        missing -= pairs[id(chosen[-1])]
+        covered, case = max(covers, key=lambda each: (each[0] & missing).bit_count())
+        chosen.append(case)
+        missing &= ~covered
     return chosen
 
 

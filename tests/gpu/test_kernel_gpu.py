@@ -11,7 +11,7 @@ import torch
 
 import rope_triton
 from benchmarks import _angles
-from tests import oracle
+from tests import field, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
@@ -65,28 +65,24 @@ def non_overlapping(output):
     return (output * torch.ones_like(output)).sum()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("seq_length", [2048, 4096])
-@pytest.mark.parametrize("hidden_size", [128, 256])
-@pytest.mark.parametrize("rotary_percent", [0.5, 1.0])
-@pytest.mark.parametrize("margin", [0, 10])
-@pytest.mark.parametrize(
-    "transpose", [None, (0, 1), (2, 3)], ids=["contiguous", "transposed_0_1", "transposed_2_3"]
-)
-@both_formats
-@pytest.mark.parametrize("loss", [overlapping, non_overlapping])
-@both_rotations
-def test_matrix_of_transformer_engine(
-    dtype,
-    seq_length,
-    hidden_size,
-    rotary_percent,
-    margin,
-    transpose,
-    tensor_format,
-    loss,
-    interleaved,
-):
+LOSSES = {"overlapping": overlapping, "non_overlapping": non_overlapping}
+TRANSFORMER_ENGINE = {
+    "dtype": (torch.float32, torch.bfloat16, torch.float16),
+    "seq_length": (2048, 4096),
+    "hidden_size": (128, 256),
+    "rotary_percent": (0.5, 1.0),
+    "margin": (0, 10),
+    "transpose": (None, (0, 1), (2, 3)),
+    "tensor_format": ("sbhd", "bshd"),
+    "loss": tuple(LOSSES),
+    "interleaved": (False, True),
+}
+
+
+@field.parametrize(field.spanning(TRANSFORMER_ENGINE, 3))
+def test_matrix_of_transformer_engine(case):
+    dtype, seq_length, hidden_size, rotary_percent, margin, transpose, *rest = case.values()
+    tensor_format, loss, interleaved = rest[0], LOSSES[rest[1]], rest[2]
     mode = Mode(dtype, tensor_format, interleaved, rotary_percent)
     t = torch.rand(mode.shape(seq_length - margin, 2, 64, hidden_size), device="cuda").to(dtype)
     if transpose:

@@ -1,7 +1,8 @@
 """On a GPU: TransformerEngine's matrices for positions, packed sequences and fused QKV.
 
-The values are those of its ``tests/pytorch/test_fused_rope.py``; what is expected comes from the
-oracle's formula in float32, none of it from the package.
+The values are those of its ``tests/pytorch/test_fused_rope.py``, in cases that have any three of
+them together. What is expected comes from the oracle's formula in float32, none of it from the
+package.
 """
 
 import functools
@@ -11,33 +12,60 @@ import pytest
 import torch
 
 import rope_triton
-from tests import oracle
-from tests.gpu.test_kernel_gpu import model_angles, non_overlapping, overlapping
+from tests import field, oracle
+from tests.gpu.test_kernel_gpu import LOSSES, model_angles, non_overlapping, overlapping
 from tests.oracle import MODES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
 CU_SEQLENS = [0, 400, 542, 711, 727, 752, 1270, 1426, 1450, 1954, 2044, 2048]
 
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-rotary_percents = pytest.mark.parametrize("rotary_percent", [0.5, 1.0])
+DTYPES = torch.float32, torch.bfloat16, torch.float16
+SEQUENCES = {
+    "dtype": DTYPES,
+    "seq_length": (2048, 4096),
+    "hidden_size": (128, 256),
+    "rotary_percent": (0.5, 1.0),
+    "transpose": (None, (0, 1), (2, 3)),
+    "tensor_format": ("sbhd", "bshd"),
+    "loss": tuple(LOSSES),
+    "cp_size_moved": ((1, True), (2, False), (2, True)),
+    "interleaved": (False, True),
+}
+PACKED = {
+    "dtype": DTYPES,
+    "hidden_size": (128, 256),
+    "rotary_percent": (0.5, 1.0),
+    "transpose": (None, (1, 2)),
+    "loss": tuple(LOSSES),
+    "cp_size": (1, 2),
+    "interleaved": (False, True),
+    "moved": (False, True),
+}
+FUSED_QKV = {
+    "dtype": DTYPES,
+    "seq_length": (2, 8, 2048, 4096),
+    "hidden_size": (64, 128, 256),
+    "rotary_percent": (0.5, 1.0),
+    "margin": (0, 10),
+    "tensor_format": ("sbhd", "bshd"),
+    "loss": tuple(LOSSES),
+    "cp_size": (1, 2),
+    "interleaved": (False, True),
+    "moved": (False, True),
+}
 
 
-def qkv_size(seq, channels):
-    """A case; the largest take 21 GiB, seven times their tensor of queries, keys and values."""
-    marks = [pytest.mark.large] if seq * channels >= 2048 * 256 else []
-    return pytest.param(seq, channels, marks=marks)
+def upstream_has(case) -> bool:
+    """Whether upstream has this case of ``FUSED_QKV``."""
+    return case["seq_length"] >= case["margin"] and (case["margin"] or not case["moved"])
 
 
-qkv_sizes = pytest.mark.parametrize(
-    ("seq_length", "hidden_size"),
-    [qkv_size(seq, channels) for seq in (2, 8, 2048, 4096) for channels in (64, 128, 256)],
-)
-formats = pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
-losses = pytest.mark.parametrize("loss", [overlapping, non_overlapping])
-ranks = pytest.mark.parametrize("cp_size", [1, 2])
-rotations = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
-starts = pytest.mark.parametrize("moved", [False, True], ids=["from_0", "moved"])
+def fused_qkv_cases():
+    """The largest take 21 GiB, seven times their tensor of queries, keys and values."""
+    for case in field.spanning(FUSED_QKV, 3, upstream_has):
+        large = case["seq_length"] * case["hidden_size"] >= 2048 * 256
+        yield pytest.param(case, marks=[pytest.mark.large] if large else [])
 
 
 def check(t, loss, freqs, held, interleaved, call):
@@ -60,27 +88,10 @@ def check(t, loss, freqs, held, interleaved, call):
     torch.testing.assert_close(fused_grad, plain_grad)
 
 
-@dtypes
-@pytest.mark.parametrize("seq_length", [2048, 4096])
-@pytest.mark.parametrize("hidden_size", [128, 256])
-@rotary_percents
-@pytest.mark.parametrize("transpose", [None, (0, 1), (2, 3)], ids=str)
-@formats
-@losses
-@pytest.mark.parametrize(("cp_size", "moved"), [(1, True), (2, False), (2, True)])
-@rotations
-def test_matrix_of_positions(
-    dtype,
-    seq_length,
-    hidden_size,
-    rotary_percent,
-    transpose,
-    tensor_format,
-    loss,
-    cp_size,
-    moved,
-    interleaved,
-):
+@field.parametrize(field.spanning(SEQUENCES, 3))
+def test_matrix_of_positions(case):
+    dtype, seq_length, hidden_size, rotary_percent, transpose, tensor_format, *rest = case.values()
+    loss, (cp_size, moved), interleaved = LOSSES[rest[0]], rest[1], rest[2]
     seq = seq_length - 10
     shape = (seq, 2) if tensor_format == "sbhd" else (2, seq)
     t = torch.rand((*shape, 64, hidden_size), device="cuda").to(dtype)
@@ -102,17 +113,10 @@ def test_matrix_of_positions(
         check(t.detach(), loss, freqs, held, interleaved, lambda x, call=call: call(x, freqs))
 
 
-@dtypes
-@pytest.mark.parametrize("hidden_size", [128, 256])
-@rotary_percents
-@pytest.mark.parametrize("transpose", [None, (1, 2)], ids=str)
-@losses
-@ranks
-@rotations
-@starts
-def test_matrix_of_packed_sequences(
-    dtype, hidden_size, rotary_percent, transpose, loss, cp_size, interleaved, moved
-):
+@field.parametrize(field.spanning(PACKED, 3))
+def test_matrix_of_packed_sequences(case):
+    dtype, hidden_size, rotary_percent, transpose, loss, cp_size, interleaved, moved = case.values()
+    loss = LOSSES[loss]
     lengths = [b - a for a, b in zip(CU_SEQLENS, CU_SEQLENS[1:], strict=False)]
     if cp_size > 1:
         lengths = [math.ceil(n / (2 * cp_size)) * 2 * cp_size for n in lengths]
@@ -139,30 +143,11 @@ def test_matrix_of_packed_sequences(
         check(t.detach(), loss, freqs, held, interleaved, lambda x, call=call: call(x, freqs))
 
 
-@dtypes
-@qkv_sizes
-@rotary_percents
-@pytest.mark.parametrize("margin", [0, 10])
-@formats
-@losses
-@ranks
-@rotations
-@starts
-def test_matrix_of_fused_qkv(
-    dtype,
-    seq_length,
-    hidden_size,
-    rotary_percent,
-    margin,
-    tensor_format,
-    loss,
-    cp_size,
-    interleaved,
-    moved,
-):
+@field.parametrize(list(fused_qkv_cases()))
+def test_matrix_of_fused_qkv(case):
+    dtype, seq_length, hidden_size, rotary_percent, margin, tensor_format, *rest = case.values()
+    loss, (cp_size, interleaved, moved) = LOSSES[rest[0]], rest[1:]
     seq = seq_length - margin
-    if seq < 0 or (moved and margin == 0):
-        pytest.skip("upstream has no such case")
     shape = (seq, 2) if tensor_format == "sbhd" else (2, seq)
     qkv = torch.rand((*shape, 64, hidden_size * 6), device="cuda").to(dtype).requires_grad_()
     starts = torch.randint(0, 10, (2,), dtype=torch.int32, device="cuda") if moved else None
