@@ -79,7 +79,11 @@ def survey(question: Question, groups: list[list[tuple]], package: Path) -> dict
         finally:
             list(waiting)  # empty by now, or this worker has failed and the others can stop
 
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_MAX_WORKERS) as pool:
+    with (
+        # What a killed compiler leaves behind may still grow.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        ThreadPoolExecutor(_MAX_WORKERS) as pool,
+    ):
         for served in [pool.submit(serve) for _ in range(n_workers)]:
             served.result()
     return {job: answers[job] for job in jobs}
@@ -201,7 +205,13 @@ def _answer(question: Question, job: tuple):
 def _in_fork(function: Callable, job: tuple):
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sender.send(_attempt(function, *job)))
+    worker = os.getpid()
+
+    def answer():
+        _process.die_with(worker)
+        sender.send(_attempt(function, *job))
+
+    process = context.Process(target=answer)
     process.start()
     sender.close()
     try:

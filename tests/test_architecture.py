@@ -35,8 +35,9 @@ ARROWS = {
     "benchmarks": {
         "__init__": set(),
         "__main__": {
-            *("_figures", "_grid", "_machine", "_progress"),
-            *("_compare.command", "_compare.evidence", "_sweep.command", "_readme.command"),
+            *("_figures", "_grid", "_machine", "_process", "_progress"),
+            *("_compare.command", "_compare.evidence", "_compare.mutants"),
+            *("_sweep.command", "_readme.command"),
         },
         "rope": {"_workload", "_grid"},
         "paths": {"rope", "_workload", "_grid"},

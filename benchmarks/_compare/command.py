@@ -1,4 +1,7 @@
-"""``python -m benchmarks compare BASE [HEAD]``: two versions in, a verdict and a status out."""
+"""``python -m benchmarks compare BASE [HEAD]``: two versions in, a verdict and a status out.
+
+What measures and judges is imported where it runs: --help works without numpy and torch.
+"""
 
 import argparse
 import json
@@ -9,21 +12,20 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from .. import _machine, _report
 from .._grid import GRIDS
-from .._progress import say
-from .._verdict import Answer
-from . import arms, findings, session
-from .rounds import MAX_ROUNDS, MIN_ROUNDS
+from .._progress import missing, say
 from .state import write_atomically
+
+if TYPE_CHECKING:
+    from .._report import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / ".asv" / "compare"
 RESULTS = ROOT / "benchmarks" / "results"
 
-STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
+STATUS = {"pass": 0, "fail": 1, "cannot tell": 2}  # of an Answer
 COULD_NOT_RUN = 3
 
 ROUNDS = 12
@@ -32,8 +34,11 @@ BUDGET_MINUTES = {"small": 8, "full": 25}
 
 _DESCRIPTION = """\
 Measure two versions of rope_triton in turns, a fresh process each, and judge every cell and the
-change as a whole. Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run. Without a GPU it
-compares what is exact. A killed run goes on from what it has when it is started again."""
+change as a whole. Without a GPU it compares what is exact. A run that was stopped, killed or out of
+time goes on from what it has when it is started again.
+
+Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run; also 3, not 2, for a mistake in the
+arguments."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=_rounds, default=ROUNDS, help=f"even, 10 to 62; default: {ROUNDS}"
     )
-    parser.add_argument("--budget", type=_minutes, metavar="MINUTES", help="measure no longer")
+    small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
+    parser.add_argument(
+        "--budget",
+        type=_minutes,
+        metavar="MINUTES",
+        help=f"measure no longer; default: {small}, with --grid full {full}",
+    )
     parser.add_argument("--exact-only", action="store_true", help="leave the GPU alone")
     parser.add_argument(
         "--even-if-same", action="store_true", help="measure versions that have the same sources"
@@ -55,9 +66,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every-cell", action="store_true", help="time those of the same machine code too"
     )
     parser.add_argument(
-        "--afresh", action="store_true", help="drop what an earlier run measured of this comparison"
+        "--afresh",
+        action="store_true",
+        help="drop what an earlier run measured of this comparison",
     )
-    parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="for the GPU")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="for a GPU that another comparison uses; default: 0",
+    )
     parser.add_argument("--json", type=_file, metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--markdown", type=_file, metavar="FILE", help="write it as Markdown")
     parser.add_argument(
@@ -85,6 +104,8 @@ def _exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
 
 
 def _rounds(text: str) -> int:
+    from .rounds import MAX_ROUNDS, MIN_ROUNDS
+
     if not text.isdecimal() or int(text) % 2 or not MIN_ROUNDS <= int(text) <= MAX_ROUNDS:
         raise argparse.ArgumentTypeError(
             f"an even number of {MIN_ROUNDS} to {MAX_ROUNDS} is needed, got {text!r}"
@@ -116,25 +137,41 @@ def _file(text: str) -> Path:
 def run(**options) -> int:
     """Compare, print, write; the exit status."""
     try:
-        comparison, store = _compare(argparse.Namespace(**options))
-        print(_report.terminal(comparison))
-        if options["json"]:
-            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
-            write_atomically(options["json"], document.encode())
-        if options["markdown"]:
-            write_atomically(options["markdown"], _report.markdown(comparison).encode())
-        store()  # last: a damaged results file must not cost the verdict
-        return STATUS[comparison.answer]
-    except session.EXPECTED as error:
-        print(f"could not run: {error}", file=sys.stderr)
-    except Exception:  # whatever it is, it is no verdict
+        return _run(argparse.Namespace(**options))
+    except Exception as error:  # whatever it is, it is no verdict
+        if missing(error):
+            raise  # the command line says how to install it
         traceback.print_exc()
         print("could not run: this is a fault of the suite", file=sys.stderr)
     return COULD_NOT_RUN
 
 
-def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[[], None]]:
+def _run(options: argparse.Namespace) -> int:
+    from .. import _report
+    from . import session
+
+    try:
+        comparison, store = _compare(options)
+        print(_report.terminal(comparison))
+        if options.json:
+            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+            write_atomically(options.json, document.encode())
+        if options.markdown:
+            write_atomically(options.markdown, _report.markdown(comparison).encode())
+        store()  # last: a damaged results file must not cost the verdict
+        return STATUS[comparison.answer]
+    except session.EXPECTED as error:
+        if missing(error):
+            raise
+        print(f"could not run: {error}", file=sys.stderr)
+    return COULD_NOT_RUN
+
+
+def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
     """The comparison, and what stores its samples."""
+    from .. import _machine, _report
+    from . import arms, findings, session
+
     start = time.monotonic()
     sources = SCRATCH / "sources"
     base = arms.from_commit(options.base, ROOT, sources)
@@ -148,11 +185,11 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
     if same and not options.even_if_same:
         found = findings.Found(notes=["both versions have the same sources: nothing was measured"])
     else:
-        budget = options.budget or BUDGET_MINUTES[options.grid]
+        usual = BUDGET_MINUTES[options.grid]
         wishes = session.Wishes(
             grid=options.grid,
             rounds=options.rounds,
-            deadline=start + 60 * budget,
+            deadline=start + 60 * (options.budget or usual),
             exact_only=options.exact_only,
             wait_seconds=options.wait,
             afresh=options.afresh,
