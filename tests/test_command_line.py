@@ -128,9 +128,23 @@ def test_figures_are_of_the_newest_result_by_default(words, monkeypatch, tmp_pat
 def test_help_of_compare_says_what_counts_by_default(capsys):
     assert status_of(["compare", "--help"]) == PASS
     text = " ".join(capsys.readouterr().out.split())
-    assert "default: 8, with --grid full 25" in text
+    assert "default: 8, with --grid full 25, where only what is exact is compared 20" in text
     assert "also 3, not 2, for a mistake in the arguments" in text
     assert "for a GPU that another comparison uses; default: 0" in text
+
+
+def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
+    from benchmarks import _fingerprint
+    from benchmarks._compare import exact
+
+    def refused(*_, **__):
+        _fingerprint.fingerprint([])
+
+    lab.versions({}, {})
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(exact, "codegen_facts", refused)
+    assert lab.compare("base", "head", "--exact-only") == COULD_NOT_RUN
+    assert "could not run: unset TRITON_INTERPRET" in capsys.readouterr().err
 
 
 # --- with Ctrl-C ----------------------------------------------------------------------------------
