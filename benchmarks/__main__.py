@@ -1,18 +1,25 @@
-"""``python -m benchmarks``: the machine record, and the whole job in one command."""
+"""The command line, ``python -m benchmarks``.
+
+Its --help works in a bare Python: what needs numpy, torch or asv is imported where it runs.
+"""
 
 import argparse
+import contextlib
 import fcntl
 import itertools
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
-from . import _figures, _machine
+from . import _figures, _machine, _process
 from ._compare import command as _compare
-from ._compare import evidence as _evidence
 from ._grid import (
     BACKWARD,
     FORWARD,
@@ -23,7 +30,7 @@ from ._grid import (
     cells,
     path_cells,
 )
-from ._progress import PROGRESS_VARIABLE, say
+from ._progress import PROGRESS_VARIABLE, missing, say
 from ._readme import command as _readme
 from ._sweep import command as _sweep
 
@@ -33,9 +40,69 @@ LOG = ROOT / ".asv" / "run.log"
 ASV = [sys.executable, "-m", "asv"]
 
 
+ASV_SECONDS = 5.0
+COULD_NOT_RUN = 3
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit status is that of asv where asv runs."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    """Run a command; the exit status is that of asv where asv runs.
+
+    Ctrl-C ends it with one line and 130, a package that is not installed with one line and 3.
+    """
+    options: dict = {}
+    try:
+        options = vars(_parser().parse_args(arguments))
+        given = {name: options[name] for name in options.keys() - {"command", "goes_on"}}
+        return options["command"](**given)
+    except KeyboardInterrupt as stop:
+        again = " without --afresh" if options.get("afresh") else ""
+        kept = f"; the same command{again} goes on from what it has"
+        say(f"stopped{kept if options.get('goes_on') else ''}")
+        return 128 + next(iter(stop.args), signal.SIGINT)
+    except ModuleNotFoundError as error:
+        how = missing(error)
+        if how is None:
+            raise
+        say(f"could not run: {how}")
+        return COULD_NOT_RUN
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def stop_on_signals() -> None:
+    """Let Ctrl-C and its like end what this process started, and then the command in ``main``."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        for each in _STOPPING:
+            signal.signal(each, signal.SIG_IGN)  # once is enough: the rest takes a moment
+        _process.stop()
+        raise KeyboardInterrupt(number)
+
+    for each in _STOPPING:
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, stop)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_insist, args=(reader, threading.get_ident()), daemon=True).start()
+
+
+def _insist(reader: int, main_thread: int) -> None:
+    """Repeat the first signal until it is heard.
+
+    Python hears none that comes just before the main thread starts to wait for another thread.
+    """
+    (number,) = os.read(reader, 1)
+    while not _process.stopping():
+        signal.pthread_kill(main_thread, number)
+        time.sleep(0.05)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure rope_triton, and judge what changed."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     machine = commands.add_parser("machine", help="write the asv record of this machine and GPU")
     machine.set_defaults(command=_write_machine)
@@ -46,23 +113,62 @@ def main(arguments: list[str] | None = None) -> int:
     )
     run.set_defaults(command=_run)
     figures = commands.add_parser("figures", help="print the figures of a stored result")
-    figures.add_argument("machine", help="a directory of benchmarks/results")
-    figures.add_argument("commit", help="a commit that was measured there")
+    figures.add_argument(
+        "machine", nargs="?", help="a directory of benchmarks/results; default: of the newest"
+    )
+    figures.add_argument(
+        "commit", nargs="?", help="a commit that was measured there; default: the newest"
+    )
     figures.set_defaults(command=_show_figures)
     compare = commands.add_parser("compare", help="two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
-    compare.set_defaults(command=_compare.run)
+    compare.set_defaults(command=_compare.run, goes_on=True)
     evidence = commands.add_parser("evidence", help="make what shows that compare can be trusted")
-    _evidence.add_arguments(evidence)
-    evidence.set_defaults(command=_evidence.run)
+    _add_evidence_arguments(evidence)
+    evidence.set_defaults(command=_make_evidence, goes_on=True)
     sweep = commands.add_parser("sweep", help="the seeds' experiments, beside other libraries")
     _sweep.add_arguments(sweep)
-    sweep.set_defaults(command=_sweep.run)
+    sweep.set_defaults(command=_sweep.run, goes_on=True)
     readme = commands.add_parser("readme", help="write the README's tables from stored results")
     _readme.add_arguments(readme)
     readme.set_defaults(command=_readme.run)
-    options = vars(parser.parse_args(arguments))
-    return options.pop("command")(**options)
+    return parser
+
+
+def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Make a file of benchmarks/evidence, on a GPU."
+    parser.add_argument("what", choices=("aa", "power", "mutants"))
+    parser.add_argument("--commit", default="HEAD", help="the version to start from; default: HEAD")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=60.0,
+        metavar="MINUTES",
+        help="measure no longer; default: 60",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        type=_mutant,
+        metavar="MUTANT",
+        help="make this mutant anew and keep the others of the file; may be repeated",
+    )
+
+
+def _mutant(name: str) -> str:
+    from ._compare import mutants
+
+    known = mutants.load()
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"mutants are {', '.join(known)}, got {name!r}")
+    return name
+
+
+def _make_evidence(**options) -> int:
+    from ._compare import evidence
+
+    return evidence.run(**options)
 
 
 def _write_machine() -> int:
@@ -75,7 +181,11 @@ def _write_machine() -> int:
 
 
 def _run() -> int:
-    timings, head = _timings(), _git("rev-parse", "HEAD")
+    try:
+        timings = _timings()
+    except ValueError as error:  # of the variable that names the grid
+        sys.exit(str(error))
+    head = _git("rev-parse", "HEAD")
     _refuse_dirty_package()
     _append_only()
     record = _machine.machine_record()
@@ -104,10 +214,22 @@ def _timings() -> int:
     return 2 * len(cells(active_grid())) + sum(map(len, grids))
 
 
-def _show_figures(machine: str, commit: str) -> int:
-    results, commit = RESULTS / machine, _git("rev-parse", "--verify", commit)
-    if not list(results.glob(f"{commit[:8]}-*.json")):
-        sys.exit(f"no result of commit {commit[:8]} in {results}")
+def _show_figures(machine: str | None, commit: str | None) -> int:
+    known = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
+    if machine is not None and machine not in known:
+        sys.exit(f"no results of a machine {machine!r}: there are those of {', '.join(known)}")
+    if commit is None:
+        stored = RESULTS.glob(f"{machine or '*'}/*-*.json")
+        newest = max(stored, key=lambda path: (json.loads(path.read_text())["date"], path))
+        results, commit = newest.parent, newest.name.partition("-")[0]
+        say(f"machine {results.name}, commit {commit}")
+    else:
+        results = RESULTS / str(machine)
+        _git("rev-parse", "--git-dir")
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+        commit = _git(*words, otherwise=f"{commit!r} is no commit of the repository {ROOT}")
+        if not list(results.glob(f"{commit[:8]}-*.json")):
+            sys.exit(f"no result of commit {commit[:8]} in {results}")
     _print_figures(results, commit, since=0)
     return 0
 
@@ -136,20 +258,44 @@ def _asv(log: TextIO, *arguments: str) -> int:
     environment["ASV_PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     # asv hides what benchmarks print; they find this process's stderr by its path.
     environment.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
-    with subprocess.Popen(
-        [*ASV, *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as problems,
+        subprocess.Popen(
+            [*ASV, *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=problems,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
         assert process.stdout is not None  # a pipe
-        for line in process.stdout:
-            log.write(line)
-            if _is_headline(line):
-                print(line, end="", flush=True)
+        try:
+            for line in process.stdout:
+                log.write(line)
+                if _is_headline(line):
+                    print(line, end="", flush=True)
+        except KeyboardInterrupt:
+            _end(process)  # its traceback is of no use
+            raise
+        process.wait()
+        problems.seek(0)
+        text = problems.read()
+        log.write(text)
+        print(text, end="", file=sys.stderr, flush=True)
     return process.returncode
+
+
+def _end(asv: subprocess.Popen) -> None:
+    """Let asv end the processes that it started, and itself; a terminal has told it already."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asv.wait(ASV_SECONDS)
+    if asv.poll() is None:
+        asv.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asv.wait(ASV_SECONDS)
+    asv.kill()
 
 
 def _is_headline(line: str) -> bool:
@@ -170,18 +316,21 @@ def _print_figures(results: Path, commit: str, since: float) -> None:
             print(line, flush=True)
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments: str, otherwise: str = "") -> str:
+    """What git prints; where it fails, the command ends, with ``otherwise`` as its last words."""
     try:
         done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
     except FileNotFoundError:
         sys.exit("git is not on the PATH; results are filed under the commit that it names")
     if done.returncode:
-        sys.exit(
+        no_clone = (
             f"{done.stderr.strip()}\nresults are filed under a commit: measure in a clone, {ROOT} "
             "is none that git can read"
         )
+        sys.exit(otherwise or no_clone)
     return done.stdout.strip()
 
 
 if __name__ == "__main__":
+    stop_on_signals()
     sys.exit(main())

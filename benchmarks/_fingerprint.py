@@ -75,7 +75,9 @@ class Facts:
 
 
 def fingerprint(
-    calls: Iterable[tuple], root: str | os.PathLike | None = None
+    calls: Iterable[tuple],
+    root: str | os.PathLike | None = None,
+    ledger: _workers.Ledger | None = None,
 ) -> dict[tuple, Facts | Exception]:
     """Find out what calls compile to, on all cores, reporting progress.
 
@@ -89,6 +91,8 @@ def fingerprint(
     root : path, optional
         Directory that holds the package to benchmark, e.g. another checkout; by default, the
         package that this process would import.
+    ledger : _workers.Ledger, optional
+        What knows answers already, and is told the others.
 
     Returns
     -------
@@ -101,12 +105,12 @@ def fingerprint(
     ------
     ModuleNotFoundError
         If there is no package.
-    RuntimeError
+    _workers.SurveyError
         If the package cannot be imported, or an environment variable changes what Triton compiles.
     ValueError
         If an architecture or a direction is not one of those above.
     """
-    return survey(calls, (), root)[0]
+    return survey(calls, (), root, ledger)[0]
 
 
 def count_variants(
@@ -122,7 +126,10 @@ def count_variants(
 
 
 def survey(
-    calls: Iterable[tuple], sweeps: Iterable[tuple], root: str | os.PathLike | None = None
+    calls: Iterable[tuple],
+    sweeps: Iterable[tuple],
+    root: str | os.PathLike | None = None,
+    ledger: _workers.Ledger | None = None,
 ) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
     """:func:`fingerprint` and :func:`count_variants` at once: starting workers takes seconds."""
     package = _package_file(root)
@@ -134,7 +141,7 @@ def survey(
         for kind, jobs in asked.items()
         for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
     ]
-    answers = _workers.survey(_QUESTION, groups, package)
+    answers = _workers.survey(_QUESTION, groups, package, ledger)
     facts, variants = ({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
     return facts, variants
 
@@ -272,7 +279,8 @@ _QUESTION = _workers.Question("codegen", _ask, _finish)
 def _refuse(jobs: list[tuple]) -> None:
     variables = [name for name in _REFUSED_VARIABLES if name in os.environ]
     if variables:
-        raise RuntimeError(f"unset {', '.join(variables)}: Triton would not compile what users get")
+        names = ", ".join(variables)
+        raise _workers.SurveyError(f"unset {names}: Triton would not compile what users get")
     for arch, _, _, direction, *_ in jobs:
         if arch not in ARCHITECTURES or direction not in DIRECTIONS:
             raise ValueError(

@@ -1,5 +1,6 @@
 """The asv machine record of a GPU: its name, and the software that its figures depend on."""
 
+import importlib.util
 import json
 import platform
 import re
@@ -49,7 +50,15 @@ def probe() -> tuple[dict[str, str], str]:
     """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
 
     The caller then holds no memory of the GPU, and can tell whether others do.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a package that these need is not installed.
     """
+    for name in ("torch", "triton", "asv"):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     with _process.start(_PROBE, stdout=subprocess.PIPE, text=True) as process:
         output, _ = process.communicate()
     if process.returncode:

@@ -1,10 +1,13 @@
 """Python processes that have this suite, and nothing that lies beside it, on their path."""
 
+import ctypes
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +20,8 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("benchmarks", sys.argv[1])
 module = sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
+from benchmarks import _process
+_process.die_with({parent})
 """
 
 # What is done is not lost when the interpreter is taken down: torch's autograd threads abort a
@@ -28,6 +33,9 @@ sys.stderr.flush()
 os._exit(0)
 """
 
+_children: set[subprocess.Popen] = set()
+_stopping = threading.Event()
+
 
 def start(
     code: str, *arguments: str, path: tuple[str, ...] = (), env: dict | None = None, **options
@@ -36,16 +44,49 @@ def start(
 
     The code finds ``arguments`` from ``sys.argv[2]`` on; at its end the process ends at once,
     and no exit handlers run. ``path`` goes before this process's, ``env`` over its environment, and
-    ``options`` to :class:`subprocess.Popen`.
+    ``options`` to :class:`subprocess.Popen`. It ends with the thread that started it, and with
+    :func:`stop`; Ctrl-C does not reach it.
     """
     suite = str(Path(__file__).with_name("__init__.py").resolve())
+    whole = _IMPORT_SUITE.format(parent=os.getpid()) + code + _LEAVE
     search = os.pathsep.join([*path, *map(os.path.abspath, sys.path)])
-    return subprocess.Popen(
-        # -P: else the current directory, with its own version, would come before all others.
-        [sys.executable, "-P", "-c", _IMPORT_SUITE + code + _LEAVE, suite, *arguments],
-        env=os.environ | {"PYTHONPATH": search} | (env or {}),
-        **options,
-    )
+    # A terminal sends Ctrl-C to all its processes: this one ends the others, which print nothing.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        child = subprocess.Popen(
+            # -P: else the current directory, with its own version, would come before all others.
+            [sys.executable, "-P", "-c", whole, suite, *arguments],
+            env=os.environ | {"PYTHONPATH": search} | (env or {}),
+            **options,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for ended in [each for each in tuple(_children) if each.returncode is not None]:
+        _children.discard(ended)
+    _children.add(child)
+    if stopping():
+        child.kill()  # it began while the others were ended
+    return child
+
+
+def stop() -> None:
+    """End every process that :func:`start` started, and those that it will start, at once."""
+    _stopping.set()
+    for child in tuple(_children):
+        child.kill()
+
+
+def stopping() -> bool:
+    """Whether processes end because :func:`stop` ends them."""
+    return _stopping.is_set()
+
+
+def die_with(parent: int) -> None:
+    """Let this process be killed when its parent, or the parent's thread that started it, ends."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)  # it has ended before
 
 
 _CALL = """

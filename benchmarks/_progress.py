@@ -1,4 +1,4 @@
-"""Progress of long measurements, for whoever waits. Imports no torch."""
+"""What the user is told beside the output: progress, and what is missing. Imports no torch."""
 
 import contextlib
 import os
@@ -6,6 +6,19 @@ import sys
 
 PROGRESS_VARIABLE = "ROPE_PROGRESS"
 """Environment variable that names a file to write progress to, instead of the terminal."""
+
+_INSTALL = {
+    **dict.fromkeys(("asv", "asv_runner", "numpy", "pynvml", "torch", "triton"), "bench"),
+    "matplotlib": "sweep",
+}
+
+
+def missing(error: BaseException) -> str | None:
+    """How to install the package whose absence is the error; None if it is another error."""
+    if not isinstance(error, ModuleNotFoundError) or error.name not in _INSTALL:
+        return None
+    extra = _INSTALL[error.name]
+    return f"{error.name} is not installed: pip install -c constraints.txt -e '.[{extra}]'"
 
 
 def say(message: str) -> None:

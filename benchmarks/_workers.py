@@ -14,9 +14,10 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ from ._progress import report
 
 _JOB_SECONDS = 120  # far above any compilation
 _MAX_WORKERS = 8  # each holds a torch in memory
+
+
+class SurveyError(RuntimeError):
+    """No job can be answered; the message says why."""
 
 
 class Question(NamedTuple):
@@ -38,11 +43,39 @@ class Question(NamedTuple):
     finish: Callable
 
 
+class Ledger:
+    """What a survey tells of its progress; this one reports each tenth to whoever waits.
+
+    Its methods are called by one thread at a time.
+    """
+
+    def __init__(self, title: str):
+        self._title, self._done, self._total = title, 0, 0
+
+    def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
+        """Take note of what is asked; the answers that are known already."""
+        self._total += len(jobs)
+        return {}
+
+    def require_time(self) -> None:
+        """Called before each job and every second; an exception ends the survey."""
+
+    def add(self, job: tuple, answer: object) -> None:
+        """Take note of an answer."""
+        self._done += 1
+        _report_progress(self._title, self._done, self._total)
+
+    def end(self) -> None:
+        """Called when the survey ends, however it does."""
+
+
 # --- in the caller's process ----------------------------------------------------------------------
 
 
-def survey(question: Question, groups: list[list[tuple]], package: Path) -> dict:
-    """Answer a question for all jobs, reporting progress; each group goes to one worker.
+def survey(
+    question: Question, groups: list[list[tuple]], package: Path, ledger: Ledger | None = None
+) -> dict:
+    """Answer a question for all jobs; each group goes to one worker.
 
     Parameters
     ----------
@@ -53,6 +86,9 @@ def survey(question: Question, groups: list[list[tuple]], package: Path) -> dict
     package : Path
         ``__init__.py`` of the package to benchmark, which the workers import by its directory's
         name.
+    ledger : Ledger, optional
+        What knows answers already, and is told the others. By default, none are known, and progress
+        is reported.
 
     Returns
     -------
@@ -62,26 +98,51 @@ def survey(question: Question, groups: list[list[tuple]], package: Path) -> dict
 
     Raises
     ------
-    RuntimeError
+    SurveyError
         If the package cannot be imported, or a worker ends.
     """
+    ledger = ledger or Ledger(question.title)
     jobs = list(itertools.chain.from_iterable(groups))
-    answers: dict[tuple, object] = {}
-    n_workers = min(len(os.sched_getaffinity(0)), len(groups), _MAX_WORKERS)
-    waiting = iter(groups)
+    answers = ledger.begin(jobs)
+    left = [[job for job in group if job not in answers] for group in groups]
+    waiting = iter([group for group in left if group])
+    n_workers = min(len(os.sched_getaffinity(0)), sum(map(bool, left)), _MAX_WORKERS)
+    workers: list[_Worker] = []
+    one_at_a_time = threading.Lock()
 
     def serve():
         try:
-            with _Worker(package, scratch) as worker:
+            worker = _Worker(package, scratch)
+            workers.append(worker)
+            with worker:
                 for job in itertools.chain.from_iterable(waiting):
-                    answers[job] = worker.ask(question, job)
-                    _report_progress(question.title, len(answers), len(jobs))
+                    with one_at_a_time:
+                        ledger.require_time()
+                    answer = answers[job] = worker.ask(question, job)
+                    with one_at_a_time:
+                        ledger.add(job, answer)
         finally:
             list(waiting)  # empty by now, or this worker has failed and the others can stop
 
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_MAX_WORKERS) as pool:
-        for served in [pool.submit(serve) for _ in range(n_workers)]:
-            served.result()
+    try:
+        with (
+            # What a killed compiler leaves behind may still grow.
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+            ThreadPoolExecutor(_MAX_WORKERS) as pool,
+        ):
+            served = [pool.submit(serve) for _ in range(n_workers)]
+            try:
+                while wait(served, timeout=1.0).not_done:
+                    with one_at_a_time:
+                        ledger.require_time()
+            except BaseException:
+                for worker in workers:
+                    worker.kill()  # or one that hangs would be waited for
+                raise
+            for each in served:
+                each.result()
+    finally:
+        ledger.end()
     return {job: answers[job] for job in jobs}
 
 
@@ -125,7 +186,7 @@ class _Worker:
         try:
             problem = self._receive()
             if problem:
-                raise RuntimeError(problem)
+                raise SurveyError(problem)
         except BaseException:
             self.__exit__()
             raise
@@ -133,6 +194,9 @@ class _Worker:
 
     def __exit__(self, *exception) -> None:
         self._process.communicate()  # closes its stdin, at which it ends
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def ask(self, question: Question, job: tuple):
         with contextlib.suppress(BrokenPipeError):  # then there is no answer either
@@ -144,7 +208,7 @@ class _Worker:
             return pickle.load(self._answers)
         except EOFError:
             status = self._process.wait()
-            raise RuntimeError(f"a worker ended with exit status {status}, see above") from None
+            raise SurveyError(f"a worker ended with exit status {status}, see above") from None
 
 
 # --- in a worker: a fork for each job -------------------------------------------------------------
@@ -201,7 +265,14 @@ def _answer(question: Question, job: tuple):
 def _in_fork(function: Callable, job: tuple):
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sender.send(_attempt(function, *job)))
+
+    worker = os.getpid()
+
+    def answer():
+        _process.die_with(worker)
+        sender.send(_attempt(function, *job))
+
+    process = context.Process(target=answer)
     process.start()
     sender.close()
     try:

@@ -23,10 +23,10 @@ def _raise_if_missing(answer):
         raise answer
 
 
-def survey(calls, sweeps, root=None):
+def survey(calls, sweeps, root=None, ledger=None):
     """``_fingerprint.survey`` of calls that end with the name of a size, by those calls."""
     sized = {call: (*call[:-1], *_fingerprint.SIZES[call[-1]]) for call in calls}
-    facts, variants = _fingerprint.survey(sized.values(), sweeps, root)
+    facts, variants = _fingerprint.survey(sized.values(), sweeps, root, ledger)
     return {call: facts[job] for call, job in sized.items()}, variants
 
 

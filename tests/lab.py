@@ -185,7 +185,7 @@ def fake_process(gpu: Gpu):
     return Process
 
 
-def fake_code(root: Path, **subset) -> exact.CodegenFacts:
+def fake_code(root: Path, ledger=None, **subset) -> exact.CodegenFacts:
     behaviour = behaviour_of(root)
     values = {
         Subject(REGISTERS, CALL): behaviour.get("registers", 32),
@@ -195,7 +195,7 @@ def fake_code(root: Path, **subset) -> exact.CodegenFacts:
     return exact.CodegenFacts(values, {})
 
 
-def fake_digests(root: Path, arch: str, cells) -> dict[Subject, str]:
+def fake_digests(root: Path, arch: str, cells, ledger=None) -> dict[Subject, str]:
     code = behaviour_of(root).get("code", root.name)
     return {
         Subject(metric, tuple(measure.as_params(cell))): code

@@ -35,8 +35,9 @@ ARROWS = {
     "benchmarks": {
         "__init__": set(),
         "__main__": {
-            *("_figures", "_grid", "_machine", "_progress"),
-            *("_compare.command", "_compare.evidence", "_sweep.command", "_readme.command"),
+            *("_figures", "_grid", "_machine", "_process", "_progress"),
+            *("_compare.command", "_compare.evidence", "_compare.mutants"),
+            *("_sweep.command", "_readme.command"),
         },
         "rope": {"_workload", "_grid"},
         "paths": {"rope", "_workload", "_grid"},
@@ -164,16 +165,19 @@ ARROWS = {
             *("_judge", "_verdict", "_grid"),
         },
         "_compare.session": {
-            "_compare.findings",
+            *("_compare.findings", "_compare.compiled"),
             *("_compare.arms", "_compare.exact", "_compare.measure", "_compare.rounds"),
             *("_compare.state", "_compare.store", "_compare.watch"),
-            *("_suite", "_verdict", "_standin", "_grid"),
+            *("_suite", "_verdict", "_standin", "_workers", "_grid"),
         },
         "_compare.rounds": {
             *("_compare.arms", "_compare.measure", "_compare.state", "_compare.watch", "_verdict"),
         },
         "_compare.measure": {"_workload", "_clock", "_host", "_process", "_grid"},
-        "_compare.exact": {"codegen", "_fingerprint", "_verdict", "_grid"},
+        "_compare.exact": {"codegen", "_fingerprint", "_workers", "_verdict", "_grid"},
+        "_compare.compiled": {
+            *("_compare.rounds", "_compare.state", "_fingerprint", "_workers", "_suite"),
+        },
         "_compare.planted": {"_compare.arms", "_compare.mutants", "_verdict"},
         "_compare.mutants": {"_sources", "_verdict"},
         "_compare.arms": {"_sources"},

@@ -208,7 +208,7 @@ def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
     lab.versions({"code": "ret"}, {"code": "ret"})
     alike, large = exact.cell_digests, tuple(LARGE.split())
 
-    def one_differs(root, arch, cells):
+    def one_differs(root, arch, cells, ledger):
         found = alike(root, arch, cells).items()
         return {s: f"{code} {root}" if s.params == large else code for s, code in found}
 

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from benchmarks import _workers
 from benchmarks._compare import exact, session
 from benchmarks._verdict import Answer
 from tests.lab import (
@@ -70,7 +71,7 @@ def test_exact_fails_without_a_gpu(lab, worse):
 def test_package_that_does_not_compile(lab, monkeypatch):
     """An exception stands where the head has no value: it is missing, and said why."""
 
-    def facts(root, **subset):
+    def facts(root, ledger, **subset):
         found = fake_code(root)
         if behaviour_of(root).get("is") == "head":
             found.values[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
@@ -93,7 +94,9 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     part = {"dtype": ("float16",), "format": ("sbhd",), "hidden_size": (64,)}
     part |= {"direction": ("forward",)}
     monkeypatch.setattr(session, "ARCHITECTURES", ("sm_90",))
-    monkeypatch.setattr(exact, "codegen_facts", lambda root, **arch: survey(root, **part | arch))
+    monkeypatch.setattr(
+        exact, "codegen_facts", lambda root, book, **arch: survey(root, book, **part | arch)
+    )
     monkeypatch.setattr(exact, "cell_digests", digests)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "rope_triton", lab.root / "rope_triton", ignore=ignored)
@@ -106,3 +109,11 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     assert len(lab.found.exact) > 10
     assert {each.change for each in lab.found.exact} == {"none"}
     assert "exact: none of" in capsys.readouterr().out
+    first = lab.found.exact
+
+    def compiled_again(*_):
+        raise AssertionError("all of it is kept")
+
+    monkeypatch.setattr(_workers, "_Worker", compiled_again)
+    assert lab.compare("main") == PASS
+    assert lab.found.exact == first

@@ -1,12 +1,12 @@
 """What shows that the comparison can be trusted still follows from the data that ships with it."""
 
-import argparse
 import json
 import time
 
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as entry
 from benchmarks import _verdict
 from benchmarks._compare import arms, caught, evidence, mutants, planted, session
 from benchmarks._grid import all_cells
@@ -139,11 +139,10 @@ def test_only_mutants_are_made_one_by_one(capsys):
 
 
 def test_unknown_mutants_are_refused(capsys):
-    parser = argparse.ArgumentParser()
-    evidence.add_arguments(parser)
-    assert parser.parse_args(["mutants", "--only", "spill"]).only == ["spill"]
+    parser = entry._parser()
+    assert parser.parse_args(["evidence", "mutants", "--only", "spill"]).only == ["spill"]
     with pytest.raises(SystemExit):
-        parser.parse_args(["mutants", "--only", "nobody"])
+        parser.parse_args(["evidence", "mutants", "--only", "nobody"])
     assert "mutants are lost-vector-access, spill" in capsys.readouterr().err
 
 

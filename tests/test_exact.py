@@ -48,7 +48,7 @@ def surveys(monkeypatch):
     def answer(large, variants):
         asked = []
 
-        def survey(calls, sweeps, root):
+        def survey(calls, sweeps, root, ledger):
             asked.extend(calls)
             answers = {call: large if call[-1] == "large" else facts() for call in calls}
             return answers, dict.fromkeys(sweeps, variants)

@@ -126,8 +126,9 @@ def test_run_refuses_a_package_that_is_not_committed(monkeypatch):
 
 def test_figures_of_a_commit_that_was_not_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(__main__, "RESULTS", tmp_path)
+    (tmp_path / "somewhere").mkdir()
     with pytest.raises(SystemExit, match="no result of commit"):
-        __main__.main(["figures", "nowhere", "HEAD"])
+        __main__.main(["figures", "somewhere", "HEAD"])
 
 
 def test_outside_a_repository(monkeypatch, tmp_path):

@@ -159,3 +159,17 @@ def test_a_process_that_says_nothing_is_ended(monkeypatch):
     monkeypatch.setattr(gpus, "_MAIN", "import time\ntime.sleep(60)")
     with pytest.raises(SweepError, match="ended with -9"):
         gpus.Worker(UUIDS[0]).__enter__()
+
+
+def test_a_process_that_ends_with_the_sweep_is_no_failure_of_its_timing(bench, monkeypatch):
+    """Ctrl-C ends the processes first; what they were measuring is measured another time."""
+
+    def ended(uuid, timing, count):
+        if count == 2:
+            monkeypatch.setattr(gpus._process, "stopping", lambda: True)
+            raise gpus.ProcessLost("the process ended with -9")
+
+    bench.before = ended
+    rows = []
+    gpus.measure([SMALL["bandwidth"].timings], UUIDS[:1], rows.append, sweeping.MODEL)
+    assert [row.timing for row in rows] == bench.measured and len(rows) == 2

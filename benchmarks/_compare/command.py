@@ -1,4 +1,7 @@
-"""``python -m benchmarks compare BASE [HEAD]``: two versions in, a verdict and a status out."""
+"""``python -m benchmarks compare BASE [HEAD]``: two versions in, a verdict and a status out.
+
+What measures and judges is imported where it runs: --help works without numpy and torch.
+"""
 
 import argparse
 import json
@@ -9,14 +12,16 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from .. import _machine, _report, _sources
+from .. import _sources
 from .._grid import GRIDS
-from .._progress import say
+from .._progress import missing, say
 from .._verdict import MAX_ROUNDS, MIN_ROUNDS, Answer
-from . import arms, findings, session
 from .state import write_atomically
+
+if TYPE_CHECKING:
+    from .._report import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / ".asv" / "compare"
@@ -28,11 +33,17 @@ COULD_NOT_RUN = 3
 ROUNDS = 12
 # The first look takes 3.5 and 12 on an H200; the rest is for a second.
 BUDGET_MINUTES = {"small": 8, "full": 25}
+# Two versions take 4 to 8 on two cores, whatever the grid.
+EXACT_BUDGET_MINUTES = 20
 
 _DESCRIPTION = """\
 Measure two versions of rope_triton in turns, a fresh process each, and judge every cell and the
-change as a whole. Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run. Without a GPU it
-compares what is exact. A killed run goes on from what it has when it is started again."""
+change as a whole. Without a GPU, or with --exact-only, compare what is exact: the machine code for
+all architectures. A run that was stopped, killed or out of time goes on from what it has when it
+is started again.
+
+Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run; also 3, not 2, for a mistake in the
+arguments."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=_rounds, default=ROUNDS, help=f"even, 10 to 62; default: {ROUNDS}"
     )
-    parser.add_argument("--budget", type=_minutes, metavar="MINUTES", help="measure no longer")
+    small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
+    parser.add_argument(
+        "--budget",
+        type=_minutes,
+        metavar="MINUTES",
+        help=f"take no longer; default: {small}, with --grid full {full}, where only what is exact "
+        f"is compared {EXACT_BUDGET_MINUTES}",
+    )
     parser.add_argument("--exact-only", action="store_true", help="leave the GPU alone")
     parser.add_argument(
         "--even-if-same", action="store_true", help="measure versions that have the same sources"
@@ -54,9 +72,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every-cell", action="store_true", help="time those of the same machine code too"
     )
     parser.add_argument(
-        "--afresh", action="store_true", help="drop what an earlier run measured of this comparison"
+        "--afresh",
+        action="store_true",
+        help="drop what earlier runs measured of this comparison and compiled of its versions",
     )
-    parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="for the GPU")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="for a GPU that another comparison uses; default: 0",
+    )
     parser.add_argument("--json", type=_file, metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--markdown", type=_file, metavar="FILE", help="write it as Markdown")
     parser.add_argument(
@@ -115,25 +141,41 @@ def _file(text: str) -> Path:
 def run(**options) -> int:
     """Compare, print, write; the exit status."""
     try:
-        comparison, store = _compare(argparse.Namespace(**options))
-        print(_report.terminal(comparison))
-        if options["json"]:
-            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
-            write_atomically(options["json"], document.encode())
-        if options["markdown"]:
-            write_atomically(options["markdown"], _report.markdown(comparison).encode())
-        store()  # last: a damaged results file must not cost the verdict
-        return STATUS[comparison.answer]
-    except session.EXPECTED as error:
-        print(f"could not run: {error}", file=sys.stderr)
-    except Exception:  # whatever it is, it is no verdict
+        return _run(argparse.Namespace(**options))
+    except Exception as error:  # whatever it is, it is no verdict
+        if missing(error):
+            raise  # the command line says how to install it
         traceback.print_exc()
         print("could not run: this is a fault of the suite", file=sys.stderr)
     return COULD_NOT_RUN
 
 
-def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[[], None]]:
+def _run(options: argparse.Namespace) -> int:
+    from .. import _report
+    from . import session
+
+    try:
+        comparison, store = _compare(options)
+        print(_report.terminal(comparison))
+        if options.json:
+            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+            write_atomically(options.json, document.encode())
+        if options.markdown:
+            write_atomically(options.markdown, _report.markdown(comparison).encode())
+        store()  # last: a damaged results file must not cost the verdict
+        return STATUS[comparison.answer]
+    except session.EXPECTED as error:
+        if missing(error):
+            raise
+        print(f"could not run: {error}", file=sys.stderr)
+    return COULD_NOT_RUN
+
+
+def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
     """The comparison, and what stores its samples."""
+    from .. import _machine, _report
+    from . import arms, findings, session
+
     start = time.monotonic()
     sources = SCRATCH / "sources"
     base = arms.from_commit(options.base, ROOT, sources)
@@ -147,11 +189,12 @@ def _compare(options: argparse.Namespace) -> tuple[_report.Comparison, Callable[
     if same and not options.even_if_same:
         found = findings.Found(notes=["both versions have the same sources: nothing was measured"])
     else:
-        budget = options.budget or BUDGET_MINUTES[options.grid]
+        only_exact = options.exact_only or machine["gpu"] == "none"
+        usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
         wishes = session.Wishes(
             grid=options.grid,
             rounds=options.rounds,
-            deadline=start + 60 * budget,
+            deadline=start + 60 * (options.budget or usual),
             exact_only=options.exact_only,
             wait_seconds=options.wait,
             afresh=options.afresh,

@@ -5,7 +5,6 @@ Three files of ``benchmarks/evidence``, made on a GPU and checked by a test from
 ``mutants.json`` (bad changes of the kinds that pass review).
 """
 
-import argparse
 import dataclasses
 import json
 import random
@@ -18,7 +17,7 @@ import numpy as np
 
 from .. import _machine, _verdict
 from .._grid import Cell, all_cells
-from .._progress import say
+from .._progress import missing, say
 from .._verdict import Answer, Subject
 from . import arms, caught, findings, measure, mutants, planted, rounds, session, watch
 from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
@@ -28,27 +27,6 @@ from .state import State, write_atomically
 DIRECTORY = RESULTS.parent / "evidence"
 COMPARISONS, POOL_ROUNDS = 20, 20
 DOSES = {"slow-1": 0.01, "slow-2": 0.02, "slow-5": 0.05}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("aa", "power", "mutants"))
-    parser.add_argument("--commit", default="HEAD", help="the version to start from; default: HEAD")
-    parser.add_argument("--budget", type=float, default=60.0, metavar="MINUTES")
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        type=_mutant,
-        metavar="MUTANT",
-        help="make this mutant anew and keep the others of the file; may be repeated",
-    )
-
-
-def _mutant(name: str) -> str:
-    known = mutants.load()
-    if name not in known:
-        raise argparse.ArgumentTypeError(f"mutants are {', '.join(known)}, got {name!r}")
-    return name
 
 
 def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
@@ -73,6 +51,8 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
         else:
             document = {"aa": _aa, "power": _power}[what](bench)
     except (*session.EXPECTED, caught.EvidenceError) as error:
+        if missing(error):
+            raise  # the command line says how to install it
         print(f"could not run: {error}", file=sys.stderr)
         return COULD_NOT_RUN
     DIRECTORY.mkdir(exist_ok=True)

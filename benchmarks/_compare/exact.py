@@ -1,7 +1,8 @@
 """What two versions of the package compile to, compared exactly; needs no GPU.
 
 A root is a directory that holds the package. A side's facts come from surveys of
-``_fingerprint``, in the names of the asv benchmarks of ``codegen``; nothing is kept between calls.
+``_fingerprint``, in the names of the asv benchmarks of ``codegen``; what is kept between calls is
+up to the ledger that a survey is given.
 """
 
 import collections
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import _fingerprint, codegen
+from .. import _fingerprint, _workers, codegen
 from .._grid import AnyCell, PathCell
 from .._verdict import UNITS, Exact, Subject, judge_exact
 
@@ -29,13 +30,17 @@ class CodegenFacts(NamedTuple):
     digests: dict[tuple[str, ...], str]
 
 
-def codegen_facts(root: Path, **subset: Iterable) -> CodegenFacts:
+def codegen_facts(
+    root: Path, ledger: _workers.Ledger | None = None, /, **subset: Iterable
+) -> CodegenFacts:
     """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
 
     Parameters
     ----------
     root : Path
         Directory that holds the package.
+    ledger : _workers.Ledger, optional
+        What knows answers already, and is told the others.
     **subset : iterable
         Values of one of their parameters to restrict it to, e.g. ``arch=("sm_90", "gfx942")``; a
         size or hidden size restricts the calls only.
@@ -44,11 +49,11 @@ def codegen_facts(root: Path, **subset: Iterable) -> CodegenFacts:
     ------
     ValueError
         If there is no such parameter, or it has no such value.
-    ModuleNotFoundError, RuntimeError
+    ModuleNotFoundError, _workers.SurveyError
         As ``_fingerprint.fingerprint`` does.
     """
     calls, sweeps = _restricted(codegen.Codegen, subset), _restricted(codegen.Variants, subset)
-    facts, variants = codegen.survey(calls, sweeps, root)
+    facts, variants = codegen.survey(calls, sweeps, root, ledger)
     values = {
         Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
         for name in _CALL_FACTS
@@ -93,7 +98,9 @@ def _asked(arch: str, cell: AnyCell, direction: str) -> tuple:
     return arch, cell.dtype, cell.format, direction, *size
 
 
-def cell_digests(root: Path, arch: str, cells: Iterable[AnyCell]) -> dict[Subject, str | Exception]:
+def cell_digests(
+    root: Path, arch: str, cells: Iterable[AnyCell], ledger: _workers.Ledger | None = None
+) -> dict[Subject, str | Exception]:
     """Digest of what the package compiles to and launches for each timing of these cells.
 
     Of the cells themselves, not of a size that stands for them: a package may change kernels at
@@ -108,10 +115,12 @@ def cell_digests(root: Path, arch: str, cells: Iterable[AnyCell]) -> dict[Subjec
         One of ``_standin.ARCHITECTURES``, e.g. "sm_90".
     cells : iterable of AnyCell
         All directions of each are looked at.
+    ledger : _workers.Ledger, optional
+        What knows answers already, and is told the others.
 
     Raises
     ------
-    ValueError, ModuleNotFoundError, RuntimeError
+    ValueError, ModuleNotFoundError, _workers.SurveyError
         As ``_fingerprint.fingerprint`` does.
     """
     calls = {
@@ -119,7 +128,8 @@ def cell_digests(root: Path, arch: str, cells: Iterable[AnyCell]) -> dict[Subjec
         for cell in cells
         for direction, metric in cell.metrics.items()
     }
-    answers = _fingerprint.fingerprint(sorted(calls.values()), root)  # dtypes become neighbours
+    # Sorted, dtypes become neighbours.
+    answers = _fingerprint.fingerprint(sorted(calls.values()), root, ledger)
     facts = {subject: answers[call] for subject, call in calls.items()}
     return {s: each if isinstance(each, Exception) else each.digest for s, each in facts.items()}
 

@@ -17,13 +17,11 @@ The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric,
 "beside": {metric: samples, ...}}``, the last of a yardstick, one for each of the metric's samples.
 """
 
-import ctypes
 import dataclasses
 import gc
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +84,7 @@ class Process:
             If it died; its last words are in the message.
         """
         hanging = threading.Timer(READY_TIMEOUT, self._popen.kill)
+        hanging.daemon = True  # nothing waits for it when the comparison is stopped
         hanging.start()
         assert self._popen.stdout is not None  # a pipe
         ready = any(line == READY + "\n" for line in self._popen.stdout)
@@ -137,7 +136,6 @@ def main(answer: str) -> None:
     if found != Path(expected).resolve():
         raise ImportError(f"rope_triton should have come from {expected}, it came from {found}")
     imported = time.perf_counter() - start
-    _die_with_parent()
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
@@ -145,12 +143,6 @@ def main(answer: str) -> None:
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
-
-
-def _die_with_parent() -> None:
-    """Let go of the GPU when the comparison is killed: its next run finds it free."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def check_job(cells: Iterable[AnyCell]) -> dict:

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import _suite
+from .. import _suite, _workers
 from .._grid import AnyCell, all_cells
 from .._standin import ARCHITECTURES
 from .._verdict import FAMILIES, MIN_ROUNDS, Subject
-from . import arms, exact, measure, rounds, store, watch
+from . import arms, compiled, exact, measure, rounds, store, watch
 from .findings import (
     Found,
     clocks,
@@ -39,7 +39,7 @@ SAME_CODE_CELLS = 16
 EXPECTED = (
     *(arms.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
     *(StateError, store.StoreError, watch.GpuBusyError, watch.WatchError),
-    *(NothingToTimeError, ModuleNotFoundError),
+    *(NothingToTimeError, ModuleNotFoundError, _workers.SurveyError),
 )
 """Errors whose message says all that the user needs."""
 
@@ -79,12 +79,13 @@ def compare(
     ``machine`` and ``arch`` as ``_machine.probe`` gives them.
     """
     found = Found()
+    ledgers = _ledgers(pair, machine, wishes, scratch, report)
     if machine["gpu"] == "none" or wishes.exact_only:
         why = "left alone as asked for" if wishes.exact_only else "there is no NVIDIA GPU here"
         found.notes.append(
             f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
         )
-        file_code(_code(pair, ARCHITECTURES, report).values, found, clock_decides=False)
+        file_code(_code(pair, ARCHITECTURES, ledgers, report).values, found, clock_decides=False)
         return found
     uuid = watch.gpu_uuid()
     with watch.gpu_lock(uuid, wishes.wait_seconds), ThreadPoolExecutor() as pool:
@@ -99,7 +100,7 @@ def compare(
             # The checks leave the CPU to the compiler; the timings will not.
             known = arch in ARCHITECTURES
             grid = all_cells(wishes.grid)
-            code = pool.submit(_code_here, pair, arch, grid, report) if known else None
+            code = pool.submit(_code_here, pair, arch, grid, ledgers, report) if known else None
             timed = _check_on_gpu(plan, state, wishes, found, report)
             if code is None:
                 found.notes.append(f"machine code: {arch} is none of {ARCHITECTURES}")
@@ -150,21 +151,41 @@ class _Code(NamedTuple):
     identical: set[Subject]
 
 
-def _code(pair: _Pair, architectures: Sequence[str], report: _Report) -> _Code:
+_Ledgers = Callable[[str], _workers.Ledger]  # of an arm, a new one for each survey
+
+
+def _ledgers(
+    pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path, report: _Report
+) -> _Ledgers:
+    progress = compiled.Progress(wishes.deadline, report, wishes.afresh)
+    kept = {arm: compiled.directory(scratch, pair[arm].digest, machine) for arm in ARMS}
+    if wishes.afresh:
+        for directory in kept.values():
+            compiled.drop(directory)
+    return lambda arm: compiled.Ledger(arm, kept[arm], progress)
+
+
+def _code(pair: _Pair, architectures: Sequence[str], ledgers: _Ledgers, report: _Report) -> _Code:
     report(f"compiling both versions for {', '.join(architectures)}")
 
-    def compiled(arm: str) -> dict[Subject, float | Exception]:
-        return exact.codegen_facts(pair[arm].root, arch=architectures).values
+    def values(arm: str) -> dict[Subject, float | Exception]:
+        return exact.codegen_facts(pair[arm].root, ledgers(arm), arch=architectures).values
 
     with ThreadPoolExecutor() as pool:
-        return _Code(dict(zip(ARMS, pool.map(compiled, ARMS), strict=True)), set())
+        return _Code(dict(zip(ARMS, pool.map(values, ARMS), strict=True)), set())
 
 
-def _code_here(pair: _Pair, arch: str, grid: list[AnyCell], report: _Report) -> _Code:
+def _code_here(
+    pair: _Pair, arch: str, grid: list[AnyCell], ledgers: _Ledgers, report: _Report
+) -> _Code:
     """On the GPU's own architecture, and for every cell whether the GPU runs the same code."""
+
+    def digests(arm: str) -> dict[Subject, str | Exception]:
+        return exact.cell_digests(pair[arm].root, arch, grid, ledgers(arm))
+
     with ThreadPoolExecutor() as pool:
-        code = pool.submit(_code, pair, (arch,), report)
-        base, head = pool.map(lambda arm: exact.cell_digests(pair[arm].root, arch, grid), ARMS)
+        code = pool.submit(_code, pair, (arch,), ledgers, report)
+        base, head = pool.map(digests, ARMS)
         same = {s for s, d in base.items() if isinstance(d, str) and head.get(s) == d}
         report(f"same machine code in {len(same)} of {len(base)} timings")
         return code.result()._replace(identical=same)

@@ -57,7 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ship", action="store_true", help="write to benchmarks/evidence/sweep as well"
     )
-    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for the GPUs")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="for GPUs that another measurement uses; default: 0",
+    )
     parser.add_argument(
         "--afresh", action="store_true", help="set aside what was measured, and begin anew"
     )

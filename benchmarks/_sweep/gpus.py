@@ -56,7 +56,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            # Ctrl-C is for the sweep: a cell that it cut short would be taken for a failure.
+            # What ends the sweep is not for it: a cell that is cut short would count as a failure.
             start_new_session=True,
         )
         stdin, stdout = self._popen.stdin, self._popen.stdout
@@ -112,6 +112,7 @@ class Worker:
 
     def _receive(self) -> dict:
         timer = threading.Timer(CELL_SECONDS, self._popen.kill)
+        timer.daemon = True  # nothing waits for it when the sweep is stopped
         timer.start()
         try:
             line = self._stdout.readline()
@@ -219,6 +220,8 @@ def _measure_group(
                 problem = "the process said that it was done before it was"
             except ProcessLost as error:
                 problem = str(error)
+        if _process.stopping():
+            return  # the process was ended with the sweep: nothing is wrong with its timing
         if left:  # the first of these was being measured
             keep(Row(left.pop(0), Outcome(error=problem), uuid))
 
