@@ -78,6 +78,15 @@ def test_cycles_are_collected_where_memory_is_left(allocator):
     assert allocator.collected == 1 and allocator.reserved == 0
 
 
+def test_what_keeps_memory_fails(allocator, monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda: None)
+    keeps = pytest.raises(AssertionError, match="keeps 3.0 GiB of GPU memory, 0.0 before it")
+    with keeps, memory.bounded(item()):
+        allocator.take(3 * GIB)
+    with memory.bounded(item()):  # what an earlier test keeps is not this one's fault
+        pass
+
+
 def test_frames_of_a_failed_test_are_let_go(allocator):
     sys.last_exc = sys.last_value = sys.last_traceback = object()
     with memory.bounded(item()):
@@ -118,7 +127,12 @@ def test_one_large_test_runs_at_a_time(allocator, monkeypatch, tmp_path):
             allocator.take(3 * GIB)
         allocator.take(12 * GIB)
         emptied = []
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(can_be_had()))
+
+        def empty():
+            emptied.append(can_be_had())
+            allocator.empty()
+
+        monkeypatch.setattr(torch.cuda, "empty_cache", empty)
     assert emptied == [False] and can_be_had()
 
 

@@ -30,12 +30,18 @@ def bounded(item: pytest.Item):
     Raises
     ------
     AssertionError
-        If it took more than ``LARGE_BYTES`` and is not marked.
+        If it keeps memory that nothing gives back, or took more than ``LARGE_BYTES`` and is not
+        marked.
     """
     large = item.get_closest_marker("large") is not None
     with _lock() if large else contextlib.nullcontext():
+        held = torch.cuda.memory_reserved()
         with _given_back(item):
             yield
+        kept = torch.cuda.memory_reserved()
+        assert kept <= max(held, KEPT_BYTES), (
+            f"the test keeps {kept / 2**30:.1f} GiB of GPU memory, {held / 2**30:.1f} before it"
+        )
         peak = dict(item.user_properties)[PEAK]
         assert large or peak * 2**30 <= LARGE_BYTES, (
             f"the test took {peak:.1f} GiB of GPU memory: mark it `large`"
