@@ -174,7 +174,7 @@ def contiguous(index: torch.Tensor | None) -> torch.Tensor | None:
 
 def _rotate(t, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = as_read(tables)
-    form = options, launch.form(t), launch.forms(tables)
+    form = "rope_kernel", options, launch.form(t), launch.forms(tables)
     launches = launch.known(form)
     if launches is None or checks.VALUES:
         if sin is None:

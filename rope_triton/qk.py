@@ -43,7 +43,7 @@ def rotate(
 
 def _rotate(q, k, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = as_read(tables)
-    form = options, launch.form(q), launch.form(k), launch.forms(tables)
+    form = "rope_qk_kernel", options, launch.form(q), launch.form(k), launch.forms(tables)
     launches = launch.known(form)
     if launches is None or checks.VALUES:
         checks.check_both(q, k, freqs, sin, start_positions, cu_seqlens, options)

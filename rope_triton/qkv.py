@@ -67,7 +67,8 @@ def _qkv_shape(q, options):
 
 
 def _form(given, options):
-    return options, *(None if tensor is None else launch.form(tensor) for tensor in given)
+    forms = (None if tensor is None else launch.form(tensor) for tensor in given)
+    return "rope_qkv_kernel", options, *forms
 
 
 class _Split(torch.autograd.Function):
