@@ -71,7 +71,11 @@ def ntk(dim: int, base: float, factor: float) -> Frequencies:
 
 
 def dynamic_ntk(
-    dim: int, base: float, factor: float, max_position_embeddings: int, seq_len: int
+    dim: int,
+    base: float,
+    factor: float,
+    max_position_embeddings: int,
+    seq_len: int | torch.Tensor,
 ) -> Frequencies:
     """Dynamic NTK scaling: as :func:`ntk`, by a factor that grows with the sequence.
 
@@ -84,10 +88,12 @@ def dynamic_ntk(
     ----------
     max_position_embeddings : int
         Tokens the model was trained on.
-    seq_len : int
-        Largest position + 1. All positions of a call share the frequencies, so keys that were
-        cached with those of another length do not fit.
+    seq_len : int or torch.Tensor
+        Largest position + 1; of a tensor, an integer without dimensions, the value is waited for.
+        All positions of a call share the frequencies, so keys that were cached with those of
+        another length do not fit.
     """
+    seq_len = length_of("seq_len", seq_len)
     _check_positive(factor=factor)
     _check_lengths(max_position_embeddings=max_position_embeddings, seq_len=seq_len)
     longest = max(seq_len, max_position_embeddings)
@@ -188,7 +194,7 @@ def longrope(
     short_factor: Sequence[float],
     long_factor: Sequence[float],
     original_max_position_embeddings: int,
-    seq_len: int,
+    seq_len: int | torch.Tensor,
     *,
     factor: float | None = None,
     attention_factor: float | None = None,
@@ -204,14 +210,15 @@ def longrope(
         ``dim / 2`` divisors each, for sequences up to the original length and for longer ones.
     original_max_position_embeddings : int
         Tokens the model was trained on before.
-    seq_len : int
-        Largest position + 1. All positions of a call share the frequencies, as upstream.
+    seq_len : int or torch.Tensor
+        As of :func:`dynamic_ntk`. All positions of a call share the frequencies, as upstream.
     factor : float, optional
         New length over the original one; needed unless ``attention_factor`` is given.
     attention_factor : float, optional
         By default ``sqrt(1 + ln(factor) / ln(original_max_position_embeddings))``, or 1 for a
         factor below 1.
     """
+    seq_len = length_of("seq_len", seq_len)
     _check_lengths(
         original_max_position_embeddings=original_max_position_embeddings, seq_len=seq_len
     )
@@ -227,6 +234,29 @@ def longrope(
     _check_positive(attention_factor=attention_factor)
     inv_freq = 1.0 / (torch.tensor(divisors, dtype=torch.float64, device="cpu") * powers)
     return _rounded(inv_freq, attention_factor)
+
+
+def length_of(name: str, length):
+    """A length that may be a tensor, as Hugging Face's models pass it, as an int.
+
+    Anything that is not a tensor is returned as it is.
+
+    Raises
+    ------
+    TypeError
+        If it is a tensor that holds no integer.
+    ValueError
+        If it is a tensor with dimensions, or without a value, as on the meta device.
+    """
+    if not isinstance(length, torch.Tensor):
+        return length
+    if length.dtype == torch.bool or length.is_floating_point() or length.is_complex():
+        raise TypeError(f"{name} must be an integer, got a tensor of {length.dtype}")
+    if length.dim():
+        raise ValueError(f"{name} must be one integer, got a tensor of shape {tuple(length.shape)}")
+    if length.is_meta:
+        raise ValueError(f"{name} must have a value, got a tensor on the meta device")
+    return int(length)
 
 
 def _powers(dim, base):
