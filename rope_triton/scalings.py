@@ -3,11 +3,19 @@
 Every function takes numbers and returns :class:`Frequencies`. The argument names are those of a
 Hugging Face config, and :func:`rope_triton.frequencies_from_config` reads one.
 
-All are computed in float64 and rounded once to float32. ``transformers`` computes them in float32
-and so do most trainers, each with the last bits of its own device and power function; the rounded
-truth is within ``3.1e-7`` of what ``transformers`` has on a CPU, relative. One last bit of a
-frequency near 1 turns position 131072 by 0.008 radians, so to have the bits of one of them pass its
-``inv_freq`` to :func:`rope_triton.rotary_angles`.
+All are computed in float64 and rounded once to float32: within ``2**-24``, or 6.0e-8, of the
+formula, relative. ``transformers`` computes them in float32 and so do most trainers, each with the
+last bits of its own device and power function. Version 5.23.0 on a CPU is farther from the formula
+than this is in every scaling, and so far from this, in the worst of 14640 configs:
+
+- 6.8e-7 in "default", "linear", "dynamic" and "longrope", where it rounds the exponent of the base;
+- 7.6e-7 in "yarn";
+- 3.7e-6 in "llama3" and in "yarn" with ``truncate=False``, where it also rounds the small
+  difference that is the weight of a ramp's end, and the factor magnifies that.
+
+Those had 32 to 256 channels, bases of 1e4 to 1e7, factors of 2 to 40 and original lengths of 2048
+to 131072. One last bit of a frequency near 1 turns position 131072 by 0.008 radians, so to have the
+bits of one of them pass its ``inv_freq`` to :func:`rope_triton.rotary_angles`.
 
 Arguments that all of them have:
 
