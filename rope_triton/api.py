@@ -78,9 +78,9 @@ def apply_rotary_pos_emb(
     Notes
     -----
     Values on the device are not looked at, which would wait for it: a token whose position
-    ``freqs`` does not have, or that lies in no sequence, is returned as it is. With
-    ``ROPE_TRITON_CHECK=1`` in the environment at import they are looked at, and such a call is a
-    ValueError.
+    ``freqs`` does not have, or that lies in no sequence, is returned as it is, also where it is
+    infinite. With ``ROPE_TRITON_CHECK=1`` in the environment at import they are looked at, and such
+    a call is a ValueError.
 
     References
     ----------
