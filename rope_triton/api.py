@@ -26,8 +26,8 @@ def apply_rotary_pos_emb(
 
     With ``x`` the first ``d2`` channels of ``t``, the result is
     ``x * cos(freqs) + rotate_half(x) * sin(freqs)`` followed by the other channels unchanged.
-    Differentiable in ``t``, any number of times; where ``freqs`` requires a gradient, in both, by
-    plain PyTorch.
+    Differentiable in ``t``, any number of times, also in forward mode; where ``freqs`` requires a
+    gradient or has a tangent, in both, by plain PyTorch.
 
     Parameters
     ----------
@@ -72,14 +72,15 @@ def apply_rotary_pos_emb(
     ValueError
         If a shape, device, name or combination of arguments is not accepted.
     NotImplementedError
-        If the gradient of ``freqs`` is asked for under torch.compile or torch.func.
+        If the gradient of ``freqs`` is asked for under torch.compile or torch.func; or if ``freqs``
+        has a tangent where anything requires a gradient, or requires one where ``t`` has a tangent.
 
     Notes
     -----
     Values on the device are not looked at, which would wait for it: a token whose position
-    ``freqs`` does not have, or that lies in no sequence, is returned as it is. With
-    ``ROPE_TRITON_CHECK=1`` in the environment at import they are looked at, and such a call is a
-    ValueError.
+    ``freqs`` does not have, or that lies in no sequence, is returned as it is, also where it is
+    infinite. With ``ROPE_TRITON_CHECK=1`` in the environment at import they are looked at, and such
+    a call is a ValueError.
 
     References
     ----------
@@ -211,8 +212,8 @@ def apply_fused_qkv_rotary_pos_emb(
         raise ValueError("cu_seqlens must be None: packed sequences have no fused QKV call")
     if learned.wanted(q_freqs, k_freqs):
         raise ValueError(
-            "freqs requires a gradient, which is not computed here: pass freqs.detach(), or "
-            "call apply_rotary_pos_emb on q and k"
+            "freqs requires a gradient or has a tangent, which is not computed here: pass "
+            "freqs.detach(), or call apply_rotary_pos_emb on q and k"
         )
     channels = checks.check_channels(qkv_split_arg_list)
     options = QkvOptions(tensor_format, bool(interleaved), cp_size, cp_rank, *channels)

@@ -50,6 +50,9 @@ def check_both(q, k, freqs, sin, start_positions, cu_seqlens, options) -> None:
 def _check(t, freqs, start_positions, cu_seqlens, options, pairs) -> None:
     """``pairs``: ``freqs`` is a table with a value for each pair of channels."""
     tensor_format, _, cp_size, cp_rank, *_ = options
+    # "bhsd" is how `tables` itself calls what one of its functions takes.
+    if not (pairs and tensor_format == "bhsd"):
+        check_format(tensor_format)
     _check_options(tensor_format, cu_seqlens, cp_size, cp_rank)
     _check_tensors(t, freqs)
     if pairs and freqs.dim() == 2:  # by position alone
@@ -139,8 +142,15 @@ def check_rounding(rounding: str) -> None:
         raise ValueError(f"rounding must be one of {_ROUNDINGS}, got {rounding!r}")
 
 
+def check_format(tensor_format: str) -> None:
+    """Raise ValueError unless the public functions take tensors of this format."""
+    if tensor_format not in ("sbhd", "bshd", "thd"):
+        raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
+
+
 def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
     """Raise TypeError or ValueError unless these differ in nothing but strides and heads."""
+    check_format(tensor_format)
     for name, value in (("q", q), ("k", k)):
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
@@ -178,8 +188,6 @@ def check_fused(t: torch.Tensor) -> None:
 
 
 def _check_options(tensor_format, cu_seqlens, cp_size, cp_rank):
-    if tensor_format not in ("sbhd", "bshd", "thd", "bhsd"):
-        raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
     if cu_seqlens is None and tensor_format == "thd":
         raise ValueError("tensor_format='thd' needs cu_seqlens, got None")
     for name, value in (("cp_size", cp_size), ("cp_rank", cp_rank)):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from rope_triton import scalings
 
 # Type of scaling -> the keys it needs and those it may have besides.
@@ -40,7 +42,9 @@ _ALWAYS = {
 
 
 def frequencies_from_config(
-    config: Mapping[str, Any], seq_len: int | None = None, layer_type: str | None = None
+    config: Mapping[str, Any],
+    seq_len: int | torch.Tensor | None = None,
+    layer_type: str | None = None,
 ) -> scalings.Frequencies:
     """Inverse frequencies and attention factor of a model, from its Hugging Face config.
 
@@ -53,8 +57,9 @@ def frequencies_from_config(
         the rotated size the first that there is of ``qk_rope_head_dim``, ``rotary_dim``,
         ``head_dim`` and ``hidden_size // num_attention_heads``, the last two times
         ``partial_rotary_factor``. A model that calls them otherwise needs them under these names.
-    seq_len : int, optional
-        Largest position + 1; needed by "dynamic" and "longrope", whose frequencies depend on it.
+    seq_len : int or torch.Tensor, optional
+        Largest position + 1, as of :func:`scalings.dynamic_ntk`; needed by "dynamic" and
+        "longrope", whose frequencies depend on it.
     layer_type : str, optional
         Which entry of ``rope_parameters``, if it has one for each type of layer.
 
@@ -69,7 +74,7 @@ def frequencies_from_config(
     Raises
     ------
     TypeError
-        If ``config`` is not a mapping.
+        If ``config`` is not a mapping, or ``seq_len`` no integer.
     ValueError
         If something that is needed is missing, including ``rope_theta``, for which every model has
         a default of its own; or if the scaling has a type or a key that is not known here.
@@ -89,7 +94,7 @@ def frequencies_from_config(
     if kind in ("dynamic", "longrope"):
         if seq_len is None:
             raise ValueError(f"the frequencies of {kind!r} depend on seq_len, got None")
-        given["seq_len"] = seq_len
+        given["seq_len"] = scalings.length_of("seq_len", seq_len)
     if kind in ("yarn", "llama3", "longrope"):
         given = _with_lengths(given, config, kind)
     match kind:

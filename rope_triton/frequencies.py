@@ -3,6 +3,7 @@
 import torch
 
 from rope_triton.angles import by_channel
+from rope_triton.scalings import length_of
 
 
 class RotaryPositionEmbedding(torch.nn.Module):
@@ -89,8 +90,15 @@ class RotaryPositionEmbedding(torch.nn.Module):
             self.inv_freq = exact.to(self.inv_freq.device)
         return self
 
-    def forward(self, max_seq_len: int, offset: int = 0) -> torch.Tensor:
+    def forward(self, max_seq_len: int | torch.Tensor, offset: int = 0) -> torch.Tensor:
         """Angles of the positions ``offset .. offset + max_seq_len - 1``, in radians.
+
+        Parameters
+        ----------
+        max_seq_len : int or torch.Tensor
+            Tokens; of a tensor, an integer without dimensions, the value is waited for.
+        offset : int
+            Position of the first token.
 
         Returns
         -------
@@ -100,16 +108,19 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
         Raises
         ------
+        TypeError
+            If ``max_seq_len`` is a tensor that is no integer.
         ValueError
-            If ``max_seq_len`` is negative.
+            If ``max_seq_len`` is negative, or a tensor with dimensions or without a value.
         """
+        max_seq_len = length_of("max_seq_len", max_seq_len)
         if max_seq_len < 0:
             raise ValueError(f"max_seq_len must not be negative, got {max_seq_len}")
         inv_freq = self.inv_freq
-        with torch.autocast(inv_freq.device.type, enabled=False):
-            positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32)
-            positions = (positions + offset) * self._position_scale(max_seq_len)
-            angles = torch.outer(positions, inv_freq)
+        positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32)
+        positions = (positions + offset) * self._position_scale(max_seq_len)
+        # A product of elements, which autocast leaves alone: the meta device has no autocast.
+        angles = positions[:, None] * inv_freq
         return by_channel(angles, self.interleaved)[:, None, None, :]
 
     def _position_scale(self, max_seq_len: int) -> float:

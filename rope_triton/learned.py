@@ -1,36 +1,43 @@
-"""Angles and tables that are learned: forward by the kernel, backward by plain PyTorch."""
+"""Angles and tables that are learned: forward by the kernel, derivatives by plain PyTorch."""
 
 from collections.abc import Callable
 
 import torch
+from torch.autograd import forward_ad
 
 from rope_triton import ops
 
 
 def wanted(*tables: torch.Tensor) -> bool:
-    """Whether autograd asks for the gradient of one of these."""
+    """Whether autograd asks for the gradient of one of these, or forward-mode has a tangent."""
     for table in tables:
-        if isinstance(table, torch.Tensor) and table.requires_grad:
-            return torch.is_grad_enabled()
-    return False
+        if isinstance(table, torch.Tensor) and table.requires_grad and torch.is_grad_enabled():
+            return True
+    return forward_ad._current_level >= 0 and ops.dual(*tables)
 
 
 def rotate(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> torch.Tensor:
     """``fused(*inputs)``, with the gradients of ``plain(*inputs)``, which computes the same.
 
-    Any number of times, in all ``inputs``: what is rotated, and the tables.
+    Any number of times, in all ``inputs``: what is rotated, and the tables. Or with its tangents.
 
     Raises
     ------
     NotImplementedError
-        Under torch.compile and the transforms of torch.func.
+        Under torch.compile and the transforms of torch.func; or if there are tangents beside
+        gradients, whose own tangents would be lost.
     """
     if torch.compiler.is_compiling() or ops.transforming():
+        raise ops.no_gradient_of_tables()
+    if not ops.dual(*inputs):
+        return _Learned.apply(fused, plain, *inputs)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         raise NotImplementedError(
-            "the gradient of angles or tables is not supported under torch.compile and torch.func: "
-            "pass fused=False, or detach them"
+            "tangents, of forward-mode differentiation, together with a gradient are not supported "
+            "where angles or tables have either: pass fused=False"
         )
-    return _Learned.apply(fused, plain, *inputs)
+    out = fused(*(forward_ad.unpack_dual(x).primal for x in inputs))
+    return forward_ad.make_dual(out, forward_ad.unpack_dual(plain(*inputs)).tangent)
 
 
 class _Learned(torch.autograd.Function):

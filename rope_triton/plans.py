@@ -100,7 +100,8 @@ def qk_rotation(
     k_heads, *k_strides = _axes(k, options.tensor_format)[2:]
     out_strides = [s for x in (q_out, k_out) for s in _axes(x, options.tensor_format)[3:5]]
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    sizes = q.nbytes + k.nbytes, q.element_size(), min(q_heads, k_heads), q.shape[-1], rotated
+    few = min(q_heads, k_heads) or max(q_heads, k_heads)  # one of them may have none
+    sizes = q.nbytes + k.nbytes, q.element_size(), few, q.shape[-1], rotated
     tile = tile_of(*sizes, ready_made=sin is not None, packed=packed, moved=moved)
     dim = None if packed else options.tensor_format.index("b")
     dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None

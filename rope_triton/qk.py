@@ -5,10 +5,11 @@ launch and the rest through PyTorch's dispatcher.
 """
 
 import torch
+from torch.autograd import forward_ad
 
 from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_qk_kernel
-from rope_triton.ops import as_read, back, check_device, is_plain, keyed, transforming
+from rope_triton.ops import as_read, back, check_device, is_plain, keyed, linear, transforming
 from rope_triton.plans import Options
 
 
@@ -36,12 +37,13 @@ def rotate(
             "the transforms of torch.func are not supported: rotate q and k one by one"
         )
     freqs, sin = freqs.detach(), None if sin is None else sin.detach()
-    return _operator(q, k, freqs, sin, start_positions, cu_seqlens, *options[:-1])
+    rest = freqs, sin, start_positions, cu_seqlens, *options[:-1]
+    return linear(_operator, (q, k), *rest)
 
 
 def _rotate(q, k, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = as_read(tables)
-    form = options, launch.form(q), launch.form(k), launch.forms(tables)
+    form = "rope_qk_kernel", options, launch.form(q), launch.form(k), launch.forms(tables)
     launches = launch.known(form)
     if launches is None or checks.VALUES:
         checks.check_both(q, k, freqs, sin, start_positions, cu_seqlens, options)
@@ -67,7 +69,11 @@ class _RotateBoth(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         run = _RotateBoth.apply if torch.is_grad_enabled() else _rotate
-        q, k = run(grads[0], grads[1], ctx.saved_tensors, back(ctx.options))
+        tables, options = ctx.saved_tensors, back(ctx.options)
+        if forward_ad._current_level < 0:  # saves a function, as in ``ops``
+            q, k = run(grads[0], grads[1], tables, options)
+        else:
+            q, k = linear(run, grads, tables, options)
         return q, k, None, None
 
 
@@ -102,7 +108,8 @@ def _save(ctx, inputs, output):
 
 def _backward(ctx, *grads):
     *options, transposed = ctx.options
-    return *_operator(*grads, *ctx.saved_tensors, *options, not transposed), *[None] * 10
+    rest = *ctx.saved_tensors, *options, not transposed
+    return *linear(_operator, grads, *rest), *[None] * 10
 
 
 _operator.register_autograd(_backward, setup_context=_save)

@@ -5,10 +5,11 @@ tensors go straight to the launch and the rest through PyTorch's dispatcher.
 """
 
 import torch
+from torch.autograd import forward_ad
 
 from rope_triton import checks, launch, plans
 from rope_triton.kernels import rope_qkv_kernel
-from rope_triton.ops import check_device, contiguous, is_plain, keyed, transforming
+from rope_triton.ops import check_device, contiguous, is_plain, keyed, linear, transforming
 from rope_triton.plans import QkvOptions
 
 
@@ -30,7 +31,7 @@ def rotate(
         raise NotImplementedError(
             "the transforms of torch.func are not supported: call apply_rotary_pos_emb on q and k"
         )
-    return _split_operator(*call, *options[:-1])
+    return linear(_split_operator, (qkv,), *call[1:], *options[:-1])
 
 
 def _split(qkv, q_freqs, k_freqs, start_positions, options):
@@ -66,7 +67,8 @@ def _qkv_shape(q, options):
 
 
 def _form(given, options):
-    return options, *(None if tensor is None else launch.form(tensor) for tensor in given)
+    forms = (None if tensor is None else launch.form(tensor) for tensor in given)
+    return "rope_qkv_kernel", options, *forms
 
 
 class _Split(torch.autograd.Function):
@@ -79,7 +81,10 @@ class _Split(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         run = _Join.apply if torch.is_grad_enabled() else _join
-        return run(*grads, *ctx.saved_tensors, ctx.options), None, None, None, None
+        rest = *ctx.saved_tensors, ctx.options
+        without = forward_ad._current_level < 0  # saves a function, as in ``ops``
+        grad = run(*grads, *rest) if without else linear(run, grads, *rest)
+        return grad, None, None, None, None
 
 
 class _Join(torch.autograd.Function):
@@ -92,7 +97,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         run = _Split.apply if torch.is_grad_enabled() else _split
-        return *run(grad, *ctx.saved_tensors, ctx.options), None, None, None, None
+        return *linear(run, (grad,), *ctx.saved_tensors, ctx.options), None, None, None, None
 
 
 @torch.library.custom_op("rope_triton::split_qkv", mutates_args=())
@@ -152,11 +157,11 @@ def _save(first):
 
 
 def _split_backward(ctx, *grads):
-    return _join_operator(*grads, *ctx.saved_tensors, *ctx.options), *[None] * 10
+    return linear(_join_operator, grads, *ctx.saved_tensors, *ctx.options), *[None] * 10
 
 
 def _join_backward(ctx, grad):
-    return *_split_operator(grad, *ctx.saved_tensors, *ctx.options), *[None] * 10
+    return *linear(_split_operator, (grad,), *ctx.saved_tensors, *ctx.options), *[None] * 10
 
 
 _split_operator.register_autograd(_split_backward, setup_context=_save(1))

@@ -22,7 +22,8 @@ def apply_rotary_emb(
     """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
 
     Products are computed in float32 and the result is rounded once. Differentiable in ``x``, any
-    number of times; where the tables require a gradient, in all three, by plain PyTorch.
+    number of times, also in forward mode; where the tables require a gradient or have a tangent, in
+    all three, by plain PyTorch.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ def apply_rotary_emb(
     ValueError
         If a shape or device is not accepted, an offset is negative or leads beyond the tables, or
         ``x`` cannot be written in place.
+    NotImplementedError
+        As :func:`rope_triton.apply_rotary_pos_emb`, of the tables.
 
     Notes
     -----
@@ -207,7 +210,9 @@ def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
     checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
     if gradient and options.inplace:
-        raise ValueError("in place, cos and sin cannot have a gradient: x is needed for it")
+        raise ValueError(
+            "in place, cos and sin cannot have a gradient or a tangent: x is needed for it"
+        )
 
     def by_kernel(x, cos, sin):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)

@@ -28,7 +28,7 @@ ARROWS = {
         "rotation": {"positions", "trigonometry"},
         **dict.fromkeys(("positions", "trigonometry"), set()),
         "reference": set(),
-        "frequencies": {"angles"},
+        "frequencies": {"angles", "scalings"},
         "configs": {"scalings"},
         **dict.fromkeys(("angles", "scalings"), set()),
     },

@@ -135,6 +135,11 @@ OPTIONS = {
         ValueError,
         r"tensor_format must be 'sbhd', 'bshd' or 'thd', got 'hdsb'",
     ),
+    "format_of_attention": (
+        {"tensor_format": "bhsd"},
+        ValueError,
+        r"tensor_format must be 'sbhd', 'bshd' or 'thd', got 'bhsd'",
+    ),
     "format_is_none": ({"tensor_format": None}, ValueError, r"'sbhd', 'bshd' or 'thd', got None"),
     "cu_seqlens_of_another_batch": (
         {"cu_seqlens": SOME_TENSOR},

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from rope_triton import RotaryPositionEmbedding
+from tests.test_scalings import WRONG_LENGTHS
 
 
 def formula(positions, rotated, base=10000.0, interleaved=False):
@@ -93,6 +95,30 @@ def test_angles_are_where_the_caller_wants_them():
     assert RotaryPositionEmbedding(64, device="meta").inv_freq.device.type == "meta"
     with torch.device("meta"):
         assert RotaryPositionEmbedding(64).inv_freq.device.type == "meta"
+
+
+def test_angles_without_data():
+    """Of a model that is built on the meta device, or of fake tensors."""
+    assert RotaryPositionEmbedding(64, device="meta")(3).device.type == "meta"
+    with torch.device("meta"):
+        module = RotaryPositionEmbedding(64, 0.5)
+        assert module(3).shape == (3, 1, 1, 32) and module(3).is_meta
+    moved = RotaryPositionEmbedding(64, device="cpu").to("meta").half()
+    assert moved(5, offset=2).shape == (5, 1, 1, 64) and moved(5).dtype == torch.float32
+    with FakeTensorMode():
+        for device in ("cpu", "meta"):
+            angles = RotaryPositionEmbedding(64, device=device)(3)
+            assert type(angles) is FakeTensor and angles.shape == (3, 1, 1, 64)
+
+
+def test_a_length_may_be_a_tensor(device):
+    """As of Hugging Face: the largest position, wherever it is, plus 1."""
+    module = RotaryPositionEmbedding(64, 1.0, 2, 16, device=device)
+    for length in (torch.tensor([7, 39], device=device).max() + 1, torch.tensor(40).short()):
+        torch.testing.assert_close(module(length), module(40), rtol=0, atol=0)
+    for wrong, error, message in WRONG_LENGTHS:
+        with pytest.raises(error, match="max_seq_len must " + message):
+            module(wrong)
 
 
 def test_frequencies_have_the_same_bits_on_every_device(device):

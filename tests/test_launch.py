@@ -2,10 +2,14 @@
 
 import contextvars
 import importlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
+from triton.backends.compiler import GPUTarget
 
 from rope_triton import launch
 
@@ -15,6 +19,9 @@ TENSORS = torch.arange(6), torch.arange(3), None
 
 
 class Driver:
+    def get_current_device(self):
+        return 0
+
     def get_current_stream(self, device):
         return f"the stream of {device}"
 
@@ -24,7 +31,8 @@ class Compiled:
 
     function, packed_metadata = "function", "metadata"
 
-    def __init__(self):
+    def __init__(self, backend="cuda"):
+        self.metadata = SimpleNamespace(target=GPUTarget(backend, 90, 32))
         self.straight, self.by_runner = [], []
 
     def run(self, *arguments):
@@ -108,6 +116,49 @@ def test_a_part_begins_where_it_begins(compiled):
     (arguments,) = compiled.straight
     first, second, third = arguments[9:12]
     assert first.tolist() == [2, 3, 4, 5] and second is TENSORS[1] and third is None
+
+
+def test_on_the_tritons_that_are_installed_and_pinned_it_is_shown():
+    """Whoever raises the pin or installs another runs the tests of this file and of the GPU on it,
+    and then names it in ``launch``."""
+    pins = (Path(__file__).parents[1] / "constraints.txt").read_text()
+    (pinned,) = re.findall(r"^triton==(\S+)", pins, re.MULTILINE)
+    assert {pinned, triton.__version__} <= launch._SHOWN_TRITONS
+
+
+@pytest.mark.parametrize(
+    ("version", "backend"),
+    [("3.8.0", "cuda"), ("3.7.1+git0123abcd", "cuda"), ("3.7.10", "cuda"), (None, "xpu")],
+)
+@pytest.mark.parametrize("begin", [0, 2])
+def test_elsewhere_it_goes_through_tritons_runner(monkeypatch, begin, version, backend):
+    """Of the compiled kernel itself, asked for nothing private."""
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    monkeypatch.setattr(triton, "__version__", version or triton.__version__)
+    monkeypatch.setattr(launch, "_innermost", note)
+    compiled = Compiled(backend)
+    launch._straight(compiled, PART._replace(begin=begin))(7, TENSORS)
+    ((grid, first, *rest),) = compiled.by_runner
+    assert not compiled.straight and grid == GRID
+    assert first.tolist() == TENSORS[0][begin:].tolist()
+    assert rest[0] is TENSORS[1] and rest[1:] == [None, 11, 12]
+
+
+def test_tritons_runner_gives_what_the_straight_way_gives(monkeypatch):
+    """That of the installed Triton, with a launcher that only notes."""
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    noted = []
+    kernel = object.__new__(triton.compiler.CompiledKernel)
+    kernel.module, kernel.function, kernel.packed_metadata = "module", "function", "metadata"
+    kernel.metadata = Compiled().metadata
+    kernel.src, kernel.name, kernel._run = None, "kernel", lambda *given: noted.append(given)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", None)
+    launch._straight(kernel, PART)(0, TENSORS)
+    monkeypatch.setattr(triton, "__version__", "3.8.0")
+    launch._straight(kernel, PART)(0, TENSORS)
+    straight, by_runner = noted
+    assert same(straight, by_runner)
 
 
 def note(*_):

@@ -8,7 +8,7 @@ from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
 import rope_triton
-from rope_triton import launch, ops, qkv
+from rope_triton import kernels, launch, ops, qkv
 from tests import oracle
 
 SEQ, BATCH, HEADS, CHANNELS = 4, 2, 3, 16
@@ -205,8 +205,26 @@ def test_a_known_form_is_checked_for_what_a_form_has_not(t, freqs):
 
 
 def test_forms_are_not_kept_forever(t, apply, monkeypatch):
+    """The oldest go, and no others."""
     monkeypatch.setattr(launch, "_KEPT_FORMS", 3)
-    launch._launches.clear()
+    kept = launch._launches
+    kept.clear()
     for n in range(1, 5):
         apply(t[:n])
-        assert len(launch._launches) <= 3
+        assert [form[2][0][0] for form in kept] == list(range(max(1, n - 2), n + 1))
+
+
+def test_a_form_names_its_kernel(t, freqs):
+    kept = launch._launches
+    kept.clear()
+    half = freqs[:, 0, 0, :6]
+    rope_triton.apply_rotary_pos_emb(t, freqs)
+    rope_triton.apply_rotary_emb(t, half.cos(), half.sin())
+    assert {form[0] for form in kept} == {kernels.rope_kernel.__name__}
+    kept.clear()
+    rope_triton.apply_qk_rotary_pos_emb(t, t, freqs)
+    assert [form[0] for form in kept] == [kernels.rope_qk_kernel.__name__]
+    kept.clear()
+    whole = torch.randn(SEQ, BATCH, HEADS, 64, device=t.device, requires_grad=True)
+    torch.autograd.grad(split(whole, freqs)[0].sum(), whole)
+    assert [form[0] for form in kept] == [kernels.rope_qkv_kernel.__name__] * 2

@@ -4,6 +4,8 @@ Everything runs on both paths: the kernel, in the interpreter where there is no 
 PyTorch. What is expected comes from lists of positions, made token by token.
 """
 
+import itertools
+import math
 import os
 import subprocess
 import sys
@@ -179,6 +181,60 @@ def test_positions_that_the_table_lacks_turn_nothing(index, fused, device):
     at = [oracle.angles_at(freqs, list(range(s, s + 4))) for s in starts.tolist()]
     mode = Mode(torch.float32, "sbhd", False, 1.0)
     check(t, freqs, torch.stack(at, 1), mode, fused, start_positions=starts)
+
+
+SPECIAL = [math.inf, -0.0, math.nan, -math.inf, 1.5, -2.0, 0.0, 65504.0]
+
+
+@pytest.mark.parametrize(
+    ("case", "fused"),
+    [
+        *((case, True) for case in ("qkv", "qk")),
+        *itertools.product(("starts", "packed", "ids", "offsets", "inplace"), (True, False)),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES[1:4], ids=str)
+def test_tokens_without_a_position_keep_every_bit(mode, case, fused, device):
+    """Infinities too, which no angle keeps, and minus 0; so does their gradient."""
+    width, special = mode.width(8), torch.tensor(SPECIAL, dtype=mode.dtype, device=device)
+    freqs = torch.randn(3, 1, 1, width, device=device)
+    tables = freqs[:, 0, 0, : width // 2].cos(), freqs[:, 0, 0, : width // 2].sin()
+    starts = torch.tensor([-5, 3], device=device)
+    options = dict(interleaved=mode.interleaved)
+    shape = {"packed": (4, 3, 8), "ids": (2, 3, 2, 8), "qkv": (2, 2, 3, 24)}.get(case, (2, 2, 3, 8))
+    t = special.repeat(math.prod(shape) // 8).view(shape)
+    leaf = t.clone().requires_grad_()
+    if case == "packed":
+        bounds = torch.tensor([4, 4, 9], device=device)
+        out = rope_triton.apply_rotary_pos_emb(
+            leaf, freqs, "thd", cu_seqlens=bounds, fused=fused, **options
+        )
+    elif case == "ids":
+        ids = torch.tensor([[-1, 3], [7, -9]], device=device)
+        out = rope_triton.rotary_embedding(leaf, *tables, ids, fused=fused, **options)
+    elif case in ("offsets", "inplace"):
+        options |= dict(seqlen_offsets=starts, fused=fused, inplace=case == "inplace")
+        out = rope_triton.apply_rotary_emb(leaf * 1, *tables, **options)
+    elif case == "qkv":
+        out = rope_triton.apply_fused_qkv_rotary_pos_emb(
+            leaf, freqs, freqs, [8, 8, 8], "bshd", starts, **options
+        )
+        out = torch.cat(out, -1)
+    elif case == "qk":
+        q, k = leaf[:, :, :1], leaf[:, :, 1:]
+        out = rope_triton.apply_qk_rotary_pos_emb(q, k, freqs, "bshd", starts, **options)
+        out = torch.cat(out, 2)
+    else:
+        out = rope_triton.apply_rotary_pos_emb(leaf, freqs, "bshd", starts, fused=fused, **options)
+    assert_same_bits(out, t)
+    (grad,) = torch.autograd.grad(out, leaf, t)
+    torch.testing.assert_close(grad, t, rtol=0, atol=0, equal_nan=True)
+
+
+def assert_same_bits(one, other):
+    """But that a number that is none may be another one of them."""
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(one.signbit() | one.isnan(), other.signbit() | other.isnan())
 
 
 @both_paths

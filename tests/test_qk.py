@@ -122,6 +122,21 @@ def test_compile(device):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("heads", [(0, 3), (3, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("by_tables", [False, True], ids=["angles", "tables"])
+def test_no_heads(by_tables, heads, device):
+    q, k = (torch.randn(BATCH, SEQ, n, CHANNELS, device=device) for n in heads)
+    freqs = oracle.random_angles(SEQ, CHANNELS, device)
+    half = freqs[:, 0, 0, : CHANNELS // 2]
+    if by_tables:
+        tables = dict(cos=half.cos(), sin=half.sin())
+        both, one = rope_triton.apply_qk_rotary_emb, rope_triton.apply_rotary_emb
+    else:
+        tables = dict(freqs=freqs, tensor_format="bshd")
+        both, one = rope_triton.apply_qk_rotary_pos_emb, rope_triton.apply_rotary_pos_emb
+    check(q, k, functools.partial(both, **tables), functools.partial(one, **tables))
+
+
 REFUSED = {
     "list": (dict(k=[1.0]), TypeError, r"k must be a torch\.Tensor, got list"),
     "dtype": (dict(k=torch.ones(5, 2, 2, 8).half()), ValueError, "one dtype.*float32.*float16"),
@@ -141,3 +156,12 @@ def test_refused(changes, error, message, device):
     }
     with pytest.raises(error, match=message):
         rope_triton.apply_qk_rotary_pos_emb(**given)
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+@pytest.mark.parametrize("tensor_format", ["bhsd", None])
+def test_refused_formats(tensor_format, fused, device):
+    q, k = (torch.ones(2, n, 5, 8, device=device) for n in (4, 2))
+    freqs = torch.ones(5, 1, 1, 8, device=device)
+    with pytest.raises(ValueError, match=f"'sbhd', 'bshd' or 'thd', got {tensor_format!r}"):
+        rope_triton.apply_qk_rotary_pos_emb(q, k, freqs, tensor_format, fused=fused)

@@ -130,6 +130,7 @@ def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
 
 REFUSED = {
     "thd": ({"tensor_format": "thd"}, r"tensor_format must be 'sbhd' or 'bshd', got 'thd'"),
+    "bhsd": ({"tensor_format": "bhsd"}, r"tensor_format must be 'sbhd' or 'bshd', got 'bhsd'"),
     "cu_seqlens": ({"cu_seqlens": torch.zeros(2)}, r"cu_seqlens must be None"),
     "two_sizes": ({"qkv_split_arg_list": [4, 4]}, r"three positive ints, got \[4, 4\]"),
     "an_empty_part": ({"qkv_split_arg_list": [24, 24, 0]}, r"three positive ints"),

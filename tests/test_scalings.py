@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rope_triton import scalings
+from rope_triton import frequencies_from_config, scalings
 
 # One rounding to float32, and a breath for the float64 before it.
 HALF_ULP = 2.0**-24 * (1 + 1e-6)
@@ -214,6 +214,39 @@ def test_results_are_on_the_cpu_while_a_model_is_built_elsewhere():
     assert [result.inv_freq.device.type for result in built] == ["cpu", "cpu"]
 
 
+WRONG_LENGTHS = [
+    (torch.tensor(5.0), TypeError, r"be an integer, got a tensor of torch\.float32"),
+    (torch.tensor(True), TypeError, r"be an integer, got a tensor of torch\.bool"),
+    (torch.tensor([5]), ValueError, r"be one integer, got a tensor of shape \(1,\)"),
+    (torch.tensor(5, device="meta"), ValueError, "have a value, got a tensor on the meta device"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_a_length_may_be_a_tensor(dtype, device):
+    """As Hugging Face passes it, the largest position + 1."""
+    factors, config = ([1.0] * 64, [2.0] * 64), {"head_dim": DIM, "rope_theta": BASE}
+    config |= {"max_position_embeddings": 4096}
+    dynamic = config | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    phi = {"type": "longrope", "short_mscale": 1.2, "long_mscale": 1.3, "factor": 2.0}
+    phi |= {"short_factor": factors[0], "long_factor": factors[1]}
+    calls = [
+        lambda length: scalings.dynamic_ntk(DIM, BASE, 2.0, 4096, length),
+        lambda length: scalings.longrope(DIM, BASE, *factors, 4096, length, factor=2.0),
+        lambda length: frequencies_from_config(dynamic, length),
+        lambda length: frequencies_from_config(config | {"rope_scaling": phi}, seq_len=length),
+    ]
+    for call in calls:
+        for length in (4096, 5001):
+            tensor = torch.tensor([3, length - 1], dtype=dtype, device=device).max() + 1
+            found, expected = call(tensor), call(length)
+            assert torch.equal(found.inv_freq, expected.inv_freq)
+            assert found.attention_factor == expected.attention_factor
+        for wrong, error, message in WRONG_LENGTHS:
+            with pytest.raises(error, match="seq_len must " + message):
+                call(wrong)
+
+
 LONG = {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
 
 
@@ -246,9 +279,9 @@ LONG = {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
             "max_position_embeddings must be positive, got 0",
         ),
         (
-            lambda: scalings.dynamic_ntk(64, BASE, 2, 8, torch.tensor(5)),
+            lambda: scalings.dynamic_ntk(64, BASE, 2, 8, 5.0),
             TypeError,
-            "seq_len must be an int, got Tensor",
+            "seq_len must be an int, got float",
         ),
         (lambda: scalings.dynamic_ntk(64, BASE, 2, 8, 0), ValueError, "seq_len must be positive"),
         (lambda: scalings.yarn(64, 1.0, 2, 8), ValueError, "base must be above 1, got 1.0"),
