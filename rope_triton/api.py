@@ -77,10 +77,11 @@ def apply_rotary_pos_emb(
 
     Notes
     -----
-    Values on the device are not looked at, which would wait for it: a token whose position
-    ``freqs`` does not have, or that lies in no sequence, is returned as it is, also where it is
-    infinite. With ``ROPE_TRITON_CHECK=1`` in the environment at import they are looked at, and such
-    a call is a ValueError.
+    Values on the device are not looked at, which would wait for it. A token whose position
+    ``freqs`` does not have, or that lies in no sequence, is rotated by the angle 0: finite channels
+    are returned as they are, and one that is infinite or NaN makes the other of its pair NaN. With
+    ``ROPE_TRITON_CHECK=1`` in the environment at import the values are looked at, and such a call
+    is a ValueError.
 
     References
     ----------

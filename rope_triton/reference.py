@@ -39,10 +39,8 @@ def rotate(
     # TransformerEngine's angles are float32 whatever the caller passes; with float64 on both sides
     # there is no such contract.
     exact = t.dtype == freqs.dtype == torch.float64
-    freqs = freqs if exact else freqs.float()
-    known = _known(freqs, at)
-    angles = _rows(freqs, at, known, tensor_format).to(_compute(t))
-    return _turned(t, angles.cos(), angles.sin(), known, interleaved, rounding)
+    angles = _rows(freqs if exact else freqs.float(), at, tensor_format, 0.0).to(_compute(t))
+    return _turned(t, angles.cos(), angles.sin(), interleaved, rounding)
 
 
 def rotate_by_tables(
@@ -64,47 +62,39 @@ def rotate_by_tables(
         call = cos, sin, start_positions, cu_seqlens, "bshd", interleaved, rounding
         return rotate_by_tables(t.transpose(1, 2), *call).transpose(1, 2).contiguous()
     at = positions(t, start_positions, cu_seqlens, tensor_format, 1, 0)
-    known = _known(cos, at)
     cos, sin = (
-        _of_each_channel(_rows(table, at, known, tensor_format), interleaved).to(_compute(t))
-        for table in (cos, sin)
+        _of_each_channel(_rows(table, at, tensor_format, turns_nothing), interleaved)
+        for table, turns_nothing in ((cos, 1.0), (sin, 0.0))
     )
-    return _turned(t, cos, sin, known, interleaved, rounding)
+    return _turned(t, cos.to(_compute(t)), sin.to(_compute(t)), interleaved, rounding)
 
 
 def _compute(t):
     return torch.float64 if t.dtype == torch.float64 else torch.float32
 
 
-def _known(table, at):
-    """Which tokens have a position, and the table a row for it."""
-    return (at >= 0) & (at < table.shape[0])
-
-
-def _rows(table, at, known, tensor_format):
-    """Each token's row of the table, 0 where it has none; ``[.., .., 1 or h, n]``."""
+def _rows(table, at, tensor_format, otherwise):
+    """Each token's row of the table, ``otherwise`` where it has none; ``[.., .., 1 or h, n]``."""
+    known = (at >= 0) & (at < table.shape[0])
     member = torch.arange(table.shape[1], device=table.device)
     member = {"sbhd": member, "bshd": member[:, None], "thd": 0}[tensor_format]
-    return table[at.where(known, 0), member].where(known[..., None, None], 0.0)
+    return table[at.where(known, 0), member].where(known[..., None, None], otherwise)
 
 
 def _of_each_channel(table, interleaved):
     return table.repeat_interleave(2, -1) if interleaved else torch.cat((table, table), -1)
 
 
-def _turned(t, cos, sin, known, interleaved, rounding):
-    """Tokens that are not known stay: times the sine 0, an infinity would not."""
+def _turned(t, cos, sin, interleaved, rounding):
     width = cos.shape[-1]
-    given, passed = t[..., :width], t[..., width:]
+    turned, passed = t[..., :width], t[..., width:]
     if rounding != "once":
         cos, sin = cos.to(t.dtype), sin.to(t.dtype)
     if rounding != "each":
-        cos, sin = cos.to(_compute(t)), sin.to(_compute(t))
-    x = given if rounding == "each" else given.to(_compute(t))
-    turned = x * cos + _rotate_half(x, interleaved) * sin
-    turned = turned.to(t.dtype).where(known[..., None, None], given)
+        turned, cos, sin = (x.to(_compute(t)) for x in (turned, cos, sin))
+    turned = turned * cos + _rotate_half(turned, interleaved) * sin
     # cat keeps the memory format of its inputs, and transposed views can look like channels_last.
-    return torch.cat((turned, passed), dim=-1).contiguous()
+    return torch.cat((turned.to(t.dtype), passed), dim=-1).contiguous()
 
 
 def positions(

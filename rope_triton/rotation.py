@@ -23,7 +23,7 @@ def rotate_rows(
 
     out_row and t_row point to the first channels, ``[BLOCK_S, BLOCK_H, 1]``; seq, the tokens of the
     sequences or of the packed whole, is ``[BLOCK_S, 1, 1]``, and batch is one number. Rows that are
-    not mine are left alone; mine is None where out is not t. Tokens without a position are copied.
+    not mine are left alone; mine is None where out is not t.
     """
     D: tl.constexpr = OPTIONS[0]
     D_ROT: tl.constexpr = OPTIONS[1]
@@ -33,18 +33,14 @@ def rotate_rows(
     n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = where
     if D_ROT < D:  # before anything is written: no load overtakes a store
         rest = load_rest(t_row, t_channel, D_ROT, D)
-    turned = None  # every token
     if cu_seqlens[0] is not None:
         # t comes first: a search, each step of which waits for a load, says where the angles are.
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
         batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
         row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
-        turned = known
         a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
     elif start_ptr is not None or cp_size is not None:
         row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
-        if start_ptr is not None:
-            turned = known
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
         # Else the compiler asks for some of t, to save registers, when cos and sin are there.
         tl.debug_barrier()
@@ -69,13 +65,7 @@ def rotate_rows(
         y2 = product(x2, c2, ROUNDING) + product(x1, s2, ROUNDING)
     if mine is not None:
         tl.debug_barrier()  # threads that have a value in common have all read it
-        store_pairs(out_row, y1, y2, mine if turned is None else mine & turned, D_ROT, INTERLEAVED)
-    else:
-        store_pairs(out_row, y1, y2, turned, D_ROT, INTERLEAVED)
-        # By the angle 0 an infinity would not stay what it is. To choose between y and x instead
-        # takes a quarter more registers in half precision, and these accesses are seldom made.
-        if turned is not None:
-            copy_pairs(out_row, t_row, t_channel, ~turned, D_ROT, INTERLEAVED)
+    store_pairs(out_row, y1, y2, mine, D_ROT, INTERLEAVED)
     if D_ROT < D:
         store_rest(out_row, rest, D_ROT, D)
 
@@ -98,7 +88,7 @@ def product(x, factor, ROUNDING: tl.constexpr):
 def load_angles(freqs, row, known, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Angles at both channels of each pair, or cosines and sines, in float32.
 
-    0 in rows that are not known.
+    Those of the angle 0, which turn nothing, in rows that are not known.
     """
     freqs_ptr, sin_ptr, first, stride, channel = freqs
     at = first + row * stride
@@ -109,6 +99,8 @@ def load_angles(freqs, row, known, D_ROT: tl.constexpr, INTERLEAVED: tl.constexp
         mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
         a1 = load(freqs_ptr + at + k * channel, mask)
         a2 = load(sin_ptr + at + k * channel, mask)
+        if known is not None:
+            a1 = tl.where(known, a1.to(tl.float32), 1.0)
     return a1.to(tl.float32), a2.to(tl.float32)
 
 
@@ -166,22 +158,6 @@ def store_rest(row, rest, FIRST: tl.constexpr, D: tl.constexpr):
     """Store what :func:`load_rest` loads, to rows that are contiguous in the channels."""
     k = FIRST + channels(triton.next_power_of_2(D - FIRST))
     tl.store(row + k, rest, mask=k < D)
-
-
-@triton.jit
-def copy_pairs(out, row, stride, mine, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Copy what :func:`load_pairs` loads, of the rows that are mine."""
-    BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
-    if INTERLEAVED:
-        k = channels(2 * BLOCK)
-        mask = mine & (k < D_ROT)
-        tl.store(out + k, tl.load(row + k * stride, mask=mask), mask=mask)
-    else:
-        k = channels(BLOCK)
-        mask = mine & (k < D_ROT // 2)
-        tl.store(out + k, tl.load(row + k * stride, mask=mask), mask=mask)
-        k += D_ROT // 2
-        tl.store(out + k, tl.load(row + k * stride, mask=mask), mask=mask)
 
 
 @triton.jit

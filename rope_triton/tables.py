@@ -64,7 +64,8 @@ def apply_rotary_emb(
 
     Notes
     -----
-    As upstream, a token whose position the tables do not have is returned as it is.
+    As upstream, a token whose position the tables do not have is returned as it is, if it is
+    finite: it is rotated by the angle 0, see :func:`rope_triton.apply_rotary_pos_emb`.
 
     References
     ----------
@@ -159,7 +160,7 @@ def rotary_embedding(
         ``d2 <= d``.
     position_ids : torch.Tensor, optional
         Row of the tables for each token, ``[b, s]``, int32 or int64. A token whose row the tables
-        do not have is returned as it is.
+        do not have is rotated by the angle 0, as of :func:`apply_rotary_emb`.
     interleaved, rounding, fused
         As of :func:`apply_rotary_emb`.
 

@@ -70,7 +70,7 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
 @pytest.mark.parametrize("provider", BUILT_IN)
 def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""
-    cells = [PeerCell(provider, 16 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
+    cells = [PeerCell(provider, 256 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
     outcomes = _workload.measure_cells(cells, BACKWARD)
     assert not any(outcome.error or outcome.unavailable for outcome in outcomes.values())
     torch.cuda.synchronize()
