@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from . import _host_keys, _sources
+from . import _host_keys, _sources, codegen
 from ._comparison import Comparison, from_json
 from ._grid import all_cells
 from ._verdict import UNITS, Answer, Subject
-from .codegen import Codegen, Variants
 
 GRID = "small"
 ARCHITECTURES = {"nvidia-h200": "sm_90"}
@@ -192,7 +191,7 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
 @functools.cache
 def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
     """All that is exact of a pull request: an architecture's machine code, and what a GPU gives."""
-    suites = ("codegen.Codegen.", Codegen), ("codegen.Variants.", Variants)
+    suites = ("codegen.Codegen.", codegen.Codegen), ("codegen.Variants.", codegen.Variants)
     code = {
         Subject(metric, tuple(map(str, call)))
         for prefix, suite in suites

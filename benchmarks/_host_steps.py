@@ -117,7 +117,6 @@ def _launches(make_call: Callable[[], Callable]) -> int:
         with torch.cuda.graph(graph, stream=stream):
             call()
     kinds = Counter(_node_kinds(graph.raw_cuda_graph(), ctypes.CDLL("libcuda.so.1")))
-    graph.reset()  # or its memory stays with the process
     return sum(kinds[kind] for kind in _WORK_KINDS)
 
 

@@ -169,7 +169,7 @@ def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch)
         return t * 1
 
     stream = types.SimpleNamespace(synchronize=lambda: None)
-    graph = types.SimpleNamespace(raw_cuda_graph=lambda: 77, reset=lambda: None)
+    graph = types.SimpleNamespace(raw_cuda_graph=lambda: 77)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: keep_graph and graph)
