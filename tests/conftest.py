@@ -19,11 +19,13 @@ import triton.language as tl  # noqa: E402
 PACKAGE = "ROPE_TRITON_PACKAGE"
 """Environment variable: the directory that holds the ``rope_triton`` to test, not the suite's."""
 
-if PACKAGE in os.environ:
-    # pytest has put the suite's own directory first by now, whichever way it was started.
-    sys.path.insert(0, os.path.abspath(os.environ[PACKAGE]))
-
+# pytest has put the suite's own directory first by now, whichever way it was started. The other one
+# goes first for the package alone: it may be a checkout, with tests and benchmarks of its own.
+_others = [os.path.abspath(os.environ[PACKAGE])] if PACKAGE in os.environ else []
+sys.path[:0] = _others
 import rope_triton  # noqa: E402
+
+del sys.path[: len(_others)]
 
 from . import browser as browsers  # noqa: E402
 from . import publishing  # noqa: E402

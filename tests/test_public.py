@@ -125,7 +125,12 @@ def test_another_package_is_tested(tmp_path, workers):
     shutil.copytree(Path(rope_triton.__file__).parent, copy)
     with (copy / "__init__.py").open("a") as file:
         file.write("\ndef rotary_angles(*_, **__):\n    raise RuntimeError('of this package')\n")
-    done = run(tmp_path, "-n", workers, "tests/test_angles.py", "-k", "one_sequence")
+    for name in ("benchmarks", "tests"):  # of a checkout, which are not those of this suite
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('not the suite')")
+    files = "tests/test_angles.py", "tests/test_grid.py"
+    done = run(tmp_path, "-n", workers, *files, "-k", "one_sequence or small_grid")
+    assert "not the suite" not in done.stdout + done.stderr
     assert f"rope_triton: {copy}" in done.stdout
     assert "RuntimeError: of this package" in done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
