@@ -1,4 +1,4 @@
-"""The README's tables are those of the results that are stored."""
+"""The tables of the READMEs are those of the results that are stored."""
 
 import re
 
@@ -15,17 +15,40 @@ from tests.lab import MACHINE
 from tests.sweeping import SHA
 
 
-def test_readme_shows_what_is_stored():
-    text = command.README.read_text()
-    drifted = command.drifted(text, command.generated(text))
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.parent.name)
+def test_pages_show_what_is_stored(page):
+    drifted = command.drifted(page.read_text(), command.generated(page))
     assert not drifted, "python -m benchmarks readme writes them anew"
+
+
+def test_every_table_has_its_place_on_one_page():
+    placed = [name for names in tables.PAGES.values() for name in names]
+    assert sorted(placed) == sorted(tables.TABLES)
+
+
+def test_the_first_page_stays_short():
+    assert len((tables.ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_links_lead_to_files_and_headings_that_are_there():
+    for page in tables.PAGES:
+        for link in re.findall(r"\]\((?!https?://)([^)#]*)(#[^)]*)?\)", page.read_text()):
+            target = page.parent / link[0] if link[0] else page
+            assert target.exists(), (page, link)
+            if link[1]:
+                headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^a-z -]", "", h.lower()).replace(" ", "-") for h in headings}
+                assert link[1][1:] in anchors, (page, link)
 
 
 @pytest.fixture
 def readme(monkeypatch, tmp_path):
+    """A copy of the page that has most of the tables."""
+    page = tables.ROOT / "benchmarks" / "README.md"
     path = tmp_path / "README.md"
-    path.write_text(command.generated(command.README.read_text()))
-    monkeypatch.setattr(command, "README", path)
+    path.write_text(command.generated(page))
+    monkeypatch.setattr(command, "PAGES", {path: tables.PAGES[page]})
+    monkeypatch.setattr(command, "ROOT", tmp_path)
     return path
 
 
@@ -70,9 +93,9 @@ def assert_mended(readme, changed, name, capsys):
 
 def test_prose_is_left_alone(readme):
     whole = readme.read_text()
-    readme.write_text(whole.replace("How it came to be", "How it really came to be"))
+    readme.write_text(whole.replace("Optimization history", "The optimization history"))
     entry.main(["readme"])
-    assert readme.read_text() == whole.replace("How it came to be", "How it really came to be")
+    assert readme.read_text() == whole.replace("Optimization history", "The optimization history")
 
 
 @pytest.mark.parametrize("change", [("table: paths", "table: path"), ("table: paths", "paths")])
@@ -114,7 +137,7 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     text = "\n".join(lines)
     assert "| 1 | about 260 GB/s | +4% |" in text and "| n/a |  |" in text and "wrong" in text
     assert "fla-core 1" in text and SHA[:8] in text
-    assert "(benchmarks/evidence/sweep/throughput-batch-1.png)" in text
+    assert "(evidence/sweep/throughput-batch-1.png)" in text
     (compiled,) = (line for line in lines if line.startswith("| compile |"))
     assert re.fullmatch(r"\| compile( \| 2\.2\d, 2\.\d\d){2} \|", compiled)
     assert any("| throughput, of 120 | study, of 44 |" in line for line in lines)

@@ -1,21 +1,20 @@
-"""``python -m benchmarks readme``: put the tables where README.md marks their place."""
+"""``python -m benchmarks readme``: put the tables where the READMEs mark their place."""
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from .._sweep.state import SweepError
-from .tables import ROOT, STEPS, TABLES, ReadmeError, unnamed
+from .tables import PAGES, ROOT, STEPS, TABLES, ReadmeError, unnamed
 
-README = ROOT / "README.md"
 _MARKED = re.compile(
     r"(<!-- table: (?P<name>[a-z]+) -->\n)(?P<old>.*?)(<!-- /table -->\n)", re.DOTALL
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Write the tables of README.md anew from the results that are stored."
+    parser.description = "Write the tables of the READMEs anew from the results that are stored."
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit status 1 if a table differs"
     )
@@ -24,40 +23,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(check: bool) -> int:
     """Write or check; 0 when the tables are those of the results, 1 when not, 3 when it failed."""
     try:
-        old = README.read_text()
-        new = generated(old)
+        pages = {path: (path.read_text(), generated(path)) for path in PAGES}
     except (ReadmeError, SweepError) as error:
         print(f"could not run: {error}", file=sys.stderr)
         return 3
     if check:
-        for name in drifted(old, new):
-            print(f"{README.name}: table {name!r} differs: python -m benchmarks readme")
-        return int(old != new)
+        for path, (old, new) in pages.items():
+            for name in drifted(old, new):
+                where = path.relative_to(ROOT)
+                print(f"{where}: table {name!r} differs: python -m benchmarks readme")
+        return int(any(old != new for old, new in pages.values()))
     for name in unnamed():
         print(f"not shown, {STEPS.name} does not name its commit: {name}")
-    README.write_text(new)
-    print(f"{README}: {', '.join(drifted(old, new)) or 'nothing'} written anew")
+    for path, (old, new) in pages.items():
+        path.write_text(new)
+        print(f"{path}: {', '.join(drifted(old, new)) or 'nothing'} written anew")
     return 0
 
 
-def generated(text: str, tables: Mapping[str, Callable[[], list[str]]] = TABLES) -> str:
-    """The text with every marked table made anew; all else stays.
+def generated(path: Path) -> str:
+    """The text of a page with every marked table made anew; all else stays.
 
     Raises
     ------
     ReadmeError
         If a marked table is unknown, or a known one has no place or several.
     """
+    text, wanted = path.read_text(), PAGES[path]
     names = [match["name"] for match in _MARKED.finditer(text)]
-    if sorted(names) != sorted(tables):
+    if sorted(names) != sorted(wanted):
         raise ReadmeError(
-            f"README.md must mark the tables {', '.join(tables)} once each, by "
+            f"{path.relative_to(ROOT)} must mark the tables {', '.join(wanted)} once each, by "
             f"<!-- table: NAME --> and <!-- /table --> on lines of their own; found "
             f"{', '.join(names) or 'none'}"
         )
 
     def made(match: re.Match) -> str:
-        lines = tables[match["name"]]()
+        lines = TABLES[match["name"]]()
         body = "".join(f"{line}\n" for line in lines)
         return f"{match[1]}{body}{match[4]}"
 

@@ -1,4 +1,4 @@
-"""The README's tables, each as its lines, from what is stored. Imports no torch."""
+"""The tables of the READMEs, each as its lines, from what is stored. Imports no torch."""
 
 import json
 import statistics
@@ -63,6 +63,41 @@ def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
     return [name for name in names if not name.startswith(steps)]
 
 
+# --- of both ------------------------------------------------------------------------------------
+
+
+# Provider -> the experiment that has it, and what it is called.
+_BESIDE = {
+    "transformer-engine": ("throughput", "TransformerEngine's CUDA kernel"),
+    "flash-attention": ("throughput", "flash-attention's Triton kernel, which takes tables"),
+    "compile-angles": ("study", "`torch.compile` of the formula by angles"),
+}
+
+
+def summary(of: Sequence[Stored], directory: Path = EVIDENCE) -> list[str]:
+    """Five rows: beside a copy, beside other libraries."""
+    newest = _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in _figures.DIRECTIONS))
+    _, label, _ = (label for _, label in _figures.SIZE_CLASSES)
+    rows = []
+    for direction in _figures.DIRECTIONS:
+        speed = _figures.speeds(newest.values, direction)[label]
+        what = f"{direction.lower()}, {label} a tensor: speed as a share of `copy_`'s"
+        rows.append(f"| {what} | {speed.least:.3f} | {speed.median:.3f} |")
+    sweeps = stored(directory)
+    for provider, (name, called) in _BESIDE.items():
+        gains = _sweep_tables.gains_over(*sweeps[name]).get(provider) if name in sweeps else None
+        if gains:
+            numbers = f"{min(gains):.2f} | {statistics.median(gains):.2f}"
+            rows.append(f"| speedup over {called} | {numbers} |")
+    sweep = sweeps["throughput"][1].header["commit"][:7]
+    intro = (
+        f"One {_gpu()['gpu']}; beside `copy_` at commit `{newest.commit}` (`python -m benchmarks "
+        f"figures {MACHINE} {newest.commit}`), beside other libraries at `{sweep}` (`python -m "
+        "benchmarks sweep`):"
+    )
+    return [*_wrapped(intro), "", *_head(["", "minimum", "median"]), *rows]
+
+
 # --- of asv's results -----------------------------------------------------------------------------
 
 
@@ -70,7 +105,7 @@ def speed(of: Sequence[Stored]) -> list[str]:
     """The newest commit of which the full grid was measured both ways, by the tensor's size."""
     newest = _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in _figures.DIRECTIONS))
     forward, backward = (_figures.speeds(newest.values, each) for each in _figures.DIRECTIONS)
-    machine = json.loads((RESULTS / MACHINE / "machine.json").read_text())
+    machine = _gpu()
     intro = (
         f"One {machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, triton "
         f"{machine['triton']}), commit `{newest.commit}`, the full grid on 64 heads, cold cache. "
@@ -84,6 +119,11 @@ def speed(of: Sequence[Stored]) -> list[str]:
     ]
     head = ["tensor", "cells", "forward: least", "median", "GB/s", "backward: least", "median"]
     return [*_wrapped(intro), "", *_head([*head, "GB/s"]), *rows]
+
+
+def _gpu() -> dict[str, str]:
+    """asv's record of the machine."""
+    return json.loads((RESULTS / MACHINE / "machine.json").read_text())
 
 
 def history(of: Sequence[Stored]) -> list[str]:
@@ -186,7 +226,7 @@ def _intro(measured: Results, name: str) -> list[str]:
     machine, commit, command = _sweep_tables.source(measured.header)
     text = (
         f"Beside other libraries, on the same buffers and by the same clock: {machine}, {commit} "
-        f"(`{command}`; [all of it](benchmarks/evidence/sweep/{name}.md)). Median GB/s from "
+        f"(`{command}`; [all of it](evidence/sweep/{name}.md)). Median GB/s from "
         f"{_sweep_tables.SETTLED_SEQ_LEN} tokens on, 64 heads of 128, float16, beside what the "
         "seed published of an RTX 2070 Super:"
     )
@@ -194,7 +234,7 @@ def _intro(measured: Results, name: str) -> list[str]:
 
 
 def _pictures(experiment: Experiment) -> list[str]:
-    where = "benchmarks/evidence/sweep"
+    where = "evidence/sweep"
     return [
         f"[![{each.title}]({where}/{each.name}.png)]({where}/{experiment.name}.md)"
         for each in (experiment.figures[0], experiment.figures[-1])
@@ -208,7 +248,7 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
     commits = {name: results.header["commit"][:8] for name, (_, results) in found.items()}
     differ = len(set(commits.values())) > 1
     where = ", ".join(
-        f"[{name}](benchmarks/evidence/sweep/{name}.md)" + f" at `{commit}`" * differ
+        f"[{name}](evidence/sweep/{name}.md)" + f" at `{commit}`" * differ
         for name, commit in commits.items()
     )
     text = (
@@ -267,9 +307,16 @@ def _gain(values: Sequence[float]) -> str:
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
+    "summary": lambda: summary(results()),
     "speed": lambda: speed(results()),
     "history": lambda: history(results()),
     "paths": lambda: paths(results()),
     "calls": lambda: calls(results()),
     "peers": peers,
 }
+
+PAGES = {
+    ROOT / "README.md": ("summary",),
+    ROOT / "benchmarks" / "README.md": ("speed", "history", "paths", "calls", "peers"),
+}
+"""Which page has which tables."""
