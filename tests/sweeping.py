@@ -66,15 +66,13 @@ def check(seq_len: int) -> list[dict]:
 class Bench:
     """The GPUs and what became of them.
 
-    ``before`` is called before each answer with the GPU, the timing and how many were answered;
-    ``slower`` is a factor for each process by its number, from 1.
+    ``before`` is called before each answer with the GPU, the timing and how many were answered.
     """
 
     scratch: Path
     evidence: Path
     models: dict[str, str] = field(default_factory=lambda: dict.fromkeys(UUIDS, MODEL))
     answer: Callable[[Timing], Outcome] = outcome
-    slower: Callable[[int], float] = lambda number: 1.0
     before: Callable[[str, Timing, int], None] = lambda uuid, timing, count: None
     answered: list[tuple[str, Timing]] = field(default_factory=list)
     workers: list[str] = field(default_factory=list)
@@ -96,7 +94,6 @@ def fake_worker(bench: Bench):
         def __init__(self, uuid):
             self.uuid, self.gpu = uuid, bench.models[uuid]
             bench.workers.append(uuid)
-            self.factor = bench.slower(len(bench.workers))
 
         def __enter__(self):
             return self
@@ -111,10 +108,7 @@ def fake_worker(bench: Bench):
                 timing = Timing(job["direction"], PeerCell(*values))
                 bench.before(self.uuid, timing, len(bench.answered))
                 bench.answered.append((self.uuid, timing))
-                found = bench.answer(timing)
-                latency = tuple(self.factor * seconds for seconds in found.latency)
-                slowed = Outcome(latency, found.copy, found.unavailable, found.error)
-                yield state.as_json(Row(timing, slowed, self.uuid))
+                yield state.as_json(Row(timing, bench.answer(timing), self.uuid))
             yield {"done": [0.0, 1.0]}
 
     return Worker
@@ -131,8 +125,7 @@ def install(monkeypatch, tmp_path: Path, count: int = 1) -> Bench:
     monkeypatch.setattr(command.watch, "gpu_uuids", lambda: UUIDS[:count])
     monkeypatch.setattr(command.watch, "gpu_lock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(command.watch, "require_free", lambda uuid: None)
-    for module in (gpus, command.interference):
-        monkeypatch.setattr(module, "Worker", fake_worker(bench))
+    monkeypatch.setattr(gpus, "Worker", fake_worker(bench))
     return bench
 
 

@@ -44,7 +44,6 @@ ARROWS = {
         "peers": {"rope", "host", "_workload", "_peers.cells", "_peers.host", "_grid"},
         "codegen": {"_fingerprint", "_grid"},
         "host": {"_host", "_host_error", "_host_inputs", "_host_steps"},
-        "_repeatability": {"_workload", "_grid"},
         "_figures": {"_grid"},
         "_machine": {"_process"},
         "_host": {
@@ -116,12 +115,9 @@ ARROWS = {
         **dict.fromkeys(("_site.regressions", "_site.summaries"), set()),
         "_sweep.__init__": set(),
         "_sweep.command": {
-            *("_sweep.experiments", "_sweep.gpus", "_sweep.interference", "_sweep.plots"),
+            *("_sweep.experiments", "_sweep.gpus", "_sweep.plots"),
             *("_sweep.state", "_sweep.tables", "_peers.providers"),
             *("_compare.arms", "_compare.watch", "_machine", "_progress", "_suite"),
-        },
-        "_sweep.interference": {
-            *("_sweep.experiments", "_sweep.gpus", "_sweep.state", "_peers.cells", "_grid"),
         },
         "_sweep.gpus": {
             *("_sweep.experiments", "_sweep.state", "_workload", "_process", "_progress"),

@@ -1,10 +1,10 @@
-"""A sweep on several GPUs: how they share the work, disturb each other, and lose a process."""
+"""A sweep on several GPUs: how they share the work, and lose a process."""
 
 from collections import Counter
 
 import pytest
 
-from benchmarks._sweep import gpus, interference, state
+from benchmarks._sweep import gpus, state
 from benchmarks._sweep.state import SweepError
 from benchmarks._workload import Outcome
 from tests import sweeping
@@ -59,45 +59,6 @@ def test_a_gpu_of_another_model_is_refused(monkeypatch, tmp_path, undrawn, capsy
     bench.models[UUIDS[1]] = "Other"
     assert sweep("--experiment", "bandwidth", "--gpus", "2") == 3
     assert f"{UUIDS[1]} is a Other, and the results are a Toy's" in capsys.readouterr().err
-
-
-# --- whether they disturb each other --------------------------------------------------------------
-
-
-def steady(timing):
-    return Outcome((timing.cell.bytes_moved / 4e12,), (1e-5,))
-
-
-@pytest.mark.parametrize(("together", "status"), [(1.004, 0), (0.95, 1), (1.02, 1)])
-def test_gpus_that_disturb_each_other_are_found(monkeypatch, tmp_path, together, status, capsys):
-    bench = sweeping.install(monkeypatch, tmp_path, count=2)
-    bench.answer = steady
-    bench.slower = lambda number: together if number in (3, 4) else 1.0
-    words = ["--check-gpus", "--output", str(tmp_path / "out")]
-    assert sweep(*words) == status
-    assert bench.workers == [*UUIDS[:2], *sorted(bench.workers[2:4]), *UUIDS[:2]]
-    page = (tmp_path / "out" / "gpus.md").read_text()
-    assert f"{together - 1:+.2%}" in page and "--check-gpus" in page
-    answer = "DISTURB each other" if status else "leave each other's figures alone"
-    assert answer in page and answer in capsys.readouterr().out
-
-
-def test_a_check_of_gpus_allows_the_noise_of_the_gpus(monkeypatch, tmp_path):
-    bench = sweeping.install(monkeypatch, tmp_path, count=2)
-    bench.answer = steady
-    bench.slower = lambda number: {3: 1.04, 4: 1.04, 6: 1.03}.get(number, 1.0)
-    verdict = interference.check(UUIDS[:2])
-    assert verdict.limit == pytest.approx(0.03, rel=1e-3)
-    assert max(each.change for each in verdict.findings) == pytest.approx(0.04, rel=0.02)
-    assert not verdict.alone
-    bench.workers.clear()
-    bench.slower = lambda number: {3: 1.02, 4: 1.02, 6: 1.03}.get(number, 1.0)
-    assert interference.check(UUIDS[:2]).alone
-
-
-def test_one_gpu_disturbs_nobody(bench, capsys):
-    assert sweep("--check-gpus") == 3
-    assert "two GPUs or more" in capsys.readouterr().err
 
 
 # --- real processes -------------------------------------------------------------------------------

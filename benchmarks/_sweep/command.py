@@ -12,7 +12,7 @@ from .. import _machine, _suite
 from .._compare import arms, watch
 from .._peers.providers import PROVIDERS
 from .._progress import say
-from . import gpus, interference, plots, tables
+from . import gpus, plots, tables
 from .experiments import EXPERIMENTS, GRIDS, SHORT_SEQ_LENS, Experiment
 from .state import Results, Row, State, SweepError, header, read_experiment, set_aside, write
 
@@ -70,9 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redraw", type=Path, metavar="DIR", help="measure nothing: show what DIR holds again"
     )
-    parser.add_argument(
-        "--check-gpus", action="store_true", help="do GPUs that measure at once disturb each other?"
-    )
 
 
 def _providers(text: str) -> tuple[str, ...]:
@@ -97,7 +94,7 @@ def run(**options) -> int:
     try:
         if wishes.redraw:
             return _redraw(wishes)
-        return _check_gpus(wishes) if wishes.check_gpus else _sweep(wishes)
+        return _sweep(wishes)
     except EXPECTED as error:
         print(f"could not run: {error}", file=sys.stderr)
         return COULD_NOT_RUN
@@ -315,20 +312,3 @@ def _refuse_shipping_part(found: Mapping, chosen: Sequence[str]) -> None:
         whole = GRIDS["full"][name]
         if results.header["grid"] != "full" or set(whole.timings) - set(results.rows):
             raise SweepError(f"what ships is the full grid with every provider; {name} is not")
-
-
-def _check_gpus(wishes: argparse.Namespace) -> int:
-    machine, _ = _machine.probe()
-    wishes.gpus = None if wishes.gpus == 1 else wishes.gpus
-    with _held(wishes, machine) as uuids:
-        verdict = interference.check(uuids)
-    lines = interference.markdown(verdict)
-    software = f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']})"
-    command = "python -m benchmarks sweep --check-gpus"
-    page = [f"# {len(uuids)} GPUs at once", "", f"{software}: `{command}`", "", *lines, ""]
-    for directory in [wishes.output, *([EVIDENCE] if wishes.ship else [])]:
-        if directory:
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / "gpus.md").write_text("\n".join(page))
-    print("\n".join(lines))
-    return DONE if verdict.alone else BAD
