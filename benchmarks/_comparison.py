@@ -56,7 +56,8 @@ from ._verdict import (
 
 SCHEMA = 3
 MAX_TEXT = 2000
-MAX_ITEMS = 2000  # the full grid has 1,128 timings, three architectures have 1,332 exact values
+MAX_TIMINGS = 2000  # the full grid has 1,128
+MAX_ITEMS = 4000  # of all architectures there are 3,552 exact values, and of a GPU 124 more
 MAX_PARAMETERS = 6
 _ROUNDING = 1e-9  # of a computation that took another way to the same number
 _PARAMETER = re.compile(r"[\w.+-]{1,40}", re.ASCII)
@@ -154,6 +155,9 @@ def _check(comparison: Comparison) -> None:
     """What types do not say."""
     subjects = [timing.subject for timing in comparison.timings]
     exact = [each.subject for each in comparison.exact]
+    for what, number in (("timings", len(subjects)), ("identical", len(comparison.identical))):
+        if number > MAX_TIMINGS:
+            raise ValueError(f"{what}: at most {MAX_TIMINGS} are read, got {number}")
     for subject in [*subjects, *exact, *comparison.identical]:
         _check_subject(subject)
     for names in (subjects, exact):

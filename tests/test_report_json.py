@@ -1,11 +1,14 @@
 """A comparison as JSON: it is read as it was written, and what is bad is refused."""
 
 import dataclasses
+import itertools
 import json
 
 import pytest
 
+from benchmarks import codegen
 from benchmarks._report import from_json, markdown, to_json
+from benchmarks._verdict import UNITS, Subject, judge_exact
 from tests.comparisons import CASES, failing, passing, without_gpu
 
 
@@ -16,6 +19,19 @@ def test_json_round_trip(make, answer):
     assert (document["schema"], document["answer"]) == (3, answer.value)
     assert from_json(document) == made
     assert markdown(from_json(document)) == markdown(made)
+
+
+def test_a_comparison_without_a_gpu_has_the_values_of_all_architectures():
+    suites = ("codegen.Codegen.", codegen.Codegen), ("codegen.Variants.", codegen.Variants)
+    exact = tuple(
+        judge_exact(Subject(metric, tuple(map(str, call))), 1.0, 1.0)
+        for prefix, suite in suites
+        for metric in UNITS
+        if metric.startswith(prefix)
+        for call in itertools.product(*suite.params)
+    )
+    made = dataclasses.replace(without_gpu(), exact=exact)
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
 
 
 def changed(path, value):

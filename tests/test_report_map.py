@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import _map, _wording
-from benchmarks._comparison import MAX_ITEMS, MAX_PARAMETERS
+from benchmarks._comparison import MAX_ITEMS, MAX_PARAMETERS, MAX_TIMINGS
 from benchmarks._grid import PATH_GRIDS, path_cells
 from benchmarks._groups import grouped
 from benchmarks._judge import judge
@@ -171,9 +171,9 @@ def named(metric, *axes):
     return [Subject(metric, tuple(map(str, each))) for each in itertools.product(*map(range, axes))]
 
 
-def long_names(metric):
+def long_names(metric, count=MAX_TIMINGS):
     """As many and as long as are accepted, every parameter of each its own."""
-    return [Subject(metric, (f"{i:x>40}",) * MAX_PARAMETERS) for i in range(MAX_ITEMS)]
+    return [Subject(metric, (f"{i:x>40}",) * MAX_PARAMETERS) for i in range(count)]
 
 
 FORWARD, PATH = "rope.Forward.track_latency", "paths.Forward.track_latency"
@@ -192,12 +192,14 @@ WORST = {
     "a full map of paths": lambda: {"families": {"gpu": scattered(named(PATH, 750, 1, 2))}},
     "a wide map of paths": lambda: {"families": {"gpu": scattered(named(PATH, 1, 1500, 1))}},
     "scattered sizes": lambda: {
-        "families": {"gpu": scattered([Subject(FORWARD, (f"{i}",) * 5) for i in range(MAX_ITEMS)])}
+        "families": {
+            "gpu": scattered([Subject(FORWARD, (f"{i}",) * 5) for i in range(MAX_TIMINGS)])
+        }
     },
     "exact values": lambda: {
         "exact": tuple(
             judge_exact(subject._replace(metric=CODE[i % len(CODE)]), 1, i + 2)
-            for i, subject in enumerate(long_names(FORWARD))
+            for i, subject in enumerate(long_names(FORWARD, MAX_ITEMS))
         )
     },
     "identical": lambda: {
