@@ -1,5 +1,6 @@
 """Where the tests run: on a GPU if there is one, otherwise in Triton's interpreter on the CPU."""
 
+import gc
 import itertools
 import json
 import os
@@ -98,6 +99,13 @@ def lab(tmp_path, monkeypatch):
     from tests.lab import Lab
 
     return Lab(tmp_path, monkeypatch).init()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_set_aside():
+    """What measures cells collects garbage after each: not in all that pytest holds, every time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

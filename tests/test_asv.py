@@ -86,44 +86,61 @@ class Scratch:
         installed.mkdir(exist_ok=True)
         (installed / "package.py").write_text(f"VALUE = {value}\n")
         self.git("add", "benchmarks")
-        self.git("commit", "-q", "--allow-empty", "-m", f"value {value}")
-        commit = self.git("rev-parse", "HEAD")
+        commit = self.commit()
         options = ("-E", f"existing:{sys.executable}", "--machine", "toy")
         done = asv(
             *("run", "-e", *options, "--set-commit-hash", commit),
             cwd=self.root,
             ASV_PYTHONPATH=str(installed),
         )
+        return done, json.loads(self.file_of(commit).read_text())
+
+    def commit(self):
+        self.git("commit", "-q", "--allow-empty", "-m", "a version")
+        return self.git("rev-parse", "HEAD")
+
+    def file_of(self, commit):
         (path,) = (self.root / "results" / "toy").glob(f"{commit[:8]}-*.json")
-        return done, json.loads(path.read_text())
+        return path
+
+    def store(self, result, times):
+        """Commit, with the result of an earlier commit."""
+        path, old = self.file_of(result["commit_hash"]), result["commit_hash"]
+        for _ in range(times):
+            commit = self.commit()
+            text = json.dumps(result | {"commit_hash": commit})
+            path.with_name(path.name.replace(old[:8], commit[:8])).write_text(text)
 
 
-@pytest.fixture
-def scratch(tmp_path):
-    return Scratch(tmp_path)
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A repository, and its value 4.0 measured: what asv said, and the result."""
+    scratch = Scratch(tmp_path_factory.mktemp("measured"))
+    return scratch, *scratch.measure(4.0)
 
 
 def entry(result, name):
     return dict(zip(result["result_columns"], result["results"][name], strict=False))
 
 
-def test_tracks_may_return_samples_and_get_statistics(scratch):
-    done, result = scratch.measure(4.0)
+def test_tracks_may_return_samples_and_get_statistics(measured):
+    _, _, result = measured
     latency = entry(result, "toy.Track.track_latency")
     assert latency["result"][0] == 4.0  # the median; and the package is the one on the path
     assert latency["stats_q_25"][0] == 3.0 and latency["stats_q_75"][0] == 5.0
     assert latency["stats_repeat"][0] == 5
 
 
-def test_not_implemented_in_setup_is_not_a_failure(scratch):
-    done, result = scratch.measure(4.0)
+def test_not_implemented_in_setup_is_not_a_failure(measured):
+    _, done, result = measured
     assert done.returncode == 0
     absent = entry(result, "toy.Track.track_latency")["result"][1]
     assert absent != absent  # NaN: n/a
     assert "not on this machine" in done.stdout  # shown by asv run -e
 
 
-def test_an_error_in_setup_is_a_failure_of_its_cell_alone(scratch):
+def test_an_error_in_setup_is_a_failure_of_its_cell_alone(tmp_path):
+    scratch = Scratch(tmp_path)
     scratch.suite(broken=True)
     done, result = scratch.measure(4.0)
     assert done.returncode == 2
@@ -132,14 +149,16 @@ def test_an_error_in_setup_is_a_failure_of_its_cell_alone(scratch):
     assert "wrong output" in done.stdout
 
 
-def test_unknown_fields_of_the_machine_reach_the_results(scratch):
-    _, result = scratch.measure(4.0)
+def test_unknown_fields_of_the_machine_reach_the_results(measured):
+    _, _, result = measured
     assert result["params"]["gpu"] == "NVIDIA H200"
 
 
-def test_a_gain_in_bandwidth_is_never_published_as_a_regression(scratch):
-    for value in [4.0] * 6 + [400.0] * 6:
-        scratch.measure(value)
+def test_a_gain_in_bandwidth_is_never_published_as_a_regression(measured):
+    scratch, _, few = measured
+    scratch.store(few, times=5)
+    _, many = scratch.measure(400.0)
+    scratch.store(many, times=5)
     assert asv("publish", cwd=scratch.root).returncode == 0
     regressions = json.loads((scratch.root / "html" / "regressions.json").read_text())
     names = {row[0] for row in regressions["regressions"]}

@@ -119,6 +119,7 @@ def test_index_and_patches_must_agree(tmp_path, monkeypatch):
 CHECK = """
 import json, sys, traceback
 import torch
+from tests import conftest  # for its quicker interpreter
 
 def check(root):
     for name in [n for n in sys.modules if n.split(".")[0] in ("rope_triton", "tests")]:

@@ -15,14 +15,13 @@ import pytest
 import torch
 
 import rope_triton
-from tests import oracle
+from rope_triton import tiles
+from tests import field, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
 HEADS, CHANNELS, TABLE = 3, 24, 40
 
-all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-ranks = pytest.mark.parametrize("rank", [(1, 0), (2, 0), (2, 1), (3, 1)], ids=str)
 index_dtypes = pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 
 PACKED = {
@@ -33,6 +32,24 @@ PACKED = {
     "empty_moved": ([0, 1, 0, 0, 2, 0], True),
     "many": ([1, 2] * 4, False),
 }
+
+RANKS = [(1, 0), (2, 0), (2, 1), (3, 1)]
+PADDED = {
+    "fused": [True, False],
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "interleaved": [False, True],
+    "tensor_format": ["sbhd", "bshd"],
+}
+UNPADDED = {name: PADDED[name] for name in ("fused", "dtype", "interleaved")}
+
+
+def triples(matrix):
+    """Few cases of a matrix, with any three values together."""
+    return field.parametrize(field.spanning(matrix, 3))
+
+
+def mode_of(case):
+    return Mode(case["dtype"], case.get("tensor_format", "thd"), case["interleaved"], 1.0)
 
 
 def angles(device):
@@ -64,53 +81,45 @@ def packed(lengths, starts, rank, freqs, index):
     return cu_seqlens, starts, oracle.angles_at(freqs, held)
 
 
-@both_paths
-@all_modes
-@ranks
-@pytest.mark.parametrize(("units", "moved"), PACKED.values(), ids=PACKED)
-def test_packed(units, moved, rank, mode, fused, device):
+@triples(UNPADDED | {"rank": RANKS, "sequences": list(PACKED)})
+def test_packed(case, device):
+    rank, (units, moved), mode = case["rank"], PACKED[case["sequences"]], mode_of(case)
     freqs, lengths = angles(device), [unit * 2 * rank[0] for unit in units]
     starts = list(range(len(lengths))) if moved else None
     cu_seqlens, starts, at = packed(lengths, starts, rank, freqs, torch.int32)
     t = oracle.contiguous((len(at), HEADS, CHANNELS), mode.dtype, device)
     options = dict(tensor_format="thd", cp_size=rank[0], cp_rank=rank[1])
-    check(t, freqs, at, mode, fused, cu_seqlens=cu_seqlens, start_positions=starts, **options)
+    options |= dict(cu_seqlens=cu_seqlens, start_positions=starts)
+    check(t, freqs, at, mode, case["fused"], **options)
 
 
-@both_paths
-@all_modes
-@ranks
-@index_dtypes
-def test_starts(index, rank, mode, fused, device):
-    freqs, (seq, batch) = angles(device), (6, 3)
+@triples(PADDED | {"rank": RANKS, "index": [torch.int32, torch.int64]})
+def test_starts(case, device):
+    rank, mode, freqs, (seq, batch) = case["rank"], mode_of(case), angles(device), (6, 3)
     starts = [0, 4, 2]
     held = oracle.positions([seq * rank[0]] * batch, starts, *rank)
     at = torch.stack([oracle.angles_at(freqs, each) for each in held])  # [batch, seq, 1, width]
     t = oracle.contiguous(mode.shape(seq, batch, HEADS, CHANNELS), mode.dtype, device)
     at = at.transpose(0, 1) if mode.tensor_format == "sbhd" else at
-    starts = torch.tensor(starts, dtype=index, device=device)
+    starts = torch.tensor(starts, dtype=case["index"], device=device)
     options = dict(tensor_format=mode.tensor_format, cp_size=rank[0], cp_rank=rank[1])
-    check(t, freqs, at, mode, fused, start_positions=starts, **options)
+    check(t, freqs, at, mode, case["fused"], start_positions=starts, **options)
 
 
-@both_paths
-@all_modes
-@pytest.mark.parametrize("rank", [(2, 0), (2, 1), (3, 1)], ids=str)
-def test_context_parallel(rank, mode, fused, device):
-    freqs, (seq, batch) = angles(device), (6, 2)
+@triples(PADDED | {"rank": RANKS[1:]})
+def test_context_parallel(case, device):
+    rank, mode, freqs, (seq, batch) = case["rank"], mode_of(case), angles(device), (6, 2)
     (held,) = oracle.positions([seq * rank[0]], None, *rank)
     at = oracle.angles_at(freqs, held)[:, None]
     t = oracle.contiguous(mode.shape(seq, batch, HEADS, CHANNELS), mode.dtype, device)
     at = at if mode.tensor_format == "sbhd" else at.transpose(0, 1)
     options = dict(tensor_format=mode.tensor_format, cp_size=rank[0], cp_rank=rank[1])
-    check(t, freqs, at, mode, fused, **options)
+    check(t, freqs, at, mode, case["fused"], **options)
 
 
-@both_paths
-@all_modes
-@pytest.mark.parametrize("own", ["batch", "heads", "both"])
-@pytest.mark.parametrize("moved", [False, True], ids=["from_0", "moved"])
-def test_angles_of_their_own(moved, own, mode, fused, device):
+@triples(PADDED | {"own": ["batch", "heads", "both"], "moved": [False, True]})
+def test_angles_of_their_own(case, device):
+    own, moved, mode = case["own"], case["moved"], mode_of(case)
     seq, batch, width = 4, 2, CHANNELS - 8
     shape = TABLE, batch if own != "heads" else 1, HEADS if own != "batch" else 1, width
     freqs = (torch.rand(shape, device=device) - 0.5) * 50
@@ -123,7 +132,8 @@ def test_angles_of_their_own(moved, own, mode, fused, device):
     )  # [batch, seq, heads or 1, width]
     t = oracle.contiguous(mode.shape(seq, batch, HEADS, CHANNELS), mode.dtype, device)
     at = at.transpose(0, 1) if mode.tensor_format == "sbhd" else at
-    check(t, freqs, at, mode, fused, tensor_format=mode.tensor_format, start_positions=starts)
+    options = dict(tensor_format=mode.tensor_format, start_positions=starts)
+    check(t, freqs, at, mode, case["fused"], **options)
 
 
 @both_paths
@@ -135,29 +145,38 @@ def test_packed_layout(layout, fused, device):
     check(four[:, 0], freqs, at, mode, fused, tensor_format="thd", cu_seqlens=cu_seqlens)
 
 
+# Heads and channels of which a program rotates some tokens, and a single one.
+MANY, ONE = (1, CHANNELS), (16, 32)
+searched = pytest.mark.parametrize("sizes", [MANY, ONE], ids=["many_tokens_a_program", "one"])
+
+
 @both_paths
-@pytest.mark.parametrize("heads", [1, 64], ids=["many_tokens_a_program", "one"])
+@searched
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 31, 32, 33])
-def test_every_number_of_sequences_is_searched(n, heads, fused, device):
-    check_packed([i % 3 for i in range(n - 1)] + [1], heads, fused, device)
+def test_every_number_of_sequences_is_searched(n, sizes, fused, device):
+    check_packed([i % 3 for i in range(n - 1)] + [1], sizes, fused, device)
 
 
 @both_paths
 @pytest.mark.parametrize("n", [1024, 1025, 2401])
 def test_search_takes_more_than_two_steps(n, fused, device):
-    check_packed([i % 2 for i in range(n)], 1, fused, device)
+    check_packed([i % 2 for i in range(n)], MANY, fused, device)
 
 
 @both_paths
-@pytest.mark.parametrize("heads", [1, 64], ids=["many_tokens_a_program", "one"])
-def test_empty_sequences_outnumber_a_step_of_the_search(heads, fused, device):
-    check_packed([0] * 40 + [2] + [0] * 100 + [1, 0, 3] + [0] * 40, heads, fused, device)
+@searched
+def test_empty_sequences_outnumber_a_step_of_the_search(sizes, fused, device):
+    check_packed([0] * 40 + [2] + [0] * 100 + [1, 0, 3] + [0] * 40, sizes, fused, device)
 
 
-def check_packed(lengths, heads, fused, device):
-    mode, freqs = MODES[0], angles(device)
+def check_packed(lengths, sizes, fused, device):
+    (heads, channels), mode = sizes, MODES[0]
+    width = channels if sizes == ONE else channels - 8
+    freqs = oracle.random_angles(TABLE, width, device)
     cu_seqlens, _, at = packed(lengths, None, (1, 0), freqs, torch.int32)
-    t = oracle.contiguous((len(at), heads, CHANNELS), mode.dtype, device)
+    t = oracle.contiguous((len(at), heads, channels), mode.dtype, device)
+    tile = tiles.tile_of(t.nbytes, t.itemsize, heads, channels, width, packed=True)
+    assert (tile.positions == 1) == (sizes == ONE)
     check(t, freqs, at, mode, fused, tensor_format="thd", cu_seqlens=cu_seqlens)
 
 
@@ -287,10 +306,11 @@ def test_double_backward(fused, device):
 def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
     """With 2 for CUDA's 65535: several launches, or both dimensions for packed tokens."""
     monkeypatch.setattr(rope_triton.plans, "_GRID_LIMIT", 2)
-    freqs, starts = angles(device), torch.tensor([3, 1, 2, 0, 4], device=device)
+    freqs, starts = angles(device), torch.tensor([3, 1, 2], device=device)
     for mode in MODES:
-        t = oracle.contiguous(mode.shape(30, 5, HEADS, CHANNELS), mode.dtype, device)
-        held = oracle.positions([30] * 5, starts.tolist(), 1, 0)
+        seq = 18 if mode.dtype == torch.float32 else 33  # three or five blocks, the last not full
+        t = oracle.contiguous(mode.shape(seq, 3, HEADS, CHANNELS), mode.dtype, device)
+        held = oracle.positions([seq] * 3, starts.tolist(), 1, 0)
         at = torch.stack([oracle.angles_at(freqs, each) for each in held])
         at = at.transpose(0, 1) if mode.tensor_format == "sbhd" else at
         check(t, freqs, at, mode, True, tensor_format=mode.tensor_format, start_positions=starts)

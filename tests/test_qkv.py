@@ -4,17 +4,27 @@ import pytest
 import torch
 
 import rope_triton
-from tests import oracle
-from tests.oracle import LAYOUTS, MODES
+from tests import field, oracle
+from tests.oracle import LAYOUTS, MODES, Mode
 
 SEQ, BATCH, GROUPS, WIDTH, TABLE = 2, 2, 2, 24, 40
 SPLITS = {"mha": (1, 1, 1), "gqa": (4, 1, 1), "odd": (3, 2, 1)}
 
 all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
+MODE = {
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "tensor_format": ["sbhd", "bshd"],
+    "interleaved": [False, True],
+    "rotary_percent": [1.0, 0.5],
+}
 splits = pytest.mark.parametrize("counts", SPLITS.values(), ids=SPLITS)
 
 
-def case(mode, counts, device, layout="contiguous"):
+def mode_of(case):
+    return Mode(*(case[name] for name in Mode._fields))
+
+
+def given(mode, counts, device, layout="contiguous"):
     shape = mode.shape(SEQ, BATCH, GROUPS, sum(counts) * WIDTH)
     qkv = LAYOUTS[layout](shape, mode.dtype, device)
     q_freqs, k_freqs = (oracle.random_angles(TABLE, mode.width(WIDTH), device) for _ in range(2))
@@ -56,37 +66,38 @@ def check(qkv, q_freqs, k_freqs, counts, mode, gradient=oracle.random_like, **op
 @all_modes
 @splits
 def test_split_and_back(counts, mode, device):
-    check(*case(mode, counts, device), counts, mode)
+    check(*given(mode, counts, device), counts, mode)
 
 
-@all_modes
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "contiguous"])
-def test_layout(layout, mode, device):
-    counts = SPLITS["gqa"]
-    check(*case(mode, counts, device, layout), counts, mode)
+@field.parametrize(
+    field.spanning(MODE | {"layout": [name for name in LAYOUTS if name != "contiguous"]})
+)
+def test_layout(case, device):
+    mode, counts = mode_of(case), SPLITS["gqa"]
+    check(*given(mode, counts, device, case["layout"]), counts, mode)
 
 
 @all_modes
 def test_gradients_in_other_layouts(mode, device):
     counts = SPLITS["gqa"]
-    inputs = case(mode, counts, device)
+    inputs = given(mode, counts, device)
     check(*inputs, counts, mode, lambda part: torch.ones_like(part[:1, :1, :1, :1]).expand_as(part))
     check(*inputs, counts, mode, lambda part: oracle.random_like(part.mT).mT)
 
 
-@all_modes
-@pytest.mark.parametrize("rank", [(1, 0), (2, 0), (2, 1)], ids=str)
-@pytest.mark.parametrize("moved", [False, True], ids=["from_0", "moved"])
-def test_positions(moved, rank, mode, device):
-    counts = SPLITS["gqa"]
-    starts = torch.tensor([5, 9], device=device) if moved else None
+@field.parametrize(
+    field.spanning(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]}, 3)
+)
+def test_positions(case, device):
+    rank, mode, counts = case["rank"], mode_of(case), SPLITS["gqa"]
+    starts = torch.tensor([5, 9], device=device) if case["moved"] else None
     options = dict(start_positions=starts, cp_size=rank[0], cp_rank=rank[1])
-    check(*case(mode, counts, device), counts, mode, **options)
+    check(*given(mode, counts, device), counts, mode, **options)
 
 
 def test_a_part_without_a_gradient_gets_none(device):
     mode, counts = MODES[0], SPLITS["gqa"]
-    qkv, q_freqs, k_freqs = case(mode, counts, device)
+    qkv, q_freqs, k_freqs = given(mode, counts, device)
     qkv.requires_grad_()
     q, _, _ = fused(qkv, q_freqs, k_freqs, counts, mode)
     (grad,) = torch.autograd.grad(q.sum(), qkv)
@@ -96,7 +107,7 @@ def test_a_part_without_a_gradient_gets_none(device):
 
 def test_double_backward(device):
     mode, counts = MODES[0], SPLITS["odd"]
-    qkv, q_freqs, k_freqs = case(mode, counts, device)
+    qkv, q_freqs, k_freqs = given(mode, counts, device)
     qkv.requires_grad_()
     parts = fused(qkv, q_freqs, k_freqs, counts, mode)
     grads = [oracle.random_like(part).requires_grad_() for part in parts]
@@ -109,7 +120,7 @@ def test_double_backward(device):
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_empty(dim, device):
     mode, counts = MODES[0], SPLITS["gqa"]
-    qkv, q_freqs, k_freqs = case(mode, counts, device)
+    qkv, q_freqs, k_freqs = given(mode, counts, device)
     qkv = qkv.narrow(dim, 0, 0).requires_grad_()
     parts = fused(qkv, q_freqs, k_freqs, counts, mode)
     assert [part.shape[2] for part in parts] == [qkv.shape[2] * count for count in counts]
@@ -122,7 +133,7 @@ def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
     for mode in MODES[:2]:
         counts = SPLITS["gqa"]
         starts = torch.tensor([5, 9], device=device)
-        q_freqs, k_freqs = case(mode, counts, device)[1:]
+        q_freqs, k_freqs = given(mode, counts, device)[1:]
         shape = mode.shape(20, BATCH, GROUPS, sum(counts) * WIDTH)
         qkv = oracle.contiguous(shape, mode.dtype, device)
         check(qkv, q_freqs, k_freqs, counts, mode, start_positions=starts)
@@ -153,7 +164,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
 def test_refused(changes, message, device):
-    qkv, q_freqs, k_freqs = case(MODES[0], SPLITS["gqa"], device)
+    qkv, q_freqs, k_freqs = given(MODES[0], SPLITS["gqa"], device)
     arguments = dict(qkv=qkv, q_freqs=q_freqs, k_freqs=k_freqs, qkv_split_arg_list=[96, 24, 24])
     arguments |= {
         name: value.to(device) if isinstance(value, torch.Tensor) else value
@@ -164,6 +175,6 @@ def test_refused(changes, message, device):
 
 
 def test_float64_has_no_kernel(device):
-    qkv, q_freqs, k_freqs = case(MODES[0], SPLITS["gqa"], device)
+    qkv, q_freqs, k_freqs = given(MODES[0], SPLITS["gqa"], device)
     with pytest.raises(TypeError, match=r"float64, which the kernel does not compute"):
         fused(qkv.double(), q_freqs, k_freqs, SPLITS["gqa"], MODES[0])

@@ -1,6 +1,7 @@
 """A comparison as JSON: it is read as it was written, and what is bad is refused."""
 
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -66,8 +67,13 @@ def every_timing_slower(document):
     document["answer"] = "pass"
 
 
+@functools.cache
+def text_of(make):
+    return json.dumps(to_json(make()))
+
+
 def document_of(family):
-    return to_json(failing())["families"][family]
+    return json.loads(text_of(failing))["families"][family]
 
 
 def without_timings(document):
@@ -148,7 +154,7 @@ def of_another_family(document):
     ],
 )
 def test_bad_json(change, message):
-    document = json.loads(json.dumps(to_json(failing())))
+    document = json.loads(text_of(failing))
     change(document)
     with pytest.raises(ValueError, match=message):
         from_json(document)
@@ -163,7 +169,7 @@ def test_json_that_is_no_object(document):
 @pytest.mark.parametrize("name", ["gpu", "host", "start"])
 def test_a_family_is_never_empty(name):
     """Its median, its worst: all that is said of a family needs a timing."""
-    document = json.loads(json.dumps(to_json(passing())))
+    document = json.loads(text_of(passing))
     document["families"][name]["timings"] = []
     document["families"][name]["control"]["subjects"] = 0
     with pytest.raises(ValueError, match=f"the control of {name} is of 0 timings"):
@@ -172,7 +178,7 @@ def test_a_family_is_never_empty(name):
 
 def test_the_clock_decides_only_where_something_was_timed():
     """Narrow accesses pass beside timings; without any they fail, whatever the document says."""
-    document = json.loads(json.dumps(to_json(failing())))
+    document = json.loads(text_of(failing))
     worse = [each for each in document["exact"] if each["change"] == "worse"]
     narrow = [each for each in worse if "narrow_share" in each["subject"]["metric"]]
     assert {each["answer"] for each in narrow} == {"pass"}

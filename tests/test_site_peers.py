@@ -186,6 +186,8 @@ def test_a_file_of_something_else_is_refused(file, other, said):
 
 def test_publishing_says_that_the_file_is_damaged(tmp_path):
     clone = publishing.cloned(tmp_path / "clone")
+    for others in (clone / "benchmarks" / "results").glob("*/*-*.json"):
+        others.unlink()  # of asv: what it makes of them takes its time
     shipped = clone / peers.EVIDENCE.relative_to(ROOT)
     shipped.write_bytes(cut(shipped.read_bytes()))
     with pytest.raises(AssertionError, match=r"throughput\.jsonl, line \d+, is damaged"):
