@@ -92,7 +92,7 @@ def fingerprint(
         Directory that holds the package to benchmark, e.g. another checkout; by default, the
         package that this process would import.
     ledger : _workers.Ledger, optional
-        What knows answers already, and is told the others.
+        Holds the answers that are known already, and receives the new ones.
 
     Returns
     -------

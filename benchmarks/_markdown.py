@@ -145,10 +145,10 @@ def _clock_symbol(family: Family, comparison: Comparison, identical: Set[Subject
     if not any(map(_verdict.gates, family.timings)):
         return _SHOWN
     states = {words.state(timing, comparison) for timing in family.timings}
-    untold = _verdict.too_inconclusive(family.timings, identical)
+    open_ = _verdict.too_inconclusive(family.timings, identical)
     if "slower" in states:
         return _FAILS
-    return _UNKNOWN if "noise" in states or untold or family.control.failed else _FINE
+    return _UNKNOWN if "noise" in states or open_ or family.control.failed else _FINE
 
 
 def _exact_row(what: str, comparison: Comparison, prefixes: tuple[str, ...]):

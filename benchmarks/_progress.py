@@ -1,4 +1,4 @@
-"""What the user is told beside the output: progress, and what is missing. Imports no torch."""
+"""Messages beside the output: progress, and what is missing. Imports no torch."""
 
 import contextlib
 import os

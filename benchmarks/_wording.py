@@ -75,11 +75,11 @@ def _doubts(comparison: Comparison) -> Iterable[str]:
             f"{count(len(noise), 'timing')} came out slower although the machine code is the "
             "same: this run's noise is larger than it says"
         )
-    untold = _verdict.inconclusive(timings, comparison.identical)
-    if untold:
-        which = f"{len(untold)} of {_judged(comparison)}{_whose(untold, comparison)}"
-        yield f"{which} cannot be told: {blind(untold)}"
-    slow = [timing for timing in untold if _verdict.suspicious(timing)]
+    open_ = _verdict.inconclusive(timings, comparison.identical)
+    if open_:
+        which = f"{len(open_)} of {_judged(comparison)}{_whose(open_, comparison)}"
+        yield f"{which} cannot be told: {blind(open_)}"
+    slow = [timing for timing in open_ if _verdict.suspicious(timing)]
     if slow:
         worst = max(slow, key=lambda timing: timing.effect)
         yield (

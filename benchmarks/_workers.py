@@ -87,8 +87,8 @@ def survey(
         ``__init__.py`` of the package to benchmark, which the workers import by its directory's
         name.
     ledger : Ledger, optional
-        What knows answers already, and is told the others. By default, none are known, and progress
-        is reported.
+        Holds the answers that are known already, and receives the new ones. By default, none are
+        known, and progress is reported.
 
     Returns
     -------

@@ -40,7 +40,7 @@ def codegen_facts(
     root : Path
         Directory that holds the package.
     ledger : _workers.Ledger, optional
-        What knows answers already, and is told the others.
+        Holds the answers that are known already, and receives the new ones.
     **subset : iterable
         Values of one of their parameters to restrict it to, e.g. ``arch=("sm_90", "gfx942")``; a
         size or hidden size restricts the calls only.
@@ -116,7 +116,7 @@ def cell_digests(
     cells : iterable of AnyCell
         All directions of each are looked at.
     ledger : _workers.Ledger, optional
-        What knows answers already, and is told the others.
+        Holds the answers that are known already, and receives the new ones.
 
     Raises
     ------
