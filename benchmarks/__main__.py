@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep = commands.add_parser("sweep", help="the seeds' experiments, beside other libraries")
     _sweep.add_arguments(sweep)
     sweep.set_defaults(command=_sweep.run, goes_on=True)
-    readme = commands.add_parser("readme", help="write the README's tables from stored results")
+    readme = commands.add_parser("readme", help="write the READMEs' tables from stored results")
     _readme.add_arguments(readme)
     readme.set_defaults(command=_readme.run)
     return parser

@@ -26,6 +26,13 @@ def test_every_table_has_its_place_on_one_page():
     assert sorted(placed) == sorted(tables.TABLES)
 
 
+def test_a_row_that_nothing_stored_has_is_an_error(tmp_path):
+    with pytest.raises(
+        tables.ReadmeError, match="no sweep throughput in .* has transformer-engine"
+    ):
+        tables.summary(tables.results(), tmp_path)
+
+
 def test_the_first_page_stays_short():
     assert len((tables.ROOT / "README.md").read_text().splitlines()) <= 150
 

@@ -75,8 +75,14 @@ _BESIDE = {
 
 
 def summary(of: Sequence[Stored], directory: Path = EVIDENCE) -> list[str]:
-    """Five rows: beside a copy, beside other libraries."""
-    newest = _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in _figures.DIRECTIONS))
+    """Five rows: beside a copy, beside other libraries.
+
+    Raises
+    ------
+    ReadmeError
+        If what a row shows is not stored.
+    """
+    newest = _newest_whole(of)
     _, label, _ = (label for _, label in _figures.SIZE_CLASSES)
     rows = []
     for direction in _figures.DIRECTIONS:
@@ -86,10 +92,12 @@ def summary(of: Sequence[Stored], directory: Path = EVIDENCE) -> list[str]:
     sweeps = stored(directory)
     for provider, (name, called) in _BESIDE.items():
         gains = _sweep_tables.gains_over(*sweeps[name]).get(provider) if name in sweeps else None
-        if gains:
-            numbers = f"{min(gains):.2f} | {statistics.median(gains):.2f}"
-            rows.append(f"| speedup over {called} | {numbers} |")
-    sweep = sweeps["throughput"][1].header["commit"][:7]
+        if not gains:
+            raise ReadmeError(f"no sweep {name} in {directory} has {provider}")
+        numbers = f"{min(gains):.2f} | {statistics.median(gains):.2f}"
+        rows.append(f"| speedup over {called} | {numbers} |")
+    commits = {sweeps[name][1].header["commit"][:7] for name, _ in _BESIDE.values()}
+    sweep = "` and `".join(sorted(commits))
     intro = (
         f"One {_gpu()['gpu']}; beside `copy_` at commit `{newest.commit}` (`python -m benchmarks "
         f"figures {MACHINE} {newest.commit}`), beside other libraries at `{sweep}` (`python -m "
@@ -103,7 +111,7 @@ def summary(of: Sequence[Stored], directory: Path = EVIDENCE) -> list[str]:
 
 def speed(of: Sequence[Stored]) -> list[str]:
     """The newest commit of which the full grid was measured both ways, by the tensor's size."""
-    newest = _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in _figures.DIRECTIONS))
+    newest = _newest_whole(of)
     forward, backward = (_figures.speeds(newest.values, each) for each in _figures.DIRECTIONS)
     machine = _gpu()
     intro = (
@@ -186,6 +194,11 @@ def _host_seconds(of: Stored, suite: str) -> dict[str, tuple[float | None, float
 
 def _microseconds(seconds: float | None) -> str:
     return "n/a" if seconds is None else f"{seconds * 1e6:.1f}"
+
+
+def _newest_whole(of: Sequence[Stored]) -> Stored:
+    """The newest commit of which the full grid was measured both ways."""
+    return _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in _figures.DIRECTIONS))
 
 
 def _newest(of: Sequence[Stored], has: Callable[[Stored], bool]) -> Stored:
