@@ -18,23 +18,17 @@ import time
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from . import _figures, _machine, _process
+from ._cells.forms import BACKWARD, FORWARD
+from ._cells.grid import GRID_VARIABLE, OWN_BENCHMARKS, active_grid, active_paths, cells, path_cells
 from ._compare import command as _compare
-from ._grid import (
-    BACKWARD,
-    FORWARD,
-    GRID_VARIABLE,
-    OWN_BENCHMARKS,
-    active_grid,
-    active_paths,
-    cells,
-    path_cells,
-)
-from ._progress import PROGRESS_VARIABLE, missing, say
-from ._readme import command as _readme
-from ._sweep import command as _sweep
+from ._peers.sweep import command as _sweep
+from ._site import figures as _figures
+from ._site import readme as _readme
+from ._system import machine as _machine
+from ._system import process as _process
+from ._system.process import ROOT
+from ._system.progress import PROGRESS_VARIABLE, missing, say
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 LOG = ROOT / ".asv" / "run.log"
 ASV = [sys.executable, "-m", "asv"]

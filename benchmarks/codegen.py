@@ -6,43 +6,29 @@ a process for each of some four thousand values.
 
 import itertools
 
-from . import _fingerprint, _grid
-
-_FULL = _grid.GRIDS["full"]
-_CALL = {
-    "arch": _fingerprint.ARCHITECTURES,
-    "dtype": _FULL["dtype"],
-    "format": _FULL["format"],
-    "direction": _fingerprint.DIRECTIONS,
-}
+from ._cells import subjects
+from ._machine_code import fingerprint
 
 
 def _raise_if_missing(answer):
-    """Of what ``_fingerprint`` gives for a failure, asv shows NotImplementedError as n/a."""
+    """Of what ``fingerprint`` gives for a failure, asv shows NotImplementedError as n/a."""
     if isinstance(answer, Exception):
         raise answer
 
 
-def survey(calls, sweeps, root=None, ledger=None):
-    """``_fingerprint.survey`` of calls that end with the name of a size, by those calls."""
-    sized = {call: (*call[:-1], *_fingerprint.SIZES[call[-1]]) for call in calls}
-    facts, variants = _fingerprint.survey(sized.values(), sweeps, root, ledger)
-    return {call: facts[job] for call, job in sized.items()}, variants
-
-
 class Codegen:
-    """Facts of the machine code of one call, as defined in ``_fingerprint.Facts``.
+    """Facts of the machine code of one call, as defined in ``fingerprint.Facts``.
 
-    ``size`` is one of ``_fingerprint.SIZES``.
+    ``size`` is one of ``subjects.SIZES``.
     """
 
     version = "2"  # 1: small calls only
     timeout = 60
-    param_names = [*_CALL, "hidden_size", "size"]
-    params = [*_CALL.values(), _FULL["hidden_size"], tuple(_fingerprint.SIZES)]
+    param_names = list(subjects.CODE_PARAMS)
+    params = list(subjects.CODE_PARAMS.values())
 
     def setup_cache(self):
-        return survey(itertools.product(*self.params), ())[0]
+        return fingerprint.sized_survey(itertools.product(*self.params), ())[0]
 
     setup_cache.timeout = 900
 
@@ -76,15 +62,15 @@ class Codegen:
 
 
 class Variants:
-    """Kernels compiled while sequence and batch change: ``_fingerprint.count_variants``."""
+    """Kernels compiled while sequence and batch change: ``fingerprint.count_variants``."""
 
     version = "1"
     timeout = 60
-    param_names = [*_CALL]
-    params = [*_CALL.values()]
+    param_names = list(subjects.VARIANT_PARAMS)
+    params = list(subjects.VARIANT_PARAMS.values())
 
     def setup_cache(self):
-        return _fingerprint.count_variants(itertools.product(*self.params))
+        return fingerprint.count_variants(itertools.product(*self.params))
 
     setup_cache.timeout = 900
 

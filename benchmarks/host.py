@@ -1,12 +1,13 @@
 """What a call costs besides its GPU time; needs an NVIDIA GPU.
 
 Host time of an eager call, the first call of a process, and what is exact: memory, launches and
-error. ``_host`` measures, once a class; the tracks only pick theirs.
+error. ``host`` measures, once a class; the tracks only pick theirs.
 """
 
 from collections.abc import Callable
 
-from . import _host, _host_error, _host_inputs, _host_steps
+from ._cells import subjects
+from ._measure import host
 
 SETUP_SECONDS = 1800
 
@@ -29,7 +30,7 @@ def _answer(answers: dict, metric: str, params: tuple):
     """Of parameters that name nothing there is, such as a backward pass in place, n/a."""
     nothing = NotImplementedError("a rotation in place has no backward pass of its own")
     key = metric, tuple(map(str, params))
-    return answers.get(key, nothing) if metric in _host.PATH_METRICS else answers[key]
+    return answers.get(key, nothing) if metric in host.PATH_METRICS else answers[key]
 
 
 def _samples(answers: dict, metric: str, *params) -> dict:
@@ -39,27 +40,27 @@ def _samples(answers: dict, metric: str, *params) -> dict:
 class Call:
     """Host time of an eager call; the GPU is never waited for."""
 
-    # Of every class: the way of measuring. Raise it when _host or what it measures changes.
+    # Of every class: the way of measuring. Raise it when host or what it measures changes.
     version = "1"
     timeout = 60
     param_names = ["format"]
-    params = [list(_host_inputs.FORMATS)]
+    params = [list(subjects.FORMATS)]
 
     def setup_cache(self):
-        return _host.call_samples()
+        return host.call_samples()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_forward(self, answers, format):
-        return _samples(answers, _host.CALL_FORWARD, format)
+        return _samples(answers, host.CALL_FORWARD, format)
 
-    track_forward.setup = _setup(_host.CALL_FORWARD)
+    track_forward.setup = _setup(host.CALL_FORWARD)
     track_forward.unit = "seconds"
 
     def track_forward_backward(self, answers, format):
-        return _samples(answers, _host.CALL_FORWARD_BACKWARD, format)
+        return _samples(answers, host.CALL_FORWARD_BACKWARD, format)
 
-    track_forward_backward.setup = _setup(_host.CALL_FORWARD_BACKWARD)
+    track_forward_backward.setup = _setup(host.CALL_FORWARD_BACKWARD)
     track_forward_backward.unit = "seconds"
 
 
@@ -73,26 +74,26 @@ class FirstCall:
     timeout = 60
 
     def setup_cache(self):
-        return _host.first_call_samples()
+        return host.first_call_samples()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_compile(self, answers):
-        return _samples(answers, _host.COMPILE)
+        return _samples(answers, host.COMPILE)
 
-    track_compile.setup = _setup(_host.COMPILE)
+    track_compile.setup = _setup(host.COMPILE)
     track_compile.unit = "seconds"
 
     def track_warm_start(self, answers):
-        return _samples(answers, _host.WARM_START)
+        return _samples(answers, host.WARM_START)
 
-    track_warm_start.setup = _setup(_host.WARM_START)
+    track_warm_start.setup = _setup(host.WARM_START)
     track_warm_start.unit = "seconds"
 
     def track_own_start(self, answers):
-        return _samples(answers, _host.OWN_START)
+        return _samples(answers, host.OWN_START)
 
-    track_own_start.setup = _setup(_host.OWN_START)
+    track_own_start.setup = _setup(host.OWN_START)
     track_own_start.unit = "seconds"
 
 
@@ -101,18 +102,18 @@ class Memory:
 
     version = "1"
     timeout = 60
-    param_names = list(_host_steps.PARAMS)
-    params = [list(values) for values in _host_steps.PARAMS.values()]
+    param_names = list(subjects.STEP_PARAMS)
+    params = [list(values) for values in subjects.STEP_PARAMS.values()]
 
     def setup_cache(self):
-        return _host.memory_facts()
+        return host.memory_facts()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_peak_bytes(self, answers, *params):
-        return _answer(answers, _host.PEAK_BYTES, params)
+        return _answer(answers, host.PEAK_BYTES, params)
 
-    track_peak_bytes.setup = _setup(_host.PEAK_BYTES)
+    track_peak_bytes.setup = _setup(host.PEAK_BYTES)
     track_peak_bytes.unit = "bytes"
 
 
@@ -121,18 +122,18 @@ class Launches:
 
     version = "1"
     timeout = 60
-    param_names = list(_host_steps.PARAMS)
-    params = [list(values) for values in _host_steps.PARAMS.values()]
+    param_names = list(subjects.STEP_PARAMS)
+    params = [list(values) for values in subjects.STEP_PARAMS.values()]
 
     def setup_cache(self):
-        return _host.launch_facts()
+        return host.launch_facts()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_launches(self, answers, *params):
-        return _answer(answers, _host.LAUNCHES, params)
+        return _answer(answers, host.LAUNCHES, params)
 
-    track_launches.setup = _setup(_host.LAUNCHES)
+    track_launches.setup = _setup(host.LAUNCHES)
     track_launches.unit = "launches"
 
 
@@ -141,18 +142,18 @@ class Error:
 
     version = "1"
     timeout = 60
-    param_names = list(_host_error.PARAMS)
-    params = [list(values) for values in _host_error.PARAMS.values()]
+    param_names = list(subjects.ERROR_PARAMS)
+    params = [list(values) for values in subjects.ERROR_PARAMS.values()]
 
     def setup_cache(self):
-        return _host.error_facts()
+        return host.error_facts()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_error(self, answers, *params):
-        return _answer(answers, _host.ERROR, params)
+        return _answer(answers, host.ERROR, params)
 
-    track_error.setup = _setup(_host.ERROR)
+    track_error.setup = _setup(host.ERROR)
     track_error.unit = "x rounding"
 
 
@@ -162,23 +163,23 @@ class PathCall:
     version = "1"
     timeout = 60
     param_names = ["path"]
-    params = [list(_host_inputs.PATHS)]
+    params = [list(subjects.PATHS)]
 
     def setup_cache(self):
-        return _host.path_call_samples()
+        return host.path_call_samples()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_forward(self, answers, path):
-        return _samples(answers, _host.PATH_FORWARD, path)
+        return _samples(answers, host.PATH_FORWARD, path)
 
-    track_forward.setup = _setup(_host.PATH_FORWARD)
+    track_forward.setup = _setup(host.PATH_FORWARD)
     track_forward.unit = "seconds"
 
     def track_forward_backward(self, answers, path):
-        return _samples(answers, _host.PATH_FORWARD_BACKWARD, path)
+        return _samples(answers, host.PATH_FORWARD_BACKWARD, path)
 
-    track_forward_backward.setup = _setup(_host.PATH_FORWARD_BACKWARD)
+    track_forward_backward.setup = _setup(host.PATH_FORWARD_BACKWARD)
     track_forward_backward.unit = "seconds"
 
 
@@ -187,18 +188,18 @@ class PathMemory:
 
     version = "1"
     timeout = 60
-    param_names = list(_host_steps.PATH_PARAMS)
-    params = [list(values) for values in _host_steps.PATH_PARAMS.values()]
+    param_names = list(subjects.PATH_STEP_PARAMS)
+    params = [list(values) for values in subjects.PATH_STEP_PARAMS.values()]
 
     def setup_cache(self):
-        return _host.path_memory_facts()
+        return host.path_memory_facts()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_peak_bytes(self, answers, *params):
-        return _answer(answers, _host.PATH_PEAK_BYTES, params)
+        return _answer(answers, host.PATH_PEAK_BYTES, params)
 
-    track_peak_bytes.setup = _setup(_host.PATH_PEAK_BYTES)
+    track_peak_bytes.setup = _setup(host.PATH_PEAK_BYTES)
     track_peak_bytes.unit = "bytes"
 
 
@@ -207,18 +208,18 @@ class PathLaunches:
 
     version = "1"
     timeout = 60
-    param_names = list(_host_steps.PATH_PARAMS)
-    params = [list(values) for values in _host_steps.PATH_PARAMS.values()]
+    param_names = list(subjects.PATH_STEP_PARAMS)
+    params = [list(values) for values in subjects.PATH_STEP_PARAMS.values()]
 
     def setup_cache(self):
-        return _host.path_launch_facts()
+        return host.path_launch_facts()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_launches(self, answers, *params):
-        return _answer(answers, _host.PATH_LAUNCHES, params)
+        return _answer(answers, host.PATH_LAUNCHES, params)
 
-    track_launches.setup = _setup(_host.PATH_LAUNCHES)
+    track_launches.setup = _setup(host.PATH_LAUNCHES)
     track_launches.unit = "launches"
 
 
@@ -227,16 +228,16 @@ class PathError:
 
     version = "1"
     timeout = 60
-    param_names = list(_host_error.PATH_PARAMS)
-    params = [list(values) for values in _host_error.PATH_PARAMS.values()]
+    param_names = list(subjects.PATH_ERROR_PARAMS)
+    params = [list(values) for values in subjects.PATH_ERROR_PARAMS.values()]
 
     def setup_cache(self):
-        return _host.path_error_facts()
+        return host.path_error_facts()
 
     setup_cache.timeout = SETUP_SECONDS
 
     def track_error(self, answers, *params):
-        return _answer(answers, _host.PATH_ERROR, params)
+        return _answer(answers, host.PATH_ERROR, params)
 
-    track_error.setup = _setup(_host.PATH_ERROR)
+    track_error.setup = _setup(host.PATH_ERROR)
     track_error.unit = "x rounding"

@@ -1,12 +1,13 @@
 """Speed of the package's other paths, forward and backward; needs an NVIDIA GPU.
 
 Packed sequences, fused QKV, ready-made tables, rotation in place, positions that each sequence
-starts at, heads rotated in part or of no power of two: ``_grid.PATHS``. Measured as ``rope`` is,
+starts at, heads rotated in part or of no power of two: ``forms.PATHS``. Measured as ``rope`` is,
 n/a for commits that lack the path.
 """
 
-from . import _workload
-from ._grid import BACKWARD, FORWARD, PATH_PARAM_NAMES, PathCell, active_paths, path_cells
+from ._cells.forms import BACKWARD, FORWARD
+from ._cells.grid import PATH_PARAM_NAMES, PathCell, active_paths, path_cells
+from ._measure import workload
 from .rope import SETUP_SECONDS, _Direction
 
 
@@ -21,7 +22,7 @@ class Forward(_Path):
     params = list(active_paths(FORWARD).values())
 
     def setup_cache(self):
-        return _workload.measure_cells(path_cells(active_paths(FORWARD)), FORWARD)
+        return workload.measure_cells(path_cells(active_paths(FORWARD)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -31,6 +32,6 @@ class Backward(_Path):
 
     # Not inherited: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return _workload.measure_cells(path_cells(active_paths(BACKWARD)), BACKWARD)
+        return workload.measure_cells(path_cells(active_paths(BACKWARD)), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS

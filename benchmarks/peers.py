@@ -5,8 +5,8 @@ GPU time of all kernels that a call launches through autograd, its copies too; a
 an eager call and the error beside it. None of it is part of a verdict: these are not our commits'.
 """
 
-from . import _workload
-from ._grid import BACKWARD, FORWARD
+from ._cells.forms import BACKWARD, FORWARD
+from ._measure import workload
 from ._peers import host as _peer_host
 from ._peers.cells import PEER_PARAM_NAMES, PeerCell, active_peers, peer_cells
 from .host import _answer, _samples, _setup
@@ -25,7 +25,7 @@ class _Peer(_Direction):
 
 class Forward(_Peer):
     def setup_cache(self):
-        return _workload.measure_cells(peer_cells(active_peers()), FORWARD)
+        return workload.measure_cells(peer_cells(active_peers()), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -33,7 +33,7 @@ class Forward(_Peer):
 class Backward(_Peer):
     # Not inherited: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return _workload.measure_cells(peer_cells(active_peers()), BACKWARD)
+        return workload.measure_cells(peer_cells(active_peers()), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

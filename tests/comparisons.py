@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 
-from benchmarks._artifact import exact_subjects, timed_subjects
-from benchmarks._grid import GRIDS, cells
-from benchmarks._judge import judge
+from benchmarks._cells.grid import GRIDS, cells
 from benchmarks._report import Comparison, Side
-from benchmarks._verdict import RULES, Answer, Subject, judge_exact
+from benchmarks._report.artifact import exact_subjects, timed_subjects
+from benchmarks._verdict.judge import judge
+from benchmarks._verdict.rules import RULES, Answer, Subject, judge_exact
 
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}

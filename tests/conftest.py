@@ -28,9 +28,9 @@ import rope_triton  # noqa: E402
 
 del sys.path[: len(_others)]
 
-from . import browser as browsers  # noqa: E402
-from . import publishing  # noqa: E402
-from .gpu import memory  # noqa: E402
+from tests import browser as browsers  # noqa: E402
+from tests import publishing  # noqa: E402
+from tests.gpu import memory  # noqa: E402
 
 if triton.knobs.runtime.interpret:
     from triton.runtime import interpreter

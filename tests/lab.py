@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import _grid, _machine, _report
-from benchmarks._compare import command, exact, measure, watch
-from benchmarks._verdict import Subject
+from benchmarks import _report
+from benchmarks._cells import grid
+from benchmarks._compare import command, exact, measure
+from benchmarks._system import gpu_monitor, machine
+from benchmarks._verdict.rules import Subject
 
 ROOT = Path(__file__).resolve().parents[1]
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -30,7 +32,7 @@ GRID = {
     **{"seq_len": (128, 2048), "hidden_size": (64,), "batch": (1,)},
     **{"dtype": ("float32",), "format": ("sbhd", "bshd")},
 }
-CELLS = _grid.cells(GRID)
+CELLS = grid.cells(GRID)
 # Three timings of other paths, for the tests that ask for them.
 PATH_GRID = {"path": ("qkv", "tables-inplace"), "mib": (4,), "dtype": ("bfloat16",)}
 NO_PATHS = dict.fromkeys(PATH_GRID, ())
@@ -85,7 +87,7 @@ class Gpu:
         behaviour = behaviour_of(root)
         rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
         names = {
-            " ".join(map(str, values)): tuple(_grid.cell_of(values).metrics.values())
+            " ".join(map(str, values)): tuple(grid.cell_of(values).metrics.values())
             for values in job["cells"]
         }
         if job["task"] == "check":
@@ -138,7 +140,7 @@ class Gpu:
     def require_free(self, uuid: str) -> None:
         assert uuid == UUID
         if self.busy:
-            raise watch.GpuBusyError(self.busy)
+            raise gpu_monitor.GpuBusyError(self.busy)
 
     def watching(self, uuid: str) -> "Watching":
         assert uuid == UUID
@@ -216,16 +218,16 @@ class Lab:
         self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
         for name, value in (("ROOT", root), ("SCRATCH", self.scratch), ("RESULTS", self.results)):
             patch.setattr(command, name, value)
-        patch.setitem(_grid.GRIDS, "small", GRID)
-        patch.setitem(_grid.PATH_GRIDS, "small", NO_PATHS)
-        patch.setattr(_machine, "probe", lambda: (self.machine, self.arch))
+        patch.setitem(grid.GRIDS, "small", GRID)
+        patch.setitem(grid.PATH_GRIDS, "small", NO_PATHS)
+        patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(exact, "codegen_facts", fake_code)
         patch.setattr(exact, "cell_digests", fake_digests)
-        patch.setattr(watch, "LOCK_DIRECTORY", root)
-        patch.setattr(watch, "gpu_uuid", lambda: UUID)
-        patch.setattr(watch, "require_free", self.gpu.require_free)
-        patch.setattr(watch, "Watch", self.gpu.watching)
+        patch.setattr(gpu_monitor, "LOCK_DIRECTORY", root)
+        patch.setattr(gpu_monitor, "gpu_uuid", lambda: UUID)
+        patch.setattr(gpu_monitor, "require_free", self.gpu.require_free)
+        patch.setattr(gpu_monitor, "Watch", self.gpu.watching)
 
     def init(self) -> "Lab":
         self.results.mkdir(parents=True)
@@ -259,7 +261,7 @@ class Lab:
 
     def with_paths(self) -> None:
         """Let there be other paths to compare, too."""
-        self.patch.setitem(_grid.PATH_GRIDS, "small", PATH_GRID)
+        self.patch.setitem(grid.PATH_GRIDS, "small", PATH_GRID)
 
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.

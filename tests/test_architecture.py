@@ -1,4 +1,4 @@
-"""The import arrows, read from the sources without importing them: ARROWS.
+"""The import arrows, read from the sources without importing them: ARROWS and ROOMS.
 
 The benchmarks use the package's public names only, because they also measure its old commits.
 """
@@ -32,155 +32,24 @@ ARROWS = {
         "configs": {"scalings"},
         **dict.fromkeys(("angles", "scalings"), set()),
     },
-    "benchmarks": {
-        "__init__": set(),
-        "__main__": {
-            *("_figures", "_grid", "_machine", "_process", "_progress"),
-            *("_compare.command", "_compare.evidence", "_compare.mutants"),
-            *("_sweep.command", "_readme.command"),
-        },
-        "rope": {"_workload", "_grid"},
-        "paths": {"rope", "_workload", "_grid"},
-        "peers": {"rope", "host", "_workload", "_peers.cells", "_peers.host", "_grid"},
-        "codegen": {"_fingerprint", "_grid"},
-        "host": {"_host", "_host_error", "_host_inputs", "_host_steps"},
-        "_figures": {"_grid"},
-        "_machine": {"_process"},
-        "_host": {
-            *("_first_call", "_host_error", "_host_keys", "_host_steps", "_host_time"),
-            *("_workload", "_process", "_progress", "_grid"),
-        },
-        "_host_keys": {"_host_error", "_host_inputs", "_host_steps", "_grid"},
-        "_host_time": {"_host_inputs", "_workload", "_calls", "_grid"},
-        "_first_call": {
-            *("_host_inputs", "_workload", "_calls", "_process", "_progress", "_grid"),
-        },
-        "_host_error": {"_host_inputs", "_angles", "_calls", "_grid"},
-        "_host_steps": {"_host_inputs", "_grid"},
-        "_host_inputs": {"_angles", "_calls", "_grid"},
-        "_angles": {"_grid"},
-        "_workload": {
-            *("_angles", "_calls", "_clock", "_process", "_progress", "_grid"),
-            *("_peers.calls", "_peers.cells", "_peers.providers"),
-        },
-        "_calls": {"_grid"},
-        "_fingerprint": {"_calls", "_sass", "_sources", "_standin", "_workers", "_grid"},
-        "_workers": {"_process", "_progress"},
-        "_report": {"_markdown", "_wording", "_comparison", "_verdict"},
-        "_markdown": {"_map", "_gfm", "_wording", "_groups", "_comparison", "_verdict"},
-        "_map": {"_gfm", "_wording", "_groups", "_comparison"},
-        "_gfm": {"_wording"},
-        "_wording": {"_groups", "_comparison", "_verdict"},
-        "_groups": {"_verdict"},
-        "_comparison": {"_verdict"},
-        "_judge": {"_randomization", "_verdict"},
-        "_verdict": {"_units"},
-        **dict.fromkeys(("_clock", "_grid", "_process", "_progress", "_randomization"), set()),
-        **dict.fromkeys(("_sass", "_sources", "_standin", "_suite", "_units"), set()),
-        "_pull_request": {
-            *("_artifact", "_comparison", "_gfm", "_report", "_verdict", "_wording"),
-        },
-        "_artifact": {"_comparison", "_grid", "_host_keys", "_sources", "_verdict", "codegen"},
-        "_peers.__init__": set(),
-        "_peers.host": {
-            *("_host", "_host_error", "_host_inputs", "_host_time"),
-            *("_workload", "_angles", "_calls", "_grid"),
-            *("_peers.calls", "_peers.cells", "_peers.providers"),
-        },
-        "_peers.calls": {
-            *("_peers.cells", "_peers.libraries", "_peers.pairs", "_peers.plain", "_peers.seed"),
-            "_calls",
-        },
-        **dict.fromkeys(("_peers.pairs", "_peers.seed"), {"_peers.adapter"}),
-        "_peers.libraries": {"_peers.adapter", "_peers.providers"},
-        "_peers.plain": {"_peers.adapter", "_calls"},
-        "_peers.adapter": {"_peers.cells", "_peers.providers", "_calls"},
-        "_peers.cells": {"_peers.providers", "_grid"},
-        "_peers.providers": set(),
-        "_site.__init__": {
-            *("_site.libraries", "_site.overview", "_site.page", "_site.peers"),
-            *("_site.regressions", "_site.summaries"),
-        },
-        # What the sweep stored, of which it measures nothing: none of this imports torch.
-        "_site.peers": {
-            *("_sweep.experiments", "_sweep.state", "_sweep.tables", "_peers.providers"),
-            "_site.overview",
-        },
-        "_site.__main__": {"_site.accept", "_site.branch", "_site.measure"},
-        "_site.measure": {"_site.branch", "_compare.arms", "_compare.watch", "_grid"},
-        "_site.accept": {"_site.branch"},
-        "_site.branch": {"_site.thin"},
-        "_site.thin": {"_compare.state"},
-        **dict.fromkeys(("_site.overview", "_site.libraries", "_site.page"), set()),
-        **dict.fromkeys(("_site.regressions", "_site.summaries"), set()),
-        "_sweep.__init__": set(),
-        "_sweep.command": {
-            *("_sweep.experiments", "_sweep.gpus", "_sweep.plots"),
-            *("_sweep.state", "_sweep.tables", "_peers.providers"),
-            *("_compare.arms", "_compare.watch", "_machine", "_progress", "_suite"),
-        },
-        "_sweep.gpus": {
-            *("_sweep.experiments", "_sweep.state", "_workload", "_process", "_progress"),
-        },
-        "_sweep.worker": {
-            *("_sweep.closeness", "_sweep.experiments", "_sweep.state"),
-            *("_workload", "_peers.cells"),
-        },
-        "_sweep.plots": {"_sweep.experiments", "_sweep.state", "_sweep.tables"},
-        "_sweep.tables": {
-            *("_sweep.closeness", "_sweep.experiments", "_sweep.state", "_peers.cells", "_grid"),
-        },
-        "_sweep.closeness": {"_sweep.experiments", "_peers.cells", "_angles"},
-        "_sweep.state": {"_sweep.experiments", "_compare.state", "_workload", "_peers.cells"},
-        "_sweep.experiments": {"_peers.cells", "_grid"},
-        "_readme.__init__": set(),
-        "_readme.command": {"_readme.tables", "_sweep.state"},
-        "_readme.tables": {
-            *("_sweep.command", "_sweep.experiments", "_sweep.state", "_sweep.tables"),
-            *("_figures", "_grid"),
-        },
-        "_compare.__init__": set(),
-        "_compare.command": {
-            *("_compare.arms", "_compare.findings", "_compare.rounds", "_compare.session"),
-            *("_compare.state", "_report", "_verdict", "_sources"),
-            *("_machine", "_progress", "_grid"),
-        },
-        "_compare.evidence": {
-            *("_compare.command", "_compare.session", "_compare.arms", "_compare.caught"),
-            *("_compare.findings", "_compare.mutants", "_compare.planted", "_compare.pool"),
-            *("_compare.measure", "_compare.rounds", "_compare.state", "_compare.watch"),
-            *("_verdict", "_machine", "_progress", "_grid"),
-        },
-        "_compare.caught": {
-            *("_compare.arms", "_compare.exact", "_compare.mutants"),
-            *("_compare.measure", "_compare.pool", "_verdict", "_progress", "_grid"),
-        },
-        "_compare.pool": {"_compare.rounds", "_judge", "_verdict", "_grid"},
-        "_compare.findings": {
-            *("_compare.exact", "_compare.measure", "_compare.rounds", "_compare.state"),
-            *("_judge", "_verdict", "_grid"),
-        },
-        "_compare.session": {
-            *("_compare.findings", "_compare.compiled"),
-            *("_compare.arms", "_compare.exact", "_compare.measure", "_compare.rounds"),
-            *("_compare.state", "_compare.store", "_compare.watch"),
-            *("_suite", "_verdict", "_standin", "_workers", "_grid"),
-        },
-        "_compare.rounds": {
-            *("_compare.arms", "_compare.measure", "_compare.state", "_compare.watch", "_verdict"),
-        },
-        "_compare.measure": {"_workload", "_clock", "_host", "_process", "_grid"},
-        "_compare.exact": {"codegen", "_fingerprint", "_workers", "_verdict", "_grid"},
-        "_compare.compiled": {
-            *("_compare.rounds", "_compare.state", "_fingerprint", "_workers", "_suite"),
-        },
-        "_compare.planted": {"_compare.arms", "_compare.mutants", "_verdict"},
-        "_compare.mutants": {"_sources", "_verdict"},
-        "_compare.arms": {"_sources"},
-        "_compare.store": {"_compare.state", "_verdict"},
-        "_compare.watch": {"_compare.state"},
-        "_compare.state": set(),
-    },
+}
+# Room of the benchmarks -> rooms that it may import. A room is a folder, or a module beside them.
+_GROUND = {"_cells", "_system"}
+ROOMS = {
+    "__init__": set(),
+    "__main__": {*_GROUND, "_compare", "_peers", "_site"},
+    "rope": {"_cells", "_measure"},
+    "paths": {"_cells", "_measure", "rope"},
+    "host": {"_cells", "_measure"},
+    "codegen": {"_cells", "_machine_code"},
+    "peers": {"_cells", "_measure", "_peers", "host", "rope"},
+    "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
+    "_site": {*_GROUND, "_peers"},
+    "_peers": {*_GROUND, "_measure"},
+    "_report": {*_GROUND, "_verdict"},
+    "_measure": _GROUND,
+    "_machine_code": _GROUND,
+    **dict.fromkeys(("_cells", "_system", "_verdict"), set()),
 }
 PUBLIC = {
     *("apply_rotary_pos_emb", "apply_fused_qkv_rotary_pos_emb", "apply_qk_rotary_pos_emb"),
@@ -247,14 +116,18 @@ def modules(names: Iterable[str], top: str) -> set[str]:
 def _module(parts: list[str], top: str) -> str:
     leading = [".".join(parts[:length]) for length in range(len(parts), -1, -1)]
     candidates = [name for part in leading for name in (part, f"{part}.__init__".lstrip("."))]
-    return next(name for name in candidates if name in ARROWS[top])
+    return next(name for name in candidates if name in FILES[top])
 
 
 def arrow_violations(module: str, source: str, top: str) -> set[str]:
+    found = modules(imports(ast.walk(ast.parse(source)), parent(module, top)), top)
+    if top == "benchmarks":
+        if root(module) not in ROOMS:
+            return {f"{root(module)} has no arrows yet: draw them in ROOMS"}
+        return {root(name) for name in found} - {root(module)} - ROOMS[root(module)]
     if module not in ARROWS[top]:
         return {f"{module} has no arrows yet: draw them in ARROWS"}
-    names = imports(ast.walk(ast.parse(source)), parent(module, top))
-    return modules(names, top) - ARROWS[top][module]
+    return found - ARROWS[top][module]
 
 
 def package_violations(module: str, source: str) -> set[str]:
@@ -297,6 +170,7 @@ def files(top: str) -> dict[str, Path]:
 
 
 PACKAGE, BENCHMARKS = files("rope_triton"), files("benchmarks")
+FILES = {"rope_triton": PACKAGE, "benchmarks": BENCHMARKS}
 
 
 @pytest.mark.parametrize(("module", "path"), PACKAGE.items(), ids=PACKAGE)
@@ -304,11 +178,26 @@ def test_package(module, path):
     assert not package_violations(module, path.read_text())
 
 
-@pytest.mark.parametrize("top", ARROWS)
-def test_arrows_are_of_modules_that_exist_and_make_no_circle(top):
-    assert set(ARROWS[top]) <= files(top).keys()
-    assert set().union(*ARROWS[top].values()) <= files(top).keys()
-    graphlib.TopologicalSorter(ARROWS[top]).prepare()
+def test_arrows_are_of_what_exists_and_make_no_circle():
+    arrows = ARROWS["rope_triton"]
+    assert arrows.keys() | set().union(*arrows.values()) <= PACKAGE.keys()
+    assert ROOMS.keys() == {root(module) for module in BENCHMARKS}
+    for graph in (arrows, ROOMS):
+        graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_modules_of_a_room_make_no_circle():
+    within = {
+        module: {
+            name
+            for name in modules(imports(ast.walk(tree), parent(module, "benchmarks")), "benchmarks")
+            if root(name) == root(module) and name != module
+        }
+        for module, tree in (
+            (name, ast.parse(path.read_text())) for name, path in BENCHMARKS.items()
+        )
+    }
+    graphlib.TopologicalSorter(within).prepare()
 
 
 def test_oracle_and_kernel_never_meet():
@@ -339,7 +228,7 @@ def test_benchmarks(module, path):
         ("kernels", "import rope_triton", "__init__"),
         ("frequencies", "from rope_triton import apply_rotary_pos_emb", "__init__"),
         ("frequencies", "from . import apply_rotary_pos_emb", "__init__"),
-        ("api", "from benchmarks import _grid", "benchmarks._grid"),
+        ("api", "from benchmarks._cells import grid", "benchmarks._cells.grid"),
         ("api", "import tests.oracle", "tests.oracle"),
         ("extra", "import torch", "extra has no arrows yet: draw them in ARROWS"),
     ],
@@ -376,17 +265,16 @@ def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
 @pytest.mark.parametrize(
     ("module", "source", "violation"),
     [
-        ("rope", "from . import _fingerprint", "_fingerprint"),
-        ("rope", "from ._compare.state import State", "_compare.state"),
-        ("_verdict", "from ._report import terminal", "_report"),
-        ("_report", "from . import _compare", "_compare.__init__"),
-        ("_grid", "from benchmarks import rope", "rope"),
-        ("_grid", "import benchmarks", "__init__"),
-        ("_compare.state", "def f():\n    from .. import _verdict", "_verdict"),
-        ("_compare.state", "from . import watch", "_compare.watch"),
-        ("_compare.rounds", "from .session import Wishes", "_compare.session"),
-        ("_compare.exact", "from .. import rope", "rope"),
-        ("_extra", "", "_extra has no arrows yet: draw them in ARROWS"),
+        ("rope", "from ._machine_code import fingerprint", "_machine_code"),
+        ("rope", "from ._compare.state import State", "_compare"),
+        ("_verdict.rules", "from .._report import terminal", "_report"),
+        ("_report.markdown", "from .. import _compare", "_compare"),
+        ("_cells.grid", "from benchmarks import rope", "rope"),
+        ("_cells.grid", "import benchmarks", "__init__"),
+        ("_compare.state", "def f():\n    from .. import _site", "_site"),
+        ("_peers.sweep.state", "from ..._compare.state import State", "_compare"),
+        ("_measure.workload", "from .._peers.cells import PeerCell", "_peers"),
+        ("_extra.module", "", "_extra has no arrows yet: draw them in ROOMS"),
     ],
 )
 def test_forbidden_arrow_in_the_benchmarks_is_seen(module, source, violation):
@@ -395,8 +283,8 @@ def test_forbidden_arrow_in_the_benchmarks_is_seen(module, source, violation):
 
 ALLOWED = """
 import itertools
-from . import _grid
-from benchmarks._workload import workload
+from ._cells import grid
+from benchmarks._measure.workload import measure_cells
 
 class Suite:
     def setup(self):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import _machine
+from benchmarks._system import machine as _machine
 from tests import publishing
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
@@ -134,11 +134,11 @@ def test_help_of_compare_says_what_counts_by_default(capsys):
 
 
 def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
-    from benchmarks import _fingerprint
     from benchmarks._compare import exact
+    from benchmarks._machine_code import fingerprint
 
     def refused(*_, **__):
-        _fingerprint.fingerprint([])
+        fingerprint.fingerprint([])
 
     lab.versions({}, {})
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -235,13 +235,17 @@ def test_stopped_before_anything_is_compiled(clone, tmp_path):
 
 NESTED = """
 import sys, time
-from benchmarks import __main__ as entry, _process
+from benchmarks import __main__ as entry
+from benchmarks._system import process
 
-INNER = "from benchmarks import _process; _process.start('import time; time.sleep(60)').wait()"
+INNER = '''
+from benchmarks._system import process
+process.start("import time; time.sleep(60)").wait()
+'''
 
 def measure(**_):
-    child = _process.start(INNER)
-    _process.start("import time; time.sleep(60)")
+    child = process.start(INNER)
+    process.start("import time; time.sleep(60)")
     child.wait()
 
 entry.{command}.run = measure

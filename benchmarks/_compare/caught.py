@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from .._grid import PATH_GRIDS, AnyCell, path_cells
-from .._progress import say
-from .._verdict import FAMILIES, Answer, Exact, Subject
-from . import arms, exact, measure, mutants
+from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
+from .._system import checkout
+from .._system.progress import say
+from .._verdict.rules import FAMILIES, Answer, Exact, Subject
+from . import exact, measure, mutants
 from .pool import ROUNDS, Pool, small_grid
 
 
@@ -36,11 +37,13 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
 class Bench(Protocol):
     """The version to change for the worse, and measurements of any versions."""
 
-    base: arms.Arm
+    base: checkout.Arm
 
-    def measured(self, name: str, versions: dict[str, arms.Arm], count: int, job: dict) -> list: ...
-    def facts(self, name: str, versions: dict[str, arms.Arm]) -> dict[str, dict]: ...
-    def mutant(self, name: str) -> arms.Arm: ...
+    def measured(
+        self, name: str, versions: dict[str, checkout.Arm], count: int, job: dict
+    ) -> list: ...
+    def facts(self, name: str, versions: dict[str, checkout.Arm]) -> dict[str, dict]: ...
+    def mutant(self, name: str) -> checkout.Arm: ...
 
 
 def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:

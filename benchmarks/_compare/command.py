@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .. import _sources
-from .._grid import GRIDS
-from .._progress import missing, say
-from .._verdict import MAX_ROUNDS, MIN_ROUNDS, Answer
-from .state import write_atomically
+from .._cells.grid import GRIDS
+from .._system import repository
+from .._system.files import write_atomically
+from .._system.process import ROOT
+from .._system.progress import missing, say
+from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
 
 if TYPE_CHECKING:
     from .._report import Comparison
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / ".asv" / "compare"
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -173,16 +173,18 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
     """The comparison, and what stores its samples."""
-    from .. import _machine, _report
-    from . import arms, findings, session
+    from .. import _report
+    from .._system import checkout
+    from .._system import machine as _machine
+    from . import findings, session
 
     start = time.monotonic()
     sources = SCRATCH / "sources"
-    base = arms.from_commit(options.base, ROOT, sources)
+    base = checkout.from_commit(options.base, ROOT, sources)
     if options.head is None:
-        head = arms.from_working_tree(ROOT, sources)
+        head = checkout.from_working_tree(ROOT, sources)
     else:
-        head = arms.from_commit(options.head, ROOT, sources)
+        head = checkout.from_commit(options.head, ROOT, sources)
     pair = {"base": base, "head": head}
     machine, arch = _machine.probe()
     same = base.digest == head.digest
@@ -214,7 +216,7 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
         exact=tuple(found.exact),
         identical=frozenset(found.identical),
         same_sources=same,
-        unmeasured=tuple(_sources.requirement_changes(base.requirements, head.requirements)),
+        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
         wrong=tuple(found.wrong),
         notes=tuple(found.notes),
         disturbed=tuple(found.disturbed),

@@ -18,16 +18,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import _fingerprint, _suite, _workers
+from .._machine_code import fingerprint, worker_pool
+from .._system import suite
+from .._system.files import write_atomically
 from .rounds import BudgetError
-from .state import write_atomically
 
 _SAY_SECONDS = 15.0
 _KEEP_SECONDS = 5.0  # of work are lost at most when the run is killed
 # What finds the facts out, and what writes them.
 _MEASURING = (
-    *("_calls.py", "_fingerprint.py", "_grid.py", "_process.py", "_sass.py", "_standin.py"),
-    *("_workers.py", "_compare/compiled.py"),
+    *("_cells/grid.py", "_cells/package_calls.py", "_cells/subjects.py"),
+    *("_machine_code/*.py", "_system/process.py", "_compare/compiled.py"),
 )
 # Of environment variables that Triton, its compilers and the package look at.
 _VARIABLES = (
@@ -40,11 +41,11 @@ _NO_MATTER = ("TRITON_CACHE_DIR",)  # each survey has one of its own
 def directory(scratch: Path, digest: str, machine: Mapping[str, str]) -> Path:
     """Where a version's facts are kept below ``scratch``.
 
-    ``digest`` is that of the package's sources, ``machine`` the record of ``_machine``.
+    ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
     """
     depends = {
         "package": digest,
-        "suite": _suite.digest(_MEASURING),
+        "suite": suite.digest(_MEASURING),
         "python": platform.python_version(),
         **{name: machine[name] for name in ("torch", "triton")},
         "environment": {
@@ -129,7 +130,7 @@ def _duration(seconds: float) -> str:
     return f"about {seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-class Ledger(_workers.Ledger):
+class Ledger(worker_pool.Ledger):
     """The survey of a version: what its directory knows is not compiled again.
 
     A failure is not kept, since it may be the machine's: it is tried again.
@@ -197,7 +198,7 @@ def _from_json(value) -> object:
         return value
     if "unavailable" in value:
         return NotImplementedError(value["unavailable"])
-    return _fingerprint.Facts(**value)
+    return fingerprint.Facts(**value)
 
 
 def _digest(data: bytes) -> str:

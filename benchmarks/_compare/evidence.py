@@ -15,14 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import _machine, _verdict
-from .._grid import Cell, all_cells
-from .._progress import missing, say
-from .._verdict import Answer, Subject
-from . import arms, caught, findings, measure, mutants, planted, rounds, session, watch
+from .._cells.grid import Cell, all_cells
+from .._system import checkout, gpu_monitor, machine
+from .._system.files import write_atomically
+from .._system.progress import missing, say
+from .._verdict import rules as _verdict
+from .._verdict.rules import Answer, Subject
+from . import caught, findings, measure, mutants, planted, rounds, session
 from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
 from .pool import ROUNDS, Pool, small_grid
-from .state import State, write_atomically
+from .state import State
 
 DIRECTORY = RESULTS.parent / "evidence"
 COMPARISONS, POOL_ROUNDS = 20, 20
@@ -84,38 +86,38 @@ class _Bench:
     """The machine, the version to start from, and rounds of any arms on this GPU."""
 
     def __init__(self, commit: str, deadline: float):
-        self.base = arms.from_commit(commit, ROOT, SCRATCH / "sources")
-        self.machine, self.arch = _machine.probe()
+        self.base = checkout.from_commit(commit, ROOT, SCRATCH / "sources")
+        self.machine, self.arch = machine.probe()
         self.deadline = deadline
-        self.uuid = watch.gpu_uuid()
+        self.uuid = gpu_monitor.gpu_uuid()
 
-    def measured(self, name: str, versions: dict[str, arms.Arm], count: int, job: dict) -> list:
+    def measured(self, name: str, versions: dict[str, checkout.Arm], count: int, job: dict) -> list:
         """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
-        with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
+        with gpu_monitor.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             state.discard_incomplete_rounds()
             rounds.report_kept(state, name, say)
             rounds.run(plan, state, name, count, job, say)
             return state.rounds(name)
 
-    def facts(self, name: str, versions: dict[str, arms.Arm]) -> dict[str, dict]:
+    def facts(self, name: str, versions: dict[str, checkout.Arm]) -> dict[str, dict]:
         """What is exact of each version on this GPU."""
         plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
         job = measure.check_job([])
-        with watch.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
+        with gpu_monitor.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
             answers = rounds.check(plan, state, job, say)
         return {arm: findings.facts_of(answer) for arm, answer in answers.items()}
 
-    def once(self, arm: arms.Arm, job: dict) -> dict[Subject, float]:
+    def once(self, arm: checkout.Arm, job: dict) -> dict[Subject, float]:
         """Medians of a single process, which count for nothing but to set something up."""
         plan = rounds.Plan({"arm": arm}, self._caches({"arm": arm}), self.uuid, self.deadline)
-        with watch.gpu_lock(self.uuid, 0.0), rounds.Processes(plan) as processes:
-            watch.require_free(self.uuid)
+        with gpu_monitor.gpu_lock(self.uuid, 0.0), rounds.Processes(plan) as processes:
+            gpu_monitor.require_free(self.uuid)
             answer = processes.answer("arm", {"seed": 0} | job, None)
         return rounds.medians_of(answer)
 
-    def mutant(self, name: str) -> arms.Arm:
-        return arms.from_directory(
+    def mutant(self, name: str) -> checkout.Arm:
+        return checkout.from_directory(
             name, SCRATCH / "sources", lambda to: mutants.apply(name, self.base.root, to)
         )
 
@@ -131,7 +133,7 @@ class _Bench:
         )
         return State.open(directory, manifest, plan.arms)
 
-    def _caches(self, versions: Mapping[str, arms.Arm]) -> dict[str, Path]:
+    def _caches(self, versions: Mapping[str, checkout.Arm]) -> dict[str, Path]:
         return {
             name: session.cache(SCRATCH, self.machine, arm.digest[:16])
             for name, arm in versions.items()

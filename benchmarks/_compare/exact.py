@@ -1,7 +1,7 @@
 """What two versions of the package compile to, compared exactly; needs no GPU.
 
 A root is a directory that holds the package. A side's facts come from surveys of
-``_fingerprint``, in the names of the asv benchmarks of ``codegen``; what is kept between calls is
+``fingerprint``, in the names of the asv benchmarks of ``codegen``; what is kept between calls is
 up to the ledger that a survey is given.
 """
 
@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import _fingerprint, _workers, codegen
-from .._grid import AnyCell, PathCell
-from .._verdict import UNITS, Exact, Subject, judge_exact
+from .._cells.grid import AnyCell, PathCell
+from .._cells.subjects import CODE_PARAMS, VARIANT_PARAMS
+from .._machine_code import fingerprint, worker_pool
+from .._verdict.rules import UNITS, Exact, Subject, judge_exact
 
 _CALL_METRIC = "codegen.Codegen.track_"
 _VARIANTS_METRIC = "codegen.Variants.track_variants"
@@ -31,7 +32,7 @@ class CodegenFacts(NamedTuple):
 
 
 def codegen_facts(
-    root: Path, ledger: _workers.Ledger | None = None, /, **subset: Iterable
+    root: Path, ledger: worker_pool.Ledger | None = None, /, **subset: Iterable
 ) -> CodegenFacts:
     """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
 
@@ -39,7 +40,7 @@ def codegen_facts(
     ----------
     root : Path
         Directory that holds the package.
-    ledger : _workers.Ledger, optional
+    ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
     **subset : iterable
         Values of one of their parameters to restrict it to, e.g. ``arch=("sm_90", "gfx942")``; a
@@ -49,11 +50,11 @@ def codegen_facts(
     ------
     ValueError
         If there is no such parameter, or it has no such value.
-    ModuleNotFoundError, _workers.SurveyError
-        As ``_fingerprint.fingerprint`` does.
+    ModuleNotFoundError, worker_pool.SurveyError
+        As ``fingerprint.fingerprint`` does.
     """
-    calls, sweeps = _restricted(codegen.Codegen, subset), _restricted(codegen.Variants, subset)
-    facts, variants = codegen.survey(calls, sweeps, root, ledger)
+    calls, sweeps = _restricted(CODE_PARAMS, subset), _restricted(VARIANT_PARAMS, subset)
+    facts, variants = fingerprint.sized_survey(calls, sweeps, root, ledger)
     values = {
         Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
         for name in _CALL_FACTS
@@ -68,21 +69,19 @@ def codegen_facts(
     return CodegenFacts(values, digests)
 
 
-def _restricted(
-    suite: type[codegen.Codegen | codegen.Variants], subset: Mapping[str, Iterable]
-) -> list[tuple]:
-    """The product of a suite's parameters; every parameter of Variants is one of Codegen."""
-    allowed = dict(zip(codegen.Codegen.param_names, codegen.Codegen.params, strict=True))
+def _restricted(params: Mapping[str, tuple], subset: Mapping[str, Iterable]) -> list[tuple]:
+    """The product of parameters; all of ``VARIANT_PARAMS`` are in ``CODE_PARAMS``."""
+    allowed = CODE_PARAMS
     subset = {name: tuple(values) for name, values in subset.items()}
     for name, values in subset.items():
         if name not in allowed:
             raise ValueError(f"expected some of {list(allowed)}, got {name!r}")
         if not values or not set(values) <= set(allowed[name]):
             raise ValueError(f"{name}: expected some of {tuple(allowed[name])}, got {values}")
-    return list(itertools.product(*(subset.get(p, allowed[p]) for p in suite.param_names)))
+    return list(itertools.product(*(subset.get(p, allowed[p]) for p in params)))
 
 
-def _fact(answer: _fingerprint.Facts | Exception, name: str) -> float | Exception:
+def _fact(answer: fingerprint.Facts | Exception, name: str) -> float | Exception:
     return answer if isinstance(answer, Exception) else getattr(answer, name)
 
 
@@ -91,7 +90,7 @@ def _texts(values: tuple) -> tuple[str, ...]:
 
 
 def _asked(arch: str, cell: AnyCell, direction: str) -> tuple:
-    """The call of a timing as ``_fingerprint.fingerprint`` takes it."""
+    """The call of a timing as ``fingerprint.fingerprint`` takes it."""
     if isinstance(cell, PathCell):
         return arch, cell.dtype, cell.path, direction, cell.mib
     size = cell.hidden_size, cell.seq_len, cell.batch
@@ -99,7 +98,7 @@ def _asked(arch: str, cell: AnyCell, direction: str) -> tuple:
 
 
 def cell_digests(
-    root: Path, arch: str, cells: Iterable[AnyCell], ledger: _workers.Ledger | None = None
+    root: Path, arch: str, cells: Iterable[AnyCell], ledger: worker_pool.Ledger | None = None
 ) -> dict[Subject, str | Exception]:
     """Digest of what the package compiles to and launches for each timing of these cells.
 
@@ -112,16 +111,16 @@ def cell_digests(
     root : Path
         Directory that holds the package.
     arch : str
-        One of ``_standin.ARCHITECTURES``, e.g. "sm_90".
+        One of ``subjects.ARCHITECTURES``, e.g. "sm_90".
     cells : iterable of AnyCell
         All directions of each are looked at.
-    ledger : _workers.Ledger, optional
+    ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
 
     Raises
     ------
-    ValueError, ModuleNotFoundError, _workers.SurveyError
-        As ``_fingerprint.fingerprint`` does.
+    ValueError, ModuleNotFoundError, worker_pool.SurveyError
+        As ``fingerprint.fingerprint`` does.
     """
     calls = {
         Subject(metric, _texts(tuple(vars(cell).values()))): _asked(arch, cell, direction)
@@ -129,7 +128,7 @@ def cell_digests(
         for direction, metric in cell.metrics.items()
     }
     # Sorted, dtypes become neighbours.
-    answers = _fingerprint.fingerprint(sorted(calls.values()), root, ledger)
+    answers = fingerprint.fingerprint(sorted(calls.values()), root, ledger)
     facts = {subject: answers[call] for subject, call in calls.items()}
     return {s: each if isinstance(each, Exception) else each.digest for s, each in facts.items()}
 
@@ -142,7 +141,7 @@ def compare(
 ) -> list[Exact]:
     """The verdict on every subject that has a value on either side; see :func:`problems`.
 
-    ``clock_decides``: see ``_verdict.judge_exact``.
+    ``clock_decides``: see ``rules.judge_exact``.
     """
     pairs = {
         subject: (_number(base.get(subject)), _number(head.get(subject)))

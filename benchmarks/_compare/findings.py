@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import _judge, _verdict
-from .._grid import AnyCell
-from .._verdict import FAMILIES, RULES, Exact, Family, Subject
+from .._cells.grid import AnyCell
+from .._verdict import judge, rules
+from .._verdict.rules import FAMILIES, RULES, Exact, Family, Subject
 from . import exact, measure, rounds
 from .state import ARMS, Round
 
@@ -21,7 +21,7 @@ _COMPILE = "host.FirstCall.track_compile"
 
 @dataclass
 class Found:
-    """What a comparison found, in ``_comparison.Comparison``'s terms."""
+    """What a comparison found, in ``schema.Comparison``'s terms."""
 
     families: dict[str, Family] = field(default_factory=dict)
     exact: list[Exact] = field(default_factory=list)
@@ -121,7 +121,7 @@ def judge_rounds(
             base, head = (
                 np.array([[row[s] for s in subjects] for row in by_arm[arm]]) for arm in ARMS
             )
-            families[name] = _judge.judge(subjects, base, head, RULES[name])
+            families[name] = judge.judge(subjects, base, head, RULES[name])
     return families
 
 
@@ -183,7 +183,7 @@ def inconclusive(found: Found) -> set[Subject]:
     return {
         timing.subject
         for family in found.families.values()
-        for timing in _verdict.inconclusive(family.timings, found.identical)
+        for timing in rules.inconclusive(family.timings, found.identical)
     }
 
 

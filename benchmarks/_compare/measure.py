@@ -30,8 +30,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .. import _clock, _process, _workload
-from .._grid import AnyCell, cell_of
+from .._cells.grid import AnyCell, cell_of
+from .._measure import gpu_timer, workload
+from .._system import process
 
 # The process is the unit: what varies within one needs no more than this.
 SAMPLES, SAMPLE_SECONDS = 3, 2e-3
@@ -64,7 +65,7 @@ class Process:
         self._scratch = tempfile.TemporaryDirectory()
         self._answer = Path(self._scratch.name, "answer.json")
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
-        self._popen = _process.start(
+        self._popen = process.start(
             _MAIN,
             str(self._answer),
             path=(str(root),),
@@ -162,12 +163,12 @@ def as_params(cell: AnyCell) -> list[str]:
 
 
 def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
-    from .. import _host
+    from .._measure import host as _host
 
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
         answers.add_host(_host.first_call_here(_host.WARM_START))
-    _clock.warm_up(WARM_UP_SECONDS)
+    gpu_timer.warm_up(WARM_UP_SECONDS)
     for cell in cells:
         with answers.about([(metric, as_params(cell)) for metric in cell.metrics.values()]):
             for metric, samples in _latencies(cell, shuffle).items():
@@ -179,7 +180,7 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
 
 
 def _check(cells: list[AnyCell]) -> dict:
-    from .. import _host
+    from .._measure import host as _host
 
     answers = _Answers()
     answers.add_host(_host.first_call_here(_host.COMPILE))
@@ -227,13 +228,13 @@ class _About:
             return False
         import torch
 
-        if _workload.cannot_be_had(error):
+        if workload.cannot_be_had(error):
             where = self._answers.unavailable
-        elif isinstance(error, Exception) and not _workload.gpu_is_lost():
+        elif isinstance(error, Exception) and not workload.gpu_is_lost():
             where = self._answers.errors
         else:
             return False  # nothing that follows can be measured in this process
-        reason = _workload.why_not(error)
+        reason = workload.why_not(error)
         where.extend([*subject, reason] for subject in self._subjects)
         gc.collect()
         torch.cuda.empty_cache()
@@ -242,7 +243,7 @@ class _About:
 
 def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
     """Seconds a call by metric, all directions on the same inputs."""
-    samples = _workload.checked_samples(
+    samples = workload.checked_samples(
         *(cell, cell.directions),
         copies=False,
         arrange=shuffle,
@@ -254,9 +255,9 @@ def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list
 def _check_cell(cell: AnyCell, direction: str) -> None:
     import torch
 
-    _workload.check_memory(cell, 1)
+    workload.check_memory(cell, 1)
     torch.manual_seed(0)
-    x = _workload.random_tensor(cell)
-    call = _workload.call_of(cell)
-    (rotate,) = _workload.calls(call, direction, [x])
-    _workload.check_once(call, direction, rotate, x)
+    x = workload.random_tensor(cell)
+    call = workload.call_of(cell)
+    (rotate,) = workload.calls(call, direction, [x])
+    workload.check_once(call, direction, rotate, x)

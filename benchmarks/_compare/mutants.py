@@ -10,10 +10,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._sources import PACKAGE
-from .._verdict import Subject
+from .._system.process import SUITE
+from .._system.repository import PACKAGE
+from .._verdict.rules import Subject
 
-PATCHES = Path(__file__).resolve().parents[1] / "mutants"
+PATCHES = SUITE / "mutants"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from .._verdict import Subject
-from . import arms, mutants
+from .._system import checkout
+from .._verdict.rules import Subject
+from . import mutants
 
 PATCH = mutants.PATCHES / "planted" / "slowdown.patch"
 CYCLES_PER_SECOND = 1.7e9  # about: the first version that waits shows by how much this is off
@@ -17,15 +18,15 @@ _CALIBRATION = 0.05
 class Bench(Protocol):
     """The version to slow down, the machine's record, and medians of a process of any version."""
 
-    base: arms.Arm
+    base: checkout.Arm
     machine: dict[str, str]
 
-    def once(self, arm: arms.Arm, job: dict) -> Mapping[Subject, float]: ...
+    def once(self, arm: checkout.Arm, job: dict) -> Mapping[Subject, float]: ...
 
 
 def versions(
     bench: Bench, doses: Mapping[str, float], job: dict, scratch: Path
-) -> dict[str, arms.Arm]:
+) -> dict[str, checkout.Arm]:
     """``base``, which waits for nothing, and for each dose a version whose calls take longer by it.
 
     All run the same machine code: what a wait costs besides, 0.2 us on an H200, is in the base too.
@@ -47,7 +48,7 @@ def versions(
     }
 
 
-def plant(name: str, base: arms.Arm, cycles: Mapping[str, int], sources: Path) -> arms.Arm:
+def plant(name: str, base: checkout.Arm, cycles: Mapping[str, int], sources: Path) -> checkout.Arm:
     """The base with a kernel that waits for so many cycles, by the call's shape and dtype."""
 
     def fill(directory: Path) -> None:
@@ -56,11 +57,11 @@ def plant(name: str, base: arms.Arm, cycles: Mapping[str, int], sources: Path) -
         mutants.patch(PATCH, directory)
         (directory / "rope_triton" / "cycles.json").write_text(json.dumps(cycles, indent=1))
 
-    return arms.from_directory(name, sources, fill)
+    return checkout.from_directory(name, sources, fill)
 
 
 def _cycles_of_a_percent(
-    bench: Bench, none: arms.Arm, job: dict, sources: Path
+    bench: Bench, none: checkout.Arm, job: dict, sources: Path
 ) -> dict[str, float]:
     before = bench.once(none, job)
     first = {

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .. import _judge
-from .._grid import GRIDS, Cell, cells
-from .._verdict import FAMILIES, RULES, Family, Subject
+from .._cells.grid import GRIDS, Cell, cells
+from .._verdict import judge
+from .._verdict.rules import FAMILIES, RULES, Family, Subject
 from . import rounds
 
 ROUNDS = 12
@@ -52,7 +52,7 @@ class Pool:
             columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefixes)]
             if columns:
                 index = np.ix_(list(chosen), columns)
-                families[name] = _judge.judge(
+                families[name] = judge.judge(
                     [self.subjects[i] for i in columns],
                     self.seconds[base][index],
                     self.seconds[head][index],

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .._verdict import Subject
-from . import measure, watch
-from .arms import Arm
+from .._system import gpu_monitor
+from .._system.checkout import Arm
+from .._verdict.rules import Subject
+from . import measure
 from .state import Round, State
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
@@ -91,7 +92,7 @@ def check(plan: Plan, state: State, job: dict, report: Callable[[str], None]) ->
     missing = [arm for arm in plan.arms if arm not in answers]
     with Processes(plan) as processes:
         for arm, following in itertools.zip_longest(missing, missing[1:]):
-            watch.require_free(plan.uuid)
+            gpu_monitor.require_free(plan.uuid)
             start = time.monotonic()
             answers[arm] = processes.answer(arm, job, following)
             state.save("check", 0, arm, answers[arm])
@@ -194,8 +195,8 @@ def _round(
 ) -> dict[str, dict]:
     order = plan.order(number)
     for _ in range(ATTEMPTS):
-        watch.require_free(plan.uuid)
-        with watch.Watch(plan.uuid) as watching:
+        gpu_monitor.require_free(plan.uuid)
+        with gpu_monitor.Watch(plan.uuid) as watching:
             answers = {
                 arm: processes.answer(arm, job | {"seed": number}, following)
                 for arm, following in zip(order, [*order[1:], ahead], strict=True)
@@ -203,7 +204,7 @@ def _round(
         seen = watching.summary()
         payloads = {arm: answers[arm] | {"watch": seen} | noted for arm in order}
         earlier = [next(iter(each.values()))["watch"] for each in done.values()]
-        reason = watch.disturbance(seen, earlier)
+        reason = gpu_monitor.disturbance(seen, earlier)
         if not reason:
             for arm in order:
                 state.save(phase, number, arm, payloads[arm])

@@ -9,20 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import _suite, _workers
-from .._grid import AnyCell, all_cells
-from .._standin import ARCHITECTURES
-from .._verdict import FAMILIES, MIN_ROUNDS, Subject
-from . import arms, compiled, exact, measure, rounds, store, watch
-from .findings import (
-    Found,
-    clocks,
-    file_code,
-    inconclusive,
-    judge_checks,
-    judge_rounds,
-    merged,
-)
+from .._cells.grid import AnyCell, all_cells
+from .._cells.subjects import ARCHITECTURES
+from .._machine_code import worker_pool
+from .._system import checkout, gpu_monitor, suite
+from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
+from . import compiled, exact, measure, rounds, store
+from .findings import Found, clocks, file_code, inconclusive, judge_checks, judge_rounds, merged
 from .state import ARMS, State, StateError
 
 
@@ -37,19 +30,18 @@ EXTENSION_ROUNDS = 24
 SAME_CODE_CELLS = 16
 
 EXPECTED = (
-    *(arms.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
-    *(StateError, store.StoreError, watch.GpuBusyError, watch.WatchError),
-    *(NothingToTimeError, ModuleNotFoundError, _workers.SurveyError),
+    *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
+    *(StateError, store.StoreError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
+    *(NothingToTimeError, ModuleNotFoundError, worker_pool.SurveyError),
 )
 """Errors whose message says all that the user needs."""
 
-_Pair = Mapping[str, arms.Arm]  # base, head
+_Pair = Mapping[str, checkout.Arm]  # base, head
 _Machine = Mapping[str, str]
 _Report = Callable[[str], None]
 
 _MEASURING = (
-    *("_calls.py", "_clock.py", "_grid.py", "_process.py", "_workload.py"),
-    *("_angles.py", "_first_call.py", "_host.py", "_host_*.py"),
+    *("_cells/*.py", "_measure/*.py", "_system/process.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 
@@ -76,7 +68,7 @@ def compare(
 ) -> Found:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
-    ``machine`` and ``arch`` as ``_machine.probe`` gives them.
+    ``machine`` and ``arch`` as ``machine.probe`` gives them.
     """
     found = Found()
     ledgers = _ledgers(pair, machine, wishes, scratch, report)
@@ -87,15 +79,15 @@ def compare(
         )
         file_code(_code(pair, ARCHITECTURES, ledgers, report).values, found, clock_decides=False)
         return found
-    uuid = watch.gpu_uuid()
-    with watch.gpu_lock(uuid, wishes.wait_seconds), ThreadPoolExecutor() as pool:
+    uuid = gpu_monitor.gpu_uuid()
+    with gpu_monitor.gpu_lock(uuid, wishes.wait_seconds), ThreadPoolExecutor() as pool:
         plan = _plan(pair, machine, wishes, scratch, uuid)
         directory = _state_directory(pair, machine, wishes, scratch)
         if wishes.afresh:
             shutil.rmtree(directory, ignore_errors=True)
         with State.open(directory, _manifest(plan, machine, wishes)) as state:
             found.minutes_before = rounds.minutes(state)
-            watch.require_free(uuid)
+            gpu_monitor.require_free(uuid)
             _empty_caches(plan, state)
             # The checks leave the CPU to the compiler; the timings will not.
             known = arch in ARCHITECTURES
@@ -151,7 +143,7 @@ class _Code(NamedTuple):
     identical: set[Subject]
 
 
-_Ledgers = Callable[[str], _workers.Ledger]  # of an arm, a new one for each survey
+_Ledgers = Callable[[str], worker_pool.Ledger]  # of an arm, a new one for each survey
 
 
 def _ledgers(
@@ -228,7 +220,7 @@ def _manifest(plan: rounds.Plan, machine: _Machine, wishes: Wishes) -> dict:
 
 def suite_digest() -> str:
     """Of the files that measure: results of another way of measuring are none of ours."""
-    return _suite.digest(_MEASURING)
+    return suite.digest(_MEASURING)
 
 
 def _check_on_gpu(

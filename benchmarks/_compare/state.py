@@ -6,18 +6,16 @@ that says why; its next attempt has a number, and files, of its own. Whatever in
 not as it was written is an error, and is left alone.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import math
 import os
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from .._system.files import TEMPORARY, locked_by, plain_json, write_atomically
 
 SCHEMA = 1
 """Version of the files' layout; another one is refused."""
@@ -25,7 +23,7 @@ SCHEMA = 1
 ARMS = ("base", "head")
 
 _FORMAT = "rope-triton comparison"
-_MANIFEST, _LOCK, _TEMPORARY = "manifest.json", "lock", ".tmp-"
+_MANIFEST, _LOCK = "manifest.json", "lock"
 _ASIDE = "aside"  # stands where a result's name has its arm
 _NAME = r"[a-z][a-z0-9-]*"
 _FILE = re.compile(rf"({_NAME})\.(\d{{4}})\.(\d+)\.({_NAME})\.json")
@@ -107,7 +105,7 @@ class State:
             _refuse_foreign(directory, arms)
             state._agree(manifest)
             state._verify()
-            for leftover in directory.glob(f"{_TEMPORARY}*"):
+            for leftover in directory.glob(f"{TEMPORARY}*"):
                 leftover.unlink()  # of a write that was cut short
         except BaseException:
             state.close()
@@ -264,67 +262,6 @@ class State:
                     )
 
 
-def plain_json(value, where: str):
-    """The value as JSON gives it back: tuples become lists.
-
-    Raises
-    ------
-    ValueError
-        If it is not plain JSON with text keys and finite numbers; ``where`` and a path say what.
-    """
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float() if math.isfinite(value):
-            return float(value)
-        case list() | tuple():
-            return [plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
-        case dict() if all(isinstance(key, str) for key in value):
-            return {key: plain_json(item, f"{where}.{key}") for key, item in value.items()}
-    raise ValueError(f"{where} must be plain JSON with finite numbers, got {value!r}")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a kill at any point leaves it as it was or whole, and on the disk."""
-    scratch = path.with_name(_TEMPORARY + path.name)
-    try:
-        with scratch.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(scratch, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(scratch)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # or a crash could still forget the name
-    finally:
-        os.close(directory)
-
-
-def locked_by(descriptor: int) -> str | None:
-    """Lock an open file for this process and write its name there; who holds it if not free.
-
-    The lock ends with the descriptor, so also with the process, however that ends.
-
-    Returns
-    -------
-    None if the lock was taken, otherwise "pid 12 (python -m benchmarks ...)".
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        written = os.pread(descriptor, 300, 0).decode(errors="replace")
-        text = "".join(c for c in written if c.isprintable())  # anyone may have written it
-        return text or "a process that has not written its pid yet"
-    os.ftruncate(descriptor, 0)
-    command = " ".join(sys.orig_argv)[:200].replace("\n", " ")
-    os.pwrite(descriptor, f"pid {os.getpid()} ({command})".encode(errors="replace"), 0)
-    return None
-
-
 def _lock(directory: Path):
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.fdopen(os.open(directory / _LOCK, flags, 0o666), "r+b", buffering=0)
@@ -351,7 +288,7 @@ def _refuse_foreign(directory: Path, arms: tuple[str, ...]) -> None:
     if not directory.is_dir():
         raise StateError(f"{directory} is not a directory")
     for path in sorted(directory.iterdir()):
-        name = path.name.removeprefix(_TEMPORARY)
+        name = path.name.removeprefix(TEMPORARY)
         match = _FILE.fullmatch(name)
         ours = match[4] in (*arms, _ASIDE) if match else name in (_MANIFEST, _LOCK)
         if not ours or path.is_symlink() or not path.is_file():

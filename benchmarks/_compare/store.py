@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._verdict import Subject
-from .state import write_atomically
+from .._system.files import write_atomically
+from .._verdict.rules import Subject
 
 SAMPLING = "compare"
 """Value of asv's parameter "sampling", which gives these results a line of their own."""

@@ -5,15 +5,14 @@ view of its result is taken. The copies that it makes because of the view are wh
 and count; none is added for it.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .._calls import _Rotation, dealt, leaves
-from .cells import PeerCell
-from .providers import INSTALL, Unavailable
+from .._cells.package_calls import Rotation, Unavailable, dealt, leaves
+from .providers import INSTALL
 
 
-class Peer(_Rotation):
-    """A call of another library by the angles of the positions; see ``_calls._Rotation``.
+class Peer(Rotation):
+    """A call of another library by the angles of the positions; see ``package_calls.Rotation``.
 
     Raises
     ------
@@ -23,7 +22,7 @@ class Peer(_Rotation):
 
     provider: ClassVar[str]
     by_angles = False  # of this package's
-    cell: PeerCell
+    cell: Any  # of ``PeerCell``, which makes this
 
     def _public(self):
         try:

@@ -1,13 +1,14 @@
 """How the cell of a provider is called."""
 
-from .._calls import _Rotation
-from .cells import PeerCell
+from typing import Any
+
+from .._cells.package_calls import Rotation
 from .libraries import Fla, FlashAttention, TransformerEngine, Vllm, Xformers
 from .pairs import HuggingFace, Liger, Unsloth
 from .plain import Angles, Compiled, CompiledAngles, Copy, Formula, OwnTables
 from .seed import Seed
 
-ADAPTERS: dict[str, type[_Rotation]] = {
+ADAPTERS: dict[str, type[Rotation]] = {
     "rope-triton": Angles,
     "rope-triton-tables": OwnTables,
     "copy": Copy,
@@ -27,8 +28,8 @@ ADAPTERS: dict[str, type[_Rotation]] = {
 FORMATS = ("sbhd", "bshd")
 
 
-def of(cell: PeerCell, freqs) -> _Rotation:
-    """The call of a cell, by these angles; see ``_calls._Rotation``.
+def of(cell: Any, freqs) -> Rotation:
+    """The call of a cell, by these angles; see ``package_calls.Rotation``.
 
     Raises
     ------

@@ -4,7 +4,9 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import TypedDict
 
-from .._grid import ITEM_BYTES, Timed, active
+from .._cells.forms import ITEM_BYTES, Timed
+from .._cells.grid import active
+from . import calls
 from .providers import PROVIDERS
 
 
@@ -20,6 +22,10 @@ class PeerCell(Timed):
     batch: int
     dtype: str
     format: str
+
+    def call(self, freqs):
+        """The provider's call by these angles: see ``calls.of``."""
+        return calls.of(self, freqs)
 
     @property
     def shape(self) -> tuple[int, ...]:

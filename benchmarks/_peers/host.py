@@ -1,14 +1,16 @@
 """Host time of a provider's eager call, and the error of its result.
 
-Functions for a process that may use the GPU, answered as ``_host`` answers.
+Functions for a process that may use the GPU, answered as ``host`` answers.
 """
 
 import functools
 import itertools
 from collections.abc import Callable
 
-from .. import _angles, _calls, _host, _host_error, _host_inputs, _host_time, _workload
-from .._grid import BACKWARD, FORWARD, HEADS, ITEM_BYTES
+from .._cells import angles as _angles
+from .._cells import package_calls, subjects
+from .._cells.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
+from .._measure import accuracy, host, host_time, inputs, workload
 from . import calls
 from .cells import PeerCell
 from .providers import PROVIDERS
@@ -27,21 +29,21 @@ _ERROR_SHAPE = 2048, 128, 2, 1  # seq_len, hidden_size, heads, batch
 _FORMAT = "bshd"  # which most providers prefer
 
 
-def call_samples() -> dict[_host.Key, list[float] | Exception]:
+def call_samples() -> dict[host.Key, list[float] | Exception]:
     """Host seconds of an eager call of :func:`call`, once all providers are imported."""
     values = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), PROVIDERS)
-    keys: list[_host.Key] = [(metric, (provider,)) for metric, provider in values]
-    return _host._answers_or_reason("peers.Call", keys, MEASURES)
+    keys: list[host.Key] = [(metric, (provider,)) for metric, provider in values]
+    return host._answers_or_reason("peers.Call", keys, MEASURES)
 
 
-def error_facts() -> dict[_host.Key, float | Exception]:
+def error_facts() -> dict[host.Key, float | Exception]:
     """Error of the result against float64: see :func:`error`. Exact."""
     directions, providers, dtypes = ERROR_PARAMS.values()
     values = itertools.product(providers, directions, dtypes)
-    keys: list[_host.Key] = [
+    keys: list[host.Key] = [
         (ERROR, (direction, provider, dtype)) for provider, direction, dtype in values
     ]
-    return _host._answers_or_reason("peers.Error", keys, MEASURES)
+    return host._answers_or_reason("peers.Error", keys, MEASURES)
 
 
 def call(direction: str, provider: str) -> Callable:
@@ -62,15 +64,15 @@ def call(direction: str, provider: str) -> Callable:
     Unavailable
         If the provider is not installed, or has no backward pass.
     """
-    size = _host_inputs.CALL_SEQ_LEN, _host_inputs.CALL_HIDDEN_SIZE, HEADS, _host_inputs.CALL_BATCH
-    cell = PeerCell(provider, *size, _host_inputs.CALL_DTYPE, _FORMAT)
-    return _host_time.eager_call(_call(cell), direction)
+    size = subjects.CALL_SEQ_LEN, subjects.CALL_HIDDEN_SIZE, HEADS, subjects.CALL_BATCH
+    cell = PeerCell(provider, *size, subjects.CALL_DTYPE, _FORMAT)
+    return host_time.eager_call(_call(cell), direction)
 
 
 def error(direction: str, provider: str, dtype: str) -> float:
     """Root mean square error over that of the exact result rounded to ``dtype``.
 
-    As ``_host_error.error``: exact is float64, of the angles. A provider's tables, as it gets them,
+    As ``accuracy.error``: exact is float64, of the angles. A provider's tables, as it gets them,
     are part of its error.
 
     Parameters
@@ -88,20 +90,18 @@ def error(direction: str, provider: str, dtype: str) -> float:
     import torch
 
     cell = PeerCell(provider, *_ERROR_SHAPE, dtype, _FORMAT)
-    call, x = _call(cell), _host_error.random(cell.shape, getattr(torch, dtype))
-    (rotate,) = _workload.calls(call, direction, [x.to(_host_inputs.DEVICE, copy=True)])
+    call, x = _call(cell), accuracy.random(cell.shape, getattr(torch, dtype))
+    (rotate,) = workload.calls(call, direction, [x.to(inputs.DEVICE, copy=True)])
     results = call.split(rotate())
     given = call.split(x if direction == FORWARD else call.cotangent(x))
     angles = _angles.exact(0, cell.positions, cell.hidden_size).float()[None, :, 0]
-    exact = [
-        _host_error.exact_rotation(part, angles, direction, interleaved=False) for part in given
-    ]
-    return _host_error.relative_of_parts(results, exact, x.dtype)
+    exact = [accuracy.exact_rotation(part, angles, direction, interleaved=False) for part in given]
+    return accuracy.relative_of_parts(results, exact, x.dtype)
 
 
-def _call(cell: PeerCell) -> _calls._Rotation:
+def _call(cell: PeerCell) -> package_calls.Rotation:
     """By angles that are the same on every machine."""
-    return calls.of(cell, _host_inputs.freqs_of_cell(cell))
+    return calls.of(cell, inputs.freqs_of_cell(cell))
 
 
 MEASURES: dict[str, Callable] = {

@@ -1,7 +1,7 @@
 """Other libraries' functions of one tensor."""
 
+from .._cells.package_calls import Unavailable
 from .adapter import Peer, Tables
-from .providers import Unavailable
 
 MAX_HIDDEN_SIZE = 256  # of flash-attention's kernel and of FLA's, which is made after it
 

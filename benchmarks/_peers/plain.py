@@ -3,11 +3,11 @@
 import functools
 import types
 
-from .._calls import _Rotation
+from .._cells.package_calls import Rotation
 from .adapter import Peer, Tables
 
 
-class Angles(_Rotation):
+class Angles(Rotation):
     """This package, by angles, in either order."""
 
 
@@ -17,7 +17,7 @@ class OwnTables(Tables):
     Any strides; the result is contiguous in its own order.
     """
 
-    _public = _Rotation._public  # what is missing is missing from a commit
+    _public = Rotation._public  # what is missing is missing from a commit
 
     def _find(self):
         from rope_triton import apply_rotary_emb

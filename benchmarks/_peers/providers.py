@@ -30,7 +30,3 @@ INSTALL = {
     "xformers": "pip install xformers",
     "unsloth": "pip install unsloth",
 }
-
-
-class Unavailable(NotImplementedError):
-    """A provider that is not installed here, or cannot do what a cell asks for."""

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .._system.process import ROOT
 from . import accept, branch
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -24,7 +24,7 @@ _KEYS = {
     *("result_columns", "results", "durations", "version"),
 }
 _DEPTH = 8  # results -> metric -> column -> cell -> samples, with some to spare
-# Of a machine: asv's names and those of benchmarks/_machine.py. Of an environment: asv's. No
+# Of a machine: asv's names and those of benchmarks/_system/machine.py. Of an environment: asv's. No
 # others: asv makes directories of all names in any result, and a path has a longest length.
 _PARAMS = {
     *("machine", "os", "arch", "cpu", "num_cpu", "ram"),

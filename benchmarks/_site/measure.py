@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .._compare import arms, watch
-from .._grid import OWN_BENCHMARKS
+from .._cells.grid import OWN_BENCHMARKS
+from .._system import checkout, gpu_monitor
 from .branch import git
 
 NO_GPU = "no-gpu-"
@@ -45,11 +45,11 @@ def gpu_of(machine: str) -> contextlib.AbstractContextManager:
     """Hold the machine's GPU against every other user of the lock; nothing without a GPU."""
     if machine.startswith(NO_GPU):
         return contextlib.nullcontext()
-    return watch.gpu_lock(watch.gpu_uuid(), WAIT_SECONDS)
+    return gpu_monitor.gpu_lock(gpu_monitor.gpu_uuid(), WAIT_SECONDS)
 
 
 def _run(root: Path, machine: str, commit: str, scratch: Path) -> int:
-    package = arms.from_commit(commit, root, scratch).root
+    package = checkout.from_commit(commit, root, scratch).root
     # asv hides PYTHONPATH from benchmarks, and has this instead. The old package comes first.
     paths = os.pathsep.join([str(package), str(root)])
     options = ["--bench", OWN_BENCHMARKS, "-E", f"existing:{sys.executable}", "--machine", machine]

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from .._peers.providers import PROVIDERS
-from .._sweep.experiments import Figure, Timing
-from .._sweep.state import Results, Row, SweepError, read_experiment
-from .._sweep.tables import source
+from .._peers.sweep.experiments import Figure, Timing
+from .._peers.sweep.state import Results, Row, SweepError, read_experiment
+from .._peers.sweep.tables import source
+from .._system.process import SUITE
 from .overview import rounded
 
 EXPERIMENT = "throughput"
-EVIDENCE = Path(__file__).parents[1] / "evidence" / "sweep" / f"{EXPERIMENT}.jsonl"
+EVIDENCE = SUITE / "evidence" / "sweep" / f"{EXPERIMENT}.jsonl"
 
 REASON_LENGTH = 200
 """Of a reason; an error of others can have any length."""

@@ -7,7 +7,7 @@ change from noise in the newest commits, and digits that no clock has. What is l
 import json
 from pathlib import Path
 
-from .._compare.state import write_atomically
+from .._system.files import write_atomically
 
 KEEP_STATISTICS = 100
 """Newest results of a machine that stay as they were measured."""

@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks import _clock
-
-from . import memory
+from benchmarks._measure import gpu_timer
+from tests.gpu import memory
 
 
 @pytest.fixture(autouse=True)
@@ -24,4 +23,4 @@ def unwarmed(monkeypatch):
     """Two seconds less for each process: who compares with a copy in turns needs no settled clock,
     if the bounds are wide.
     """
-    monkeypatch.setattr(_clock, "warm_up", lambda: None)
+    monkeypatch.setattr(gpu_timer, "warm_up", lambda: None)

@@ -5,8 +5,8 @@ import statistics
 import pytest
 import torch
 
-from benchmarks import _clock, _workload
-from benchmarks._grid import Cell
+from benchmarks._cells.grid import Cell
+from benchmarks._measure import gpu_timer, workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -18,15 +18,17 @@ def test_company_does_not_matter(dtype):
     Without the fill before each sample the first differed from the last by 2 to 5 % on an H200.
     """
     cell = Cell(128, 128, 4, dtype, "bshd")
-    _clock.warm_up()
+    gpu_timer.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = _workload.call_of(cell)
-        inputs = [_workload.random_tensor(cell) for _ in range(_clock.cold_sets(cell.bytes_moved))]
-    rope = _clock.Recording(list(_workload.calls(call, "forward", inputs)), stream)
-    alone = statistics.median(_clock.paired_samples([rope])[0])
-    copy = _clock.Recording([x.clone for x in inputs], stream)
-    beside = statistics.median(_clock.paired_samples([rope, copy])[0])
-    again = statistics.median(_clock.paired_samples([rope])[0])
+        call = workload.call_of(cell)
+        inputs = [
+            workload.random_tensor(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))
+        ]
+    rope = gpu_timer.Recording(list(workload.calls(call, "forward", inputs)), stream)
+    alone = statistics.median(gpu_timer.paired_samples([rope])[0])
+    copy = gpu_timer.Recording([x.clone for x in inputs], stream)
+    beside = statistics.median(gpu_timer.paired_samples([rope, copy])[0])
+    again = statistics.median(gpu_timer.paired_samples([rope])[0])
     assert beside == pytest.approx(alone, rel=0.012)
     assert again == pytest.approx(alone, rel=0.012)

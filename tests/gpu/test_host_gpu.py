@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _first_call, _host, _host_inputs, _host_steps, _host_time, _process
+from benchmarks._cells import subjects
+from benchmarks._measure import first_call, host, host_time, inputs, memory_and_launches
+from benchmarks._system import process
 
 pytestmark = pytest.mark.gpu
 
@@ -32,11 +34,11 @@ def contiguous_first(t, freqs, **options):
 
 
 def medians():
-    found = _host.call_samples()
+    found = host.call_samples()
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer
-    assert all(len(samples) == _host_time.BLOCKS for samples in found.values())
+    assert all(len(samples) == host_time.BLOCKS for samples in found.values())
     return {key: statistics.median(samples) for key, samples in found.items()}
 
 
@@ -52,31 +54,31 @@ def test_python_in_the_call_path_shows(monkeypatch):
     plant(monkeypatch, slow)
     after = medians()
     assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
-    for format in _host_inputs.FORMATS:
-        forward, both = ((m, (format,)) for m in (_host.CALL_FORWARD, _host.CALL_FORWARD_BACKWARD))
+    for format in subjects.FORMATS:
+        forward, both = ((m, (format,)) for m in (host.CALL_FORWARD, host.CALL_FORWARD_BACKWARD))
         assert before[both] > before[forward]
         # Half of it: on a busy host a median is some microseconds off.
         assert after[forward] - before[forward] > 10e-6
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("format", _host_inputs.FORMATS)
+@pytest.mark.parametrize("format", subjects.FORMATS)
 def test_gpu_is_done_when_the_host_is(format):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
-    cell = _host_inputs.call_cell(format)
-    t, cotangent = _host_inputs.values(cell).requires_grad_(), _host_inputs.values(cell)
-    freqs = _host_inputs.freqs_of_cell(cell)
+    cell = subjects.call_cell(format)
+    t, cotangent = inputs.values(cell).requires_grad_(), inputs.values(cell)
+    freqs = inputs.freqs_of_cell(cell)
     for call in (
-        lambda: _host_inputs.apply(cotangent, freqs, format),
-        lambda: _host_steps._training(
-            lambda x: _host_inputs.apply(x, freqs, format), lambda: t, t, cotangent
+        lambda: inputs.apply(cotangent, freqs, format),
+        lambda: memory_and_launches._training(
+            lambda x: inputs.apply(x, freqs, format), lambda: t, t, cotangent
         ),
     ):
-        for _ in range(_host_time.WARM_CALLS):
+        for _ in range(host_time.WARM_CALLS):
             call()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(_host_time.BLOCK_CALLS):
+        for _ in range(host_time.BLOCK_CALLS):
             call()
         issued = time.perf_counter()
         torch.cuda.synchronize()
@@ -88,8 +90,8 @@ def test_gpu_is_done_when_the_host_is(format):
 
 @pytest.mark.alone
 def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_path):
-    cold, warm = (_first_call.seconds(ROOT, tmp_path) for _ in range(2))
-    own = _first_call.seconds(ROOT, tmp_path, after_another=True)
+    cold, warm = (first_call.seconds(ROOT, tmp_path) for _ in range(2))
+    own = first_call.seconds(ROOT, tmp_path, after_another=True)
     assert 0 < own < warm < cold < 120
     assert own < 0.1
     assert list(tmp_path.rglob("*.cubin"))
@@ -98,20 +100,20 @@ def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_pat
 # --- memory and launches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", _host_steps.LAYOUTS)
-@pytest.mark.parametrize("format", _host_inputs.FORMATS)
+@pytest.mark.parametrize("layout", subjects.LAYOUTS)
+@pytest.mark.parametrize("format", subjects.FORMATS)
 def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
     for step, count in (("forward", 1), ("training", 2)):
-        assert _host_steps.peak_bytes(step, format, "float16", layout) == count * BYTES
-        assert _host_steps.launches(step, format, "float16", layout) == count
+        assert memory_and_launches.peak_bytes(step, format, "float16", layout) == count * BYTES
+        assert memory_and_launches.launches(step, format, "float16", layout) == count
 
 
 def test_hidden_copy_shows_where_the_layout_needs_it(monkeypatch):
     plant(monkeypatch, contiguous_first)
-    assert _host_steps.peak_bytes("forward", *SBHD) == BYTES
-    assert _host_steps.launches("forward", *SBHD) == 1
-    assert _host_steps.peak_bytes("forward", *TRANSPOSED) == 2 * BYTES
-    assert _host_steps.launches("forward", *TRANSPOSED) == 2
+    assert memory_and_launches.peak_bytes("forward", *SBHD) == BYTES
+    assert memory_and_launches.launches("forward", *SBHD) == 1
+    assert memory_and_launches.peak_bytes("forward", *TRANSPOSED) == 2 * BYTES
+    assert memory_and_launches.launches("forward", *TRANSPOSED) == 2
 
 
 class _SavesItsInput(torch.autograd.Function):
@@ -128,9 +130,9 @@ class _SavesItsInput(torch.autograd.Function):
 
 def test_extra_saved_tensor_shows_in_training_only(monkeypatch):
     plant(monkeypatch, lambda t, freqs, **options: apply(_SavesItsInput.apply(t), freqs, **options))
-    assert _host_steps.peak_bytes("forward", *SBHD) == BYTES
-    assert _host_steps.peak_bytes("training", *SBHD) == 3 * BYTES
-    assert _host_steps.launches("training", *SBHD) == 2
+    assert memory_and_launches.peak_bytes("forward", *SBHD) == BYTES
+    assert memory_and_launches.peak_bytes("training", *SBHD) == 3 * BYTES
+    assert memory_and_launches.launches("training", *SBHD) == 2
 
 
 def test_fills_and_copies_are_launches(monkeypatch):
@@ -142,7 +144,7 @@ def test_fills_and_copies_are_launches(monkeypatch):
         return apply(*args, **options)
 
     plant(monkeypatch, apply_and_more)
-    assert _host_steps.launches("forward", *SBHD) == 3
+    assert memory_and_launches.launches("forward", *SBHD) == 3
 
 
 def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatch):
@@ -152,33 +154,33 @@ def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatc
         return apply(t, freqs, **options)
 
     plant(monkeypatch, waits)
-    keys = [(_host.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
-    first = _host._answers(keys[:1])
-    waiting = _host._answers(keys[1:2])
-    then = _host._answers(keys[2:]) | _host._answers([(_host.PEAK_BYTES, ("forward", *SBHD))])
+    keys = [(host.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
+    first = host._answers(keys[:1])
+    waiting = host._answers(keys[1:2])
+    then = host._answers(keys[2:]) | host._answers([(host.PEAK_BYTES, ("forward", *SBHD))])
     assert list(first.values()) == [1]
     assert "captur" in str(waiting[keys[1]])
     assert isinstance(waiting[keys[1]], RuntimeError)
     assert list(then.values()) == [1, BYTES]
 
 
-STEPS = [(_host.LAUNCHES, (step, *SBHD)) for step in _host_steps.STEPS]
+STEPS = [(host.LAUNCHES, (step, *SBHD)) for step in subjects.STEPS]
 
 
 def _faulty_launches(step, *rest):
     if step == "forward":
         torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
-    return _host_steps.launches(step, *rest)
+    return memory_and_launches.launches(step, *rest)
 
 
 def answers_after_a_fault():
-    _host._MEASURES[_host.LAUNCHES] = _faulty_launches
-    return _host._answers(STEPS)
+    host._MEASURES[host.LAUNCHES] = _faulty_launches
+    return host._answers(STEPS)
 
 
 def test_fault_costs_its_own_cell_only():
     """In a process of its own, for which it ends the use of the GPU."""
-    forward, training = _process.call(answers_after_a_fault).values()
+    forward, training = process.call(answers_after_a_fault).values()
     assert isinstance(forward, RuntimeError)
     assert training == 2
 
@@ -187,21 +189,21 @@ def test_fault_costs_its_own_cell_only():
 
 
 def test_error_repeats_to_the_last_digit_also_in_another_process():
-    here, again = _host.error_facts(), _host.error_facts()
-    there = _process.call(_host._answers, list(here))
+    here, again = host.error_facts(), host.error_facts()
+    there = process.call(host._answers, list(here))
     assert here == again == there
 
 
 def test_error_is_little_more_than_rounding():
-    for (_, (_, dtype, *_)), value in _host.error_facts().items():
+    for (_, (_, dtype, *_)), value in host.error_facts().items():
         assert 1 <= value < (4 if dtype == "float32" else 1.001), value
 
 
 def test_everything_exact_has_an_answer():
-    found = _host.exact_facts()
+    found = host.exact_facts()
     asked = {
-        *(_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR),
-        *(_host.PATH_PEAK_BYTES, _host.PATH_LAUNCHES, _host.PATH_ERROR),
+        *(host.PEAK_BYTES, host.LAUNCHES, host.ERROR),
+        *(host.PATH_PEAK_BYTES, host.PATH_LAUNCHES, host.PATH_ERROR),
     }
     assert {metric for metric, _ in found} == asked
     assert not [str(answer) for answer in found.values() if isinstance(answer, Exception)]

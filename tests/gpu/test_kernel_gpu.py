@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _angles
+from benchmarks._cells import angles
 from tests import field, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
@@ -28,8 +28,8 @@ def model_angles(seq, channels, rotary_percent=1.0, interleaved=False):
 
     Not the package's: of angles that are all 0, each result would be right.
     """
-    pairs = _angles.exact(0, seq, int(channels * rotary_percent)).float()
-    return _angles.by_channel(pairs, interleaved).cuda()
+    pairs = angles.exact(0, seq, int(channels * rotary_percent)).float()
+    return angles.by_channel(pairs, interleaved).cuda()
 
 
 def apply(t, freqs, mode):
@@ -53,7 +53,7 @@ def forward_backward(t, freqs, cotangent, mode):
 
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_model_angles(width):
-    _angles.check_package(2048, width, "cuda")
+    angles.check_package(2048, width, "cuda")
 
 
 def overlapping(output):

@@ -7,14 +7,17 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import _clock, _grid, _host, _host_inputs, _host_steps, _host_time, _workload
+from benchmarks._cells import forms, grid, subjects
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
-from benchmarks._grid import BACKWARD, FORWARD, PathCell
+from benchmarks._measure import gpu_timer, host, host_time, memory_and_launches, workload
+from benchmarks._measure import inputs as _host_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
-all_paths = pytest.mark.parametrize("path", _grid.PATHS)
-host_paths = pytest.mark.parametrize("path", _host_inputs.PATHS)
+all_paths = pytest.mark.parametrize("path", forms.PATHS)
+host_paths = pytest.mark.parametrize("path", subjects.PATHS)
 FUNCTIONS = (
     "apply_rotary_pos_emb",
     "apply_qk_rotary_pos_emb",
@@ -23,7 +26,7 @@ FUNCTIONS = (
     "rotary_embedding",
 )
 # In place, there is no backward pass.
-CALLS = 2 * len(_host_inputs.PATHS) - 1
+CALLS = 2 * len(subjects.PATHS) - 1
 
 
 # --- speed ----------------------------------------------------------------------------------------
@@ -32,8 +35,8 @@ CALLS = 2 * len(_host_inputs.PATHS) - 1
 @pytest.mark.alone
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
-    cells = [c for c in _grid.path_cells(_grid.PATH_GRIDS["full"]) if direction in c.directions]
-    for cell, outcome in _workload.measure_cells(cells, direction).items():
+    cells = [c for c in grid.path_cells(grid.PATH_GRIDS["full"]) if direction in c.directions]
+    for cell, outcome in workload.measure_cells(cells, direction).items():
         assert not outcome.error and not outcome.unavailable, (cell, outcome)
         ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
         assert 0.3 < ratio < 3, (cell, ratio)
@@ -43,7 +46,7 @@ def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_output_is_in_l2_for_what_reads_it_next(dtype):
     """Of 8 MiB; a kernel that writes past L2 takes 1.08 times as long as two copies on an H200."""
-    (outcome,) = _workload.measure_cells([PathCell("then-read", 8, dtype)], FORWARD).values()
+    (outcome,) = workload.measure_cells([PathCell("then-read", 8, dtype)], FORWARD).values()
     assert statistics.median(outcome.latency) < 1.04 * statistics.median(outcome.copy)
 
 
@@ -62,7 +65,7 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
     for name in FUNCTIONS:
         monkeypatch.setattr(rope_triton, name, spoiled(getattr(rope_triton, name)))
     cell = PathCell(path, 4, "bfloat16")
-    (outcome,) = _workload.measure_cells([cell], FORWARD).values()
+    (outcome,) = workload.measure_cells([cell], FORWARD).values()
     assert not outcome.latency
     assert "not close" in outcome.error
 
@@ -73,7 +76,7 @@ def test_process_of_a_comparison_checks_and_times_it(path):
     cell = PathCell(path, 4, "bfloat16")
     for direction in cell.directions:
         measure._check_cell(cell, direction)
-    _clock.warm_up(0.1)
+    gpu_timer.warm_up(0.1)
     found = measure._latencies(cell, lambda inputs: None)
     assert list(found) == list(cell.metrics.values())
     assert all(1e-6 < seconds < 1e-4 for samples in found.values() for seconds in samples)
@@ -84,25 +87,25 @@ def test_process_of_a_comparison_checks_and_times_it(path):
 
 @pytest.mark.alone
 def test_every_call_has_a_host_time():
-    found = _host.path_call_samples()
+    found = host.path_call_samples()
     assert len(found) == CALLS
     for key, answer in found.items():
         assert not isinstance(answer, Exception), (key, answer)
-        assert len(answer) == _host_time.BLOCKS
+        assert len(answer) == host_time.BLOCKS
         assert all(2e-6 < seconds < 2e-3 for seconds in answer)
 
 
 @pytest.mark.alone
 @host_paths
 def test_gpu_is_done_when_the_host_is(path):
-    cell = _host_inputs.path_call_cell(path)
+    cell = subjects.path_call_cell(path)
     call = _host_inputs.path_call(cell)
     given = call.operand(_host_inputs.values(cell))
-    for _ in range(_host_time.WARM_CALLS):
+    for _ in range(host_time.WARM_CALLS):
         call.forward(given)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(_host_time.BLOCK_CALLS):
+    for _ in range(host_time.BLOCK_CALLS):
         call.forward(given)
     issued = time.perf_counter()
     torch.cuda.synchronize()
@@ -111,17 +114,17 @@ def test_gpu_is_done_when_the_host_is(path):
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = PathCell(path, _host_steps._PATH_MIB, _host_steps._PATH_DTYPE)
+    cell = PathCell(path, memory_and_launches._PATH_MIB, memory_and_launches._PATH_DTYPE)
     outputs = 0 if path == "tables-inplace" else 1
-    assert _host_steps.path_peak_bytes(FORWARD, path) == outputs * cell.bytes_moved // 2
-    assert _host_steps.path_launches(FORWARD, path) == 1
+    assert memory_and_launches.path_peak_bytes(FORWARD, path) == outputs * cell.bytes_moved // 2
+    assert memory_and_launches.path_launches(FORWARD, path) == 1
     if BACKWARD in cell.directions:
-        assert _host_steps.path_peak_bytes(_host_steps.TRAINING, path) == cell.bytes_moved
-        assert _host_steps.path_launches(_host_steps.TRAINING, path) == 2
+        assert memory_and_launches.path_peak_bytes(subjects.TRAINING, path) == cell.bytes_moved
+        assert memory_and_launches.path_launches(subjects.TRAINING, path) == 2
 
 
 def test_error_is_little_more_than_rounding_and_repeats():
-    here, again = _host.path_error_facts(), _host.path_error_facts()
+    here, again = host.path_error_facts(), host.path_error_facts()
     assert here == again and len(here) == 2 * CALLS
     for (_, (*_, dtype)), value in here.items():
         assert 0.999 < value < (4 if dtype == "float32" else 1.001), value

@@ -5,8 +5,8 @@ import statistics
 import pytest
 import torch
 
-from benchmarks import _host, _workload
-from benchmarks._grid import BACKWARD, FORWARD
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._measure import host, workload
 from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PeerCell
 from benchmarks._peers.providers import INSTALL, PROVIDERS
@@ -33,7 +33,7 @@ def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
     dtypes = ("float32", "float16", "bfloat16")
     formats = ("sbhd", "bshd")
     cells = [PeerCell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
-    for cell, outcome in _workload.measure_cells(cells, direction).items():
+    for cell, outcome in workload.measure_cells(cells, direction).items():
         assert not outcome.error, (cell, outcome.error)
         skip_if_absent(provider, outcome.unavailable)
         assert not outcome.unavailable, (cell, outcome.unavailable)
@@ -45,7 +45,7 @@ def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
 @all_directions
 def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
     cell = PeerCell("copy", 1024, 128, 64, 4, "bfloat16", "sbhd")
-    (outcome,) = _workload.measure_cells([cell], direction).values()
+    (outcome,) = workload.measure_cells([cell], direction).values()
     ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
     assert ratio == pytest.approx(1.0, abs=0.05)
 
@@ -57,7 +57,7 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
     keys = [(metric, (provider,)) for metric in metrics.values()]
     if provider != "copy":
         keys += [(peer_host.ERROR, (each, provider, "bfloat16")) for each in DIRECTIONS]
-    for key, answer in _host._answers(keys, peer_host.MEASURES).items():
+    for key, answer in host._answers(keys, peer_host.MEASURES).items():
         if isinstance(answer, NotImplementedError):
             skip_if_absent(provider, str(answer))
         assert not isinstance(answer, Exception), (key, answer)
@@ -71,6 +71,6 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
 def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""
     cells = [PeerCell(provider, 256 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
-    outcomes = _workload.measure_cells(cells, BACKWARD)
+    outcomes = workload.measure_cells(cells, BACKWARD)
     assert not any(outcome.error or outcome.unavailable for outcome in outcomes.values())
     torch.cuda.synchronize()

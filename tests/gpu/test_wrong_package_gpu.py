@@ -11,9 +11,11 @@ import pytest
 import triton
 
 import rope_triton
-from benchmarks import _process, _workload
+from benchmarks._cells.forms import FORWARD
+from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
-from benchmarks._grid import FORWARD, Cell
+from benchmarks._measure import workload
+from benchmarks._system import process as _process
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -76,6 +78,6 @@ def test_comparison(name, tmp_path):
 @all_packages
 def test_asv(name, tmp_path):
     root = package(name, tmp_path)
-    found = _process.call(_workload.measure_cells, [CELL], FORWARD, path=(str(root),))
+    found = _process.call(workload.measure_cells, [CELL], FORWARD, path=(str(root),))
     assert bool(found[CELL].latency) == (name == "right")
     assert bool(found[CELL].error) == (name != "right")

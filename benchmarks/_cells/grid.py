@@ -1,0 +1,248 @@
+"""The cells that are measured, why these, and the bytes each must move. Imports no torch."""
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypedDict, TypeVar
+
+from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, Timed
+from .package_calls import PATH_CALLS, Rotation
+
+OWN_BENCHMARKS = r"^(?!peers\.)"
+"""asv's pattern for all but the other libraries', which no commit of ours changes."""
+
+GRID_VARIABLE = "ROPE_GRID"
+"""Environment variable that names the grid to measure; unset means "full"."""
+
+
+class Grid(TypedDict):
+    """The values of each field of :class:`Cell`."""
+
+    seq_len: tuple[int, ...]
+    hidden_size: tuple[int, ...]
+    batch: tuple[int, ...]
+    dtype: tuple[str, ...]
+    format: tuple[str, ...]
+
+
+GRIDS: dict[str, Grid] = {
+    # Every power of two from a short prompt to a long context; the head sizes and batches of the
+    # models that ship; 1 MB to 4 GB a tensor, so from launch-bound to many times any cache.
+    "full": {
+        "seq_len": (128, 256, 512, 1024, 2048, 4096, 8192),
+        "hidden_size": (64, 128, 256),
+        "batch": (1, 2, 4, 8),
+        "dtype": ("float32", "float16", "bfloat16"),
+        "format": ("sbhd", "bshd"),
+    },
+    # 48 cells for pull requests: 2 MB (inside any L2) to 537 MB moved, both kinds of batch (an
+    # sbhd batch has its own program order), every dtype and format.
+    "small": {
+        "seq_len": (128, 2048),
+        "hidden_size": (64, 128),
+        "batch": (1, 4),
+        "dtype": ("float32", "float16", "bfloat16"),
+        "format": ("sbhd", "bshd"),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Cell(Timed):
+    """One point of the grid: a RoPE call on 64 heads, forward or backward."""
+
+    suite = "rope"
+    seq_len: int
+    hidden_size: int
+    batch: int
+    dtype: str
+    format: str
+
+    def call(self, freqs) -> Rotation:
+        """The call that is measured, by these angles."""
+        return Rotation(self, freqs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that is rotated, in the order of ``format``."""
+        leading = (self.seq_len, self.batch)
+        return (*(leading if self.format == "sbhd" else leading[::-1]), HEADS, self.hidden_size)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (self.seq_len,) * self.batch
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes a call must move: the input once and the output once (not the angles)."""
+        elements = self.seq_len * self.batch * HEADS * self.hidden_size
+        return 2 * elements * ITEM_BYTES[self.dtype]
+
+
+PARAM_NAMES = tuple(field.name for field in fields(Cell))
+
+
+# --- the package's other paths --------------------------------------------------------------------
+
+
+# A rotation in place has no backward pass of its own: its gradient is a new tensor. What becomes of
+# a gradient is what becomes of an output.
+_FORWARD_ONLY = ("tables-inplace", "then-read")
+PATH_BATCH = 4
+_START_STEP = 1000
+_SHORT_TOKENS, _SHORT_SEQUENCES, _SHORT_OF_TOKENS = 27, 2401, 1 << 16
+
+
+class PathGrid(TypedDict):
+    """The values of each field of :class:`PathCell`."""
+
+    path: tuple[str, ...]
+    mib: tuple[int, ...]
+    dtype: tuple[str, ...]
+
+
+PATH_GRIDS: dict[str, PathGrid] = {
+    # Inside any L2, around it and far beyond it. The tiles follow from the bytes of an element as
+    # they do in the grid above, so two dtypes stand for three, and on a pull request one.
+    "full": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("float32", "bfloat16")},
+    "small": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("bfloat16",)},
+}
+
+
+@dataclass(frozen=True)
+class PathCell(Timed):
+    """A call of one of ``PATHS`` on about ``mib`` MiB, forward or backward."""
+
+    suite = "paths"
+    path: str
+    mib: float
+    dtype: str
+
+    def call(self, freqs) -> Rotation:
+        """The call that is measured, by these angles."""
+        return PATH_CALLS[self.path](self, freqs)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        return (FORWARD,) if self.path in _FORWARD_ONLY else (FORWARD, BACKWARD)
+
+    @property
+    def format(self) -> str:
+        return PATHS[self.path].format
+
+    @property
+    def hidden_size(self) -> int:
+        """Channels of a head that are rotated."""
+        return PATHS[self.path].rotated
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        path = PATHS[self.path]
+        token_bytes = path.heads * path.channels * ITEM_BYTES[self.dtype]
+        tokens = int(self.mib * 2**20) // token_bytes
+        if self.path == "thd":
+            return tuple(_halves(tokens))
+        if self.path == "thd-short":
+            return (_SHORT_TOKENS,) * max(1, tokens * _SHORT_SEQUENCES // _SHORT_OF_TOKENS)
+        return (tokens // PATH_BATCH,) * PATH_BATCH
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        step = _START_STEP if self.path == "starts" else 0
+        return tuple(index * step for index in range(len(self.lengths)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that is rotated, or split and rotated."""
+        path = PATHS[self.path]
+        batch, seq_len = len(self.lengths), self.lengths[0]
+        if path.format == "bhsd":
+            return batch, path.heads, seq_len, path.channels
+        leading = {"thd": (sum(self.lengths),), "sbhd": (seq_len, batch), "bshd": (batch, seq_len)}
+        return (*leading[path.format], path.heads, path.channels)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes a call must move: all that it is given once, as much that it writes; no angles."""
+        calls = 2 if self.path == "then-read" else 1
+        return calls * 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
+
+AnyCell = Cell | PathCell
+
+
+def _halves(tokens: int) -> Iterator[int]:
+    while tokens:
+        yield tokens - tokens // 2
+        tokens //= 2
+
+
+# --- which are measured ---------------------------------------------------------------------------
+
+_Values = TypeVar("_Values")
+
+
+def active_grid() -> Grid:
+    """The grid that the environment names.
+
+    Raises
+    ------
+    ValueError
+        If ``ROPE_GRID`` names no grid.
+    """
+    return active(GRIDS)
+
+
+def active_paths(direction: str) -> PathGrid:
+    """The grid of the other paths that the environment names: those that have the direction.
+
+    Raises
+    ------
+    ValueError
+        If ``ROPE_GRID`` names no grid.
+    """
+    grid = active(PATH_GRIDS).copy()
+    have = {cell.path for cell in path_cells(grid) if direction in cell.directions}
+    grid["path"] = tuple(path for path in grid["path"] if path in have)
+    return grid
+
+
+def active(grids: Mapping[str, _Values]) -> _Values:
+    """The one of some named grids that the environment names.
+
+    Raises
+    ------
+    ValueError
+        If ``ROPE_GRID`` names no grid.
+    """
+    name = os.environ.get(GRID_VARIABLE, "full")
+    if name not in grids:
+        raise ValueError(f"{GRID_VARIABLE} must be one of {sorted(grids)}, got {name!r}")
+    return grids[name]
+
+
+def cells(grid: Grid) -> list[Cell]:
+    """Every cell of a grid, in the fixed order in which it is measured."""
+    values = itertools.product(
+        grid["seq_len"], grid["hidden_size"], grid["batch"], grid["dtype"], grid["format"]
+    )
+    return [Cell(*each) for each in values]
+
+
+def path_cells(grid: PathGrid) -> list[PathCell]:
+    """Every cell of a grid of paths, in the fixed order in which it is measured."""
+    return [PathCell(*each) for each in itertools.product(grid["path"], grid["mib"], grid["dtype"])]
+
+
+def all_cells(name: str) -> list[AnyCell]:
+    """Every cell of the named grid, those of the other paths last."""
+    return [*cells(GRIDS[name]), *path_cells(PATH_GRIDS[name])]
+
+
+def cell_of(values: Sequence) -> AnyCell:
+    """The cell with these values of its fields."""
+    return Cell(*values) if len(values) == len(PARAM_NAMES) else PathCell(*values)

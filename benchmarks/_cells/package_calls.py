@@ -1,0 +1,350 @@
+"""How a cell calls the package, through its public names, and what the call must return.
+
+What is right is the suite's own formula on the tables that the call is given, never the measured
+commit's.
+"""
+
+import itertools
+
+from .forms import BACKWARD, FORWARD, QK_HEADS, QKV_HEADS, Measured
+
+CHECKED_BYTES = 512 << 20  # moved by the positions that are checked at once
+
+
+class Unavailable(NotImplementedError):
+    """A library that is not installed here, or cannot do what a cell asks for."""
+
+
+class Rotation:
+    """A call on one tensor, by the angles of the positions.
+
+    Parameters
+    ----------
+    cell : Measured
+        What is called, and on what.
+    freqs : torch.Tensor
+        Angles in radians, float32 ``[s2, 1, 1, hidden_size]`` with ``s2 >= cell.positions``, in
+        half-rotation order, where the call is made.
+
+    Raises
+    ------
+    NotImplementedError
+        If the measured commit lacks the function. One that lacks an argument refuses when called.
+    """
+
+    # Of each part of the output, whether it is rotated or only handed on.
+    rotated: tuple[bool, ...] = (True,)
+    # Whether its user gives it angles, as the package's own module makes them.
+    by_angles = True
+    # Whether what it is given may be overwritten.
+    in_place = False
+    # Error that the call's arithmetic may add to the rounding of the result, over the length of the
+    # pair of channels that is rotated.
+    slack = 0.0
+
+    def __init__(self, cell: Measured, freqs):
+        self._function = self._public()
+        self.cell, self._freqs = cell, freqs
+        self._options = self._more(freqs.device)
+
+    def _public(self):
+        try:
+            return self._find()
+        except ModuleNotFoundError:
+            raise
+        except ImportError as error:  # of a name; where the package lies says nothing
+            reason = str(error).removesuffix(f" ({error.path})")
+            raise NotImplementedError(reason) from None
+
+    def _find(self):
+        from rope_triton import apply_rotary_pos_emb
+
+        return apply_rotary_pos_emb
+
+    def _more(self, device) -> dict:
+        return {"tensor_format": self.cell.format}
+
+    def operand(self, x):
+        """What ``forward`` takes, in the memory of ``x``, of the cell's shape and dtype."""
+        return x
+
+    def leaf(self, x):
+        """The same as what a gradient is asked for."""
+        return x.requires_grad_()
+
+    def forward(self, x):
+        """What the package returns for an operand."""
+        return self._function(x, self._freqs, **self._options)
+
+    def copies(self, x):
+        """What ``forward`` is compared with: copies of as many bytes."""
+        return x.clone()
+
+    def cotangent(self, x):
+        """A gradient of the output's form, in the memory of ``x``."""
+        return x
+
+    def split(self, whole) -> tuple:
+        """The parts of an output, an input or a gradient, in the form of the output's."""
+        return (whole,)
+
+    def turn(self) -> tuple:
+        """Cosine and sine of every token's angles, float64; broadcast over half the channels."""
+        angle = self._token_freqs()[..., : self.cell.hidden_size // 2].double()
+        return angle.cos(), angle.sin()
+
+    def _token_freqs(self):
+        return self._freqs[: self.cell.positions].transpose(0, seq_dim(self.cell))
+
+
+class _Packed(Rotation):
+    """Packed sequences."""
+
+    def _more(self, device) -> dict:
+        import torch
+
+        bounds = [0, *itertools.accumulate(self.cell.lengths)]
+        return super()._more(device) | {
+            "cu_seqlens": torch.tensor(bounds, dtype=torch.int32, device=device)
+        }
+
+    def _token_freqs(self):
+        positions = [p for length in self.cell.lengths for p in range(length)]
+        return self._freqs[positions, 0]
+
+
+class _Moved(Rotation):
+    """A batch of sequences, each from a position of its own."""
+
+    def _more(self, device) -> dict:
+        import torch
+
+        starts = torch.tensor(self.cell.starts, dtype=torch.int32, device=device)
+        return super()._more(device) | {"start_positions": starts}
+
+    def _token_freqs(self):
+        import torch
+
+        sequences = zip(self.cell.starts, self.cell.lengths, strict=True)
+        return torch.stack([self._freqs[start : start + n, 0] for start, n in sequences])
+
+
+class _Partial(Rotation):
+    """Heads of which the first channels are rotated."""
+
+    rotated = (True, False)
+
+    def split(self, whole) -> tuple:
+        return whole.split([self.cell.hidden_size, whole.shape[-1] - self.cell.hidden_size], -1)
+
+
+class _Tables(Rotation):
+    """Ready-made tables, in the dtype of the tensor, as flash-attention's module keeps them."""
+
+    by_angles = False
+
+    def __init__(self, cell: Measured, freqs):
+        import torch
+
+        super().__init__(cell, freqs)
+        angle = freqs[: cell.positions, 0, 0, : cell.hidden_size // 2].double()
+        dtype = getattr(torch, cell.dtype)
+        self._cos, self._sin = angle.cos().to(dtype), angle.sin().to(dtype)
+
+    def _find(self):
+        from rope_triton import apply_rotary_emb
+
+        return apply_rotary_emb
+
+    def _more(self, device) -> dict:
+        return {}
+
+    def forward(self, x):
+        return self._function(x, self._cos, self._sin, **self._options)
+
+    def turn(self) -> tuple:
+        return tuple(table.double()[None, :, None] for table in (self._cos, self._sin))
+
+
+class _Attention(_Tables):
+    """The same tables, for heads that each have a memory of their own."""
+
+    def _find(self):
+        from rope_triton import rotary_embedding
+
+        return rotary_embedding
+
+    def turn(self) -> tuple:
+        return tuple(table.double()[None, None] for table in (self._cos, self._sin))
+
+
+class _InPlace(_Tables):
+    """The same, written to where the input was read."""
+
+    in_place = True
+
+    def _more(self, device) -> dict:
+        return {"inplace": True}
+
+    def forward(self, x):
+        out = super().forward(x)
+        if out.data_ptr() != x.data_ptr():
+            raise AssertionError("the call did not rotate in place: its output is a new tensor")
+        return out
+
+
+class _ThenRead(Rotation):
+    """The call, and a copy of its output, in the place of whatever reads it next."""
+
+    def __init__(self, cell: Measured, freqs):
+        super().__init__(cell, freqs)
+        self._read: list = []  # kept: in a memory that the next call writes again, it stays in L2
+
+    def forward(self, x):
+        out = super().forward(x)
+        self._read.append(out.clone())
+        return out
+
+    def copies(self, x):
+        first = x.clone()
+        return first, first.clone()
+
+
+class _Qkv(Rotation):
+    """Packed queries, keys and values, split and rotated, or turned back and joined."""
+
+    rotated = (True, True, False)
+
+    def _find(self):
+        from rope_triton import apply_fused_qkv_rotary_pos_emb
+
+        return apply_fused_qkv_rotary_pos_emb
+
+    def forward(self, x):
+        tables = self._freqs, self._freqs
+        return self._function(x, *tables, self._channels(), **self._options)
+
+    def _channels(self) -> list[int]:
+        return [count * self.cell.hidden_size for count in QKV_HEADS]
+
+    def cotangent(self, x):
+        return dealt(x, [x.shape[2] * count for count in QKV_HEADS], self.cell.hidden_size)
+
+    def split(self, whole) -> tuple:
+        if isinstance(whole, tuple):
+            return whole
+        parts = whole.split(self._channels(), dim=-1)
+        return tuple(part.reshape(*part.shape[:2], -1, self.cell.hidden_size) for part in parts)
+
+
+class _QueriesKeys(Rotation):
+    """Queries and keys, each with a memory of its own."""
+
+    rotated = (True, True)
+
+    def _find(self):
+        from rope_triton import apply_qk_rotary_pos_emb
+
+        return apply_qk_rotary_pos_emb
+
+    def operand(self, x):
+        return self.cotangent(x)
+
+    def leaf(self, x):
+        return leaves(self.cotangent(x))
+
+    def forward(self, x):
+        return self._function(*x, self._freqs, **self._options)
+
+    def cotangent(self, x):
+        return dealt(x, QK_HEADS, self.cell.hidden_size)
+
+    def split(self, whole) -> tuple:
+        return whole if isinstance(whole, tuple) else self.cotangent(whole)
+
+
+def dealt(x, heads, hidden_size: int) -> tuple:
+    """The memory of ``x``, whose first two dimensions are its tokens', as tensors of so many heads.
+
+    One after the other, each contiguous: ``[.., .., count, hidden_size]`` for each count of heads.
+    """
+    tokens = x.shape[:2]
+    parts = x.flatten().split([tokens.numel() * count * hidden_size for count in heads])
+    pairs = zip(parts, heads, strict=True)
+    return tuple(part.view(*tokens, count, hidden_size) for part, count in pairs)
+
+
+def leaves(parts: tuple) -> tuple:
+    """The same tensors as what gradients are asked for."""
+    return tuple(part.detach().requires_grad_() for part in parts)
+
+
+def gradient(output, leaf, cotangent):
+    """The gradient of a call's leaf, in its form; the output's graph is kept."""
+    import torch
+
+    gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
+    return gradients if isinstance(leaf, tuple) else gradients[0]
+
+
+PATH_CALLS: dict[str, type[Rotation]] = {
+    **{"thd": _Packed, "thd-short": _Packed, "starts": _Moved},
+    **{"qkv": _Qkv, "qk": _QueriesKeys},
+    **{"tables": _Tables, "tables-inplace": _InPlace, "tables-bhsd": _Attention},
+    **{"partial": _Partial, "head-96": Rotation, "then-read": _ThenRead},
+}
+
+
+def seq_dim(cell: Measured) -> int:
+    """The dimension of the tensor along which positions run; of packed sequences, their tokens."""
+    return max(cell.format.find("s"), 0)  # of packed sequences, the tokens
+
+
+def check(output, x, call: Rotation, direction: str) -> None:
+    """Raise AssertionError unless ``output`` is that of the call for ``x``, slice by slice.
+
+    By the suite's own float32 formula, with torch.testing.assert_close's tolerance for the dtype,
+    beyond the slack that the call documents.
+    ``x`` is the input, or in the backward what the cotangents lie in.
+    """
+    given = x if direction == FORWARD else call.cotangent(x)
+    turn = [each.float() for each in call.turn()]
+    dim = seq_dim(call.cell)
+    for found, part, rotated in zip(
+        call.split(output), call.split(given), call.rotated, strict=True
+    ):
+        _check_part(found, part, turn if rotated else None, call.slack, dim, direction)
+
+
+def _check_part(output, x, turn, slack: float, dim: int, direction: str) -> None:
+    import torch
+
+    positions = x.shape[dim]
+    rows = max(1, CHECKED_BYTES // (2 * x.nbytes // positions))
+    for start in range(0, positions, rows):
+        here = dim, start, min(rows, positions - start)
+        expected, found = x.narrow(*here), output.narrow(*here)
+        if turn:
+            cos, sin = (each.narrow(*here) for each in turn)
+            part, expected = expected, _rotated(expected, cos, sin, direction).to(x.dtype)
+            found = _without_slack(found, expected, part, slack) if slack else found
+        torch.testing.assert_close(found, expected)
+
+
+def _without_slack(found, expected, x, slack: float):
+    """``found``, moved towards ``expected`` by ``slack`` of the length of each pair of ``x``."""
+    import torch
+
+    length = torch.hypot(*x.float().chunk(2, dim=-1)) * slack
+    allowed = torch.cat((length, length), dim=-1)
+    off = found.float() - expected.float()
+    return (expected.float() + (off - off.clamp(-allowed, allowed))).to(found.dtype)
+
+
+def _rotated(x, cos, sin, direction: str):
+    import torch
+
+    first, second = x.float().chunk(2, dim=-1)
+    if direction == BACKWARD:
+        sin = -sin
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,0 +1,1 @@
+"""From a call to exact facts of its machine code. Needs no GPU."""

@@ -1,0 +1,303 @@
+"""What a call of the public API compiles to, for any GPU, on a machine with or without one.
+
+The benchmarked package is called through its public names with CPU tensors, under a driver that
+stands in for the GPU's; whatever kernels it launches are compiled, caught and counted. Nothing
+depends on a clock or on what ran before, so a result is exact: two commits that differ in it differ
+in their code (or in Triton's version).
+
+Every call is made in a process of its own; the caller's Triton is never touched, nor imported.
+"""
+
+import copy
+import hashlib
+import importlib
+import importlib.util
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from .._cells import grid as _grid
+from .._cells import subjects
+from .._system.repository import PACKAGE
+from . import disassembly, worker_pool
+from .stub_driver import Launch, StandInDriver
+
+# The grid, and what users bring besides: one token, odd prompts, odd batches.
+_SWEPT_SEQ_LENS = (*_grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
+_SWEPT_BATCHES = (*_grid.GRIDS["full"]["batch"], 3, 5)
+_SWEPT_HIDDEN_SIZE = 128
+
+# Each of these makes Triton compile something else than it would for a user, or nothing.
+_REFUSED_VARIABLES = (
+    "TRITON_INTERPRET",
+    "TRITON_OVERRIDE_ARCH",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_STORE_BINARY_ONLY",
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one call compiles to, over all the kernels that it launches.
+
+    ``registers`` (32 bit) and ``stack_bytes`` are per thread, ``shared_bytes`` per program, of the
+    hungriest kernel. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
+    ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches, as ``disassembly``
+    counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
+    and the numbers among the arguments, such as strides: where two are equal, the GPU is asked for
+    the very same work.
+    """
+
+    registers: int
+    spilled_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    instructions: int
+    global_accesses: int
+    narrow_accesses: int
+    digest: str
+
+    @property
+    def narrow_share(self) -> float:
+        """Share of the global accesses that move less than 16 bytes, 0 to 1."""
+        return self.narrow_accesses / self.global_accesses
+
+
+def fingerprint(
+    calls: Iterable[tuple],
+    root: str | os.PathLike | None = None,
+    ledger: worker_pool.Ledger | None = None,
+) -> dict[tuple, Facts | Exception]:
+    """Find out what calls compile to, on all cores, reporting progress.
+
+    Parameters
+    ----------
+    calls : iterable of (arch, dtype, format, direction, hidden_size, seq_len, batch)
+        E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
+        batch of 2 and 64 heads. Or of ``(arch, dtype, path, direction, mib)``, a cell of another
+        path of the package. Those that agree in the first two had better be neighbours. Of a
+        backward call, only what the backward pass launches counts.
+    root : path, optional
+        Directory that holds the package to benchmark, e.g. another checkout; by default, the
+        package that this process would import.
+    ledger : worker_pool.Ledger, optional
+        Holds the answers that are known already, and receives the new ones.
+
+    Returns
+    -------
+    dict
+        For each call its facts, or the exception in their place: ``NotImplementedError`` where the
+        package lacks the function or says that it lacks the feature, ``RuntimeError`` with the
+        traceback for any other failure.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If there is no package.
+    worker_pool.SurveyError
+        If the package cannot be imported, or an environment variable changes what Triton compiles.
+    ValueError
+        If an architecture or a direction is not one of those above.
+    """
+    return survey(calls, (), root, ledger)[0]
+
+
+def count_variants(
+    sweeps: Iterable[tuple], root: str | os.PathLike | None = None
+) -> dict[tuple, int | Exception]:
+    """Count the kernels that a process compiles while sequences and batches change.
+
+    A sweep is ``(arch, dtype, format, direction)``: 64 heads of 128 channels at every length and
+    batch of the full grid and some odd ones. Each variant costs its user a compilation. The rest is
+    as for :func:`fingerprint`.
+    """
+    return survey((), sweeps, root)[1]
+
+
+def survey(
+    calls: Iterable[tuple],
+    sweeps: Iterable[tuple],
+    root: str | os.PathLike | None = None,
+    ledger: worker_pool.Ledger | None = None,
+) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
+    """:func:`fingerprint` and :func:`count_variants` at once: starting workers takes seconds."""
+    package = _package_file(root)
+    asked = {_FINGERPRINT: list(calls), _VARIANTS: list(sweeps)}
+    _refuse([job for jobs in asked.values() for job in jobs])
+    # Neighbours of one architecture and dtype have code in common, to be disassembled once.
+    groups = [
+        [(kind, *job) for job in group]
+        for kind, jobs in asked.items()
+        for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
+    ]
+    answers = worker_pool.survey(_QUESTION, groups, package, ledger)
+    facts, variants = ({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
+    return facts, variants
+
+
+def sized_survey(calls, sweeps, root=None, ledger=None):
+    """:func:`survey` of calls that end with one of ``subjects.SIZES``, by those calls."""
+    sized = {call: (*call[:-1], *subjects.SIZES[call[-1]]) for call in calls}
+    facts, variants = survey(sized.values(), sweeps, root, ledger)
+    return {call: facts[job] for call, job in sized.items()}, variants
+
+
+# --- in a process for each job: calling the package ----------------------------------------------
+
+
+class _Kernel(NamedTuple):
+    """A launched kernel: ``binary`` is an ELF if ``form`` is "cubin", text if it is "amdgcn"."""
+
+    form: str
+    binary: bytes
+    shared_bytes: int
+    num_warps: int
+    grid: tuple[int, ...]
+    numbers: tuple
+
+
+def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
+    """``form`` is a format, and ``size`` as :func:`fingerprint` has it; or a path, and its size."""
+    import triton
+
+    files = {}
+    triton.knobs.compilation.listener = lambda *, metadata, metadata_group, **_: files.update(
+        {metadata["hash"]: metadata_group}
+    )
+    driver = StandInDriver.activate(arch)
+    _call(driver, _cell(dtype, form, *size), direction)
+    return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
+
+
+def _cell(dtype: str, form: str, first, *others) -> _grid.AnyCell:
+    if not others:
+        return _grid.PathCell(form, first, dtype)
+    seq_len, batch = others
+    return _grid.Cell(seq_len, first, batch, dtype, form)
+
+
+def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
+    metadata = launch.kernel.metadata
+    form = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
+    (path,) = (path for name, path in files.items() if name.endswith(f".{form}"))
+    resources = metadata.shared, metadata.num_warps
+    return _Kernel(form, Path(path).read_bytes(), *resources, launch.grid, launch.numbers)
+
+
+def _facts(kernels: Sequence[_Kernel]) -> Facts:
+    codes = [disassembly.read(kernel.form, kernel.binary) for kernel in kernels]
+    if not any(code.global_accesses for code in codes):  # then the parser missed something
+        raise ValueError("found no access to global memory in the machine code")
+    work = [
+        (code.digest, kernel.shared_bytes, kernel.num_warps, kernel.grid, kernel.numbers)
+        for code, kernel in zip(codes, kernels, strict=True)
+    ]
+    return Facts(
+        registers=max(code.registers for code in codes),
+        spilled_bytes=sum(code.spilled_bytes for code in codes),
+        stack_bytes=max(code.stack_bytes for code in codes),
+        shared_bytes=max(kernel.shared_bytes for kernel in kernels),
+        instructions=sum(code.instructions for code in codes),
+        global_accesses=sum(code.global_accesses for code in codes),
+        narrow_accesses=sum(code.narrow_accesses for code in codes),
+        digest=hashlib.sha256(repr(work).encode()).hexdigest(),
+    )
+
+
+def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
+    _compile_each_kernel_once()
+    driver = StandInDriver.activate(arch)
+    launchers: set[object] = set()
+    for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
+        _call(driver, _grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
+        launchers.update(launch.kernel for launch in driver.launches)
+    return len(launchers)
+
+
+def _compile_each_kernel_once() -> None:
+    """Let the first variant stand for the others: those are counted, not looked at.
+
+    A kernel that is compiled anew for every length must not take hours to be found out.
+    """
+    import triton.compiler
+
+    compile, compiled = triton.compiler.compile, {}
+
+    def compile_or_copy(src, *args, **kwargs):
+        if src.fn not in compiled:
+            compiled[src.fn] = compile(src, *args, **kwargs)
+        return copy.copy(compiled[src.fn])  # of what never ran: a copy gets a launcher of its own
+
+    triton.compiler.compile = compile_or_copy
+
+
+def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
+    """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
+    import torch
+
+    call, backward = _call_of(cell), direction == "backward"
+    # Memory that nothing touches is never paid for, however large the tensor.
+    t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
+    given = call.leaf(t) if backward else call.operand(t)
+    driver.launches.clear()
+    out = call.forward(given)
+    if backward:
+        driver.launches.clear()
+        torch.autograd.grad(out, given, call.cotangent(grad))
+    if not driver.launches:
+        raise RuntimeError(f"the {direction} call launched no Triton kernel")
+
+
+def _call_of(cell: _grid.AnyCell):
+    import torch
+
+    angles = torch.zeros(cell.positions, cell.hidden_size)  # nothing is rotated by them
+    return cell.call(angles[:, None, None])
+
+
+_FINGERPRINT, _VARIANTS = "fingerprint", "variants"
+
+
+def _ask(kind: str, *job) -> list[_Kernel] | int:
+    return _variants(*job) if kind == _VARIANTS else _launched_kernels(*job)
+
+
+def _finish(answer: list[_Kernel] | int) -> Facts | int:
+    return answer if isinstance(answer, int) else _facts(answer)
+
+
+_QUESTION = worker_pool.Question("codegen", _ask, _finish)
+
+
+# --- in the caller's process: what may be asked ---------------------------------------------------
+
+
+def _refuse(jobs: list[tuple]) -> None:
+    variables = [name for name in _REFUSED_VARIABLES if name in os.environ]
+    if variables:
+        names = ", ".join(variables)
+        raise worker_pool.SurveyError(f"unset {names}: Triton would not compile what users get")
+    for arch, _, _, direction, *_ in jobs:
+        if arch not in subjects.ARCHITECTURES or direction not in subjects.DIRECTIONS:
+            raise ValueError(
+                f"expected one of {subjects.ARCHITECTURES} and of {subjects.DIRECTIONS}, got "
+                f"{arch!r}, {direction!r}"
+            )
+
+
+def _package_file(root) -> Path:
+    if root is not None:
+        file = Path(root).resolve() / PACKAGE / "__init__.py"
+        if not file.is_file():
+            raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
+        return file
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(
+            f"{PACKAGE}, which is to be benchmarked, cannot be imported: "
+            "install it or put its directory on PYTHONPATH (under asv, ASV_PYTHONPATH)"
+        )
+    return Path(spec.origin).resolve()

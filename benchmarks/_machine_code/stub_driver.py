@@ -1,0 +1,115 @@
+"""A Triton driver for a GPU that need not be there: compiles for it and launches nothing.
+
+Triton takes a driver object that names an architecture. With this one in place a kernel that is
+launched on CPU tensors is compiled for that architecture, and its launch is only noted.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+_MAX_SHARED_BYTES = {
+    # What one program may ask for; Triton refuses a kernel that needs more. CUDA C++ programming
+    # guide, "Technical specifications per compute capability"; on AMD, a compute unit's LDS.
+    "sm_75": 64 * 1024,
+    "sm_80": 163 * 1024,
+    "sm_86": 99 * 1024,
+    "sm_89": 99 * 1024,
+    "sm_90": 227 * 1024,
+    "sm_100": 227 * 1024,
+    "sm_120": 99 * 1024,
+    "gfx942": 64 * 1024,
+}
+# Between a launch's grid and the kernel's arguments Triton passes the stream, the function, packed
+# and launch metadata, and the hooks to call before and after.
+_TRITONS_OWN = 6
+
+
+class Launch(NamedTuple):
+    """A launch of a compiled kernel.
+
+    ``numbers`` are the kernel's arguments, None in place of a tensor or another object: sizes and
+    strides, say, without the addresses, which differ from run to run.
+    """
+
+    kernel: "_Launcher"
+    grid: tuple[int, int, int]
+    numbers: tuple
+
+
+class StandInDriver:
+    """What Triton asks of a driver, for an architecture that need not be there."""
+
+    def __init__(self, arch: str):
+        import torch
+        from triton.backends.compiler import GPUTarget
+
+        nvidia = arch.startswith("sm_")
+        self._target = (
+            GPUTarget("cuda", int(arch[3:]), 32) if nvidia else GPUTarget("hip", arch, 64)
+        )
+        self._torch_device = torch.device("cpu")
+        self._max_shared_bytes = _MAX_SHARED_BYTES[arch]
+        self.utils = self
+        self.launches: list[Launch] = []
+
+    @classmethod
+    def activate(cls, arch: str) -> "StandInDriver":
+        import triton
+
+        driver = cls(arch)
+        triton.runtime.driver.set_active(driver)
+        return driver
+
+    def get_current_target(self):
+        return self._target
+
+    def get_active_torch_device(self):
+        return self._torch_device
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": self._max_shared_bytes}
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple:
+        module, function, registers, spills, max_threads = object(), object(), 0, 0, 1024
+        return module, function, registers, spills, max_threads
+
+    def launcher_cls(self, src, metadata) -> "_Launcher":
+        return _Launcher(metadata, self.launches)
+
+    def get_benchmarker(self):
+        raise RuntimeError("an autotuned kernel cannot choose its configuration without a GPU")
+
+
+class _Launcher:
+    """Stands for one compiled kernel; a launch is only noted."""
+
+    def __init__(self, metadata, launches: list):
+        self.metadata = metadata
+        self._launches = launches
+
+    def __call__(self, grid_x: int, grid_y: int, grid_z: int, *rest) -> None:
+        arguments = rest[_TRITONS_OWN:]
+        self._launches.append(Launch(self, (grid_x, grid_y, grid_z), _numbers(arguments)))
+
+
+def _numbers(arguments) -> tuple:
+    """The numbers among a kernel's arguments, also those in tuples and in tensor descriptors.
+
+    A None among the arguments is no argument: Triton compiles it away.
+    """
+    return tuple(_number(argument) for argument in arguments if argument is not None)
+
+
+def _number(argument):
+    if isinstance(argument, (bool, int, float)):
+        return argument
+    if dataclasses.is_dataclass(argument):  # a tensor descriptor: a tensor, its shape and strides
+        fields = dataclasses.fields(argument)
+        return _numbers(getattr(argument, field.name) for field in fields)
+    return _numbers(argument) if isinstance(argument, (list, tuple)) else None

@@ -1,0 +1,304 @@
+"""From a cell to samples: inputs, the call, its check, its time."""
+
+import contextlib
+import gc
+import math
+import pickle
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from .._cells import angles, package_calls
+from .._cells.forms import FORWARD, Measured
+from .._cells.package_calls import Unavailable
+from .._system import process, progress
+from . import gpu_timer
+
+DEVICE = "cuda"
+_Cell = TypeVar("_Cell", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: samples, or why there are none.
+
+    ``latency`` and ``copy`` are paired samples in seconds a call, of RoPE and of ``copy_`` of the
+    same bytes. ``unavailable`` says why the cell cannot be measured here (n/a), ``error`` what went
+    wrong.
+    """
+
+    latency: tuple[float, ...] = ()
+    copy: tuple[float, ...] = ()
+    unavailable: str = ""
+    error: str = ""
+
+
+def measure_cells(
+    cells: Sequence[_Cell],
+    direction: str,
+    finished: Callable[[_Cell, Outcome], object] = lambda cell, outcome: None,
+) -> dict[_Cell, Outcome]:
+    """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
+
+    After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
+    left. ``finished`` is told of each cell as soon as its outcome is known here.
+    """
+    reason = why_no_gpu()
+    if reason:
+        for suite in dict.fromkeys(cell.suite for cell in cells):
+            progress.report(f"{suite}.{direction.capitalize()}: n/a, {reason}")
+        return _all_finished(dict.fromkeys(cells, Outcome(unavailable=reason)), finished)
+    gpu_timer.warm_up()
+    outcomes: dict[_Cell, Outcome] = {}
+    start = time.monotonic()
+    for count, cell in enumerate(cells, 1):
+        outcomes[cell] = _outcome(cell, direction)
+        finished(cell, outcomes[cell])
+        if count % 12 == 0 or count == len(cells):
+            seconds = time.monotonic() - start
+            done = f"{count}/{len(cells)} cells, {seconds:.0f} s"
+            progress.report(f"{cell.suite} {direction}: {done}")
+        if outcomes[cell].error and gpu_is_lost():
+            rest = _measure_in_fresh_process(cells[count:], direction)
+            return outcomes | _all_finished(rest, finished)
+    return outcomes
+
+
+def _all_finished(outcomes: dict[_Cell, Outcome], finished: Callable) -> dict[_Cell, Outcome]:
+    for cell, outcome in outcomes.items():
+        finished(cell, outcome)
+    return outcomes
+
+
+def gpu_is_lost() -> bool:
+    """Whether a kernel's fault, an illegal address say, fails every later call of this process."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def ends_use(answer) -> bool:
+    """Whether what :func:`attempt` returned is a fault that ended the process's use of the GPU."""
+    return isinstance(answer, RuntimeError) and gpu_is_lost()
+
+
+_MEASURE = """
+import pathlib, pickle
+from benchmarks._measure import workload
+answer = pathlib.Path(sys.argv[2])
+answer.write_bytes(pickle.dumps(workload.measure_cells(*pickle.loads(answer.read_bytes()))))
+"""
+
+
+def _measure_in_fresh_process(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch, "cells.pickle")
+        answer.write_bytes(pickle.dumps((cells, direction)))
+        status = process.start(_MEASURE, str(answer)).wait()
+        if status:
+            problem = f"a fresh process, started after another cell's fault, ended with {status}"
+            return dict.fromkeys(cells, Outcome(error=problem))
+        return pickle.loads(answer.read_bytes())
+
+
+def why_no_gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU: torch.cuda.is_available() is False"
+    return ""
+
+
+def _outcome(cell: Measured, direction: str) -> Outcome:
+    import torch
+
+    try:
+        latency, copy = checked_samples(cell, (direction,), copies=True)
+        return Outcome(latency=tuple(latency), copy=tuple(copy))
+    except Exception as error:
+        if cannot_be_had(error):
+            return Outcome(unavailable=why_not(error))
+        return Outcome(error=why_not(error))
+    finally:
+        gc.collect()
+        with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see gpu_is_lost
+            torch.cuda.empty_cache()
+
+
+def cannot_be_had(error: Exception) -> bool:
+    """Whether what was asked for is n/a here or at this commit, rather than gone wrong."""
+    import torch
+
+    if isinstance(error, ModuleNotFoundError):  # the package is not installed: no commit's property
+        return False
+    return isinstance(error, (NotImplementedError, ImportError, torch.cuda.OutOfMemoryError))
+
+
+def why_not(error: Exception) -> str:
+    """Why there is no figure: in a line where it cannot be had, else with the traceback."""
+    if not cannot_be_had(error):
+        return "".join(traceback.format_exception(error))
+    if isinstance(error, Unavailable):
+        return str(error)
+    if isinstance(error, (NotImplementedError, ImportError)):
+        return f"this commit cannot: {error}"
+    return f"does not fit in the GPU's memory: {error}"
+
+
+def attempt(function: Callable, *args):
+    """The function's result, or what stands for its exception: not every exception pickles.
+
+    ``NotImplementedError`` for what cannot be had, else ``RuntimeError`` with the traceback.
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        kind = NotImplementedError if cannot_be_had(error) else RuntimeError
+        return kind(why_not(error))
+
+
+def checked_samples(
+    cell: Measured,
+    directions: Sequence[str],
+    *,
+    copies: bool,
+    arrange: Callable[[list], object] = lambda inputs: None,
+    budget: tuple[int, float] = (gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS),
+) -> list[list[float]]:
+    """GPU seconds a call, samples for each direction, of a cell whose recorded calls are right.
+
+    Everything that times a cell does it here, so that nothing is timed that is not checked.
+
+    Parameters
+    ----------
+    cell : Measured
+        The cell; all directions are called on the same inputs.
+    directions : sequence of str
+        ``FORWARD``, ``BACKWARD`` or both.
+    copies : bool
+        Whether a copy of the same bytes is timed in turns with them; its samples come last.
+    arrange : callable
+        Reorders the list of inputs in place: which input goes with which output in memory.
+    budget : tuple of int and float
+        Samples for each direction, and seconds for each sample.
+
+    Raises
+    ------
+    AssertionError
+        If a replay writes a wrong output, or changes its input, or the package's angles are wrong.
+    """
+    import torch
+
+    sets = gpu_timer.cold_sets(cell.bytes_moved)
+    check_memory(cell, sets)
+    torch.manual_seed(0)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call = call_of(cell)
+        inputs = [random_tensor(cell) for _ in range(sets)]
+        arrange(inputs)
+        given = {index: inputs[index].clone() for index in (0, sets - 1)}
+        called = [list(calls(call, direction, inputs)) for direction in directions]
+    rotations = [gpu_timer.Recording(each, stream) for each in called]
+    recordings = list(rotations)
+    if copies:
+        recordings.append(gpu_timer.Recording([lambda x=x: call.copies(x) for x in inputs], stream))
+    samples = gpu_timer.paired_samples(recordings, *budget)
+    for direction, rotation in zip(directions, rotations, strict=True):
+        _check_replay(rotation, inputs, given, call, direction)
+    return samples
+
+
+def _check_replay(
+    rotation: gpu_timer.Recording, inputs: list, given: dict, call, direction
+) -> None:
+    """Check what one more replay writes for the inputs whose first values are ``given``, by index.
+
+    The outputs are NaN before it, so what an eager call or another replay wrote is not taken for
+    its work. Then the inputs get their first values again: a call in place has overwritten them,
+    and an output may share their memory.
+    """
+    for index in given:
+        for part in call.split(rotation.outputs[index]):
+            part.fill_(math.nan)
+    for index, x in given.items():
+        inputs[index].copy_(x)
+    rotation.replay()
+    for index, x in given.items():
+        package_calls.check(rotation.outputs[index], x, call, direction)
+        _check_untouched(inputs[index], x, call)
+
+
+def call_of(cell: Measured):
+    """The call of a cell of any suite, by the suite's own angles of its positions.
+
+    Raises
+    ------
+    AssertionError
+        If the call takes angles, and the package's own, which its user would give it, are wrong.
+    ImportError
+        If the package has none.
+    """
+    call = cell.call(angles.of_cell(cell, DEVICE))
+    if call.by_angles:
+        angles.check_package(cell.positions, cell.hidden_size, DEVICE)
+    return call
+
+
+def check_memory(cell: Measured, sets: int) -> None:
+    """Raise OutOfMemoryError before anything is allocated that cannot fit."""
+    import torch
+
+    # Inputs, outputs, their copies and autograd's outputs. What is checked: two inputs as they were
+    # given, and temporaries.
+    tensors = 4 * sets + 4
+    needed = tensors * cell.bytes_moved // 2
+    free, _ = torch.cuda.mem_get_info()
+    if needed > free:
+        raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
+
+
+def random_tensor(cell: Measured):
+    import torch
+
+    return torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
+
+
+def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
+    """One zero-argument call for each buffer set; in the backward the inputs hold cotangents.
+
+    ``call`` is one of ``package_calls``: all share its tables, as the layers of a model do.
+    """
+    if direction == FORWARD:
+        for x in map(call.operand, inputs):
+            yield lambda x=x: call.forward(x)
+        return
+    leaf = call.leaf(random_tensor(call.cell))
+    for grad in map(call.cotangent, inputs):
+        out = call.forward(leaf)
+        yield lambda out=out, grad=grad: package_calls.gradient(out, leaf, grad)
+
+
+def check_once(call, direction: str, rotate: Callable, x) -> None:
+    """Raise AssertionError unless ``rotate``, a call on ``x``, returns what is right.
+
+    ``x`` may change only where the call is in place.
+    """
+    given = x.clone()
+    package_calls.check(rotate(), given, call, direction)
+    _check_untouched(x, given, call)
+
+
+def _check_untouched(x, given, call) -> None:
+    import torch
+
+    if not (call.in_place or torch.equal(x, given)):
+        raise AssertionError("the call changed its input, and is not in place")

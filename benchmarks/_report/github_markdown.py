@@ -1,0 +1,43 @@
+"""Pieces of GitHub's Markdown, made of text that anyone may have given. Pure."""
+
+import re
+
+from . import phrases as words
+
+
+def folded(title: str, text: str) -> str:
+    return f"<details><summary>{escaped(title)}</summary>\n\n{text}\n\n</details>\n"
+
+
+def number(text: str) -> str:
+    """In a cell that is not broken."""
+    return escaped(text).replace(" ", "&nbsp;")
+
+
+# What GitHub makes of text: "@" and "#" mention and refer; 7 to 40 hexadecimal digits are a commit
+# if there is one, so of however many no 7 are left together; GH-1 and an advisory's number are
+# links; two colons make an emoji.
+_MENTIONS = r"[@#]"
+_LINKS = rf"{_MENTIONS}|[0-9a-fA-F]{{6}}(?=[0-9a-fA-F])|(?i:GH|GHSA|CVE)(?=-)|:(?=[\w+-]+:)"
+_BREAK = "\u200b"  # of no width
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown, GitHub's extensions of it and HTML leave alone."""
+    return _escaped(text, _LINKS)
+
+
+def code(text: str, length: int = 100) -> str:
+    """Text in a code span, in which GitHub links no commit: commands can be copied from it."""
+    return f"<code>{_escaped(words.clip(words.clean(text), length), _MENTIONS)}</code>"
+
+
+def _escaped(text: str, links: str) -> str:
+    text = re.sub(links, lambda match: match[0] + _BREAK, words.clean(text))
+    text = re.sub(r"[^\w\s.,:;()/+%'=µ×…→-]|_", lambda match: f"&#{ord(match[0])};", text)
+    text = text.replace("://", "&#58;//")
+    return re.sub(r"(?i)\bwww\.", lambda match: match[0][:-1] + "&#46;", text)
+
+
+def small(text: str) -> str:
+    return f"<sub>{escaped(text)}</sub>"

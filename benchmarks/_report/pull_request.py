@@ -1,0 +1,169 @@
+"""From the artifact of a job that ran a pull request's code to a comment and a commit status.
+
+``python -m benchmarks._report.pull_request`` runs where the token may write, with nothing
+installed, and the artifact may be anything: whoever can change what is measured can write it. So
+only what ``artifact`` accepts is shown, and whatever goes wrong is a comment and a status too.
+Which pull request, which commits and which GPU, the caller says. That the numbers are true, nobody
+can check here: a pull request whose author is not trusted can forge those too, and the comment says
+so.
+"""
+
+import argparse
+import json
+import re
+import sys
+import traceback
+from pathlib import Path
+
+from .._verdict.rules import Answer
+from .._verdict.schema import Comparison
+from . import artifact, markdown
+from . import phrases as words
+from .artifact import MAX_ARCHIVE_BYTES, ArtifactError, NoGpuError, Request
+from .github_markdown import escaped
+
+CONTEXT = "gpu"
+MARKER = "<!-- rope-triton gpu report -->"
+MAX_COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
+OUTCOMES = ("success", "failure", "cancelled", "skipped")
+
+_STATE = {Answer.PASS: "success", Answer.FAIL: "failure", Answer.CANNOT_TELL: "error"}
+_TRUST = (
+    "These figures were made by a process that ran the pull request's code, which could have "
+    "changed them. If you do not trust its author, measure it yourself."
+)
+
+
+def comment(request: Request, comparison: Comparison) -> str:
+    """The comment on what was measured, in Markdown, below GitHub's limit."""
+    lines = [markdown(comparison), _TRUST]
+    if request.behind:
+        lines.append(f"The base is {words.count(request.behind, 'commit')} behind main.")
+    return _bounded(request, "\n\n".join(lines))
+
+
+def comment_without(request: Request, reason: str) -> str:
+    """The comment where there is no comparison; ``reason`` is reduced to words."""
+    text = f"## ❔ NO VERDICT\n\n**{escaped(_inert(reason))}.** This says nothing about speed.\n\n"
+    text += f"`{request.command}` measures it anywhere."
+    return _bounded(request, text)
+
+
+def status(
+    request: Request, answer: Answer | None, run_failed: bool = False, why: str = "no verdict"
+) -> dict:
+    """The body of the commit status of the head, for GitHub's API.
+
+    answer: None without a verdict, then ``run_failed`` says whether that is the change's fault.
+    """
+    if is_stale(request):
+        state, text = "error", f"out of date: the pull request is at {request.current[:10]} now"
+    elif answer is not None:
+        state = _STATE[answer]
+        text = f"{answer.value}, against {request.base[:10]}; the change could alter its figures"
+    else:
+        state = "failure" if run_failed else "error"
+        text = f"{'tests failed' if run_failed else why}, against {request.base[:10]}"
+    return {
+        "state": state,
+        "context": CONTEXT,
+        "description": text,
+        "target_url": request.run_url,
+    }
+
+
+def is_stale(request: Request) -> bool:
+    """Whether the pull request has moved on since this was asked for."""
+    return request.head != request.current
+
+
+# Pieces.
+
+
+def _bounded(request: Request, text: str) -> str:
+    lines = [MARKER]
+    if is_stale(request):
+        lines += [
+            f"> **Out of date:** of {request.head}; the pull request is at {request.current} now.",
+            "",
+        ]
+    lines += [text, "", f"Commit {request.head} on a GPU: [log of the run]({request.run_url})", ""]
+    whole = "\n".join(lines)
+    if len(whole.encode()) > MAX_COMMENT_BYTES:
+        raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {len(whole)}")
+    return whole
+
+
+def _inert(text: str) -> str:
+    """Words alone, no links and one line: a message of ``ArtifactError`` can quote the artifact."""
+    words = re.sub(r"[^\w .,:;()'-]|_|:/|::|www\.", " ", text, flags=re.ASCII | re.IGNORECASE)
+    return " ".join(words.split())[:400]
+
+
+def _absence(tests: str, job: str) -> str:
+    if tests == "failure":
+        return "The tests failed on the GPU, so nothing was measured"
+    return f"The job on the GPU ended without a measurement ({job})"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the comment and the status; 0 whatever they say, for their reader to see it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks._report.pull_request")
+    for name in ("base", "head", "current", "run-url", "gpu"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--behind", type=int, required=True, help="commits of main after the base")
+    parser.add_argument("--repository", type=Path, required=True, help="has both commits")
+    parser.add_argument("--job", required=True, choices=OUTCOMES)
+    parser.add_argument("--tests", choices=(*OUTCOMES, ""), default="", help="the step's outcome")
+    parser.add_argument("--artifact", type=Path, required=True, help="may be absent")
+    parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
+    parser.add_argument("--status", type=Path, required=True, metavar="FILE", help="written")
+    options = parser.parse_args(arguments)
+    request = Request(
+        base=options.base,
+        head=options.head,
+        current=options.current,
+        run_url=options.run_url,
+        gpu=options.gpu,
+        behind=options.behind,
+    )
+    text, state = _result(request, options)
+    options.comment.write_text(text, encoding="utf-8")
+    options.status.write_text(json.dumps(state), encoding="utf-8")
+    return 0
+
+
+def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
+    """The comment and the status."""
+    if options.job != "success":
+        reason = _absence(options.tests, options.job)
+        failed = options.tests == "failure"
+        return comment_without(request, reason), status(request, None, failed)
+    why = "no verdict"
+    try:
+        archive = _bytes(options.artifact)
+        commits = artifact.commits(options.repository, request.base, request.head)
+        comparison = artifact.read_artifact(archive, request, commits)
+        return comment(request, comparison), status(request, comparison.answer)
+    except NoGpuError as error:
+        why = "could not run"
+        reason = f"Could not run: {error}"
+    except ArtifactError as error:
+        reason = f"The artifact was refused: {error}"
+    except Exception as error:  # without a comment and a status those of an earlier run would stay
+        where = traceback.extract_tb(error.__traceback__)[-1].name
+        reason = f"The artifact could not be read or shown: {type(error).__name__} in {where}"
+    print(_inert(reason), file=sys.stderr)
+    return comment_without(request, reason), status(request, None, why=why)
+
+
+def _bytes(path: Path) -> bytes:
+    """The file, no more than one byte past the limit of it."""
+    if not path.is_file():
+        raise ArtifactError("there is none")
+    with path.open("rb") as file:
+        return file.read(MAX_ARCHIVE_BYTES + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

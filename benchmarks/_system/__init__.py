@@ -1,0 +1,1 @@
+"""Processes, the machine, its GPU, checkouts of commits and files."""

@@ -1,0 +1,72 @@
+"""Files that a kill leaves whole, locks that end with their process, and plain JSON."""
+
+import contextlib
+import fcntl
+import math
+import os
+import sys
+from pathlib import Path
+
+TEMPORARY = ".tmp-"
+"""How the name of a file begins that is being written."""
+
+
+def plain_json(value, where: str):
+    """The value as JSON gives it back: tuples become lists.
+
+    Raises
+    ------
+    ValueError
+        If it is not plain JSON with text keys and finite numbers; ``where`` and a path say what.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() if math.isfinite(value):
+            return float(value)
+        case list() | tuple():
+            return [plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        case dict() if all(isinstance(key, str) for key in value):
+            return {key: plain_json(item, f"{where}.{key}") for key, item in value.items()}
+    raise ValueError(f"{where} must be plain JSON with finite numbers, got {value!r}")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a kill at any point leaves it as it was or whole, and on the disk."""
+    scratch = path.with_name(TEMPORARY + path.name)
+    try:
+        with scratch.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # or a crash could still forget the name
+    finally:
+        os.close(directory)
+
+
+def locked_by(descriptor: int) -> str | None:
+    """Lock an open file for this process and write its name there; who holds it if not free.
+
+    The lock ends with the descriptor, so also with the process, however that ends.
+
+    Returns
+    -------
+    None if the lock was taken, otherwise "pid 12 (python -m benchmarks ...)".
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        written = os.pread(descriptor, 300, 0).decode(errors="replace")
+        text = "".join(c for c in written if c.isprintable())  # anyone may have written it
+        return text or "a process that has not written its pid yet"
+    os.ftruncate(descriptor, 0)
+    command = " ".join(sys.orig_argv)[:200].replace("\n", " ")
+    os.pwrite(descriptor, f"pid {os.getpid()} ({command})".encode(errors="replace"), 0)
+    return None

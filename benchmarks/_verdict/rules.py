@@ -1,0 +1,293 @@
+"""What a verdict is and which answer follows from its numbers. Pure Python, no packages.
+
+``judge`` makes the numbers from samples. Whoever reads a verdict from a file derives its answers
+here again, also where nothing is installed.
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .metrics import FLOAT32_UNITS, UNITS, Unit
+
+MIN_ROUNDS, MAX_ROUNDS = 10, 62
+"""The fewest rounds that can be significant by the rules below, and the most that are tested."""
+
+MAX_INCONCLUSIVE_SHARE = 0.05
+"""Of a family's changed timings, how many may be inconclusive in a pass."""
+
+FAMILIES = {
+    "gpu": ("rope.", "paths."),
+    "host": ("host.Call.", "host.PathCall."),
+    "start": ("host.FirstCall.",),
+}
+"""Timings that are tested together: the beginnings of their metrics' names."""
+
+# Machine code of single calls.
+_CALL_CODE = "codegen.Codegen.track_"
+
+Change = Literal["slower", "faster", "none"]
+"""What a timing did."""
+
+ExactChange = Literal["worse", "better", "none", "missing", "new"]
+"""What an exact value did; "missing" and "new": it is not there on the head, or on the base."""
+
+
+class Subject(NamedTuple):
+    """What is compared: asv's name of the benchmark, and its parameters as asv's texts."""
+
+    metric: str
+    params: tuple[str, ...]
+
+
+class Answer(enum.StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a verdict needs.
+
+    alpha: the rate of false alarms, one-sided, of one look at one family of timings in which
+    nothing changed. A job has two families and at most two looks at each: 1 % in all.
+    min_effect: no slowdown below this share of the base fails.
+    margin: "no slower" means: with ``confidence``, by no more than this share.
+    """
+
+    alpha: float = 0.0025
+    min_effect: float = 0.005
+    margin: float = 0.01
+    confidence: float = 0.95
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if not 0 < value < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, it is {value}")
+
+
+RULES = {
+    "gpu": Rules(),
+    # The host's time moves by percents from process to process, with what the interpreter does;
+    # that of a process's start, which is shown and fails nothing, by more.
+    "host": Rules(min_effect=0.05, margin=0.1),
+    "start": Rules(min_effect=0.1, margin=0.2),
+}
+"""The rules of each family."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The verdict on one subject. Effects are shares of the base: 0.02 is 2 % slower.
+
+    base, head: median over the processes, seconds. effect: ``exp(mean E) - 1``. low, high: its
+    two-sided confidence interval; upper: its one-sided bound, "no slower than". p_slower, p_faster:
+    adjusted for the family. floor: the smallest effect that may count, the largest of the rules'
+    ``min_effect``, the family's floor and the subject's own control. visible: the smallest slowdown
+    that would have failed with a power of 90 % at the noise of this run.
+    """
+
+    subject: Subject
+    answer: Answer
+    change: Change
+    base: float
+    head: float
+    effect: float
+    low: float
+    high: float
+    upper: float
+    p_slower: float
+    p_faster: float
+    floor: float
+    visible: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Control:
+    """The A/A control of a family: what its processes say of a version compared with itself.
+
+    failed: subjects on which the very test and threshold of the verdict would see a change, one way
+    or the other. floor: the 95 % quantile over the subjects of their absolute A/A effect. noise:
+    the median over the subjects of the standard deviation of a paired round.
+    """
+
+    subjects: int
+    failed: int
+    floor: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Family:
+    """Timings that were tested together, and their control."""
+
+    timings: tuple[Timing, ...]
+    control: Control
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The verdict on an exact metric; None is a value that a side does not have.
+
+    A timing that only one side has is one too: whether it is there is exact. answer: FAIL if a
+    metric that gates got worse or if the head lost it, None if it is new, else PASS.
+    """
+
+    subject: Subject
+    unit: Unit
+    base: float | None
+    head: float | None
+    answer: Answer | None
+    change: ExactChange
+
+
+def answered(
+    effect: float, upper: float, floor: float, p_slower: float, p_faster: float, rules: Rules
+) -> tuple[Answer, Change]:
+    """The answer that follows from a timing's numbers; they are described in :class:`Timing`.
+
+    FAIL if the adjusted p is at most ``alpha`` and the effect at least the floor. Else PASS if the
+    upper bound is at most the margin. Else CANNOT TELL.
+    """
+    if p_slower <= rules.alpha and effect >= floor:
+        return Answer.FAIL, "slower"
+    answer = Answer.PASS if upper <= rules.margin else Answer.CANNOT_TELL
+    faster = p_faster <= rules.alpha and effect <= -floor
+    return answer, "faster" if faster else "none"
+
+
+def judge_exact(
+    subject: Subject, base: float | None, head: float | None, clock_decides: bool = False
+) -> Exact:
+    """Judge an exact metric, or what only one side has.
+
+    Parameters
+    ----------
+    clock_decides : bool
+        Whether calls are timed on the very architecture that was compiled for. What got worse in
+        their machine code then passes and is only shown: spills and narrow accesses matter through
+        the time that they cost. What is missing fails all the same.
+
+    Raises
+    ------
+    ValueError
+        If no unit is known for the metric, a value is not finite, neither side has one, or both
+        have a value of a metric that is measured and not exact.
+    """
+    unit = unit_of(subject)
+    for side, value in (("base", base), ("head", head)):
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{side} of {subject} must be finite or None, it is {value}")
+    if base is None and head is None:
+        raise ValueError(f"neither side has a value of {subject}")
+    base, head = (None if value is None else float(value) for value in (base, head))
+    if head is None:
+        return Exact(subject, unit, base, head, Answer.FAIL, "missing")
+    if base is None:
+        return Exact(subject, unit, base, head, None, "new")
+    if not unit.exact:
+        raise ValueError(f"{subject.metric} is measured, not exact: two values need judge()")
+    loss = head - base if unit.better == "smaller" else base - head
+    change: ExactChange = "none" if loss == 0 else "worse" if loss > 0 else "better"
+    shown_only = clock_decides and subject.metric.startswith(_CALL_CODE)
+    fails = unit.gates and not shown_only and loss > unit.tolerance * abs(base)
+    return Exact(subject, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
+
+
+def unit_of(subject: Subject) -> Unit:
+    """The unit of a subject's metric, at the subject's dtype.
+
+    Raises
+    ------
+    ValueError
+        If the metric is not in ``UNITS``.
+    """
+    if subject.metric not in UNITS:
+        raise ValueError(f"no unit for the metric {subject.metric!r}; add it to UNITS")
+    own = FLOAT32_UNITS if "float32" in subject.params else {}
+    return own.get(subject.metric, UNITS[subject.metric])
+
+
+def gates(timing: Timing) -> bool:
+    """Whether a slowdown of this timing fails the job, rather than only being shown."""
+    return unit_of(timing.subject).gates
+
+
+def overall(
+    families: Iterable[Family],
+    exact: Iterable[Exact],
+    identical: Set[Subject] = frozenset(),
+    wrong: Sequence[str] = (),
+    same_sources: bool = False,
+    unmeasured: Sequence[str] = (),
+) -> Answer:
+    """The answer of the whole job.
+
+    FAIL if anything that gates failed: an output that is wrong on the head, an exact metric, a
+    timing. Else CANNOT TELL if
+
+    - something differs between the sides and was not measured,
+    - the A/A control of gating timings saw a change,
+    - a family has too many inconclusive timings, or one that looks slower (``too_inconclusive``),
+    - nothing was judged.
+
+    Else PASS.
+
+    A timing whose machine code is the same on both sides cannot be slower. If it fails all the
+    same, the measurement is not to be trusted: CANNOT TELL. If it is inconclusive, the machine code
+    is conclusive.
+
+    Parameters
+    ----------
+    identical : set of Subject
+        What has the same machine code on both sides, timed or not.
+    wrong : sequence of str
+        What is wrong on the head, a sentence each: any fails.
+    same_sources : bool
+        Whether both sides have the same package, byte by byte: then nothing needs to be judged.
+    unmeasured : sequence of str
+        What differs between the sides and was not measured, a sentence each.
+    """
+    families, exact = list(families), list(exact)
+    timings = [timing for family in families for timing in family.timings if gates(timing)]
+    slower = {timing.subject for timing in timings if timing.answer is Answer.FAIL}
+    if wrong or slower - identical or any(each.answer is Answer.FAIL for each in exact):
+        return Answer.FAIL
+    judged = same_sources or timings or any(each.answer for each in exact)
+    noisy = any(f.control.failed for f in families if any(map(gates, f.timings)))
+    open_ = any(too_inconclusive(family.timings, identical) for family in families)
+    if unmeasured or not judged or noisy or slower or open_:
+        return Answer.CANNOT_TELL
+    return Answer.PASS
+
+
+def inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+    """The gating timings on which neither the clock nor the machine code is conclusive."""
+    return [
+        timing for timing in _changed(timings, identical) if timing.answer is Answer.CANNOT_TELL
+    ]
+
+
+def suspicious(timing: Timing) -> bool:
+    """Whether an inconclusive timing looks slower: its effect exceeds its floor, or its interval
+    lies above zero."""
+    return timing.effect > timing.floor or timing.low > 0
+
+
+def too_inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> bool:
+    """Whether the inconclusive timings of a family forbid a pass.
+
+    They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
+    machine code is not counted: it says nothing about what changed.
+    """
+    changed = _changed(timings, identical)
+    open_ = inconclusive(changed, identical)
+    return len(open_) > MAX_INCONCLUSIVE_SHARE * len(changed) or any(map(suspicious, open_))
+
+
+def _changed(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+    return [timing for timing in timings if gates(timing) and timing.subject not in identical]

@@ -1,0 +1,303 @@
+"""``python -m benchmarks compare`` from its arguments to its exit status, see ``lab``."""
+
+import statistics
+
+import numpy as np
+import pytest
+
+from benchmarks import _report
+from benchmarks._compare import exact, measure, session, store
+from benchmarks._verdict.rules import Answer, Subject
+from tests.lab import (
+    ALL,
+    BACKWARD,
+    CANNOT_TELL,
+    CELLS,
+    CHECKS,
+    COULD_NOT_RUN,
+    FAIL,
+    FORWARD,
+    GRID,
+    HOST,
+    LARGE,
+    LAUNCHES,
+    MACHINE,
+    PASS,
+    REGISTERS,
+    ROUNDS,
+    SMALL,
+    SPILLS,
+    WARM_START,
+    behaviour_of,
+    both,
+)
+
+# --- the three answers ----------------------------------------------------------------------------
+
+
+def test_no_slower_passes(lab, capsys):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    found = lab.found
+    assert found.answer is Answer.PASS
+    assert {name: len(f.timings) for name, f in found.families.items()} == {"gpu": 8, "host": 4}
+    assert (found.rounds, found.extension) == (ROUNDS, 0)
+    assert not found.wrong and not found.notes and not found.disturbed and not found.identical
+    assert lab.gpu.answered == ALL
+    assert "PASS: none of 12 timings is slower by more than" in capsys.readouterr().out
+
+
+def test_slower_cells_fail(lab):
+    lab.versions({}, {"slower": {SMALL: 1.05}})
+    assert lab.compare() == FAIL
+    slower = [each for each in lab.found.timings if each.answer is Answer.FAIL]
+    assert {each.subject for each in slower} == set(both(SMALL))
+    assert all(0.045 < each.effect < 0.055 and each.change == "slower" for each in slower)
+
+
+def test_the_versions_are_not_mixed_up(lab):
+    lab.versions({"slower": {SMALL: 1.05}}, {})
+    assert lab.compare() == PASS
+    faster = {each.subject for each in lab.found.timings if each.change == "faster"}
+    assert faster == set(both(SMALL))
+    assert lab.found.base.name == "base"
+
+
+def test_slower_on_the_host_fails(lab):
+    lab.versions({}, {"slower": {HOST[0]: 1.3}})
+    assert lab.compare() == FAIL
+    slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
+    assert slower == {Subject(HOST[0], (fmt,)) for fmt in GRID["format"]}
+
+
+def test_first_calls_are_shown_and_fail_nothing(lab, capsys):
+    lab.gpu.starts = True
+    lab.versions({}, {"start": 0.2, "launches": 1})
+    assert lab.compare() == PASS
+    (start,) = lab.found.families["start"].timings
+    assert (start.subject, start.change) == (Subject(WARM_START, ()), "slower")
+    (note,) = (note for note in lab.found.notes if "first call" in note)
+    assert "base 1.00 s, head 2.00 s" in note
+    assert "first call with an empty cache" in capsys.readouterr().out
+
+
+def test_the_first_check_finds_an_empty_cache_and_the_rounds_what_it_compiled(lab):
+    seen = []
+
+    class Process(measure.Process):
+        def __init__(self, root, cache):
+            super().__init__(root, cache)
+            seen.append(list(cache.iterdir()))
+            (cache / "kernel").touch()
+
+    lab.patch.setattr(measure, "Process", Process)
+    lab.versions({}, {"slower": {SMALL: 1.2}})
+    assert lab.compare() == FAIL
+    assert [bool(files) for files in seen] == [False] * CHECKS + [True] * 2 * ROUNDS
+    assert lab.compare() == FAIL
+    seen.clear()
+    assert lab.compare("base", "head", "--afresh") == FAIL
+    assert [bool(files) for files in seen[:CHECKS]] == [False] * CHECKS
+
+
+def test_wrong_output_fails_and_has_no_speed(lab):
+    lab.versions({}, {"wrong": [SMALL], "slower": {SMALL: 0.5}})
+    assert lab.compare() == FAIL
+    assert lab.found.wrong == tuple(
+        f"{metric} {SMALL}: it is wrong" for metric in (FORWARD, BACKWARD)
+    )
+    timed = {each.subject for each in lab.found.timings}
+    assert set(both(LARGE)) <= timed and not timed & set(both(SMALL))
+
+
+def test_wrong_everywhere_is_not_timed_at_all(lab):
+    names = [" ".join(measure.as_params(cell)) for cell in CELLS]
+    lab.versions({}, {"wrong": names})
+    assert lab.compare() == FAIL
+    assert lab.gpu.answered == CHECKS
+    assert len(lab.found.wrong) == 8
+
+
+def test_wrong_everywhere_in_both_versions_is_no_verdict(lab, capsys):
+    names = [" ".join(measure.as_params(cell)) for cell in CELLS]
+    lab.versions({"wrong": names}, {"wrong": names, "launches": 1})
+    assert lab.compare() == COULD_NOT_RUN
+    assert "no cell is right in both versions" in capsys.readouterr().err
+
+
+def test_afresh_measures_again(lab):
+    lab.versions({}, {"slower": {SMALL: 1.2}})
+    assert lab.compare() == FAIL
+    before = lab.gpu.answered
+    assert lab.compare() == FAIL
+    assert lab.gpu.answered == before
+    assert lab.compare("base", "head", "--afresh") == FAIL
+    assert lab.gpu.answered > before
+
+
+@pytest.mark.parametrize("worse", [{"launches": 2}, {"variants": 7}])
+def test_exact_metric_that_got_worse_fails(lab, worse):
+    lab.versions({}, worse)
+    assert lab.compare() == FAIL
+    failed = [each for each in lab.found.exact if each.answer is Answer.FAIL]
+    assert [each.change for each in failed] == ["worse"]
+    assert all(each.answer is Answer.PASS for each in lab.found.timings)
+
+
+@pytest.mark.parametrize(("worse", "metric"), [("registers", REGISTERS), ("spills", SPILLS)])
+def test_machine_code_that_the_clock_judges_is_only_shown(lab, worse, metric):
+    lab.versions({}, {worse: 48})
+    assert lab.compare() == PASS
+    assert [e.subject.metric for e in lab.found.exact if e.change == "worse"] == [metric]
+
+
+def test_noise_cannot_be_told(lab):
+    lab.versions({}, {})
+    lab.gpu.noise = lambda subject, number: 1.0
+    assert lab.compare() == CANNOT_TELL
+    assert lab.found.extension == session.EXTENSION_ROUNDS
+    assert not any(each.answer is Answer.FAIL for each in lab.found.timings)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.2])
+def test_a_busy_host_is_told_from_a_slower_call(lab, slower):
+    """Up to twice as slow from process to process, and what is clocked beside the call as well."""
+    lab.versions({}, {"slower": {HOST[0]: slower}})
+    paces = np.random.default_rng(0).uniform(1, 2, 200)
+    lab.gpu.host_pace = lambda number: paces[number]
+    assert lab.compare() == (PASS if slower == 1 else FAIL)
+    host = [timing for timing in lab.found.timings if timing.subject.metric in HOST]
+    assert len(host) == 4 and all(timing.visible < 0.1 for timing in host)
+    for timing in host:
+        expected = slower - 1 if timing.subject.metric == HOST[0] else 0
+        assert timing.effect == pytest.approx(expected, abs=0.02)
+
+
+def test_control_that_sees_a_change_cannot_tell(lab):
+    """Rounds 1, 2, 5, 6, ... are slow on both sides: a version differs from itself."""
+    lab.versions({}, {})
+    lab.gpu.pace = lambda subject, number: 1.1 if (number - CHECKS - 1) // 2 % 4 in (1, 2) else 1.0
+    assert lab.compare(rounds=12) == CANNOT_TELL
+    assert lab.found.families["gpu"].control.failed
+
+
+def test_same_machine_code_is_found_and_overrules_noise(lab):
+    lab.versions({"code": "ret"}, {"code": "ret"})
+    lab.gpu.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.2
+    assert lab.compare() == PASS
+    assert len(lab.found.identical) == 8
+    assert lab.gpu.answered == ALL  # the machine code tells: no second look
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
+    monkeypatch.setattr(session, "SAME_CODE_CELLS", 1)
+    lab.versions({"code": "ret"}, {"code": "ret"})
+    assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
+    found = lab.found
+    timed = {t.subject for t in found.timings if t.subject in found.identical}
+    cells = {subject.params for subject in found.identical}
+    assert len(found.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
+    noted = f"{len(cells) - 1} of {len(cells)} cells of the same machine code were not timed"
+    assert any(note.startswith(noted) for note in found.notes) == (not every)
+    assert ("--every-cell" in found.reproduce) == every
+
+
+def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
+    monkeypatch.setattr(session, "SAME_CODE_CELLS", 1)
+    lab.versions({"code": "ret"}, {"code": "ret"})
+    alike, large = exact.cell_digests, tuple(LARGE.split())
+
+    def one_differs(root, arch, cells, ledger):
+        found = alike(root, arch, cells).items()
+        return {s: f"{code} {root}" if s.params == large else code for s, code in found}
+
+    monkeypatch.setattr(exact, "cell_digests", one_differs)
+    assert lab.compare() == PASS
+    found = lab.found
+    differing = [t.subject for t in found.timings if t.subject not in found.identical]
+    assert {s.params for s in differing if s.metric not in HOST} == {large}
+    assert len({t.subject.params for t in found.timings if t.subject in found.identical}) == 1
+
+
+def test_slower_with_the_same_machine_code_cannot_tell(lab):
+    lab.versions({"code": "ret"}, {"code": "ret", "slower": {SMALL: 1.05}})
+    assert lab.compare() == CANNOT_TELL
+
+
+def test_unknown_architecture_is_noted(lab):
+    lab.versions({}, {})
+    lab.arch = "sm_999"
+    assert lab.compare() == PASS
+    assert any("sm_999" in note for note in lab.found.notes)
+    assert {each.subject.metric for each in lab.found.exact} == {LAUNCHES.metric}
+
+
+# --- order, and what processes are given ----------------------------------------------------------
+
+
+def test_processes_alternate_and_know_their_round(lab):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    names = [behaviour_of(root)["is"] for root, _ in lab.gpu.jobs]
+    first = names[CHECKS]
+    second = {"base": "head", "head": "base"}[first]
+    assert names[CHECKS:] == [first, second, second, first] * (ROUNDS // 2)
+    tasks = [job["task"] for _, job in lab.gpu.jobs]
+    assert tasks == ["check"] * CHECKS + ["measure"] * (ALL - CHECKS)
+    pairs = [lab.gpu.jobs[i : i + 2] for i in range(CHECKS, ALL, 2)]
+    assert all(one[1] == other[1] for one, other in pairs)
+
+
+# --- asv's results --------------------------------------------------------------------------------
+
+
+def test_samples_land_in_asvs_results(lab):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    shas = [lab.git("rev-parse", name) for name in ("base", "head")]
+    assert sorted(path.name[:8] for path in lab.stored()) == sorted(sha[:8] for sha in shas)
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "store", lambda *arguments: calls.append(arguments))
+        assert lab.compare() == PASS
+    for sha, (_, _, machine, commit, samples, facts) in zip(shas, calls, strict=True):
+        assert (commit, machine) == (sha, MACHINE)
+        assert len(samples) == 12 and {len(values) for values in samples.values()} == {ROUNDS}
+        assert facts == {LAUNCHES: 1}
+    timing = lab.timing(both(SMALL)[0])
+    medians = [statistics.median(call[4][timing.subject]) for call in calls]
+    assert medians == [timing.base, timing.head]
+
+
+def test_working_tree_is_not_stored(lab, capsys):
+    lab.commit("base")
+    lab.write(slower={SMALL: 1.05})
+    assert lab.compare("base") == FAIL
+    assert [path.name[:8] for path in lab.stored()] == [lab.git("rev-parse", "base")[:8]]
+    assert "the head is not in asv's results" in capsys.readouterr().err
+
+
+def test_nothing_is_stored_where_asked(lab):
+    lab.versions({}, {})
+    assert lab.compare("base", "head", "--no-store") == PASS
+    assert not lab.stored()
+
+
+# --- the reports ----------------------------------------------------------------------------------
+
+
+def test_reports_are_written_whole(lab, tmp_path):
+    lab.versions({}, {})
+    path = tmp_path / "report.md"
+    assert lab.compare("base", "head", "--markdown", str(path)) == PASS
+    assert path.read_text() == _report.markdown(lab.found)
+    assert lab.found.reproduce == f"python -m benchmarks compare base head --rounds {ROUNDS}"
+
+
+def test_progress_goes_beside_the_report(lab, capsys):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    output = capsys.readouterr()
+    assert f"look1: round 3 of {ROUNDS}" in output.err
+    assert "look1" not in output.out

@@ -1,0 +1,384 @@
+"""A comparison that was killed, disturbed, short of time or unable to tell, and goes on."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks._compare import command, rounds, session, state
+from benchmarks._verdict.rules import MIN_ROUNDS, Answer
+from tests.lab import (
+    ALL,
+    CANNOT_TELL,
+    CHECKS,
+    COULD_NOT_RUN,
+    FAIL,
+    HOST,
+    KILLED,
+    LARGE,
+    PASS,
+    ROOT,
+    ROUNDS,
+    SMALL,
+    Killed,
+    Lab,
+    both,
+    noisy,
+)
+
+# --- killed, and started again --------------------------------------------------------------------
+
+
+def kill_at(number: int):
+    def before(begun):
+        if begun == number:
+            raise Killed
+
+    return before
+
+
+def kill_at_write(monkeypatch, number: int, after: bool) -> None:
+    """Kill the run before or after it writes the state's file ``number``."""
+    write, written = state.write_atomically, itertools.count(1)
+
+    def killing(path, data):
+        this = next(written) == number
+        if this and not after:
+            raise Killed
+        write(path, data)
+        if this:
+            raise Killed
+
+    monkeypatch.setattr(state, "write_atomically", killing)
+
+
+@pytest.fixture
+def clean(lab) -> Lab:
+    """A lab whose head is slower in one cell; nothing has been measured yet."""
+    lab.versions({}, {"slower": {SMALL: 1.05}})
+    return lab
+
+
+def finish(lab: Lab) -> None:
+    """Start a killed run again: it is complete, and right."""
+    lab.gpu.before = lambda number: None
+    assert lab.compare("base", "head", "--no-store") == FAIL
+    found = lab.found
+    assert found.rounds == ROUNDS and not found.extension and not found.wrong
+    assert {each.rounds for each in found.timings} == {ROUNDS}
+    slower = {each.subject for each in found.timings if each.answer is Answer.FAIL}
+    assert slower == set(both(SMALL))
+    with state.State.open(lab.states()[0], manifest_of(lab.states()[0])) as kept:
+        numbers = [each.number for each in kept.rounds("look1")]
+    assert numbers == list(range(ROUNDS))
+
+
+def manifest_of(directory: Path) -> dict:
+    return json.loads((directory / "manifest.json").read_text())["content"]
+
+
+@pytest.mark.parametrize("number", range(1, ALL + 1))
+def test_killed_in_a_process(clean, number):
+    clean.gpu.before = kill_at(number)
+    with pytest.raises(Killed):
+        clean.compare("base", "head", "--no-store")
+    assert clean.gpu.answered == number - 1
+    finish(clean)
+    # Of what was answered, only the first half of a round is measured again.
+    lost = max(number - 1 - CHECKS, 0) % 2
+    assert clean.gpu.answered == ALL + lost
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 12, 13, ALL, ALL + 1])
+def test_killed_around_a_write(clean, monkeypatch, number, after):
+    with monkeypatch.context() as patch:
+        kill_at_write(patch, number, after)
+        with pytest.raises(Killed):
+            clean.compare("base", "head", "--no-store")
+    finish(clean)
+    written = number - 1 + after  # the manifest, an answer a check, two a round
+    half = written > 1 + CHECKS and (written - 1 - CHECKS) % 2
+    assert any("before every arm" in reason for reason in clean.found.disturbed) == bool(half)
+
+
+_CHILD = """
+import os, sys
+from pathlib import Path
+import pytest
+from tests.lab import KILLED, Lab
+lab = Lab(Path(sys.argv[1]), pytest.MonkeyPatch())
+if sys.argv[2] == "process":
+    lab.gpu.before = lambda number: number == int(sys.argv[3]) and os._exit(KILLED)
+else:
+    replace, calls = os.replace, []
+    def killing(*paths):
+        calls.append(paths)
+        len(calls) == int(sys.argv[3]) and os._exit(KILLED)
+        replace(*paths)
+    os.replace = killing
+lab.compare("base", "head", "--no-store")
+"""
+
+
+@pytest.mark.parametrize(("where", "number"), [("process", 8), ("write", 1), ("write", 7)])
+def test_killed_for_good(clean, where, number):
+    """As by SIGKILL: no handler runs, locks and half a file are left behind."""
+    line = [sys.executable, "-c", _CHILD, str(clean.root), where, str(number)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == KILLED, done.stderr
+    left = [path for path in clean.states()[0].iterdir() if path.name.startswith(".tmp")]
+    assert bool(left) == (where == "write")
+    finish(clean)
+    assert not [path for path in clean.states()[0].iterdir() if path.name.startswith(".tmp")]
+
+
+def test_complete_run_is_only_judged_again(lab):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    first = lab.found
+    assert lab.compare() == PASS
+    assert lab.gpu.answered == ALL
+    assert lab.found.families == first.families
+
+
+def test_other_rounds_are_another_state(lab):
+    """More rounds are what a "cannot tell" asks for: the first ones do not stand in their way."""
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    (first,) = lab.states()
+    content = {path: path.read_bytes() for path in first.iterdir()}
+    assert lab.compare(rounds=12) == PASS
+    assert lab.found.rounds == 12 and len(lab.states()) == 2
+    assert lab.gpu.answered == ALL + CHECKS + 24
+    assert {path: path.read_bytes() for path in first.iterdir()} == content
+
+
+def test_changed_working_tree_is_another_state(lab):
+    lab.versions({}, {})
+    lab.write(slower={SMALL: 1.05})
+    assert lab.compare("base") == FAIL
+    lab.write(slower={LARGE: 1.05})
+    assert lab.compare("base") == FAIL
+    slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
+    assert slower == set(both(LARGE))
+    assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
+
+
+def test_another_machine_is_no_resumption(lab, capsys):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    lab.machine["driver"] = "590.0"
+    assert lab.compare() == COULD_NOT_RUN
+    assert "machine.driver: stored '580.1', present '590.0'" in capsys.readouterr().err
+
+
+# --- the time is up -------------------------------------------------------------------------------
+
+
+def test_time_that_is_up(lab, capsys, monkeypatch):
+    """A minute a process, and six minutes: the rest is for the next run."""
+    lab.versions({}, {})
+    clock = fake_clock(lab, monkeypatch)
+    assert lab.compare("base", "head", "--budget", "6") == COULD_NOT_RUN
+    shown = capsys.readouterr().err
+    assert "the time is up before round 3 of 10 of look1" in shown
+    assert "there already" not in shown
+    assert clock() <= 360
+    answered = lab.gpu.answered
+    assert lab.compare("base", "head", "--budget", "60") == PASS
+    assert "look1: 2 rounds were there already" in capsys.readouterr().err
+    assert (answered, lab.gpu.answered) == (CHECKS + 4, ALL)
+    assert lab.found.minutes == ALL  # those of the first run too
+
+
+@pytest.mark.parametrize(("fitting", "made"), [(9, None), (10, 10), (13, 12), (15, 14), (16, 16)])
+def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsys, fitting, made):
+    lab.versions({}, {})
+    fake_clock(lab, monkeypatch)
+    budget = str(CHECKS + 2 * fitting)
+    status = lab.compare("base", "head", "--budget", budget, rounds=16)
+    if made is None:  # the next run makes all
+        assert status == COULD_NOT_RUN
+        shown = capsys.readouterr().err
+        assert "there is time for 8 of the 10 rounds that a verdict needs" in shown
+        assert shown.index("there is time for 8") < shown.index("look1: round 3 of 16")
+        assert "the time is up before round 10 of 16 of look1" in shown
+        assert lab.compare("base", "head", "--budget", "600", rounds=16) == PASS
+        assert lab.found.rounds == 16
+        return
+    assert status == PASS
+    assert lab.found.rounds == made and lab.gpu.answered == CHECKS + 2 * made
+    said = f"{made} rounds, as the time was not enough for 16"
+    assert (said in lab.found.notes) == (made < 16)
+
+
+def fake_clock(lab: Lab, monkeypatch):
+    """Let every process take a minute; the seconds that have gone by."""
+
+    def seconds():
+        return 60.0 * lab.gpu.answered
+
+    monkeypatch.setattr(command.time, "monotonic", seconds)
+    return seconds
+
+
+# --- disturbed ------------------------------------------------------------------------------------
+
+
+def test_disturbed_round_is_repeated_and_reported(lab):
+    lab.versions({}, {})
+    heat = {"hardware thermal slowdown": 3}
+    lab.gpu.events = lambda answered: {"events": heat} if answered == CHECKS + 4 else {}
+    assert lab.compare() == PASS
+    assert lab.gpu.answered == ALL + 2
+    assert lab.found.disturbed == ("look1, round 2: hardware thermal slowdown in 3 of 9 samples",)
+    assert lab.found.rounds == ROUNDS
+
+
+def test_clock_that_drops_is_a_disturbance(lab):
+    lab.versions({}, {})
+    low = {"sm_mhz": [1500, 1500, 1500]}
+    lab.gpu.events = lambda answered: low if answered == CHECKS + 4 else {}
+    assert lab.compare() == PASS
+    (reason,) = lab.found.disturbed
+    assert "SM clock at 1500 MHz under load, 1980 in earlier rounds" in reason
+
+
+def test_disturbed_again_and_again(lab, capsys):
+    lab.versions({}, {})
+    lab.gpu.events = lambda answered: {"processes": 2}
+    assert lab.compare() == COULD_NOT_RUN
+    assert f"round 1 of look1 was disturbed {rounds.ATTEMPTS} times" in capsys.readouterr().err
+    assert lab.gpu.answered == CHECKS + 2 * rounds.ATTEMPTS
+    lab.gpu.events = lambda answered: {}
+    assert lab.compare() == PASS
+    assert len(lab.found.disturbed) == rounds.ATTEMPTS
+
+
+# --- the second look ------------------------------------------------------------------------------
+
+
+def test_untold_cells_are_measured_again_and_judged_by_that_alone(lab):
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.001)
+    lab.gpu.pace = lambda subject, number: 1.0 if number <= ALL else 2.0
+    assert lab.compare() == PASS
+    found, added = lab.found, session.EXTENSION_ROUNDS
+    assert (found.rounds, found.extension) == (ROUNDS + added, added)
+    for timing in found.timings:
+        again = timing.subject in both(SMALL)
+        assert timing.rounds == (added if again else ROUNDS)
+        assert timing.base == pytest.approx(2e-5 if again else 1e-5, rel=0.02)
+    jobs = [job for _, job in lab.gpu.jobs[ALL:]]
+    assert len(jobs) == 2 * added
+    assert all(job["cells"] == [[128, 64, 1, "float32", "sbhd"]] for job in jobs)
+    assert not any(job["host"] for job in jobs)
+
+
+def test_slowdown_that_only_the_second_look_sees_fails(lab):
+    lab.versions({}, {"slower": {SMALL: 1.03}})
+    noisy(lab, SMALL, 0.001)
+    assert lab.compare() == FAIL
+    assert all(lab.timing(subject).change == "slower" for subject in both(SMALL))
+    assert lab.found.extension
+
+
+def test_host_that_cannot_be_told_is_measured_again_without_the_cells(lab):
+    lab.versions({}, {})
+    lab.gpu.noise = lambda subject, number: (
+        0.001 if subject.metric not in HOST else 0.5 if number <= ALL else 0.01
+    )
+    assert lab.compare() == PASS
+    assert all(job["cells"] == [] and job["host"] for _, job in lab.gpu.jobs[ALL:])
+    assert len(lab.gpu.jobs) > ALL
+
+
+def test_no_time_for_a_second_look(lab, monkeypatch):
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.001)
+    fake_clock(lab, monkeypatch)
+    short = ALL + 2 * MIN_ROUNDS - 1
+    assert lab.compare("base", "head", "--budget", str(short)) == CANNOT_TELL
+    assert lab.found.extension == 0 and lab.gpu.answered == ALL
+    assert any("not enough for 10 rounds" in note for note in lab.found.notes)
+    assert lab.compare("base", "head", "--budget", "600") == PASS
+    assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS
+
+
+def test_the_same_command_never_adds_rounds_to_what_was_judged(lab, monkeypatch):
+    """With more time it would judge the same timings once more, until one look passes."""
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.1)
+    fake_clock(lab, monkeypatch)
+    fitting = MIN_ROUNDS + 2
+    enough = ALL + 2 * fitting
+    assert lab.compare("base", "head", "--budget", str(enough)) == CANNOT_TELL
+    first = lab.found
+    assert first.extension == fitting
+    assert lab.compare("base", "head", "--budget", "6000") == CANNOT_TELL
+    assert lab.gpu.answered == enough
+    assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
+
+
+def test_the_same_command_never_adds_rounds_to_the_first_look(lab, monkeypatch):
+    lab.versions({}, {})
+    fake_clock(lab, monkeypatch)
+    budget = str(CHECKS + 2 * 12)
+    assert lab.compare("base", "head", "--budget", budget, rounds=16) == PASS
+    first = lab.found
+    assert lab.compare("base", "head", "--budget", "6000", rounds=16) == PASS
+    assert lab.found.rounds == 12 and lab.gpu.answered == CHECKS + 2 * 12
+    assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
+
+
+def test_every_cell_is_another_state(lab):
+    """Its rounds have more cells than those that an earlier run left."""
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    assert lab.compare("base", "head", "--every-cell") == PASS
+    assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3])
+def test_time_for_a_part_of_the_second_look(lab, monkeypatch, spare):
+    """Two minutes a round; of the rounds that fit, an even number."""
+    lab.versions({}, {"slower": {SMALL: 1.03}})
+    noisy(lab, SMALL, 0.001)
+    fake_clock(lab, monkeypatch)
+    fitting = MIN_ROUNDS + 2
+    assert lab.compare("base", "head", "--budget", str(ALL + 2 * fitting + spare)) == FAIL
+    assert (lab.found.rounds, lab.found.extension) == (ROUNDS + fitting, fitting)
+    assert lab.gpu.answered == ALL + 2 * fitting
+    assert all(lab.timing(subject).rounds == fitting for subject in both(SMALL))
+
+
+def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.001)
+    pace = [1]
+    monkeypatch.setattr(command.time, "monotonic", lambda: 60.0 * lab.gpu.answered * pace[0])
+    lab.gpu.before = lambda begun: pace.__setitem__(0, 1 if begun <= ALL + 1 else 3)
+    budget = str(ALL + 2 * session.EXTENSION_ROUNDS)
+    assert lab.compare("base", "head", "--budget", budget) == CANNOT_TELL
+    assert lab.found.extension == 0
+    assert any("the time is up before round" in note for note in lab.found.notes)
+
+
+def test_killed_in_the_second_look(lab, capsys):
+    lab.versions({}, {})
+    noisy(lab, SMALL, 0.001)
+    lab.gpu.before = kill_at(ALL + 6)
+    with pytest.raises(Killed):
+        lab.compare()
+    lab.gpu.before = lambda number: None
+    capsys.readouterr()
+    assert lab.compare() == PASS
+    shown = capsys.readouterr().err
+    assert f"look1: {ROUNDS} rounds were there already" in shown
+    assert "look2: 2 rounds were there already" in shown
+    assert lab.found.extension == session.EXTENSION_ROUNDS
+    assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS + 1

@@ -1,0 +1,319 @@
+"""What was compiled of a version is kept, and a survey that has no more time goes on from it."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from benchmarks._compare import compiled, exact
+from benchmarks._machine_code import fingerprint, worker_pool
+from tests.lab import COULD_NOT_RUN, MACHINE, PASS, fake_code
+
+FACTS = fingerprint.Facts(32, 0, 0, 16, 412, 8, 1, "digest")
+CALL = ("fingerprint", "sm_90", "float16", "sbhd", "forward", 128, 64, 2)
+PATH_CALL = ("fingerprint", "sm_90", "float16", "qkv", "forward", 4)
+SWEEP = ("variants", "sm_90", "float16", "sbhd", "forward")
+ANSWERS = {CALL: FACTS, PATH_CALL: NotImplementedError("no qkv yet"), SWEEP: 2}
+
+
+class Book:
+    """Ledgers of one version in a directory, and what they say."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.said = directory, []
+        directory.parent.mkdir(exist_ok=True)
+
+    def ledger(self, seconds: float = 60.0, afresh: bool = False) -> compiled.Ledger:
+        deadline = time.monotonic() + seconds
+        progress = compiled.Progress(deadline, self.said.append, afresh)
+        return compiled.Ledger("base", self.directory, progress)
+
+    def keep(self, answers: dict) -> None:
+        ledger = self.ledger()
+        ledger.begin(list(answers))
+        for job, answer in answers.items():
+            ledger.add(job, answer)
+        ledger.end()
+
+    def known(self, *jobs: tuple) -> dict:
+        return self.ledger().begin(jobs or list(ANSWERS))
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.directory.glob("*"))
+
+
+@pytest.fixture
+def book(tmp_path):
+    return Book(tmp_path / "code" / "version")
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_answers_of_every_kind_are_found_again(book):
+    book.keep(ANSWERS)
+    found = book.known()
+    assert (found[CALL], found[SWEEP]) == (FACTS, 2)
+    assert type(found[PATH_CALL]) is NotImplementedError and str(found[PATH_CALL]) == "no qkv yet"
+    assert book.said[-1] == "base: 3 of 3 were compiled by an earlier run"
+    assert book.known(CALL, (*CALL[:-1], 4)) == {CALL: FACTS}
+
+
+def test_a_failure_is_tried_again(book):
+    """The machine's memory may have been to blame."""
+    book.keep(ANSWERS | {CALL: RuntimeError("ended its process with exit status -9")})
+    assert book.known().keys() == {PATH_CALL, SWEEP}
+
+
+def test_a_survey_that_is_killed_leaves_what_it_had(book, monkeypatch):
+    monkeypatch.setattr(compiled, "_KEEP_SECONDS", 0.0)
+    ledger = book.ledger()
+    ledger.begin(list(ANSWERS))
+    ledger.add(CALL, FACTS)  # and then no end
+    assert book.known() == {CALL: FACTS}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-9], lambda data: data.replace(b"412", b"411"), lambda data: b""],
+    ids=["cut", "changed", "empty"],
+)
+def test_a_damaged_file_is_never_believed(book, damage):
+    book.keep({CALL: FACTS})
+    book.keep({SWEEP: 2})
+    path = next(path for path in book.files if b"412" in path.read_bytes())
+    path.write_bytes(damage(path.read_bytes()))
+    book.said.clear()
+    assert book.known() == {SWEEP: 2}
+    assert book.said[0] == f"{path} was damaged and is deleted: what it held is compiled again"
+    assert not path.exists()
+
+
+def test_versions_that_are_compiled_at_once_share_a_directory(book):
+    start = threading.Barrier(8)
+
+    def write(number):
+        start.wait()
+        book.keep(ANSWERS)
+        book.keep({(*CALL[:-1], number): FACTS})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    found = book.known(*ANSWERS, *((*CALL[:-1], number) for number in range(8)))
+    assert len(found) == 3 + 8 - 1  # one of the numbers is that of CALL
+    assert {path.suffix for path in book.files} == {".json"}
+
+
+def test_a_directory_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
+    def here(digest="a", **machine):
+        return compiled.directory(tmp_path, digest, MACHINE | machine)
+
+    first = here()
+    found = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]
+    for name in ("TRITON_PTXAS_PATH", "DISABLE_LLVM_OPT", "PTXAS_OPTIONS", "ROPE_TRITON_CHECK"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "1")
+            found.append(here())
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled.platform, "python_version", lambda: "3.99.0")
+        found.append(here())
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled.suite, "digest", lambda patterns: "another way of measuring")
+        found.append(here())
+    assert len(set(found)) == len(found) == 10
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    assert here(driver="1.0") == first
+
+
+# --- how far it is --------------------------------------------------------------------------------
+
+
+def test_progress_of_both_versions_is_told_from_time_to_time(book, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(compiled.time, "monotonic", lambda: now[0])
+    progress = compiled.Progress(1e9, book.said.append)
+    progress.begin(50, 0)
+    progress.begin(50, 10)
+    now[0] += 60  # of importing torch
+    for _ in range(90):
+        progress.add()
+        now[0] += 4.0
+    assert book.said[0] == "compiled 15 of 100, about 6 minutes to go"  # 16 s after the first
+    assert book.said[1] == "compiled 19 of 100, about 5 minutes to go"
+    assert "compiled 79 of 100, 84 s to go" in book.said
+    assert book.said[-1] == "compiled 100 of 100"
+    assert len(book.said) == 23
+
+
+# --- a survey -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Let workers answer with the last entry of a job; the jobs that they were asked."""
+    jobs: list = []
+    hanging = threading.Event()
+
+    class Worker:
+        def __init__(self, package, scratch):
+            jobs.append("start")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+        def kill(self):
+            hanging.set()
+
+        def ask(self, question, job):
+            jobs.append(job)
+            if job[-1] == "hang":
+                assert hanging.wait(30)
+                raise worker_pool.SurveyError("a worker ended")
+            if job[-1] == "crash":
+                raise worker_pool.SurveyError("a worker ended")
+            return 7
+
+    monkeypatch.setattr(worker_pool, "_Worker", Worker)
+    monkeypatch.setattr(worker_pool.os, "sched_getaffinity", lambda pid: {0})
+    return jobs
+
+
+QUESTION = worker_pool.Question("codegen", abs, abs)
+JOBS = [("variants", arch) for arch in ("sm_80", "sm_90", "gfx942")]
+
+
+def survey(ledger, jobs=JOBS):
+    return worker_pool.survey(QUESTION, [jobs[:2], jobs[2:]], Path("unused"), ledger)
+
+
+def test_a_survey_asks_only_for_what_is_not_known(book, asked):
+    book.keep({JOBS[1]: 5})
+    assert survey(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
+    assert asked == ["start", JOBS[0], JOBS[2]]
+    asked.clear()
+    assert survey(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("afresh", "again"),
+    [(False, "the same command"), (True, "the same command, without --afresh,")],
+)
+def test_a_survey_without_time_keeps_what_it_has(book, asked, monkeypatch, afresh, again):
+    ledger, add = book.ledger(afresh=afresh), compiled.Ledger.add
+
+    def add_and_be_late(self, job, answer):
+        add(self, job, answer)
+        ledger._progress._deadline = 0.0
+
+    monkeypatch.setattr(compiled.Ledger, "add", add_and_be_late)
+    with pytest.raises(compiled.TimeUp) as error:
+        survey(ledger)
+    text = f"the time is up: compiled 1 of 3, which are kept: {again} goes on from there"
+    assert str(error.value) == text
+    assert book.known(*JOBS) == {JOBS[0]: 7}
+
+
+def test_a_job_that_hangs_does_not_outlast_the_time(book, asked):
+    start = time.monotonic()
+    with pytest.raises(compiled.TimeUp):
+        survey(book.ledger(seconds=0.1), [JOBS[0], ("variants", "hang"), JOBS[2]])
+    assert time.monotonic() - start < 20
+    assert book.known(*JOBS) == {JOBS[0]: 7}
+
+
+def test_a_survey_that_fails_keeps_what_it_has(book, asked):
+    with pytest.raises(worker_pool.SurveyError):
+        survey(book.ledger(), [JOBS[0], ("variants", "crash"), JOBS[2]])
+    assert book.known(*JOBS) == {JOBS[0]: 7}
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiling(lab, monkeypatch):
+    """Without a GPU, versions are ten calls each; ``limit`` of them fit into the time."""
+    lab.machine["gpu"] = "none"
+    lab.limit, lab.compiled = 10**9, []
+
+    def facts(root, ledger, *, arch):
+        jobs = [("variants", each, number) for each in arch for number in range(10)]
+        known = ledger.begin(jobs)
+        try:
+            for job in jobs:
+                if job not in known:
+                    if len(lab.compiled) >= lab.limit:
+                        ledger._progress._deadline = 0.0
+                    ledger.require_time()
+                    lab.compiled.append((root, job))
+                    ledger.add(job, 1)
+        finally:
+            ledger.end()
+        return fake_code(root)
+
+    monkeypatch.setattr(exact, "codegen_facts", facts)
+    monkeypatch.setattr("benchmarks._compare.session.ARCHITECTURES", ("sm_90",))
+    return lab
+
+
+def test_without_a_gpu_it_stops_in_time_and_goes_on_from_there(compiling, capsys):
+    compiling.versions({}, {})
+    compiling.limit = 12
+    assert compiling.compare() == COULD_NOT_RUN
+    said = capsys.readouterr().err.splitlines()
+    assert "of 20, which are kept: the same command goes on from there" in said[-1]
+    first = len(compiling.compiled)
+    assert 12 <= first < 20
+    compiling.limit = 10**9
+    assert compiling.compare() == PASS
+    assert len(compiling.compiled) == len(set(compiling.compiled)) == 20
+    assert compiling.compare() == PASS
+    assert len(compiling.compiled) == 20
+    assert "base: 10 of 10 were compiled by an earlier run" in capsys.readouterr().err
+    assert compiling.compare("base", "head", "--afresh") == PASS
+    assert len(compiling.compiled) == 40
+
+
+def test_another_comparison_of_the_same_base_finds_it(compiling):
+    compiling.versions({}, {})
+    compiling.commit("third", **{"is": "third"})
+    assert compiling.compare() == PASS
+    compiling.compiled.clear()
+    assert compiling.compare("base", "third") == PASS
+    assert len({root for root, _ in compiling.compiled}) == 1
+    assert len(compiling.compiled) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpu", "minutes"),
+    [
+        (["--exact-only"], "Toy", 20),
+        ([], "none", 20),
+        (["--grid", "full"], "none", 20),
+        (["--budget", "3"], "none", 3),
+        ([], "Toy", 8),
+    ],
+    ids=str,
+)
+def test_budget(arguments, gpu, minutes, lab, monkeypatch):
+    asked = []
+
+    class Asked(Exception):
+        pass
+
+    def compare(pair, machine, arch, wishes, *_):
+        asked.append((wishes.deadline - time.monotonic()) / 60)
+        raise Asked
+
+    lab.versions({}, {})
+    lab.machine["gpu"] = gpu
+    monkeypatch.setattr("benchmarks._compare.session.compare", compare)
+    assert lab.compare("base", "head", *arguments) == COULD_NOT_RUN
+    assert asked == [pytest.approx(minutes, abs=0.5)]

@@ -1,0 +1,119 @@
+"""``python -m benchmarks compare`` of what is exact: without a GPU, and of the same sources."""
+
+import shutil
+
+import pytest
+
+from benchmarks._compare import exact, session
+from benchmarks._machine_code import worker_pool
+from benchmarks._verdict.rules import Answer
+from tests.lab import (
+    ALL,
+    CALL,
+    FAIL,
+    MACHINE,
+    PASS,
+    REGISTERS,
+    ROOT,
+    SMALL,
+    SPILLS,
+    VARIANTS,
+    Lab,
+    behaviour_of,
+    fake_code,
+)
+
+# --- the same sources -----------------------------------------------------------------------------
+
+
+def test_same_sources_are_not_measured(lab, capsys):
+    lab.commit("base")
+    lab.commit("head")
+    assert lab.compare() == PASS
+    assert lab.gpu.begun == 0
+    assert lab.found.same_sources and not lab.found.timings
+    assert "both versions have the same sources" in capsys.readouterr().out
+
+
+def test_same_sources_are_measured_where_asked(lab):
+    lab.commit("base")
+    assert lab.compare("base", "base", "--even-if-same") == PASS
+    assert lab.gpu.answered == ALL
+    assert len(lab.found.timings) == 12 and len(lab.found.identical) == 8
+    assert "--even-if-same" in lab.found.reproduce
+
+
+# --- without a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", [None, "--exact-only"])
+def test_only_what_is_exact(lab, option):
+    lab.versions({}, {"slower": {SMALL: 2.0}})
+    if option is None:
+        lab.machine["gpu"] = "none"
+    assert lab.compare("base", "head", *filter(None, [option])) == PASS
+    assert lab.gpu.begun == 0
+    assert {each.subject.metric for each in lab.found.exact} == {REGISTERS, SPILLS, VARIANTS}
+    assert any(
+        note.startswith("GPU: ") and "latency" in note and "not measured" in note
+        for note in lab.found.notes
+    )
+    assert not lab.stored()
+
+
+@pytest.mark.parametrize("worse", [{"spills": 8}, {"variants": 7}])
+def test_exact_fails_without_a_gpu(lab, worse):
+    lab.versions({}, worse)
+    lab.machine["gpu"] = "none"
+    assert lab.compare() == FAIL
+
+
+def test_package_that_does_not_compile(lab, monkeypatch):
+    """An exception stands where the head has no value: it is missing, and said why."""
+
+    def facts(root, ledger, **subset):
+        found = fake_code(root)
+        if behaviour_of(root).get("is") == "head":
+            found.values[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
+        return found
+
+    lab.versions({}, {})
+    lab.machine["gpu"] = "none"
+    monkeypatch.setattr(exact, "codegen_facts", facts)
+    assert lab.compare() == FAIL
+    assert [e.change for e in lab.found.exact if e.answer is Answer.FAIL] == ["missing"]
+    assert "head: 1 values missing: ptxas: no such luck" in lab.found.notes
+
+
+def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
+    """The compiler and the survey are the real ones, on a part of what they survey."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    survey, digests = exact.codegen_facts, exact.cell_digests
+    lab = Lab(tmp_path, monkeypatch).init()
+    lab.machine = MACHINE | {"gpu": "none", "machine": "no-gpu"}
+    part = {"dtype": ("float16",), "format": ("sbhd",), "hidden_size": (64,)}
+    part |= {"direction": ("forward",)}
+    monkeypatch.setattr(session, "ARCHITECTURES", ("sm_90",))
+    monkeypatch.setattr(
+        exact, "codegen_facts", lambda root, book, **arch: survey(root, book, **part | arch)
+    )
+    monkeypatch.setattr(exact, "cell_digests", digests)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "rope_triton", lab.root / "rope_triton", ignore=ignored)
+    lab.git("add", "rope_triton")
+    lab.git("commit", "-q", "-m", "base")
+    kernels = lab.root / "rope_triton" / "kernels.py"
+    kernels.write_text(kernels.read_text() + "\n# A remark changes no machine code.\n")
+    assert lab.compare("main") == PASS
+    assert not lab.found.same_sources and lab.found.head.sha == ""
+    assert len(lab.found.exact) > 10
+    assert {each.change for each in lab.found.exact} == {"none"}
+    assert "exact: none of" in capsys.readouterr().out
+    first = lab.found.exact
+
+    def compiled_again(*_):
+        raise AssertionError("all of it is kept")
+
+    monkeypatch.setattr(worker_pool, "_Worker", compiled_again)
+    assert lab.compare("main") == PASS
+    assert lab.found.exact == first

@@ -1,0 +1,137 @@
+"""``python -m benchmarks compare`` where it cannot run: status 3, which is never an answer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks._compare import measure, session
+from benchmarks._system import gpu_monitor
+from tests.lab import COULD_NOT_RUN, PASS, ROOT, UUID, status_of
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare"],
+        ["compare", "base", "head", "other"],
+        ["compare", "base", "head", "--nonsense"],
+        ["compare", "base", "--grid", "huge"],
+        *(
+            ["compare", "base", "--rounds", text]
+            for text in ("7", "8", "11", "64", "-12", "ten", "12.0", "")
+        ),
+        *(["compare", "base", "--budget", text] for text in ("0", "-1", "nan", "soon")),
+        *(["compare", "base", "--wait", text] for text in ("-1", "nan", "long")),
+        *(["compare", "base", option, "missing/x"] for option in ("--json", "--markdown")),
+    ],
+    ids=" ".join,
+)
+def test_bad_arguments(lab, capsys, words):
+    lab.versions({}, {})
+    assert status_of(words) == COULD_NOT_RUN
+    error = capsys.readouterr().err
+    assert "error: " in error and "Traceback" not in error
+    assert lab.gpu.begun == 0
+
+
+@pytest.mark.parametrize("words", [["no-such-branch"], ["HEAD", "--nonsense"]], ids=" ".join)
+def test_status_of_a_real_process(words):
+    line = [sys.executable, "-m", "benchmarks", "compare", *words]
+    assert subprocess.run(line, cwd=ROOT, capture_output=True).returncode == COULD_NOT_RUN
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere", "--help", "-x", "", "main^{tree}", "a b", "--output=x"]
+)
+def test_unknown_version(lab, capsys, name):
+    lab.versions({}, {})
+    before = sorted(lab.root.rglob("*"))
+    words = ["compare", "--no-store", "--", "base", name]
+    assert status_of(words) == COULD_NOT_RUN
+    assert f"{name!r} is no commit or branch" in capsys.readouterr().err
+    new = {p.relative_to(lab.root).parts[:3] for p in set(lab.root.rglob("*")) - set(before)}
+    assert new <= {(".asv",), (".asv", "compare"), (".asv", "compare", "sources")}
+
+
+def test_commit_without_the_package(lab, capsys):
+    lab.versions({}, {})
+    assert lab.compare("empty", "head") == COULD_NOT_RUN
+    assert "could not run: commit 'empty' has no rope_triton/" in capsys.readouterr().err
+
+
+def test_gpu_that_another_measures(lab, capsys):
+    lab.versions({}, {})
+    with gpu_monitor.gpu_lock(UUID, 0):
+        assert lab.compare() == COULD_NOT_RUN
+    assert f"is being measured by pid {os.getpid()}" in capsys.readouterr().err
+    assert lab.compare() == PASS
+
+
+def test_gpu_that_another_uses(lab, capsys):
+    lab.versions({}, {})
+    lab.gpu.busy = "GPU is in use by pid 12 (trainer)"
+    assert lab.compare() == COULD_NOT_RUN
+    assert "could not run: GPU is in use by pid 12 (trainer)" in capsys.readouterr().err
+    assert lab.gpu.begun == 0
+
+
+def test_damaged_state_is_left_alone(lab, capsys):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    path = sorted(lab.states()[0].glob("look1.*"))[3]
+    path.write_text(path.read_text().replace("timings", "tidings"))
+    content = {each: each.read_bytes() for each in lab.states()[0].iterdir() if each.name != "lock"}
+    assert lab.compare() == COULD_NOT_RUN
+    assert f"{path} is damaged" in capsys.readouterr().err
+    now = {each: each.read_bytes() for each in lab.states()[0].iterdir() if each.name != "lock"}
+    assert now == content
+
+
+def test_process_that_dies(lab, capsys):
+    lab.versions({}, {})
+
+    def die(number):
+        if number == 5:
+            raise measure.ProcessError("a process ended with -11:\nlast words")
+
+    lab.gpu.before = die
+    assert lab.compare() == COULD_NOT_RUN
+    assert "could not run: a process ended with -11:\nlast words" in capsys.readouterr().err
+    assert not lab.report.exists()
+
+
+def test_answer_of_another_gpu(lab, capsys):
+    lab.versions({}, {})
+    lab.gpu.answer = lambda root, job: {"gpu": "GPU-bbbbbbbb-0000-0000-0000-000000000000"}
+    assert lab.compare() == COULD_NOT_RUN
+    assert "measured was GPU GPU-bbbbbbbb" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), MemoryError(), KeyError("y")])
+def test_unexpected_exception(lab, capsys, error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    lab.versions({}, {})
+    monkeypatch.setattr(session, "compare", fail)
+    assert lab.compare() == COULD_NOT_RUN
+    assert "could not run: this is a fault of the suite" in capsys.readouterr().err
+
+
+def test_results_of_asv_that_are_damaged(lab, capsys):
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    path = lab.stored()[0]
+    path.write_text("{")
+    assert lab.compare() == COULD_NOT_RUN
+    assert str(path) in capsys.readouterr().err
+    assert path.read_text() == "{"
+
+
+def test_timings_that_are_no_seconds(lab, capsys):
+    lab.versions({}, {})
+    lab.gpu.pace = lambda subject, number: 0.0
+    assert lab.compare() == COULD_NOT_RUN
+    assert "seconds must be finite and positive" in capsys.readouterr().err

@@ -1,0 +1,249 @@
+"""What shows that the comparison can be trusted still follows from the data that ships with it."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as entry
+from benchmarks._cells.grid import all_cells
+from benchmarks._compare import caught, evidence, mutants, planted, session
+from benchmarks._system import checkout
+from benchmarks._verdict import rules as _verdict
+from benchmarks._verdict.rules import Subject
+
+DOCUMENTS = {
+    what: json.loads((evidence.DIRECTORY / f"{what}.json").read_text())
+    for what in ("aa", "power", "mutants")
+}
+
+
+@pytest.mark.parametrize("what", DOCUMENTS)
+def test_names_command_and_machine(what):
+    document = DOCUMENTS[what]
+    assert document["command"].startswith(f"python -m benchmarks evidence {what} --commit ")
+    assert document["machine"]["gpu"].startswith("NVIDIA")
+
+
+@pytest.mark.parametrize("what", DOCUMENTS)
+def test_was_judged_by_the_rules_of_today(what):
+    rules = {name: vars(each) for name, each in _verdict.RULES.items()}
+    assert DOCUMENTS[what]["rules"].items() <= rules.items()
+    assert DOCUMENTS[what]["rules"].keys() >= {"gpu", "host"}
+    assert DOCUMENTS[what]["rounds"] == evidence.ROUNDS
+
+
+def test_a_version_differs_from_itself_at_most_once_in_twenty():
+    pool = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"])
+    again = evidence.aa_comparisons(pool)
+    assert again == DOCUMENTS["aa"]["comparisons"]
+    assert len(again) >= 20
+    assert sum(bool(one["failed"]) for one in again) <= 1
+    assert all(len(set(one["blocks"])) == evidence.ROUNDS // 2 for one in again)
+
+
+def test_the_pool_is_of_all_that_a_comparison_times():
+    subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
+    assert set().union(*map(session._subjects, all_cells("small"))) <= set(subjects)
+    calls = [each for each in subjects if each.metric.startswith(_verdict.FAMILIES["host"])]
+    assert len(calls) == 17
+
+
+def test_planted_slowdowns_are_seen():
+    pool = evidence.Pool.from_json(DOCUMENTS["power"]["pool"])
+    again = [evidence.dose_seen(pool, name, dose) for name, dose in evidence.DOSES.items()]
+    assert again == DOCUMENTS["power"]["doses"]
+    _, two, five = again
+    assert two["seen_above_4_mb"] >= 0.95 * two["timings_above_4_mb"] > 0
+    assert five["seen"] >= 0.95 * five["timings"] > 0
+    for dose in again:  # as large as was meant, or the power is of something else
+        assert dose["planted"] * 0.7 < dose["median_effect"] < dose["planted"] * 1.5
+
+
+def test_every_mutant_was_caught_by_what_must_catch_it():
+    known, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
+    assert list(known) == list(found)
+    for name, mutant in known.items():
+        assert found[name]["caught"], name
+        failed = {one["metric"] for one in found[name]["failed"]}
+        assert set(mutant.caught_by) <= failed
+        for one in found[name]["failed"]:
+            assert mutant.concerns(Subject(one["metric"], tuple(one["params"])))
+            assert one["head"] > one["base"]
+
+
+def test_outcome_of_a_mutant_that_nothing_catches():
+    mutant = mutants.load()["python-20us"]
+    elsewhere = [{"metric": "rope.Forward.track_latency", "params": [], "change": 1.0}]
+    outcome = caught.outcome(mutant, "0" * 40, elsewhere)
+    assert not outcome["caught"] and not outcome["failed"]
+    assert "SURVIVED: python-20us" in evidence.summary("mutants", {"mutants": [outcome]})
+
+
+class _Clock:
+    """Stands for the GPU: every mutant takes a tenth longer wherever it must."""
+
+    class base:
+        sha = "1" * 40
+
+    def __init__(self):
+        self.asked = []
+
+    def mutant(self, name):
+        return name
+
+    def measured(self, name, versions, count, job):
+        self.asked.append((name, list(versions), job))
+        return [versions] * count
+
+    @staticmethod
+    def pool(measured, names):
+        subject = Subject("paths.Forward.track_latency", ("then-read", "4", "bfloat16"))
+        noise = np.linspace(0.999, 1.001, len(measured))[:, None]
+        return evidence.Pool(
+            [subject], {name: noise * (1e-6 if name == "base" else 1.1e-6) for name in names}
+        )
+
+
+def test_one_mutant_is_made_alone(monkeypatch):
+    bench = _Clock()
+    monkeypatch.setattr(caught.Pool, "of", bench.pool)
+    (entry,) = caught.made(bench, ["written-past-l2"])
+    assert entry["name"] == "written-past-l2" and entry["commit"] == "1" * 40
+    assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1)
+    ((name, versions, job),) = bench.asked
+    assert name == "speed-written-past-l2" and versions == ["base", "written-past-l2"]
+    assert [cell for cell in job["cells"] if cell[0] == "then-read"] and not job["host"]
+
+
+def test_what_is_made_anew_takes_the_place_of_what_was():
+    stored = DOCUMENTS["mutants"]["mutants"]
+    anew = {"name": "spill", "commit": "1" * 40}
+    merged = caught.in_order([*stored, anew])
+    assert [one["name"] for one in merged] == list(mutants.load())
+    assert [one for one in merged if one not in stored] == [anew]
+
+
+@pytest.mark.parametrize("key", ["machine", "rounds", "rules"])
+def test_others_are_kept_only_beside_their_like(key, tmp_path):
+    path = tmp_path / "mutants.json"
+    path.write_text(json.dumps(DOCUMENTS["mutants"]))
+    assert caught.kept(path, DOCUMENTS["mutants"]) == DOCUMENTS["mutants"]["mutants"]
+    with pytest.raises(caught.EvidenceError, match=f"mutants.json is of another {key}: make all"):
+        caught.kept(path, DOCUMENTS["mutants"] | {key: {"gpu": None}})
+
+
+def test_only_mutants_are_made_one_by_one(capsys):
+    assert evidence.run("aa", "HEAD", 1.0, only=["spill"]) == 3
+    assert "could not run: --only is for mutants, got aa" in capsys.readouterr().err
+
+
+def test_unknown_mutants_are_refused(capsys):
+    parser = entry._parser()
+    assert parser.parse_args(["evidence", "mutants", "--only", "spill"]).only == ["spill"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["evidence", "mutants", "--only", "nobody"])
+    assert "mutants are lost-vector-access, spill" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", DOCUMENTS)
+def test_summary_says_what_the_file_says(what):
+    text = evidence.summary(what, DOCUMENTS[what])
+    assert {
+        "aa": "of 20 comparisons of a version with itself",
+        "power": "2%: seen in",
+        "mutants": "caught: spill",
+    }[what] in text
+
+
+def test_text_is_json_with_a_line_for_each_row():
+    document = {"a": 1, "rows": [{"x": 1}, {"x": 2}], "pool": {"seconds": {"one": [[1.5], [2.5]]}}}
+    text = evidence._text(document)
+    assert json.loads(text) == document
+    assert '  {"x": 2}' in text.splitlines()
+    assert "    [2.5]" in text.splitlines()
+
+
+def test_the_planted_version_waits_as_told(tmp_path):
+    root = evidence.ROOT
+    base = checkout.from_working_tree(root, tmp_path / "sources")
+    version = planted.plant("slow", base, {"64 2 128 float16 sbhd False": 7}, tmp_path / "sources")
+    package = version.root / "rope_triton"
+    assert json.loads((package / "cycles.json").read_text()) == {"64 2 128 float16 sbhd False": 7}
+    assert "wait_for_cycles(wait)" in (package / "kernels.py").read_text()
+
+
+class _Bench:
+    """Stands for the GPU: a call takes a microsecond, and what it waits, at 2 GHz and 0.2 us."""
+
+    machine = {"machine": "toy"}
+
+    def __init__(self, base):
+        self.base, self.processes = base, 0
+
+    def once(self, arm, job):
+        self.processes += 1
+        path = arm.root / "rope_triton" / "cycles.json"
+        cycles = json.loads(path.read_text())
+        return {
+            subject: 1.2e-6 + cycles.get(planted._key(subject), 0) / 2e9
+            for subject in self.subjects
+        }
+
+    subjects = [
+        Subject(f"rope.{direction}.track_latency", ("128", "64", "1", "float16", "sbhd"))
+        for direction in ("Forward", "Backward")
+    ]
+
+
+def test_waits_are_found_from_what_a_first_version_shows(tmp_path):
+    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
+    found = planted.versions(bench, {"slow": 0.05, "slower": 0.1}, {}, tmp_path)
+    (base, _) = bench.once(found["base"], {}).values()
+    for name, dose in (("slow", 0.05), ("slower", 0.1)):
+        (seconds, _) = bench.once(found[name], {}).values()
+        assert seconds / base - 1 == pytest.approx(dose, rel=0.02)
+    used = bench.processes
+    again = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    assert bench.processes == used
+    assert all(again[name].digest == found[name].digest for name in ("base", "slow"))
+
+
+def test_waits_that_were_found_beside_another_base_are_found_anew(tmp_path):
+    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
+    former = tmp_path / "evidence" / f"waits-{bench.base.digest[:8]}-toy.json"
+    former.parent.mkdir()
+    former.write_text("{}")
+    planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    assert bench.processes == 2
+
+
+def test_what_waits_differs_in_its_cycles_alone(tmp_path):
+    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
+    found = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    files = {
+        name: {path.name: path.read_bytes() for path in (arm.root / "rope_triton").glob("*.*")}
+        for name, arm in found.items()
+    }
+    differ = [name for name in files["base"] if files["base"][name] != files["slow"][name]]
+    assert differ == ["cycles.json"] and files["base"].keys() == files["slow"].keys()
+
+
+def test_pool_keeps_what_it_holds():
+    subjects = [Subject("host.Call.track_forward", ("sbhd",))]
+    pool = evidence.Pool(subjects, {"one": np.array([[1.0], [2.0]])})
+    again = evidence.Pool.from_json(json.loads(json.dumps(pool.as_json())))
+    assert again.subjects == subjects
+    assert again.seconds["one"].tolist() == [[1.0], [2.0]]
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
+    def no_gpu(*_):
+        raise evidence.gpu_monitor.WatchError("NVML failed")
+
+    monkeypatch.setattr(evidence.gpu_monitor, "gpu_uuid", no_gpu)
+    monkeypatch.setattr(evidence.machine, "probe", lambda: ({"machine": "x"}, "none"))
+    monkeypatch.setattr(evidence, "SCRATCH", tmp_path)
+    assert evidence.run("aa", "HEAD", budget=time.monotonic()) == 3
+    assert "could not run: NVML failed" in capsys.readouterr().err

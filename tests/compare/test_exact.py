@@ -1,0 +1,198 @@
+"""What two versions compile to, compared exactly."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import codegen
+from benchmarks._cells.forms import PATHS
+from benchmarks._cells.grid import Cell, PathCell
+from benchmarks._compare import exact
+from benchmarks._machine_code import fingerprint
+from benchmarks._verdict.rules import UNITS, Answer, Subject
+
+ROOT = Path(exact.__file__).resolve().parents[2]
+SMALL = ("sm_90", "float16", "sbhd", "forward", 64, "small")
+LARGE = (*SMALL[:-1], "large")
+SUBSET = {
+    "arch": ("sm_90",),
+    "dtype": ("float16",),
+    "format": ("sbhd",),
+    "direction": ("forward",),
+    "hidden_size": (64,),
+}
+
+
+def copy_of_the_package(root: Path) -> Path:
+    shutil.copytree(
+        ROOT / "rope_triton", root / "rope_triton", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return root
+
+
+# --- names and missing values, from surveys made up -----------------------------------------------
+
+
+def facts(**changes):
+    plain = dict.fromkeys(
+        ("registers", "spilled_bytes", "stack_bytes", "shared_bytes", "instructions"), 8
+    )
+    return fingerprint.Facts(
+        **plain | {"global_accesses": 4, "narrow_accesses": 1, "digest": "d"} | changes
+    )
+
+
+@pytest.fixture
+def surveys(monkeypatch):
+    """Let the next surveys give these answers, and note what they were asked."""
+
+    def answer(large, variants):
+        asked = []
+
+        def survey(calls, sweeps, root, ledger):
+            asked.extend(calls)
+            answers = {call: large if call[-1] == "large" else facts() for call in calls}
+            return answers, dict.fromkeys(sweeps, variants)
+
+        monkeypatch.setattr(exact.fingerprint, "sized_survey", survey)
+        return asked
+
+    return answer
+
+
+def texts(call):
+    return tuple(map(str, call))
+
+
+def test_names_are_those_of_asv(surveys):
+    asked = surveys(facts(registers=9, digest="e"), 3)
+    values, digests = exact.codegen_facts(ROOT, **SUBSET)
+    assert asked == [SMALL, LARGE]
+    tracks = {name for name in vars(codegen.Codegen) if name.startswith("track_")}
+    metrics = {f"codegen.Codegen.{name}" for name in tracks} | {"codegen.Variants.track_variants"}
+    assert {subject.metric for subject in values} == metrics
+    registers = "codegen.Codegen.track_registers"
+    assert values[registers, texts(SMALL)] == 8
+    assert values[registers, texts(LARGE)] == 9
+    assert values["codegen.Codegen.track_narrow_share", texts(LARGE)] == 0.25
+    assert values["codegen.Variants.track_variants", SMALL[:4]] == 3
+    assert digests == {texts(SMALL): "d", texts(LARGE): "e"}
+
+
+def test_everything_is_asked_by_default(surveys):
+    asked = surveys(facts(), 2)
+    values, _ = exact.codegen_facts(ROOT)
+    assert len(asked) == len(set(asked)) == 8 * 3 * 2 * 2 * 3 * 2
+    assert sum(s.metric == "codegen.Variants.track_variants" for s in values) == 8 * 3 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("subset", "message"),
+    [
+        ({"archs": ("sm_90",)}, "got 'archs'"),
+        ({"arch": ("sm_1",)}, r"arch: expected some of .*, got \('sm_1',\)"),
+        ({"arch": ()}, r"arch: expected some of .*, got \(\)"),
+    ],
+)
+def test_subset_that_is_none(subset, message):
+    with pytest.raises(ValueError, match=message):
+        exact.codegen_facts(ROOT, **subset)
+
+
+def test_compare_says_worse_better_and_none(surveys):
+    surveys(facts(), 2)
+    base = exact.codegen_facts(ROOT, **SUBSET).values
+    assert {verdict.change for verdict in exact.compare(base, dict(base))} == {"none"}
+    surveys(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
+    verdicts = exact.compare(base, exact.codegen_facts(ROOT, **SUBSET).values)
+    changed = {
+        (v.subject.metric.rpartition("_")[2], v.subject.params[-1], v.change): v.answer
+        for v in verdicts
+        if v.change != "none"
+    }
+    assert changed == {
+        ("bytes", "large", "worse"): Answer.FAIL,
+        ("share", "large", "better"): Answer.PASS,
+        ("registers", "large", "worse"): Answer.PASS,  # shown only
+        ("variants", "forward", "better"): Answer.PASS,
+    }
+
+
+def test_clock_decides_about_calls_but_not_about_variants(surveys):
+    surveys(facts(), 2)
+    base = exact.codegen_facts(ROOT, **SUBSET).values
+    surveys(facts(spilled_bytes=16, narrow_accesses=2, instructions=7), 3)
+    head = exact.codegen_facts(ROOT, **SUBSET).values
+    strict, lenient = (
+        {v.subject: v for v in exact.compare(base, head, clock_decides=decides)}
+        for decides in (False, True)
+    )
+    worse = {subject for subject, verdict in strict.items() if verdict.answer is Answer.FAIL}
+    assert {subject.metric.partition(".track_")[2] for subject in worse} == {
+        *("spilled_bytes", "narrow_share", "variants")
+    }
+    failed = {subject.metric for subject, v in lenient.items() if v.answer is Answer.FAIL}
+    assert failed == {"codegen.Variants.track_variants"}
+    # All of it is still shown as it is.
+    assert {s: v.change for s, v in lenient.items()} == {s: v.change for s, v in strict.items()}
+    launches = Subject("host.Launches.track_launches", ("forward", "sbhd"))
+    (launched,) = exact.compare({launches: 1}, {launches: 2}, clock_decides=True)
+    assert launched.answer is Answer.FAIL
+
+
+def test_what_is_missing_fails_whatever_decides(surveys):
+    surveys(facts(), 2)
+    base = exact.codegen_facts(ROOT, **SUBSET).values
+    lost = exact.compare(base, {}, clock_decides=True)
+    assert {(v.change, v.answer) for v in lost} == {("missing", Answer.FAIL)}
+
+
+def test_what_the_head_does_not_compile_fails_and_says_why(surveys):
+    surveys(facts(), 2)
+    base = exact.codegen_facts(ROOT, **SUBSET)
+    surveys(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
+    head = exact.codegen_facts(ROOT, **SUBSET)
+    assert head.digests.keys() == {texts(SMALL)}
+    lost = [v for v in exact.compare(base.values, head.values) if v.change == "missing"]
+    assert {v.subject.params for v in lost} == {texts(LARGE)}
+    gating = {v.subject.metric for v in lost if v.answer == Answer.FAIL}
+    assert gating >= {name for name in exact.UNITS if "Codegen" in name and UNITS[name].gates}
+    assert exact.problems(base.values) == []
+    assert exact.problems(head.values) == ["6 values missing: PTXASError: too narrow a world"]
+
+
+def test_what_neither_side_has_is_not_compared():
+    values = {Subject("codegen.Variants.track_variants", SMALL[:4]): NotImplementedError("no thd")}
+    assert exact.compare(values, dict(values)) == []
+    assert exact.problems(values) == ["1 values missing: no thd"]
+
+
+# --- the package itself ---------------------------------------------------------------------------
+
+
+def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    path = copy_of_the_package(tmp_path) / "rope_triton" / "tiles.py"
+    source = path.read_text()
+    tile = "(2, 128): Tile(1, 8, 2),"
+    assert tile in source
+    path.write_text(source.replace(tile, "(2, 128): Tile(1, 8, 4),"))
+    small, large = (Cell(seq_len, 128, 4, "float16", "sbhd") for seq_len in (128, 2048))
+    base, head = (exact.cell_digests(root, "sm_90", [small, large]) for root in (ROOT, tmp_path))
+    assert {subject for subject in base if base[subject] != head[subject]} == {
+        (f"rope.{direction}.track_latency", ("2048", "128", "4", "float16", "sbhd"))
+        for direction in ("Forward", "Backward")
+    }
+    assert {("rope.Forward.track_latency", ("128", "128", "4", "float16", "sbhd"))} <= base.keys()
+
+
+def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    cells = [PathCell(path, 4, "bfloat16") for path in PATHS if path != "thd-short"]
+    found = exact.cell_digests(ROOT, "sm_90", cells)
+    assert set(found) == {
+        (metric, (cell.path, "4", "bfloat16")) for cell in cells for metric in cell.metrics.values()
+    }
+    assert all(isinstance(digest, str) for digest in found.values())
+    assert len(set(found.values())) == len(found)

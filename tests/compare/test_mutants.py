@@ -1,0 +1,208 @@
+"""Known bad changes: each applies, stays correct, and what needs no GPU catches its own."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks._compare import exact, mutants
+from benchmarks._machine_code import fingerprint
+from benchmarks._system import checkout
+from benchmarks._verdict.rules import UNITS, Answer, Subject
+
+pytestmark = pytest.mark.mutants
+
+ROOT = Path(mutants.__file__).resolve().parents[2]
+MUTANTS = mutants.load()
+WITHOUT_GPU = [name for name, mutant in MUTANTS.items() if not mutant.needs_gpu]
+# Caught by a latency, which would be noise if the GPU were asked for the very same work.
+OTHER_CODE = [
+    name
+    for name, mutant in MUTANTS.items()
+    if mutant.needs_gpu and any("latency" in metric for metric in mutant.caught_by)
+]
+CALL = ("sm_90", "float16", "sbhd", "forward", 128, "large")
+SUBSET = {
+    "arch": ("sm_90", "gfx942"),
+    "dtype": ("float16",),
+    "format": ("sbhd",),
+    "direction": ("forward",),
+    "hidden_size": (128,),
+}
+every_mutant = pytest.mark.parametrize("name", MUTANTS)
+
+
+@pytest.fixture(scope="module")
+def mutated(tmp_path_factory):
+    """Name -> root of the mutated package."""
+    return functools.cache(
+        lambda name: mutants.apply(name, ROOT, tmp_path_factory.mktemp("mutant"))
+    )
+
+
+# --- the index and the patches --------------------------------------------------------------------
+
+
+def test_eleven_mutants_three_of_them_without_a_gpu():
+    assert len(MUTANTS) == 11
+    assert WITHOUT_GPU == ["lost-vector-access", "spill", "variant-per-seq-len"]
+    assert OTHER_CODE == [
+        "libdevice-trig",
+        "batch-strided-order",
+        "one-warp-too-few",
+        "written-past-l2",
+    ]
+
+
+@every_mutant
+def test_metrics_exist_and_gate(name):
+    mutant = MUTANTS[name]
+    assert mutant.caught_by
+    for metric in mutant.caught_by:
+        assert UNITS[metric].gates, metric
+        assert metric.startswith("codegen.") != mutant.needs_gpu
+
+
+@every_mutant
+def test_header_says_what_the_index_says(name):
+    mutant = MUTANTS[name]
+    header = " ".join(mutant.patch.read_text().partition("\n--- ")[0].split())
+    assert header == f"{mutant.change} Must be caught by: {', '.join(mutant.caught_by)}"
+
+
+def test_concerns_is_the_metric_where_it_must_fail():
+    mutant = MUTANTS["batch-strided-order"]
+    metric, cell = "rope.Forward.track_latency", ("128", "64", "4", "float32", "sbhd")
+    assert mutant.concerns(Subject(metric, cell))
+    assert not mutant.concerns(Subject(metric, (*cell[:-1], "bshd")))
+    assert not mutant.concerns(Subject("rope.Backward.track_latency", cell))
+
+
+@every_mutant
+def test_patch_changes_the_package(name, mutated):
+    assert checkout.digest(ROOT) != checkout.digest(mutated(name))
+
+
+def test_apply_inside_a_repository(tmp_path):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    mutant = mutants.apply("spill", ROOT, tmp_path / "a" / "b")
+    assert checkout.digest(ROOT) != checkout.digest(mutant)
+
+
+def test_apply_refuses(tmp_path, mutated):
+    with pytest.raises(ValueError, match="got 'nobody'"):
+        mutants.apply("nobody", ROOT, tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
+        mutants.apply("spill", tmp_path, tmp_path / "out")
+    with pytest.raises(RuntimeError, match="(?s)spill.patch does not apply"):
+        mutants.apply("spill", mutated("spill"), tmp_path / "twice")
+    with pytest.raises(FileExistsError):
+        mutants.apply("spill", ROOT, tmp_path / "twice")
+
+
+def test_index_and_patches_must_agree(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutants, "PATCHES", tmp_path)
+    (tmp_path / "index.json").write_text("[]")
+    assert mutants.load() == {}
+    (tmp_path / "stray.patch").touch()
+    with pytest.raises(ValueError, match=r"names \[\], the patches are \['stray'\]"):
+        mutants.load()
+
+
+# --- correct, as the tests of the package see it --------------------------------------------------
+
+# One process for all, because importing torch takes seconds: each package in its turn.
+CHECK = """
+import json, sys, traceback
+import torch
+from tests import conftest  # for its quicker interpreter
+
+def check(root):
+    for name in [n for n in sys.modules if n.split(".")[0] in ("rope_triton", "tests")]:
+        del sys.modules[name]
+    sys.path.insert(0, root)
+    import rope_triton
+    from tests import oracle
+    sys.path.remove(root)
+    assert rope_triton.__file__.startswith(root), rope_triton.__file__
+    for mode in oracle.MODES:
+        freqs = oracle.random_angles(3, mode.width(24), "cpu")
+        t = oracle.sliced(mode.shape(3, 2, 9, 24), mode.dtype, "cpu")
+        oracle.check(t, freqs, mode, oracle.random_like(t))
+
+problems = {}
+for root in sys.argv[1:]:
+    torch.manual_seed(0)
+    try:
+        check(root)
+    except Exception:
+        problems[root] = traceback.format_exc()
+print(json.dumps(problems))
+"""
+
+
+def problems_of(*roots: Path) -> dict[str, str]:
+    """Why packages are not correct in the interpreter, by root."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, *map(str, roots)],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_mutants_are_correct_and_a_wrong_one_is_not(mutated, tmp_path):
+    wrong = mutants.apply("precision-loss", ROOT, tmp_path)
+    changed = wrong / "rope_triton" / "trigonometry.py"
+    changed.write_text(changed.read_text().replace("-1.36524e-3", "-1.3e-3"))
+    problems = problems_of(*(mutated(name) for name in MUTANTS), wrong)
+    assert problems.keys() == {str(wrong)}, problems
+    assert "AssertionError" in problems[str(wrong)]
+
+
+# --- caught without a GPU -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Everything below compiles, also where pytest's own process interprets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def base(compiled):
+    return exact.codegen_facts(ROOT, **SUBSET)
+
+
+@pytest.mark.parametrize("name", WITHOUT_GPU)
+def test_caught_without_a_gpu(name, base, mutated):
+    facts = exact.codegen_facts(mutated(name), **SUBSET)
+    failed = {
+        verdict.subject
+        for verdict in exact.compare(base.values, facts.values)
+        if verdict.answer is Answer.FAIL and verdict.change == "worse"
+    }
+    for metric in MUTANTS[name].caught_by:
+        assert any(MUTANTS[name].concerns(s) and s.metric == metric for s in failed), failed
+
+
+def test_unmutated_copy_shows_nothing(base, tmp_path):
+    shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton")
+    facts = exact.codegen_facts(tmp_path, **SUBSET)
+    assert {v.change for v in exact.compare(base.values, facts.values)} == {"none"}
+    assert facts.digests == base.digests
+
+
+@pytest.mark.parametrize("name", OTHER_CODE)
+def test_machine_code_differs(name, base, mutated):
+    (facts,) = fingerprint.sized_survey([CALL], (), mutated(name))[0].values()
+    assert facts.digest != base.digests[tuple(map(str, CALL))]

@@ -1,0 +1,178 @@
+"""Reading machine code: small texts in the formats of the disassemblers, whose counts are known."""
+
+import hashlib
+
+import pytest
+
+from benchmarks._machine_code import disassembly
+
+USAGE = """
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function kernel:
+  REG:32 STACK:16 SHARED:0 LOCAL:0 CONSTANT[0]:600 TEXTURE:0 SURFACE:0 SAMPLER:0
+ Function helper:
+  REG:40 STACK:8 SHARED:0 LOCAL:0
+"""
+PAD = ["BRA `(.L_x_0)", "NOP", "NOP"]
+
+
+def sass(*instructions: str, name: str = "kernel") -> str:
+    """What nvdisasm writes; an instruction's encoding depends on its text alone."""
+    lines = [f"//---- .text.{name} ----", f'\t.section\t.text.{name},"ax"', f".text.{name}:"]
+    for index, instruction in enumerate(instructions):
+        words = hashlib.sha256(instruction.encode()).hexdigest()
+        lines.append(f"        /*{16 * index:04x}*/       {instruction} ;  /* 0x{words[:16]} */")
+        lines.append(f"                                              /* 0x{words[16:32]} */")
+    return "\n".join(lines) + "\n"
+
+
+def test_sass_counts():
+    code = sass(
+        "LDC.64 R2, c[0x0][0x210]",
+        "@!P0 LDG.E.128 R4, desc[UR4][R2.64]",
+        "@P1 LDG.E.U16 R8, desc[UR4][R2.64+0x80]",
+        "LDG.E.ENL2.256 R12, R16, desc[UR4][R2.64]",
+        "LDG.E.CONSTANT.SYS R9, [R2]",
+        "NOP",
+        "LDS.128 R20, [R30]",
+        "@!UPT STG.E.EF.64 desc[UR4][R2.64], R4",
+        "STG.E.128 desc[UR4][R2.64], R4",
+        "UTMALDG.2D [UR8], [UR4]",
+        "LDGDEPBAR",
+        "EXIT",
+        *PAD,
+    )
+    counts = disassembly.parse_sass(USAGE, code)
+    assert counts.instructions == 13, "the padding is not counted, a NOP in the middle is"
+    assert (counts.global_accesses, counts.narrow_accesses) == (7, 3)
+    assert counts.spilled_bytes == 0
+
+
+def test_sass_spills():
+    code = sass(
+        "STL [R1+0x18], R4",
+        "@P0 STL.128 [R1], R8",
+        "LDL.64 R8, [R1]",
+        "LDL.LU R8, [R1]",
+        "LDL.U8 R8, [R1]",
+        "STG.E [R2], R8",
+    )
+    counts = disassembly.parse_sass(USAGE, code)
+    assert counts.spilled_bytes == 4 + 16 + 8 + 4 + 1
+    assert counts.global_accesses == 1
+
+
+def test_sass_of_two_functions():
+    code = sass("LDG.E R1, [R2]", *PAD) + sass("STG.E [R2], R1", *PAD, name="helper")
+    counts = disassembly.parse_sass(USAGE, code)
+    assert (counts.registers, counts.stack_bytes) == (40, 16)
+    assert (counts.instructions, counts.global_accesses) == (4, 2)
+
+
+def test_sass_digest_is_of_the_code_alone():
+    body = ["LDG.E R1, [R2]", "STG.E [R2], R1", *PAD]
+    digest = disassembly.parse_sass(USAGE, sass(*body)).digest
+    assert disassembly.parse_sass(USAGE, sass(*body, "NOP", name="renamed")).digest == digest
+    assert disassembly.parse_sass(USAGE, sass("LDG.E R3, [R2]", *body[1:])).digest != digest
+    assert disassembly.parse_sass(USAGE, sass(body[1], body[0], *PAD)).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("usage", "code", "message"),
+    [
+        (USAGE, "", "not known"),
+        ("", sass("EXIT"), "not known"),
+        (USAGE, sass("EXIT").replace("/* 0x", "/* "), "0 words of machine code for 1"),
+    ],
+)
+def test_unknown_sass_is_refused(usage, code, message):
+    with pytest.raises(ValueError, match=message):
+        disassembly.parse_sass(usage, code)
+
+
+def amdgcn(*body: str, name: str = "kernel") -> str:
+    lines = "\n".join(line if line.startswith(".LBB") else f"\t{line}" for line in body)
+    return f"""\t.text
+\t.globl\t{name}                     ; -- Begin function {name}
+\t.type\t{name},@function
+{name}:                            ; @{name}
+; %bb.0:
+{lines}
+\t.section\t.rodata,"a",@progbits
+\t.amdhsa_kernel {name}
+\t\t.amdhsa_group_segment_fixed_size 7
+\t.end_amdhsa_kernel
+\t.text
+.Lfunc_end0:
+\t.size\t{name}, .Lfunc_end0-{name}
+\t.amdgpu_metadata
+amdhsa.kernels:
+  - .agpr_count:     0
+    .private_segment_fixed_size: 24
+    .sgpr_count:     30
+    .vgpr_count:     31
+    .vgpr_spill_count: 5
+\t.end_amdgpu_metadata
+"""
+
+
+def test_amdgcn_counts():
+    code = amdgcn(
+        "s_load_dwordx4 s[4:7], s[0:1], 0x0",
+        "global_load_dwordx4 v[0:3], v4, s[4:5]  ; global_load_dword in a comment",
+        ".loc\t1 8 0 ; kernels.py:8:0",
+        "buffer_load_dwordx4 v[0:3], v4, s[4:7], 0 offen nt",
+        "buffer_load_short_d16_hi v0, v4, s[4:7], 0 offen",
+        ".LBB0_1:",
+        "global_load_ubyte v0, v4, s[4:5]",
+        "flat_load_dwordx3 v[0:2], v[4:5]",
+        "global_atomic_add_f32 v4, v0, s[4:5]",
+        "buffer_wbl2 sc1",
+        "s_waitcnt vmcnt(0)",
+        "global_store_dwordx2 v4, v[0:1], s[4:5]",
+        "s_endpgm",
+    )
+    counts = disassembly.parse_amdgcn(code)
+    assert counts.instructions == 11
+    assert (counts.global_accesses, counts.narrow_accesses) == (7, 5)
+    assert (counts.registers, counts.stack_bytes, counts.spilled_bytes) == (31, 24, 0)
+
+
+def test_amdgcn_spills():
+    code = amdgcn(
+        "scratch_store_dwordx3 off, v[0:2], s32",
+        "scratch_load_dword v0, off, s32 offset:8",
+        "scratch_load_sbyte v0, off, s32",
+        "scratch_store_short off, v0, s32",
+        "s_endpgm",
+    )
+    counts = disassembly.parse_amdgcn(code)
+    assert counts.spilled_bytes == 12 + 4 + 1 + 2
+    assert counts.global_accesses == 0
+
+
+def test_amdgcn_digest_is_of_the_code_alone():
+    body = ["s_cbranch_scc0 .LBB0_1", "v_mov_b32_e32 v0, v1", ".LBB0_1:", "s_endpgm"]
+    digest = disassembly.parse_amdgcn(amdgcn(*body)).digest
+    noted = [".loc\t1 9 0", f"{body[0]}  ; kernels.py:9:0", *body[1:]]
+    assert disassembly.parse_amdgcn(amdgcn(*noted, name="renamed")).digest == digest
+    assert disassembly.parse_amdgcn(amdgcn(body[0], body[2], body[1], body[3])).digest != digest
+    assert (
+        disassembly.parse_amdgcn(amdgcn(body[0], "v_mov_b32_e32 v0, v2", *body[2:])).digest
+        != digest
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (amdgcn("buffer_load_format_x v0, v4, s[4:7], 0"), "unknown width: buffer_load_format_x"),
+        (amdgcn(), "no instructions"),
+        (amdgcn("s_endpgm").replace(".vgpr_count", ".count"), "no .vgpr_count"),
+    ],
+)
+def test_unknown_amdgcn_is_refused(code, message):
+    with pytest.raises(ValueError, match=message):
+        disassembly.parse_amdgcn(code)

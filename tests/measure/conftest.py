@@ -1,0 +1,44 @@
+"""A machine whose GPU is pretended, and a clock that is moved by hand."""
+
+import types
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks._measure import accuracy, first_call, host_time, inputs
+from tests.measure.common import apply_plain
+
+
+@pytest.fixture(autouse=True)
+def progress(tmp_path, monkeypatch):
+    path = tmp_path / "progress"
+    monkeypatch.setenv("ROPE_PROGRESS", str(path))
+    return lambda: [line for line in path.read_text().splitlines() if line]
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Measures as on a GPU, but CPU tensors in plain PyTorch."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
+    monkeypatch.setattr(accuracy, "_SHAPE", (256, 1, 2, 128))
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors so small that more only wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is moved; few calls."""
+    now = types.SimpleNamespace(seconds=0.0)
+    fake = types.SimpleNamespace(perf_counter=lambda: now.seconds)
+    for module in (host_time, first_call):
+        monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(host_time, "WARM_CALLS", 2)
+    monkeypatch.setattr(host_time, "BLOCK_CALLS", 3)
+    monkeypatch.setattr(host_time, "BLOCKS", 2)
+    return now

@@ -1,0 +1,142 @@
+"""The host time of a call; without a GPU."""
+
+import gc
+import itertools
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks._cells import subjects
+from benchmarks._measure import host, host_time
+from benchmarks._system import process
+from tests.measure.common import apply_plain, implement
+from tests.package import plain
+
+CALLS = [(m, f) for m in (host.CALL_FORWARD, host.CALL_FORWARD_BACKWARD) for f in subjects.FORMATS]
+
+
+def times(metric, format):
+    return host._answers([(metric, (format,))])[metric, (format,)]
+
+
+all_calls = pytest.mark.parametrize(("metric", "format"), CALLS)
+
+
+@all_calls
+def test_time_in_the_call_path_is_seen(on_cpu, clock, metric, format, monkeypatch):
+    def apply(t, freqs, tensor_format):
+        assert t.requires_grad == (metric == host.CALL_FORWARD_BACKWARD)
+        assert tensor_format == format
+        clock.seconds += 20e-6
+        return apply_plain(t, freqs, tensor_format)
+
+    implement(monkeypatch, apply)
+    assert times(metric, format) == pytest.approx([20e-6] * host_time.BLOCKS)
+
+
+@pytest.mark.parametrize("format", subjects.FORMATS)
+def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
+    def apply(t, *args, **options):
+        output = apply_plain(t, *args, **options)
+        if output.requires_grad:
+            output.register_hook(lambda _: setattr(clock, "seconds", clock.seconds + 20e-6))
+        return output
+
+    implement(monkeypatch, apply)
+    assert times(host.CALL_FORWARD, format) == [0.0] * host_time.BLOCKS
+    both = times(host.CALL_FORWARD_BACKWARD, format)
+    assert both == pytest.approx([20e-6] * host_time.BLOCKS)
+
+
+@all_calls
+def test_wrong_result_has_no_speed(on_cpu, clock, metric, format, monkeypatch):
+    implement(monkeypatch, lambda t, freqs, **options: apply_plain(t, -freqs, **options))
+    wrong = times(metric, format)
+    assert isinstance(wrong, RuntimeError) and "AssertionError" in str(wrong)
+    assert "not close" in str(wrong)
+
+
+def test_blocks_are_in_turns_and_find_an_empty_queue_and_no_garbage_collection(clock, monkeypatch):
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+
+    def noted(name):
+        return lambda: events.append((name, gc.isenabled()))
+
+    host_time.times({("call", (name,)): noted(name) for name in "ab"})
+    a, b = (["wait", *[(name, False)] * 3, "wait"] for name in "ab")
+    assert events == (a + b) * 2
+    assert gc.isenabled()
+
+
+def test_a_call_that_fails_in_its_second_block_is_its_own_failure(clock, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    calls = itertools.count()
+
+    def failing():
+        if next(calls) == 4:
+            raise ValueError("the fifth call")
+
+    found = host_time.times({("call", ("good",)): lambda: None, ("call", ("bad",)): failing})
+    assert found["call", ("good",)] == [0.0, 0.0]
+    assert "the fifth call" in str(found["call", ("bad",)])
+
+
+def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(on_cpu, monkeypatch):
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def fatal():
+        monkeypatch.setattr(torch.cuda, "synchronize", lost)
+        lost()
+
+    made = {"first": lambda: None, "fatal": fatal, "last": lambda: None}
+    measures = {"call": lambda name: made[name], "fact": lambda: 1}
+    monkeypatch.setattr(process, "call", lambda _, rest, *more: dict.fromkeys(rest, "elsewhere"))
+    keys = [("fact", ()), *(("call", (name,)) for name in made)]
+    found = host._answers(keys, measures)
+    assert list(found) == keys
+    assert "illegal memory access" in str(found.pop(("call", ("fatal",))))
+    assert list(found.values()) == [1, "elsewhere", "elsewhere"]
+
+
+def test_all_calls_are_clocked_beside_yardsticks(on_cpu, clock, monkeypatch):
+    plain.install(monkeypatch)
+    found, beside = host.all_call_samples()
+    assert {metric for metric, _ in found} == {*beside} and len(beside) == 4
+    assert not {metric for metric, _ in found} & {*host.YARDSTICKS.values()}
+    for (metric, _), samples in found.items():
+        assert len(samples) == len(beside[metric]) == host_time.BLOCKS
+    assert beside[host.CALL_FORWARD] is beside[host.PATH_FORWARD]
+    assert beside[host.CALL_FORWARD_BACKWARD] is beside[host.PATH_FORWARD_BACKWARD]
+
+
+@pytest.mark.parametrize("direction", host.YARDSTICKS)
+def test_no_version_of_the_package_changes_a_yardstick(on_cpu, clock, monkeypatch, direction):
+    def refused(*_, **__):
+        raise AssertionError("the package's")
+
+    for name in plain.FUNCTIONS:
+        monkeypatch.setattr(rope_triton, name, refused)
+    key = host.YARDSTICKS[direction], ()
+    assert host._answers([key]) == {key: [0.0] * host_time.BLOCKS}
+
+
+@pytest.mark.parametrize("error", [ValueError, torch.cuda.OutOfMemoryError])
+def test_a_yardstick_that_fails_is_an_error(on_cpu, clock, monkeypatch, error):
+    plain.install(monkeypatch)
+
+    def broken():
+        raise error("PyTorch is broken")
+
+    monkeypatch.setitem(host._MEASURES, host.YARDSTICKS["forward"], broken)
+    with pytest.raises(RuntimeError, match="PyTorch is broken"):
+        host.all_call_samples()
+
+
+def test_without_a_gpu_there_is_no_yardstick(monkeypatch, progress):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found, beside = host.all_call_samples()
+    assert beside == {}
+    assert all(isinstance(answer, NotImplementedError) for answer in found.values())

@@ -1,0 +1,182 @@
+"""Memory and launches of a step; without a GPU."""
+
+import contextlib
+import types
+
+import pytest
+import torch
+
+from benchmarks._cells import subjects
+from benchmarks._measure import memory_and_launches
+from tests.measure.common import implement
+
+
+class Allocator:
+    """Bytes asked of torch's CUDA allocator, current and peak, as torch tells them."""
+
+    def __init__(self, monkeypatch):
+        self.current = self.peak = 0
+        monkeypatch.setattr(torch.cuda, "memory_stats", self.stats)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
+
+    def stats(self):
+        return {f"requested_bytes.all.{name}": value for name, value in vars(self).items()}
+
+    def reset(self):
+        self.peak = self.current
+
+    def add(self, size):
+        self.current += size
+        self.peak = max(self.peak, self.current)
+
+
+def test_peak_is_what_the_call_asks_for_beyond_what_its_caller_holds(on_cpu, monkeypatch):
+    allocator = Allocator(monkeypatch)
+    allocator.add(1000)
+
+    def call():
+        allocator.add(700)
+        allocator.add(-300)
+        allocator.add(50)
+        allocator.add(-450)
+
+    def build(*params, intermediate):
+        assert params == ("training", "sbhd", "float16", "transposed") and intermediate
+        return call
+
+    allocator.peak = 10**9
+    monkeypatch.setattr(memory_and_launches, "_step_call", build)
+    assert memory_and_launches.peak_bytes("training", "sbhd", "float16", "transposed") == 700
+
+
+def test_allocator_that_counts_nothing_is_an_error(on_cpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_stats", dict)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(memory_and_launches, "_step_call", lambda *_, **__: lambda: None)
+    with pytest.raises(RuntimeError, match="counts no requested bytes: unset PYTORCH_NO_CUDA"):
+        memory_and_launches.peak_bytes("forward", "sbhd", "float16", "contiguous")
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    monkeypatch.setattr(memory_and_launches, "_SEQ_LEN", 8)
+    monkeypatch.setattr(memory_and_launches, "_HIDDEN_SIZE", 16)
+
+
+@pytest.mark.parametrize("format", subjects.FORMATS)
+@pytest.mark.parametrize("layout", subjects.LAYOUTS)
+@pytest.mark.parametrize("intermediate", [False, True])
+def test_layout_reaches_the_call_and_its_gradient(
+    on_cpu, small_steps, format, layout, intermediate, monkeypatch
+):
+    seen = []
+
+    class Rotate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            seen.append(t)
+            return t.clone(memory_format=torch.contiguous_format)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(gradient)
+            return gradient.clone()
+
+    implement(monkeypatch, lambda t, freqs, **options: Rotate.apply(t))
+    memory_and_launches._step_call("training", format, "float16", layout, intermediate)()
+    memory_and_launches._step_call("forward", format, "float16", layout, intermediate)()
+    t, gradient, alone = seen
+    for x in seen:
+        assert x.shape == ((8, 2, 64, 16) if format == "sbhd" else (2, 8, 64, 16))
+        assert x.dtype == torch.float16
+        assert x.is_contiguous() == (layout == "contiguous")
+        assert (x.stride(3) == 1) == (layout == "contiguous")
+        assert (x.stride(0) > x.stride(1)) == (layout == "contiguous")
+    assert not alone.requires_grad
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_in_training_only_what_is_saved_outlives_the_forward(
+    on_cpu, small_steps, saves, monkeypatch
+):
+    import weakref
+
+    inputs = []
+
+    class Rotate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            inputs.append(weakref.ref(t.untyped_storage()))
+            ctx.save_for_backward(*([t] if saves else []))
+            return t * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            inputs.append(bool(ctx.saved_tensors))
+            return gradient * 2
+
+    implement(monkeypatch, lambda t, freqs, **options: Rotate.apply(t))
+    alive = []
+    gradient = torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd,
+        "grad",
+        lambda *args: alive.append(inputs[0]() is not None) or gradient(*args),
+    )
+    memory_and_launches._step_call("training", "sbhd", "float32", "contiguous", intermediate=True)()
+    assert inputs[1] == saves
+    assert alive == [saves]
+
+
+class Driver:
+    """CUDA's list of the nodes of graph 77, whose types are given; ``fails`` at this function."""
+
+    def __init__(self, kinds, fails=None):
+        self.kinds, self.fails = kinds, fails
+
+    def cuGraphGetNodes(self, graph, nodes, count):
+        assert graph.value == 77
+        count._obj.value = len(self.kinds)
+        if nodes is not None:
+            nodes[:] = [1000 + index for index in range(len(self.kinds))]
+        return 700 * (self.fails == "nodes")
+
+    def cuGraphNodeGetType(self, node, kind):
+        kind._obj.value = self.kinds[node.value - 1000]
+        return 700 * (self.fails == "type")
+
+
+def test_nodes_of_a_graph_are_listed():
+    assert memory_and_launches._node_kinds(77, Driver([0, 2, 7, 0, 1])) == [0, 2, 7, 0, 1]
+    assert memory_and_launches._node_kinds(77, Driver([])) == []
+    for fails in ("nodes", "type"):
+        with pytest.raises(RuntimeError, match="CUresult 700"):
+            memory_and_launches._node_kinds(77, Driver([0], fails))
+
+
+def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch):
+    captured = []
+
+    @contextlib.contextmanager
+    def capture(graph, stream):
+        captured.append(None)
+        yield
+        assert captured[1:] == [torch.Size([8, 2, 64, 16])]
+
+    def apply(t, freqs, **options):
+        if captured:
+            captured.append(t.shape)
+        return t * 1
+
+    stream = types.SimpleNamespace(synchronize=lambda: None)
+    graph = types.SimpleNamespace(raw_cuda_graph=lambda: 77)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: keep_graph and graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    # kernel, memcpy, memset; host function, child graph, empty, waits and records of events
+    monkeypatch.setattr(
+        memory_and_launches.ctypes, "CDLL", lambda name: Driver([0, 0, 1, 2, 3, 4, 5, 6, 7])
+    )
+    implement(monkeypatch, apply)
+    assert memory_and_launches.launches("forward", "sbhd", "float16", "contiguous") == 4

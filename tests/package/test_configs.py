@@ -1,0 +1,345 @@
+"""Configs against what transformers 5.23.0 computes for them, in float32, on a CPU.
+
+Of models in use, reduced to what matters here; "linear" and "dynamic" are made from Llama 2's.
+"""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from rope_triton import frequencies_from_config, scalings
+from tests.package.test_scalings import assert_frequencies, llama3_formula, theta, yarn_formula
+
+# rope_scaling of Phi-3-vision-128k-instruct, as in mlx-vlm's tests/test_models.py.
+SHORT = [1.05] * 3 + [1.1] * 3 + [1.25] * 2 + [1.4, 1.45, 1.55, 1.85, 1.9] + [2.0] * 19
+SHORT += [2.1, 2.1, 2.2] + [2.35] * 4 + [2.4] * 2 + [2.65, 2.7, 2.9, 2.95] + [3.05] * 3
+LONG = [1.03, 1.05, 1.05, 1.08, 1.23, 1.23, 1.3, 1.45, 1.6, 1.65, 1.9, 2.86, 3.69, 5.42, 5.49, 5.49]
+LONG += [9.09, 11.58, 15.66, 15.77, 15.79, 18.36, 21.99, 23.08, 30.01, 32.35, 32.59, 35.56, 39.95]
+LONG += [53.84, 56.2, 57.95, 59.29, 59.77, 59.92, 61.19, 61.96, 62.5, 63.37, 63.48, 63.48, 63.66]
+LONG += [63.85, 64.08, 64.76, 64.8, 64.81, 64.81]
+
+LLAMA_31_8B = {
+    **{"hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 500000.0},
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "original_max_position_embeddings": 8192,
+    },
+}
+QWEN25_7B_YARN = {
+    **{"hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0},
+    "max_position_embeddings": 32768,
+    "rope_scaling": {**{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+}
+DEEPSEEK_V3 = {
+    **{"hidden_size": 7168, "num_attention_heads": 128, "qk_rope_head_dim": 64},
+    **{"rope_theta": 10000, "max_position_embeddings": 163840},
+    "rope_scaling": {
+        **{"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+        **{"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+}
+GPT_OSS_20B = {
+    **{"hidden_size": 2880, "num_attention_heads": 64, "head_dim": 64, "rope_theta": 150000},
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+        **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    },
+}
+PHI3_128K = {
+    **{"hidden_size": 3072, "num_attention_heads": 32, "rope_theta": 10000.0},
+    **{"max_position_embeddings": 131072, "original_max_position_embeddings": 4096},
+    "rope_scaling": {"type": "su", "short_factor": SHORT, "long_factor": LONG},
+}
+QWEN2_VL_7B = {
+    **{"hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0},
+    "max_position_embeddings": 32768,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+}
+LLAMA_2_7B = {
+    **{"hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 10000.0},
+    "max_position_embeddings": 4096,
+}
+LINEAR = {**LLAMA_2_7B, "rope_scaling": {"type": "linear", "factor": 4.0}}
+DYNAMIC = {**LLAMA_2_7B, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+
+# config, seq_len, {index: inverse frequency}, attention factor
+UPSTREAM = {
+    "Llama-3.1-8B": (
+        *(LLAMA_31_8B, None),
+        {0: 1.0, 21: 0.013490419834852219, 32: 0.0005248460220173001, 63: 3.068925877869333e-07},
+        1.0,
+    ),
+    "Qwen2.5-7B YaRN": (
+        *(QWEN25_7B_YARN, None),
+        {21: 0.010746078565716743, 32: 0.0006029411451891065, 63: 3.102344408034696e-07},
+        1.138629436111989,
+    ),
+    "DeepSeek-V3": (
+        *(DEEPSEEK_V3, None),
+        {10: 0.05623412877321243, 16: 0.005500000435858965, 21: 0.0004149904125370085},
+        1.0,
+    ),
+    "gpt-oss-20b": (
+        *(GPT_OSS_20B, None),
+        {10: 0.019334999844431877, 16: 0.0004564839182421565, 31: 3.023511396804679e-07},
+        1.3465735902799727,
+    ),
+    "Phi-3-128k, short": (
+        *(PHI3_128K, 4096),
+        {0: 0.9523810148239136, 16: 0.02320794202387333, 47: 3.9722213841741905e-05},
+        1.1902380714238083,
+    ),
+    "Phi-3-128k, long": (
+        *(PHI3_128K, 4097),
+        {0: 0.9708738327026367, 16: 0.005106257740408182, 47: 1.8693523315960192e-06},
+        1.1902380714238083,
+    ),
+    "Qwen2-VL-7B": (
+        *(QWEN2_VL_7B, None),
+        {21: 0.010746078565716743, 42: 0.00011547819303814322, 63: 1.2409377632138785e-06},
+        1.0,
+    ),
+    "linear": (*(LINEAR, None), {0: 0.25, 63: 2.8869548259535804e-05}, 1.0),
+    "dynamic, short": (*(DYNAMIC, 4096), {32: 0.009999999776482582}, 1.0),
+    "dynamic, long": (
+        *(DYNAMIC, 20000),
+        {0: 1.0, 32: 0.003319908631965518, 63: 1.3173983461456373e-05},
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "seq_len", "inv_freq", "factor"), UPSTREAM.values(), ids=UPSTREAM
+)
+def test_transformers_values(config, seq_len, inv_freq, factor):
+    result = frequencies_from_config(config, seq_len=seq_len)
+    for index, expected in inv_freq.items():
+        # Its float32 arithmetic is up to 5.2 units of 2**-24 away.
+        assert result.inv_freq[index].item() == pytest.approx(expected, rel=4e-7)
+    assert result.attention_factor == pytest.approx(factor, rel=1e-15)
+
+
+def float32_powers(dim, base):
+    """As transformers 5.23.0 computes them, with whose results on a CPU these agree bit by bit."""
+    return base ** (torch.arange(0, dim, 2).float() / dim)
+
+
+def float32_yarn(dim, base, factor, length, truncate):
+    powers = float32_powers(dim, base)
+    low, high = (
+        (dim * math.log(length / (beta * 2 * math.pi))) / (2 * math.log(base)) for beta in (32, 1)
+    )
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    high += 0.001 if low == high else 0
+    kept = 1 - ((torch.arange(dim // 2).float() - low) / (high - low)).clamp(0, 1)
+    return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept
+
+
+def float32_llama3(dim, base, factor, length, low, high):
+    inv_freq = 1.0 / float32_powers(dim, base)
+    wavelength = 2 * math.pi / inv_freq
+    divided = torch.where(wavelength > length / low, inv_freq / factor, inv_freq)
+    smooth = (length / wavelength - low) / (high - low)
+    blended = (1 - smooth) * divided / factor + smooth * divided
+    between = ~(wavelength < length / high) * ~(wavelength > length / low)
+    return torch.where(between, blended, divided)
+
+
+def configs():
+    """Scaling, what it gives here, and the formula in float64 and in transformers' float32."""
+    dims, bases = (32, 80, 96, 112, 160, 256), (1e4, 5e4, 1e5, 5e5, 5e6, 1e7)
+    for dim, base in itertools.product(dims, bases):
+        exact = [theta(i, dim, base) for i in range(dim // 2)]
+        powers = float32_powers(dim, base)
+        yield "default", scalings.unscaled(dim, base), exact, 1.0 / powers
+        for factor in (3.7, 40.0):
+            linear = [x / factor for x in exact]
+            yield "linear", scalings.linear(dim, base, factor), linear, 1.0 / powers / factor
+            new = base * (factor * 32 - (factor - 1)) ** (dim / (dim - 2))
+            found = scalings.dynamic_ntk(dim, base, factor, 4096, 131072)
+            dynamic = [theta(i, dim, new) for i in range(dim // 2)]
+            yield "dynamic", found, dynamic, 1.0 / float32_powers(dim, new)
+            divisors = [1 + i * factor / dim for i in range(dim // 2)]
+            found = scalings.longrope(dim, base, divisors, divisors, 8, 9, factor=2)
+            longrope = [x / divisor for x, divisor in zip(exact, divisors, strict=True)]
+            yield "longrope", found, longrope, 1.0 / (torch.tensor(divisors) * powers)
+            for length in (2048, 32768):
+                for truncate in (True, False):
+                    given = dim, base, factor, length
+                    name = "yarn" if truncate else "yarn, truncate=False"
+                    found = scalings.yarn(*given, truncate=truncate)
+                    formula = yarn_formula(*given, truncate=truncate)
+                    yield name, found, formula, float32_yarn(*given, truncate)
+                for ends in ((1.0, 4.0), (0.5, 64.0)):
+                    found = scalings.llama3(dim, base, factor, *ends, length)
+                    formula = llama3_formula(dim, base, factor, *ends, length)
+                    yield "llama3", found, formula, float32_llama3(*given, *ends)
+
+
+def test_how_far_the_results_are_from_the_formula_and_from_transformers():
+    """The figures of the docstring, which a larger comparison with transformers itself gave."""
+    claimed = dict.fromkeys(("default", "linear", "dynamic", "longrope"), "6.8e-7")
+    claimed |= {"yarn": "7.6e-7", "yarn, truncate=False": "3.7e-6", "llama3": "3.7e-6"}
+    assert all(figure in scalings.__doc__ for figure in claimed.values())
+    worst = dict.fromkeys(claimed, 0.0)
+    for name, found, formula, theirs in configs():
+        assert_frequencies(found, formula, found.attention_factor)
+        apart = (found.inv_freq.double() / theirs.double() - 1).abs().max().item()
+        worst[name] = max(worst[name], apart)
+    for name, figure in claimed.items():
+        assert float(figure) / 2 < worst[name] <= float(figure), name
+
+
+def assert_same(result, expected):
+    assert torch.equal(result.inv_freq, expected.inv_freq)
+    assert result.attention_factor == expected.attention_factor
+
+
+def scaled(**scaling):
+    return {**LLAMA_2_7B, "rope_scaling": scaling}
+
+
+CALLS = {
+    "no scaling": (LLAMA_2_7B, scalings.unscaled(128, 1e4)),
+    "null": ({**LLAMA_2_7B, "rope_scaling": None}, scalings.unscaled(128, 1e4)),
+    "default": (scaled(rope_type="default"), scalings.unscaled(128, 1e4)),
+    "head_dim": ({**LLAMA_2_7B, "head_dim": 96}, scalings.unscaled(96, 1e4)),
+    "no heads": ({"rope_theta": 100, "head_dim": 8}, scalings.unscaled(8, 100)),
+    "rotary_dim": (
+        {**LLAMA_2_7B, "rotary_dim": 64, "partial_rotary_factor": 0.5},
+        scalings.unscaled(64, 1e4),
+    ),
+    "partial": (
+        {**LLAMA_2_7B, "head_dim": 80, "partial_rotary_factor": 0.4},
+        scalings.unscaled(32, 1e4),
+    ),
+    "transformers 5": (
+        {
+            **{"head_dim": 256, "rope_scaling": None},
+            "rope_parameters": {
+                **{"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+                **{"mrope_section": [11, 11, 10], "mrope_interleaved": True},
+            },
+        },
+        scalings.unscaled(64, 1e7),
+    ),
+    "Hunyuan's alpha": (
+        scaled(type="dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0),
+        scalings.ntk(128, 1e4, 1000.0),
+    ),
+    "yarn, all keys": (
+        scaled(
+            **{"type": "yarn", "factor": 16, "original_max_position_embeddings": 2048},
+            **{"attention_factor": 1.1, "beta_fast": 24, "beta_slow": 2, "truncate": False},
+            **{"mscale": None, "finetuned": True},
+        ),
+        scalings.yarn(
+            *(128, 1e4, 16, 2048),
+            **{"attention_factor": 1.1, "beta_fast": 24, "beta_slow": 2, "truncate": False},
+        ),
+    ),
+    "yarn, factor from the lengths": (
+        scaled(type="yarn", original_max_position_embeddings=1024, factor=None),
+        scalings.yarn(128, 1e4, 4.0, 1024),
+    ),
+    "yarn, original length is the only one": (
+        scaled(type="yarn", factor=2),
+        scalings.yarn(128, 1e4, 2, 4096),
+    ),
+    "original length outside first": (
+        {
+            **scaled(type="yarn", factor=2, original_max_position_embeddings=1024),
+            "original_max_position_embeddings": 2048,
+        },
+        scalings.yarn(128, 1e4, 2, 2048),
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "expected"), CALLS.values(), ids=CALLS)
+def test_call(config, expected):
+    assert_same(frequencies_from_config(config), expected)
+
+
+@pytest.mark.parametrize(("seq_len", "factor"), [(4096, 1.2), (4097, 1.3)])
+def test_phi35_moe_names_the_attention_factors(seq_len, factor):
+    scaling = {**PHI3_128K["rope_scaling"], "short_mscale": 1.2, "long_mscale": 1.3}
+    result = frequencies_from_config({**PHI3_128K, "rope_scaling": scaling}, seq_len=seq_len)
+    assert result.attention_factor == factor
+
+
+def test_frequencies_of_each_layer_type():
+    config = {
+        "head_dim": 256,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    }
+    full = frequencies_from_config(config, layer_type="full_attention")
+    assert_same(full, scalings.linear(256, 1e6, 8.0))
+    sliding = frequencies_from_config(config, layer_type="sliding_attention")
+    assert_same(sliding, scalings.unscaled(256, 1e4))
+    for wrong in (None, "chunked_attention"):
+        with pytest.raises(ValueError, match="one of .'full_attention', 'sliding_attention'.*got"):
+            frequencies_from_config(config, layer_type=wrong)
+
+
+def test_the_config_is_left_as_it_was():
+    config = {**PHI3_128K, "rope_scaling": dict(PHI3_128K["rope_scaling"])}
+    frequencies_from_config(config, seq_len=5000)
+    assert config == PHI3_128K
+
+
+def without(config, key):
+    return {name: value for name, value in config.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        (object(), TypeError, r"config must be a mapping, got object; see to_dict\(\)"),
+        (
+            without(LLAMA_2_7B, "rope_theta"),
+            ValueError,
+            "config needs 'rope_theta', which it lacks",
+        ),
+        (without(LLAMA_2_7B, "hidden_size"), ValueError, "config needs 'hidden_size'"),
+        ({"text_config": LLAMA_2_7B}, ValueError, r"parts of it are \['text_config'\]"),
+        (without(LINEAR, "rope_theta"), ValueError, "config needs 'rope_theta'"),
+        (scaled(type="linear"), ValueError, r"'linear' needs \['factor'\]"),
+        (scaled(type="llama3", factor=8), ValueError, r"needs \['high_freq_factor', 'low_freq_fa"),
+        (scaled(type="magic", factor=2), ValueError, "must be one of .*'yarn'.*got 'magic'"),
+        (scaled(type="alpha", alpha=2), ValueError, "must be one of .*got 'alpha'"),
+        (
+            scaled(type="linear", factor=2, beta=1),
+            ValueError,
+            r"has \['beta'\], which are not known",
+        ),
+        (DYNAMIC, ValueError, "'dynamic' depend on seq_len, got None"),
+        (PHI3_128K, ValueError, "'longrope' depend on seq_len, got None"),
+        (scaled(type="linear", factor=0), ValueError, "factor must be positive"),
+        ({**LLAMA_2_7B, "partial_rotary_factor": 0.4}, ValueError, "dim must be .* got 51"),
+        ({**LLAMA_2_7B, "head_dim": 5}, ValueError, "dim must be an even number from 2, got 5"),
+        (
+            without(scaled(type="yarn", factor=2), "max_position_embeddings"),
+            ValueError,
+            "needs 'max",
+        ),
+    ],
+)
+def test_bad_config(config, error, message):
+    with pytest.raises(error, match=message):
+        frequencies_from_config(config)
+
+
+def test_layer_type_of_a_config_without_any():
+    with pytest.raises(ValueError, match=r"one of \[\], got 'full_attention'"):
+        frequencies_from_config(LLAMA_2_7B, layer_type="full_attention")

@@ -1,0 +1,150 @@
+"""RotaryPositionEmbedding against the published formula, computed in float64."""
+
+import pytest
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from rope_triton import RotaryPositionEmbedding
+from tests.package.test_scalings import WRONG_LENGTHS
+
+
+def formula(positions, rotated, base=10000.0, interleaved=False):
+    """Angles ``position * base^(-2i/d)`` in float64, ``[s, 1, 1, d]``, in the channels' order."""
+    channel = torch.arange(rotated)
+    i = channel // 2 if interleaved else channel % (rotated // 2)
+    inverse = torch.tensor(base, dtype=torch.float64) ** (-2.0 * i.double() / rotated)
+    return (positions.double()[:, None] * inverse).reshape(-1, 1, 1, rotated)
+
+
+def assert_angles(angles, expected):
+    assert angles.dtype == torch.float32
+    # A float32 exponent of the base costs ln(base) / 2 units in the last place.
+    torch.testing.assert_close(angles.cpu().double(), expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
+@pytest.mark.parametrize("base", [10000.0, 500000, 2.0])
+@pytest.mark.parametrize(
+    ("dim", "percent", "rotated"), [(64, 1.0, 64), (80, 0.5, 40), (40, 0.25, 10), (2, 1.0, 2)]
+)
+def test_formula(dim, percent, rotated, base, interleaved, device):
+    module = RotaryPositionEmbedding(dim, percent, rotary_base=base, interleaved=interleaved)
+    angles = module.to(device)(33)
+    assert angles.shape == (33, 1, 1, rotated)
+    assert angles.device.type == device
+    assert_angles(angles, formula(torch.arange(33), rotated, base, interleaved))
+
+
+@pytest.mark.parametrize("offset", [1, 100, 131072])
+def test_offset(offset):
+    angles = RotaryPositionEmbedding(64)(5, offset=offset)
+    assert_angles(angles, formula(offset + torch.arange(5), 64))
+
+
+def test_default_is_plain_halves_from_position_0():
+    assert_angles(RotaryPositionEmbedding(16)(9), formula(torch.arange(9), 16))
+
+
+def test_first_frequencies_of_the_paper():
+    angles = RotaryPositionEmbedding(4)(3)
+    expected = torch.tensor([[0, 0, 0, 0], [1, 0.01, 1, 0.01], [2, 0.02, 2, 0.02]])
+    torch.testing.assert_close(angles[:, 0, 0].cpu(), expected)
+
+
+@pytest.mark.parametrize("factor", [2, 4.0, 0.5])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_fixed_interpolation_up_to_the_extended_length(factor, offset):
+    pretrained = 16
+    longest = int(pretrained * factor)
+    module = RotaryPositionEmbedding(8, 1.0, factor, pretrained)
+    for seq in (1, longest - 1, longest):
+        expected = formula((torch.arange(seq) + offset) / factor, 8)
+        assert_angles(module(seq, offset), expected)
+
+
+@pytest.mark.parametrize("seq", [33, 48, 100])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_dynamic_interpolation_beyond(seq, offset):
+    pretrained, factor = 16, 2
+    angles = RotaryPositionEmbedding(8, 1.0, factor, pretrained)(seq, offset)
+    positions = (torch.arange(seq).double() + offset) * pretrained / seq
+    assert_angles(angles, formula(positions, 8))
+
+
+def test_empty_sequence():
+    assert RotaryPositionEmbedding(8)(0).shape == (0, 1, 1, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_angles_of_a_cast_module_are_float32(dtype):
+    module = RotaryPositionEmbedding(64, device="cpu").to(dtype)
+    angles = module(2000)
+    assert angles.dtype == torch.float32
+    # Whatever the cast left of the frequencies, the product is not rounded to their dtype.
+    expected = torch.arange(2000).double()[:, None] * module.inv_freq.float().double()
+    torch.testing.assert_close(angles[:, 0, 0, :32].double(), expected, rtol=1e-7, atol=0)
+
+
+def test_angles_are_where_upstream_has_them():
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert RotaryPositionEmbedding(64)(3).device.type == expected
+
+
+def test_angles_are_where_the_caller_wants_them():
+    assert RotaryPositionEmbedding(64, device="cpu")(3).device.type == "cpu"
+    assert RotaryPositionEmbedding(64, device="meta").inv_freq.device.type == "meta"
+    with torch.device("meta"):
+        assert RotaryPositionEmbedding(64).inv_freq.device.type == "meta"
+
+
+def test_angles_without_data():
+    """Of a model that is built on the meta device, or of fake tensors."""
+    assert RotaryPositionEmbedding(64, device="meta")(3).device.type == "meta"
+    with torch.device("meta"):
+        module = RotaryPositionEmbedding(64, 0.5)
+        assert module(3).shape == (3, 1, 1, 32) and module(3).is_meta
+    moved = RotaryPositionEmbedding(64, device="cpu").to("meta").half()
+    assert moved(5, offset=2).shape == (5, 1, 1, 64) and moved(5).dtype == torch.float32
+    with FakeTensorMode():
+        for device in ("cpu", "meta"):
+            angles = RotaryPositionEmbedding(64, device=device)(3)
+            assert type(angles) is FakeTensor and angles.shape == (3, 1, 1, 64)
+
+
+def test_a_length_may_be_a_tensor(device):
+    """As of Hugging Face: the largest position, wherever it is, plus 1."""
+    module = RotaryPositionEmbedding(64, 1.0, 2, 16, device=device)
+    for length in (torch.tensor([7, 39], device=device).max() + 1, torch.tensor(40).short()):
+        torch.testing.assert_close(module(length), module(40), rtol=0, atol=0)
+    for wrong, error, message in WRONG_LENGTHS:
+        with pytest.raises(error, match="max_seq_len must " + message):
+            module(wrong)
+
+
+def test_frequencies_have_the_same_bits_on_every_device(device):
+    of_the_cpu = RotaryPositionEmbedding(128, device="cpu").inv_freq
+    found = RotaryPositionEmbedding(128, device=device).inv_freq
+    torch.testing.assert_close(found.cpu(), of_the_cpu, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_changes_nothing(dtype, device):
+    module = RotaryPositionEmbedding(64).to(device)
+    with torch.autocast(device, dtype=dtype):
+        angles = module(2000)
+    torch.testing.assert_close(angles, module(2000), rtol=0, atol=0)
+
+
+def test_state_dict_holds_the_inverse_frequencies():
+    module, other = RotaryPositionEmbedding(64), RotaryPositionEmbedding(64, rotary_base=500000)
+    state = module.state_dict()
+    assert list(state) == ["inv_freq"]
+    assert_angles(state["inv_freq"].repeat(2)[None, None, None], formula(torch.ones(1), 64))
+    other.load_state_dict(state)
+    torch.testing.assert_close(other(9), module(9), rtol=0, atol=0)
+
+
+def test_no_gradient_and_no_parameter():
+    module = RotaryPositionEmbedding(64)
+    assert not module(4).requires_grad
+    assert not list(module.parameters())

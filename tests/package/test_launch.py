@@ -1,0 +1,189 @@
+"""A launch that goes straight to a compiled kernel: what it is given, and that hooks see it."""
+
+import contextvars
+import importlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from rope_triton import launch
+
+GRID = (4, 3, 2)
+PART = launch.Part(GRID, 0, (0, None, None), (11, 12), {})
+TENSORS = torch.arange(6), torch.arange(3), None
+
+
+class Driver:
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return f"the stream of {device}"
+
+
+class Compiled:
+    """A compiled kernel as Triton has it, which only notes how it was launched."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self, backend="cuda"):
+        self.metadata = SimpleNamespace(target=GPUTarget(backend, 90, 32))
+        self.straight, self.by_runner = [], []
+
+    def run(self, *arguments):
+        self.straight.append(arguments)
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.by_runner.append((grid, *arguments))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    return Compiled()
+
+
+def test_it_is_given_what_tritons_runner_gives(compiled):
+    launch._straight(compiled, PART)(7, TENSORS)
+    own = "the stream of 7", "function", "metadata", None, None, None
+    assert compiled.straight == [(*GRID, *own, *TENSORS, 11, 12)]
+    assert not compiled.by_runner
+
+
+def launcher(name, given, **scratch):
+    """One of the installed Triton, with a function that notes what it is given for the one in C."""
+    kind = {"nvidia": "CudaLauncher", "amd": "HIPLauncher"}[name]
+    made = object.__new__(getattr(importlib.import_module(f"triton.backends.{name}.driver"), kind))
+    sizes = {"global_scratch_size": 0, "profile_scratch_size": 0} | scratch
+    others = {"arg_annotations": "annotations", "kernel_signature": "signature", "warp_size": 64}
+    own = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False}
+    aligned = {"global_scratch_align": 1, "profile_scratch_align": 1}
+    vars(made).update(sizes, **others, **own, **aligned, launch=lambda *x: given.append(x))
+    return made
+
+
+@pytest.mark.parametrize("name", ["nvidia", "amd"])
+def test_tritons_launcher_is_passed_by(compiled, monkeypatch, name):
+    """The function in C is given, argument by argument, what Triton's launcher gives it."""
+    given = []
+    compiled.run = launcher(name, given)
+    straight = launch._straight(compiled, PART)
+    assert not given
+    own = "the stream of 7", "function", "metadata", None, None, None
+    compiled.run(*GRID, *own, *TENSORS, 11, 12)
+
+    def refused(*_):
+        raise AssertionError("through Triton's launcher")
+
+    monkeypatch.setattr(type(compiled.run), "__call__", refused)
+    straight(7, TENSORS)
+    expected, found = given
+    assert len(found) == len(expected)
+    assert all(map(same, found, expected))
+
+
+def same(one, other):
+    """Equal, and of tensors the same ones."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one is other or (not isinstance(one, torch.Tensor) and one == other)
+
+
+def test_memory_is_allocated_where_a_kernel_needs_it(compiled, monkeypatch):
+    given, asked = [], []
+
+    def allocate(size, alignment, stream):
+        asked.append((size, alignment, stream))
+        return "scratch"
+
+    compiled.run = launcher("nvidia", given, global_scratch_size=16)
+    straight = launch._straight(compiled, PART)
+    assert not asked
+    here = contextvars.copy_context()
+    here.run(triton.set_allocator, allocate)
+    here.run(straight, 7, TENSORS)
+    assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 7")]
+    assert "scratch" in given[0]
+
+
+def test_a_part_begins_where_it_begins(compiled):
+    launch._straight(compiled, PART._replace(begin=2))(0, TENSORS)
+    (arguments,) = compiled.straight
+    first, second, third = arguments[9:12]
+    assert first.tolist() == [2, 3, 4, 5] and second is TENSORS[1] and third is None
+
+
+def test_on_the_tritons_that_are_installed_and_pinned_it_is_shown():
+    """Whoever raises the pin or installs another runs the tests of this file and of the GPU on it,
+    and then names it in ``launch``."""
+    pins = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    (pinned,) = re.findall(r"^triton==(\S+)", pins, re.MULTILINE)
+    assert {pinned, triton.__version__} <= launch._SHOWN_TRITONS
+
+
+@pytest.mark.parametrize(
+    ("version", "backend"),
+    [("3.8.0", "cuda"), ("3.7.1+git0123abcd", "cuda"), ("3.7.10", "cuda"), (None, "xpu")],
+)
+@pytest.mark.parametrize("begin", [0, 2])
+def test_elsewhere_it_goes_through_tritons_runner(monkeypatch, begin, version, backend):
+    """Of the compiled kernel itself, asked for nothing private."""
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    monkeypatch.setattr(triton, "__version__", version or triton.__version__)
+    monkeypatch.setattr(launch, "_innermost", note)
+    compiled = Compiled(backend)
+    launch._straight(compiled, PART._replace(begin=begin))(7, TENSORS)
+    ((grid, first, *rest),) = compiled.by_runner
+    assert not compiled.straight and grid == GRID
+    assert first.tolist() == TENSORS[0][begin:].tolist()
+    assert rest[0] is TENSORS[1] and rest[1:] == [None, 11, 12]
+
+
+def test_tritons_runner_gives_what_the_straight_way_gives(monkeypatch):
+    """That of the installed Triton, with a launcher that only notes."""
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    noted = []
+    kernel = object.__new__(triton.compiler.CompiledKernel)
+    kernel.module, kernel.function, kernel.packed_metadata = "module", "function", "metadata"
+    kernel.metadata = Compiled().metadata
+    kernel.src, kernel.name, kernel._run = None, "kernel", lambda *given: noted.append(given)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", None)
+    launch._straight(kernel, PART)(0, TENSORS)
+    monkeypatch.setattr(triton, "__version__", "3.8.0")
+    launch._straight(kernel, PART)(0, TENSORS)
+    straight, by_runner = noted
+    assert same(straight, by_runner)
+
+
+def note(*_):
+    raise AssertionError("only Triton's runner calls it")
+
+
+@pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("chained", [False, True])
+def test_with_a_hook_it_goes_through_tritons_runner(compiled, monkeypatch, name, chained):
+    straight = launch._straight(compiled, PART)
+    with monkeypatch.context() as patched:
+        hooks = triton.knobs.HookChain() if chained else note
+        patched.setattr(triton.knobs.runtime, name, hooks)
+        if chained:
+            straight(0, TENSORS)
+            assert len(compiled.straight) == 1  # an empty chain has nothing to call
+            compiled.straight.clear()
+            hooks.add(note)
+        straight(0, TENSORS)
+        assert compiled.by_runner == [(GRID, *TENSORS, 11, 12)] and not compiled.straight
+    straight(0, TENSORS)
+    assert len(compiled.straight) == 1
+
+
+def test_no_chain_at_all_is_no_hook(compiled, monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
+    launch._straight(compiled, PART)(0, TENSORS)
+    assert len(compiled.straight) == 1 and not compiled.by_runner

@@ -1,0 +1,265 @@
+"""Stand-ins for other libraries' modules, with their signatures and habits, in plain PyTorch.
+
+What is theirs: names and places, the order of dimensions, what they copy, overwrite and refuse.
+Also small cells to call them in, and a fixture that lets them be called: ``here = libraries.here``.
+"""
+
+import sys
+import types
+
+import pytest
+import torch
+
+from benchmarks._cells import angles as _angles
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._measure import workload
+from benchmarks._peers import plain
+from benchmarks._peers.cells import PeerCell
+
+FORWARD_ONLY = {"vllm", "xformers"}
+DIRECTIONS = (FORWARD, BACKWARD)
+
+
+def rotated(x, cos, sin):
+    """By tables that broadcast to half of the channels, computed in float32, rounded once."""
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos.float(), sin.float()
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+# --- transformer_engine.pytorch.attention.rope ----------------------------------------------------
+
+
+def te_apply_rotary_pos_emb(
+    t,
+    freqs,
+    tensor_format="sbhd",
+    start_positions=None,
+    interleaved=False,
+    fused=False,
+    cu_seqlens=None,
+    cp_size=1,
+    cp_rank=0,
+):
+    assert fused and freqs.dtype == torch.float32 and freqs.dim() == 4
+    angle = freqs[: t.shape[tensor_format.index("s")], ..., : t.shape[-1] // 2]
+    angle = angle.transpose(0, 1) if tensor_format == "bshd" else angle
+    return rotated(t, angle.cos(), angle.sin())
+
+
+# --- flash_attn.layers.rotary ---------------------------------------------------------------------
+
+
+def flash_apply_rotary_emb(
+    x,
+    cos,
+    sin,
+    interleaved=False,
+    inplace=False,
+    seqlen_offsets=0,
+    cu_seqlens=None,
+    max_seqlen=None,
+):
+    assert x.dtype == cos.dtype == sin.dtype and cos.shape == (x.shape[1], x.shape[3] // 2)
+    return rotated(x, cos[None, :, None], sin[None, :, None])
+
+
+# --- fla.modules.rotary ---------------------------------------------------------------------------
+
+
+def fla_rotary_embedding(
+    x,
+    cos,
+    sin,
+    interleaved=False,
+    inplace=False,
+    seqlen_offsets=0,
+    cu_seqlens=None,
+    chunk_indices=None,
+):
+    return flash_apply_rotary_emb(x.contiguous(), cos, sin)
+
+
+# --- liger_kernel.transformers.rope ---------------------------------------------------------------
+
+
+class _LigerRope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return _turned_in_place(q, cos, sin), _turned_in_place(k, cos, sin)
+
+    @staticmethod
+    def backward(ctx, dq, dk):
+        cos, sin = ctx.saved_tensors
+        return _turned_in_place(dq, cos, -sin), _turned_in_place(dk, cos, -sin), None, None
+
+
+def _turned_in_place(x, cos, sin):
+    """``[b, h, s, d]``, made contiguous as ``[b, s, h, d]`` and overwritten; products rounded.
+
+    As by a kernel, of whose writing autograd learns nothing.
+    """
+    stored, half = x.transpose(1, 2).contiguous().data, x.shape[-1] // 2
+    cos, sin = (table[:, :, None, :half].to(x.dtype) for table in (cos, sin))
+    first, second = (part.clone() for part in stored.chunk(2, dim=-1))
+    stored[..., :half] = first * cos - second * sin
+    stored[..., half:] = second * cos + first * sin
+    overwritten = stored.data_ptr() == x.data_ptr()
+    return x.transpose(1, 2).transpose(1, 2) if overwritten else stored.transpose(1, 2)
+
+
+def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
+    assert cos.shape == (1, q.shape[2], q.shape[3])
+    return _LigerRope.apply(q, k, cos, sin)
+
+
+# --- unsloth.kernels.rope_embedding ---------------------------------------------------------------
+
+
+def fast_rope_embedding(Q, K, cos, sin, rope_embedding_indices=None):
+    assert rope_embedding_indices is None and cos.shape == (Q.shape[2], Q.shape[3])
+    return _LigerRope.apply(Q, K, cos[None], sin[None])
+
+
+# --- transformers.models.llama.modeling_llama -----------------------------------------------------
+
+
+def llama_apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+
+    def turned(x):
+        first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+        return (x * cos) + (torch.cat((-second, first), dim=-1) * sin)
+
+    return turned(q), turned(k)
+
+
+# --- vllm._custom_ops -----------------------------------------------------------------------------
+
+
+def vllm_rotary_embedding(
+    positions,
+    query,
+    key,
+    head_size,
+    cos_sin_cache,
+    is_neox,
+    rope_dim_offset=0,
+    inverse=False,
+) -> None:
+    assert key is None and is_neox and positions.dtype == torch.int64
+    assert query.shape[0] == positions.shape[0] and query.dtype == cos_sin_cache.dtype
+    cos, sin = cos_sin_cache[positions][:, None].chunk(2, dim=-1)
+    heads = query.view(len(positions), -1, head_size)
+    heads.copy_(rotated(heads, cos, sin))
+
+
+# --- xformers -------------------------------------------------------------------------------------
+
+
+class BlockDiagonalCausalWithOffsetPaddedKeysMask:
+    @classmethod
+    def from_seqlens(cls, q_seqlen, kv_padding, kv_seqlen, causal_diagonal=None, *, device=None):
+        assert q_seqlen == kv_seqlen and set(q_seqlen) == {kv_padding}
+        mask = cls()
+        mask.lengths = q_seqlen
+        return mask
+
+
+def rope_padded(
+    xq,
+    xk,
+    xv,
+    cache_k,
+    cache_v,
+    attn_bias,
+    *,
+    theta=10000.0,
+    out_q=None,
+    adjacents=True,
+    internal_dtype="",
+):
+    assert not adjacents and xq.shape[:2] == xk.shape[:2] == (1, sum(attn_bias.lengths))
+    assert xk.shape == xv.shape == cache_k.shape == cache_v.shape
+    positions = torch.cat([torch.arange(n, device=xq.device) for n in attn_bias.lengths])
+    powers = torch.arange(0, xq.shape[-1], 2, device=xq.device) / xq.shape[-1]
+    angle = (positions[:, None] * theta**-powers)[None, :, None]
+    cache_k.copy_(rotated(xk, angle.cos(), angle.sin()))
+    cache_v.copy_(xv)
+    return rotated(xq, angle.cos(), angle.sin())
+
+
+# --- as modules -----------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "transformer-engine": (
+        "transformer_engine.pytorch.attention.rope",
+        "apply_rotary_pos_emb",
+        te_apply_rotary_pos_emb,
+    ),
+    "flash-attention": ("flash_attn.layers.rotary", "apply_rotary_emb", flash_apply_rotary_emb),
+    "liger": ("liger_kernel.transformers.rope", "liger_rotary_pos_emb", liger_rotary_pos_emb),
+    "fla": ("fla.modules.rotary", "rotary_embedding", fla_rotary_embedding),
+    "huggingface": (
+        "transformers.models.llama.modeling_llama",
+        "apply_rotary_pos_emb",
+        llama_apply_rotary_pos_emb,
+    ),
+    "vllm": ("vllm._custom_ops", "rotary_embedding", vllm_rotary_embedding),
+    "xformers": ("xformers.ops.rope_padded", "rope_padded", rope_padded),
+    "unsloth": ("unsloth.kernels.rope_embedding", "fast_rope_embedding", fast_rope_embedding),
+}
+_MASK = BlockDiagonalCausalWithOffsetPaddedKeysMask
+
+
+def install(patch, provider: str, function=None) -> None:
+    """Let a library be there, or its function another, as long as the patch lasts."""
+    place, name, real = FUNCTIONS[provider]
+    _put(patch, place, name, function or real)
+    if provider == "xformers":
+        _put(patch, "xformers.ops.fmha.attn_bias", _MASK.__name__, _MASK)
+
+
+def remove(patch, provider: str) -> None:
+    """Let a library not be there."""
+    place, *_ = FUNCTIONS[provider]
+    top = place.partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == top]:
+        patch.delitem(sys.modules, name)
+    patch.setitem(sys.modules, top, None)
+
+
+def _put(patch, place: str, name: str, value) -> None:
+    parts = place.split(".")
+    for length in range(1, len(parts) + 1):
+        path = ".".join(parts[:length])
+        if not isinstance(sys.modules.get(path), types.ModuleType) or length == len(parts):
+            patch.setitem(sys.modules, path, types.ModuleType(path))
+            sys.modules[path].__path__ = []
+    patch.setattr(sys.modules[place], name, value, raising=False)
+
+
+# --- in cells -------------------------------------------------------------------------------------
+
+
+def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=16, batch=2):
+    return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
+
+
+def angles(cell, device="cpu"):
+    return _angles.of_cell(cell, device)
+
+
+def random(cell, device="cpu"):
+    return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype)).to(device)
+
+
+@pytest.fixture
+def here(monkeypatch, device):
+    """Cells are called where the kernels run, by stand-ins of all libraries."""
+    for provider in FUNCTIONS:
+        install(monkeypatch, provider)
+    monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
+    monkeypatch.setattr(workload, "DEVICE", device)
+    return device

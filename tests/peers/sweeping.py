@@ -1,0 +1,150 @@
+"""``python -m benchmarks sweep`` on GPUs of the test's own, which answer as they are told."""
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as entry
+from benchmarks._measure.workload import Outcome
+from benchmarks._peers.cells import PeerCell
+from benchmarks._peers.sweep import closeness, command, gpus, plots, state
+from benchmarks._peers.sweep.experiments import GRIDS, Timing
+from benchmarks._peers.sweep.state import Row
+from benchmarks._system.checkout import Arm
+from tests.lab import MACHINE
+
+FULL, SMALL = GRIDS["full"], GRIDS["small"]
+SHA = "0123456789abcdef0123456789abcdef01234567"
+MODEL = MACHINE["gpu"]
+UUIDS = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(4)]
+SPEEDS = {
+    **{"rope-triton": 1.0, "rope-triton-tables": 0.99, "copy": 1.01, "pytorch": 0.08},
+    **{"compile": 0.45, "compile-angles": 0.5, "seed": 0.2, "liger": 0.93},
+    **{"flash-attention": 0.97, "fla": 0.9},
+}
+MISSING = "transformer_engine is not installed: pip install transformer-engine[pytorch]"
+WRONG = (
+    "Traceback (most recent call last):\n  somewhere\nAssertionError: Tensor-likes are not close!"
+)
+
+
+def outcome(timing: Timing) -> Outcome:
+    """TransformerEngine is not installed; the seed is wrong for eight sequences; else a speed."""
+    cell = timing.cell
+    if cell.provider == "transformer-engine":
+        return Outcome(unavailable=MISSING)
+    if cell.provider == "seed" and cell.batch == 8:
+        return Outcome(error=WRONG)
+    noise = random.Random(repr(timing))
+    copy = cell.bytes_moved / 4.2e12 + 1.6e-6
+    latency = copy / SPEEDS[cell.provider]
+    return Outcome(
+        tuple(latency * noise.uniform(0.995, 1.005) for _ in range(3)),
+        tuple(copy * noise.uniform(0.998, 1.002) for _ in range(3)),
+    )
+
+
+def check(seq_len: int) -> list[dict]:
+    """A check of a length: right by the promised tolerance, else not."""
+    arithmetics = (closeness.ROUNDED, closeness.IN_HALF, closeness.UNROUNDED)
+    return [
+        {
+            **{"seq_len": seq_len, "against": against, "tolerance": name, "rtol": r, "atol": a},
+            **{"passes": passes, "outside": 0.0 if passes else 0.25, "largest": 1e-3},
+        }
+        for against in arithmetics
+        for name, (r, a) in closeness.TOLERANCES.items()
+        for passes in [(against, name) == closeness.PROMISED]
+    ]
+
+
+@dataclass
+class Bench:
+    """The GPUs and what became of them.
+
+    ``before`` is called before each answer with the GPU, the timing and how many were answered.
+    """
+
+    scratch: Path
+    evidence: Path
+    models: dict[str, str] = field(default_factory=lambda: dict.fromkeys(UUIDS, MODEL))
+    answer: Callable[[Timing], Outcome] = outcome
+    before: Callable[[str, Timing, int], None] = lambda uuid, timing, count: None
+    answered: list[tuple[str, Timing]] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)
+
+    def path(self, experiment: str) -> Path:
+        return self.scratch / MACHINE["machine"] / SHA[:8] / f"{experiment}.jsonl"
+
+    @property
+    def output(self) -> Path:
+        return self.path("any").parent / "output"
+
+    @property
+    def measured(self) -> list[Timing]:
+        return [timing for _, timing in self.answered]
+
+
+def fake_worker(bench: Bench):
+    class Worker:
+        def __init__(self, uuid):
+            self.uuid, self.gpu = uuid, bench.models[uuid]
+            bench.workers.append(uuid)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+        def answers(self, job):
+            for seq_len in job.get("check", ()):
+                yield from ({"check": found} for found in check(seq_len))
+            for values in job.get("cells", ()):
+                timing = Timing(job["direction"], PeerCell(*values))
+                bench.before(self.uuid, timing, len(bench.answered))
+                bench.answered.append((self.uuid, timing))
+                yield state.as_json(Row(timing, bench.answer(timing), self.uuid))
+            yield {"done": [0.0, 1.0]}
+
+    return Worker
+
+
+def install(monkeypatch, tmp_path: Path, count: int = 1) -> Bench:
+    """A machine of so many GPUs, on which nothing else runs, and a clean checkout."""
+    bench = Bench(tmp_path / "state", tmp_path / "evidence")
+    arm = Arm("working tree", SHA, "digest", tmp_path)
+    monkeypatch.setattr(command, "SCRATCH", bench.scratch)
+    monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
+    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: arm)
+    monkeypatch.setattr(command._machine, "probe", lambda: (dict(MACHINE), "sm_90"))
+    monkeypatch.setattr(command.gpu_monitor, "gpu_uuids", lambda: UUIDS[:count])
+    monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
+    monkeypatch.setattr(gpus, "Worker", fake_worker(bench))
+    return bench
+
+
+def sweep(*words) -> int:
+    """The exit status of a sweep of the small grid."""
+    return entry.main(["sweep", "--grid", "small", *words])
+
+
+# --- fixtures, for a test file to name: ``bench = sweeping.bench`` --------------------------------
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    return install(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No plot is drawn, which takes longest; the names of those that would be."""
+    names = []
+    monkeypatch.setattr(plots, "draw", lambda figure, *_: names.append(figure.name))
+    return names

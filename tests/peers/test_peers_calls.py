@@ -1,0 +1,256 @@
+"""Calls of other libraries' rotation: what is right, how near, and what each call may touch."""
+
+import pytest
+import torch
+
+from benchmarks._cells import forms, package_calls
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._cells.package_calls import Unavailable
+from benchmarks._measure import host, workload
+from benchmarks._peers import calls, plain
+from benchmarks._peers.providers import PROVIDERS
+from tests.conftest import COMPILED
+from tests.peers import libraries
+from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, angles, cell_of, random
+
+here = libraries.here  # fixture
+
+IN_PLACE = {"liger", "unsloth", "vllm"}
+PAIRS = {"liger", "unsloth", "huggingface"}
+COMPILED_PEERS = "compile", "compile-angles"
+DTYPES = tuple(forms.ITEM_BYTES)
+all_providers = pytest.mark.parametrize("provider", PROVIDERS)
+all_timed = pytest.mark.parametrize(
+    ("provider", "direction"),
+    [(name, each) for name in PROVIDERS for each in DIRECTIONS if each == FORWARD]
+    + [(name, BACKWARD) for name in PROVIDERS if name not in FORWARD_ONLY],
+)
+both_formats = pytest.mark.parametrize("format", ["sbhd", "bshd"])
+
+
+def called(cell, direction, device="cpu"):
+    """The call, its output, and what that should follow from."""
+    call, x = calls.of(cell, angles(cell, device)), random(cell, device)
+    given = x.clone()
+    (rotate,) = workload.calls(call, direction, [x])
+    return call, rotate(), given
+
+
+# --- the calls and their check --------------------------------------------------------------------
+
+
+@all_timed
+@both_formats
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_right_output_passes(here, provider, direction, format, dtype):
+    call, output, given = called(cell_of(provider, format, dtype), direction, here)
+    package_calls.check(output, given, call, direction)
+    for part, expected in zip(call.split(output), call.split(given), strict=True):
+        assert part.shape == expected.shape
+
+
+@all_providers
+@both_formats
+def test_odd_forms_pass(here, provider, format):
+    cell = cell_of(provider, format, "float32", heads=3, seq_len=7, hidden_size=24, batch=3)
+    call, output, given = called(cell, FORWARD, here)
+    package_calls.check(output, given, call, FORWARD)
+
+
+@all_timed
+@both_formats
+def test_mistakes_are_found(here, provider, direction, format):
+    call, output, given = called(cell_of(provider, format), direction, here)
+    parts = [part.clone() for part in call.split(output)]
+
+    def refused(wrong):
+        with pytest.raises(AssertionError):
+            whole = tuple(wrong) if isinstance(output, tuple) else wrong[0]
+            package_calls.check(whole, given, call, direction)
+
+    refused([part.roll(1, dims=package_calls.seq_dim(call.cell)) for part in parts])
+    refused([part.float() for part in parts])
+    if provider != "copy":
+        refused(call.split(given))
+    for index in range(len(parts)):  # every part is looked at, to its end
+        for value in (0.25, float("nan"), float("inf")):
+            wrong = [part.clone() for part in parts]
+            wrong[index][-1, -1, -1, -1] += value
+            refused(wrong)
+
+
+@pytest.mark.parametrize("provider", sorted(FORWARD_ONLY))
+def test_no_backward_is_not_a_failure(here, provider):
+    with pytest.raises(Unavailable, match=f"{provider} has no backward pass"):
+        called(cell_of(provider), BACKWARD, here)
+
+
+@pytest.mark.parametrize("provider", ["flash-attention", "fla"])
+def test_wide_heads_are_refused(here, provider):
+    with pytest.raises(Unavailable, match="up to 256, got 512"):
+        calls.of(cell_of(provider, hidden_size=512), None)
+
+
+@pytest.mark.parametrize("provider", sorted(PAIRS))
+def test_queries_and_keys_need_two_heads(here, provider):
+    with pytest.raises(Unavailable, match="needs 2 heads or more, got 1"):
+        calls.of(cell_of(provider, heads=1), None)
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [(cell_of("nobody"), "provider must be one of"), (cell_of("copy", "thd"), "format must be")],
+)
+def test_what_does_not_exist_is_refused(cell, message):
+    with pytest.raises(ValueError, match=message):
+        calls.of(cell, None)
+
+
+@pytest.mark.parametrize("provider", sorted(PAIRS))
+@both_formats
+def test_queries_and_keys_are_the_tensor(here, provider, format):
+    """Each byte of the input is given once, so that those counted are those moved."""
+    cell = cell_of(provider, format)
+    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    q, k = call.operand(x)
+    assert q.shape == k.shape and q.is_contiguous() and k.is_contiguous()
+    assert q.data_ptr() == x.data_ptr() and k.data_ptr() == x.data_ptr() + x.nbytes // 2
+
+
+def test_transformer_engine_is_found_where_it_once_was(here, monkeypatch):
+    libraries.remove(monkeypatch, "transformer-engine")
+    old = "transformer_engine.pytorch.attention"
+    monkeypatch.setitem(
+        libraries.FUNCTIONS,
+        "transformer-engine",
+        (old, "apply_rotary_pos_emb", libraries.te_apply_rotary_pos_emb),
+    )
+    libraries.install(monkeypatch, "transformer-engine")
+    call, output, given = called(cell_of("transformer-engine"), FORWARD, here)
+    package_calls.check(output, given, call, FORWARD)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the seed's kernel compiles on a GPU alone")
+def test_the_seeds_kernel_is_one_launch(here):
+    cell = cell_of("seed", "sbhd", "float16")
+    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    assert host._launches(lambda: lambda: call.forward(x)) == 1
+
+
+# --- tolerance ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_of_products_is_needed_and_is_enough(dtype):
+    """Of many values the formula fails the tolerance of a result that is rounded once."""
+    cell = cell_of("pytorch", dtype=dtype, seq_len=64, heads=16, hidden_size=64)
+    call, output, given = called(cell, FORWARD)
+    package_calls.check(output, given, call, FORWARD)
+    call.slack = 0.0
+    with pytest.raises(AssertionError, match="not close"):
+        package_calls.check(output, given, call, FORWARD)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("half", [slice(None, 8), slice(8, None)], ids=["first", "second"])
+def test_no_more_than_the_slack_is_let_through(dtype, half):
+    call, output, given = called(cell_of("pytorch", dtype=dtype), FORWARD)
+    eps = torch.finfo(output.dtype).eps
+    assert eps / 2 < call.slack < 0.51 * eps
+    given.zero_()[..., half] = 1  # so that every pair has the length 1
+    exact = call.forward(given).float()  # nothing is added to a product
+    package_calls.check((exact + 0.9 * call.slack).to(output.dtype), given, call, FORWARD)
+    with pytest.raises(AssertionError, match="not close"):
+        package_calls.check((exact + 8 * call.slack).to(output.dtype), given, call, FORWARD)
+
+
+def test_slack_grows_with_each_pair_not_with_the_largest():
+    call, output, given = called(cell_of("pytorch"), FORWARD)
+    given[:, 0] *= 1e-3
+    moved = call.forward(given)
+    package_calls.check(moved, given, call, FORWARD)
+    moved[:, 0] += call.slack
+    with pytest.raises(AssertionError, match="not close"):
+        package_calls.check(moved, given, call, FORWARD)
+
+
+def test_only_those_that_round_more_have_slack(here):
+    made = {name: calls.of(cell_of(name), angles(cell_of(name), here)).slack for name in PROVIDERS}
+    loose = {name for name, slack in made.items() if slack}
+    assert loose == {"pytorch", "compile", "vllm", "xformers", *PAIRS}
+
+
+# --- isolation ------------------------------------------------------------------------------------
+
+
+def tensors(value):
+    """Every tensor that a call holds."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from tensors(each)
+
+
+def held(call):
+    return [each for value in vars(call).values() for each in tensors(value)]
+
+
+def memory(tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@both_formats
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_providers_leave_each_others_tensors_alone(here, format, direction):
+    """All are made by the same angles, and all that any holds is the same after all were called."""
+    names = [name for name in PROVIDERS if direction == FORWARD or name not in FORWARD_ONLY]
+    freqs = angles(cell_of("copy"), here)
+    made = {name: calls.of(cell_of(name, format), freqs) for name in names}
+    inputs = {name: random(cell_of(name, format), here) for name in names}
+    before = {name: [each.clone() for each in held(call)] for name, call in made.items()}
+    given = {name: x.clone() for name, x in inputs.items()}
+    own = {name: {memory(t) for t in held(call)} - {memory(freqs)} for name, call in made.items()}
+    assert sum(map(len, own.values())) == len(set.union(*own.values()))
+    for name in names:
+        (rotate,) = workload.calls(made[name], direction, [inputs[name]])
+        output = made[name].split(rotate())
+        reached = set().union(*own.values(), {memory(freqs)})
+        assert not reached & {memory(part) for part in output}
+        for other in names[names.index(name) + 1 :]:
+            assert torch.equal(inputs[other], given[other]), (name, other)
+    for name in names:
+        if name != "xformers":  # whose cache is there to be written
+            assert all(map(torch.equal, held(made[name]), before[name])), name
+        assert torch.equal(inputs[name], given[name]) or made[name].in_place, name
+
+
+@pytest.mark.parametrize("provider", sorted(IN_PLACE))
+@both_formats
+def test_what_is_overwritten_is_said_to_be(here, provider, format):
+    cell = cell_of(provider, format)
+    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    given = x.clone()
+    call.forward(call.operand(x))
+    assert call.in_place
+    overwritten = format == "bshd" or provider == "vllm"
+    assert torch.equal(x, given) != overwritten
+
+
+@pytest.mark.parametrize("provider", COMPILED_PEERS)
+def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch, provider):
+    """Also after as many as torch would compile of one function before it gives up."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(inputs)
+        return graph.forward
+
+    monkeypatch.setattr(plain._ByCompiler, "backend", staticmethod(backend))
+    limit = torch._dynamo.config.recompile_limit
+    for seq_len in range(2, limit + 5):
+        call, output, given = called(cell_of(provider, seq_len=seq_len), FORWARD, here)
+        package_calls.check(output, given, call, FORWARD)
+        assert len(graphs) == seq_len - 1
+        call.forward(given)
+        assert len(graphs) == seq_len - 1

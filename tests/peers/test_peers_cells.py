@@ -1,0 +1,74 @@
+"""The cells in which other libraries are measured, and what asv tracks of each."""
+
+import pytest
+import torch
+
+from benchmarks import peers
+from benchmarks._cells import package_calls
+from benchmarks._measure import workload
+from benchmarks._peers import calls, cells
+from benchmarks._peers import host as peer_host
+from benchmarks._peers.cells import PEER_GRIDS
+from benchmarks._peers.providers import INSTALL, PROVIDERS
+from tests.peers import libraries
+
+FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
+
+
+# --- the cells ------------------------------------------------------------------------------------
+
+
+def test_every_provider_has_an_adapter_and_every_library_a_way_to_be_installed():
+    assert list(calls.ADAPTERS) == list(PROVIDERS)
+    assert set(INSTALL) == set(libraries.FUNCTIONS)
+    assert all(how.startswith("pip install ") for how in INSTALL.values())
+    assert list(PROVIDERS)[-1] == "unsloth"  # which changes torch for what comes after
+
+
+def test_grids_are_small_and_span_the_sizes():
+    assert set(SMALL) < set(FULL) and len(set(FULL)) == len(FULL)
+    assert len(FULL) == 16 * len(PROVIDERS) and len(SMALL) == 4 * len(PROVIDERS)
+    half = [cell.bytes_moved for cell in FULL if cell.dtype == "bfloat16"]
+    assert (min(half), max(half)) == (8 * 2**20, 2**29)
+
+
+@pytest.mark.parametrize("cell", SMALL[:4], ids=str)
+def test_bytes_are_those_of_the_tensor_twice(cell):
+    given = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
+    assert cell.bytes_moved == 2 * given.nbytes
+    assert given.shape[package_calls.seq_dim(cell)] == cell.seq_len == cell.positions
+
+
+def test_environment_names_the_grid(monkeypatch):
+    monkeypatch.setenv("ROPE_GRID", "small")
+    assert cells.active_peers() == PEER_GRIDS["small"]
+    monkeypatch.setenv("ROPE_GRID", "none")
+    with pytest.raises(ValueError, match=r"ROPE_GRID must be one of \['full', 'small'\]"):
+        cells.active_peers()
+
+
+# --- as asv sees them -----------------------------------------------------------------------------
+
+
+def test_tracks_pick_their_cell():
+    cell = SMALL[0]
+    params = tuple(vars(cell).values())
+    cache = {cell: workload.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
+    for suite in (peers.Forward(), peers.Backward()):
+        suite.setup(cache, *params)
+        assert suite.track_latency(cache, *params) == {"samples": [2e-5, 4e-5], "number": 1}
+        assert suite.track_copy_ratio(cache, *params)["samples"] == pytest.approx([1.0, 2.0])
+        gbps = [cell.bytes_moved / seconds / 1e9 for seconds in (2e-5, 4e-5)]
+        assert suite.track_gbps(cache, *params)["samples"] == pytest.approx(gbps)
+
+
+def test_tracks_pick_their_answer():
+    call, error = peers.Call(), peers.Error()
+    answers = {(peer_host.CALL_FORWARD, ("fla",)): [1e-5]}
+    answers[peer_host.CALL_FORWARD_BACKWARD, ("fla",)] = NotImplementedError("not there")
+    answers[peer_host.ERROR, ("forward", "fla", "float16")] = 1.5
+    call.track_forward.__func__.setup(answers, "fla")
+    assert call.track_forward(answers, "fla") == {"samples": [1e-5], "number": 1}
+    with pytest.raises(NotImplementedError, match="not there"):
+        call.track_forward_backward.__func__.setup(answers, "fla")
+    assert error.track_error(answers, "forward", "fla", "float16") == 1.5

@@ -1,0 +1,186 @@
+"""Other libraries measured: samples, host time and error, and what has none of them and why."""
+
+import gc
+import inspect
+import statistics
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks._cells import subjects
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._measure import host_time, inputs, workload
+from benchmarks._peers import host as peer_host
+from benchmarks._peers import plain
+from benchmarks._peers.providers import INSTALL, PROVIDERS
+from tests.compare import samples
+from tests.conftest import COMPILED
+from tests.package import plain as plain_package
+from tests.peers import libraries
+from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, cell_of
+
+here = libraries.here  # fixture
+
+all_libraries = pytest.mark.parametrize("provider", libraries.FUNCTIONS)
+
+
+@pytest.fixture
+def on_gpu(here, monkeypatch, tmp_path):
+    """Measures as on a GPU, but with made-up samples, and where the kernels run."""
+    samples.install(monkeypatch, tmp_path / "progress", sets=2)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(inputs, "DEVICE", here)
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
+    if not COMPILED:  # an interpreted kernel takes its time
+        plain_package.install(monkeypatch)
+    # The compiler looks at the GPU that there is not: compiled calls have tests of their own.
+    monkeypatch.setattr(plain._ByCompiler, "_compile", lambda call, function: function)
+
+
+def spoiled(function):
+    """As the function, but for the last channel of the last thing that it gives back or writes."""
+
+    def call(*args, **options):
+        output = function(*args, **options)
+        last = output[-1] if isinstance(output, tuple) else output
+        last = args[1] if last is None else last
+        last.data[..., -1] += 1
+        return output
+
+    call.__signature__ = inspect.signature(function)
+    return call
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_cells_are_measured(on_gpu, direction):
+    wanted = [cell_of(name, format) for name in PROVIDERS for format in ("sbhd", "bshd")]
+    outcomes = workload.measure_cells(wanted, direction)
+    assert list(outcomes) == wanted
+    for cell, outcome in outcomes.items():
+        if direction == BACKWARD and cell.provider in FORWARD_ONLY:
+            reason = f"{cell.provider} has no backward pass"
+            assert outcome == workload.Outcome(unavailable=reason)
+        else:
+            assert outcome == workload.Outcome((1e-6,) * 3, (1e-6,) * 3), cell
+
+
+@all_libraries
+def test_a_missing_library_says_how_to_install_it(on_gpu, provider, monkeypatch):
+    libraries.remove(monkeypatch, provider)
+    for direction in DIRECTIONS:
+        (outcome,) = workload.measure_cells([cell_of(provider)], direction).values()
+        assert outcome.unavailable.startswith(f"{provider} is not there: ")
+        assert outcome.unavailable.endswith(INSTALL[provider])
+        assert not outcome.error and not outcome.latency
+
+
+@pytest.mark.parametrize("name", ["apply_rotary_pos_emb", "apply_rotary_emb"])
+def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypatch):
+    monkeypatch.delattr(rope_triton, name)
+    provider = {"apply_rotary_pos_emb": "rope-triton", "apply_rotary_emb": "rope-triton-tables"}
+    (outcome,) = workload.measure_cells([cell_of(provider[name])], FORWARD).values()
+    assert (
+        outcome.unavailable == f"this commit cannot: cannot import name '{name}' from 'rope_triton'"
+    )
+
+
+@all_libraries
+def test_a_wrong_result_has_no_speed(on_gpu, provider, monkeypatch):
+    libraries.install(monkeypatch, provider, spoiled(libraries.FUNCTIONS[provider][2]))
+    (outcome,) = workload.measure_cells([cell_of(provider)], FORWARD).values()
+    assert not outcome.latency and not outcome.unavailable
+    assert "AssertionError: Tensor-likes are not close!" in outcome.error
+
+
+def test_a_wrong_backward_has_no_speed(on_gpu, monkeypatch):
+    def forward_only(x, cos, sin, **_):
+        return libraries.flash_apply_rotary_emb(x, cos, sin).detach() + 0 * x
+
+    libraries.install(monkeypatch, "flash-attention", forward_only)
+    cell = cell_of("flash-attention")
+    assert workload.measure_cells([cell], FORWARD)[cell].latency
+    assert "not close" in workload.measure_cells([cell], BACKWARD)[cell].error
+
+
+def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("CUDA error: no kernel image")
+
+    libraries.install(monkeypatch, "fla", broken)
+    (outcome,) = workload.measure_cells([cell_of("fla")], FORWARD).values()
+    assert "RuntimeError: CUDA error: no kernel image" in outcome.error
+
+
+# --- host time and error --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(host_time, "WARM_CALLS", 1)
+    monkeypatch.setattr(host_time, "BLOCK_CALLS", 2)
+    monkeypatch.setattr(subjects, "CALL_SEQ_LEN", 3)
+    monkeypatch.setattr(peer_host, "HEADS", 2)
+    monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
+
+
+def test_every_call_has_a_host_time(on_gpu, quick):
+    answers = peer_host.call_samples()
+    assert len(answers) == 2 * len(PROVIDERS)
+    for (metric, (provider,)), answer in answers.items():
+        if metric == peer_host.CALL_FORWARD_BACKWARD and provider in FORWARD_ONLY:
+            assert isinstance(answer, NotImplementedError)
+            assert str(answer) == f"{provider} has no backward pass"
+        else:
+            assert len(answer) == host_time.BLOCKS, (provider, answer)
+            assert all(0 < seconds < 1 for seconds in answer)
+
+
+def test_host_time_of_a_wrong_call_is_an_error(on_gpu, quick, monkeypatch):
+    libraries.install(monkeypatch, "liger", spoiled(libraries.liger_rotary_pos_emb))
+    monkeypatch.setattr(peer_host, "PROVIDERS", {"liger": "", "fla": ""})
+    answers = peer_host.call_samples()
+    wrong = answers[peer_host.CALL_FORWARD, ("liger",)]
+    assert isinstance(wrong, RuntimeError) and "not close" in str(wrong)
+    assert len(answers[peer_host.CALL_FORWARD, ("fla",)]) == host_time.BLOCKS
+
+
+def test_error_shows_what_rounding_costs(on_gpu, quick):
+    answers = peer_host.error_facts()
+    assert len(answers) == 2 * 3 * (len(PROVIDERS) - 1)
+    values = {}
+    for (metric, (direction, provider, dtype)), answer in answers.items():
+        assert metric == peer_host.ERROR
+        if direction == BACKWARD and provider in FORWARD_ONLY:
+            assert isinstance(answer, NotImplementedError)
+        else:
+            values[provider, direction, dtype] = answer
+    for dtype in ("float16", "bfloat16"):
+        for direction in DIRECTIONS:
+            once = values["rope-triton", direction, dtype]
+            tables = values["rope-triton-tables", direction, dtype]
+            every = values["pytorch", direction, dtype]
+            assert once == pytest.approx(1.0, abs=1e-2)
+            if dtype == "float16" or COMPILED:  # Triton's interpreter cuts bfloat16 off
+                assert values["seed", direction, dtype] == pytest.approx(1.0, abs=1e-2)
+            assert 1.05 < tables < every < 3
+    assert values["xformers", FORWARD, "bfloat16"] == pytest.approx(1.0, abs=1e-2)
+    assert statistics.median(values.values()) < 3
+
+
+def test_the_measures_reach_a_fresh_process():
+    import pickle
+
+    assert pickle.loads(pickle.dumps(peer_host.MEASURES)).keys() == peer_host.MEASURES.keys()
+
+
+def test_without_a_gpu_everything_is_unavailable_for_one_reason(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answers = peer_host.call_samples() | peer_host.error_facts()
+    assert {str(answer) for answer in answers.values()} == {
+        "no NVIDIA GPU: torch.cuda.is_available() is False"
+    }

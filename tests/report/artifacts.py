@@ -1,0 +1,97 @@
+"""Artifacts as the job for pull requests writes them, and as a hostile change may."""
+
+import dataclasses
+import functools
+import io
+import json
+import stat
+import zipfile
+
+from benchmarks._report import Side, to_json
+from benchmarks._report.artifact import Commits, Request, read_artifact
+from tests.comparisons import job_failing
+
+BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40
+RUN = "https://github.com/rope-triton/rope-triton/actions/runs/1"
+GPU = "nvidia-h200"
+REQUEST = Request(base=BASE, head=HEAD, current=HEAD, run_url=RUN, gpu=GPU)
+DIFFER, SAME = Commits(False, ()), Commits(True, ())
+SIDES = {"base": Side(BASE, BASE), "head": Side(HEAD, HEAD), "reproduce": REQUEST.command}
+
+
+@functools.cache
+def written(make) -> str:
+    return json.dumps(to_json(dataclasses.replace(make(), **SIDES)))
+
+
+def read(content, found=DIFFER):
+    return read_artifact(content, REQUEST, found)
+
+
+def document(make=job_failing, **changes) -> dict:
+    return json.loads(written(make)) | changes
+
+
+def archive(
+    content, name="comparison.json", mode=stat.S_IFREG | 0o644, kind=zipfile.ZIP_DEFLATED
+) -> bytes:
+    content = json.dumps(content) if isinstance(content, dict) else content
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as opened:
+        member = zipfile.ZipInfo(name)
+        member.external_attr = mode << 16
+        opened.writestr(member, content, kind)
+    return file.getvalue()
+
+
+# Where fields lie in an entry of the directory, and in the record at the end.
+FLAGS, METHOD, VOLUME, OFFSET = 8, 10, 34, 42
+END = {"disk": 4, "here": 8, "members": 10, "size": 12, "directory": 16, "comment": 20}
+
+
+def rewritten(content: bytes, where: int, value: int, size=2, signature=b"PK\1\2") -> bytes:
+    """An archive with another number in its directory, or in another record of it."""
+    start = content.rindex(signature) + where
+    return content[:start] + value.to_bytes(size, "little") + content[start + size :]
+
+
+def ending(field: str, value: int, size=2) -> bytes:
+    """An archive whose last record says something else."""
+    return rewritten(archive("{}"), END[field], value, size, b"PK\5\6")
+
+
+def streamed(content: str) -> bytes:
+    """An archive as GitHub's uploader writes it: into a pipe, with the sizes after the content."""
+
+    class Pipe(io.RawIOBase):
+        data = b""
+
+        def writable(self):
+            return True
+
+        def write(self, data):
+            self.data += bytes(data)
+            return len(data)
+
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("comparison.json", content)
+    return pipe.data
+
+
+def archive_of(*names) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as opened:
+        for name in names:
+            opened.writestr(name, "{}")
+    return file.getvalue()
+
+
+def changed(path, value, make=job_failing) -> dict:
+    made = document(make)
+    *parents, last = path
+    inner = made
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    return made

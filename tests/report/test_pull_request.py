@@ -1,0 +1,253 @@
+"""What of a hostile pull request's artifact reaches the comment: nothing, or checked numbers."""
+
+import dataclasses
+import html
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks._report import artifact as _artifact
+from benchmarks._report import pull_request
+from benchmarks._report.artifact import Commits
+from benchmarks._report.pull_request import comment, is_stale
+from benchmarks._verdict.rules import Answer
+from tests.comparisons import job_blind, job_failing, job_passing
+from tests.report.artifacts import (
+    BASE,
+    DIFFER,
+    GPU,
+    HEAD,
+    OTHER,
+    REQUEST,
+    RUN,
+    archive,
+    document,
+    read,
+)
+from tests.report.test_artifact import NOT_ASKED_FOR, REFUSED
+from tests.workflows.common import ROOT, commit, git
+
+commits_by_git = _artifact.commits
+
+
+@pytest.mark.parametrize("make", [job_passing, job_failing, job_blind])
+def test_a_real_artifact_becomes_a_comment(make):
+    found = read(archive(document(make)))
+    text = comment(REQUEST, found)
+    assert text.startswith(pull_request.MARKER + "\n## ")
+    assert found.answer is make().answer
+    assert HEAD in text and RUN in text and "Out of date" not in text and "behind" not in text
+    assert len(text) < 65_536
+
+
+INJECTION = (
+    "<img src=x onerror=alert(1)> [a](https://evil) @owner #1 ```\n# c `x` </pre> \ud800 \u202e"
+)
+
+
+def test_markdown_and_html_stay_text():
+    made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, disturbed=[INJECTION])
+    made["machine"] |= {INJECTION: INJECTION, "gpu": INJECTION, "torch": INJECTION}
+    made |= {"clocks": {INJECTION: INJECTION}, "unmeasured": [INJECTION] * 30}
+    text = comment(REQUEST, read(archive(made)))
+    for bad in (
+        "<img",
+        "](https://evil",
+        "@owner",
+        "```",
+        "\n# c",
+        "://evil",
+        "www.evil",
+        "\ud800",
+        "\u202e",
+    ):
+        assert bad not in text
+    assert text.encode()
+
+
+# From files to files, as the workflow runs it.
+
+
+@pytest.fixture(autouse=True)
+def commits_that_differ(monkeypatch):
+    monkeypatch.setattr(_artifact, "commits", lambda *_: DIFFER)
+
+
+def report(tmp_path, content=None, **changes):
+    """The comment, the status and the exit status of the command."""
+    artifact = tmp_path / "artifact.zip"
+    if content is not None:
+        artifact.write_bytes(content)
+    options = {"base": BASE, "head": HEAD, "current": HEAD, "run-url": RUN, "job": "success"}
+    options |= {"gpu": GPU, "behind": 0, "repository": tmp_path}
+    files = {"comment": tmp_path / "c.md", "status": tmp_path / "s.json", "artifact": artifact}
+    given = options | {"tests": "success"} | files | changes
+    arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+    assert pull_request.main(arguments) == 0
+    return files["comment"].read_text(), json.loads(files["status"].read_text())
+
+
+@pytest.mark.parametrize(
+    ("make", "state"), [(job_passing, "success"), (job_failing, "failure"), (job_blind, "error")]
+)
+def test_status_follows_the_answer(tmp_path, make, state):
+    text, status = report(tmp_path, archive(document(make)))
+    answer = make().answer
+    assert (status["state"], status["context"], status["target_url"]) == (state, "gpu", RUN)
+    says = f"{answer.value}, against {BASE[:10]}; the change could alter its figures"
+    assert status["description"] == says and len(says) <= 140  # what GitHub takes
+    assert "a process that ran the pull request's code, which could have changed them" in text
+    assert answer.value.upper() in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "state"),
+    [
+        ({"job": "failure", "tests": "failure"}, "The tests failed on the GPU", "failure"),
+        ({"job": "failure"}, "ended without a measurement (failure)", "error"),
+        ({"job": "cancelled", "tests": ""}, "ended without a measurement (cancelled)", "error"),
+        ({}, "The artifact was refused: there is none", "error"),
+    ],
+)
+def test_it_reports_when_there_is_nothing_to_report(tmp_path, changes, says, state):
+    text, status = report(tmp_path, **changes)
+    assert says in text and "NO VERDICT" in text and RUN in text
+    assert text.startswith(pull_request.MARKER)
+    assert status["state"] == state
+
+
+def test_an_artifact_of_a_job_that_failed_is_not_read(tmp_path):
+    text, status = report(tmp_path, archive(document(job_passing)), job="failure")
+    assert "NO VERDICT" in text and status["state"] == "error"
+
+
+@pytest.mark.parametrize("content", [each for each, _ in REFUSED.values()], ids=REFUSED)
+def test_a_refused_artifact_says_nothing_in_its_own_words(tmp_path, content):
+    text, status = report(tmp_path, content)
+    assert status["state"] == "error"
+    assert "The artifact was refused: " in text
+    for bad in ("<b>", "](https://evil", "://evil", "curl"):
+        assert bad not in text
+
+
+@pytest.mark.parametrize(("made", "found", "message"), NOT_ASKED_FOR.values(), ids=NOT_ASKED_FOR)
+def test_what_was_not_asked_for_is_no_verdict(tmp_path, monkeypatch, made, found, message):
+    monkeypatch.setattr(_artifact, "commits", lambda *_: found)
+    text, status = report(tmp_path, archive(made))
+    assert "NO VERDICT" in text and status["state"] == "error"
+    gone = message.startswith("the GPU")
+    assert ("Could not run: the GPU nvidia-h200 was not there" in text) == gone
+    assert status["description"].startswith("could not run" if gone else "no verdict")
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A repository of three commits: a package, another package, another Triton."""
+    git(tmp_path, "init", "--quiet")
+    package, project = tmp_path / "rope_triton", tmp_path / "pyproject.toml"
+    package.mkdir()
+    shas = []
+    for source, triton in (("1", "3.6"), ("2", "3.6"), ("2", "3.7")):
+        (package / "__init__.py").write_text(source)
+        project.write_text(f'[project]\ndependencies = ["triton>={triton}"]\n')
+        commit(tmp_path, "a change")
+        shas.append(git(tmp_path, "rev-parse", "HEAD"))
+    return tmp_path, shas
+
+
+def test_git_says_what_the_commits_have(history):
+    repository, (first, second, third) = history
+    assert commits_by_git(repository, first, second) == Commits(False, ())
+    assert commits_by_git(repository, second, second) == Commits(True, ())
+    same, changes = commits_by_git(repository, second, third)
+    assert same and len(changes) == 1 and "triton>=3.6" in changes[0]
+
+
+def test_git_without_a_commit_is_no_verdict(history, tmp_path, monkeypatch):
+    monkeypatch.setattr(_artifact, "commits", commits_by_git)
+    repository, (first, _, _) = history
+    content = archive(document(job_passing))
+    text, status = report(tmp_path, content, repository=repository, base=first)
+    assert "could not be read or shown: ValueError in package tree" in text
+    assert status["state"] == "error"
+
+
+def test_it_needs_no_package(history, tmp_path):
+    """Where it runs a token may write, so nothing is installed: this is Python without its site."""
+    repository, (base, head, _) = history
+    made = json.dumps(document(job_passing)).replace(BASE, base).replace(HEAD, head)
+    (tmp_path / "artifact.zip").write_bytes(archive(made))
+    given = {"base": base, "head": head, "current": head, "run-url": RUN, "gpu": GPU, "behind": 0}
+    files = {name: tmp_path / name for name in ("artifact.zip", "comment", "status")}
+    given |= {"job": "success", "tests": "success", "repository": repository}
+    given |= {name.removesuffix(".zip"): path for name, path in files.items()}
+    arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+    bare = [sys.executable, "-S", "-m"]
+    assert subprocess.run([*bare, "numpy"], cwd=ROOT, capture_output=True).returncode == 1
+    command = [*bare, "benchmarks._report.pull_request", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "## ✅ PASS" in files["comment"].read_text(), done.stderr
+
+
+@pytest.mark.parametrize("name", ["_bytes", "markdown"])
+@pytest.mark.parametrize("error", [IndexError("secret"), RecursionError(), MemoryError()])
+def test_whatever_goes_wrong_there_is_a_comment_and_a_status(
+    tmp_path, capsys, monkeypatch, name, error
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(pull_request, name, fail)
+    text, status = report(tmp_path, archive(document(job_passing)))
+    says = f"The artifact could not be read or shown: {type(error).__name__} in fail"
+    assert says in text and says in capsys.readouterr().err
+    assert "NO VERDICT" in text and status["state"] == "error" and "secret" not in text
+
+
+def test_what_a_refusal_quotes_is_no_link(tmp_path):
+    text, _ = report(tmp_path, archive("{}", f"GH-1 :tada: {OTHER[1:]}"))
+    for bad in ("GH-1", ":tada:", OTHER[1:8]):
+        assert bad not in html.unescape(text)
+
+
+def test_what_a_refusal_quotes_is_inert(tmp_path, capsys):
+    text, _ = report(tmp_path, archive("{}", INJECTION.replace("\ud800", "")))
+    for said in (text.replace(f"]({RUN})", ""), capsys.readouterr().err):
+        assert "img src x onerror alert(1)" in said
+        for bad in ("<img", "](", "@owner", "#1", "```", "://evil", "www.", "\n# c", "\n::"):
+            assert bad not in said
+    # The log is read for commands by GitHub: a line that begins with two colons is one.
+    text, _ = report(tmp_path, archive(document(**{"\n::error::x": 1})))
+    assert "::" not in capsys.readouterr().err
+
+
+def test_stale_sha_is_marked(tmp_path):
+    text, status = report(tmp_path, archive(document(job_passing)), current=OTHER)
+    assert f"> **Out of date:** of {HEAD}; the pull request is at {OTHER} now.\n" in text
+    says = f"out of date: the pull request is at {OTHER[:10]} now"
+    assert (status["state"], status["description"]) == ("error", says)
+    assert is_stale(dataclasses.replace(REQUEST, current=OTHER)) and not is_stale(REQUEST)
+
+
+@pytest.mark.parametrize(("behind", "says"), [(1, "1 commit behind"), (30, "30 commits behind")])
+def test_a_base_behind_main_is_said(tmp_path, behind, says):
+    text, _ = report(tmp_path, archive(document(job_passing)), behind=behind)
+    assert f"The base is {says} main." in text
+
+
+@pytest.mark.parametrize("sha", ["", "main", HEAD[:10], HEAD + "\n", HEAD.replace("2", "G")])
+def test_a_request_names_full_commits(sha):
+    with pytest.raises(ValueError, match="head must be a full SHA"):
+        dataclasses.replace(REQUEST, head=sha)
+
+
+def test_a_request_names_a_gpu_that_is_known():
+    with pytest.raises(ValueError, match="gpu must be one of"):
+        dataclasses.replace(REQUEST, gpu="nvidia-h100")
+
+
+def test_answers_have_states():
+    assert set(pull_request._STATE) == set(Answer)

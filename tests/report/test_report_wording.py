@@ -1,0 +1,229 @@
+"""The words of a report: how verdicts, numbers and names read, and that hostile text stays text."""
+
+import dataclasses
+import html
+import re
+
+import pytest
+
+from benchmarks._report import Side, markdown, phrases, terminal
+from benchmarks._report.github_markdown import code, escaped
+from benchmarks._verdict.rules import Answer
+from tests.comparisons import (
+    blind,
+    codegen,
+    comparison,
+    gpu_family,
+    host_family,
+    passing,
+    slow_in_one_format,
+    start_family,
+    subjects,
+)
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def sentence(made):
+    """The verdict in the terminal, on one line."""
+    return " ".join(terminal(made).split("\n\n")[0].split())
+
+
+def test_no_change_and_blind_read_differently():
+    told, untold = markdown(passing()), markdown(blind())
+    assert re.search(r"no slower than [+-]\d\.\d\d %", told)
+    seen = r"60 of 96 changed timings cannot be told: only a slowdown of [\d.]+ to [\d.]+ %, by"
+    assert re.search(seen, untold)
+    assert "60 cannot tell" in untold and "cannot" not in told
+
+
+def test_a_family_that_alone_cannot_be_told_is_named():
+    noisy = gpu_family(noise=0.008, states=0.01)
+    alone = comparison({"gpu": noisy, "host": host_family()}, ())
+    assert "of 100 changed timings, all of the gpu, cannot be told" in sentence(alone)
+    both = comparison({"gpu": noisy, "host": host_family(noise=0.2)}, ())
+    assert "of 100 changed timings cannot be told" in sentence(both)
+
+
+def test_same_machine_code_never_reads_as_a_slowdown():
+    gpu = gpu_family(slowdown=slow_in_one_format)
+    slow = {t.subject for t in gpu.timings if t.answer is Answer.FAIL}
+    assert len(slow) > 3
+    made = comparison({"gpu": gpu}, (), identical=frozenset(subjects("small")))
+    assert made.answer is Answer.CANNOT_TELL
+    assert f"{len(slow)} timings came out slower although the machine code is the same" in (
+        sentence(made)
+    )
+    text = markdown(made)
+    assert f"{len(slow)} slower, but of the same machine code, " in text
+    assert "🟪" in text and "🟥" not in text and "SLOWER" not in terminal(made)
+    # Next to a timing that did change, it does not hide it.
+    made = dataclasses.replace(made, identical=frozenset(slow) - {sorted(slow)[0]})
+    assert made.answer is Answer.FAIL
+    assert f"1 of {96 - len(slow) + 1} changed timings is slower" in sentence(made)
+
+
+def test_inconclusive_timings_that_look_slower_are_named():
+    noisy = gpu_family(noise=0.008, states=0.01)
+    slower = dataclasses.replace(noisy.timings[0], answer=Answer.CANNOT_TELL, effect=0.5, low=0.1)
+    made = comparison({"gpu": dataclasses.replace(noisy, timings=(slower, *noisy.timings[1:]))}, ())
+    assert "of these look slower, by up to +50.0 %: Forward 128" in sentence(made)
+
+
+def test_what_was_not_measured_is_a_reason_and_is_shown():
+    change = "triton: the base asks for triton>=3.6, the head for triton>=3.7; not measured"
+    made = comparison({}, (), same_sources=True, unmeasured=(change,))
+    assert made.answer is Answer.CANNOT_TELL
+    assert sentence(made) == "CANNOT TELL: 1 change of what it runs on was not measured."
+    assert f"not measured: {change}" in " ".join(terminal(made).split())
+    assert "Not measured:" in markdown(made) and "triton&#62;=3.7" in markdown(made)
+
+
+def test_all_the_same_machine_code():
+    made = comparison({"gpu": gpu_family()}, (), identical=frozenset(subjects("small")))
+    assert made.answer is Answer.PASS
+    assert sentence(made) == "PASS: the machine code of 96 timings is the same on both sides."
+
+
+def test_what_was_not_timed_for_its_machine_code_is_counted():
+    everything = subjects("small")
+    timed = gpu_family(only=everything[:20])
+    code = frozenset(everything[10:])
+    made = comparison({"gpu": timed, "host": host_family()}, codegen(), identical=code)
+    assert len(made.untimed) == 76 and made.answer is Answer.PASS
+    assert "the machine code of 86 timings is the same on both sides" in sentence(made)
+    text = markdown(made)
+    assert "76 not timed: same machine code" in text
+    assert "86 of 96 timings run the very same code" in text
+    slow = gpu_family(only=everything[:20], slowdown=lambda subject: 0.05)
+    made = comparison({"gpu": slow}, (), identical=code)
+    assert "10 of 10 changed timings are slower" in sentence(made)
+
+
+def test_same_sources():
+    made = comparison({"gpu": gpu_family()}, codegen(), same_sources=True)
+    assert made.answer is Answer.PASS
+    assert sentence(made).startswith("PASS: both versions have the same sources; none of 96 ")
+    nothing = comparison({}, (), same_sources=True)
+    assert nothing.answer is Answer.PASS
+    assert sentence(nothing) == (
+        "PASS: both versions have the same sources; no timing was measured."
+    )
+
+
+def test_nothing_was_judged():
+    assert sentence(comparison({}, ())) == "CANNOT TELL: nothing was judged."
+
+
+def test_control_that_failed():
+    made = comparison({"gpu": gpu_family(noise=0.0003, states=0.02)}, ())
+    assert re.match(r"CANNOT TELL: \d+ of 96 gpu timings differ from themselves", sentence(made))
+
+
+def test_timings_that_do_not_gate_are_shown_only():
+    made = comparison({"gpu": gpu_family(), "start": start_family(slowdown=0.5)}, ())
+    assert made.answer is Answer.PASS
+    assert terminal(made).count("slower (shown only)") == 2
+    text = markdown(made)
+    assert "| ℹ️ | first&nbsp;call | 2 slower; shown only<br>FirstCall compile " in text
+    # In the list of everything, and not among what counts.
+    assert text.count("🟥") == 2 and text.index("All timings") < text.index("🟥")
+
+
+# --- numbers and names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2.0, "2 s"), (3.5e-3, "3.5 ms"), (1.23456e-5, "12.35 µs"), (5e-7, "500 ns")],
+)
+def test_seconds(seconds, text):
+    assert phrases.seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0123, "+1.23 %"), (-0.25, "-25.0 %"), (1e300, "+1e+302 %")]
+)
+def test_percent(share, text):
+    assert phrases.percent(share) == text
+
+
+def test_a_name_that_is_the_commit_is_said_once():
+    assert phrases.side(Side("8f5b046", "8f5b046c3d11")) == "8f5b046c3d"
+    assert phrases.side(Side("main", "8f5b046c3d11")) == "main 8f5b046c3d"
+    assert phrases.side(Side("working tree", "")) == "working tree (not committed)"
+
+
+# --- hostile text ---------------------------------------------------------------------------------
+
+
+HOSTILE = "](http://evil) @owner #1 <img src=x> `a` | *b* ```\n# c \x1b[31m www.evil.com</pre>" * 20
+
+
+def test_hostile_text_stays_text():
+    made = comparison(
+        {"gpu": gpu_family()},
+        (),
+        base=Side(HOSTILE, ""),
+        machine={HOSTILE + str(i): HOSTILE for i in range(50)},
+        grid=HOSTILE,
+        notes=(HOSTILE,) * 50,
+        disturbed=(HOSTILE,) * 50,
+        wrong=(HOSTILE,) * 50,
+        reproduce=HOSTILE,
+    )
+    text = markdown(made)
+    assert len(text.encode()) < 60_000
+    for bad in ("<img", "](", "@owner", "```", "*b*", "\x1b", "://", "www.evil", "\n# c"):
+        assert bad not in text
+    assert not re.search(r"(?<!&)#1", text)
+    assert set(re.findall(r"</?\w+", text)) == {
+        f"<{slash}{tag}"
+        for slash in ("", "/")
+        for tag in ("code", "pre", "details", "summary", "sub", "br")
+    } - {"</br"}
+    assert text.count("<pre>") == text.count("</pre>") == 1
+    rendered = terminal(made)
+    assert "\x1b" not in rendered
+
+
+SHA = "a5c3785ed8d6a35868bc169f07e40e889087fd2e"
+# What GitHub links in a comment, by "Autolinked references and URLs" of its documentation, and what
+# it draws: each is the text, and what of it must not be left together.
+LINKED = {
+    "https://github.com": "://",
+    "www.github.com": "www.",
+    "someone@github.com": "@g",
+    "#26": "#2",
+    "GH-26": "GH-",
+    "gh-26": "gh-",
+    "jlord/sheetsee.js#26": "#2",
+    SHA: "a5c3785",
+    SHA[:7]: "a5c3785",
+    SHA[:6] + SHA: "a5c3785",
+    "1234567": "1234567",
+    f"jlord@{SHA}": "@a",
+    f"jlord/sheetsee.js@{SHA}": "@a",
+    "GHSA-v94x-8c25-p7hh": "GHSA-",
+    "CVE-2021-44228": "CVE-",
+    "@owner": "@o",
+    "@owner/team": "@o",
+    ":tada:": ":tada:",
+    ":+1:": ":+1:",
+    "a:tada::+1:": ":+1:",
+}
+
+
+@pytest.mark.parametrize(("given", "linked"), LINKED.items(), ids=list(LINKED))
+def test_what_github_would_link_is_taken_apart(given, linked):
+    made = escaped(f"see {given}, or ({given})")
+    # An entity is no letter to what finds URLs; everything else looks at what entities stand for.
+    seen = made if linked in ("://", "www.") else html.unescape(made)
+    assert linked not in seen and not re.search(r"[0-9a-fA-F]{7}", seen)
+    assert html.unescape(made).replace("\u200b", "") == f"see {given}, or ({given})"
+
+
+def test_a_command_is_copied_from_a_report_as_it_is():
+    command = f"python -m benchmarks compare {SHA} {SHA[::-1]} --rounds 12 # 1:2:3"
+    assert html.unescape(code(command, 400)).replace("#\u200b", "#") == f"<code>{command}</code>"
+    assert f"<code>python -m benchmarks compare {SHA}" in code(command, 400)

@@ -1,0 +1,397 @@
+"""The history: its two workflows' commands, run in scratch clones, and what guards it.
+
+GitHub, the GPU and asv's measuring are played by small scripts; git, the shell and all of
+``benchmarks/_site`` are real.
+"""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks._site import branch, measure, thin
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = ROOT / ".github" / "workflows"
+RESULTS = Path("benchmarks") / "results"
+MEASURED = "8f5b046751e08282473c367e6c1aed145f5e93be"  # has results of every machine
+GPU = "nvidia-h200"
+
+# Plays python3, and .venv/bin/python: makes no environment, describes the GPU that is asked for,
+# and hands out a recorded result where asv would measure. Everything else is real.
+PYTHON = """#!/bin/bash
+echo "$(basename "$0") $*" >> "$PLAYED"
+case "$*" in
+    "-m venv .venv")
+        mkdir -p .venv/bin && cp "$0" .venv/bin/python && cp "$(dirname "$0")/pip" .venv/bin/pip ;;
+    "-m benchmarks machine") printf 'gpu      x\\nmachine  %s\\n' "$PLAYED_MACHINE" ;;
+    "-m benchmarks._site hold"*) shift 4; exec "$@" ;;
+    "-m benchmarks._site measure"*) exec "$REAL" "$PLAYED_MEASURE" "${@:4}" ;;
+    "-m asv find"*) printf '%s\\n' "$@"; exit "${PLAYED_STATUS:-0}" ;;
+    *) exec "$REAL" "$@" ;;
+esac
+"""
+PIP = '#!/bin/bash\necho "pip $*" >> "$PLAYED"\ntest -f constraints.txt\n'
+GH = '#!/bin/bash\necho "gh $* $GH_TOKEN" >> "$PLAYED"\n'
+# The real measure(), with a record instead of asv run, and no GPU to hold.
+MEASURE = """
+import contextlib, json, os, sys
+from pathlib import Path
+sys.path.insert(0, os.getcwd())
+from benchmarks._site import branch, measure
+record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
+def run(root, machine, commit, scratch):
+    directory = root / "benchmarks" / "results" / machine
+    directory.mkdir(exist_ok=True)
+    fields = {"machine": machine, "version": 1}
+    (directory / "machine.json").write_text(json.dumps(fields))
+    params = record["params"] | {"machine": machine}
+    date = int(branch.git(root, "log", "-1", "--format=%at", commit)) * 1000
+    content = record | {"commit_hash": commit, "params": params, "date": date}
+    (directory / f"{commit[:8]}-existing-py.json").write_text(json.dumps(content))
+    return 0
+measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
+sys.exit(measure.measure(Path.cwd(), sys.argv[1], limit=2))
+"""
+
+
+def git(root, *arguments):
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    command = ["git", *identity, "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A repository like this one, its main with two more commits to the package."""
+    tmp_path = tmp_path_factory.mktemp("origin")
+    work = tmp_path / "work"
+    git(tmp_path, "clone", "-q", "-s", str(ROOT), str(work))
+    git(work, "checkout", "-q", "-B", "main")
+    for name in ("benchmarks", ".github", "asv.conf.json"):  # as they are in the working tree
+        target = work / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
+    _measure_the_rest(work)
+    for number in range(2):
+        with (work / "rope_triton" / "api.py").open("a") as file:
+            file.write(f"# change {number}\n")
+        git(work, "add", "-A")
+        git(work, "commit", "-q", "-m", f"change {number}")
+    return work
+
+
+def _measure_the_rest(work):
+    """Results of the commits that wait for a machine: those that this repository lacks today.
+
+    Of one metric each, because what is published takes its time.
+    """
+    for record in records(work / RESULTS):
+        content = json.loads(record.read_text())
+        content["results"] = dict(list(content["results"].items())[:1])
+        for commit in measure.missing(work, record.parent.name, 1000):
+            text = json.dumps(content | {"commit_hash": commit})
+            record.with_name(record.name.replace(MEASURED[:8], commit[:8])).write_text(text)
+
+
+def records(directory):
+    """The full results of ``MEASURED`` below a directory: others may lie beside those shipped."""
+    found = directory.rglob(f"{MEASURED[:8]}-*.json")
+    return sorted(path for path in found if "-compare-" not in path.name)
+
+
+@pytest.fixture
+def origin(tmp_path, template):
+    """What the jobs clone and push to."""
+    git(tmp_path, "clone", "-q", "-s", "--bare", str(template), "origin.git")
+    return tmp_path / "origin.git"
+
+
+class Job:
+    """Runs a job's steps one by one, as a runner does, in a clone and with its variables."""
+
+    def __init__(self, workflow, name, origin, tmp_path, **context):
+        self.workflow = yaml.safe_load((WORKFLOWS / workflow).read_text())
+        self.job = self.workflow["jobs"][name]
+        self.temp, self.tools = tmp_path / f"temp-{name}", tmp_path / "tools"
+        self.clone = tmp_path / f"clone-{name}-{context.get('matrix.machine', '')}"
+        self.context = {"github.token": "TOKEN", "runner.temp": str(self.temp)} | context
+        shutil.rmtree(self.temp, ignore_errors=True)
+        self.temp.mkdir()
+        git(tmp_path, "clone", "-q", "-s", str(origin), str(self.clone))
+        self._make_tools()
+        self.environment = os.environ | {
+            "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}",
+            "PLAYED": str(tmp_path / "played"),
+            "PLAYED_MACHINE": context.get("matrix.machine", GPU),
+            "PLAYED_MEASURE": str(self.tools / "measure.py"),
+            "PLAYED_RECORD": str(records(ROOT / RESULTS / GPU)[0]),
+            "REAL": sys.executable,
+            "RUNNER_TEMP": str(self.temp),
+            "GITHUB_STEP_SUMMARY": str(self.temp / "summary.md"),
+            "HOME": str(self.temp),
+        }
+
+    def _make_tools(self):
+        self.tools.mkdir(exist_ok=True)
+        for name, text in (("python3", PYTHON), ("pip", PIP), ("gh", GH), ("measure.py", MEASURE)):
+            (self.tools / name).write_text(text)
+            (self.tools / name).chmod(0o755)
+
+    def _fill(self, text):
+        for name, value in self.context.items():
+            text = text.replace(f"${{{{ {name} }}}}", value)
+        assert "${{" not in text, f"the test gives no value for {text}"
+        return text
+
+    def _is_due(self, step, failed, outcomes):
+        """What GitHub makes of the step's condition, of the few words that these workflows use."""
+        text = str(step.get("if", "success()")).removeprefix("${{").removesuffix("}}").strip()
+        if "cancelled()" not in text and "success()" not in text:
+            text += " && success()"
+        values = {"!cancelled()": True, "success()": not failed}
+        for name, outcome in outcomes.items():
+            values[f"steps.{name}.outcome == 'success'"] = outcome == "success"
+        return all(values[word] for word in text.split(" && "))
+
+    def run(self):
+        """Status of each ``run:`` step by its name, until one fails, as on GitHub."""
+        outer = {**self.workflow.get("env", {}), **self.job.get("env", {})}
+        statuses, outcomes = {}, {}
+        for step in self.job["steps"]:
+            if "run" not in step or not self._is_due(step, any(statuses.values()), outcomes):
+                continue
+            assert "${{" not in step["run"], "an expression in a script is part of its text"
+            variables = {k: self._fill(str(v)) for k, v in {**outer, **step.get("env", {})}.items()}
+            done = subprocess.run(
+                ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+                cwd=self.clone,
+                env=self.environment | variables,
+                capture_output=True,
+                text=True,
+            )
+            statuses[step["name"]] = done.returncode
+            outcomes[step.get("id")] = "failure" if done.returncode else "success"
+            self.said = getattr(self, "said", "") + done.stdout + done.stderr
+        return statuses
+
+
+def measured(origin, tmp_path, machine):
+    """The measure job for one machine, its artifact put where the store job finds it."""
+    values = {"matrix.machine": machine, "matrix.wheels": ""}
+    job = Job("history.yml", "measure", origin, tmp_path, **values)
+    statuses = job.run()
+    assert not any(statuses.values()), job.said
+    return job, job.temp / "results"
+
+
+def stored_job(origin, tmp_path, artifacts):
+    job = Job("history.yml", "store", origin, tmp_path)
+    for machine, directory in artifacts.items():
+        shutil.copytree(directory, job.temp / "incoming" / f"results-{machine}")
+    return job, job.run()
+
+
+def stored_names(origin):
+    names = git(origin, "ls-tree", "-r", "--name-only", branch.BRANCH).splitlines()
+    return {name for name in names if f"/{GPU}/" in name}
+
+
+def test_history_from_a_commit_to_a_page(origin, tmp_path):
+    job, artifact = measured(origin, tmp_path, GPU)
+    new = git(origin, "log", "-2", "--format=%H", "main").split()
+    names = {path.name[:8] for path in artifact.glob("*-*.json")}
+    assert names == {commit[:8] for commit in new}
+    played = (tmp_path / "played").read_text()
+    assert "pip install --no-cache-dir -c constraints.txt -e .[bench]" in played
+
+    job, statuses = stored_job(origin, tmp_path, {GPU: artifact})
+    assert not any(statuses.values()) and len(statuses) == 3, job.said
+    assert "no-gpu-x86_64: no results came" in job.said
+    assert git(origin, "rev-list", "--count", branch.BRANCH) == "1"
+    assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
+
+    (tmp_path / "again").mkdir()
+    values = {"matrix.machine": GPU, "matrix.wheels": ""}
+    again = Job("history.yml", "measure", origin, tmp_path / "again", **values)
+    assert not any(again.run().values()), again.said
+    assert f"{GPU}: 0 commits to measure" in again.said
+
+    build = Job("history.yml", "build", origin, tmp_path)
+    assert not any(build.run().values()), build.said
+    text = (build.clone / ".asv" / "html" / "overview.html").read_text()
+    assert all(commit in text for commit in new)
+
+
+def test_a_machine_that_sends_nonsense_costs_nobody_else(origin, tmp_path):
+    _, artifact = measured(origin, tmp_path, GPU)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "machine.json").write_text("{")
+    job, statuses = stored_job(origin, tmp_path, {GPU: artifact, "no-gpu-x86_64": bad})
+    assert statuses == {"Take what is stored": 0, "Check and add what came": 1, "Store": 0}
+    assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
+
+
+def test_another_gpu_than_the_label_says_measures_nothing(origin, tmp_path):
+    values = {"matrix.machine": GPU, "matrix.wheels": ""}
+    job = Job("history.yml", "measure", origin, tmp_path, **values)
+    job.environment["PLAYED_MACHINE"] = "nvidia-h200-nvl"
+    statuses = job.run()
+    assert statuses["Check that this is the machine"] == 1 and "Measure" not in statuses
+
+
+def test_what_another_job_stored_is_never_lost(origin, tmp_path):
+    clones = [tmp_path / "one", tmp_path / "two"]
+    for clone in clones:
+        git(tmp_path, "clone", "-q", str(origin), str(clone))
+        assert not branch.restore(clone, "origin")
+        (clone / RESULTS / GPU / "machine.json").write_text(json.dumps({"in": clone.name}))
+    branch.store(clones[0], "origin")
+    with pytest.raises(RuntimeError, match="stale info|rejected"):
+        branch.store(clones[1], "origin")
+    assert branch.restore(clones[1], "origin")
+    assert json.loads((clones[1] / RESULTS / GPU / "machine.json").read_text()) == {"in": "one"}
+
+
+def test_a_remote_that_cannot_be_asked_is_not_an_empty_one(origin, tmp_path):
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    with pytest.raises(RuntimeError, match="ls-remote"):
+        branch.restore(tmp_path / "clone", str(tmp_path / "nowhere"))
+    with pytest.raises(RuntimeError, match="restore first"):
+        branch.store(tmp_path / "clone", "origin")
+
+
+@pytest.fixture
+def more_stored(origin, tmp_path):
+    """A clone; the branch has one result more than the clone's checkout."""
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    clone = tmp_path / "clone"
+    assert not branch.restore(clone, "origin")
+    extra = clone / RESULTS / GPU / "aaaaaaaa-e.json"
+    content = json.loads(records(clone / RESULTS / GPU)[0].read_text())
+    extra.write_text(json.dumps(content | {"date": 1, "commit_hash": "a" * 40}))
+    branch.store(clone, "origin")
+    extra.unlink()
+    return clone
+
+
+def failing_git(tools, command):
+    """A git on the PATH of which one command fails."""
+    script = f'#!/bin/bash\n[[ $3 != {command} ]] || exit 1\nexec {shutil.which("git")} "$@"\n'
+    tools.mkdir(exist_ok=True)
+    (tools / "git").write_text(script)
+    (tools / "git").chmod(0o755)
+
+
+def test_a_failed_restore_stores_nothing(more_stored, origin, tmp_path):
+    before = git(origin, "rev-parse", branch.BRANCH)
+    job = Job("history.yml", "store", origin, tmp_path)
+    failing_git(job.tools, "fetch")
+    (job.temp / "incoming").mkdir()
+    assert job.run() == {"Take what is stored": 1}, job.said
+    assert git(origin, "rev-parse", branch.BRANCH) == before
+
+
+@pytest.mark.parametrize("command", ["ls-remote", "fetch", "archive"])
+def test_only_a_restore_that_worked_allows_to_store(more_stored, tmp_path, monkeypatch, command):
+    failing_git(tmp_path / "failing", command)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{tmp_path / 'failing'}{os.pathsep}{os.environ['PATH']}")
+        with pytest.raises((RuntimeError, subprocess.CalledProcessError)):
+            branch.restore(more_stored, "origin")
+    with pytest.raises(RuntimeError, match="restore first"):
+        branch.store(more_stored, "origin")
+
+
+def test_no_stored_result_is_lost(more_stored):
+    assert branch.restore(more_stored, "origin")
+    extra = more_stored / RESULTS / GPU / "aaaaaaaa-e.json"
+    content = json.loads(extra.read_text())
+    metric = next(iter(content["results"]))
+
+    def store_fails(text):
+        with pytest.raises(RuntimeError, match=f"aaaaaaaa-e.json {text}.*nothing was stored"):
+            branch.store(more_stored, "origin")
+
+    extra.unlink()
+    store_fails("is stored and would be lost")
+    fewer = {name: row for name, row in content["results"].items() if name != metric}
+    extra.write_text(json.dumps(content | {"results": fewer}))
+    store_fails(f"would lose values of {metric}")
+    failed = [None, *content["results"][metric][0][1:]]
+    changed = content["results"] | {metric: [failed, *content["results"][metric][1:]]}
+    extra.write_text(json.dumps(content | {"results": changed}))
+    store_fails(f"would lose values of {metric}")
+    extra.write_text(json.dumps(content))
+    branch.store(more_stored, "origin")
+
+
+def test_what_thinning_drops_is_no_loss(more_stored, origin, monkeypatch):
+    assert branch.restore(more_stored, "origin")
+    count = len(list((more_stored / RESULTS / GPU).glob("*-*.json")))
+    drop = functools.partial(thin.thin, statistics=1, kept=count - 1)
+    monkeypatch.setattr(thin, "thin", drop)
+    _, said = branch.store(more_stored, "origin")
+    assert f"{GPU}/aaaaaaaa-e.json: removed" in said
+    names = stored_names(origin)
+    assert len(names) == count and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
+
+
+def test_missing_are_the_newest_without_a_result(origin, tmp_path):
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    clone = tmp_path / "clone"
+    package = git(clone, "log", "--format=%H", "--first-parent", "--", "rope_triton").split()
+    (clone / RESULTS / GPU / f"{package[0][:8]}-compare-py.json").touch()  # does not count
+    assert measure.missing(clone, GPU, 10) == package[:2][::-1]
+    assert measure.missing(clone, GPU, 1) == package[:1]
+    assert measure.missing(clone, "new", 50) == package[::-1]
+
+
+BISECT = {
+    "inputs.good": "main~2",
+    "inputs.bad": "main",
+    "inputs.benchmark": r"rope\.Forward\.track_latency\(2048, 128, 1, 'bfloat16', 'sbhd'\)",
+    "inputs.machine": GPU,
+    "inputs.grid": "small",
+}
+
+
+def test_bisect_finds_and_says_what(origin, tmp_path):
+    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT)
+    assert not any(job.run().values()), job.said
+    good, bad = git(origin, "rev-parse", "main~2", "main").split()
+    summary = (job.temp / "summary.md").read_text()
+    assert f"    {good}..{bad}\n    {BISECT['inputs.benchmark']}" in summary
+
+
+def test_a_failed_bisection_is_red_and_still_says_why(origin, tmp_path):
+    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT)
+    job.environment["PLAYED_STATUS"] = "1"
+    statuses = job.run()
+    assert statuses["Find"] == 1 and statuses["Summary"] == 0
+
+
+@pytest.mark.parametrize("field", ["good", "bad"])
+@pytest.mark.parametrize(
+    "value", ["$(touch pwned)", "main; touch pwned", "--output=pwned", "main..main", "", "`id`"]
+)
+def test_bisect_takes_commits_only(origin, tmp_path, field, value):
+    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT | {f"inputs.{field}": value})
+    statuses = job.run()
+    assert statuses["Check the range"] != 0 and "Find" not in statuses
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_bisect_hands_any_expression_on_as_one_argument(origin, tmp_path):
+    hostile = "$(touch pwned) `touch pwned`; touch pwned #"
+    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT | {"inputs.benchmark": hostile})
+    assert not any(job.run().values()), job.said
+    assert (job.temp / "find.txt").read_text().splitlines()[-1] == hostile
+    assert not list(tmp_path.rglob("pwned"))

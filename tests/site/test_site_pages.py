@@ -1,0 +1,173 @@
+"""asv's own pages, with the shipped results, in a real browser."""
+
+import json
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+GPU = "nvidia-h200"
+METRIC = "rope.Forward.track_latency"
+# A middle one, so that a wrong index into the grid would show.
+CELL = {
+    "seq_len": "2048",
+    "hidden_size": "128",
+    "batch": "8",
+    "dtype": "bfloat16",
+    "format": "sbhd",
+}
+
+PLOT = "$('#main-graph').data('plot')"
+GRID = "document.querySelectorAll('.benchmark-plot canvas.flot-base').length === {}"
+LIST = "document.querySelector('#summarylist-body th.asc')"
+ROW = "#summarylist-body tbody tr"
+REGRESSION = "#regressions-body .regression-div > table:not(.ignored) > tbody > tr"
+REGRESSIONS = "document.querySelector('#regressions-body th.desc')"
+
+
+def loaded(browser) -> list[str]:
+    """Addresses of all that the page asked for."""
+    return browser.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
+
+
+@pytest.fixture(scope="module")
+def cell(index):
+    """A cell's position in the results of its metric, and asv's address of its graph."""
+    benchmark = index["benchmarks"][METRIC]
+    position = 0
+    for name, values in zip(benchmark["param_names"], benchmark["params"], strict=True):
+        texts = [value.strip("'") for value in values]
+        position = position * len(texts) + texts.index(CELL[name])
+    query = "&".join(
+        f"p-{name}={quote(value)}"
+        for name, values in zip(benchmark["param_names"], benchmark["params"], strict=True)
+        for value in values
+        if value.strip("'") == CELL[name]
+    )
+    return position, f"index.html#{METRIC}?machine={GPU}&{query}"
+
+
+def is_of_the_cell(link: str, address: str) -> bool:
+    """Whether a link leads to the graph that an address of asv's shows."""
+    wanted, found = (unquote(text.partition("#")[2]).split("?") for text in (address, link))
+    return wanted[0] == found[0] and {*wanted[1].split("&")} <= {*found[1].split("&")}
+
+
+@pytest.fixture(scope="module")
+def measured(cell):
+    """Commit -> the cell's stored latency in seconds."""
+    contents = [json.loads(path.read_text()) for path in (RESULTS / GPU).glob("*-existing-*.json")]
+    whole = (c for c in contents if METRIC in c["results"])  # a run may have been cut off before it
+    return {c["commit_hash"]: c["results"][METRIC][0][cell[0]] for c in whole}
+
+
+def plotted(browser, index) -> dict[str, float]:
+    """Commit -> value, of what the only line of asv's graph shows."""
+    (line,) = browser.run(f"return {PLOT}.getData().map(line => line.data)")
+    return {index["revision_to_hash"][str(revision)]: value for revision, value in line}
+
+
+def load_grid(browser, address, index):
+    browser.resize(1280, 4000)  # asv draws what is in sight
+    browser.load(f"{address}/index.html", GRID.format(len(index["benchmarks"])))
+
+
+def test_the_grid_shows_every_benchmark(browser, address, index):
+    load_grid(browser, address, index)
+    assert browser.logged() == []
+    links = browser.run(
+        "return [...document.querySelectorAll('.benchmark-container')].map(a => a.hash)"
+    )
+    assert sorted(links) == sorted(f"#{name}" for name in index["benchmarks"])
+
+
+def test_a_cell_shows_every_measured_commit(browser, address, index, cell, measured):
+    browser.load(f"{address}/{cell[1]}", PLOT)
+    assert browser.logged() == []
+    assert len(measured) >= 6
+    assert plotted(browser, index) == pytest.approx(measured, rel=1e-6)
+
+
+def test_a_cell_of_the_overview_leads_to_its_graph(browser, address, index, cell, measured):
+    browser.load(f"{address}/overview.html", "document.documentElement.dataset.ready === 'yes'")
+    links = browser.run("return [...document.querySelectorAll('#map a')].map(a => a.href)")
+    (link,) = (link for link in links if is_of_the_cell(link, cell[1]))
+    browser.load(link, PLOT)
+    assert plotted(browser, index) == pytest.approx(measured, rel=1e-6)
+    assert browser.logged() == []
+
+
+def test_the_list_has_a_row_for_every_cell(browser, address, site, index):
+    browser.load(f"{address}/index.html#summarylist?machine={GPU}", LIST)
+    assert browser.logged() == []
+    (summary,) = (site / "graphs").rglob(f"machine-{GPU}/**/summary.json")
+    rows = browser.run(f"return document.querySelectorAll('{ROW}').length")
+    assert rows == len(json.loads(summary.read_text())) > 3000
+    links = browser.run(f"return [...document.querySelectorAll('{ROW} a')].map(a => a.hash)")
+    named = {link[1:].partition("?")[0] for link in links} - {""}  # "": a commit's, elsewhere
+    assert named and named <= index["benchmarks"].keys()
+
+
+def test_a_row_of_the_list_leads_to_its_graph(browser, address, index, measured, cell):
+    browser.load(f"{address}/index.html#summarylist?machine={GPU}", LIST)
+    names = f"{ROW} td:first-child a"
+    links = browser.run(f"return [...document.querySelectorAll('{names}')].map(a => a.href)")
+    (at,) = (i for i, link in enumerate(links) if "?" in link and is_of_the_cell(link, cell[1]))
+    browser.run(f"document.querySelectorAll('{names}')[{at}].click()")
+    browser.wait(PLOT)
+    assert plotted(browser, index) == pytest.approx(measured, rel=1e-6)
+    assert browser.logged() == []
+
+
+def test_the_regressions_are_all_listed(browser, address, site):
+    found = json.loads((site / "regressions.json").read_text())["regressions"]
+    browser.load(f"{address}/index.html#regressions", REGRESSIONS)
+    assert browser.logged() == []
+    rows = browser.run(f"return document.querySelectorAll('{REGRESSION}').length")
+    assert rows == sum(len(regression[6]) for regression in found)
+
+
+def test_tabs_and_boxes_lead_on(browser, address, index):
+    load_grid(browser, address, index)
+    browser.run("document.querySelector('#nav-li-summarylist a').click()")
+    browser.wait(LIST)
+    browser.run("document.querySelector('#nav-li-regressions a').click()")
+    browser.wait(REGRESSIONS)
+    browser.run("document.querySelector('#nav-li- a').click()")
+    browser.wait("$('#summarygrid-display').is(':visible')")
+    browser.run(f"document.querySelector('.benchmark-container[href=\"#{METRIC}\"]').click()")
+    browser.wait(PLOT)
+    # asv asks every machine for every benchmark, and shows those that answer: a machine without a
+    # GPU has no latency. An empty answer would quiet the browser and fill the legend instead.
+    said = browser.logged()
+    assert said and all("/machine-no-gpu-" in line and "404" in line for line in said)
+    browser.run("document.querySelector('#nav-li-overview a').click()")
+    browser.wait("document.documentElement.dataset.ready === 'yes'")
+    assert browser.logged() == []
+
+
+@pytest.mark.parametrize(
+    ("page", "ready"),
+    [
+        ("index.html", "document.querySelector('.benchmark-plot canvas')"),
+        (f"index.html#summarylist?machine={GPU}", LIST),
+        ("index.html#regressions", REGRESSIONS),
+        (f"index.html#{METRIC}?machine={GPU}", PLOT),
+        ("overview.html", "document.documentElement.dataset.ready === 'yes'"),
+        ("error.html", "document.readyState === 'complete'"),
+    ],
+)
+def test_a_page_asks_no_other_host_for_anything(browser, address, page, ready):
+    browser.load(f"{address}/{page}", ready)
+    assert {urlsplit(url).netloc for url in loaded(browser)} <= {urlsplit(address).netloc}
+    assert browser.logged() == []
+
+
+def test_a_library_that_was_tampered_with_does_not_run(browser, address, site):
+    text = (site / "index.html").read_text()
+    jquery = 'jquery.min.js" integrity="sha384-'
+    assert text.count(jquery) == 1
+    (site / "tampered.html").write_text(text.replace(jquery, jquery + "0"))
+    browser.load(f"{address}/tampered.html", "location.pathname.endsWith('/error.html')")
+    assert any("integrity" in line for line in browser.logged())

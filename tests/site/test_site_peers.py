@@ -1,0 +1,441 @@
+"""The overview's section of other libraries: its data, and how it is drawn."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks._measure.workload import Outcome
+from benchmarks._peers.sweep import state
+from benchmarks._peers.sweep.experiments import COPY, GRIDS, OURS, SEED, TABLES, Timing
+from benchmarks._peers.sweep.state import Results, Row, SweepError
+from benchmarks._site import page, peers
+from tests import publishing
+from tests.lab import MACHINE
+from tests.peers import sweeping
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = "document.documentElement.dataset.ready === 'yes'"
+EXPERIMENT = GRIDS["small"]["throughput"]
+LENGTHS = [256, 2048, 3968]
+MISSING = "transformer-engine"
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def written(path: Path, answer=sweeping.outcome, **said) -> Path:
+    """A file of a small sweep in which a timing that is answered by None was not measured."""
+    head = state.header(
+        **{"experiment": "throughput", "grid": "small", "commit": sweeping.SHA, "suite": "1"},
+        **{"machine": dict(MACHINE), "software": {"a-library": "1.0"}, "command": "sweep it"},
+    )
+    outcomes = {timing: answer(timing) for timing in EXPERIMENT.timings}
+    rows = {t: Row(t, found, "GPU-1") for t, found in outcomes.items() if found}
+    state.write(path, Results(head | said, rows, {}), EXPERIMENT.timings)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "throughput.jsonl"
+
+
+def batch(data: dict, wanted: int) -> dict:
+    (found,) = (each for each in data["batches"] if each["batch"] == wanted)
+    return found
+
+
+def without(data: dict, wanted: int, provider: str) -> list[dict]:
+    return [each for each in batch(data, wanted)["without"] if each["provider"] == provider]
+
+
+def test_what_ships_is_shown_to_four_digits():
+    lines = peers.EVIDENCE.read_text().splitlines()
+    head, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
+    data = peers.peers(peers.EVIDENCE)
+    assert head["machine"]["gpu"] in data["source"][0] and head["commit"][:8] in data["source"][1]
+    assert data["source"][2] == head["command"]
+    assert [each["batch"] for each in data["batches"]] == [1, 2, 4, 8]
+    shown = 0
+    for row in rows:
+        provider, seq_len, hidden_size, heads, of, dtype, _ = row["cell"]
+        if not row.get("latency"):
+            continue
+        assert dtype == "float16"  # two bytes an element, read and written
+        moved = 2 * 2 * seq_len * hidden_size * heads * of
+        gbps = moved / statistics.median(row["latency"]) / 1e9
+        chart = batch(data, of)
+        assert chart["gbps"][provider][chart["seq_len"].index(seq_len)] == float(f"{gbps:.4g}")
+        shown += 1
+    lines = [line for each in data["batches"] for line in each["gbps"].values()]
+    assert shown == sum(value is not None for line in lines for value in line) > 500
+
+
+def test_of_what_ships_every_provider_has_a_line_or_a_reason():
+    data = peers.peers(peers.EVIDENCE)
+    assert list(data["providers"]) == list(GRIDS["full"]["throughput"].figures[0].providers)
+    for each in data["batches"]:
+        explained = {gap["provider"] for gap in each["without"] if gap["count"] == gap["of"] == 30}
+        assert explained.isdisjoint(each["gbps"])
+        assert explained | set(each["gbps"]) == set(data["providers"])
+
+
+def test_what_the_sweep_says(file):
+    data = peers.peers(written(file))
+    assert data["what"] == "forward, 64 heads of 128, float16, sbhd"
+    assert data["source"][1:] == ["commit 01234567, grid small", "sweep it"]
+    assert data["providers"][SEED].startswith("a Triton program for each position and head")
+    assert batch(data, 4)["seq_len"] == LENGTHS
+    json.dumps(data, allow_nan=False)
+
+
+def test_who_is_not_installed_has_no_line_but_a_reason(file):
+    data = peers.peers(written(file))
+    assert MISSING not in batch(data, 1)["gbps"]
+    assert without(data, 1, MISSING) == [
+        {"provider": MISSING, "status": "n/a", "reason": sweeping.MISSING, "count": 3, "of": 3}
+    ]
+
+
+def test_who_is_wrong_has_no_line_and_is_called_wrong(file):
+    data = peers.peers(written(file))
+    assert SEED in batch(data, 4)["gbps"] and not without(data, 4, SEED)
+    assert SEED not in batch(data, 8)["gbps"]
+    (gap,) = without(data, 8, SEED)
+    assert (gap["status"], gap["count"]) == ("wrong", 3)
+    assert gap["reason"] == "AssertionError: Tensor-likes are not close!"
+
+
+def test_a_line_has_a_gap_where_there_is_no_speed(file):
+    def answer(timing: Timing) -> Outcome | None:
+        match timing.cell:
+            case cell if cell.provider == "compile" and cell.seq_len == 2048:
+                return Outcome(error="RuntimeError: " + "far " * 1000)
+            case cell if cell.provider == "fla" and cell.seq_len == 256:
+                return None
+        return sweeping.outcome(timing)
+
+    data = peers.peers(written(file, answer))
+    first, second, third = batch(data, 2)["gbps"]["compile"]
+    assert first and second is None and third
+    (gap,) = without(data, 2, "compile")
+    assert (gap["status"], gap["count"], gap["of"]) == ("failed", 1, 3)
+    assert gap["reason"].startswith("RuntimeError: far") and len(gap["reason"]) < 250
+    assert batch(data, 2)["gbps"]["fla"][0] is None
+    (gap,) = without(data, 2, "fla")
+    assert (gap["status"], gap["reason"]) == ("not measured", "")
+
+
+def test_without_the_file_there_is_nothing_to_show(tmp_path):
+    assert peers.peers(tmp_path / "throughput.jsonl") is None
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-20]
+
+
+def lacking_a_key(content: bytes) -> bytes:
+    return content.replace(b'"commit":', b'"comment":', 1)
+
+
+def of_bytes(content: bytes) -> bytes:
+    return content + b"\xff\n"
+
+
+def headless(content: bytes) -> bytes:
+    return content.partition(b"\n")[2]
+
+
+def header_alone(content: bytes) -> bytes:
+    return content.partition(b"\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut, "throughput.jsonl, line 109, is damaged"),
+        (of_bytes, "throughput.jsonl is damaged: 'utf-8'"),
+        (headless, "is not a file of"),
+        (header_alone, "has no rows"),
+        (lacking_a_key, "line 1, does not say its commit"),
+        (lambda content: b"", "is not a file of"),
+    ],
+)
+def test_a_damaged_file_is_refused(file, damage, said):
+    file.write_bytes(damage(written(file).read_bytes()))
+    with pytest.raises(SweepError, match=said):
+        peers.peers(file)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"experiment": "study"}, "holds the experiment 'study'"),
+        ({"grid": "huge"}, "of the grid 'huge', which is not known"),
+        ({"schema": 2}, "has schema 2"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(file, other, said):
+    with pytest.raises(SweepError, match=said):
+        peers.peers(written(file, **other))
+
+
+def test_publishing_says_that_the_file_is_damaged(tmp_path):
+    clone = publishing.cloned(tmp_path / "clone")
+    for others in (clone / "benchmarks" / "results").glob("*/*-*.json"):
+        others.unlink()  # of asv: what it makes of them takes its time
+    shipped = clone / peers.EVIDENCE.relative_to(ROOT)
+    shipped.write_bytes(cut(shipped.read_bytes()))
+    with pytest.raises(AssertionError, match=r"throughput\.jsonl, line \d+, is damaged"):
+        publishing.published(clone)
+
+
+def test_it_needs_nothing_that_a_publishing_machine_lacks():
+    blocked = ("torch", "triton", "numpy", "matplotlib", "pynvml")
+    script = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\n"
+    script += "from benchmarks._site import peers\nprint(len(peers.peers(peers.EVIDENCE)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 0
+
+
+# --- colours --------------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """Of a colour as CSS writes it, 0 to 1 (WCAG 2)."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_line_has_a_colour_of_its_own_that_is_seen(scheme):
+    css = (ROOT / "benchmarks" / "_site" / "overview.css").read_text()
+    text = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--lib-([\w-]+): (#\w+);", text))
+    assert set(colours) == set(GRIDS["full"]["throughput"].figures[0].providers)
+    assert len(set(colours.values())) == len(colours)
+    (ground,) = re.findall(r"--page: (#\w+);", text)
+    for colour in colours.values():
+        low, high = sorted((luminance(colour), luminance(ground)))
+        assert (high + 0.05) / (low + 0.05) >= 3  # what WCAG asks of graphics
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped(site):
+    return publishing.overview_data(site)["peers"]
+
+
+def choose(browser, of: int) -> None:
+    browser.run(
+        f"""const select = document.getElementById("peers-batch");
+        select.value = [...select.options].find((o) => o.text === "{of}").value;
+        select.dispatchEvent(new Event("change"));"""
+    )
+
+
+def text_of(browser, selector: str) -> str:
+    return browser.run(f"return document.querySelector('{selector}').innerText")
+
+
+def legend(browser) -> dict[str, str]:
+    """What stands under the chart: line -> value where the mouse is."""
+    rows = browser.run(
+        """return [...document.querySelectorAll("#peers .u-series")].map((row) =>
+            [row.querySelector(".u-label").innerText, row.querySelector(".u-value").innerText]);"""
+    )
+    return dict(rows)
+
+
+def point_at(browser, share: float, length: int) -> None:
+    """Rest the mouse at so much of the chart's width, and wait until the legend is of a length."""
+    browser.run(
+        f"""const over = document.querySelector("#peers .u-over");
+        over.scrollIntoView({{ block: "center" }});
+        const box = over.getBoundingClientRect();
+        const at = {{ clientX: box.left + {share} * (box.width - 1), clientY: box.top + 50 }};
+        over.dispatchEvent(new MouseEvent("mouseenter", at));
+        over.dispatchEvent(new MouseEvent("mousemove", at));"""
+    )
+    browser.wait(f"document.querySelector('#peers .u-value').innerText === '{length}'")
+
+
+def table(browser) -> dict[str, list[str]]:
+    """Provider -> its speed, and what is said of it."""
+    rows = browser.run(
+        """return [...document.querySelectorAll("#peers-table tbody tr")].map((row) =>
+            [...row.cells].map((cell) => cell.innerText));"""
+    )
+    return {name: rest for name, *rest in rows}
+
+
+def load(browser, address: str, name: str = page.PAGE) -> None:
+    browser.load(f"{address}/{name}", READY)
+
+
+def test_there_is_a_line_for_each_that_has_a_speed(browser, address, shipped):
+    load(browser, address)
+    for each in shipped["batches"]:
+        choose(browser, each["batch"])
+        names = list(legend(browser))[1:]
+        assert set(names) == set(each["gbps"])
+        assert (names[0], names[-1]) == (OURS, COPY)  # the wide one below, the dashes above
+    assert browser.logged() == []
+
+
+def test_our_line_is_wide_and_the_copy_dashed(browser, address):
+    load(browser, address)
+    markers = browser.run(
+        """return [...document.querySelectorAll("#peers .u-series")].slice(1).map((row) => {
+            const style = getComputedStyle(row.querySelector(".u-marker"));
+            return [row.querySelector(".u-label").innerText, style.borderTopStyle,
+                parseFloat(style.borderTopWidth)]; });"""
+    )
+    styles = {name: style for name, style, _ in markers}
+    widths = {name: width for name, _, width in markers}
+    assert styles == dict.fromkeys(styles, "solid") | {COPY: "dashed", TABLES: "dotted"}
+    assert widths[OURS] > 2 * max(width for name, width in widths.items() if name != OURS)
+
+
+def test_the_mouse_reads_the_values_of_the_chosen_batch(browser, address, shipped):
+    load(browser, address)
+    for each in shipped["batches"]:
+        choose(browser, each["batch"])
+        for share, index in ((0, 0), (1, -1)):
+            point_at(browser, share, each["seq_len"][index])
+            found = legend(browser)
+            del found["length"]
+            values = {name: line[index] for name, line in each["gbps"].items()}
+            assert {name: float(text) for name, text in found.items()} == pytest.approx(
+                values, abs=0.51
+            )
+    assert browser.logged() == []
+
+
+def test_a_batch_has_a_drawing_of_its_own(browser, address, shipped):
+    load(browser, address)
+    drawings, labels, speeds = set(), set(), set()
+    for each in shipped["batches"]:
+        choose(browser, each["batch"])
+        drawings.add(browser.run("return document.querySelector('#peers canvas').toDataURL()"))
+        label = browser.run("return document.getElementById('peers-chart').ariaLabel")
+        assert "GB/s by sequence length" in label and f"batch {each['batch']}" in label
+        labels.add(label)
+        speeds.add(tuple(speed for speed, _ in table(browser).values()))
+    assert len(drawings) == len(labels) == len(speeds) == 4
+
+
+def test_the_table_says_who_computes_what_and_how_fast(browser, address, shipped):
+    load(browser, address)
+    found, first = table(browser), shipped["batches"][0]
+    assert list(found) == list(shipped["providers"])
+    for name, (speed, said) in found.items():
+        assert said.startswith(shipped["providers"][name])
+        if name in first["gbps"]:
+            assert float(speed) == pytest.approx(first["gbps"][name][-1], abs=0.51)
+    for gap in first["without"]:
+        speed, said = found[gap["provider"]]
+        assert speed == gap["status"] and f"{gap['status']}: {gap['reason']}" in said
+    head = text_of(browser, "#peers-table thead")
+    assert f"GB/s at {first['seq_len'][-1]}" in head
+
+
+def test_it_says_where_it_comes_from_and_how_to_have_it_again(browser, address, shipped):
+    load(browser, address)
+    said = text_of(browser, "#peers-source")
+    assert all(line in said for line in shipped["source"])
+    assert shipped["what"] in text_of(browser, "#peers > p")
+
+
+def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, file):
+    def answer(timing: Timing) -> Outcome:
+        if (timing.cell.provider, timing.cell.seq_len) == ("compile", 3968):
+            return Outcome(error=sweeping.WRONG)
+        return sweeping.outcome(timing)
+
+    made_up = peers.peers(written(file, answer))
+    publishing.change_overview(site, "made-up.html", lambda data: data.update(peers=made_up))
+    load(browser, address, "made-up.html")
+    choose(browser, 8)
+    assert SEED not in legend(browser)
+    speed, said = table(browser)[SEED]
+    assert speed == "wrong" and "wrong: AssertionError: Tensor-likes are not close!" in said
+    bad = browser.run("return document.querySelector('#peers-table td .bad').innerText")
+    assert bad == "wrong"
+    point_at(browser, 1, 3968)
+    assert legend(browser)["compile"] == table(browser)["compile"][0] == "\u2013"
+    assert "wrong at 1 of 3 lengths: AssertionError" in table(browser)["compile"][1]
+    point_at(browser, 0, 256)
+    assert float(legend(browser)["compile"]) > 0
+    assert browser.logged() == []
+
+
+def test_a_value_between_two_gaps_is_seen(browser, site, address):
+    def drawing(*at: int) -> str:
+        def change(data):
+            first = data["peers"]["batches"][0]
+            first["gbps"]["fla"] = [2000.0 if i in at else None for i in range(30)]
+
+        name = f"gaps{at}.html"  # one each: the browser keeps what it loaded a moment ago
+        publishing.change_overview(site, name, change)
+        load(browser, address, name)
+        return browser.run("return document.querySelector('#peers canvas').toDataURL()")
+
+    assert len({drawing(), drawing(10), drawing(29)}) == 3
+    assert browser.logged() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("without-a-file.html", lambda data: data.update(peers=None)),
+        ("without-a-word.html", lambda data: data.pop("peers")),
+    ],
+)
+def test_without_a_sweep_there_is_no_heading_for_it(browser, site, address, name, change):
+    publishing.change_overview(site, name, change)
+    load(browser, address, name)
+    assert browser.run("return document.getElementById('peers').offsetHeight") == 0
+    assert "Beside other libraries" not in text_of(browser, "main")
+    assert browser.run("return document.querySelectorAll('canvas').length") == 2  # the rest is
+    assert browser.logged() == []
+
+
+def test_it_needs_no_history(browser, site, address):
+    publishing.change_overview(site, "alone.html", lambda data: data.update(speed=[], codegen=[]))
+    load(browser, address, "alone.html")
+    assert list(legend(browser))[1] == OURS and table(browser)
+    assert browser.logged() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 500, 800, 1280])
+def test_nothing_is_cut_or_wider_than_the_screen(browser, address, width, scheme):
+    browser.resize(width, 844)
+    browser.prefer(scheme)
+    load(browser, address)
+    assert browser.run("return document.documentElement.scrollWidth") == width
+    parts = "[...document.querySelectorAll('#peers, #peers td, #peers th, #peers .u-legend')]"
+    assert not browser.run(f"return {parts}.some(part => part.scrollWidth > part.clientWidth)")
+    beyond = "[...document.querySelectorAll('#peers *')].filter(e => e.getBoundingClientRect()"
+    assert browser.run(f"return {beyond}.right > {width}).length") == 0
+    assert browser.logged() == []
+
+
+def test_the_lines_take_the_colours_of_the_scheme(browser, address):
+    load(browser, address)
+    light = browser.run("return document.querySelector('#peers canvas').toDataURL()")
+    browser.prefer("dark")
+    browser.wait(f"document.querySelector('#peers canvas').toDataURL() !== '{light}'")
+    assert browser.logged() == []

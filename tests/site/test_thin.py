@@ -1,0 +1,46 @@
+"""What bounds the stored history."""
+
+import json
+import shutil
+
+import pytest
+
+from benchmarks._site import thin
+from tests.site.test_history import GPU, RESULTS, ROOT, records
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Four commits of real results, a day apart."""
+    source = ROOT / RESULTS / GPU
+    directory = tmp_path / GPU
+    directory.mkdir()
+    shutil.copy(source / "machine.json", directory)
+    text = records(source)[0].read_text()
+    for day in range(4):
+        content = json.loads(text) | {"commit_hash": f"{day}" * 40, "date": day}
+        (directory / f"{str(day) * 8}-e.json").write_text(json.dumps(content))
+    return directory
+
+
+def test_old_results_keep_their_values_and_the_oldest_go(machine):
+    before = {path.name: path.read_bytes() for path in machine.glob("*-*.json")}
+    said = thin.thin(machine.parent, statistics=1, kept=3)
+    assert len(said) == 3 and thin.thin(machine.parent, statistics=1, kept=3) == []
+    after = {path.name: path.read_bytes() for path in machine.glob("*-*.json")}
+    assert sorted(after) == [f"{str(day) * 8}-e.json" for day in (1, 2, 3)]
+    assert after["33333333-e.json"] == before["33333333-e.json"]
+    assert len(after["22222222-e.json"]) < len(before["22222222-e.json"]) / 5
+
+
+def test_asv_reads_what_is_left(machine):
+    from asv.results import Results
+
+    name = "00000000-e.json"
+    full = Results.load(str(machine / name), machine_name=GPU)
+    thin.thin(machine.parent, statistics=0)
+    left = Results.load(str(machine / name), machine_name=GPU)
+    metric = "rope.Forward.track_latency"
+    params = full.get_result_params(metric)
+    expected = full.get_result_value(metric, params)
+    assert left.get_result_value(metric, params) == pytest.approx(expected, rel=1e-5)

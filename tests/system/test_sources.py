@@ -1,0 +1,102 @@
+"""What git says of commits, and that a change of what they run on is never a pass."""
+
+import pytest
+
+from benchmarks._system import repository
+from tests.lab import CANNOT_TELL, COULD_NOT_RUN, FAIL, PASS, SMALL
+
+PROJECT = '[project]\nname = "x"\ndependencies = ["torch>=2.11", "Triton>=3.6"]\n'
+PINS = "# dependencies\ntorch==2.13.0\ntriton==3.7.1  # newest\n# test\npytest==9.2.0\n"
+
+
+def commit(lab, tag, project=PROJECT, pins=PINS, **behaviour):
+    for name, text in (("pyproject.toml", project), ("constraints.txt", pins)):
+        (lab.root / name).write_text(text)
+    lab.git("add", "pyproject.toml", "constraints.txt")
+    return lab.commit(tag, **behaviour)
+
+
+def test_requirements_are_the_dependencies_and_their_pins(lab):
+    found = repository.requirements(lab.root, commit(lab, "base"))
+    assert found == {
+        "torch": "torch>=2.11 (pinned to 2.13.0)",
+        "triton": "Triton>=3.6 (pinned to 3.7.1)",
+    }
+    assert repository.requirements(lab.root, "empty") == {}
+
+
+@pytest.mark.parametrize(
+    ("project", "pins", "changed"),
+    [
+        (PROJECT, PINS.replace("3.7.1", "3.8.0"), ["triton"]),
+        (PROJECT.replace(">=2.11", ">=2.12"), PINS, ["torch"]),
+        (PROJECT.replace('"torch>=2.11"', '"numpy"'), PINS, ["numpy", "torch"]),
+        (PROJECT, "", ["torch", "triton"]),
+        (PROJECT, PINS.replace("9.2.0", "9.3.0"), []),
+        (PROJECT.replace('"x"', '"y"'), PINS + "\n# more\n", []),
+    ],
+)
+def test_requirement_changes(lab, project, pins, changed):
+    base = repository.requirements(lab.root, commit(lab, "base"))
+    head = repository.requirements(lab.root, commit(lab, "head", project, pins))
+    said = repository.requirement_changes(base, head)
+    assert [sentence.partition(":")[0] for sentence in said] == changed
+    assert all("this change was not measured" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize("file", ["project", "pins"])
+def test_a_file_that_is_too_long_is_not_parsed(lab, file):
+    text = "#" * repository.MAX_BYTES
+    sha = commit(lab, "base", **{file: text})
+    assert repository.requirements(lab.root, sha) is not None
+    sha = commit(lab, "head", **{file: text + "#"})
+    with pytest.raises(ValueError, match="a file of 20001 bytes, at most 20000 are read"):
+        repository.requirements(lab.root, sha)
+
+
+@pytest.mark.parametrize("slower", [None, SMALL])
+@pytest.mark.parametrize("sources", ["the same sources", "other sources"])
+def test_a_change_of_what_it_runs_on_is_no_pass(lab, capsys, sources, slower):
+    same = sources == "the same sources"
+    commit(lab, "base")
+    head = {} if same else {"is": "head"} | ({"slower": {slower: 1.05}} if slower else {})
+    commit(lab, "head", pins=PINS.replace("3.7.1", "3.8.0"), **head)
+    expected = FAIL if slower and not same else CANNOT_TELL
+    assert lab.compare() == expected
+    (said,) = lab.found.unmeasured
+    assert "pinned to 3.7.1" in said and "pinned to 3.8.0" in said
+    assert lab.found.same_sources == same
+    assert "not measured: triton" in capsys.readouterr().out
+
+
+def test_the_working_tree_has_requirements_too(lab):
+    commit(lab, "base")
+    assert lab.compare("base") == PASS
+    (lab.root / "constraints.txt").write_text(PINS.replace("2.13.0", "2.14.0"))
+    assert lab.compare("base") == CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        "[project",
+        "[project]\ndependencies = 3\n",
+        "project = 1\n",
+        "[project]\ndependencies = ['']",
+    ],
+)
+def test_requirements_that_cannot_be_read(lab, capsys, project):
+    commit(lab, "base")
+    commit(lab, "head", project=project, **{"is": "head"})
+    assert lab.compare() == COULD_NOT_RUN
+    assert "what 'head' asks to run on cannot be read" in capsys.readouterr().err
+
+
+def test_tree_of_the_package(lab):
+    first, second = commit(lab, "base"), commit(lab, "head", pins="")
+    assert repository.package_tree(lab.root, first) == repository.package_tree(lab.root, second)
+    third = commit(lab, "other", **{"is": "other"})
+    assert repository.package_tree(lab.root, first) != repository.package_tree(lab.root, third)
+    for name in ("empty", "nothing", "--help", "0" * 40):
+        with pytest.raises(ValueError, match="no commit .* with rope_triton/"):
+            repository.package_tree(lab.root, name)

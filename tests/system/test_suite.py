@@ -1,0 +1,43 @@
+"""The digest that stands for a way of measuring."""
+
+import pytest
+
+from benchmarks._compare import session
+from benchmarks._system import suite
+
+
+@pytest.fixture
+def files(monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "SUITE", tmp_path)
+    (tmp_path / "_peers").mkdir()
+    for name in ("timer.py", "_peers/a.py", "_peers/b.py"):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def test_digest_follows_content_and_names_of_what_matches(files):
+    def digest():
+        return suite.digest(("timer.py", "_peers/*.py"))
+
+    first = digest()
+    (files / "_report.py").write_text("measures nothing")
+    assert digest() == first
+    (files / "_peers/b.py").write_text("another way")
+    second = digest()
+    (files / "_peers/b.py").rename(files / "_peers/c.py")
+    third = digest()
+    (files / "_peers/d.py").write_text("")
+    assert len({first, second, third, digest()}) == 4
+
+
+def test_a_file_that_is_gone_is_an_error(files):
+    with pytest.raises(ValueError, match="no file of .* matches '_cloak.py'"):
+        suite.digest(("_cloak.py",))
+
+
+def test_every_file_that_times_the_first_call_counts(monkeypatch):
+    asked = []
+    monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
+    assert session.suite_digest() == "digest"
+    found = {file.name for pattern in asked for file in suite.SUITE.glob(pattern)}
+    assert {"first_call.py", "host.py", "gpu_timer.py", "package_calls.py", "measure.py"} <= found

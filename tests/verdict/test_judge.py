@@ -1,0 +1,313 @@
+"""The judge against known distributions and brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from benchmarks._verdict import permutation_test
+from benchmarks._verdict.judge import judge
+from benchmarks._verdict.rules import Answer, Rules, Subject
+
+ROUNDS = 12
+CELL_NOISE = 0.002
+FORWARD = "rope.Forward.track_latency"
+
+
+def subjects(count, metric=FORWARD):
+    return [Subject(metric, (str(i), "64", "1", "float16", "sbhd")) for i in range(count)]
+
+
+def processes(generator, rounds, cells, *, modes=0.0, tails=False, drift=0.0, noise=CELL_NOISE):
+    """Seconds of (base, head) without any difference: [rounds, cells], in the order A B | B A.
+
+    modes: each process is in one of two states, which move each cell by up to so much, many
+    together. drift: log change of the whole machine from a process to the next.
+    """
+    shape = (2 * rounds, cells)
+    logs = noise * (generator.standard_t(2, shape) if tails else generator.standard_normal(shape))
+    logs += generator.integers(2, size=(2 * rounds, 1)) * modes * generator.random(cells)
+    logs += drift * np.arange(2 * rounds)[:, None]
+    first, second = 1e-5 * np.exp(logs.reshape(rounds, 2, cells)).transpose(1, 0, 2)
+    swapped = np.arange(rounds)[:, None] % 2 == 1
+    return np.where(swapped, second, first), np.where(swapped, first, second)
+
+
+def judged(base, head, **rules):
+    return judge(subjects(base.shape[1]), base, head, Rules(**rules))
+
+
+NOISES = {
+    "quiet": {},
+    "bimodal": {"modes": 0.05},
+    "heavy tails": {"tails": True},
+    "both": {"modes": 0.05, "tails": True},
+}
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+@pytest.mark.parametrize("cells", [1, 10])
+def test_family_wise_false_alarm_rate_is_the_nominal_one(noise, cells):
+    generator, alpha, repetitions = np.random.default_rng(0), 0.1, 1000
+    flips = permutation_test.patterns(8)
+    slower = faster = 0
+    for _ in range(repetitions):
+        base, head = processes(generator, 8, cells, **noise)
+        ratios = np.log(head / base)
+        slower += min(permutation_test.adjusted_p(ratios, flips)) <= alpha
+        faster += min(permutation_test.adjusted_p(-ratios, flips)) <= alpha
+    exact_rate = int(alpha * 2**8) / 2**8
+    bound = 4 * (exact_rate * (1 - exact_rate) / repetitions) ** 0.5
+    assert slower / repetitions == pytest.approx(exact_rate, abs=bound)
+    assert faster / repetitions == pytest.approx(exact_rate, abs=bound)
+
+
+def test_false_alarms_stay_rare_beside_true_changes():
+    generator, alpha, repetitions, changed = np.random.default_rng(1), 0.1, 300, 5
+    alarms = 0
+    for _ in range(repetitions):
+        base, head = processes(generator, 8, 10, modes=0.02)
+        head[:, :changed] *= 1.03
+        family = judged(base, head, alpha=alpha)
+        alarms += any(timing.p_slower <= alpha for timing in family.timings[changed:])
+    assert alarms / repetitions <= alpha + 4 * (alpha * (1 - alpha) / repetitions) ** 0.5
+
+
+def test_false_alarms_of_a_drifting_machine():
+    generator, alpha, repetitions = np.random.default_rng(2), 0.1, 300
+    alarms = failed = 0
+    for _ in range(repetitions):
+        family = judged(*processes(generator, 8, 10, drift=0.001), alpha=alpha)
+        alarms += any(timing.p_slower <= alpha for timing in family.timings)
+        failed += family.control.failed > 0
+    bound = 4 * (alpha * (1 - alpha) / repetitions) ** 0.5
+    assert alarms / repetitions <= alpha + bound
+    assert failed / repetitions <= 2 * alpha + bound
+
+
+def test_drift_cancels_in_the_effect_and_in_the_control():
+    base, head = processes(np.random.default_rng(0), ROUNDS, 3, drift=0.01, noise=0)
+    family = judged(base, head)
+    assert head[0, 0] / base[0, 0] == pytest.approx(np.exp(0.01))
+    assert [timing.effect for timing in family.timings] == pytest.approx([0] * 3)
+    assert family.control.floor == pytest.approx(0)
+    assert family.control.failed == 0
+
+
+def test_noise_of_the_control_is_that_of_a_paired_round():
+    family = judged(*processes(np.random.default_rng(0), ROUNDS, 400))
+    assert family.control.noise == pytest.approx(2**0.5 * CELL_NOISE, rel=0.05)
+
+
+def test_power_grows_with_the_effect_and_holds_at_what_is_called_visible():
+    generator, cells = np.random.default_rng(3), 48
+    sizes = CELL_NOISE * np.exp(generator.uniform(-1, 1, cells))
+    family = judged(*processes(generator, ROUNDS, cells, noise=sizes))
+    visible = np.array([timing.visible for timing in family.timings])
+    assert (visible > 0.005).all() and (visible < 0.05).all()
+    shares = []
+    for effect in (np.zeros(cells), visible / 2, visible, 3 * visible):
+        failures = []
+        for _ in range(12):
+            # Visible is what one slow cell needs: a few at a time.
+            slow = generator.random(cells) < 0.1
+            base, head = processes(generator, ROUNDS, cells, noise=sizes)
+            family = judged(base, head * (1 + effect * slow))
+            answers = np.array([timing.answer is Answer.FAIL for timing in family.timings])
+            failures.extend(answers[slow])
+        shares.append(np.mean(failures))
+    assert shares[0] == 0
+    assert shares[0] < shares[1] < 0.6 < 0.85 < shares[2] <= shares[3] == 1
+
+
+@pytest.mark.parametrize("tails", [False, True])
+def test_intervals_cover_the_truth_as_often_as_they_say(tails):
+    base, head = processes(np.random.default_rng(4), ROUNDS, 1500, tails=tails)
+    timings = judged(base, head * 1.02, alpha=0.05).timings
+    covered = np.mean([timing.low <= 0.02 <= timing.high for timing in timings])
+    below = np.mean([timing.upper >= 0.02 for timing in timings])
+    assert covered == pytest.approx(0.95, abs=0.02)
+    assert below == pytest.approx(0.95, abs=0.02)
+
+
+def brute_force_p(values):
+    """Step-down max-T from its definition."""
+    rounds, cells = values.shape
+    noise = np.median(np.abs(values).var(axis=0))
+    size = np.sqrt(np.mean(values**2, axis=0) + noise)
+    signs = np.array(list(itertools.product((1, -1), repeat=rounds)))
+    flipped = np.array([(sign[:, None] * values).mean(axis=0) / size for sign in signs])
+    p, previous = np.empty(cells), 0.0
+    for cell in np.argsort(-flipped[0]):
+        rest = flipped[:, flipped[0] <= flipped[0, cell]]
+        previous = max(previous, np.mean(rest.max(axis=1) >= flipped[0, cell] - 1e-12))
+        p[cell] = previous
+    single = [np.mean(flipped.max(axis=1) >= t - 1e-12) for t in flipped[0]]
+    return p, np.array(single)
+
+
+def test_adjusted_p_is_that_of_the_definition():
+    generator = np.random.default_rng(5)
+    for _ in range(5):
+        values = generator.standard_normal((8, 6)) + [0, 0, 1, 1, 2, -1]
+        expected, _ = brute_force_p(values)
+        p = permutation_test.adjusted_p(values, permutation_test.patterns(8))
+        assert p == pytest.approx(expected)
+
+
+def test_steps_see_what_the_single_step_hides():
+    generator = np.random.default_rng(6)
+    stepped = single = 0
+    for _ in range(20):
+        values = generator.standard_normal((8, 12)) + np.array([2.0] * 10 + [0, 0])
+        p, plain = brute_force_p(values)
+        assert (p <= plain).all()
+        ours = permutation_test.adjusted_p(values, permutation_test.patterns(8))
+        stepped += np.sum(ours[:10] <= 0.02)
+        single += np.sum(plain[:10] <= 0.02)
+    assert stepped > 1.1 * single
+
+
+def test_bounds_are_subset_means():
+    values = np.random.default_rng(7).standard_normal((5, 2))
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(range(5), size) for size in range(1, 6)
+    )
+    means = np.sort([values[list(subset)].mean(axis=0) for subset in subsets], axis=0)
+    low, high = permutation_test.typical_bounds(values, permutation_test.patterns(5), 0.1)
+    assert low == pytest.approx(means[2])  # 3 of 32 intervals lie below: 0.1 * 32 = 3.2
+    assert high == pytest.approx(means[-3])
+
+
+def test_patterns():
+    every = permutation_test.patterns(10)
+    assert len({tuple(row) for row in every}) == len(every) == 2**10 - 1
+    drawn = permutation_test.patterns(24)
+    assert len({tuple(row) for row in drawn}) == len(drawn) == 2**14 - 1
+    assert drawn.any(axis=1).all() and drawn.mean() == pytest.approx(0.5, abs=0.01)
+    assert (drawn == permutation_test.patterns(24)).all()
+    for rounds in (0, 63):
+        with pytest.raises(ValueError, match=f"1 to 62 rounds can be tested, got {rounds}"):
+            permutation_test.patterns(rounds)
+
+
+def test_more_rounds_than_can_be_enumerated():
+    base, head = processes(np.random.default_rng(8), 24, 20, modes=0.02)
+    head[:, 0] *= 1.03
+    answers = [timing.answer for timing in judged(base, head).timings]
+    assert answers == [Answer.FAIL] + [Answer.PASS] * 19
+
+
+def test_each_answer_is_reached():
+    base, head = processes(np.random.default_rng(9), ROUNDS, 6, noise=[0.001] * 5 + [0.03])
+    head[:, 0] *= 1.03
+    head[:, 1] *= 0.97
+    head[:, 2] *= 1.003
+    slow, fast, slight, same, _, blind = judged(base, head, min_effect=0.005).timings
+    assert (slow.answer, slow.change) == (Answer.FAIL, "slower")
+    assert slow.p_slower <= 0.0025 < slow.p_faster
+    assert slow.low < slow.effect < slow.high and slow.effect == pytest.approx(0.03, abs=0.002)
+    assert slow.head / slow.base == pytest.approx(1.03, abs=0.003)
+    assert (fast.answer, fast.change) == (Answer.PASS, "faster")
+    # Significant, too little to count, and surely below the margin.
+    assert slight.p_slower <= 0.0025 and slight.effect < slight.floor
+    assert (slight.answer, slight.change) == (Answer.PASS, "none")
+    assert (same.answer, same.change) == (Answer.PASS, "none")
+    assert same.upper < 0.01 and same.visible < 0.02
+    assert (blind.answer, blind.change) == (Answer.CANNOT_TELL, "none")
+    assert blind.upper > 0.01 and blind.visible > 0.03
+    assert blind.rounds == ROUNDS
+
+
+def test_significant_but_below_the_floor_cannot_tell_beyond_the_margin():
+    base, head = processes(np.random.default_rng(9), ROUNDS, 3, noise=0.001)
+    timings = judged(base, head * 1.02, min_effect=0.03).timings
+    assert {timing.answer for timing in timings} == {Answer.CANNOT_TELL}
+    assert {timing.change for timing in timings} == {"none"}
+
+
+def with_two_states(base, head, cells, size):
+    """Move some cells, of both versions alike, between rounds, so that the A/A control sees it."""
+    high = np.array([0, 1, 1, 0] * 3)[:, None] * size
+    base[:, cells] *= 1 + high
+    head[:, cells] *= 1 + high
+
+
+def test_control_sees_what_the_pairs_cancel():
+    base, head = processes(np.random.default_rng(10), ROUNDS, 40, noise=0.0005)
+    assert judged(base, head).control.failed == 0
+    with_two_states(base, head, slice(0, 1), 0.02)
+    with_two_states(base, head, slice(1, 2), -0.02)
+    family = judged(base, head)
+    assert family.control.failed == 2
+    assert family.control.floor < 0.005  # a twentieth of the subjects may lie above it
+    assert {timing.answer for timing in family.timings} == {Answer.PASS}
+    with_two_states(base, head, slice(2, 40), 0.02)
+    family = judged(base, head)
+    assert family.control.failed >= 1
+    assert family.control.floor == pytest.approx(0.02, abs=0.001)
+
+
+def test_own_control_raises_the_floor_of_a_subject():
+    base, head = processes(np.random.default_rng(11), ROUNDS, 40, noise=0.0005)
+    with_two_states(base, head, slice(0, 1), 0.05)
+    timings = judged(base, head * 1.03).timings
+    assert timings[0].floor == pytest.approx(0.05, abs=0.002)
+    assert (timings[0].answer, timings[0].change) == (Answer.CANNOT_TELL, "none")
+    assert {timing.floor for timing in timings[1:]} == {0.005}
+    assert {timing.answer for timing in timings[1:]} == {Answer.FAIL}
+
+
+def test_the_very_same_numbers_on_both_sides():
+    family = judged(np.full((ROUNDS, 2), 1e-5), np.full((ROUNDS, 2), 1e-5))
+    for timing in family.timings:
+        assert (timing.answer, timing.effect, timing.p_slower) == (Answer.PASS, 0, 1)
+
+
+def test_a_thousand_subjects():
+    base, head = processes(np.random.default_rng(12), ROUNDS, 1008, modes=0.02)
+    head[:, ::100] *= 1.05
+    answers = [timing.answer for timing in judged(base, head).timings]
+    assert answers.count(Answer.FAIL) == 11
+
+
+GOOD = np.full((ROUNDS, 2), 1e-5)
+
+
+def spoilt(value):
+    array = GOOD.copy()
+    array[3, 1] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "message"),
+    [
+        (GOOD, GOOD[:, :1], r"\[rounds, 2 subjects\], got \[12, 2\] and \[12, 1\]"),
+        (GOOD[:, :1], GOOD[:, :1], r"\[rounds, 2 subjects\]"),
+        (GOOD[0], GOOD[0], r"got \[2\] and \[2\]"),
+        (GOOD[:11], GOOD[:11], "an even number of rounds, 8 or more, is needed, got 11"),
+        (GOOD[:6], GOOD[:6], "is needed, got 6"),
+        (GOOD[:8], GOOD[:8], "8 rounds can never be significant at alpha 0.0025"),
+        (spoilt(np.nan), GOOD, r"base of Subject\(.*'1', .* is nan in round 3"),
+        (GOOD, spoilt(np.inf), r"head of Subject\(.* is inf in round 3"),
+        (GOOD, spoilt(0), "finite and positive, .* is 0.0 in round 3"),
+        (GOOD, spoilt(-1e-5), "finite and positive"),
+    ],
+)
+def test_bad_samples(base, head, message):
+    with pytest.raises(ValueError, match=message):
+        judge(subjects(2), base, head)
+
+
+@pytest.mark.parametrize("given", [[], subjects(1) * 2])
+def test_bad_subjects(given):
+    with pytest.raises(ValueError, match="there must be subjects, each once"):
+        judge(given, GOOD[:, : len(given)], GOOD[:, : len(given)])
+
+
+def test_bad_rules():
+    with pytest.raises(ValueError, match="margin must lie between 0 and 1, it is 1.0"):
+        Rules(margin=1.0)
+    with pytest.raises(ValueError, match="12 rounds give no bound with an error of"):
+        judge(subjects(2), GOOD, GOOD, Rules(confidence=0.9999))

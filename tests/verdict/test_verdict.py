@@ -1,0 +1,191 @@
+"""Which answer follows from which numbers: of a timing, an exact value, a job."""
+
+import pytest
+
+from benchmarks import codegen, host, paths, rope
+from benchmarks._verdict import rules
+from benchmarks._verdict.rules import Answer, Control, Exact, Family, Rules, Subject, judge_exact
+
+FORWARD = "rope.Forward.track_latency"
+
+
+def subjects(count, metric=FORWARD):
+    return [Subject(metric, (str(i), "64", "1", "float16", "sbhd")) for i in range(count)]
+
+
+NARROW = Subject("codegen.Codegen.track_narrow_share", ("sm_90",))
+REGISTERS = Subject("codegen.Codegen.track_registers", ("sm_90",))
+ERROR = Subject("host.Error.track_error", ("forward", "bfloat16"))
+FLOAT32_ERROR = Subject("host.PathError.track_error", ("forward", "thd", "float32"))
+TIMED = Subject(FORWARD, ("128",))
+
+
+@pytest.mark.parametrize(
+    ("subject", "base", "head", "answer", "change"),
+    [
+        (NARROW, 0.0, 0.0, Answer.PASS, "none"),
+        (NARROW, 0.0, 0.5, Answer.FAIL, "worse"),
+        (NARROW, 0.5, 0.0, Answer.PASS, "better"),
+        (REGISTERS, 32, 40, Answer.PASS, "worse"),  # shown only
+        (ERROR, 1.0, 1.00001, Answer.FAIL, "worse"),
+        (FLOAT32_ERROR, 1.08673, 1.2132, Answer.PASS, "worse"),  # another product is rounded
+        (FLOAT32_ERROR, 1.2226, 1.4286, Answer.FAIL, "worse"),  # both are
+        (NARROW, 0.0, None, Answer.FAIL, "missing"),
+        (REGISTERS, 32, None, Answer.FAIL, "missing"),
+        (TIMED, 1e-5, None, Answer.FAIL, "missing"),
+        (NARROW, None, 0.5, None, "new"),
+        (TIMED, None, 1e-5, None, "new"),
+    ],
+)
+def test_exact(subject, base, head, answer, change):
+    exact = judge_exact(subject, base, head)
+    assert (exact.answer, exact.change, exact.base, exact.head) == (answer, change, base, head)
+
+
+@pytest.mark.parametrize(
+    ("subject", "head", "answer"),
+    [(NARROW, 0.5, Answer.PASS), (NARROW, None, Answer.FAIL), (ERROR, 1.5, Answer.FAIL)],
+)
+def test_the_clock_decides_on_machine_code_that_got_worse(subject, head, answer):
+    exact = judge_exact(subject, 0.0, head, clock_decides=True)
+    assert exact.answer is answer and exact.change in ("worse", "missing")
+
+
+@pytest.mark.parametrize(
+    ("subject", "base", "head", "message"),
+    [
+        (NARROW, None, None, "neither side has a value"),
+        (NARROW, float("nan"), 0.0, "base of .* must be finite or None, it is nan"),
+        (NARROW, 0.0, float("inf"), "head of .* must be finite"),
+        (TIMED, 1e-5, 1e-5, "is measured, not exact: two values need judge"),
+        (Subject("rope.Forward.track_gbps", ()), 1.0, 1.0, "no unit for the metric"),
+    ],
+)
+def test_bad_exact(subject, base, head, message):
+    with pytest.raises(ValueError, match=message):
+        judge_exact(subject, base, head)
+
+
+def test_larger_is_better_for_some(monkeypatch):
+    unit = rules.Unit("GB/s", "larger", exact=True, gates=True)
+    monkeypatch.setitem(rules.UNITS, "rate", unit)
+    assert judge_exact(Subject("rate", ()), 2.0, 1.0).answer is Answer.FAIL
+    assert judge_exact(Subject("rate", ()), 1.0, 2.0).change == "better"
+
+
+SUITES = (
+    *(rope.Forward, rope.Backward, paths.Forward, paths.Backward),
+    *(codegen.Codegen, codegen.Variants),
+    *(host.Call, host.FirstCall, host.Memory, host.Launches, host.Error),
+    *(host.PathCall, host.PathMemory, host.PathLaunches, host.PathError),
+)
+
+
+def test_units_are_those_of_the_benchmarks():
+    tracks = {
+        f"{suite.__module__.rpartition('.')[2]}.{suite.__name__}.{name}": getattr(suite, name).unit
+        for suite in SUITES
+        for name in dir(suite)
+        if name.startswith("track_")
+    }
+    # Derived from the latency; a copy's own speed is in the ratio.
+    derived = {name for name in tracks if name.endswith(("gbps", "copy_ratio"))}
+    units = {name: unit.name for name, unit in rules.UNITS.items()}
+    assert units == {name: unit for name, unit in tracks.items() if name not in derived}
+
+
+def timing(subject, answer, effect=0.0, low=-0.02):
+    return rules.Timing(
+        *(subject, answer, "slower" if answer is Answer.FAIL else "none", 1e-5, 1e-5),
+        *(effect, low, 0.02, 0.02, 1.0, 1.0, 0.01, 0.02, 12),
+    )
+
+
+def family(answers, metric=FORWARD, failed=0, **numbers):
+    """``numbers``: those of the inconclusive timings."""
+    timings = tuple(
+        timing(subject, answer, **(numbers if answer is Answer.CANNOT_TELL else {}))
+        for subject, answer in zip(subjects(len(answers), metric), answers, strict=True)
+    )
+    return Family(timings, Control(len(answers), failed, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "answer", "change"),
+    [
+        ({}, Answer.PASS, "none"),
+        ({"effect": 0.02, "upper": 0.03, "p_slower": 0.0025}, Answer.FAIL, "slower"),
+        ({"effect": 0.02, "upper": 0.03, "p_slower": 0.0026}, Answer.CANNOT_TELL, "none"),
+        (
+            {"effect": 0.02, "upper": 0.03, "p_slower": 0.0, "floor": 0.021},
+            Answer.CANNOT_TELL,
+            "none",
+        ),
+        ({"upper": 0.011}, Answer.CANNOT_TELL, "none"),
+        ({"effect": -0.02, "p_faster": 0.001}, Answer.PASS, "faster"),
+        ({"effect": -0.02, "p_faster": 0.003}, Answer.PASS, "none"),
+        ({"effect": -0.004, "p_faster": 0.001}, Answer.PASS, "none"),
+    ],
+)
+def test_answer_of_a_timing(numbers, answer, change):
+    usual = {"effect": 0.0, "upper": 0.01, "floor": 0.005, "p_slower": 1.0, "p_faster": 1.0}
+    assert rules.answered(**(usual | numbers), rules=Rules()) == (answer, change)
+
+
+P, F, C = Answer.PASS, Answer.FAIL, Answer.CANNOT_TELL
+CALL, COMPILE = "host.Call.track_forward", "host.FirstCall.track_compile"
+
+
+def exact(answer, change="none") -> Exact:
+    return Exact(NARROW, rules.unit_of(NARROW), 0.0, 0.0, answer, change)
+
+
+@pytest.mark.parametrize(
+    ("families", "exacts", "options", "answer"),
+    [
+        ([family([P] * 20)], [], {}, P),
+        ([family([P] * 19 + [C])], [], {}, P),
+        ([family([P] * 18 + [C] * 2)], [], {}, C),
+        # Each family has an allowance of its own.
+        ([family([P] * 10 + [C]), family([P] * 9)], [], {}, C),
+        ([family([P] * 200), family([P] * 16 + [C], CALL)], [], {}, C),
+        # An inconclusive timing that looks slower.
+        ([family([P] * 99 + [C], effect=0.011)], [], {}, C),
+        ([family([P] * 99 + [C], effect=0.01)], [], {}, P),
+        ([family([P] * 99 + [C], effect=0.002, low=0.001)], [], {}, C),
+        ([family([P] * 99 + [C], effect=-0.03)], [], {}, P),
+        ([family([P] * 19 + [F])], [], {}, F),
+        ([family([C] * 19 + [F])], [], {}, F),
+        ([family([P] * 20), family([F], COMPILE)], [], {}, P),
+        ([family([P] * 20), family([C], COMPILE)], [], {}, P),
+        ([family([P] * 20, failed=1)], [], {}, C),
+        # What gates nothing cannot make the job doubt itself.
+        ([family([P] * 20), family([P], COMPILE, failed=1)], [], {}, P),
+        ([family([P] * 20)], [exact(F)], {}, F),
+        ([family([P] * 20)], [exact(None, "new")], {}, P),
+        ([family([P] * 20)], [], {"wrong": ["128 x 64: the output is off"]}, F),
+        ([], [exact(P)], {}, P),
+        ([], [exact(None, "new")], {}, C),
+        ([], [], {}, C),
+        ([], [], {"same_sources": True}, P),
+        ([family([P] * 20)], [exact(F)], {"same_sources": True}, F),
+        ([family([P] * 20, failed=1)], [], {"same_sources": True}, C),
+        # The same machine code.
+        ([family([F, P])], [], {"identical": set(subjects(1))}, C),
+        ([family([F, F])], [], {"identical": set(subjects(1))}, F),
+        ([family([C, C])], [], {"identical": set(subjects(2))}, P),
+        ([family([C, C])], [], {"identical": set(subjects(1))}, C),
+        ([family([C], effect=0.02)], [], {"identical": set(subjects(1))}, P),
+        # It says nothing about what changed, however much of it there is.
+        ([family([C] + [P] * 9)], [], {}, C),
+        ([family([C] + [P] * 9)], [], {"identical": set(subjects(2000)[10:])}, C),
+        ([family([C] * 8 + [P] * 40)], [], {"identical": set(subjects(48)[8:])}, C),
+        ([family([C] + [P] * 19), family([C] * 8 + [P] * 9, CALL)], [], {}, C),
+        # What differs and was not measured.
+        ([family([P] * 20)], [], {"unmeasured": ["triton: ..."]}, C),
+        ([], [], {"unmeasured": ["triton: ..."], "same_sources": True}, C),
+        ([family([P] * 19 + [F])], [], {"unmeasured": ["triton: ..."]}, F),
+    ],
+)
+def test_overall(families, exacts, options, answer):
+    assert rules.overall(families, exacts, **options) is answer

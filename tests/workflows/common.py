@@ -1,0 +1,225 @@
+"""The workflows for pull requests, and a runner of their steps, as GitHub has, in a scratch clone.
+
+What a step would fetch or measure is stood in for by small programs that come first on the PATH and
+record how they were called: pip, ruff and the linters, pytest (which would run the tests again),
+`compare` with a GPU (a recorded answer) and gh (GitHub's answers). Everything else is real.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = ROOT / ".github" / "workflows"
+# Run here; what measures what is already on main has tests of its own.
+PULL_REQUESTS = {
+    name: yaml.safe_load((WORKFLOWS / name).read_text()) for name in ("ci.yml", "gpu.yml")
+}
+CI = PULL_REQUESTS["ci.yml"]
+GPU = PULL_REQUESTS["gpu.yml"]
+REPO = "rope-triton/rope-triton"
+RAN = set()  # the scripts that were
+
+
+def steps(job):
+    return [step for step in job["steps"] if "run" in step]
+
+
+# Stands for every program: notes its name, arguments and directory, then acts its part.
+STAND_IN = """\
+import json, os, pathlib, re, shutil, subprocess, sys
+name, arguments = os.path.basename(sys.argv[1]), sys.argv[2:]
+scratch = pathlib.Path(os.environ["SCRATCH"])
+
+def note():
+    with open(scratch / "calls", "a") as file:
+        file.write(json.dumps([name, arguments, os.getcwd()]) + "\\n")
+
+def act(python):
+    if name == "python3" and arguments[:2] == ["-m", "venv"]:
+        for program in ("python", "pip", "ruff", "mypy", "actionlint", "zizmor"):
+            made = pathlib.Path(arguments[2], "bin", program)
+            made.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(scratch / "bin" / "python3", made)
+        return 0
+    if name == "gh":
+        return gh(arguments)
+    if name == "sleep":
+        return 0
+    if name not in ("python", "python3"):
+        return 0
+    if arguments[:2] == ["-m", "pytest"]:
+        failing = os.environ.get("PYTEST_FAILS")
+        return int(bool(failing) and failing in " ".join(arguments))
+    if arguments[:3] == ["-m", "benchmarks", "compare"] and "--json" in arguments:
+        answer = scratch / "recorded.json"
+        if answer.exists():
+            shutil.copy(answer, arguments[arguments.index("--json") + 1])
+        return int(os.environ["COMPARE_STATUS"])
+    return subprocess.run([python, *arguments]).returncode
+
+def gh(arguments):
+    options = [arguments[i + 1] for i, each in enumerate(arguments) if each == "--jq"]
+    path = next(each for each in arguments[1:] if "/" in each)
+    answers = json.loads((scratch / "github.json").read_text())
+    answer = next((answers[key] for key in answers if re.search(key, path)), None)
+    if isinstance(answer, list):  # one after the other, the last for good
+        asked = scratch / "asked"
+        asked.write_text((asked.read_text() if asked.exists() else "") + ".")
+        answer = answer[min(len(asked.read_text()), len(answer)) - 1]
+    for given in arguments:
+        if given.startswith("body=@"):
+            shutil.copy(given.removeprefix("body=@"), scratch / "posted.md")
+    if "--input" in arguments:
+        shutil.copy(arguments[arguments.index("--input") + 1], scratch / "status.json")
+    if answer is None:
+        writes = {"--method", "--input", "-f"}
+        return 0 if writes & set(arguments) else 1
+    if "file" in answer:
+        sys.stdout.buffer.write((scratch / answer["file"]).read_bytes())
+        return 0
+    text = json.dumps(answer["json"])
+    return subprocess.run(["jq", "-r", *options], input=text, text=True).returncode
+
+note()
+sys.exit(act(sys.executable))
+"""
+
+
+def git(path, *arguments):
+    given = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *given, *arguments], cwd=path, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def commit(path, message):
+    git(path, "add", "--all", "--force")
+    git(path, "commit", "--quiet", "--message", message)
+
+
+@dataclass
+class Runner:
+    """A machine of GitHub's, as far as the steps can see."""
+
+    repository: Path
+    scratch: Path
+    values: dict = field(default_factory=dict)  # of expressions
+    variables: dict = field(default_factory=dict)
+    log: str = ""  # of the last step
+
+    def __post_init__(self):
+        programs = self.scratch / "bin"
+        programs.mkdir()
+        (self.scratch / "stand_in.py").write_text(STAND_IN)
+        for name in ("python3", "gh", "sleep"):
+            program = programs / name
+            script = f'#!/bin/sh\nexec {sys.executable} {self.scratch}/stand_in.py "$0" "$@"\n'
+            program.write_text(script)
+            program.chmod(0o755)
+        for name in ("workspace", "temp"):
+            (self.scratch / name).mkdir()
+
+    def run(self, workflow, job) -> int:
+        """Run the steps of a job; the status of the first one that fails, and 0 if none does."""
+        for step in job["steps"]:
+            if "if" in step and not self.expression(step["if"]):
+                continue
+            if step.get("uses", "").startswith("actions/checkout@"):
+                self._check_out(step["with"])
+            status = self._script(workflow, job, step) if "run" in step else 0
+            if status:
+                return status
+        return 0
+
+    def expression(self, text):
+        """The value of the text with its expressions replaced; an unknown one is a KeyError."""
+        if not isinstance(text, str):
+            return text
+        if text in self.values:
+            return self.values[text]
+        return re.sub(r"\$\{\{ (.*?) \}\}", lambda match: str(self.values[match[1]]), text)
+
+    def _check_out(self, options):
+        assert options["persist-credentials"] is False
+        ref = self.expression(options.get("ref", "main"))
+        path = self.scratch / "workspace" / options.get("path", ".")
+        git(self.scratch, "clone", "--quiet", str(self.repository), str(path))
+        git(path, "checkout", "--quiet", "--detach", ref)
+
+    def _script(self, workflow, job, step):
+        files = {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary"}
+        given = {**workflow.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+        environment = {
+            "PATH": f"{self.scratch / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(self.scratch),
+            "SCRATCH": str(self.scratch),
+            "RUNNER_TEMP": str(self.scratch / "temp"),
+            "GITHUB_REPOSITORY": REPO,
+            "GITHUB_RUN_ID": "1",
+            "GITHUB_SERVER_URL": "https://github.com",
+            **{name: str(self.scratch / file) for name, file in files.items()},
+            **{name: str(self.expression(value)) for name, value in given.items()},
+            **self.variables,
+        }
+        # GitHub's own command line for `shell: bash`.
+        assert workflow["defaults"]["run"]["shell"] == "bash"
+        script = self.scratch / "step.sh"
+        script.write_text(step["run"])
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", script],
+            cwd=self.scratch / "workspace" / step.get("working-directory", "."),
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        self.log = done.stdout + done.stderr
+        print(f"{step.get('name')}: {done.returncode}\n{self.log}")
+        RAN.add(step["run"])
+        return done.returncode
+
+    def read(self, name):
+        path = self.scratch / name
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def calls(self):
+        """What was called: the program and its arguments in one line each."""
+        lines = [json.loads(line) for line in self.read("calls").splitlines()]
+        return [" ".join([name, *arguments]) for name, arguments, _ in lines]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A repository of this working tree's files, and a commit on it that changes no code.
+
+    On the branch pull-request there is one more, which changes the package.
+    """
+    path = tmp_path_factory.mktemp("repository")
+    listed = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, path / name)
+    git(path, "init", "--quiet", "--initial-branch", "main")
+    commit(path, "everything")
+    (path / "NOTES.md").write_text("a change\n")
+    commit(path, "a change")
+    git(path, "checkout", "--quiet", "-b", "pull-request")
+    (path / "rope_triton" / "new.py").write_text("")
+    commit(path, "a change of the package")
+    git(path, "checkout", "--quiet", "main")
+    return path
+
+
+@pytest.fixture
+def runner(repository, tmp_path):
+    return Runner(repository, tmp_path)

@@ -1,0 +1,290 @@
+"""RUNNER.md's commands, run as they are written, with stand-ins for GitHub, QEMU and the GPU."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from urllib.parse import parse_qsl
+
+import pytest
+
+from tests.workflows.common import REPO, ROOT
+from tests.workflows.test_workflow_rules import JOBS, LOADED
+from tests.workflows.test_workflow_scripts import needs_jq
+
+GUIDE = (ROOT / ".github" / "RUNNER.md").read_text()
+SCRIPTS = re.findall(r"^```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+GROUPS, HOST, NEXT_MACHINE, GUEST = SCRIPTS
+ORG = REPO.partition("/")[0]
+LABEL, GPU = "nvidia-h200", "0000:01:00.0"
+RESET = f"sys/bus/pci/devices/{GPU}/reset"
+
+# Of GitHub's REST API: the fields that a request needs, and those that it may have. From the pages
+# self-hosted-runner-groups, self-hosted-runners, workflow-runs and workflow-jobs of
+# https://docs.github.com/en/rest/actions, and https://docs.github.com/en/rest/repos/repos.
+API = {
+    f"GET repos/{REPO}": (set(), set()),
+    f"GET orgs/{ORG}/actions/runner-groups": (
+        set(),
+        {"per_page", "page", "visible_to_repository"},
+    ),
+    f"POST orgs/{ORG}/actions/runner-groups": (
+        {"name"},
+        {
+            *("visibility", "selected_repository_ids", "runners", "allows_public_repositories"),
+            *("restricted_to_workflows", "selected_workflows", "network_configuration_id"),
+        },
+    ),
+    f"POST orgs/{ORG}/actions/runners/generate-jitconfig": (
+        {"name", "runner_group_id", "labels"},
+        {"work_folder"},
+    ),
+    rf"GET repos/{REPO}/actions/workflows/[a-z]+\.yml/runs": (
+        set(),
+        {
+            *("actor", "branch", "event", "status", "per_page", "page", "created"),
+            *("exclude_pull_requests", "check_suite_id", "head_sha"),
+        },
+    ),
+    rf"GET repos/{REPO}/actions/runs/\d+/jobs": (set(), {"filter", "per_page", "page"}),
+}
+ANSWERS = {
+    r"runs/5/jobs": {
+        "jobs": [
+            {"status": "completed", "labels": ["ubuntu-24.04"]},
+            {"status": "queued", "labels": ["self-hosted", "linux", LABEL]},
+        ]
+    },
+    r"runs/6/jobs": {"jobs": [{"status": "queued", "labels": ["ubuntu-24.04"]}]},
+    r"/runs\?": {"workflow_runs": []},
+    r"generate-jitconfig": {"runner": {"id": 1}, "encoded_jit_config": "JIT"},
+    r"runner-groups": {
+        "runner_groups": [
+            {"id": 1, "name": "Default"},
+            {"id": 7, "name": "gpu-pull-requests"},
+            {"id": 8, "name": "gpu-main"},
+        ]
+    },
+    r"repos/": {"id": 42},
+}
+
+# Notes its name and arguments, and what it is given on the side: gh a body, QEMU a file.
+STAND_IN = r"""
+import json, os, pathlib, re, subprocess, sys
+scratch, arguments = pathlib.Path(os.environ["SCRATCH"]), sys.argv[1:]
+name, given = pathlib.Path(sys.argv[0]).name, None
+if name == "gh" and "--input" in arguments:
+    given = sys.stdin.read()
+if name.startswith("qemu"):
+    given = pathlib.Path(arguments[-1].partition("file=")[2]).read_text()
+with open(scratch / "calls", "a") as file:
+    file.write(json.dumps([name, arguments, given]) + "\n")
+if name == "gh":
+    path = next(each for each in arguments if each.startswith(("repos/", "orgs/")))
+    answers = json.loads((scratch / "answers.json").read_text())
+    answer = json.dumps(next(answers[key] for key in answers if re.search(key, path)))
+    jq = [arguments[i + 1] for i, each in enumerate(arguments) if each == "--jq"] or ["."]
+    sys.exit(subprocess.run(["jq", "-r", *jq], input=answer, text=True).returncode)
+sys.exit(int(os.environ.get(name.partition("-")[0].upper(), 0)))
+"""
+STAND_INS = (
+    *("gh", "driverctl", "modprobe", "nvidia-smi", "qemu-system-x86_64", "runuser"),
+    *("sleep", "systemctl"),
+)
+TOOLS = ("bash", "cat", "date", "env", "grep", "jq", "mktemp", "rm", "timeout")
+
+
+class Machine:
+    """A host or a guest that has the commands which the guide names, and no others."""
+
+    def __init__(self, root):
+        self.root = root
+        (root / "bin").mkdir()
+        for name in TOOLS:
+            (root / "bin" / name).symlink_to(shutil.which(name))
+        for name in STAND_INS:
+            program = root / "bin" / name
+            program.write_text(f"#!{sys.executable} -SE\n{STAND_IN}")
+            program.chmod(0o755)
+        files = {
+            f"sys/bus/pci/devices/{GPU}/reset_method": "flr bus\n",
+            RESET: "",
+            "sys/firmware/qemu_fw_cfg/by_name/opt/org.rope-triton/jitconfig/raw": "JIT",
+            "opt/runner/run.sh": "",
+        }
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        self.answer({})
+
+    def answer(self, changes):
+        (self.root / "answers.json").write_text(json.dumps(changes | ANSWERS))
+
+    def run(self, script, **variables):
+        """Its status. /sys and /opt are the machine's own."""
+        text = re.sub(r"(?<=[ \"])/(sys|opt)/", rf"{self.root}/\1/", script)
+        given = {"PATH": f"{self.root}/bin", "SCRATCH": str(self.root), "TMPDIR": str(self.root)}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            env=given | {"GH_TOKEN": "SECRET"} | variables,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        self.said = done.stdout + done.stderr
+        return done.returncode
+
+    def calls(self, name):
+        """Arguments of each call, and what was given besides."""
+        path = self.root / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(a, given) for called, a, given in map(json.loads, lines) if called == name]
+
+    def requests(self):
+        """What was asked of GitHub, and with which fields: only what GitHub takes."""
+        found = [_request(*call) for call in self.calls("gh")]
+        for request, fields in found:
+            ((needed, others),) = (API[known] for known in API if re.fullmatch(known, request))
+            assert needed <= fields.keys() <= needed | others, request
+        return found
+
+
+def _request(arguments, body):
+    command, *rest = arguments
+    assert command == "api"
+    method, path, fields = "GET", None, {}
+    while rest:
+        match rest:
+            case ["--method", method, *rest]:
+                pass
+            case ["-f" | "-F", text, *rest]:
+                name, _, value = text.partition("=")
+                if name.endswith("[]"):
+                    fields.setdefault(name.removesuffix("[]"), []).append(value)
+                else:
+                    fields[name] = value
+            case ["--input" | "--jq", _, *rest]:
+                pass
+            case [path, *rest]:
+                pass
+    path, _, query = path.partition("?")
+    fields |= dict(parse_qsl(query)) | (json.loads(body) if body else {})
+    return f"{method} {path}", fields
+
+
+@pytest.fixture
+def machine(tmp_path):
+    needs_jq()
+    return Machine(tmp_path)
+
+
+def groups():
+    """Runner group -> the workflows whose jobs ask for it."""
+    found = {}
+    for name, loaded in LOADED.items():
+        for text in re.findall(r"'group': '([\w-]+)', 'labels'", str(loaded)):
+            found.setdefault(text, set()).add(name)
+    return found
+
+
+def test_each_group_is_for_the_workflows_that_ask_for_it_and_no_others(machine):
+    assert machine.run(GROUPS) == 0, machine.said
+    made = [fields for request, fields in machine.requests() if request.startswith("POST")]
+    at = f"{REPO}/.github/workflows/{{}}@refs/heads/main"
+    assert {each.pop("name"): set(each.pop("selected_workflows")) for each in made} == {
+        group: {at.format(name) for name in names} for group, names in groups().items()
+    }
+    for each in made:
+        assert each == {
+            "visibility": "selected",
+            "selected_repository_ids": [42],
+            "allows_public_repositories": True,
+            "restricted_to_workflows": True,
+        }
+
+
+def test_the_hosts_driver_never_gets_a_gpu_that_can_be_reset(machine):
+    assert machine.run(HOST) == 0, machine.said
+    assert machine.calls("driverctl") == [(["set-override", GPU, "vfio-pci"], None)]
+    (machine.root / f"sys/bus/pci/devices/{GPU}/reset_method").write_text("pm\n")
+    assert machine.run(HOST) != 0
+
+
+@pytest.mark.parametrize(
+    ("workflow", "status", "group"),
+    [("gpu.yml", "queued", 7), ("history.yml", "in_progress", 8), ("bisect.yml", "queued", 8)],
+)
+def test_a_job_that_waits_gets_a_machine_of_its_group(machine, workflow, status, group):
+    machine.answer({rf"{workflow}/runs\?status={status}": {"workflow_runs": [{"id": 5}]}})
+    assert machine.run(NEXT_MACHINE) == 0, machine.said
+    (fields,) = (fields for request, fields in machine.requests() if "jitconfig" in request)
+    assert fields.pop("name").startswith(f"{LABEL}-")
+    assert fields == {"runner_group_id": str(group), "labels": ["self-hosted", "linux", LABEL]}
+    ((arguments, given),) = machine.calls("qemu-system-x86_64")
+    assert given == "JIT\n" and "-snapshot" in arguments
+    assert f"vfio-pci,host={GPU}" in arguments and "SECRET" not in str(arguments)
+    assert (machine.root / RESET).read_text() == "1\n"
+    assert not list(machine.root.glob("tmp.*")), "the configuration stays on the host's disk"
+
+
+def test_no_machine_starts_while_no_job_waits_for_this_gpu(machine):
+    machine.answer({r"gpu.yml/runs\?status=queued": {"workflow_runs": [{"id": 6}]}})
+    assert machine.run(NEXT_MACHINE) == 0, machine.said
+    assert len(machine.requests()) == 7 and not machine.calls("qemu-system-x86_64")
+
+
+def test_the_gpu_is_reset_however_the_machine_ends(machine):
+    machine.answer({r"gpu.yml/runs\?status=queued": {"workflow_runs": [{"id": 5}]}})
+    assert machine.run(NEXT_MACHINE, QEMU="1") == 0
+    assert "the machine ended with status 1" in machine.said
+    assert (machine.root / RESET).read_text() == "1\n"
+
+
+def test_the_labels_are_those_that_jobs_ask_for(machine):
+    asked = [job["runs-on"] for job in JOBS.values() if isinstance(job["runs-on"], dict)]
+    asked += [each["runner"] for each in _history() if isinstance(each["runner"], dict)]
+    own = {"self-hosted", "linux", LABEL, "${{ inputs.machine }}"}
+    assert asked and all(set(each["labels"]) <= own for each in asked)
+
+
+def _history():
+    return LOADED["history.yml"]["jobs"]["measure"]["strategy"]["matrix"]["include"]
+
+
+@pytest.mark.parametrize("status", ["0", "1"])
+def test_a_guest_sets_its_clocks_then_runs_one_job_as_another_user_and_ends(machine, status):
+    assert machine.run(GUEST, RUNUSER=status) == int(status), machine.said
+    lines = [json.loads(line) for line in (machine.root / "calls").read_text().splitlines()]
+    names = [name for name, *_ in lines]
+    assert names.index("nvidia-smi") < names.index("runuser") and names[-1] == "systemctl"
+    ((arguments, _),) = machine.calls("runuser")
+    assert arguments[:3] == ["-u", "runner", "--"]
+    assert arguments[-3:] == ["./run.sh", "--jitconfig", "JIT"]
+    assert machine.calls("systemctl")[-1] == (["poweroff"], None)
+
+
+def test_a_machine_without_a_job_is_switched_off_before_its_time(machine):
+    (machine.root / "opt/runner/_diag").mkdir()
+    idle = machine.root / "bin" / "runuser"  # as run.sh does, while no job comes
+    idle.write_text('#!/bin/bash\nuntil grep -q poweroff "$SCRATCH/calls"; do :; done\n')
+    assert machine.run(GUEST) == 0, machine.said
+    assert machine.calls("sleep") == [(["300"], None)]
+    assert machine.calls("systemctl")[0] == (["poweroff"], None)
+
+
+def test_no_command_holds_what_could_register_another_runner():
+    text = "".join(SCRIPTS)
+    for word in ("registration-token", "remove-token", "config.sh", "--token", "GH_TOKEN"):
+        assert word not in text
+
+
+def test_the_proxy_allows_what_github_says_a_runner_needs():
+    (allowed,) = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    assert set(allowed.split()) == {
+        *("github.com", "api.github.com", "codeload.github.com", "*.actions.githubusercontent.com"),
+        *("results-receiver.actions.githubusercontent.com", "*.blob.core.windows.net"),
+        *("objects.githubusercontent.com", "objects-origin.githubusercontent.com"),
+        *("github-releases.githubusercontent.com", "github-registry-files.githubusercontent.com"),
+        *("release-assets.githubusercontent.com", "pypi.org", "files.pythonhosted.org"),
+    }

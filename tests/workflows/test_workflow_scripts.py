@@ -1,0 +1,402 @@
+"""The workflows' steps, before GitHub runs them: every one that is a script is run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks._report import artifact as _artifact
+from benchmarks._report import pull_request
+from tests import conftest
+from tests.comparisons import job_blind, job_failing, job_passing
+from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
+from tests.workflows import common
+from tests.workflows.common import CI, GPU, PULL_REQUESTS, RAN, REPO, ROOT, git, steps
+
+repository, runner = common.repository, common.runner  # fixtures
+
+NUMBER = "7"
+
+
+# --- ci.yml ---------------------------------------------------------------------------------------
+
+
+def test_ci_test(runner):
+    assert runner.run(CI, CI["jobs"]["test"]) == 0
+    assert "ruff check ." in runner.calls and "ruff format --check ." in runner.calls
+    assert "mypy" in runner.calls
+    assert "pip install -c constraints.txt -e .[bench,test]" in runner.calls
+    assert "python -m pytest" in runner.calls
+    assert "No problems found." in runner.log  # asv check
+
+
+def test_ci_oldest(runner):
+    assert runner.run(CI, CI["jobs"]["oldest"]) == 0
+    constraints = runner.read("temp/oldest.txt")
+    for line in ("torch==2.11.0\n", "triton==3.6.0\n", "setuptools==81.0.0\n"):
+        assert constraints.count(line.partition("==")[0] + "==") == 1 and line in constraints
+    project = (ROOT / "pyproject.toml").read_text()
+    assert '"torch>=2.11", "triton>=3.6"' in project, "the oldest supported are other ones now"
+    assert runner.calls[-1] == "python -m pytest"
+
+
+def test_ci_codegen(runner):
+    assert runner.run(CI, CI["jobs"]["codegen"]) == 0
+    assert "both versions have the same sources" in runner.read("summary")
+    assert "## ✅ PASS" in runner.read("summary")
+
+
+@pytest.mark.parametrize("status", [1, 2, 3])
+def test_ci_codegen_passes_on_every_status_but_0(runner, status):
+    program = runner.scratch / "workspace" / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    step = steps(CI["jobs"]["codegen"])[-1]
+    assert runner.run(CI, {"steps": [step]}) == status
+
+
+def test_ci_workflows(runner):
+    assert runner.run(CI, CI["jobs"]["workflows"]) == 0
+    assert runner.calls[-2:] == ["actionlint", "zizmor --offline --persona auditor .github"]
+
+
+# --- gpu.yml --------------------------------------------------------------------------------------
+
+
+def needs_jq():
+    if not shutil.which("jq"):
+        pytest.skip("gh has jq within, its stand-in needs the program")
+
+
+@pytest.fixture
+def github(runner):
+    """Sets what gh answers, by a part of the path; a list has one call's after another's."""
+    needs_jq()
+    event = "github.event.pull_request"
+    runner.values |= {"github.token": "t", f"{event}.number": NUMBER, f"{event}.head.sha": HEAD}
+    runner.values |= {f"{event}.base.sha": BASE, "github.event.before": OTHER}
+
+    def answer(**answers):
+        (runner.scratch / "github.json").write_text(json.dumps(answers))
+
+    return answer
+
+
+def statuses(runner):
+    """Those that were set: of which commit, the state, the description."""
+    calls = [json.loads(line)[1] for line in runner.read("calls").splitlines()]
+    found = []
+    for path, *rest in (each[1:] for each in calls if "/statuses/" in " ".join(each[:2])):
+        given = dict(text.split("=", 1) for text in rest if "=" in text)
+        assert given["context"] == "gpu" and given["target_url"].endswith("/actions/runs/1")
+        found.append((path.rpartition("/")[2], given["state"], given["description"]))
+    return found
+
+
+def own_comment(body, number=3):
+    made = {"id": number, "user": {"login": "github-actions[bot]"}, "body": body}
+    return {
+        f"issues/comments/{number}": {"json": made},
+        f"issues/{NUMBER}/comments": {"json": [made]},
+    }
+
+
+def report_of(sha):
+    return f"{pull_request.MARKER}\n## PASS\n\n> text\n\nCommit {sha} on a GPU: [log](x)\n"
+
+
+def test_a_push_marks_what_is_of_the_former_head(runner, github):
+    first = report_of("5" * 40)
+    github(**own_comment(first))
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    assert statuses(runner) == [
+        (HEAD, "pending", "waiting for approval"),
+        (OTHER, "error", f"out of date: the pull request is at {HEAD[:10]} now"),
+    ]
+    notice = f"> **Out of date:** of {'5' * 40}; the pull request is at {HEAD} now.\n\n"
+    marked = first.replace("\n", f"\n{notice}", 1)
+    assert runner.read("posted.md").rstrip("\n") == marked.rstrip("\n")
+    # Another push: one line, of the same commit.
+    runner.values["github.event.pull_request.head.sha"] = BASE
+    github(**own_comment(marked))
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    assert runner.read("posted.md").rstrip("\n") == marked.replace(HEAD, BASE).rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "comments", [{f"issues/{NUMBER}/comments": {"json": []}}, own_comment(report_of(HEAD))]
+)
+def test_a_push_marks_no_comment_that_is_of_the_head_or_not_there(runner, github, comments):
+    github(**comments)
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    assert len(statuses(runner)) == 2 and not runner.read("posted.md")
+
+
+def test_plan_asks_for_the_merge_base_and_how_old_it_is(runner, github):
+    sha = "4" * 40
+    github(
+        **{
+            f"compare/{BASE}...{HEAD}": {"json": {"merge_base_commit": {"sha": sha}}},
+            f"compare/{sha}...main": {"json": {"ahead_by": 17, "behind_by": 0}},
+        }
+    )
+    assert runner.run(GPU, GPU["jobs"]["plan"]) == 0
+    assert runner.read("output") == f"sha={sha}\nbehind=17\n"
+
+
+@pytest.mark.parametrize("commit", [{}, {"merge_base_commit": {"sha": "4" * 40}}])
+def test_plan_fails_if_github_names_no_commit_or_number(runner, github, commit):
+    github(compare={"json": commit})
+    assert runner.run(GPU, GPU["jobs"]["plan"]) != 0
+    assert runner.read("output") == ""
+
+
+def job(status):
+    """What GitHub says of the jobs of a run; None is an answer that failed."""
+    other = {"name": "Wait for a runner", "status": "in_progress"}
+    return {"json": {"jobs": [other, {"name": "Test and compare", "status": status}]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [("in_progress", [(HEAD, "pending", "testing and measuring")]), ("completed", [])],
+)
+def test_a_job_that_begins_needs_no_word(runner, github, status, said):
+    github(**{"runs/1/jobs": [None, job("queued"), job(status)]})
+    assert runner.run(GPU, GPU["jobs"]["wait"]) == 0
+    assert statuses(runner) == said and not runner.read("posted.md")
+
+
+WAITING = f"> **Waiting for a runner:** none took the job for {HEAD} in 5 minutes."
+
+
+@pytest.mark.parametrize("earlier", [None, report_of(OTHER)])
+def test_a_job_that_waits_for_a_runner_says_so(runner, github, earlier):
+    runner.variables["PATIENCE"] = "1"
+    comments = own_comment(earlier) if earlier else {f"issues/{NUMBER}/comments": {"json": []}}
+    github(**{"runs/1/jobs": [job("queued"), job("pending"), job("in_progress")]}, **comments)
+    assert runner.run(GPU, GPU["jobs"]["wait"]) == 0
+    assert statuses(runner) == [
+        (HEAD, "pending", "waiting for a runner (RUNNER.md)"),
+        (HEAD, "pending", "testing and measuring"),
+    ]
+    posted = runner.read("posted.md")
+    assert posted.startswith(f"{pull_request.MARKER}\n{WAITING}")
+    methods = [call.split()[3] for call in runner.calls if "--method" in call]
+    assert methods == (["PATCH"] if earlier else ["POST"])
+    assert (earlier or "").removeprefix(pull_request.MARKER + "\n") in posted
+    assert runner.calls.count("sleep 15") == 2
+
+
+def test_waiting_ends():
+    (step,) = steps(GPU["jobs"]["wait"])
+    assert "poll < 240" in step["run"] and GPU["jobs"]["wait"]["timeout-minutes"] > 240 * 15 / 60
+    assert step["env"]["JOB"] == GPU["jobs"]["measure"]["name"]
+
+
+def measured(runner, compare_status=0, pytest_fails=""):
+    head = git(runner.repository, "rev-parse", "main")
+    runner.values |= {
+        "github.event.pull_request.head.repo.full_name": "someone/rope-triton",
+        "github.event.pull_request.head.sha": head,
+        "needs.plan.outputs.base": BASE,
+    }
+    runner.variables |= {"COMPARE_STATUS": str(compare_status), "PYTEST_FAILS": pytest_fails}
+    return runner.run(GPU, GPU["jobs"]["measure"])
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_measure(runner, status):
+    (runner.scratch / "recorded.json").write_text(json.dumps(document()))
+    assert measured(runner, status) == 0
+    public, own, alone, compare = runner.calls[-4:]
+    head = git(runner.repository, "rev-parse", "main")
+    assert public == "python -m pytest -m gpu and public -n 8 --dist worksteal"
+    assert own == "python -m pytest -m gpu and not alone -n 8 --dist worksteal"
+    assert alone == "python -m pytest -m gpu and alone"
+    assert compare.startswith(f"python -m benchmarks compare {BASE} {head} --no-store --wait 600")
+    directories = [Path(json.loads(line)[2]).name for line in runner.read("calls").splitlines()]
+    assert directories[-4:] == ["suite", "head", "head", "suite"]
+    upload = GPU["jobs"]["measure"]["steps"][-1]["with"]["path"]
+    assert upload.replace("${{ runner.temp }}", "temp") == "temp/comparison.json"
+    assert json.loads(runner.read("temp/comparison.json")) == document()
+
+
+@pytest.mark.parametrize("left", ["suite", "head", "venv", ".hidden"])
+def test_measure_refuses_a_machine_that_is_not_fresh(runner, left):
+    (runner.scratch / "workspace" / left).mkdir()
+    assert measured(runner) != 0
+    assert "the workspace is not empty" in runner.log and runner.calls == []
+
+
+def test_measure_fails_if_it_could_not_run(runner):
+    assert measured(runner, compare_status=3) != 0
+
+
+@pytest.mark.parametrize("fails", ["and public", "and not alone", "and alone"])
+def test_tests_come_before_the_comparison(runner, fails):
+    assert measured(runner, pytest_fails=fails) != 0
+    assert fails in runner.calls[-1]
+
+
+def test_this_branchs_tests_are_put_to_the_heads_package():
+    (step,) = (step for step in steps(GPU["jobs"]["measure"]) if step.get("id") == "public")
+    assert step["env"] == {conftest.PACKAGE: "../head"}
+    assert step["working-directory"] == "suite"
+
+
+@pytest.mark.parametrize(
+    ("public", "own", "answer"),
+    [
+        ("success", "success", "success"),
+        ("success", "failure", "failure"),
+        ("failure", "skipped", "failure"),
+        ("success", "cancelled", "cancelled"),
+        ("", "", ""),
+    ],
+)
+def test_report_is_told_of_a_failure_in_either_tests(public, own, answer):
+    text = GPU["jobs"]["measure"]["outputs"]["tests"]
+    names = {"steps.public.outcome": repr(public), "steps.tests.outcome": repr(own)}
+    for name, value in names.items():
+        assert name in text
+        text = text.replace(name, value)
+    # Both operators return an operand, as Python's do.
+    expression = text.removeprefix("${{ ").removesuffix(" }}")
+    assert eval(expression.replace("&&", "and").replace("||", "or")) == answer
+
+
+def test_steps_of_the_job_on_the_gpu_fit_its_time():
+    job = GPU["jobs"]["measure"]
+    limits = [step["timeout-minutes"] for step in job["steps"] if "timeout-minutes" in step]
+    assert len(limits) == 3 and job["timeout-minutes"] - sum(limits) >= 15
+
+
+def commits(runner):
+    """Two commits of which the second changes the package."""
+    return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
+
+
+def reported(
+    runner, artifact=None, result="success", tests="success", comments=(), current=None, shas=None
+):
+    needs_jq()
+    base, head = shas or commits(runner)
+    runner.values |= {
+        "github.token": "t",
+        "github.event.pull_request.number": NUMBER,
+        "github.event.pull_request.head.sha": head,
+        "needs.plan.outputs.base": base,
+        "needs.plan.outputs.behind": "3",
+        "needs.measure.result": result,
+        "needs.measure.outputs.tests": tests,
+        "needs.measure.result == 'success'": result == "success",
+    }
+    listed = [{"id": 8, "created_at": "2026-01-01"}, {"id": 9, "created_at": "2026-01-02"}]
+    answers = {
+        "artifacts/9/zip": {"file": "artifact"},
+        "artifacts.name=comparison": {"json": {"artifacts": listed if artifact else []}},
+        f"pulls/{NUMBER}": {"json": {"head": {"sha": current or head}}},
+    }
+    if artifact:
+        (runner.scratch / "artifact").write_bytes(artifact)
+    answers["issues/7/comments"] = {"json": list(comments)}
+    (runner.scratch / "github.json").write_text(json.dumps(answers))
+    assert runner.run(GPU, GPU["jobs"]["report"]) == 0
+    return runner.read("posted.md"), json.loads(runner.read("status.json"))
+
+
+def measured_artifact(runner, make=job_passing):
+    base, head = commits(runner)
+    return archive(json.dumps(document(make)).replace(BASE, base).replace(HEAD, head))
+
+
+@pytest.mark.parametrize(
+    ("make", "state"), [(job_passing, "success"), (job_failing, "failure"), (job_blind, "error")]
+)
+def test_report(runner, make, state):
+    posted, status = reported(runner, measured_artifact(runner, make))
+    assert posted.startswith(pull_request.MARKER) and make().answer.upper() in posted
+    assert posted == runner.read("summary")
+    assert status["state"] == state
+    posted_to = f"gh api --method POST repos/{REPO}/issues/7/comments "
+    assert any(call.startswith(posted_to) for call in runner.calls)
+    assert "The base is 3 commits behind main." in posted
+    head = commits(runner)[1]
+    assert any(call.startswith(f"gh api repos/{REPO}/statuses/{head} ") for call in runner.calls)
+
+
+def test_report_without_the_commits_is_no_verdict(runner):
+    posted, status = reported(runner, archive(document(job_passing)), shas=(BASE, HEAD))
+    assert "could not be read or shown: ValueError" in posted and status["state"] == "error"
+
+
+def test_report_updates_its_own_comment_and_nobody_elses(runner):
+    def written(number, login, body):
+        return {"id": number, "user": {"login": login}, "body": body}
+
+    comments = [
+        written(1, "someone", pull_request.MARKER),
+        written(2, "github-actions[bot]", "another"),
+        written(3, "github-actions[bot]", f"{pull_request.MARKER}\nan earlier one"),
+        written(4, "github-actions[bot]", f"{pull_request.MARKER}\na later one"),
+    ]
+    reported(runner, measured_artifact(runner), comments=comments)
+    last = runner.calls[-1]
+    assert last.startswith(f"gh api --method PATCH repos/{REPO}/issues/comments/3 -F body=@")
+
+
+@pytest.mark.parametrize(
+    ("result", "tests", "state"),
+    [
+        ("failure", "failure", "failure"),
+        ("failure", "success", "error"),
+        ("cancelled", "", "error"),
+    ],
+)
+def test_report_of_a_job_that_failed(runner, result, tests, state):
+    posted, status = reported(runner, result=result, tests=tests)
+    assert "NO VERDICT" in posted and status["state"] == state
+    assert not any("artifacts" in call for call in runner.calls)
+
+
+def test_report_without_an_artifact(runner):
+    posted, status = reported(runner)
+    assert "The artifact was refused: there is none" in posted and status["state"] == "error"
+
+
+def test_report_of_a_huge_artifact_takes_no_more_than_the_limit(runner):
+    posted, status = reported(runner, b"0" * 9_000_000)
+    assert "archive has more than 200000&#8203;0 bytes" in posted and status["state"] == "error"
+    assert (runner.scratch / "temp" / "artifact.zip").stat().st_size == 2_000_001
+
+
+def test_report_marks_a_stale_commit(runner):
+    posted, status = reported(runner, measured_artifact(runner), current=OTHER)
+    assert "**Out of date:**" in posted and status["state"] == "error"
+
+
+def test_the_workflow_knows_the_marker_the_limit_and_the_gpu():
+    script = "".join(step["run"] for step in steps(GPU["jobs"]["report"]))
+    assert GPU["env"]["MARKER"] == pull_request.MARKER
+    assert " --gpu nvidia-h200 " in script and "nvidia-h200" in _artifact.ARCHITECTURES
+    assert "nvidia-h200" in GPU["jobs"]["measure"]["runs-on"]["labels"]
+    assert f"head -c {_artifact.MAX_ARCHIVE_BYTES + 1} " in script
+
+
+# --- every script ---------------------------------------------------------------------------------
+
+
+def test_every_script_was_run():
+    """Comes last: each script of the workflows for pull requests was run by a test above."""
+    every = {
+        step["run"]
+        for workflow in PULL_REQUESTS.values()
+        for job in workflow["jobs"].values()
+        for step in steps(job)
+    }
+    if not RAN:
+        pytest.skip("the tests above were not selected")
+    assert every - RAN == set()
