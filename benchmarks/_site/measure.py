@@ -24,7 +24,16 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
     Results of ``compare`` are of few cells and do not count.
     """
-    log = git(root, "log", "--first-parent", "--format=%H", "HEAD", "--", "rope_triton")
+    log = git(
+        root,
+        "log",
+        "--first-parent",
+        "--format=%H",
+        "HEAD",
+        "--",
+        "rope_triton",
+        ":!rope_triton/*.md",
+    )
     stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
     measured = {path.name.split("-")[0] for path in stored if "-compare-" not in path.name}
     return [commit for commit in log.split() if commit[:8] not in measured][:limit][::-1]

@@ -98,7 +98,7 @@ def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> 
 
 
 def digest(root: Path) -> str:
-    """SHA-256 of the names and contents of the package's files in a root.
+    """SHA-256 of the names and contents of the package's files in a root, Markdown aside.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def digest(root: Path) -> str:
     if not (package / "__init__.py").is_file():
         raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
     for path in sorted(package.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             found.update(f"{path.relative_to(package)}\0{content}\n".encode())
     return found.hexdigest()

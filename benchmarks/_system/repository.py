@@ -3,6 +3,7 @@
 Reads git's objects and runs nothing of them.
 """
 
+import hashlib
 import re
 import subprocess
 import tomllib
@@ -33,18 +34,18 @@ def git(repository: Path, *arguments: str) -> bytes | None:
 
 
 def package_tree(repository: Path, commit: str) -> str:
-    """The hash of the tree of ``rope_triton`` in a commit.
+    """A hash of the files of ``rope_triton`` in a commit, Markdown aside.
 
     Raises
     ------
     ValueError
         If the repository has no such commit, or the commit no package.
     """
-    name = f"{commit}:{PACKAGE}"
-    tree = git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    if tree is None:
+    listed = git(repository, "ls-tree", "-r", "-z", "--end-of-options", f"{commit}:{PACKAGE}")
+    if listed is None:
         raise ValueError(f"{repository} has no commit {commit!r} with {PACKAGE}/")
-    return tree.decode().strip()
+    files = [line for line in listed.split(b"\0") if not line.endswith(b".md")]
+    return hashlib.sha256(b"\0".join(files)).hexdigest()
 
 
 def requirements(repository: Path, commit: str) -> Requirements:

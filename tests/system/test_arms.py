@@ -94,6 +94,7 @@ def test_digest_is_of_the_sources(tmp_path):
     (tmp_path / "rope_triton" / "__pycache__").mkdir()
     (tmp_path / "rope_triton" / "__pycache__" / "ops.pyc").write_bytes(b"compiled")
     same = checkout.digest(ROOT)
+    (tmp_path / "rope_triton" / "more.md").write_text("documentation")
     assert checkout.digest(tmp_path) == same
     (tmp_path / "rope_triton" / "table.json").write_text("{}")
     assert checkout.digest(tmp_path) != same

@@ -95,6 +95,9 @@ def test_requirements_that_cannot_be_read(lab, capsys, project):
 def test_tree_of_the_package(lab):
     first, second = commit(lab, "base"), commit(lab, "head", pins="")
     assert repository.package_tree(lab.root, first) == repository.package_tree(lab.root, second)
+    (lab.root / "rope_triton" / "README.md").write_text("documentation")
+    documented = commit(lab, "documented")
+    assert repository.package_tree(lab.root, first) == repository.package_tree(lab.root, documented)
     third = commit(lab, "other", **{"is": "other"})
     assert repository.package_tree(lab.root, first) != repository.package_tree(lab.root, third)
     for name in ("empty", "nothing", "--help", "0" * 40):
