@@ -4,6 +4,7 @@ What measures and judges is imported where it runs: --help works without numpy a
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import shlex
@@ -176,7 +177,7 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
     from .. import _report
     from .._system import checkout
     from .._system import machine as _machine
-    from . import findings, session
+    from . import session
 
     start = time.monotonic()
     sources = SCRATCH / "sources"
@@ -188,12 +189,29 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
     pair = {"base": base, "head": head}
     machine, arch = _machine.probe()
     same = base.digest == head.digest
-    if same and not options.even_if_same:
-        found = findings.Found(notes=["both versions have the same sources: nothing was measured"])
-    else:
+    comparison = _report.Comparison(
+        base=_report.Side(base.name, base.sha),
+        head=_report.Side(head.name, head.sha),
+        machine=machine,
+        grid=options.grid,
+        rounds=0,
+        extension=0,
+        minutes=0.0,
+        families={},
+        exact=(),
+        identical=frozenset(),
+        same_sources=same,
+        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
+        wrong=(),
+        notes=("both versions have the same sources: nothing was measured",),
+        disturbed=(),
+        reproduce=_reproduce(options),
+    )
+    samples: dict[str, session.Samples] = {}
+    if not same or options.even_if_same:
         only_exact = options.exact_only or machine["gpu"] == "none"
         usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-        wishes = session.Wishes(
+        asked = session.CompareOptions(
             grid=options.grid,
             rounds=options.rounds,
             deadline=start + 60 * (options.budget or usual),
@@ -202,32 +220,14 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
             afresh=options.afresh,
             every_cell=options.every_cell,
         )
-        found = session.compare(pair, machine, arch, wishes, SCRATCH, say)
-    comparison = _report.Comparison(
-        base=_report.Side(base.name, base.sha),
-        head=_report.Side(head.name, head.sha),
-        machine=machine,
-        clocks=found.clocks,
-        grid=options.grid,
-        rounds=found.rounds,
-        extension=found.extension,
-        minutes=(time.monotonic() - start) / 60 + found.minutes_before,
-        families=found.families,
-        exact=tuple(found.exact),
-        identical=frozenset(found.identical),
-        same_sources=same,
-        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
-        wrong=tuple(found.wrong),
-        notes=tuple(found.notes),
-        disturbed=tuple(found.disturbed),
-        reproduce=_reproduce(options),
-    )
+        comparison, samples = session.compare(comparison, pair, arch, asked, SCRATCH, say)
+    minutes = (time.monotonic() - start) / 60 + comparison.minutes
 
     def store() -> None:
         if not options.no_store:
-            session.store_all(found, pair, machine, ROOT, RESULTS, say)
+            session.store_samples(samples, pair, machine, ROOT, RESULTS, say)
 
-    return comparison, store
+    return dataclasses.replace(comparison, minutes=minutes), store
 
 
 def _reproduce(options: argparse.Namespace) -> str:

@@ -1,34 +1,34 @@
 """What was compiled of a version is kept: the next comparison, or a killed one, finds it there.
 
-A version has a directory, named by the digest of all that its machine code depends on. Each file in
-it holds some answers of a survey and is named by the digest of its content. It is never changed, so
-several processes may write beside each other, and a damaged file is noticed.
+Each version has a journal, named by the digest of all that its machine code depends on. It is open
+for milliseconds at a time, so several processes may add to it.
 """
 
+import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import platform
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .._machine_code import fingerprint, worker_pool
 from .._system import suite
-from .._system.files import write_atomically
+from .._system.journal import Journal, JournalError
 from .rounds import BudgetError
+
+KEEP = 300
+"""Versions whose machine code is kept, those that were last used."""
 
 _SAY_SECONDS = 15.0
 _KEEP_SECONDS = 5.0  # of work are lost at most when the run is killed
 # What finds the facts out, and what writes them.
 _MEASURING = (
     *("_cells/grid.py", "_cells/package_calls.py", "_cells/subjects.py"),
-    *("_machine_code/*.py", "_system/process.py", "_compare/compiled.py"),
+    *("_machine_code/*.py", "_system/process.py", "_system/journal.py", "_compare/compiled.py"),
 )
 # Of environment variables that Triton, its compilers and the package look at.
 _VARIABLES = (
@@ -38,30 +38,63 @@ _VARIABLES = (
 _NO_MATTER = ("TRITON_CACHE_DIR",)  # each survey has one of its own
 
 
-def directory(scratch: Path, digest: str, machine: Mapping[str, str]) -> Path:
-    """Where a version's facts are kept below ``scratch``.
+class Version:
+    """What is kept of a version's machine code.
 
-    ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
+    Parameters
+    ----------
+    scratch : Path
+        It is kept below this directory.
+    digest : str
+        Of the package's sources.
+    machine : mapping
+        The record of ``machine``.
     """
-    depends = {
-        "package": digest,
-        "suite": suite.digest(_MEASURING),
-        "python": platform.python_version(),
-        **{name: machine[name] for name in ("torch", "triton")},
-        "environment": {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(_VARIABLES) and name not in _NO_MATTER
-        },
-    }
-    text = json.dumps(depends, sort_keys=True)
-    return scratch / "code" / hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __init__(self, scratch: Path, digest: str, machine: Mapping[str, str]):
+        self._depends = {
+            "package": digest,
+            "suite": suite.digest(_MEASURING),
+            "python": platform.python_version(),
+            **{name: machine[name] for name in ("torch", "triton")},
+            "environment": {
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(_VARIABLES) and name not in _NO_MATTER
+            },
+        }
+        text = json.dumps(self._depends, sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:32]
+        self.path = scratch / "code" / f"{name}.jsonl"
+
+    def read(self, say: Callable[[str], None]) -> dict[tuple, object]:
+        """The answers that are kept; a journal that is damaged is deleted, and ``say`` says so."""
+        try:
+            with Journal(self.path, self._depends, wait=True) as kept:
+                os.utime(self.path)
+                return {tuple(e["job"]): _from_json(e["answer"]) for e in kept.entries}
+        except JournalError as error:
+            say(f"{error}; it is deleted: what it held is compiled again")
+            self.drop()
+            return {}
+
+    def add(self, answers: Sequence[tuple[tuple, object]]) -> None:
+        """Keep more answers, (job, answer) each, and no more versions than :data:`KEEP`."""
+        with Journal(self.path, self._depends, wait=True) as kept:
+            kept.append(*({"job": job, "answer": _as_json(answer)} for job, answer in answers))
+        with contextlib.suppress(FileNotFoundError):  # another process deletes them
+            _keep_newest(self.path.parent)
+
+    def drop(self) -> None:
+        """Forget what is kept."""
+        self.path.unlink(missing_ok=True)
 
 
-def drop(directory: Path) -> None:
-    """Forget what is kept of a version."""
-    with _locked(directory):
-        shutil.rmtree(directory, ignore_errors=True)
+def _keep_newest(directory: Path) -> None:
+    versions = [(path.stat().st_mtime, path) for path in directory.glob("*.jsonl")]
+    for _, path in sorted(versions, reverse=True)[KEEP:]:
+        path.unlink()
+        path.with_name(f"{path.name}.lock").unlink()
 
 
 class TimeUp(BudgetError):
@@ -131,19 +164,19 @@ def _duration(seconds: float) -> str:
 
 
 class Ledger(worker_pool.Ledger):
-    """The survey of a version: what its directory knows is not compiled again.
+    """The survey of a version: what is kept of it is not compiled again.
 
     A failure is not kept, since it may be the machine's: it is tried again.
     """
 
-    def __init__(self, arm: str, directory: Path, progress: Progress):
+    def __init__(self, arm: str, version: Version, progress: Progress):
         super().__init__(arm)
-        self._arm, self._directory, self._progress = arm, directory, progress
+        self._arm, self._version, self._progress = arm, version, progress
         self._new: list[tuple[tuple, object]] = []
         self._kept = time.monotonic()
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        kept = _read(self._directory, self._progress.say)
+        kept = self._version.read(self._progress.say)
         known = {job: kept[job] for job in jobs if job in kept}
         self._progress.begin(len(jobs), len(known))
         if known:
@@ -165,26 +198,8 @@ class Ledger(worker_pool.Ledger):
     def end(self) -> None:
         """Keep what is new."""
         if self._new:
-            rows = [[*job, _as_json(answer)] for job, answer in self._new]
-            data = json.dumps(rows, indent=0).encode()
-            with _locked(self._directory):
-                self._directory.mkdir(exist_ok=True)
-                write_atomically(self._directory / f"{_digest(data)}.json", data)
+            self._version.add(self._new)
         self._new, self._kept = [], time.monotonic()
-
-
-def _read(directory: Path, say: Callable[[str], None]) -> dict[tuple, object]:
-    """The answers of a version's files; a file that is damaged is taken away, and it says so."""
-    answers: dict[tuple, object] = {}
-    with _locked(directory):
-        for path in sorted(directory.glob("*.json")):
-            data = path.read_bytes()
-            if _digest(data) != path.stem:
-                say(f"{path} was damaged and is deleted: what it held is compiled again")
-                path.unlink()
-                continue
-            answers |= {tuple(job): _from_json(answer) for *job, answer in json.loads(data)}
-    return answers
 
 
 def _as_json(answer: object) -> object:
@@ -199,16 +214,3 @@ def _from_json(value) -> object:
     if "unavailable" in value:
         return NotImplementedError(value["unavailable"])
     return fingerprint.Facts(**value)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """One process at a time reads or writes, for milliseconds."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

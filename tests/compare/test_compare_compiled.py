@@ -1,5 +1,6 @@
 """What was compiled of a version is kept, and a survey that has no more time goes on from it."""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,35 +20,26 @@ ANSWERS = {CALL: FACTS, PATH_CALL: NotImplementedError("no qkv yet"), SWEEP: 2}
 
 
 class Book:
-    """Ledgers of one version in a directory, and what they say."""
+    """Ledgers of one version, and what they say."""
 
-    def __init__(self, directory: Path):
-        self.directory, self.said = directory, []
-        directory.parent.mkdir(exist_ok=True)
+    def __init__(self, scratch: Path):
+        self.version, self.said = compiled.Version(scratch, "digest", MACHINE), []
 
     def ledger(self, seconds: float = 60.0, afresh: bool = False) -> compiled.Ledger:
         deadline = time.monotonic() + seconds
         progress = compiled.Progress(deadline, self.said.append, afresh)
-        return compiled.Ledger("base", self.directory, progress)
+        return compiled.Ledger("base", self.version, progress)
 
     def keep(self, answers: dict) -> None:
-        ledger = self.ledger()
-        ledger.begin(list(answers))
-        for job, answer in answers.items():
-            ledger.add(job, answer)
-        ledger.end()
+        self.version.add(list(answers.items()))
 
     def known(self, *jobs: tuple) -> dict:
         return self.ledger().begin(jobs or list(ANSWERS))
 
-    @property
-    def files(self) -> list[Path]:
-        return sorted(self.directory.glob("*"))
-
 
 @pytest.fixture
 def book(tmp_path):
-    return Book(tmp_path / "code" / "version")
+    return Book(tmp_path)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
@@ -64,7 +56,10 @@ def test_answers_of_every_kind_are_found_again(book):
 
 def test_a_failure_is_tried_again(book):
     """The machine's memory may have been to blame."""
-    book.keep(ANSWERS | {CALL: RuntimeError("ended its process with exit status -9")})
+    ledger = book.ledger()
+    for job, answer in (ANSWERS | {CALL: RuntimeError("ended with exit status -9")}).items():
+        ledger.add(job, answer)
+    ledger.end()
     assert book.known().keys() == {PATH_CALL, SWEEP}
 
 
@@ -76,23 +71,29 @@ def test_a_survey_that_is_killed_leaves_what_it_had(book, monkeypatch):
     assert book.known() == {CALL: FACTS}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [lambda data: data[:-9], lambda data: data.replace(b"412", b"411"), lambda data: b""],
-    ids=["cut", "changed", "empty"],
-)
-def test_a_damaged_file_is_never_believed(book, damage):
+def test_a_damaged_journal_is_never_believed(book):
     book.keep({CALL: FACTS})
+    path = book.version.path
+    path.write_bytes(path.read_bytes().replace(b"412", b"411"))
+    assert book.known() == {}
+    assert "line 2, was changed" in book.said[0] and "is compiled again" in book.said[0]
     book.keep({SWEEP: 2})
-    path = next(path for path in book.files if b"412" in path.read_bytes())
-    path.write_bytes(damage(path.read_bytes()))
-    book.said.clear()
     assert book.known() == {SWEEP: 2}
-    assert book.said[0] == f"{path} was damaged and is deleted: what it held is compiled again"
-    assert not path.exists()
 
 
-def test_versions_that_are_compiled_at_once_share_a_directory(book):
+def test_the_versions_that_were_last_used_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "KEEP", 2)
+    versions = [compiled.Version(tmp_path, name, MACHINE) for name in "abc"]
+    for age, version in enumerate(versions[:2]):
+        version.add([(SWEEP, 2)])
+        os.utime(version.path, (age, age))
+    assert versions[0].read(print) == {SWEEP: 2}
+    versions[2].add([(SWEEP, 2)])
+    assert [version.path.exists() for version in versions] == [True, False, True]
+    assert len(list(versions[0].path.parent.iterdir())) == 2 * 2
+
+
+def test_versions_that_are_compiled_at_once_share_a_journal(book):
     start = threading.Barrier(8)
 
     def write(number):
@@ -104,12 +105,11 @@ def test_versions_that_are_compiled_at_once_share_a_directory(book):
         list(pool.map(write, range(8)))
     found = book.known(*ANSWERS, *((*CALL[:-1], number) for number in range(8)))
     assert len(found) == 3 + 8 - 1  # one of the numbers is that of CALL
-    assert {path.suffix for path in book.files} == {".json"}
 
 
-def test_a_directory_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
+def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
     def here(digest="a", **machine):
-        return compiled.directory(tmp_path, digest, MACHINE | machine)
+        return compiled.Version(tmp_path, digest, MACHINE | machine).path
 
     first = here()
     found = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]
@@ -308,8 +308,8 @@ def test_budget(arguments, gpu, minutes, lab, monkeypatch):
     class Asked(Exception):
         pass
 
-    def compare(pair, machine, arch, wishes, *_):
-        asked.append((wishes.deadline - time.monotonic()) / 60)
+    def compare(unmeasured, pair, arch, options, *_):
+        asked.append((options.deadline - time.monotonic()) / 60)
         raise Asked
 
     lab.versions({}, {})

@@ -74,7 +74,7 @@ def test_package_that_does_not_compile(lab, monkeypatch):
     def facts(root, ledger, **subset):
         found = fake_code(root)
         if behaviour_of(root).get("is") == "head":
-            found.values[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
+            found[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
         return found
 
     lab.versions({}, {})
