@@ -194,7 +194,7 @@ def test_the_planted_version_waits_as_told(tmp_path):
     cycles = {"64 2 128 float16 sbhd False": 7}
     package = planted.plant("slow", _Bench(tmp_path), cycles).root / "rope_triton"
     assert json.loads((package / "cycles.json").read_text()) == cycles
-    assert "wait_for_cycles(wait)" in (package / "kernels.py").read_text()
+    assert "wait_for_cycles(wait)" in (package / "kernel" / "kernels.py").read_text()
 
 
 def test_waits_are_found_from_what_a_first_version_shows(tmp_path):

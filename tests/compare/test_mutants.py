@@ -160,7 +160,7 @@ def problems_of(*roots: Path) -> dict[str, str]:
 
 def test_mutants_are_correct_and_a_wrong_one_is_not(mutated, tmp_path):
     wrong = mutants.apply("precision-loss", ROOT, tmp_path)
-    changed = wrong / "rope_triton" / "trigonometry.py"
+    changed = wrong / "rope_triton" / "kernel" / "trigonometry.py"
     changed.write_text(changed.read_text().replace("-1.36524e-3", "-1.3e-3"))
     problems = problems_of(*(mutated(name) for name in MUTANTS), wrong)
     assert problems.keys() == {str(wrong)}, problems
@@ -204,7 +204,7 @@ def test_unmutated_copy_shows_nothing(base, tmp_path):
 
 @functools.cache
 def digest_of(root: Path) -> str:
-    (facts,) = fingerprint.sized_survey([CALL], (), root)[0].values()
+    (facts,) = fingerprint.compile_sizes([CALL], (), root)[0].values()
     return facts.digest
 
 
