@@ -141,35 +141,33 @@ def _file(text: str) -> Path:
 
 def run(**options) -> int:
     """Compare, print, write; the exit status."""
+    from . import session
+
     try:
         return _run(argparse.Namespace(**options))
     except Exception as error:  # whatever it is, it is no verdict
         if missing(error):
             raise  # the command line says how to install it
-        traceback.print_exc()
-        print("could not run: this is a fault of the suite", file=sys.stderr)
+        if isinstance(error, session.EXPECTED):
+            print(f"could not run: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+            print("could not run: this is a fault of the suite", file=sys.stderr)
     return COULD_NOT_RUN
 
 
 def _run(options: argparse.Namespace) -> int:
     from .. import _report
-    from . import session
 
-    try:
-        comparison, store = _compare(options)
-        print(_report.terminal(comparison))
-        if options.json:
-            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
-            write_atomically(options.json, document.encode())
-        if options.markdown:
-            write_atomically(options.markdown, _report.markdown(comparison).encode())
-        store()  # last: a damaged results file must not cost the verdict
-        return STATUS[comparison.answer]
-    except session.EXPECTED as error:
-        if missing(error):
-            raise
-        print(f"could not run: {error}", file=sys.stderr)
-    return COULD_NOT_RUN
+    comparison, store = _compare(options)
+    print(_report.terminal(comparison))
+    if options.json:
+        document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+        write_atomically(options.json, document.encode())
+    if options.markdown:
+        write_atomically(options.markdown, _report.markdown(comparison).encode())
+    store()  # last: a damaged results file must not cost the verdict
+    return STATUS[comparison.answer]
 
 
 def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
@@ -235,7 +233,6 @@ def _reproduce(options: argparse.Namespace) -> str:
     words += [shlex.quote(options.head)] if options.head else []
     words += [f"--grid {options.grid}"] if options.grid != "small" else []
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    words += ["--exact-only"] if options.exact_only else []
-    words += ["--even-if-same"] if options.even_if_same else []
-    words += ["--every-cell"] if options.every_cell else []
+    flags = ("exact_only", "even_if_same", "every_cell")
+    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
     return " ".join(words)

@@ -5,7 +5,6 @@ for milliseconds at a time, so several processes may add to it.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -39,16 +38,9 @@ _NO_MATTER = ("TRITON_CACHE_DIR",)  # each survey has one of its own
 
 
 class Version:
-    """What is kept of a version's machine code.
+    """What is kept, below ``scratch``, of the machine code of a version.
 
-    Parameters
-    ----------
-    scratch : Path
-        It is kept below this directory.
-    digest : str
-        Of the package's sources.
-    machine : mapping
-        The record of ``machine``.
+    ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
     """
 
     def __init__(self, scratch: Path, digest: str, machine: Mapping[str, str]):
@@ -72,107 +64,78 @@ class Version:
         try:
             with Journal(self.path, self._depends, wait=True) as kept:
                 os.utime(self.path)
-                return {tuple(e["job"]): _from_json(e["answer"]) for e in kept.entries}
+                return {tuple(each["job"]): _from_json(each["answer"]) for each in kept.entries}
         except JournalError as error:
             say(f"{error}; it is deleted: what it held is compiled again")
             self.drop()
             return {}
 
-    def add(self, answers: Sequence[tuple[tuple, object]]) -> None:
-        """Keep more answers, (job, answer) each, and no more versions than :data:`KEEP`."""
+    def add(self, answers: Mapping[tuple, object]) -> None:
+        """Keep more answers, and of all versions the :data:`KEEP` that were used last."""
         with Journal(self.path, self._depends, wait=True) as kept:
-            kept.append(*({"job": job, "answer": _as_json(answer)} for job, answer in answers))
+            kept.append(*({"job": job, "answer": _as_json(a)} for job, a in answers.items()))
         with contextlib.suppress(FileNotFoundError):  # another process deletes them
-            _keep_newest(self.path.parent)
+            paths = self.path.parent.glob("*.jsonl")
+            for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[KEEP:]:
+                path.unlink()
+                path.with_name(f"{path.name}.lock").unlink()
 
     def drop(self) -> None:
         """Forget what is kept."""
         self.path.unlink(missing_ok=True)
 
 
-def _keep_newest(directory: Path) -> None:
-    versions = [(path.stat().st_mtime, path) for path in directory.glob("*.jsonl")]
-    for _, path in sorted(versions, reverse=True)[KEEP:]:
-        path.unlink()
-        path.with_name(f"{path.name}.lock").unlink()
-
-
-class TimeUp(BudgetError):
-    """The time is up before everything is compiled; what is compiled is kept.
-
-    The text says how much that is when it is asked for, so after all surveys have ended.
-    """
-
-    def __init__(self, progress: "Progress", afresh: bool):
-        super().__init__()
-        self._progress, self._again = progress, ", without --afresh," if afresh else ""
-
-    def __str__(self) -> str:
-        return (
-            f"the time is up: compiled {self._progress.done} of {self._progress.total}, which are "
-            f"kept: the same command{self._again} goes on from there"
-        )
-
-
 class Progress:
-    """How far the surveys of a comparison are together, and for how long they may go on.
+    """How far a comparison's compiling is, of both versions together, and how long it may take.
 
-    Parameters
-    ----------
-    deadline : float
-        In ``time.monotonic``'s seconds.
-    say : function of a text
-        Tells the user.
-    afresh : bool
-        Whether the command, given again, drops what is kept.
+    ``deadline`` in ``time.monotonic``'s seconds; ``say`` tells the user; ``again`` is the command
+    that goes on from what is kept.
     """
 
-    def __init__(self, deadline: float, say: Callable[[str], None], afresh: bool = False):
-        self.done = self.total = 0
-        self.say = say
-        self._deadline, self._afresh, self._new = deadline, afresh, 0
+    def __init__(self, deadline: float, say: Callable[[str], None], again: str):
+        self.say, self._deadline, self._again = say, deadline, again
+        self._done = self._total = self._new = 0
         self._first = self._said = 0.0
         self._lock = threading.Lock()
 
     def begin(self, total: int, known: int) -> None:
         with self._lock:
-            self.total += total
-            self.done += known
+            self._total += total
+            self._done += known
 
     def add(self) -> None:
         with self._lock:
-            self.done += 1
+            self._done += 1
             self._new += 1
             now = time.monotonic()
             if self._new == 1:
                 self._first = self._said = now  # what came before was no compiling
-            if self.done < self.total and now - self._said < _SAY_SECONDS:
+            if self._done < self._total and now - self._said < _SAY_SECONDS:
                 return
             self._said = now
-            left = (now - self._first) / max(1, self._new - 1) * (self.total - self.done)
-            to_go = f", {_duration(left)} to go" if left else ""
-            self.say(f"compiled {self.done} of {self.total}{to_go}")
+            left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
+            to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
+            self.say(f"compiled {self._done} of {self._total}{to_go}")
 
     def require_time(self) -> None:
-        """Raise TimeUp if the deadline has passed."""
+        """Raise BudgetError if the deadline has passed."""
         if time.monotonic() >= self._deadline:
-            raise TimeUp(self, self._afresh)
-
-
-def _duration(seconds: float) -> str:
-    return f"about {seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
+            raise BudgetError(
+                f"the time is up: compiled {self._done} of {self._total}, which are kept: "
+                f"{self._again} goes on from there"
+            )
 
 
 class Ledger(worker_pool.Ledger):
-    """The survey of a version: what is kept of it is not compiled again.
+    """What is kept of a version is not compiled again, and what is compiled is kept.
 
-    A failure is not kept, since it may be the machine's: it is tried again.
+    A failure is not, since it may be the machine's: it is tried again.
     """
 
     def __init__(self, arm: str, version: Version, progress: Progress):
         super().__init__(arm)
         self._arm, self._version, self._progress = arm, version, progress
-        self._new: list[tuple[tuple, object]] = []
+        self._new: dict[tuple, object] = {}
         self._kept = time.monotonic()
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
@@ -190,7 +153,7 @@ class Ledger(worker_pool.Ledger):
 
     def add(self, job: tuple, answer: object) -> None:
         if not isinstance(answer, Exception) or isinstance(answer, NotImplementedError):
-            self._new.append((job, answer))
+            self._new[job] = answer
         self._progress.add()
         if time.monotonic() - self._kept >= _KEEP_SECONDS:
             self.end()
@@ -199,17 +162,17 @@ class Ledger(worker_pool.Ledger):
         """Keep what is new."""
         if self._new:
             self._version.add(self._new)
-        self._new, self._kept = [], time.monotonic()
+        self._new, self._kept = {}, time.monotonic()
 
 
 def _as_json(answer: object) -> object:
     if isinstance(answer, NotImplementedError):
         return {"unavailable": str(answer)}
-    return answer if isinstance(answer, int) else dataclasses.asdict(answer)  # type: ignore[call-overload]
+    return vars(answer) if isinstance(answer, fingerprint.Facts) else answer
 
 
 def _from_json(value) -> object:
-    if isinstance(value, int):
+    if not isinstance(value, dict):
         return value
     if "unavailable" in value:
         return NotImplementedError(value["unavailable"])

@@ -61,14 +61,11 @@ def codegen_facts(
 
 def _restricted(params: Mapping[str, tuple], subset: Mapping[str, Iterable]) -> list[tuple]:
     """The product of parameters; all of ``VARIANT_PARAMS`` are in ``CODE_PARAMS``."""
-    allowed = CODE_PARAMS
-    subset = {name: tuple(values) for name, values in subset.items()}
-    for name, values in subset.items():
-        if name not in allowed:
-            raise ValueError(f"expected some of {list(allowed)}, got {name!r}")
-        if not values or not set(values) <= set(allowed[name]):
-            raise ValueError(f"{name}: expected some of {tuple(allowed[name])}, got {values}")
-    return list(itertools.product(*(subset.get(p, allowed[p]) for p in params)))
+    values = {name: tuple(wanted) for name, wanted in subset.items()}
+    for name, wanted in values.items():
+        if not wanted or not set(wanted) <= set(CODE_PARAMS.get(name, ())):
+            raise ValueError(f"expected some of {CODE_PARAMS}, got {name}={wanted}")
+    return list(itertools.product(*(values.get(name, CODE_PARAMS[name]) for name in params)))
 
 
 def _fact(answer: fingerprint.Facts | Exception, name: str) -> float | Exception:

@@ -188,7 +188,8 @@ _Ledgers = Callable[[str], worker_pool.Ledger]  # of an arm, a new one for each 
 def _ledgers(
     pair: _Pair, machine: _Machine, options: CompareOptions, scratch: Path, report: _Report
 ) -> _Ledgers:
-    progress = compiled.Progress(options.deadline, report, options.afresh)
+    again = "the same command" + (", without --afresh," if options.afresh else "")
+    progress = compiled.Progress(options.deadline, report, again)
     kept = {arm: compiled.Version(scratch, pair[arm].digest, machine) for arm in ARMS}
     if options.afresh:
         for version in kept.values():

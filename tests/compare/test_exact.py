@@ -89,9 +89,9 @@ def test_everything_is_asked_by_default(surveys):
 @pytest.mark.parametrize(
     ("subset", "message"),
     [
-        ({"archs": ("sm_90",)}, "got 'archs'"),
-        ({"arch": ("sm_1",)}, r"arch: expected some of .*, got \('sm_1',\)"),
-        ({"arch": ()}, r"arch: expected some of .*, got \(\)"),
+        ({"archs": ("sm_90",)}, "got archs="),
+        ({"arch": ("sm_1",)}, r"got arch=\('sm_1',\)"),
+        ({"arch": ()}, r"got arch=\(\)"),
     ],
 )
 def test_subset_that_is_none(subset, message):
