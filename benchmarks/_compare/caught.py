@@ -1,14 +1,15 @@
 """Which known bad changes the comparison catches, for ``mutants.json``."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
 from .._system.progress import say
-from .._verdict.rules import FAMILIES, Answer, Exact, Subject
+from .._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from . import exact, measure, mutants
 from .bench import ROUNDS, Bench, small_grid
+from .findings import facts_of
 from .pool import Pool
 
 
@@ -79,15 +80,16 @@ def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]
     base, found = exact.codegen_facts(bench.base.root, **subset), {}
     for name in names:
         head = exact.codegen_facts(bench.mutant(name).root, **subset)
-        found[name] = _failed_exact(exact.compare(base, head))
+        found[name] = _failed(exact.compare(base, head))
         say(f"{name}: {len(found[name])} exact values failed")
     return found
 
 
 def _by_facts(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    facts = bench.facts("-".join([group, *names]), versions)
-    return {name: _failed_exact(exact.compare(facts["base"], facts[name])) for name in names}
+    answers = bench.answers("-".join([group, *names]), versions, measure.check_job([]))
+    facts = {name: facts_of(answer) for name, answer in answers.items()}
+    return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
 
 
 def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
@@ -97,31 +99,22 @@ def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict
     timed: list[AnyCell] = [*small_grid(), *read_next] if group == "speed" else []
     job = measure.timing_job(timed, host=group == "host")
     pool = Pool.of(bench.rounds("-".join([group, *names]), versions, ROUNDS, job), versions)
+    families = {name: pool.judged("base", name).values() for name in names}
     return {
-        name: [
-            _failure(timing.subject, timing.base, timing.head)
-            for family in pool.judged("base", name).values()
-            for timing in family.timings
-            if timing.answer is Answer.FAIL
-        ]
-        for name in names
+        name: _failed(timing for family in found for timing in family.timings)
+        for name, found in families.items()
     }
 
 
-def _failed_exact(verdicts: Sequence[Exact]) -> list[dict]:
+def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:
     return [
-        _failure(each.subject, each.base, each.head)
+        {
+            "metric": each.subject.metric,
+            "params": list(each.subject.params),
+            "base": each.base,
+            "head": each.head,
+            "change": each.head - each.base if each.base == 0 else each.head / each.base - 1,
+        }
         for each in verdicts
         if each.answer is Answer.FAIL and each.base is not None and each.head is not None
     ]
-
-
-def _failure(subject: Subject, base: float, head: float) -> dict:
-    change = head - base if base == 0 else head / base - 1
-    return {
-        "metric": subject.metric,
-        "params": list(subject.params),
-        "base": base,
-        "head": head,
-        "change": change,
-    }

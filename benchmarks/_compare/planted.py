@@ -7,10 +7,10 @@ from pathlib import Path
 
 from .._cells.grid import Cell, cell_of
 from .._system import checkout
-from .._system.files import write_atomically
 from .._verdict.rules import Subject
 from . import mutants
 from .bench import Bench
+from .pool import medians_of
 
 PATCH = mutants.PATCHES / "planted" / "slowdown.patch"
 CYCLES_PER_SECOND = 1.7e9  # about: the first version that waits shows by how much this is off
@@ -21,17 +21,19 @@ def versions(bench: Bench, doses: Mapping[str, float], job: dict) -> dict[str, c
     """``base``, which waits for nothing, and for each dose a version whose calls take longer by it.
 
     All run the same machine code: what a wait costs besides, 0.2 us on an H200, is in the base too.
-    The cycles of each cell are found by two processes, whose answer is kept so that a killed run
+    The cycles of each cell are found by two processes, whose answers are kept, so that a killed run
     finds the same versions again.
     """
     none = plant("planted-base", bench, {})
-    path = bench.path(f"waits-{none.digest[:8]}", "json")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(_cycles_of_a_percent(bench, none, job)).encode())
-    cycles = json.loads(path.read_bytes())
+    before = _seconds(bench, "planted-base", none, job)
+    aim = {key: seconds * _CALIBRATION * CYCLES_PER_SECOND for key, seconds in before.items()}
+    after = _seconds(bench, "trial", plant("trial", bench, _scaled(aim, 1)), job)
+    cycles = {}  # of a slowdown by 1, as the first version that waits shows
+    for key, seconds in before.items():
+        reached = (after[key] / seconds - 1) / _CALIBRATION
+        cycles[key] = aim[key] / _CALIBRATION / min(max(reached, 1 / 3), 3)  # noise is bounded
     return {"base": none} | {
-        name: plant(name, bench, _scaled(cycles, 100 * dose)) for name, dose in doses.items()
+        name: plant(name, bench, _scaled(cycles, dose)) for name, dose in doses.items()
     }
 
 
@@ -47,19 +49,10 @@ def plant(name: str, bench: Bench, cycles: Mapping[str, int]) -> checkout.Arm:
     return checkout.from_directory(name, bench.sources, fill)
 
 
-def _cycles_of_a_percent(bench: Bench, none: checkout.Arm, job: dict) -> dict[str, float]:
-    before = bench.once(none, job)
-    aim = {
-        key_of(subject): seconds * _CALIBRATION * CYCLES_PER_SECOND
-        for subject, seconds in before.items()
-    }
-    after = bench.once(plant("trial", bench, _scaled(aim, 1)), job)
-    found = {}
-    for subject, seconds in before.items():
-        reached = (after[subject] / seconds - 1) / _CALIBRATION
-        correction = 1 / min(max(reached, 1 / 3), 3)  # noise is kept in bounds
-        found[key_of(subject)] = aim[key_of(subject)] * correction / (100 * _CALIBRATION)
-    return found
+def _seconds(bench: Bench, name: str, version: checkout.Arm, job: dict) -> dict[str, float]:
+    """The medians of a process, by the call as the patch names it."""
+    answers = bench.answers(f"{name}-{version.digest[:8]}", {name: version}, job | {"seed": 0})
+    return {key_of(subject): median for subject, median in medians_of(answers[name]).items()}
 
 
 def _scaled(cycles: Mapping[str, float], factor: float) -> dict[str, int]:

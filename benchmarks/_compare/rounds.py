@@ -157,7 +157,7 @@ class Rounds(Journal):
                 start = time.monotonic()
                 self.append({"arm": arm, "check": processes.answer(arm, job, following)})
                 took = time.monotonic() - start
-                self._report(f"checked {arm} against the oracle, {took:.0f} s")
+                self._report(f"checked {arm}, {took:.0f} s")
         return self.checked
 
     def measure(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
