@@ -44,17 +44,3 @@ def test_path_that_cannot_be_told_is_looked_at_again(pathed):
     assert pathed.compare() == PASS
     assert pathed.gpu.jobs[-1][1]["cells"] == [["paths", ["qkv", "4", "bfloat16"]]]
     assert pathed.timing(PATH_SUBJECTS[0]).rounds > ROUNDS
-
-
-def test_path_that_only_the_head_has_is_noted(pathed):
-    pathed.versions({"cannot": [QKV, IN_PLACE]}, {})
-    assert pathed.compare() == PASS
-    said = "paths.Forward.track_latency qkv 4 bfloat16 and 2 more: not in the base: it is cannot"
-    assert said in pathed.found.notes and not pathed.found.wrong
-    assert not {each.subject for each in pathed.found.timings} & set(PATH_SUBJECTS)
-
-
-def test_path_that_the_head_has_lost_fails(pathed):
-    pathed.versions({}, {"cannot": [IN_PLACE]})
-    assert pathed.compare() == FAIL
-    assert [text for text in pathed.found.wrong if IN_PLACE in text and "it is cannot" in text]

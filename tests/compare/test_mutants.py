@@ -34,7 +34,6 @@ SUBSET = {
     "direction": ("forward",),
     "hidden_size": (128,),
 }
-every_mutant = pytest.mark.parametrize("name", MUTANTS)
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +58,16 @@ def test_eleven_mutants_three_of_them_without_a_gpu():
     ]
 
 
-@every_mutant
-def test_metrics_exist_and_gate(name):
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_what_its_index_and_header_say(name, mutated):
     mutant = MUTANTS[name]
     assert mutant.caught_by
     for metric in mutant.caught_by:
         assert UNITS[metric].gates, metric
         assert metric.startswith("codegen.") != mutant.needs_gpu
-
-
-@every_mutant
-def test_header_says_what_the_index_says(name):
-    mutant = MUTANTS[name]
     header = " ".join(mutant.patch.read_text().partition("\n--- ")[0].split())
     assert header == f"{mutant.change} Must be caught by: {', '.join(mutant.caught_by)}"
+    assert checkout.digest(ROOT) != checkout.digest(mutated(name))
 
 
 def test_concerns_is_the_metric_where_it_must_fail():
@@ -81,11 +76,6 @@ def test_concerns_is_the_metric_where_it_must_fail():
     assert mutant.concerns(Subject(metric, cell))
     assert not mutant.concerns(Subject(metric, (*cell[:-1], "bshd")))
     assert not mutant.concerns(Subject("rope.Backward.track_latency", cell))
-
-
-@every_mutant
-def test_patch_changes_the_package(name, mutated):
-    assert checkout.digest(ROOT) != checkout.digest(mutated(name))
 
 
 def test_apply_inside_a_repository(tmp_path):
