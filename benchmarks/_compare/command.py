@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,6 +24,8 @@ from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
 
 if TYPE_CHECKING:
     from .._report import Comparison
+    from .._system.checkout import Arm
+    from .session import Samples
 
 SCRATCH = ROOT / ".asv" / "compare"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -141,50 +143,61 @@ def _file(text: str) -> Path:
 
 def run(**options) -> int:
     """Compare, print, write; the exit status."""
-    from . import session
-
     try:
         return _run(argparse.Namespace(**options))
     except Exception as error:  # whatever it is, it is no verdict
         if missing(error):
             raise  # the command line says how to install it
-        if isinstance(error, session.EXPECTED):
-            print(f"could not run: {error}", file=sys.stderr)
-        else:
-            traceback.print_exc()
-            print("could not run: this is a fault of the suite", file=sys.stderr)
+        traceback.print_exc()
+        print("could not run: this is a fault of the suite", file=sys.stderr)
     return COULD_NOT_RUN
 
 
 def _run(options: argparse.Namespace) -> int:
     from .. import _report
-
-    comparison, store = _compare(options)
-    print(_report.terminal(comparison))
-    if options.json:
-        document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
-        write_atomically(options.json, document.encode())
-    if options.markdown:
-        write_atomically(options.markdown, _report.markdown(comparison).encode())
-    store()  # last: a damaged results file must not cost the verdict
-    return STATUS[comparison.answer]
-
-
-def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
-    """The comparison, and what stores its samples."""
-    from .. import _report
-    from .._system import checkout
-    from .._system import machine as _machine
     from . import session
 
     start = time.monotonic()
+    try:
+        pair = _versions(options)
+        comparison, samples = _compare(options, pair, start)
+        minutes = comparison.minutes + (time.monotonic() - start) / 60
+        comparison = dataclasses.replace(comparison, minutes=minutes)
+        print(_report.terminal(comparison))
+        if options.json:
+            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+            write_atomically(options.json, document.encode())
+        if options.markdown:
+            write_atomically(options.markdown, _report.markdown(comparison).encode())
+        if not options.no_store:  # last: a damaged results file must not cost the verdict
+            session.store_samples(samples, pair, comparison.machine, ROOT, RESULTS, say)
+        return STATUS[comparison.answer]
+    except session.EXPECTED as error:
+        if missing(error):
+            raise
+        print(f"could not run: {error}", file=sys.stderr)
+    return COULD_NOT_RUN
+
+
+def _versions(options: argparse.Namespace) -> "dict[str, Arm]":
+    from .._system import checkout
+
     sources = SCRATCH / "sources"
     base = checkout.from_commit(options.base, ROOT, sources)
     if options.head is None:
-        head = checkout.from_working_tree(ROOT, sources)
-    else:
-        head = checkout.from_commit(options.head, ROOT, sources)
-    pair = {"base": base, "head": head}
+        return {"base": base, "head": checkout.from_working_tree(ROOT, sources)}
+    return {"base": base, "head": checkout.from_commit(options.head, ROOT, sources)}
+
+
+def _compare(
+    options: argparse.Namespace, pair: "Mapping[str, Arm]", start: float
+) -> "tuple[Comparison, dict[str, Samples]]":
+    """The comparison, its minutes those of earlier runs, and what asv's results get of it."""
+    from .. import _report
+    from .._system import machine as _machine
+    from . import session
+
+    base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
     comparison = _report.Comparison(
@@ -205,27 +218,20 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
         disturbed=(),
         reproduce=_reproduce(options),
     )
-    samples: dict[str, session.Samples] = {}
-    if not same or options.even_if_same:
-        only_exact = options.exact_only or machine["gpu"] == "none"
-        usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-        asked = session.CompareOptions(
-            grid=options.grid,
-            rounds=options.rounds,
-            deadline=start + 60 * (options.budget or usual),
-            exact_only=options.exact_only,
-            wait_seconds=options.wait,
-            afresh=options.afresh,
-            every_cell=options.every_cell,
-        )
-        comparison, samples = session.compare(comparison, pair, arch, asked, SCRATCH, say)
-    minutes = (time.monotonic() - start) / 60 + comparison.minutes
-
-    def store() -> None:
-        if not options.no_store:
-            session.store_samples(samples, pair, machine, ROOT, RESULTS, say)
-
-    return dataclasses.replace(comparison, minutes=minutes), store
+    if same and not options.even_if_same:
+        return comparison, {}
+    only_exact = options.exact_only or machine["gpu"] == "none"
+    usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
+    asked = session.CompareOptions(
+        grid=options.grid,
+        rounds=options.rounds,
+        deadline=start + 60 * (options.budget or usual),
+        exact_only=options.exact_only,
+        wait_seconds=options.wait,
+        afresh=options.afresh,
+        every_cell=options.every_cell,
+    )
+    return session.compare(comparison, pair, arch, asked, SCRATCH, say)
 
 
 def _reproduce(options: argparse.Namespace) -> str:

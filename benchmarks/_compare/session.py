@@ -26,8 +26,8 @@ class NothingToTimeError(RuntimeError):
     """No cell works in either version: that is no verdict."""
 
 
-# Cells that the first look cannot tell are measured so many rounds more, or as there is time for,
-# and judged by these alone: they were chosen by the first ones, which must not count twice.
+# What is inconclusive in the first look is measured in so many more rounds, or as time permits, and
+# judged by these alone: the first ones chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
 # Where both versions run the very same code, so many cells are timed at least, or a quarter.
 SAME_CODE_CELLS = 16
@@ -263,7 +263,7 @@ def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> di
 
 
 def suite_digest() -> str:
-    """Of the files that measure: results of another way of measuring are none of ours."""
+    """Digest of the files that measure: what they measured in another way is not mixed in."""
     return suite.digest(_MEASURING)
 
 
@@ -304,7 +304,7 @@ def _second_look(
     identical: Set[Subject],
     report: _Report,
 ) -> Look:
-    """Measure afresh what the first look could not tell, and let that decide."""
+    """Measure anew what is inconclusive in the first look, and let that decide."""
     open_ = findings.inconclusive(first, identical)
     if not open_:
         return findings.no_look()
@@ -313,12 +313,12 @@ def _second_look(
     # Settled before any of them is seen, so that no result decides when to stop, and once.
     settled = measured.settled("look2")
     count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
-    missed = f"no second look at {len(open_)} timings that cannot be told"
+    missed = f"no second look at {len(open_)} inconclusive timings"
     if count < MIN_ROUNDS:
         return findings.no_look(
             f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"
         )
-    report(f"{len(open_)} timings cannot be told: {count} rounds more of these")
+    report(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
         measured.measure("look2", count, job)
     except rounds.BudgetError as error:

@@ -1,4 +1,4 @@
-"""A comparison that was killed, disturbed, short of time or unable to tell, and goes on."""
+"""A comparison that was killed, disturbed, short of time or inconclusive, and goes on."""
 
 import subprocess
 import sys
@@ -227,7 +227,7 @@ def test_disturbed_again_and_again(lab, capsys):
 # --- the second look ------------------------------------------------------------------------------
 
 
-def test_untold_cells_are_measured_again_and_judged_by_that_alone(lab):
+def test_inconclusive_cells_are_measured_again_and_judged_by_that_alone(lab):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     lab.gpu.pace = lambda subject, number: 1.0 if number <= ALL else 2.0
@@ -252,7 +252,7 @@ def test_slowdown_that_only_the_second_look_sees_fails(lab):
     assert lab.found.extension
 
 
-def test_host_that_cannot_be_told_is_measured_again_without_the_cells(lab):
+def test_inconclusive_host_is_measured_again_without_the_cells(lab):
     lab.versions({}, {})
     lab.gpu.noise = lambda subject, number: (
         0.001 if subject.metric not in HOST else 0.5 if number <= ALL else 0.01

@@ -1,4 +1,4 @@
-"""``python -m benchmarks compare`` of versions of which one lacks what the other has."""
+"""``python -m benchmarks compare`` where one version lacks what the other has."""
 
 import pytest
 
