@@ -172,10 +172,12 @@ def test_control_that_sees_a_change_cannot_tell(lab):
     assert lab.found.families["gpu"].control.failed
 
 
-def test_same_machine_code_is_found_and_overrules_noise(lab):
-    lab.versions({"code": "ret"}, {"code": "ret"})
-    lab.gpu.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.2
-    assert lab.compare() == PASS
+@pytest.mark.parametrize("slower", [False, True])
+def test_same_machine_code_overrules_noise_and_forbids_a_slowdown(lab, slower):
+    lab.versions({"code": "ret"}, {"code": "ret"} | ({"slower": {SMALL: 1.05}} if slower else {}))
+    if not slower:
+        lab.gpu.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.2
+    assert lab.compare() == (CANNOT_TELL if slower else PASS)
     assert len(lab.found.identical) == 8
     assert lab.gpu.answered == ALL  # the machine code tells: no second look
 
@@ -197,23 +199,16 @@ def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
 def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
     monkeypatch.setattr(session, "SAME_CODE_CELLS", 1)
     lab.versions({"code": "ret"}, {"code": "ret"})
-    alike, large = exact.cell_digests, tuple(LARGE.split())
+    alike, large = exact.cell_digests, set(both(LARGE))
 
-    def one_differs(root, arch, cells, ledger):
-        found = alike(root, arch, cells).items()
-        return {s: f"{code} {root}" if s.params == large else code for s, code in found}
+    def one_differs(root, *arguments):
+        return {s: f"{c} {root}" if s in large else c for s, c in alike(root, *arguments).items()}
 
     monkeypatch.setattr(exact, "cell_digests", one_differs)
     assert lab.compare() == PASS
-    found = lab.found
-    differing = [t.subject for t in found.timings if t.subject not in found.identical]
-    assert {s.params for s in differing if s.metric not in HOST} == {large}
-    assert len({t.subject.params for t in found.timings if t.subject in found.identical}) == 1
-
-
-def test_slower_with_the_same_machine_code_cannot_tell(lab):
-    lab.versions({"code": "ret"}, {"code": "ret", "slower": {SMALL: 1.05}})
-    assert lab.compare() == CANNOT_TELL
+    timed = {each.subject for each in lab.found.families["gpu"].timings}
+    assert timed - lab.found.identical == large
+    assert len({subject.params for subject in timed & lab.found.identical}) == 1
 
 
 def test_unknown_architecture_is_noted(lab):

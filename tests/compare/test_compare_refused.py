@@ -108,13 +108,9 @@ def test_answer_of_another_gpu(lab, capsys):
     assert "measured was GPU GPU-bbbbbbbb" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("x"), MemoryError(), KeyError("y")])
-def test_unexpected_exception(lab, capsys, error, monkeypatch):
-    def fail(*_):
-        raise error
-
+def test_unexpected_exception(lab, capsys, monkeypatch):
     lab.versions({}, {})
-    monkeypatch.setattr(session, "compare", fail)
+    monkeypatch.setattr(session, "compare", lambda *_: 1 / 0)
     assert lab.compare() == COULD_NOT_RUN
     assert "could not run: this is a fault of the suite" in capsys.readouterr().err
 

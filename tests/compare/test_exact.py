@@ -24,13 +24,6 @@ SUBSET = {
 }
 
 
-def copy_of_the_package(root: Path) -> Path:
-    shutil.copytree(
-        ROOT / "rope_triton", root / "rope_triton", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    return root
-
-
 # --- names and missing values, from surveys made up -----------------------------------------------
 
 
@@ -165,7 +158,9 @@ def test_what_neither_side_has_is_not_compared():
 
 def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    path = copy_of_the_package(tmp_path) / "rope_triton" / "kernel" / "tiles.py"
+    ignored = shutil.ignore_patterns("__pycache__")
+    copy = shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton", ignore=ignored)
+    path = copy / "kernel" / "tiles.py"
     source = path.read_text()
     tile = "(2, 128): Tile(1, 8, 2),"
     assert tile in source
