@@ -36,7 +36,7 @@ class Bench:
     def rounds(self, name: str, versions: Versions, count: int, job: dict) -> list[Round]:
         """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
         with self._open(name, versions, job) as kept:
-            kept.measure(name, count, job)
+            kept.run(name, count, job)
             return kept.rounds(name)
 
     def answers(self, name: str, versions: Versions, job: dict) -> dict[str, dict]:

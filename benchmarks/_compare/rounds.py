@@ -42,48 +42,6 @@ class Plan(NamedTuple):
         return list(self.arms)[:: 1 if number % 2 == 0 else -1]
 
 
-class Processes:
-    """Fresh processes, each started while the one before it measures: importing takes seconds."""
-
-    def __init__(self, plan: Plan):
-        self._plan = plan
-        self._ahead: tuple[str, measure.Process] | None = None
-
-    def __enter__(self) -> "Processes":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._drop()
-
-    def answer(self, arm: str, job: dict, following: str | None) -> dict:
-        """Let a process of ``arm`` do a job, and get one of ``following`` ready meanwhile."""
-        if self._ahead is None or self._ahead[0] != arm:
-            self._drop()
-            self._ahead = arm, self._start(arm)
-        (_, process), self._ahead = self._ahead, None
-        start = time.monotonic()
-        try:
-            process.wait_until_ready()
-            if following is not None:
-                self._ahead = following, self._start(following)
-            answer = process.answer(job)
-        finally:
-            process.stop()
-        if answer["gpu"].removeprefix("GPU-") != self._plan.uuid.removeprefix("GPU-"):
-            raise measure.ProcessError(
-                f"measured was GPU {answer['gpu']}, watched and locked is {self._plan.uuid}"
-            )
-        return answer | {"wall_seconds": time.monotonic() - start}
-
-    def _start(self, arm: str) -> measure.Process:
-        return measure.Process(self._plan.arms[arm].root, self._plan.caches[arm])
-
-    def _drop(self) -> None:
-        if self._ahead is not None:
-            self._ahead[1].stop()
-            self._ahead = None
-
-
 class Round(NamedTuple):
     """A process of each arm.
 
@@ -119,6 +77,7 @@ class Rounds(Journal):
     def __init__(self, plan: Plan, path: Path, header: dict, report: Callable[[str], None]):
         super().__init__(path, header)
         self.plan, self._report = plan, report
+        self._ahead: tuple[str, measure.Process] | None = None
         self._of_earlier_runs = Counter(each.phase for each in self._all() if not each.discarded)
 
     def rounds(self, phase: str) -> list[Round]:
@@ -151,16 +110,14 @@ class Rounds(Journal):
     def check(self, job: dict) -> dict[str, dict]:
         """The answer of each arm to the job, from the journal where it has it."""
         missing = [arm for arm in self.plan.arms if arm not in self.checked]
-        with Processes(self.plan) as processes:
-            for arm, following in itertools.zip_longest(missing, missing[1:]):
-                gpu_monitor.require_free(self.plan.uuid)
-                start = time.monotonic()
-                self.append({"arm": arm, "check": processes.answer(arm, job, following)})
-                took = time.monotonic() - start
-                self._report(f"checked {arm}, {took:.0f} s")
+        for arm, following in itertools.zip_longest(missing, missing[1:]):
+            gpu_monitor.require_free(self.plan.uuid)
+            start = time.monotonic()
+            self.append({"arm": arm, "check": self._answer(arm, job, following)})
+            self._report(f"checked {arm}, {time.monotonic() - start:.0f} s")
         return self.checked
 
-    def measure(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
+    def run(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
         """Measure the rounds of a phase that are not there yet, or of the first ``only`` of them.
 
         With ``only`` the number of rounds is not settled; without, it is ``count``.
@@ -178,17 +135,16 @@ class Rounds(Journal):
         settled = count if only is None else None
         todo = range(len(self.rounds(phase)), wanted)
         took: list[float] = []
-        with Processes(self.plan) as processes:
-            for number, following in itertools.zip_longest(todo, todo[1:]):
-                self._require_time(phase, number, count, took)
-                start = time.monotonic()
-                ahead = None if following is None else self.plan.order(following)[0]
-                self._measure_round(phase, number, settled, job, processes, ahead)
-                took.append(time.monotonic() - start)
-                left = statistics.mean(took) * (count - number - 1)
-                self._report(
-                    f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go"
-                )
+        for number, following in itertools.zip_longest(todo, todo[1:]):
+            self._require_time(phase, number, count, took)
+            start = time.monotonic()
+            ahead = None if following is None else self.plan.order(following)[0]
+            self._measure_round(phase, number, settled, job, ahead)
+            took.append(time.monotonic() - start)
+            left = statistics.mean(took) * (count - number - 1)
+            self._report(
+                f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go"
+            )
 
     def settled(self, phase: str) -> int | None:
         """How many rounds an earlier run settled on for a phase, None if none did."""
@@ -204,6 +160,10 @@ class Rounds(Journal):
         left = max(0.0, self.plan.deadline - time.monotonic())
         return min(most, len(self.rounds(phase)) + int(left / longest)) // 2 * 2
 
+    def close(self) -> None:
+        self._stop_ahead()
+        super().close()
+
     def _require_time(self, phase: str, number: int, count: int, took: list[float]) -> None:
         seconds = [*took, *(each.seconds for each in self.rounds(phase))]
         if time.monotonic() + max(seconds, default=0.0) > self.plan.deadline:
@@ -213,25 +173,19 @@ class Rounds(Journal):
             )
 
     def _measure_round(
-        self,
-        phase: str,
-        number: int,
-        settled: int | None,
-        job: dict,
-        processes: Processes,
-        ahead: str | None,
+        self, phase: str, number: int, settled: int | None, job: dict, ahead: str | None
     ) -> None:
         order = self.plan.order(number)
         for _ in range(ATTEMPTS):
             gpu_monitor.require_free(self.plan.uuid)
             with gpu_monitor.Watch(self.plan.uuid) as watching:
                 answers = {
-                    arm: processes.answer(arm, job | {"seed": number}, following)
+                    arm: self._answer(arm, job | {"seed": number}, following)
                     for arm, following in zip(order, [*order[1:], ahead], strict=True)
                 }
             seen = watching.summary()
             reason = gpu_monitor.disturbance(seen, [each.watch for each in self.rounds(phase)])
-            measured = Round(phase, number, answers, seen, settled, reason or "")
+            measured = Round(phase, number, answers, seen, settled, reason)
             self.append({"round": measured._asdict()})
             if not reason:
                 return
@@ -239,3 +193,34 @@ class Rounds(Journal):
         raise DisturbedError(
             f"round {number + 1} of {phase} was disturbed {ATTEMPTS} times: {reason}"
         )
+
+    def _answer(self, arm: str, job: dict, following: str | None) -> dict:
+        """What a fresh process of ``arm`` answers; one of ``following`` gets ready meanwhile.
+
+        It is started while the one before it measures, because importing takes seconds.
+        """
+        if self._ahead is None or self._ahead[0] != arm:
+            self._stop_ahead()
+            self._ahead = arm, self._start(arm)
+        (_, process), self._ahead = self._ahead, None
+        start = time.monotonic()
+        try:
+            process.wait_until_ready()
+            if following is not None:
+                self._ahead = following, self._start(following)
+            answer = process.answer(job)
+        finally:
+            process.stop()
+        if answer["gpu"].removeprefix("GPU-") != self.plan.uuid.removeprefix("GPU-"):
+            raise measure.ProcessError(
+                f"measured was GPU {answer['gpu']}, watched and locked is {self.plan.uuid}"
+            )
+        return answer | {"wall_seconds": time.monotonic() - start}
+
+    def _start(self, arm: str) -> measure.Process:
+        return measure.Process(self.plan.arms[arm].root, self.plan.caches[arm])
+
+    def _stop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead[1].stop()
+            self._ahead = None

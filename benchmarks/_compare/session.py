@@ -280,7 +280,7 @@ def _first_look(
     what was settled: with more rounds it would judge what was judged before once more.
     """
     job, most, notes = measure.timing_job(cells, host=True), options.rounds, []
-    measured.measure("look1", most, job, only=2)
+    measured.run("look1", most, job, only=2)
     settled = measured.settled("look1")
     count = settled or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
@@ -292,7 +292,7 @@ def _first_look(
     elif count < most:
         notes = [f"{count} rounds, as the time was not enough for {most}"]
         report(notes[0])
-    measured.measure("look1", count, job)
+    measured.run("look1", count, job)
     look = findings.judge_rounds(measured.rounds("look1"))
     return look._replace(notes=notes + look.notes)
 
@@ -320,7 +320,7 @@ def _second_look(
         )
     report(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
-        measured.measure("look2", count, job)
+        measured.run("look2", count, job)
     except rounds.BudgetError as error:
         return findings.no_look(f"{missed}: {error}")
     return findings.judge_rounds(measured.rounds("look2")[:count], open_)
