@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from .._cells import angles, package_calls
-from .._cells.forms import FORWARD, Measured
+from .._cells.forms import FORWARD, BaseCell
 from .._cells.package_calls import Unavailable
 from .._system import process, progress
 from . import gpu_timer
 
 DEVICE = "cuda"
-_Cell = TypeVar("_Cell", bound=Measured)
+_Cell = TypeVar("_Cell", bound=BaseCell)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def why_no_gpu() -> str:
     return ""
 
 
-def _outcome(cell: Measured, direction: str) -> Outcome:
+def _outcome(cell: BaseCell, direction: str) -> Outcome:
     import torch
 
     try:
@@ -166,7 +166,7 @@ def attempt(function: Callable, *args):
 
 
 def checked_samples(
-    cell: Measured,
+    cell: BaseCell,
     directions: Sequence[str],
     *,
     copies: bool,
@@ -179,7 +179,7 @@ def checked_samples(
 
     Parameters
     ----------
-    cell : Measured
+    cell : BaseCell
         The cell; all directions are called on the same inputs.
     directions : sequence of str
         ``FORWARD``, ``BACKWARD`` or both.
@@ -237,7 +237,7 @@ def _check_replay(
         _check_untouched(inputs[index], x, call)
 
 
-def call_of(cell: Measured):
+def call_of(cell: BaseCell):
     """The call of a cell of any suite, by the suite's own angles of its positions.
 
     Raises
@@ -253,7 +253,7 @@ def call_of(cell: Measured):
     return call
 
 
-def check_memory(cell: Measured, sets: int) -> None:
+def check_memory(cell: BaseCell, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated that cannot fit."""
     import torch
 
@@ -266,7 +266,7 @@ def check_memory(cell: Measured, sets: int) -> None:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
 
 
-def random_tensor(cell: Measured):
+def random_tensor(cell: BaseCell):
     import torch
 
     return torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))

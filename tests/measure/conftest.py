@@ -5,9 +5,8 @@ import types
 import pytest
 import torch
 
-import rope_triton
-from benchmarks._measure import accuracy, first_call, host_time, inputs
-from tests.measure.common import apply_plain
+from benchmarks._measure import accuracy, first_call, host_time, inputs, memory_and_launches
+from tests.package import plain
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +23,9 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(accuracy, "_SHAPE", (256, 1, 2, 128))
-    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
+    for module in (accuracy, memory_and_launches):
+        monkeypatch.setattr(module, "_PATH_MIB", 1 / 4)
+    plain.install(monkeypatch)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors so small that more only wait for each other
     yield

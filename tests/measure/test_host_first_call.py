@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from benchmarks._cells import subjects
 from benchmarks._measure import first_call, host
 from benchmarks._system import process
 from tests.measure.common import NO_GPU, ROOT, apply_plain, implement
@@ -91,9 +92,9 @@ def test_first_calls_share_a_cache_by_threes(on_cpu, monkeypatch):
 
     monkeypatch.setattr(first_call, "seconds", seconds)
     assert host.first_call_samples() == {
-        (host.COMPILE, ()): [2.0, 5.0, 8.0],
-        (host.WARM_START, ()): [0.1] * 3,
-        (host.OWN_START, ()): [0.02] * 3,
+        (subjects.COMPILE, ()): [2.0, 5.0, 8.0],
+        (subjects.WARM_START, ()): [0.1] * 3,
+        (subjects.OWN_START, ()): [0.02] * 3,
     }
     assert len(set(caches)) == 3
     assert not any(cache.exists() for cache in caches)
