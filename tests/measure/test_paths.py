@@ -295,15 +295,14 @@ def test_commit_without_the_paths_is_not_available(old, direction):
         assert not outcome.error and not outcome.latency
 
 
-@pytest.mark.parametrize("error", [TypeError, ValueError, AttributeError, RuntimeError])
-def test_a_real_failure_is_an_error(on_cpu, error, monkeypatch):
+def test_a_real_failure_is_an_error(on_cpu, monkeypatch):
     def fail(*_, **__):
-        raise error("the kernel is broken")
+        raise TypeError("the kernel is broken")
 
     for name in plain.FUNCTIONS:
         monkeypatch.setattr(rope_triton, name, fail)
     for outcome in workload.measure_cells(CELLS, FORWARD).values():
-        assert f"{error.__name__}: the kernel is broken" in outcome.error
+        assert "TypeError: the kernel is broken" in outcome.error
         assert not outcome.unavailable
 
 
