@@ -1,6 +1,5 @@
 """Shared by the tests of the host's measures."""
 
-import functools
 from pathlib import Path
 
 import rope_triton
@@ -9,7 +8,6 @@ from tests.package import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = "no NVIDIA GPU: torch.cuda.is_available() is False"
-apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
 
 
 def params_of(metric):

@@ -8,7 +8,8 @@ import pytest
 from benchmarks._cells import subjects
 from benchmarks._measure import first_call, host
 from benchmarks._system import process
-from tests.measure.common import NO_GPU, ROOT, apply_plain, implement
+from tests.measure.common import NO_GPU, ROOT, implement
+from tests.package import plain
 
 
 def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
@@ -16,7 +17,7 @@ def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
 
     def apply(t, *args, **options):
         clock.seconds += costs.pop(0)
-        return apply_plain(t, *args, **options)
+        return plain.apply_rotary_pos_emb(t, *args, **options)
 
     implement(monkeypatch, apply)
     assert first_call._clocked(str(ROOT), False) == 2.0

@@ -1,6 +1,5 @@
 """From a cell to samples: no speed for a wrong output, and a bad cell costs only itself."""
 
-import functools
 import types
 
 import pytest
@@ -11,14 +10,13 @@ from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell
 from benchmarks._measure import gpu_timer, workload
 from tests.compare import samples
+from tests.package import plain
 
 CELLS = [
     Cell(37, 64, 2, dtype, tensor_format)
     for dtype in ("float32", "float16", "bfloat16")
     for tensor_format in ("sbhd", "bshd")
 ]
-apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
-
 both_directions = pytest.mark.parametrize("direction", (FORWARD, BACKWARD))
 
 
@@ -32,14 +30,7 @@ def on_cpu(monkeypatch, tmp_path):
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     monkeypatch.setattr(gpu_timer, "paired_samples", lambda *_: [[2e-6] * 3, [1e-6] * 3])
     monkeypatch.setattr(workload, "DEVICE", "cpu")
-    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
-
-
-@pytest.fixture(autouse=True)
-def progress(tmp_path, monkeypatch):
-    path = tmp_path / "progress"
-    monkeypatch.setenv("ROPE_PROGRESS", str(path))
-    return lambda: [line for line in path.read_text().splitlines() if line]
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
 
 
 @both_directions
@@ -51,7 +42,7 @@ def test_wrong_output_has_no_speed(on_cpu, direction, wrong_set, monkeypatch):
     def apply(t, freqs, tensor_format):
         calls.append(t)
         turned = -freqs if (len(calls) - 1) % 3 == wrong_set else freqs
-        return apply_plain(t, turned, tensor_format)
+        return plain.apply_rotary_pos_emb(t, turned, tensor_format)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
     (outcome,) = workload.measure_cells(CELLS[:1], direction).values()

@@ -30,7 +30,7 @@ CELLS = [*grid.all_cells("full"), *peer_cells(PEER_GRIDS["full"])]
 
 
 @pytest.fixture
-def on_cpu(monkeypatch, tmp_path):
+def on_cpu(monkeypatch, tmp_path, one_thread):
     """Measures as on a GPU, in both commands."""
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     plain.install(monkeypatch)
@@ -38,10 +38,6 @@ def on_cpu(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "first_call_here", lambda metric: {})
     monkeypatch.setattr(host, "exact_facts", dict)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors so small that more only wait for each other
-    yield
-    torch.set_num_threads(threads)
 
 
 def in_asv(cell) -> list[str]:
