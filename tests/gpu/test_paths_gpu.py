@@ -1,17 +1,15 @@
 """The package's other paths, measured on a GPU: every one has a speed, a cost and a small error."""
 
 import statistics
-import time
 
 import pytest
-import torch
 
 import rope_triton
 from benchmarks._cells import forms, grid, subjects
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
-from benchmarks._measure import gpu_timer, host, host_time, inputs, memory_and_launches, workload
+from benchmarks._measure import gpu_timer, host, host_time, memory_and_launches, workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -94,23 +92,6 @@ def test_every_call_has_a_host_time():
         assert all(2e-6 < seconds < 2e-3 for seconds in answer)
 
 
-@pytest.mark.alone
-@host_paths
-def test_gpu_is_done_when_the_host_is(path):
-    cell = subjects.path_call_cell(path)
-    call = inputs.call_of(cell)
-    given = call.operand(inputs.values(cell))
-    for _ in range(host_time.WARM_CALLS):
-        call.forward(given)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(host_time.BLOCK_CALLS):
-        call.forward(given)
-    issued = time.perf_counter()
-    torch.cuda.synchronize()
-    assert time.perf_counter() - issued < 0.1 * (issued - start)
-
-
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
     cell = memory_and_launches.path_step_cell(path)
@@ -120,10 +101,3 @@ def test_a_step_takes_its_outputs_and_one_launch_each(path):
     if BACKWARD in cell.directions:
         assert memory_and_launches.peak_bytes(subjects.TRAINING, cell) == cell.bytes_moved
         assert memory_and_launches.launches(subjects.TRAINING, cell) == 2
-
-
-def test_error_is_little_more_than_rounding_and_repeats():
-    here, again = host.answers("host.PathError"), host.answers("host.PathError")
-    assert here == again and len(here) == 2 * CALLS
-    for (_, (*_, dtype)), value in here.items():
-        assert 0.999 < value < (4 if dtype == "float32" else 1.001), value

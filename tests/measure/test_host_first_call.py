@@ -12,7 +12,7 @@ from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain
 
 
-def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
+def test_first_call_is_clocked_and_checked(on_cpu, clock, tmp_path, monkeypatch):
     costs = [2.0, 0.1]
 
     def apply(t, *args, **options):
@@ -25,9 +25,6 @@ def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
     implement(monkeypatch, lambda t, freqs, **options: t)
     with pytest.raises(AssertionError, match="not close"):
         first_call._clocked(None, False)
-
-
-def test_package_from_elsewhere_is_refused(on_cpu, tmp_path):
     with pytest.raises(RuntimeError, match="was to be imported from .*, but came from"):
         first_call._clocked(str(tmp_path), False)
 
