@@ -184,8 +184,8 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
         for cell in all_cells(GRID)
         for metric in cell.metrics.values()
     }
-    host = itertools.starmap(Subject, subjects.call_keys() + subjects.path_call_keys())
-    start = itertools.starmap(Subject, subjects.first_call_keys())
+    host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
+    start = itertools.starmap(Subject, subjects.host_keys(subjects.FIRST_CALL))
     return {"gpu": frozenset(gpu), "host": frozenset(host), "start": frozenset(start)}
 
 
@@ -203,7 +203,7 @@ def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
         if metric.startswith(prefix)
         for call in itertools.product((arch,), *[*params.values()][1:])
     }
-    host = itertools.starmap(Subject, subjects.exact_keys())
+    host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
     return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
 
 
