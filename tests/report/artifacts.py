@@ -7,8 +7,8 @@ import json
 import stat
 import zipfile
 
-from benchmarks._report import Side, to_json
 from benchmarks._report.artifact import Commits, Request, read_artifact
+from benchmarks._verdict.schema import Side, to_json
 from tests.comparisons import job_failing
 
 BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40

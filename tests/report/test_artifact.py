@@ -95,11 +95,11 @@ REFUSED = {
     ),
     "a huge archive": (b"0" * 2_000_001, "the archive has more than 2000000 bytes"),
     "a ZIP bomb": (archive(b" " * 20_000_000), "has more than 4000000 bytes"),
-    "not JSON": (archive("hello"), "is no JSON: Expecting value"),
-    "not UTF-8": (archive(b'{"schema": "\xff"}'), "is no JSON: 'utf-8' codec"),
-    "deeply nested": (archive("[" * 1_000_000), "is no JSON: maximum recursion"),
-    "deeply nested objects": (archive('{"a":' * 500_000), "is no JSON: maximum recursion"),
-    "a number of a million digits": (archive("1" * 1_000_000), "is no JSON: Exceeds the limit"),
+    "not JSON": (archive("hello"), "no JSON: Expecting value"),
+    "not UTF-8": (archive(b'{"schema": "\xff"}'), "no JSON: 'utf-8' codec"),
+    "deeply nested": (archive("[" * 1_000_000), "no JSON: maximum recursion"),
+    "deeply nested objects": (archive('{"a":' * 500_000), "no JSON: maximum recursion"),
+    "a number of a million digits": (archive("1" * 1_000_000), "no JSON: Exceeds the limit"),
     "a key twice": (archive('{"schema": 1, "schema": 1}'), "a key comes twice"),
     "another type": (archive("[]"), "a comparison is an object, got list"),
     "NaN": (archive(changed(["minutes"], float("nan"))), "NaN is no number"),
@@ -133,12 +133,27 @@ REFUSED = {
         "it gives another command",
     ),
     "soft rules": (archive(changed(["rules", "min_effect"], 0.9)), "judged by other rules"),
-    "impossible rounds": (archive(changed(["rounds"], 10**9)), "1000000000 rounds, 0 of them"),
-    "impossible time": (archive(changed(["minutes"], -1)), "-1 minutes"),
-    "impossible seconds": (archive(changed([*TIMING, "base"], 1e200)), "took more than 3600 s"),
-    "impossible interval": (archive(changed([*TIMING, "low"], 1e200)), "does not hold its effect"),
-    "impossible p": (archive(changed([*TIMING, "p_slower"], 7)), "is not between 0 and 1"),
-    "a negative floor": (archive(changed([*TIMING, "floor"], -7)), "the floor is below"),
+    "impossible rounds": (
+        archive(changed(["rounds"], 10**9)),
+        "rounds must be a whole number",
+    ),
+    "impossible time": (
+        archive(changed(["minutes"], -1)),
+        "minutes must be a finite num",
+    ),
+    "impossible seconds": (
+        archive(changed([*TIMING, "base"], 1e200)),
+        "base must be a finite nu",
+    ),
+    "impossible interval": (archive(changed([*TIMING, "low"], 0.9)), "does not hold its effect"),
+    "impossible p": (
+        archive(changed([*TIMING, "p_slower"], 7)),
+        "p_slower must be a finite n",
+    ),
+    "a negative floor": (
+        archive(changed([*TIMING, "floor"], -7)),
+        "floor must be a finite",
+    ),
 }
 
 
@@ -186,7 +201,7 @@ def test_encrypted_archive_is_refused():
     content = bytearray(archive(document()))
     for signature, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         content[content.index(signature) + offset] |= 1
-    with pytest.raises(ArtifactError, match="no archive can be read: .*encrypted"):
+    with pytest.raises(ArtifactError, match="is encrypted"):
         read(bytes(content))
 
 
@@ -292,7 +307,7 @@ NOT_ASKED_FOR = {
         "a pass lacks GPU times: .* and 155 more",
     ),
     "every timing twice as slow": (every_timing_slower(), DIFFER, "its numbers say 'fail' and"),
-    "every exact value worse": (every_value_worse(), DIFFER, "has another answer by its values"),
+    "every exact value worse": (every_value_worse(), DIFFER, "has another unit or answer by its"),
     "forged same sources": (document(of_the_same_sources), DIFFER, "has another package as the"),
     "same sources, not said": (document(job_passing), SAME, "has the same package as the base"),
     "same sources, measured": (
@@ -313,8 +328,8 @@ NOT_ASKED_FOR = {
     "no machine code": (without_exact("codegen."), DIFFER, "a pass lacks machine code: .* 443"),
     "one value of machine code": (without_exact("codegen.", 1), DIFFER, "lacks machine code"),
     "no fact of the host": (without_exact("host."), DIFFER, "a pass lacks memory, launches and"),
-    "15,000 invented timings": (invented(15_000), DIFFER, "a list of up to 4000 items"),
-    "3,000 invented timings": (invented(3_000), DIFFER, "identical: at most 2000 are read"),
+    "15,000 invented timings": (invented(15_000), DIFFER, "identical must be a list of 0 to 2000"),
+    "3,000 invented timings": (invented(3_000), DIFFER, "identical must be a list of 0 to 2000"),
     "some invented timings": (invented(300), DIFFER, "the suite has no such timing with machine"),
     "an unknown cell": (
         renamed(("families", "gpu", "timings", -1), "1", "64", "1", "float32", "sbhd"),

@@ -48,7 +48,7 @@ INJECTION = (
 
 
 def test_markdown_and_html_stay_text():
-    made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, disturbed=[INJECTION])
+    made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, discarded=[INJECTION])
     made["machine"] |= {INJECTION: INJECTION, "gpu": INJECTION, "torch": INJECTION}
     made |= {"clocks": {INJECTION: INJECTION}, "unmeasured": [INJECTION] * 30}
     text = comment(REQUEST, read(archive(made)))

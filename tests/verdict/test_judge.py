@@ -99,14 +99,14 @@ def test_noise_of_the_control_is_that_of_a_paired_round():
     assert family.control.noise == pytest.approx(2**0.5 * CELL_NOISE, rel=0.05)
 
 
-def test_power_grows_with_the_effect_and_holds_at_what_is_called_visible():
+def test_power_grows_with_the_effect_and_holds_at_what_is_called_mde():
     generator, cells = np.random.default_rng(3), 48
     sizes = CELL_NOISE * np.exp(generator.uniform(-1, 1, cells))
     family = judged(*processes(generator, ROUNDS, cells, noise=sizes))
-    visible = np.array([timing.visible for timing in family.timings])
-    assert (visible > 0.005).all() and (visible < 0.05).all()
+    mde = np.array([timing.mde for timing in family.timings])
+    assert (mde > 0.005).all() and (mde < 0.05).all()
     shares = []
-    for effect in (np.zeros(cells), visible / 2, visible, 3 * visible):
+    for effect in (np.zeros(cells), mde / 2, mde, 3 * mde):
         failures = []
         for _ in range(12):
             # Visible is what one slow cell needs: a few at a time.
@@ -213,9 +213,9 @@ def test_each_answer_is_reached():
     assert slight.p_slower <= 0.0025 and slight.effect < slight.floor
     assert (slight.answer, slight.change) == (Answer.PASS, "none")
     assert (same.answer, same.change) == (Answer.PASS, "none")
-    assert same.upper < 0.01 and same.visible < 0.02
+    assert same.upper < 0.01 and same.mde < 0.02
     assert (blind.answer, blind.change) == (Answer.CANNOT_TELL, "none")
-    assert blind.upper > 0.01 and blind.visible > 0.03
+    assert blind.upper > 0.01 and blind.mde > 0.03
     assert blind.rounds == ROUNDS
 
 
