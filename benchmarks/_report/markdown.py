@@ -6,29 +6,20 @@ compiles to, a map of the grid. All else is folded away.
 
 import collections
 import html
-import itertools
 from collections.abc import Iterable, Sequence
 
 from .._verdict.rules import Answer
 from .._verdict.schema import Comparison
+from .exact import Summary
 from .github_markdown import code, escaped, folded, number, small
 from .heatmap import maps
 from .states import State, counted
 from .text import clean, clip
-from .view import FAILS, MOST_LINES, ExactRow, Row, View, view
+from .view import FAILS, MOST_LINES, Row, View
 
 # GitHub takes 65,536 characters in a comment.
 _BYTES = 60_000
 _HEADLINE = {Answer.PASS: "✅ PASS", Answer.FAIL: "❌ FAIL", Answer.CANNOT_TELL: "🟡 CANNOT TELL"}
-# Of the groups in each state, how many rows the table has at most.
-_ROWS = {
-    State.SLOWER: 8,
-    State.NOISE: 3,
-    State.INCONCLUSIVE: 6,
-    State.NOT_SLOWER: 2,
-    State.FASTER: 3,
-    State.SAME_CODE: 0,
-}
 _REMARKS = 6
 _EXACT_ROWS = 40
 _ALL_TIMINGS_BYTES = 10_000
@@ -46,7 +37,7 @@ def markdown(comparison: Comparison) -> str:
     Whatever was given by others (names of branches, notes, parameters) is escaped: it can neither
     format, link nor mention.
     """
-    seen = view(comparison)
+    seen = View(comparison)
     sentence = clip(seen.sentence[0].upper() + seen.sentence[1:], 1000)
     quiet = "To tell, on a machine with nothing else to do, with more `--rounds`:"
     again = quiet if comparison.answer is Answer.CANNOT_TELL else "Run it yourself:"
@@ -57,7 +48,7 @@ def markdown(comparison: Comparison) -> str:
         *_remarks("Wrong on the head", comparison.wrong),
         *_remarks("Not measured", comparison.unmeasured),
         *_checks(seen),
-        *_moved(seen, f"{100 * comparison.rules.confidence:g} % interval"),
+        *_moved(seen, comparison),
         *maps(seen.states),
         *_compiled(seen),
         *_remarks("Notes", comparison.notes),
@@ -107,20 +98,19 @@ def _checks(seen: View) -> Iterable[str]:
         yield _table(["", "looked at", "found"], ":--", rows)
 
 
-def _moved(seen: View, interval: str) -> Iterable[str]:
+def _moved(seen: View, comparison: Comparison) -> Iterable[str]:
     """What moved most."""
-    gating = [row for row in seen.groups if row.gates]
-    if seen.answer is Answer.FAIL:
-        gating = [row for row in gating if row.state is not State.NOT_SLOWER]
-    # The host's are all in the table above.
-    gating = [row for row in gating if row.is_pass or row.state is not State.NOT_SLOWER]
-    shown = [
-        row
-        for state, rows in itertools.groupby(gating, lambda row: row.state)
-        for row in itertools.islice(rows, _ROWS[state])
-    ]
+    shown: list[Row] = []
+    for row in seen.groups:
+        # A failure hides what is not slower. Host times of that kind are in the table above.
+        dull = comparison.answer is Answer.FAIL or not row.is_of_gpu
+        hidden = row.state is State.NOT_SLOWER and dull
+        full = [each.state for each in shown].count(row.state) == row.state.most_rows
+        if row.gates and not hidden and not full:
+            shown.append(row)
     if not shown:
         return
+    interval = f"{100 * comparison.rules.confidence:g} % interval"
     head = ["timings, worst first", "base", "head", "change", interval, "floor", "MDE"]
     yield _table(head, "--:", map(_cells, shown))
     left = collections.Counter(row.state for row in seen.rows if row.gates)
@@ -148,25 +138,25 @@ def _compiled(seen: View) -> Iterable[str]:
         yield _table(["machine code", *map(escaped, names)], ":--", rows)
 
 
-def _compiled_cell(row: ExactRow | None) -> str:
-    if row is None or not row.changes:
+def _compiled_cell(figures: Summary | None) -> str:
+    if figures is None or not figures.changes:
         return "same"
-    extreme = f"{'worst' if row.got_worse else 'most'} {row.values}"
-    return f"{f'{FAILS} ' if row.fails else ''}{number(row.changes)}<br>{number(extreme)}"
+    fails = f"{FAILS} " if figures.fails else ""
+    return f"{fails}{number(figures.changes)}<br>{number(figures.values)}"
 
 
 def _changed(seen: View) -> Iterable[str]:
     """The exact values that changed."""
-    if not seen.changed:
+    metrics = list(filter(None, seen.changed))
+    if not metrics:
         return
-    most = max(3, _EXACT_ROWS // len(seen.changed))
+    most = max(3, _EXACT_ROWS // len(metrics))
     rows = [
-        [f"{FAILS if row.fails else ''} {escaped(row.name)}".strip()]
-        + [escaped(f"{row.values} {row.unit}"), escaped(row.where)]
-        for rows in seen.changed.values()
-        for row in rows[:most]
+        [f"{FAILS} " * each.fails + escaped(each.name), escaped(each.values), escaped(each.where)]
+        for values in metrics
+        for each in values[:most]
     ]
-    left = sum(map(len, seen.changed.values())) - len(rows)
+    left = sum(map(len, metrics)) - len(rows)
     table = _table(["exact value", "base → head", "where"], ":--", rows)
     rest = f"\n\n{left} more changed; the JSON has all." if left else ""
     yield folded("Exact values that changed, worst first", table + rest)

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from .._verdict.schema import Comparison
 from .states import State, counted
 from .text import clean, clip
-from .view import Row, view
+from .view import Row, View
 
 _ROWS, _COLUMNS, _LABEL = 12, 100, 44
 
 
 def terminal(comparison: Comparison) -> str:
     """The report for a terminal."""
-    seen = view(comparison)
+    seen = View(comparison)
     lines = [f"{comparison.answer.upper()}: {seen.sentence}", ""]
     lines += [" → ".join(seen.sides), seen.setting, ""]
     lines += _remarks("wrong", comparison.wrong)
