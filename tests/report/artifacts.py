@@ -55,11 +55,6 @@ def rewritten(content: bytes, where: int, value: int, size=2, signature=b"PK\1\2
     return content[:start] + value.to_bytes(size, "little") + content[start + size :]
 
 
-def ending(field: str, value: int, size=2) -> bytes:
-    """An archive whose last record says something else."""
-    return rewritten(archive("{}"), END[field], value, size, b"PK\5\6")
-
-
 def streamed(content: str) -> bytes:
     """An archive as GitHub's uploader writes it: into a pipe, with the sizes after the content."""
 
