@@ -171,7 +171,7 @@ def test_the_planted_version_waits_as_told(tmp_path):
     version = planted.plant("slow", base, {"64 2 128 float16 sbhd False": 7}, tmp_path / "sources")
     package = version.root / "rope_triton"
     assert json.loads((package / "cycles.json").read_text()) == {"64 2 128 float16 sbhd False": 7}
-    assert "wait_for_cycles(wait)" in (package / "kernels.py").read_text()
+    assert "wait_for_cycles(wait)" in (package / "kernel" / "kernels.py").read_text()
 
 
 class _Bench:

@@ -55,7 +55,7 @@ def surveys(monkeypatch):
             answers = {call: large if call[-1] == "large" else facts() for call in calls}
             return answers, dict.fromkeys(sweeps, variants)
 
-        monkeypatch.setattr(exact.fingerprint, "sized_survey", survey)
+        monkeypatch.setattr(exact.fingerprint, "compile_sizes", survey)
         return asked
 
     return answer
@@ -173,7 +173,7 @@ def test_what_neither_side_has_is_not_compared():
 
 def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    path = copy_of_the_package(tmp_path) / "rope_triton" / "tiles.py"
+    path = copy_of_the_package(tmp_path) / "rope_triton" / "kernel" / "tiles.py"
     source = path.read_text()
     tile = "(2, 128): Tile(1, 8, 2),"
     assert tile in source

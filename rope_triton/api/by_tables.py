@@ -1,0 +1,229 @@
+"""Rotation by tables of cosines and sines: flash-attention's and PyTorch's functions."""
+
+import torch
+
+from rope_triton import checks, ops, reference
+from rope_triton.ops import Options
+
+
+def apply_rotary_emb(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+    cu_seqlens: torch.Tensor | None = None,
+    max_seqlen: int | None = None,
+    *,
+    rounding: str = "once",
+    fused: bool = True,
+) -> torch.Tensor:
+    """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
+
+    Products are computed in float32 and the result is rounded once. Differentiable in ``x`` any
+    number of times, also in forward mode. If a table requires a gradient or has a tangent,
+    differentiable in all three, by plain PyTorch.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[b, s, h, d]``, or ``[t, h, d]`` of packed sequences with ``cu_seqlens``; any strides;
+        float32, float16 or bfloat16, or float64 with ``fused=False``.
+    cos, sin : torch.Tensor
+        Cosines and sines by position, one for each pair of channels: ``[s2, d2/2]`` with
+        ``d2 <= d``, floating point.
+    interleaved : bool
+        Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
+    inplace : bool
+        Write to ``x`` and return it. Its channels must be contiguous. Autograd records the change;
+        the gradient is a new tensor.
+    seqlen_offsets : int or torch.Tensor
+        Position of the first token of every sequence, or of each: ``[b]``, int32 or int64.
+    cu_seqlens : torch.Tensor, optional
+        Bounds of the packed sequences, ``[b + 1]``, int32 or int64.
+    max_seqlen : int, optional
+        Ignored; accepted for flash-attention compatibility.
+    rounding, fused
+        As in :func:`rope_triton.apply_rotary_pos_emb`.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape and dtype of ``x``: contiguous, or ``x`` itself.
+
+    Raises
+    ------
+    TypeError
+        If a tensor is not a tensor, or has a dtype that is not accepted.
+    ValueError
+        If a shape or device is not accepted, an offset is negative or beyond the tables, or ``x``
+        cannot be written in place.
+    NotImplementedError
+        As in :func:`rope_triton.apply_rotary_pos_emb`, for the tables.
+
+    Notes
+    -----
+    As upstream, a finite token whose position is beyond the tables is returned unchanged: it is
+    rotated by the angle 0, see :func:`rope_triton.apply_rotary_pos_emb`.
+
+    References
+    ----------
+    ``flash_attn.layers.rotary.apply_rotary_emb``.
+    """
+    cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
+    tensor_format = "bshd" if cu_seqlens is None else "thd"
+    options = Options(tensor_format, bool(interleaved), 1, 0, rounding, inplace=bool(inplace))
+    return _rotate(x, cos, sin, starts, cu_seqlens, options, fused)
+
+
+def apply_qk_rotary_emb(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+    cu_seqlens: torch.Tensor | None = None,
+    max_seqlen: int | None = None,
+    *,
+    rounding: str = "once",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`apply_rotary_emb` for queries and keys in one launch, their gradients in one.
+
+    ``q`` and ``k`` are as ``x`` there, and differ only in strides and the number of heads. If a
+    table requires a gradient, there are two launches.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Shapes and dtype of ``q`` and ``k``, contiguous.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`apply_rotary_emb`; also if ``q`` and ``k`` do not match.
+    """
+    tensor_format = "bshd" if cu_seqlens is None else "thd"
+    cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
+    options = Options(tensor_format, bool(interleaved), 1, 0, rounding)
+    if ops.needs_table_grad(cos, sin):
+        checks.check_pair(q, k, tensor_format)
+        others = cos, sin, starts, cu_seqlens, options, True
+        return _rotate(q, *others), _rotate(k, *others)
+    return ops.rotate_qk(q, k, cos, sin, starts, cu_seqlens, options)
+
+
+def _from_offsets(cos, sin, seqlen_offsets):
+    """Tables from a common offset on, and the offset of each sequence if they differ."""
+    _check_rows(cos, sin)
+    if not isinstance(seqlen_offsets, int):
+        return cos, sin, seqlen_offsets
+    if not seqlen_offsets:
+        return cos, sin, None
+    checks.check_tables(cos, sin)
+    if not 0 <= seqlen_offsets <= cos.shape[0]:
+        raise ValueError(f"seqlen_offsets must be from 0 to {cos.shape[0]}, got {seqlen_offsets}")
+    return cos[seqlen_offsets:], sin[seqlen_offsets:], None
+
+
+def _check_rows(cos, sin, expected="cos and sin must have shape [s2, d2/2]"):
+    """Raise unless the tables have two dimensions; all else is checked with the call."""
+    if type(cos) is type(sin) is torch.Tensor and cos.dim() == 2:
+        return
+    checks.check_tables(cos, sin)
+    if cos.dim() != 2:
+        raise ValueError(f"{expected}, got {tuple(cos.shape)}")
+
+
+def rotary_embedding(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    position_ids: torch.Tensor | None = None,
+    *,
+    interleaved: bool = False,
+    rounding: str = "once",
+    fused: bool = True,
+) -> torch.Tensor:
+    """Rotate by tables, heads before positions; signature of PyTorch's proposed function.
+
+    Differentiable as :func:`apply_rotary_emb`.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[b, h, s, d]``, as in ``scaled_dot_product_attention``; any strides; dtypes as there.
+    cos, sin : torch.Tensor
+        One value for each pair of channels, floating point: ``[n, d2/2]`` by position with
+        ``position_ids``, else whatever broadcasts to ``[b, h, s, d2/2]``, ``[s, d2/2]`` say;
+        ``d2 <= d``.
+    position_ids : torch.Tensor, optional
+        Row of the tables for each token, ``[b, s]``, int32 or int64. A token whose row is beyond
+        the tables is rotated by the angle 0, as in :func:`apply_rotary_emb`.
+    interleaved, rounding, fused
+        As in :func:`apply_rotary_emb`.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape and dtype of ``x``, contiguous.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`apply_rotary_emb`.
+
+    References
+    ----------
+    ``torch.nn.functional.rotary_embedding`` of https://github.com/pytorch/pytorch/pull/187286;
+    RotaryEmbedding of ONNX, opset 23.
+    """
+    if position_ids is not None:
+        _check_rows(cos, sin, "with position_ids, cos and sin must have shape [n, d2/2]")
+    elif not _has_a_row_for_each_token(cos, x):
+        checks.check_tables(cos, sin)
+        cos, sin = (_by_token(table, x) for table in (cos, sin))
+    options = Options("bhsd", bool(interleaved), 1, 0, rounding)
+    return _rotate(x, cos, sin, position_ids, None, options, fused)
+
+
+def _has_a_row_for_each_token(table, x):
+    both = type(table) is type(x) is torch.Tensor
+    return both and table.dim() == 2 and x.dim() == 4 and table.shape[0] == x.shape[2]
+
+
+def _by_token(table, x):
+    """``[s, 1 or b, 1 or h, n]`` of a table that broadcasts to ``[b, h, s, n]``."""
+    length = x.shape[2] if isinstance(x, torch.Tensor) and x.dim() == 4 else table.shape[-2]
+    if not 2 <= table.dim() <= 4 or table.shape[-2] not in (1, length):
+        raise ValueError(
+            "cos and sin must broadcast to [b, h, s, d2/2] of x, "
+            f"got {tuple(table.shape)} for s={length}"
+        )
+    table = table[(None,) * (4 - table.dim())].permute(2, 0, 1, 3)
+    return table.expand(length, -1, -1, -1)
+
+
+def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
+    gradient = ops.needs_table_grad(cos, sin)
+    if fused and not gradient:
+        return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
+    checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
+    if gradient and options.inplace:
+        raise ValueError(
+            "in place, cos and sin cannot have a gradient or a tangent: x is needed for it"
+        )
+
+    def by_kernel(x, cos, sin):
+        return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
+
+    def plain(x, cos, sin):
+        cos, sin = (table[:, None, None] if table.dim() == 2 else table for table in (cos, sin))
+        others = options.tensor_format, options.interleaved, options.rounding
+        return reference.rotate_by_tables(x, cos, sin, starts, cu_seqlens, *others)
+
+    if fused:
+        return ops.with_table_grad(by_kernel, plain, x, cos, sin)
+    out = plain(x, cos, sin)
+    return x.copy_(out) if options.inplace else out

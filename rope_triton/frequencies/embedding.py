@@ -1,0 +1,142 @@
+"""The module that computes a model's angles once, for every call."""
+
+import torch
+
+from rope_triton.frequencies.angles import by_channel
+from rope_triton.scalings import length_of
+
+
+class RotaryPositionEmbedding(torch.nn.Module):
+    """Angles of rotary position embedding, ``position x inverse frequency``.
+
+    The inverse frequencies are ``rotary_base ** (-2 i / dim)`` for ``i = 0 .. dim/2 - 1``
+    (Su et al., https://arxiv.org/abs/2104.09864, equation 15); the signature and the layout of the
+    result are those of ``transformer_engine.pytorch.RotaryPositionEmbedding``.
+
+    Parameters
+    ----------
+    dim : int
+        Size of a head, before ``rotary_percent`` is applied.
+    rotary_percent : float
+        Share of ``dim`` that is rotated, in (0, 1]; ``int(dim * rotary_percent)`` must be even.
+    seq_len_interpolation_factor : float, optional
+        Divides positions (Chen et al., https://arxiv.org/abs/2306.15595). Takes effect only
+        together with ``pretrained_max_position_embeddings``, as upstream.
+    pretrained_max_position_embeddings : int, optional
+        Longest sequence the model was trained on. Sequences longer than this times the factor are
+        squeezed into it, whatever the factor.
+    rotary_base : float
+        Base of the inverse frequencies.
+    interleaved : bool
+        Whether angle ``i`` belongs to the pair ``(2i, 2i + 1)`` instead of ``(i, i + dim/2)``.
+    device : torch.device or str, optional
+        Where the angles are. By default as upstream: on the current CUDA device, if there is one
+        and torch's default device is the CPU; else on torch's default device.
+
+    Raises
+    ------
+    ValueError
+        If the rotated size is not a positive even number, or a factor, length or base is not
+        positive, or only one of the two interpolation arguments is given.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        rotary_percent: float = 1.0,
+        seq_len_interpolation_factor: float | None = None,
+        pretrained_max_position_embeddings: int | None = None,
+        rotary_base: float = 10000.0,
+        interleaved: bool = False,
+        *,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__()
+        if not 0.0 < rotary_percent <= 1.0:
+            raise ValueError(f"rotary_percent must be in (0, 1], got {rotary_percent}")
+        rotated = int(dim * rotary_percent)
+        if rotated <= 0 or rotated % 2:
+            raise ValueError(
+                "int(dim * rotary_percent) must be a positive even number, "
+                f"got {rotated} from dim={dim}, rotary_percent={rotary_percent}"
+            )
+        for name, value in (
+            ("seq_len_interpolation_factor", seq_len_interpolation_factor),
+            ("pretrained_max_position_embeddings", pretrained_max_position_embeddings),
+            ("rotary_base", rotary_base),
+        ):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if (seq_len_interpolation_factor is None) != (pretrained_max_position_embeddings is None):
+            raise ValueError(
+                "seq_len_interpolation_factor and pretrained_max_position_embeddings work only "
+                f"together, got {seq_len_interpolation_factor} and "
+                f"{pretrained_max_position_embeddings}"
+            )
+        self.rotary_base = rotary_base
+        self.seq_len_interpolation_factor = seq_len_interpolation_factor
+        self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
+        self.interleaved = interleaved
+        # On the CPU, whatever the device: the same bits everywhere.
+        exponent = torch.arange(0, rotated, 2, dtype=torch.float32, device="cpu") / rotated
+        inv_freq = 1.0 / rotary_base**exponent
+        self.register_buffer("inv_freq", inv_freq.to(_usual_device() if device is None else device))
+
+    def _apply(self, fn, recurse=True):
+        # model.half() must not round the frequencies: long positions would be off by whole radians.
+        exact = self.inv_freq
+        super()._apply(fn, recurse)
+        if self.inv_freq.dtype != exact.dtype:
+            self.inv_freq = exact.to(self.inv_freq.device)
+        return self
+
+    def forward(self, max_seq_len: int | torch.Tensor, offset: int = 0) -> torch.Tensor:
+        """Angles of the positions ``offset .. offset + max_seq_len - 1``, in radians.
+
+        Parameters
+        ----------
+        max_seq_len : int or torch.Tensor
+            Tokens. Reading a tensor, an integer without dimensions, synchronizes with its device.
+        offset : int
+            Position of the first token.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape ``[max_seq_len, 1, 1, int(dim * rotary_percent)]``, float32, on the device of
+            ``inv_freq``; each angle appears twice, at both members of its pair.
+
+        Raises
+        ------
+        TypeError
+            If ``max_seq_len`` is a tensor that is no integer.
+        ValueError
+            If ``max_seq_len`` is negative, or a tensor with dimensions or without a value.
+        """
+        max_seq_len = length_of("max_seq_len", max_seq_len)
+        if max_seq_len < 0:
+            raise ValueError(f"max_seq_len must not be negative, got {max_seq_len}")
+        inv_freq = self.inv_freq
+        positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32)
+        positions = (positions + offset) * self._position_scale(max_seq_len)
+        # A product of elements, which autocast leaves alone: the meta device has no autocast.
+        angles = positions[:, None] * inv_freq
+        return by_channel(angles, self.interleaved)[:, None, None, :]
+
+    def _position_scale(self, max_seq_len: int) -> float:
+        trained, factor = (
+            self.pretrained_max_position_embeddings,
+            self.seq_len_interpolation_factor,
+        )
+        if trained is None or factor is None:
+            return 1.0
+        if max_seq_len > trained * factor:
+            return 1 / (max_seq_len / trained)
+        return 1 / factor
+
+
+def _usual_device() -> torch.device:
+    default = torch.get_default_device()
+    if default.type == "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return default

@@ -1,0 +1,177 @@
+"""Load rows, rotate them by the angles of their tokens, and store them, in Triton."""
+
+import triton
+import triton.language as tl
+
+from rope_triton.kernel.positions import position, unpack
+from rope_triton.kernel.trigonometry import sincos
+
+
+@triton.jit
+def rotate_rows(
+    out_row,
+    t_row,
+    t_channel,
+    store_mask,
+    freqs,
+    seq,
+    batch,
+    position_args,
+    OPTIONS: tl.constexpr,
+):
+    """Rotate the first D_ROT of D channels of rows, and copy the others.
+
+    out_row and t_row point to the first channels, ``[BLOCK_S, BLOCK_H, 1]``; seq, the tokens of the
+    sequences or of the packed whole, is ``[BLOCK_S, 1, 1]``, and batch is one number. store_mask is
+    False for rows to leave alone, and None unless out is t.
+    """
+    D: tl.constexpr = OPTIONS[0]
+    D_ROT: tl.constexpr = OPTIONS[1]
+    INTERLEAVED: tl.constexpr = OPTIONS[2]
+    TRANSPOSED: tl.constexpr = OPTIONS[3]
+    ROUNDING: tl.constexpr = OPTIONS[4]
+    n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = position_args
+    if D_ROT < D:  # before any store, which no load overtakes
+        pass_through = load_pass_through(t_row, t_channel, D_ROT, D)
+    if cu_seqlens[0] is not None:
+        # t comes first: finding the angles takes a search, and each of its steps waits for a load.
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
+        batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
+        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
+        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
+    elif start_ptr is not None or cp_size is not None:
+        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
+        # Else the compiler, to save registers, loads some of t only after cos and sin are there.
+        tl.debug_barrier()
+        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
+    else:
+        # The angles come first: cos and sin are computed while t is still on its way.
+        a1, a2 = load_angles(freqs, seq, None, D_ROT, INTERLEAVED)
+        x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
+    if freqs[1] is None:
+        s1, c1 = sincos(a1)
+        s2, c2 = sincos(a2)
+    else:
+        s1, c1, s2, c2 = a2, a1, a2, a1
+    if ROUNDING is not None:
+        s1, c1 = s1.to(x1.dtype).to(tl.float32), c1.to(x1.dtype).to(tl.float32)
+        s2, c2 = s2.to(x1.dtype).to(tl.float32), c2.to(x1.dtype).to(tl.float32)
+    if TRANSPOSED:
+        y1 = product(x1, c1, ROUNDING) + product(x2, s2, ROUNDING)
+        y2 = product(x2, c2, ROUNDING) - product(x1, s1, ROUNDING)
+    else:
+        y1 = product(x1, c1, ROUNDING) - product(x2, s1, ROUNDING)
+        y2 = product(x2, c2, ROUNDING) + product(x1, s2, ROUNDING)
+    if store_mask is not None:
+        tl.debug_barrier()  # all threads that share a value have read it
+    store_pairs(out_row, y1, y2, store_mask, D_ROT, INTERLEAVED)
+    if D_ROT < D:
+        store_pass_through(out_row, pass_through, D_ROT, D)
+
+
+@triton.jit
+def product(x, factor, ROUNDING: tl.constexpr):
+    """x times factor in float32, rounded to the dtype of x if ROUNDING is "each".
+
+    The compiler chooses which of two products a fused multiply-add leaves unrounded: an explicit
+    fma changes the order of its instructions, and a call of 128 x 64 in half precision took 4 to
+    10 % longer on an H200.
+    """
+    y = x * factor
+    if ROUNDING == "each":
+        y = y.to(x.dtype).to(tl.float32)
+    return y
+
+
+@triton.jit
+def load_angles(freqs, row, known, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Angles at both channels of each pair, or cosines and sines, in float32.
+
+    The identity, angle 0, in rows that are not known.
+    """
+    freqs_ptr, sin_ptr, first, stride, channel = freqs
+    at = first + row * stride
+    if sin_ptr is None:
+        a1, a2 = load_pairs(freqs_ptr + at, channel, D_ROT, INTERLEAVED, known)
+    else:
+        k = channels(triton.next_power_of_2(D_ROT // 2))
+        mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
+        a1 = load(freqs_ptr + at + k * channel, mask)
+        a2 = load(sin_ptr + at + k * channel, mask)
+        if known is not None:
+            a1 = tl.where(known, a1.to(tl.float32), 1.0)
+    return a1.to(tl.float32), a2.to(tl.float32)
+
+
+@triton.jit
+def load_pairs(
+    row,
+    stride,
+    D_ROT: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    known=None,
+):
+    """First and second members of the channel pairs of rows, each ``[.., .., >= D_ROT / 2]``.
+
+    0 in rows that are not known.
+    """
+    BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
+    if INTERLEAVED:
+        k = channels(2 * BLOCK)
+        mask = k < D_ROT if known is None else known & (k < D_ROT)
+        x = load(row + k * stride, mask)
+        return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], BLOCK, 2)))
+    else:
+        k = channels(BLOCK)
+        mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
+        first = load(row + k * stride, mask)
+        second = load(row + (k + D_ROT // 2) * stride, mask)
+        return first, second
+
+
+@triton.jit
+def store_pairs(row, first, second, store_mask, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Store what :func:`load_pairs` loads, to rows that are contiguous in the channels."""
+    BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
+    if INTERLEAVED:
+        k = channels(2 * BLOCK)
+        mask = k < D_ROT if store_mask is None else store_mask & (k < D_ROT)
+        y = tl.reshape(tl.join(first, second), (first.shape[0], first.shape[1], 2 * BLOCK))
+        tl.store(row + k, y, mask=mask)
+    else:
+        k = channels(BLOCK)
+        mask = k < D_ROT // 2 if store_mask is None else store_mask & (k < D_ROT // 2)
+        tl.store(row + k, first, mask=mask)
+        tl.store(row + k + D_ROT // 2, second, mask=mask)
+
+
+@triton.jit
+def load_pass_through(row, stride, FIRST: tl.constexpr, D: tl.constexpr):
+    """The channels of rows from FIRST on."""
+    k = FIRST + channels(triton.next_power_of_2(D - FIRST))
+    return load(row + k * stride, k < D)
+
+
+@triton.jit
+def store_pass_through(row, pass_through, FIRST: tl.constexpr, D: tl.constexpr):
+    """Store what :func:`load_pass_through` loads, to rows that are contiguous in the channels."""
+    k = FIRST + channels(triton.next_power_of_2(D - FIRST))
+    tl.store(row + k, pass_through, mask=k < D)
+
+
+@triton.jit
+def load(ptr, mask):
+    """tl.load, 0 where masked. With evict_last, a call of any size has the speed of a copy.
+
+    The policy does not do what its name says: on an H200, these lines do not stay in L2 when others
+    are read later, so the output stays there for the next kernel that reads it. With evict_first,
+    calls up to 4 MiB were faster alone, and slower together with that next kernel.
+    """
+    return tl.load(ptr, mask=mask, other=0.0, eviction_policy="evict_last")
+
+
+@triton.jit
+def channels(n: tl.constexpr):
+    """``[1, 1, n]`` channel indices; 64 bits, as the channels may be the outermost in memory."""
+    return tl.arange(0, n)[None, None, :].to(tl.int64)
