@@ -100,11 +100,11 @@ def _checks(seen: View) -> Iterable[str]:
 
 def _moved(seen: View, comparison: Comparison) -> Iterable[str]:
     """What moved most."""
+    failed = comparison.answer is Answer.FAIL
     shown: list[Row] = []
     for row in seen.groups:
         # A failure hides what is not slower. Host times of that kind are in the table above.
-        dull = comparison.answer is Answer.FAIL or not row.is_of_gpu
-        hidden = row.state is State.NOT_SLOWER and dull
+        hidden = row.state is State.NOT_SLOWER and (failed or not row.is_of_gpu)
         full = [each.state for each in shown].count(row.state) == row.state.most_rows
         if row.gates and not hidden and not full:
             shown.append(row)
