@@ -23,8 +23,8 @@ from .._system.progress import missing, say
 from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
 
 if TYPE_CHECKING:
-    from .._report import Comparison
     from .._system.checkout import Arm
+    from .._verdict.schema import Comparison
     from .session import Samples
 
 SCRATCH = ROOT / ".asv" / "compare"
@@ -154,7 +154,9 @@ def run(**options) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .. import _report
+    from .._report.markdown import markdown
+    from .._report.terminal import terminal
+    from .._verdict.schema import to_json
     from . import session
 
     start = time.monotonic()
@@ -163,12 +165,12 @@ def _run(options: argparse.Namespace) -> int:
         comparison, samples = _compare(options, pair, start)
         minutes = comparison.minutes + (time.monotonic() - start) / 60
         comparison = dataclasses.replace(comparison, minutes=minutes)
-        print(_report.terminal(comparison))
+        print(terminal(comparison))
         if options.json:
-            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+            document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
             write_atomically(options.json, document.encode())
         if options.markdown:
-            write_atomically(options.markdown, _report.markdown(comparison).encode())
+            write_atomically(options.markdown, markdown(comparison).encode())
         if not options.no_store:  # last: a damaged results file must not cost the verdict
             session.store_samples(samples, pair, comparison.machine, ROOT, RESULTS, say)
         return STATUS[comparison.answer]
@@ -193,16 +195,16 @@ def _compare(
     options: argparse.Namespace, pair: "Mapping[str, Arm]", start: float
 ) -> "tuple[Comparison, dict[str, Samples]]":
     """The comparison, its minutes those of earlier runs, and what asv's results get of it."""
-    from .. import _report
     from .._system import machine as _machine
+    from .._verdict.schema import Comparison, Side
     from . import session
 
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
-    comparison = _report.Comparison(
-        base=_report.Side(base.name, base.sha),
-        head=_report.Side(head.name, head.sha),
+    comparison = Comparison(
+        base=Side(base.name, base.sha),
+        head=Side(head.name, head.sha),
         machine=machine,
         grid=options.grid,
         rounds=0,
@@ -215,7 +217,7 @@ def _compare(
         unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
         wrong=(),
         notes=("both versions have the same sources: nothing was measured",),
-        disturbed=(),
+        discarded=(),
         reproduce=_reproduce(options),
     )
     if same and not options.even_if_same:

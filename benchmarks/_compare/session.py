@@ -149,7 +149,7 @@ def _compare_on_gpu(
         identical=frozenset(identical),
         wrong=(*checks.wrong, *look.wrong),
         notes=(*notes, *look.notes, *problems),
-        disturbed=tuple(measured.discarded),
+        discarded=tuple(measured.discarded),
     )
     return comparison, {arm: Samples(look.seconds[arm], checks.facts[arm]) for arm in ARMS}
 

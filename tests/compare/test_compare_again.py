@@ -208,7 +208,7 @@ def test_disturbed_round_is_repeated_and_reported(lab, seen, reason):
     lab.gpu.events = lambda answered: seen if answered == CHECKS + 4 else {}
     assert lab.compare() == PASS
     assert lab.gpu.answered == ALL + 2
-    assert lab.found.disturbed == (f"look1, round 2: {reason}",)
+    assert lab.found.discarded == (f"look1, round 2: {reason}",)
     assert lab.found.rounds == ROUNDS
 
 
@@ -220,7 +220,7 @@ def test_disturbed_again_and_again(lab, capsys):
     assert lab.gpu.answered == CHECKS + 2 * rounds.ATTEMPTS
     lab.gpu.events = lambda answered: {}
     assert lab.compare() == PASS
-    assert len(lab.found.disturbed) == rounds.ATTEMPTS
+    assert len(lab.found.discarded) == rounds.ATTEMPTS
 
 
 # --- the second look ------------------------------------------------------------------------------
