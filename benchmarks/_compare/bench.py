@@ -1,4 +1,4 @@
-"""A commit on this machine's GPU, and what any changes of it measure there, for the evidence."""
+"""Measure a commit, and changes of it, on this machine's GPU for the evidence."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

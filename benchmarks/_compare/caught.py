@@ -1,4 +1,4 @@
-"""Which known bad changes the comparison catches, for ``mutants.json``."""
+"""Find out which known bad changes the comparison catches, for ``mutants.json``."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What was compiled of a version is kept: the next comparison, or a killed one, finds it there.
+"""Keep what was compiled of a version, so that no later comparison compiles it again.
 
 Each version has a journal, named by the digest of all that its machine code depends on. It is open
 for milliseconds at a time, so several processes may add to it.

@@ -1,4 +1,4 @@
-"""``python -m benchmarks evidence``: can the comparison be trusted, and what can it see?
+"""``python -m benchmarks evidence``: the false alarms of ``compare``, and what it detects.
 
 Three files of ``benchmarks/evidence``, made on a GPU and checked by a test from the data in them:
 ``aa.json`` (a version against itself), ``power.json`` (slowdowns of known size) and

@@ -1,8 +1,7 @@
-"""What two versions of the package compile to, compared exactly; needs no GPU.
+"""Compare exactly what two versions of the package compile to; needs no GPU.
 
-A root is a directory that holds the package. A side's facts come from surveys of
-``fingerprint``, in the names of the asv benchmarks of ``codegen``; what is kept between calls is
-up to the ledger that a survey is given.
+The metrics have the names of the asv benchmarks of ``codegen``. A ledger keeps answers from one
+comparison to the next.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""What processes answered -> what a comparison found. Nothing here touches a clock or a GPU."""
+"""Turn what processes answered into verdicts, faults and notes; touches no clock and no GPU."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""What one fresh process measures of one version of the package.
+"""Measure one version of the package in a fresh process.
 
 A process imports everything, says that it is ready, waits for its turn with the GPU, does one job
 and ends. Jobs and answers are JSON, so that they can be stored as they are:

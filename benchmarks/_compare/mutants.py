@@ -1,4 +1,4 @@
-"""Known bad changes to the package, kept as patches, to test what is to catch them.
+"""Apply known bad changes to the package, to test that the suite catches them.
 
 ``benchmarks/mutants`` holds a patch for each and an index that says which metrics must fail.
 """

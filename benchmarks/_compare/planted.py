@@ -1,4 +1,4 @@
-"""Versions of the package that are slower by a known share: a kernel that waits a while first."""
+"""Make versions of the package that are slower by a known share: their kernels wait first."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Tables of the medians of fresh processes, and the verdicts that are drawn from them."""
+"""Put the medians of fresh processes into tables, and judge them."""
 
 import collections
 import statistics

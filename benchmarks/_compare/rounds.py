@@ -1,4 +1,4 @@
-"""Fresh processes of several versions in turns: watched, kept, and repeated where disturbed."""
+"""Measure several versions in turns, in fresh processes; discard and repeat disturbed rounds."""
 
 import itertools
 import statistics

@@ -1,4 +1,4 @@
-"""One comparison: what is exact, then two looks at the clock, then the verdict on each family."""
+"""Run one comparison: what is exact, then two looks at the clock, then the verdicts."""
 
 import hashlib
 import platform

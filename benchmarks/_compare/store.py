@@ -1,4 +1,4 @@
-"""What a comparison measured, in asv's results format, for ``asv compare`` and ``asv publish``.
+"""Store a comparison's samples in asv's results format, for ``asv compare`` and ``asv publish``.
 
 The values go under an environment of their own, so that samples pooled over fresh processes never
 mix with, or replace, those of ``asv run``. asv's own classes read, write and make the statistics.
