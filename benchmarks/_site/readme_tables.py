@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .._cells.forms import ITEM_BYTES
 from .._peers.sweep import tables
 from .._peers.sweep.command import EVIDENCE, stored
-from .._peers.sweep.experiments import COMPILE, COMPILE_ANGLES, Experiment, Timing
+from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
 from .._system.process import ROOT
 from . import figures
@@ -278,8 +278,8 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
 
 
 _BY_COMPILER = {
-    COMPILE: "torch.compile with ready-made tables and static shapes",
-    COMPILE_ANGLES: "the same by angles, which is what the package computes",
+    "compile": "torch.compile with ready-made tables and static shapes",
+    "compile-angles": "the same by angles, which is what the package computes",
 }
 _PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
 

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import _site
-from benchmarks._site import libraries, overview, page, summaries
+from benchmarks._peers.sweep.state import SweepError
+from benchmarks._site import libraries, overview, page, peers, summaries
 from tests import publishing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +118,10 @@ def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
     assert [repo.get_hashes_from_range(spec) for spec in "aba"] == [["a"], ["b"], ["a"]]
     assert asked == ["a", "b"]
     assert publisher.order < Regressions.order  # the one that asks, with the repo it is handed
+    monkeypatch.setattr(peers, "EVIDENCE", tmp_path / "damaged")
+    peers.EVIDENCE.write_text("{")
+    with pytest.raises(SweepError, match="no journal"):
+        publisher.publish(conf, repo, {}, {}, {})
 
 
 def test_a_shallow_clone_publishes_what_it_measured(tmp_path):
