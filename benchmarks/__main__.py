@@ -28,6 +28,7 @@ from ._system import machine as _machine
 from ._system import process as _process
 from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
+from ._system.repository import GitError, git_text
 
 RESULTS = ROOT / "benchmarks" / "results"
 LOG = ROOT / ".asv" / "run.log"
@@ -221,7 +222,10 @@ def _show_figures(machine: str | None, commit: str | None) -> int:
         results = RESULTS / str(machine)
         _git("rev-parse", "--git-dir")
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        commit = _git(*words, otherwise=f"{commit!r} is no commit of the repository {ROOT}")
+        try:
+            commit = git_text(ROOT, *words)
+        except GitError:
+            sys.exit(f"{commit!r} is no commit of the repository {ROOT}")
         if not list(results.glob(f"{commit[:8]}-*.json")):
             sys.exit(f"no result of commit {commit[:8]} in {results}")
     _print_figures(results, commit, since=0)
@@ -310,19 +314,15 @@ def _print_figures(results: Path, commit: str, since: float) -> None:
             print(line, flush=True)
 
 
-def _git(*arguments: str, otherwise: str = "") -> str:
-    """What git prints; where it fails, the command ends, with ``otherwise`` as its last words."""
+def _git(*arguments: str) -> str:
+    """What git prints; where it fails, the command ends and says why."""
     try:
-        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
-    except FileNotFoundError:
-        sys.exit("git is not on the PATH; results are filed under the commit that it names")
-    if done.returncode:
-        no_clone = (
-            f"{done.stderr.strip()}\nresults are filed under a commit: measure in a clone, {ROOT} "
-            "is none that git can read"
+        return git_text(ROOT, *arguments)
+    except GitError as error:
+        sys.exit(
+            f"{error}\nresults are filed under a commit: measure in a clone, {ROOT} is none that "
+            "git can read"
         )
-        sys.exit(otherwise or no_clone)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

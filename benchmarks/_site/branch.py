@@ -3,15 +3,13 @@
 It is replaced as a whole, so that the repository does not grow by every version of every file.
 """
 
-import io
 import json
-import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
+from .._system.repository import git_text
 from . import thin
 
 BRANCH = "refs/heads/benchmark-results"
@@ -33,7 +31,7 @@ def stored(root: Path, remote: str) -> str:
     RuntimeError
         If the remote cannot be asked: then nobody knows what is stored.
     """
-    return git(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
+    return git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
 
 
 def restore(root: Path, remote: str) -> bool:
@@ -52,17 +50,15 @@ def restore(root: Path, remote: str) -> bool:
 
 
 def _replace_results(root: Path, remote: str, commit: str) -> None:
-    git(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
-    archive = subprocess.run(
-        ["git", "-C", root, "archive", "--format=tar", commit, str(_RESULTS)],
-        check=True,
-        capture_output=True,
-    ).stdout
-    for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
-        shutil.rmtree(directory)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        members = [m for m in tar.getmembers() if m.name != str(_RESULTS / "benchmarks.json")]
-        tar.extractall(root, members, filter="data")
+    git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = str(Path(scratch, "results.tar"))
+        git_text(root, "archive", "--format=tar", f"--output={file}", commit, str(_RESULTS))
+        for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
+            shutil.rmtree(directory)
+        with tarfile.open(file) as tar:
+            members = [m for m in tar.getmembers() if m.name != str(_RESULTS / "benchmarks.json")]
+            tar.extractall(root, members, filter="data")
 
 
 def store(root: Path, remote: str) -> tuple[str, list[str]]:
@@ -85,9 +81,9 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
     if before:
         _require_no_loss(root, before)
     said = thin.thin(root / _RESULTS)
-    commit = git(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
+    commit = git_text(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
     lease = f"--force-with-lease={BRANCH}:{before}"
-    git(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
+    git_text(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
     return commit, said
 
 
@@ -106,12 +102,14 @@ def _values(content: dict) -> dict[str, int]:
 
 def _require_no_loss(root: Path, before: str) -> None:
     """Compare the checkout's results with those of the stored commit."""
-    changed = git(root, "diff-tree", "-r", "--no-renames", "--name-status", before, _tree(root))
+    changed = git_text(
+        root, "diff-tree", "-r", "--no-renames", "--name-status", before, _tree(root)
+    )
     for status, name in (line.split("\t") for line in changed.splitlines()):
         if status not in "AM":
             raise RuntimeError(f"{name} is stored and would be lost: nothing was stored")
         if status == "M" and "-" in Path(name).name:  # the others describe machine and benchmarks
-            old = json.loads(git(root, "show", f"{before}:{name}"))
+            old = json.loads(git_text(root, "show", f"{before}:{name}"))
             metrics = lost(old, json.loads((root / name).read_text()))
             if metrics:
                 text = ", ".join(metrics)
@@ -122,16 +120,5 @@ def _tree(root: Path) -> str:
     """The checkout's results as a tree in git, which holds nothing else."""
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        git(root, "add", "--force", "--", str(_RESULTS), **index)
-        return git(root, "write-tree", **index)
-
-
-def git(root: Path, *arguments: str, **variables: str) -> str:
-    """What git prints in a checkout; RuntimeError, with what it complains of, if it fails."""
-    environment = os.environ | variables
-    done = subprocess.run(
-        ["git", "-C", root, *arguments], env=environment, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(f"git {arguments[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+        git_text(root, "add", "--force", "--", str(_RESULTS), **index)
+        return git_text(root, "write-tree", **index)

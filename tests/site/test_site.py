@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import _site
 from benchmarks._peers.sweep.state import SweepError
-from benchmarks._site import libraries, overview, page, peers, summaries
+from benchmarks._site import asv_fixes, libraries, overview, page, peers
 from tests import publishing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,11 @@ def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
     _site.setup()
     (publisher,) = _site.publishers
     monkeypatch.setattr(overview, "overview", lambda *arguments: {})
-    for module, name in ((page, "write"), (libraries, "localise"), (summaries, "blank")):
+    for module, name in (
+        (page, "write"),
+        (libraries, "localise"),
+        (asv_fixes, "write_empty_summaries"),
+    ):
         monkeypatch.setattr(module, name, lambda *arguments: None)
     repo = Repo()
     conf = SimpleNamespace(html_dir=tmp_path, project="", regressions_first_commits={})
@@ -137,7 +141,7 @@ def test_a_shallow_clone_publishes_what_it_measured(tmp_path):
 
 def test_what_nobody_measured_has_an_empty_graph_on_the_front_page(tmp_path):
     graphs = SimpleNamespace(get_graph_group={"a.b": ["a graph"]}.get)
-    summaries.blank(tmp_path, ["a.b", "a.c"], graphs)
+    asv_fixes.write_empty_summaries(tmp_path, ["a.b", "a.c"], graphs)
     (path,) = tmp_path.rglob("*.json")
     assert path == tmp_path / "graphs" / "summary" / "a.c.json" and path.read_text() == "[]"
 
