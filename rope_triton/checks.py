@@ -1,6 +1,6 @@
-"""What a call accepts: everything that can be said without asking the device, and then why not.
+"""Argument validation that never synchronizes with the device.
 
-Messages call the tensor that is rotated ``t``.
+Only ``ROPE_TRITON_CHECK=1`` adds checks that do. Messages call the rotated tensor ``t``.
 """
 
 import os
@@ -11,17 +11,17 @@ _FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPES = (*_FUSED_DTYPES, torch.float64)
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _ROUNDINGS = ("once", "tables", "each")
-VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
+CHECK_VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 
 
 def check_by_angles(t, freqs, start_positions, cu_seqlens, options) -> None:
-    """Raise TypeError or ValueError unless both paths compute the call; see ``api``."""
+    """Raise TypeError or ValueError unless both implementations accept the call by angles."""
     check_rounding(options.rounding)
     _check(t, freqs, start_positions, cu_seqlens, options, pairs=False)
 
 
 def check_by_tables(t, cos, sin, start_positions, cu_seqlens, options) -> None:
-    """Raise TypeError or ValueError unless both paths compute the call; see ``tables``.
+    """Raise TypeError or ValueError unless both implementations accept the call by tables.
 
     In "bhsd", ``start_positions`` are positions by token.
     """
@@ -32,8 +32,8 @@ def check_by_tables(t, cos, sin, start_positions, cu_seqlens, options) -> None:
         check_writable(t)
 
 
-def check_both(q, k, freqs, sin, start_positions, cu_seqlens, options) -> None:
-    """Raise TypeError or ValueError unless queries and keys are rotated in one launch."""
+def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options) -> None:
+    """Raise TypeError or ValueError unless one launch can rotate queries and keys."""
     check_pair(q, k, options.tensor_format)
     for t in (q, k):
         if sin is None:
@@ -48,9 +48,9 @@ def check_both(q, k, freqs, sin, start_positions, cu_seqlens, options) -> None:
 
 
 def _check(t, freqs, start_positions, cu_seqlens, options, pairs) -> None:
-    """``pairs``: ``freqs`` is a table with a value for each pair of channels."""
+    """``pairs``: whether ``freqs`` is a table with one value for each pair of channels."""
     tensor_format, _, cp_size, cp_rank, *_ = options
-    # "bhsd" is how `tables` itself calls what one of its functions takes.
+    # Only the package itself passes "bhsd", for `rotary_embedding`.
     if not (pairs and tensor_format == "bhsd"):
         check_format(tensor_format)
     _check_options(tensor_format, cu_seqlens, cp_size, cp_rank)
@@ -69,12 +69,12 @@ def _check(t, freqs, start_positions, cu_seqlens, options, pairs) -> None:
     if start_positions is not None:
         sequences = cu_seqlens.shape[0] - 1 if batch is None else batch
         _check_index("start_positions", start_positions, t, "b", sequences)
-    if VALUES:
+    if CHECK_VALUES:
         _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size)
 
 
 def check_qkv(qkv, q_freqs, k_freqs, start_positions, options) -> None:
-    """Raise TypeError or ValueError unless a packed projection is split and rotated."""
+    """Raise TypeError or ValueError unless the kernel can split and rotate ``qkv``."""
     tensor_format, _, cp_size, cp_rank, *_ = options
     if tensor_format not in ("sbhd", "bshd"):
         raise ValueError(f"tensor_format must be 'sbhd' or 'bshd', got {tensor_format!r}")
@@ -95,7 +95,7 @@ def check_qkv(qkv, q_freqs, k_freqs, start_positions, options) -> None:
     if start_positions is not None:
         batch = qkv.shape[tensor_format.index("b")]
         _check_index("start_positions", start_positions, qkv, "b", batch)
-    if VALUES:
+    if CHECK_VALUES:
         _check_values(heads, q_freqs, start_positions, None, tensor_format, cp_size)
     check_fused(qkv)
 
@@ -149,7 +149,7 @@ def check_format(tensor_format: str) -> None:
 
 
 def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
-    """Raise TypeError or ValueError unless these differ in nothing but strides and heads."""
+    """Raise TypeError or ValueError unless these differ only in strides and heads."""
     check_format(tensor_format)
     for name, value in (("q", q), ("k", k)):
         if not isinstance(value, torch.Tensor):
@@ -166,7 +166,7 @@ def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
 
 
 def check_writable(t: torch.Tensor) -> None:
-    """Raise ValueError unless the kernel can write its result to ``t`` itself."""
+    """Raise ValueError unless the kernel can write its result to ``t``."""
     if t.stride(-1) != 1 or any(n > 1 and not s for n, s in zip(t.shape, t.stride(), strict=True)):
         raise ValueError(
             "in place, the channels must be contiguous and no two elements at one address, "
@@ -176,13 +176,13 @@ def check_writable(t: torch.Tensor) -> None:
 
 
 def check_no_leaf(t: torch.Tensor) -> None:
-    """Raise ValueError if autograd forbids that ``t`` is written to."""
+    """Raise ValueError if autograd forbids writing to ``t``."""
     if t.is_leaf and t.requires_grad and torch.is_grad_enabled():
         raise ValueError("a leaf that requires a gradient cannot be changed in place")
 
 
 def check_fused(t: torch.Tensor) -> None:
-    """Raise TypeError unless the kernel computes tensors such as ``t``."""
+    """Raise TypeError unless the kernel computes the dtype of ``t``."""
     if t.dtype not in _FUSED_DTYPES:
         raise TypeError(f"t is {t.dtype}, which the kernel does not compute: pass fused=False")
 
@@ -273,7 +273,7 @@ def _check_ids(ids, t):
 
 
 def _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size):
-    """Wait for the device and look at the values that decide which position a token has."""
+    """Wait for the device and check the values that decide the position of a token."""
     if tensor_format == "thd":
         bounds = cu_seqlens.long()
         lengths = bounds.diff()

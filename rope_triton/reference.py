@@ -1,4 +1,4 @@
-"""The oracle: rotary position embedding in plain PyTorch, on any device, differentiable."""
+"""The oracle: differentiable rotary position embedding in plain PyTorch, on any device."""
 
 import torch
 
@@ -16,9 +16,9 @@ def rotate(
 ) -> torch.Tensor:
     """``t * cos(freqs) + rotate_half(t) * sin(freqs)`` on the first ``d2`` of ``d`` channels.
 
-    Computed in float32 (float64 for float64 input) and rounded as ``rounding`` says: "once", at the
-    end, is what a fused kernel does, and more exact than rounding cos and sin to the dtype of ``t``
-    as TransformerEngine's unfused path (``_apply_rotary_pos_emb_base``) does.
+    Computed in float32 (float64 for float64 input) and rounded as ``rounding`` says. "once" rounds
+    the result alone, as a fused kernel does. TransformerEngine's unfused path
+    (``_apply_rotary_pos_emb_base``) also rounds cos and sin to the dtype of ``t``: less exact.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def rotate(
     freqs : torch.Tensor
         Angles in radians, ``[s2, 1 or b, 1 or h, d2]`` with ``d2 <= d``.
     start_positions, cu_seqlens : torch.Tensor or None
-        As of :func:`rope_triton.apply_rotary_pos_emb`, ``[b]`` and ``[b + 1]``.
+        As in :func:`rope_triton.apply_rotary_pos_emb`, ``[b]`` and ``[b + 1]``.
 
     Returns
     -------
@@ -36,11 +36,10 @@ def rotate(
         Shape and dtype of ``t``, contiguous.
     """
     at = positions(t, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank)
-    # TransformerEngine's angles are float32 whatever the caller passes; with float64 on both sides
-    # there is no such contract.
+    # TransformerEngine's angles are always float32; here, float64 on both sides stays float64.
     exact = t.dtype == freqs.dtype == torch.float64
     angles = _rows(freqs if exact else freqs.float(), at, tensor_format, 0.0).to(_compute(t))
-    return _turned(t, angles.cos(), angles.sin(), interleaved, rounding)
+    return _rotated(t, angles.cos(), angles.sin(), interleaved, rounding)
 
 
 def rotate_by_tables(
@@ -53,7 +52,7 @@ def rotate_by_tables(
     interleaved: bool = False,
     rounding: str = "once",
 ) -> torch.Tensor:
-    """The same by ready-made tables, each ``[s2, 1 or b, 1 or h, d2/2]``, of cosines and sines.
+    """The same by tables of cosines and sines, each ``[s2, 1 or b, 1 or h, d2/2]``.
 
     ``t`` may be ``[b, h, s, d]`` ("bhsd") too, and ``start_positions`` a position for each token,
     ``[b, s]``.
@@ -63,38 +62,38 @@ def rotate_by_tables(
         return rotate_by_tables(t.transpose(1, 2), *call).transpose(1, 2).contiguous()
     at = positions(t, start_positions, cu_seqlens, tensor_format, 1, 0)
     cos, sin = (
-        _of_each_channel(_rows(table, at, tensor_format, turns_nothing), interleaved)
-        for table, turns_nothing in ((cos, 1.0), (sin, 0.0))
+        _of_each_channel(_rows(table, at, tensor_format, identity), interleaved)
+        for table, identity in ((cos, 1.0), (sin, 0.0))
     )
-    return _turned(t, cos.to(_compute(t)), sin.to(_compute(t)), interleaved, rounding)
+    return _rotated(t, cos.to(_compute(t)), sin.to(_compute(t)), interleaved, rounding)
 
 
 def _compute(t):
     return torch.float64 if t.dtype == torch.float64 else torch.float32
 
 
-def _rows(table, at, tensor_format, otherwise):
-    """Each token's row of the table, ``otherwise`` where it has none; ``[.., .., 1 or h, n]``."""
+def _rows(table, at, tensor_format, identity):
+    """Each token's row of the table, ``identity`` where it has none; ``[.., .., 1 or h, n]``."""
     known = (at >= 0) & (at < table.shape[0])
     member = torch.arange(table.shape[1], device=table.device)
     member = {"sbhd": member, "bshd": member[:, None], "thd": 0}[tensor_format]
-    return table[at.where(known, 0), member].where(known[..., None, None], otherwise)
+    return table[at.where(known, 0), member].where(known[..., None, None], identity)
 
 
 def _of_each_channel(table, interleaved):
     return table.repeat_interleave(2, -1) if interleaved else torch.cat((table, table), -1)
 
 
-def _turned(t, cos, sin, interleaved, rounding):
+def _rotated(t, cos, sin, interleaved, rounding):
     width = cos.shape[-1]
-    turned, passed = t[..., :width], t[..., width:]
+    rotated, pass_through = t[..., :width], t[..., width:]
     if rounding != "once":
         cos, sin = cos.to(t.dtype), sin.to(t.dtype)
     if rounding != "each":
-        turned, cos, sin = (x.to(_compute(t)) for x in (turned, cos, sin))
-    turned = turned * cos + _rotate_half(turned, interleaved) * sin
+        rotated, cos, sin = (x.to(_compute(t)) for x in (rotated, cos, sin))
+    rotated = rotated * cos + _rotate_half(rotated, interleaved) * sin
     # cat keeps the memory format of its inputs, and transposed views can look like channels_last.
-    return torch.cat((turned.to(t.dtype), passed), dim=-1).contiguous()
+    return torch.cat((rotated.to(t.dtype), pass_through), dim=-1).contiguous()
 
 
 def positions(
@@ -107,7 +106,7 @@ def positions(
 ) -> torch.Tensor:
     """Position of each token in its sequence: ``[s, 1 or b]``, ``[1 or b, s]`` or ``[t]``, int64.
 
-    A negative one where no sequence has the token.
+    Negative for a token that is in no sequence.
     """
     if tensor_format == "thd" and cu_seqlens is not None:
         bounds = cu_seqlens.long() // cp_size

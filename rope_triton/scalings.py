@@ -1,4 +1,4 @@
-"""Inverse frequencies of the context extensions that models ship, each from its published formula.
+"""Inverse frequencies of the context extensions that models use, each by its published formula.
 
 Every function takes numbers and returns :class:`Frequencies`. The argument names are those of a
 Hugging Face config, and :func:`rope_triton.frequencies_from_config` reads one.

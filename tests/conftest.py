@@ -1,5 +1,6 @@
 """Where the tests run: on a GPU if there is one, otherwise in Triton's interpreter on the CPU."""
 
+import contextlib
 import gc
 import itertools
 import json
@@ -62,8 +63,25 @@ def pytest_report_header():
     return f"rope_triton: {Path(rope_triton.__file__).parent}"
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers():
+    """Processes for ``-n auto``: as many as processor and GPU memory have room for, at most 8."""
+    workers = min(8, len(os.sched_getaffinity(0)))
+    if COMPILED:
+        return min(workers, memory.processes(torch.cuda.get_device_properties(0).total_memory))
+    return workers
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    with memory.turn(item) if COMPILED else contextlib.nullcontext():
+        return (yield)
+
+
 def pytest_collection_modifyitems(config, items):
     if COMPILED:
+        # Last, as they wait until no other test runs.
+        items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
         return
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu:

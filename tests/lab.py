@@ -15,6 +15,7 @@ from benchmarks import __main__ as entry
 from benchmarks import _report
 from benchmarks._cells import grid
 from benchmarks._compare import command, exact, measure
+from benchmarks._compare.findings import subjects_of
 from benchmarks._system import gpu_monitor, machine
 from benchmarks._verdict.rules import Subject
 
@@ -87,8 +88,8 @@ class Gpu:
         behaviour = behaviour_of(root)
         rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
         names = {
-            " ".join(map(str, values)): tuple(grid.cell_of(values).metrics.values())
-            for values in job["cells"]
+            " ".join(params): tuple(grid.cell_of(suite, params).metrics.values())
+            for suite, params in job["cells"]
         }
         if job["task"] == "check":
             self._check(names, behaviour, rows)
@@ -187,23 +188,18 @@ def fake_process(gpu: Gpu):
     return Process
 
 
-def fake_code(root: Path, ledger=None, **subset) -> exact.CodegenFacts:
+def fake_code(root: Path, ledger=None, **subset) -> dict[Subject, float]:
     behaviour = behaviour_of(root)
-    values = {
+    return {
         Subject(REGISTERS, CALL): behaviour.get("registers", 32),
         Subject(SPILLS, CALL): behaviour.get("spills", 0),
         Subject(VARIANTS, CALL[:4]): behaviour.get("variants", 1),
     }
-    return exact.CodegenFacts(values, {})
 
 
 def fake_digests(root: Path, arch: str, cells, ledger=None) -> dict[Subject, str]:
     code = behaviour_of(root).get("code", root.name)
-    return {
-        Subject(metric, tuple(measure.as_params(cell))): code
-        for cell in cells
-        for metric in cell.metrics.values()
-    }
+    return {subject: code for cell in cells for subject in subjects_of(cell)}
 
 
 # --- a repository of versions, and the command ----------------------------------------------------
@@ -284,7 +280,7 @@ class Lab:
         return timing
 
     def states(self) -> list[Path]:
-        return sorted((self.scratch / "states").iterdir())
+        return sorted((self.scratch / "states").glob("*.jsonl"))
 
     def stored(self) -> list[Path]:
         return sorted((self.results / "toy-gpu").glob("*-compare-*.json"))

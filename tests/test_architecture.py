@@ -1,10 +1,11 @@
-"""The import arrows, read from the sources without importing them: ARROWS and ROOMS.
+"""The import arrows, read from the sources without importing them: ROOMS.
 
 The benchmarks use the package's public names only, because they also measure its old commits.
 """
 
 import ast
 import graphlib
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,45 +13,35 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Module -> modules beside it that it may import.
-ARROWS = {
+_GROUND = {"_cells", "_system"}
+# Room -> rooms that it may import. A room is a folder, or a module beside them.
+ROOMS: dict[str, dict[str, set[str]]] = {
     "rope_triton": {
-        "__init__": {"angles", "api", "configs", "frequencies", "scalings", "tables"},
-        "api": {"checks", "reference", "ops", "qk", "qkv", "plans", "learned"},
-        "tables": {"checks", "reference", "ops", "qk", "plans", "learned"},
-        "learned": {"ops"},
-        "checks": set(),
-        "ops": {"checks", "launch", "plans", "kernels"},
-        **dict.fromkeys(("qk", "qkv"), {"checks", "launch", "plans", "kernels", "ops"}),
-        "plans": {"launch", "tiles"},
-        **dict.fromkeys(("launch", "tiles"), set()),
-        "kernels": {"rotation"},
-        "rotation": {"positions", "trigonometry"},
-        **dict.fromkeys(("positions", "trigonometry"), set()),
-        "reference": set(),
-        "frequencies": {"angles", "scalings"},
-        "configs": {"scalings"},
-        **dict.fromkeys(("angles", "scalings"), set()),
+        "__init__": {"api", "frequencies", "scalings"},
+        "api": {"checks", "ops", "reference"},
+        "ops": {"checks", "kernel"},
+        "frequencies": {"scalings"},
+        **dict.fromkeys(("checks", "kernel", "reference", "scalings"), set()),
+    },
+    "benchmarks": {
+        "__init__": set(),
+        "__main__": {*_GROUND, "_compare", "_peers", "_site"},
+        "rope": {"_cells", "_measure"},
+        "paths": {"_cells", "_measure", "rope"},
+        "host": {"_cells", "_measure"},
+        "codegen": {"_cells", "_machine_code"},
+        "peers": {"_cells", "_measure", "_peers", "host", "rope"},
+        "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
+        "_site": {*_GROUND, "_peers"},
+        "_peers": {*_GROUND, "_measure"},
+        "_report": {*_GROUND, "_verdict"},
+        "_measure": _GROUND,
+        "_machine_code": _GROUND,
+        **dict.fromkeys(("_cells", "_system", "_verdict"), set()),
     },
 }
-# Room of the benchmarks -> rooms that it may import. A room is a folder, or a module beside them.
-_GROUND = {"_cells", "_system"}
-ROOMS = {
-    "__init__": set(),
-    "__main__": {*_GROUND, "_compare", "_peers", "_site"},
-    "rope": {"_cells", "_measure"},
-    "paths": {"_cells", "_measure", "rope"},
-    "host": {"_cells", "_measure"},
-    "codegen": {"_cells", "_machine_code"},
-    "peers": {"_cells", "_measure", "_peers", "host", "rope"},
-    "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
-    "_site": {*_GROUND, "_peers"},
-    "_peers": {*_GROUND, "_measure"},
-    "_report": {*_GROUND, "_verdict"},
-    "_measure": _GROUND,
-    "_machine_code": _GROUND,
-    **dict.fromkeys(("_cells", "_system", "_verdict"), set()),
-}
+# Modules of rope_triton.kernel that run on the GPU.
+DEVICE = ("kernels", "positions", "rotation", "trigonometry")
 PUBLIC = {
     *("apply_rotary_pos_emb", "apply_fused_qkv_rotary_pos_emb", "apply_qk_rotary_pos_emb"),
     *("apply_rotary_emb", "rotary_embedding"),
@@ -121,17 +112,14 @@ def _module(parts: list[str], top: str) -> str:
 
 def arrow_violations(module: str, source: str, top: str) -> set[str]:
     found = modules(imports(ast.walk(ast.parse(source)), parent(module, top)), top)
-    if top == "benchmarks":
-        if root(module) not in ROOMS:
-            return {f"{root(module)} has no arrows yet: draw them in ROOMS"}
-        return {root(name) for name in found} - {root(module)} - ROOMS[root(module)]
-    if module not in ARROWS[top]:
-        return {f"{module} has no arrows yet: draw them in ARROWS"}
-    return found - ARROWS[top][module]
+    room = root(module)
+    if room not in ROOMS[top]:
+        return {f"{room} has no arrows yet: draw them in ROOMS"}
+    return {root(name) for name in found} - {room} - ROOMS[top][room]
 
 
 def package_violations(module: str, source: str) -> set[str]:
-    names = imports(ast.walk(ast.parse(source)), "rope_triton")
+    names = imports(ast.walk(ast.parse(source)), parent(module, "rope_triton"))
     outside = {name for name in names if root(name) in {"benchmarks", "tests"}}
     return outside | arrow_violations(module, source, "rope_triton")
 
@@ -178,36 +166,50 @@ def test_package(module, path):
     assert not package_violations(module, path.read_text())
 
 
-def test_arrows_are_of_what_exists_and_make_no_circle():
-    arrows = ARROWS["rope_triton"]
-    assert arrows.keys() | set().union(*arrows.values()) <= PACKAGE.keys()
-    assert ROOMS.keys() == {root(module) for module in BENCHMARKS}
-    for graph in (arrows, ROOMS):
-        graphlib.TopologicalSorter(graph).prepare()
+@pytest.mark.parametrize("top", ROOMS)
+def test_arrows_are_of_what_exists_and_make_no_circle(top):
+    assert ROOMS[top].keys() == {root(module) for module in FILES[top]}
+    graphlib.TopologicalSorter(ROOMS[top]).prepare()
 
 
-def test_modules_of_a_room_make_no_circle():
+@pytest.mark.parametrize("top", ROOMS)
+def test_modules_of_a_room_make_no_circle(top):
     within = {
         module: {
             name
-            for name in modules(imports(ast.walk(tree), parent(module, "benchmarks")), "benchmarks")
+            for name in modules(imports(ast.walk(tree), parent(module, top)), top)
             if root(name) == root(module) and name != module
         }
         for module, tree in (
-            (name, ast.parse(path.read_text())) for name, path in BENCHMARKS.items()
+            (name, ast.parse(path.read_text())) for name, path in FILES[top].items()
         )
     }
     graphlib.TopologicalSorter(within).prepare()
 
 
 def test_oracle_and_kernel_never_meet():
-    def reach(module):
-        names = imports(ast.walk(ast.parse(PACKAGE[module].read_text())), "rope_triton")
-        return {module}.union(*map(reach, modules(names, "rope_triton")))
+    def reach(room):
+        return {room}.union(*map(reach, ROOMS["rope_triton"][room]))
 
-    device = {"kernels", "rotation", "positions", "trigonometry"}
-    assert reach("ops") == {"ops", "checks", "launch", "plans", "tiles", *device}
+    assert reach("ops") == {"ops", "checks", "kernel"}
     assert reach("reference") == {"reference"}
+
+
+@pytest.mark.parametrize("name", DEVICE)
+def test_code_for_the_gpu_imports_nothing_else(name):
+    names = imports(
+        ast.walk(ast.parse(PACKAGE[f"kernel.{name}"].read_text())), "rope_triton.kernel"
+    )
+    allowed = {"triton", "triton.language", *(f"rope_triton.kernel.{each}" for each in DEVICE)}
+    assert {each if each in allowed else each.rpartition(".")[0] for each in names} <= allowed
+
+
+def test_every_folder_of_the_package_is_installed():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent for path in PACKAGE.values()}
+    expected = [".".join(folder.relative_to(ROOT).parts) for folder in folders]
+    assert sorted(settings["packages"]) == sorted(expected)
+    assert all((folder / "__init__.py").is_file() for folder in folders)
 
 
 @pytest.mark.parametrize(("module", "path"), BENCHMARKS.items(), ids=BENCHMARKS)
@@ -218,19 +220,22 @@ def test_benchmarks(module, path):
 @pytest.mark.parametrize(
     ("module", "source", "violation"),
     [
-        ("ops", "from rope_triton import kernels, reference", "reference"),
-        ("ops", "from rope_triton.reference import rotate", "reference"),
-        ("ops", "def f():\n    import rope_triton.reference", "reference"),
-        ("ops", "from . import reference", "reference"),
-        ("ops", "from .api import apply_rotary_pos_emb", "api"),
+        ("ops.qk", "from rope_triton import kernel, reference", "reference"),
+        ("ops.qk", "from rope_triton.reference import rotate", "reference"),
+        ("ops.qk", "def f():\n    import rope_triton.reference", "reference"),
+        ("ops.qk", "from .. import reference", "reference"),
+        ("ops.__init__", "from .. import reference", "reference"),
+        ("ops.qk", "from ..api.by_angles import apply_rotary_pos_emb", "api"),
         ("ops", "import importlib\nimportlib.import_module('rope_triton.reference')", "reference"),
-        ("reference", "from rope_triton.kernels import rope_kernel", "kernels"),
-        ("kernels", "import rope_triton", "__init__"),
-        ("frequencies", "from rope_triton import apply_rotary_pos_emb", "__init__"),
-        ("frequencies", "from . import apply_rotary_pos_emb", "__init__"),
-        ("api", "from benchmarks._cells import grid", "benchmarks._cells.grid"),
-        ("api", "import tests.oracle", "tests.oracle"),
-        ("extra", "import torch", "extra has no arrows yet: draw them in ARROWS"),
+        ("reference", "from rope_triton.kernel.kernels import rope_kernel", "kernel"),
+        ("reference", "from .kernel.kernels import rope_kernel", "kernel"),
+        ("kernel.kernels", "import rope_triton", "__init__"),
+        ("kernel.launch", "from rope_triton.ops import Options", "ops"),
+        ("scalings", "from rope_triton import apply_rotary_pos_emb", "__init__"),
+        ("frequencies.angles", "from .. import apply_rotary_pos_emb", "__init__"),
+        ("api.by_angles", "from benchmarks._cells import grid", "benchmarks._cells.grid"),
+        ("api.by_angles", "import tests.oracle", "tests.oracle"),
+        ("extra.module", "import torch", "extra has no arrows yet: draw them in ROOMS"),
     ],
 )
 def test_forbidden_arrow_in_the_package_is_seen(module, source, violation):
@@ -266,13 +271,13 @@ def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
     ("module", "source", "violation"),
     [
         ("rope", "from ._machine_code import fingerprint", "_machine_code"),
-        ("rope", "from ._compare.state import State", "_compare"),
+        ("rope", "from ._compare.rounds import Rounds", "_compare"),
         ("_verdict.rules", "from .._report import terminal", "_report"),
         ("_report.markdown", "from .. import _compare", "_compare"),
         ("_cells.grid", "from benchmarks import rope", "rope"),
         ("_cells.grid", "import benchmarks", "__init__"),
-        ("_compare.state", "def f():\n    from .. import _site", "_site"),
-        ("_peers.sweep.state", "from ..._compare.state import State", "_compare"),
+        ("_compare.session", "def f():\n    from .. import _site", "_site"),
+        ("_peers.sweep.state", "from ..._compare.rounds import Rounds", "_compare"),
         ("_measure.workload", "from .._peers.cells import PeerCell", "_peers"),
         ("_extra.module", "", "_extra has no arrows yet: draw them in ROOMS"),
     ],

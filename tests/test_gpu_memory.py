@@ -1,5 +1,6 @@
 """GPU tests give their memory back, and one that takes much says so; on an allocator of its own."""
 
+import contextlib
 import fcntl
 import gc
 import itertools
@@ -110,31 +111,47 @@ def test_what_takes_much_is_marked(allocator):
     run(GIB)  # the peak is that of the test alone
 
 
-def test_one_large_test_runs_at_a_time(allocator, monkeypatch, tmp_path):
+@pytest.fixture
+def can_be_had(monkeypatch, tmp_path):
+    """Whether another process would get a lock now."""
+    monkeypatch.setattr(memory, "LOCKS", tmp_path)
+
+    def ask(name, kind=fcntl.LOCK_EX):
+        with (tmp_path / name).open("w") as file:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                return True
+            return False
+
+    return ask
+
+
+def test_one_large_test_runs_at_a_time(allocator, monkeypatch, can_be_had):
     """Until it has given its memory back; others do not wait."""
-
-    def can_be_had():
-        with memory.LOCK.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-    monkeypatch.setattr(memory, "LOCK", tmp_path / "lock")
     with memory.bounded(item("large")):
-        assert not can_be_had()
+        assert not can_be_had("large")
         with memory.bounded(item()):
             allocator.take(3 * GIB)
         allocator.take(12 * GIB)
         emptied = []
 
         def empty():
-            emptied.append(can_be_had())
+            emptied.append(can_be_had("large"))
             allocator.empty()
 
         monkeypatch.setattr(torch.cuda, "empty_cache", empty)
-    assert emptied == [False] and can_be_had()
+    assert emptied == [False] and can_be_had("large")
+
+
+def test_nothing_runs_beside_a_test_that_is_alone(can_be_had):
+    with memory.turn(item("alone")):
+        assert not can_be_had("alone", fcntl.LOCK_SH)
+    with memory.turn(item("large")):
+        assert can_be_had("alone", fcntl.LOCK_SH) and not can_be_had("alone")
+
+
+def test_as_many_processes_as_fit_the_gpu():
+    assert [memory.processes(size * GIB) for size in (16, 39, 79, 100, 139)] == [1, 1, 5, 8, 11]
 
 
 def test_the_largest_are_named():

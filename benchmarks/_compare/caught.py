@@ -3,14 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
-from .._system import checkout
 from .._system.progress import say
 from .._verdict.rules import FAMILIES, Answer, Exact, Subject
 from . import exact, measure, mutants
-from .pool import ROUNDS, Pool, small_grid
+from .bench import ROUNDS, Bench, small_grid
+from .pool import Pool
 
 
 class EvidenceError(RuntimeError):
@@ -32,18 +31,6 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
     """The mutants of the index in its order, each as it was made last."""
     last = {entry["name"]: entry for entry in entries}
     return [last[name] for name in mutants.load() if name in last]
-
-
-class Bench(Protocol):
-    """The version to change for the worse, and measurements of any versions."""
-
-    base: checkout.Arm
-
-    def measured(
-        self, name: str, versions: dict[str, checkout.Arm], count: int, job: dict
-    ) -> list: ...
-    def facts(self, name: str, versions: dict[str, checkout.Arm]) -> dict[str, dict]: ...
-    def mutant(self, name: str) -> checkout.Arm: ...
 
 
 def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
@@ -89,10 +76,9 @@ def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
 
 def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     subset = {"arch": ("sm_90", "gfx942"), "dtype": ("float16",)}
-    base = exact.codegen_facts(bench.base.root, **subset).values
-    found = {}
+    base, found = exact.codegen_facts(bench.base.root, **subset), {}
     for name in names:
-        head = exact.codegen_facts(bench.mutant(name).root, **subset).values
+        head = exact.codegen_facts(bench.mutant(name).root, **subset)
         found[name] = _failed_exact(exact.compare(base, head))
         say(f"{name}: {len(found[name])} exact values failed")
     return found
@@ -106,24 +92,20 @@ def _by_facts(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict
 
 def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    timed = [*small_grid(), *_read_next()] if group == "speed" else []
-    asked = measure.timing_job(timed, host=group == "host")
-    measured = bench.measured("-".join([group, *names]), versions, ROUNDS, asked)
-    pool = Pool.of(measured, list(versions))
+    # Only a call whose output is read next pays for a kernel that writes past L2.
+    read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
+    timed: list[AnyCell] = [*small_grid(), *read_next] if group == "speed" else []
+    job = measure.timing_job(timed, host=group == "host")
+    pool = Pool.of(bench.rounds("-".join([group, *names]), versions, ROUNDS, job), versions)
     return {
         name: [
             _failure(timing.subject, timing.base, timing.head)
-            for family in pool.judged("base", name, range(ROUNDS)).values()
+            for family in pool.judged("base", name).values()
             for timing in family.timings
             if timing.answer is Answer.FAIL
         ]
         for name in names
     }
-
-
-def _read_next() -> list[AnyCell]:
-    """Calls whose output is read next: the only ones that a kernel pays in for writing past L2."""
-    return [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
 
 
 def _failed_exact(verdicts: Sequence[Exact]) -> list[dict]:

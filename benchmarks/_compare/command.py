@@ -4,6 +4,7 @@ What measures and judges is imported where it runs: --help works without numpy a
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import shlex
@@ -140,35 +141,33 @@ def _file(text: str) -> Path:
 
 def run(**options) -> int:
     """Compare, print, write; the exit status."""
+    from . import session
+
     try:
         return _run(argparse.Namespace(**options))
     except Exception as error:  # whatever it is, it is no verdict
         if missing(error):
             raise  # the command line says how to install it
-        traceback.print_exc()
-        print("could not run: this is a fault of the suite", file=sys.stderr)
+        if isinstance(error, session.EXPECTED):
+            print(f"could not run: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+            print("could not run: this is a fault of the suite", file=sys.stderr)
     return COULD_NOT_RUN
 
 
 def _run(options: argparse.Namespace) -> int:
     from .. import _report
-    from . import session
 
-    try:
-        comparison, store = _compare(options)
-        print(_report.terminal(comparison))
-        if options.json:
-            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
-            write_atomically(options.json, document.encode())
-        if options.markdown:
-            write_atomically(options.markdown, _report.markdown(comparison).encode())
-        store()  # last: a damaged results file must not cost the verdict
-        return STATUS[comparison.answer]
-    except session.EXPECTED as error:
-        if missing(error):
-            raise
-        print(f"could not run: {error}", file=sys.stderr)
-    return COULD_NOT_RUN
+    comparison, store = _compare(options)
+    print(_report.terminal(comparison))
+    if options.json:
+        document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+        write_atomically(options.json, document.encode())
+    if options.markdown:
+        write_atomically(options.markdown, _report.markdown(comparison).encode())
+    store()  # last: a damaged results file must not cost the verdict
+    return STATUS[comparison.answer]
 
 
 def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
@@ -176,7 +175,7 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
     from .. import _report
     from .._system import checkout
     from .._system import machine as _machine
-    from . import findings, session
+    from . import session
 
     start = time.monotonic()
     sources = SCRATCH / "sources"
@@ -188,12 +187,29 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
     pair = {"base": base, "head": head}
     machine, arch = _machine.probe()
     same = base.digest == head.digest
-    if same and not options.even_if_same:
-        found = findings.Found(notes=["both versions have the same sources: nothing was measured"])
-    else:
+    comparison = _report.Comparison(
+        base=_report.Side(base.name, base.sha),
+        head=_report.Side(head.name, head.sha),
+        machine=machine,
+        grid=options.grid,
+        rounds=0,
+        extension=0,
+        minutes=0.0,
+        families={},
+        exact=(),
+        identical=frozenset(),
+        same_sources=same,
+        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
+        wrong=(),
+        notes=("both versions have the same sources: nothing was measured",),
+        disturbed=(),
+        reproduce=_reproduce(options),
+    )
+    samples: dict[str, session.Samples] = {}
+    if not same or options.even_if_same:
         only_exact = options.exact_only or machine["gpu"] == "none"
         usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-        wishes = session.Wishes(
+        asked = session.CompareOptions(
             grid=options.grid,
             rounds=options.rounds,
             deadline=start + 60 * (options.budget or usual),
@@ -202,32 +218,14 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
             afresh=options.afresh,
             every_cell=options.every_cell,
         )
-        found = session.compare(pair, machine, arch, wishes, SCRATCH, say)
-    comparison = _report.Comparison(
-        base=_report.Side(base.name, base.sha),
-        head=_report.Side(head.name, head.sha),
-        machine=machine,
-        clocks=found.clocks,
-        grid=options.grid,
-        rounds=found.rounds,
-        extension=found.extension,
-        minutes=(time.monotonic() - start) / 60 + found.minutes_before,
-        families=found.families,
-        exact=tuple(found.exact),
-        identical=frozenset(found.identical),
-        same_sources=same,
-        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
-        wrong=tuple(found.wrong),
-        notes=tuple(found.notes),
-        disturbed=tuple(found.disturbed),
-        reproduce=_reproduce(options),
-    )
+        comparison, samples = session.compare(comparison, pair, arch, asked, SCRATCH, say)
+    minutes = (time.monotonic() - start) / 60 + comparison.minutes
 
     def store() -> None:
         if not options.no_store:
-            session.store_all(found, pair, machine, ROOT, RESULTS, say)
+            session.store_samples(samples, pair, machine, ROOT, RESULTS, say)
 
-    return comparison, store
+    return dataclasses.replace(comparison, minutes=minutes), store
 
 
 def _reproduce(options: argparse.Namespace) -> str:
@@ -235,7 +233,6 @@ def _reproduce(options: argparse.Namespace) -> str:
     words += [shlex.quote(options.head)] if options.head else []
     words += [f"--grid {options.grid}"] if options.grid != "small" else []
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    words += ["--exact-only"] if options.exact_only else []
-    words += ["--even-if-same"] if options.even_if_same else []
-    words += ["--every-cell"] if options.every_cell else []
+    flags = ("exact_only", "even_if_same", "every_cell")
+    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
     return " ".join(words)

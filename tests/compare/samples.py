@@ -5,7 +5,7 @@ import contextlib
 import torch
 
 from benchmarks._measure import gpu_timer
-from rope_triton import frequencies
+from rope_triton.frequencies import embedding
 
 
 class Recording:
@@ -50,7 +50,7 @@ def install(patch, progress, sets: int) -> None:
 
     patch.setenv("ROPE_PROGRESS", str(progress))
     patch.setattr(torch.cuda, "is_available", lambda: True)
-    patch.setattr(frequencies, "_usual_device", torch.get_default_device)
+    patch.setattr(embedding, "_usual_device", torch.get_default_device)
     patch.setattr(torch.cuda, "synchronize", lambda: None)
     patch.setattr(torch.cuda, "Stream", object)
     patch.setattr(torch.cuda, "stream", contextlib.nullcontext)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import _report
+from benchmarks._cells.grid import subject_params
 from benchmarks._compare import exact, measure, session, store
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
@@ -111,7 +112,7 @@ def test_wrong_output_fails_and_has_no_speed(lab):
 
 
 def test_wrong_everywhere_is_not_timed_at_all(lab):
-    names = [" ".join(measure.as_params(cell)) for cell in CELLS]
+    names = [" ".join(subject_params(cell)) for cell in CELLS]
     lab.versions({}, {"wrong": names})
     assert lab.compare() == FAIL
     assert lab.gpu.answered == CHECKS
@@ -119,7 +120,7 @@ def test_wrong_everywhere_is_not_timed_at_all(lab):
 
 
 def test_wrong_everywhere_in_both_versions_is_no_verdict(lab, capsys):
-    names = [" ".join(measure.as_params(cell)) for cell in CELLS]
+    names = [" ".join(subject_params(cell)) for cell in CELLS]
     lab.versions({"wrong": names}, {"wrong": names, "launches": 1})
     assert lab.compare() == COULD_NOT_RUN
     assert "no cell is right in both versions" in capsys.readouterr().err

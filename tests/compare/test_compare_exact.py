@@ -74,7 +74,7 @@ def test_package_that_does_not_compile(lab, monkeypatch):
     def facts(root, ledger, **subset):
         found = fake_code(root)
         if behaviour_of(root).get("is") == "head":
-            found.values[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
+            found[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
         return found
 
     lab.versions({}, {})
@@ -102,7 +102,7 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "rope_triton", lab.root / "rope_triton", ignore=ignored)
     lab.git("add", "rope_triton")
     lab.git("commit", "-q", "-m", "base")
-    kernels = lab.root / "rope_triton" / "kernels.py"
+    kernels = lab.root / "rope_triton" / "kernel" / "kernels.py"
     kernels.write_text(kernels.read_text() + "\n# A remark changes no machine code.\n")
     assert lab.compare("main") == PASS
     assert not lab.found.same_sources and lab.found.head.sha == ""
@@ -114,6 +114,6 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     def compiled_again(*_):
         raise AssertionError("all of it is kept")
 
-    monkeypatch.setattr(worker_pool, "_Worker", compiled_again)
+    monkeypatch.setattr(worker_pool, "_server", compiled_again)
     assert lab.compare("main") == PASS
     assert lab.found.exact == first

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._cells.grid import all_cells
-from benchmarks._compare import caught, evidence, mutants, planted, session
+from benchmarks._compare import bench, caught, evidence, mutants, planted
+from benchmarks._compare.findings import subjects_of
 from benchmarks._system import checkout
 from benchmarks._verdict import rules as _verdict
 from benchmarks._verdict.rules import Subject
@@ -45,7 +46,7 @@ def test_a_version_differs_from_itself_at_most_once_in_twenty():
 
 def test_the_pool_is_of_all_that_a_comparison_times():
     subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
-    assert set().union(*map(session._subjects, all_cells("small"))) <= set(subjects)
+    assert set().union(*map(subjects_of, all_cells("small"))) <= set(subjects)
     calls = [each for each in subjects if each.metric.startswith(_verdict.FAMILIES["host"])]
     assert len(calls) == 17
 
@@ -93,7 +94,7 @@ class _Clock:
     def mutant(self, name):
         return name
 
-    def measured(self, name, versions, count, job):
+    def rounds(self, name, versions, count, job):
         self.asked.append((name, list(versions), job))
         return [versions] * count
 
@@ -114,7 +115,7 @@ def test_one_mutant_is_made_alone(monkeypatch):
     assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1)
     ((name, versions, job),) = bench.asked
     assert name == "speed-written-past-l2" and versions == ["base", "written-past-l2"]
-    assert [cell for cell in job["cells"] if cell[0] == "then-read"] and not job["host"]
+    assert [cell for cell in job["cells"] if cell[1][0] == "then-read"] and not job["host"]
 
 
 def test_what_is_made_anew_takes_the_place_of_what_was():
@@ -165,29 +166,21 @@ def test_text_is_json_with_a_line_for_each_row():
     assert "    [2.5]" in text.splitlines()
 
 
-def test_the_planted_version_waits_as_told(tmp_path):
-    root = evidence.ROOT
-    base = checkout.from_working_tree(root, tmp_path / "sources")
-    version = planted.plant("slow", base, {"64 2 128 float16 sbhd False": 7}, tmp_path / "sources")
-    package = version.root / "rope_triton"
-    assert json.loads((package / "cycles.json").read_text()) == {"64 2 128 float16 sbhd False": 7}
-    assert "wait_for_cycles(wait)" in (package / "kernels.py").read_text()
-
-
-class _Bench:
+class _Bench(bench.Bench):
     """Stands for the GPU: a call takes a microsecond, and what it waits, at 2 GHz and 0.2 us."""
 
     machine = {"machine": "toy"}
 
-    def __init__(self, base):
-        self.base, self.processes = base, 0
+    def __init__(self, scratch):
+        self.scratch, self.sources, self.processes = scratch, scratch / "sources", 0
+        self.base = checkout.from_working_tree(bench.ROOT, self.sources)
 
     def once(self, arm, job):
         self.processes += 1
         path = arm.root / "rope_triton" / "cycles.json"
         cycles = json.loads(path.read_text())
         return {
-            subject: 1.2e-6 + cycles.get(planted._key(subject), 0) / 2e9
+            subject: 1.2e-6 + cycles.get(planted.key_of(subject), 0) / 2e9
             for subject in self.subjects
         }
 
@@ -197,31 +190,28 @@ class _Bench:
     ]
 
 
+def test_the_planted_version_waits_as_told(tmp_path):
+    cycles = {"64 2 128 float16 sbhd False": 7}
+    package = planted.plant("slow", _Bench(tmp_path), cycles).root / "rope_triton"
+    assert json.loads((package / "cycles.json").read_text()) == cycles
+    assert "wait_for_cycles(wait)" in (package / "kernel" / "kernels.py").read_text()
+
+
 def test_waits_are_found_from_what_a_first_version_shows(tmp_path):
-    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
-    found = planted.versions(bench, {"slow": 0.05, "slower": 0.1}, {}, tmp_path)
+    bench = _Bench(tmp_path)
+    found = planted.versions(bench, {"slow": 0.05, "slower": 0.1}, {})
     (base, _) = bench.once(found["base"], {}).values()
     for name, dose in (("slow", 0.05), ("slower", 0.1)):
         (seconds, _) = bench.once(found[name], {}).values()
         assert seconds / base - 1 == pytest.approx(dose, rel=0.02)
     used = bench.processes
-    again = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    again = planted.versions(bench, {"slow": 0.05}, {})
     assert bench.processes == used
     assert all(again[name].digest == found[name].digest for name in ("base", "slow"))
 
 
-def test_waits_that_were_found_beside_another_base_are_found_anew(tmp_path):
-    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
-    former = tmp_path / "evidence" / f"waits-{bench.base.digest[:8]}-toy.json"
-    former.parent.mkdir()
-    former.write_text("{}")
-    planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
-    assert bench.processes == 2
-
-
 def test_what_waits_differs_in_its_cycles_alone(tmp_path):
-    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
-    found = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    found = planted.versions(_Bench(tmp_path), {"slow": 0.05}, {})
     files = {
         name: {path.name: path.read_bytes() for path in (arm.root / "rope_triton").glob("*.*")}
         for name, arm in found.items()
@@ -240,10 +230,9 @@ def test_pool_keeps_what_it_holds():
 
 def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
     def no_gpu(*_):
-        raise evidence.gpu_monitor.WatchError("NVML failed")
+        raise bench.gpu_monitor.WatchError("NVML failed")
 
-    monkeypatch.setattr(evidence.gpu_monitor, "gpu_uuid", no_gpu)
-    monkeypatch.setattr(evidence.machine, "probe", lambda: ({"machine": "x"}, "none"))
-    monkeypatch.setattr(evidence, "SCRATCH", tmp_path)
+    monkeypatch.setattr(bench.gpu_monitor, "gpu_uuid", no_gpu)
+    monkeypatch.setattr(bench.machine, "probe", lambda: ({"machine": "x"}, "none"))
     assert evidence.run("aa", "HEAD", budget=time.monotonic()) == 3
     assert "could not run: NVML failed" in capsys.readouterr().err

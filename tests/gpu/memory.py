@@ -1,4 +1,4 @@
-"""What a test may take of the GPU's memory, so that several run side by side on one GPU."""
+"""How several processes of tests share one GPU: its memory, and turns where a test needs them."""
 
 import contextlib
 import fcntl
@@ -12,15 +12,28 @@ import pytest
 import torch
 
 LARGE_BYTES = 10 << 30
-"""What any test may take; seven of these and the largest fit an H200 together."""
+"""What any test may take."""
+
+LARGEST_BYTES = 30 << 30
+"""What the largest of those marked ``large`` takes, and the contexts of eight processes."""
 
 KEPT_BYTES = 1 << 30
 """What a process keeps between two tests, because asking for it again takes time."""
 
 PEAK = "GiB of GPU memory"
 
-LOCK = Path(tempfile.gettempdir(), f"rope-triton-large-test-{os.getuid()}.lock")
-"""Held by the one that runs of the tests that may take more, whichever process it is in."""
+LOCKS = Path(tempfile.gettempdir(), f"rope-triton-tests-{os.getuid()}")
+"""Where the locks lie that all processes of tests share."""
+
+
+def processes(gpu_bytes: int) -> int:
+    """How many processes of tests a GPU with so much memory has room for."""
+    return 1 + max(0, gpu_bytes - LARGEST_BYTES) // LARGE_BYTES
+
+
+def turn(item: pytest.Item):
+    """Held while a test runs: one that is marked ``alone`` waits until no other does."""
+    return _lock("alone", shared=item.get_closest_marker("alone") is None)
 
 
 @contextlib.contextmanager
@@ -33,7 +46,7 @@ def bounded(item: pytest.Item):
         If it took more than ``LARGE_BYTES`` and is not marked.
     """
     large = item.get_closest_marker("large") is not None
-    with _lock() if large else contextlib.nullcontext():
+    with _lock("large") if large else contextlib.nullcontext():
         with _given_back(item):
             yield
         peak = dict(item.user_properties)[PEAK]
@@ -43,9 +56,10 @@ def bounded(item: pytest.Item):
 
 
 @contextlib.contextmanager
-def _lock():
-    with LOCK.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+def _lock(name: str, shared: bool = False):
+    LOCKS.mkdir(exist_ok=True)
+    with (LOCKS / name).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)  # until it is closed
         yield
 
 

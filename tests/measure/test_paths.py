@@ -75,7 +75,7 @@ def test_starts_differ_and_the_angles_reach_them():
 
 def test_cells_of_both_grids_are_told_apart_by_their_values():
     for cell in [*grid.all_cells("small"), *FULL]:
-        assert grid.cell_of(tuple(vars(cell).values())) == cell
+        assert grid.cell_of(cell.suite, grid.subject_params(cell)) == cell
     assert grid.all_cells("full")[-len(FULL) :] == FULL
 
 
@@ -301,7 +301,7 @@ def test_process_of_a_commit_without_the_paths(old):
     for cell in LACKED:
         answers = measure._Answers()
         for direction, metric in cell.metrics.items():
-            with answers.about([(metric, measure.as_params(cell))]):
+            with answers.about(cell, [metric]):
                 measure._check_cell(cell, direction)
         assert len(answers.unavailable) == len(cell.directions)
         assert all(reason.startswith("this commit cannot: ") for *_, reason in answers.unavailable)

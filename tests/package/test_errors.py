@@ -5,6 +5,7 @@ import torch
 
 import rope_triton
 from rope_triton import RotaryPositionEmbedding, apply_rotary_pos_emb
+from rope_triton.kernel import launch
 
 
 class Launched(AssertionError):
@@ -13,11 +14,11 @@ class Launched(AssertionError):
 
 @pytest.fixture(autouse=True)
 def _nothing_launches(monkeypatch):
-    def launch(*args, **kwargs):
+    def compute(*args, **kwargs):
         raise Launched
 
-    monkeypatch.setattr(rope_triton.launch, "run", launch)
-    monkeypatch.setattr(rope_triton.reference, "rotate", launch)
+    monkeypatch.setattr(launch, "run", compute)
+    monkeypatch.setattr(rope_triton.reference, "rotate", compute)
 
 
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import rope_triton
-from rope_triton import checks, launch
+from rope_triton import checks
+from rope_triton.kernel import launch
 from tests import oracle
 
 BATCH, SEQ, HEADS, CHANNELS = 2, 4, 3, 16

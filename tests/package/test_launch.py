@@ -11,10 +11,11 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from rope_triton import launch
+from rope_triton.kernel import launch
 
 GRID = (4, 3, 2)
-PART = launch.Part(GRID, 0, (0, None, None), (11, 12), {})
+CHUNK = launch.GridChunk(GRID, 0, (0, None, None), {"first": 11, "second": 12}, {})
+VALUES = 11, 12
 TENSORS = torch.arange(6), torch.arange(3), None
 
 
@@ -49,7 +50,7 @@ def compiled(monkeypatch):
 
 
 def test_it_is_given_what_tritons_runner_gives(compiled):
-    launch._straight(compiled, PART)(7, TENSORS)
+    launch._direct(compiled, CHUNK, VALUES)(7, TENSORS)
     own = "the stream of 7", "function", "metadata", None, None, None
     assert compiled.straight == [(*GRID, *own, *TENSORS, 11, 12)]
     assert not compiled.by_runner
@@ -68,11 +69,11 @@ def launcher(name, given, **scratch):
 
 
 @pytest.mark.parametrize("name", ["nvidia", "amd"])
-def test_tritons_launcher_is_passed_by(compiled, monkeypatch, name):
+def test_tritons_launcher_is_bypassed(compiled, monkeypatch, name):
     """The function in C is given, argument by argument, what Triton's launcher gives it."""
     given = []
     compiled.run = launcher(name, given)
-    straight = launch._straight(compiled, PART)
+    straight = launch._direct(compiled, CHUNK, VALUES)
     assert not given
     own = "the stream of 7", "function", "metadata", None, None, None
     compiled.run(*GRID, *own, *TENSORS, 11, 12)
@@ -102,7 +103,7 @@ def test_memory_is_allocated_where_a_kernel_needs_it(compiled, monkeypatch):
         return "scratch"
 
     compiled.run = launcher("nvidia", given, global_scratch_size=16)
-    straight = launch._straight(compiled, PART)
+    straight = launch._direct(compiled, CHUNK, VALUES)
     assert not asked
     here = contextvars.copy_context()
     here.run(triton.set_allocator, allocate)
@@ -111,19 +112,19 @@ def test_memory_is_allocated_where_a_kernel_needs_it(compiled, monkeypatch):
     assert "scratch" in given[0]
 
 
-def test_a_part_begins_where_it_begins(compiled):
-    launch._straight(compiled, PART._replace(begin=2))(0, TENSORS)
+def test_a_chunk_begins_at_its_batch_index(compiled):
+    launch._direct(compiled, CHUNK._replace(begin=2), VALUES)(0, TENSORS)
     (arguments,) = compiled.straight
     first, second, third = arguments[9:12]
     assert first.tolist() == [2, 3, 4, 5] and second is TENSORS[1] and third is None
 
 
-def test_on_the_tritons_that_are_installed_and_pinned_it_is_shown():
+def test_the_installed_and_the_pinned_triton_are_tested():
     """Whoever raises the pin or installs another runs the tests of this file and of the GPU on it,
     and then names it in ``launch``."""
     pins = (Path(__file__).parents[2] / "constraints.txt").read_text()
     (pinned,) = re.findall(r"^triton==(\S+)", pins, re.MULTILINE)
-    assert {pinned, triton.__version__} <= launch._SHOWN_TRITONS
+    assert {pinned, triton.__version__} <= launch._TESTED_TRITONS
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_elsewhere_it_goes_through_tritons_runner(monkeypatch, begin, version, b
     monkeypatch.setattr(triton, "__version__", version or triton.__version__)
     monkeypatch.setattr(launch, "_innermost", note)
     compiled = Compiled(backend)
-    launch._straight(compiled, PART._replace(begin=begin))(7, TENSORS)
+    launch._direct(compiled, CHUNK._replace(begin=begin), VALUES)(7, TENSORS)
     ((grid, first, *rest),) = compiled.by_runner
     assert not compiled.straight and grid == GRID
     assert first.tolist() == TENSORS[0][begin:].tolist()
@@ -154,9 +155,9 @@ def test_tritons_runner_gives_what_the_straight_way_gives(monkeypatch):
     kernel.src, kernel.name, kernel._run = None, "kernel", lambda *given: noted.append(given)
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
     monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", None)
-    launch._straight(kernel, PART)(0, TENSORS)
+    launch._direct(kernel, CHUNK, VALUES)(0, TENSORS)
     monkeypatch.setattr(triton, "__version__", "3.8.0")
-    launch._straight(kernel, PART)(0, TENSORS)
+    launch._direct(kernel, CHUNK, VALUES)(0, TENSORS)
     straight, by_runner = noted
     assert same(straight, by_runner)
 
@@ -168,7 +169,7 @@ def note(*_):
 @pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
 @pytest.mark.parametrize("chained", [False, True])
 def test_with_a_hook_it_goes_through_tritons_runner(compiled, monkeypatch, name, chained):
-    straight = launch._straight(compiled, PART)
+    straight = launch._direct(compiled, CHUNK, VALUES)
     with monkeypatch.context() as patched:
         hooks = triton.knobs.HookChain() if chained else note
         patched.setattr(triton.knobs.runtime, name, hooks)
@@ -185,5 +186,18 @@ def test_with_a_hook_it_goes_through_tritons_runner(compiled, monkeypatch, name,
 
 def test_no_chain_at_all_is_no_hook(compiled, monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
-    launch._straight(compiled, PART)(0, TENSORS)
+    launch._direct(compiled, CHUNK, VALUES)(0, TENSORS)
     assert len(compiled.straight) == 1 and not compiled.by_runner
+
+
+def test_arguments_follow_the_kernels_names_not_the_plans_order(compiled, monkeypatch):
+    class Kernel:
+        arg_names = ["x_ptr", "y_ptr", "z_ptr", "first", "second"]
+
+        def __getitem__(self, grid):
+            return lambda *tensors, **named: compiled
+
+    chunk = CHUNK._replace(arguments={"second": 12, "first": 11})
+    launch._first_launch(Kernel(), TENSORS, chunk)(7, TENSORS)
+    (arguments,) = compiled.straight
+    assert arguments[-2:] == VALUES

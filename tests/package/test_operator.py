@@ -8,7 +8,8 @@ from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
 import rope_triton
-from rope_triton import kernels, launch, ops, qkv
+from rope_triton.kernel import kernels, launch, plans
+from rope_triton.ops import qkv, single
 from tests import oracle
 
 SEQ, BATCH, HEADS, CHANNELS = 4, 2, 3, 16
@@ -40,12 +41,12 @@ def packed(device):
 
 def test_opcheck(t, freqs, device):
     options = "sbhd", False, 1, 0, "once", False
-    opcheck(ops._operator, (t.requires_grad_(), freqs, None, None, None, *options))
+    opcheck(single._operator, (t.requires_grad_(), freqs, None, None, None, *options))
     starts = torch.tensor([1, 2], device=device)
-    opcheck(ops._operator, (t, freqs, None, starts, None, "sbhd", True, 2, 1, "each", True))
+    opcheck(single._operator, (t, freqs, None, starts, None, "sbhd", True, 2, 1, "each", True))
     tokens, bounds = packed(device)
     options = "thd", True, 1, 0, "tables", True
-    opcheck(ops._operator, (tokens.requires_grad_(), freqs, None, starts, bounds, *options))
+    opcheck(single._operator, (tokens.requires_grad_(), freqs, None, starts, bounds, *options))
 
 
 def test_opcheck_of_qkv(freqs, device):
@@ -178,7 +179,7 @@ def test_the_second_call_of_a_form_is_not_planned_again(t, apply, monkeypatch):
     def planned(*arguments):
         raise AssertionError("planned")
 
-    monkeypatch.setattr(rope_triton.plans, "rotation", planned)
+    monkeypatch.setattr(plans, "rotation", planned)
     apply(t + 1)
     with pytest.raises(AssertionError, match="planned"):
         apply(t[1:])
@@ -193,7 +194,8 @@ def test_what_decides_the_kernel_is_another_form(change, t):
         "dtype": t.half(),
         "alignment": storage[1 : 1 + t.numel()].view_as(t),
     }[change]
-    assert launch.form(other) != launch.form(t) == launch.form(t.clone())
+    key = launch.specialization_key
+    assert key(other) != key(t) == key(t.clone())
 
 
 def test_a_known_form_is_checked_for_what_a_form_has_not(t, freqs):
@@ -206,7 +208,7 @@ def test_a_known_form_is_checked_for_what_a_form_has_not(t, freqs):
 
 def test_forms_are_not_kept_forever(t, apply, monkeypatch):
     """The oldest go, and no others."""
-    monkeypatch.setattr(launch, "_KEPT_FORMS", 3)
+    monkeypatch.setattr(launch, "_MAX_CACHED", 3)
     kept = launch._launches
     kept.clear()
     for n in range(1, 5):

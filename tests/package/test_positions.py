@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import rope_triton
-from rope_triton import tiles
+from rope_triton.kernel import plans, tiles
 from tests import field, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
@@ -305,7 +305,7 @@ def test_double_backward(fused, device):
 
 def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
     """With 2 for CUDA's 65535: several launches, or both dimensions for packed tokens."""
-    monkeypatch.setattr(rope_triton.plans, "_GRID_LIMIT", 2)
+    monkeypatch.setattr(plans, "_GRID_LIMIT", 2)
     freqs, starts = angles(device), torch.tensor([3, 1, 2], device=device)
     for mode in MODES:
         seq = 18 if mode.dtype == torch.float32 else 33  # three or five blocks, the last not full

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import rope_triton
-from rope_triton.angles import by_channel
+from rope_triton.frequencies.angles import by_channel
 from tests import oracle
 from tests.oracle import LAYOUTS
 

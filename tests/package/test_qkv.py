@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import rope_triton
+from rope_triton.kernel import plans
 from tests import field, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
@@ -129,7 +130,7 @@ def test_empty(dim, device):
 
 
 def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
-    monkeypatch.setattr(rope_triton.plans, "_GRID_LIMIT", 2)
+    monkeypatch.setattr(plans, "_GRID_LIMIT", 2)
     for mode in MODES[:2]:
         counts = SPLITS["gqa"]
         starts = torch.tensor([5, 9], device=device)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from rope_triton import tiles
-from rope_triton.tiles import tile_of
+from rope_triton.kernel import tiles
+from rope_triton.kernel.tiles import tile_of
 
 TABLES = {
     "plain": tiles._TILES,

@@ -99,7 +99,7 @@ def test_digest_is_of_the_sources(tmp_path):
     (tmp_path / "rope_triton" / "table.json").write_text("{}")
     assert checkout.digest(tmp_path) != same
     (tmp_path / "rope_triton" / "table.json").unlink()
-    with (tmp_path / "rope_triton" / "ops.py").open("a") as file:
+    with (tmp_path / "rope_triton" / "checks.py").open("a") as file:
         file.write("\n")
     assert checkout.digest(tmp_path) != same
     with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):

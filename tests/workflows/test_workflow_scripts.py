@@ -27,7 +27,7 @@ def test_ci_test(runner):
     assert "ruff check ." in runner.calls and "ruff format --check ." in runner.calls
     assert "mypy" in runner.calls
     assert "pip install -c constraints.txt -e .[bench,test]" in runner.calls
-    assert "python -m pytest" in runner.calls
+    assert "python -m pytest -n auto --dist loadfile" in runner.calls
     assert "No problems found." in runner.log  # asv check
 
 
@@ -38,7 +38,7 @@ def test_ci_oldest(runner):
         assert constraints.count(line.partition("==")[0] + "==") == 1 and line in constraints
     project = (ROOT / "pyproject.toml").read_text()
     assert '"torch>=2.11", "triton>=3.6"' in project, "the oldest supported are other ones now"
-    assert runner.calls[-1] == "python -m pytest"
+    assert runner.calls[-1] == "python -m pytest -n auto --dist loadfile"
 
 
 def test_ci_codegen(runner):

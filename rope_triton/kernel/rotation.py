@@ -1,10 +1,10 @@
-"""Rotation of some rows in memory by the angles of their tokens, in Triton."""
+"""Load rows, rotate them by the angles of their tokens, and store them, in Triton."""
 
 import triton
 import triton.language as tl
 
-from rope_triton.positions import position, unpack
-from rope_triton.trigonometry import sincos
+from rope_triton.kernel.positions import position, unpack
+from rope_triton.kernel.trigonometry import sincos
 
 
 @triton.jit
@@ -12,29 +12,29 @@ def rotate_rows(
     out_row,
     t_row,
     t_channel,
-    mine,
+    store_mask,
     freqs,
     seq,
     batch,
-    where,
+    position_args,
     OPTIONS: tl.constexpr,
 ):
-    """Rotate the first D_ROT of D channels of rows by the angles of their tokens, copy the rest.
+    """Rotate the first D_ROT of D channels of rows, and copy the others.
 
     out_row and t_row point to the first channels, ``[BLOCK_S, BLOCK_H, 1]``; seq, the tokens of the
-    sequences or of the packed whole, is ``[BLOCK_S, 1, 1]``, and batch is one number. Rows that are
-    not mine are left alone; mine is None where out is not t.
+    sequences or of the packed whole, is ``[BLOCK_S, 1, 1]``, and batch is one number. store_mask is
+    False for rows to leave alone, and None unless out is t.
     """
     D: tl.constexpr = OPTIONS[0]
     D_ROT: tl.constexpr = OPTIONS[1]
     INTERLEAVED: tl.constexpr = OPTIONS[2]
     TRANSPOSED: tl.constexpr = OPTIONS[3]
     ROUNDING: tl.constexpr = OPTIONS[4]
-    n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = where
-    if D_ROT < D:  # before anything is written: no load overtakes a store
-        rest = load_rest(t_row, t_channel, D_ROT, D)
+    n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = position_args
+    if D_ROT < D:  # before any store, which no load overtakes
+        pass_through = load_pass_through(t_row, t_channel, D_ROT, D)
     if cu_seqlens[0] is not None:
-        # t comes first: a search, each step of which waits for a load, says where the angles are.
+        # t comes first: finding the angles takes a search, and each of its steps waits for a load.
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
         batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
         row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
@@ -42,7 +42,7 @@ def rotate_rows(
     elif start_ptr is not None or cp_size is not None:
         row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
-        # Else the compiler asks for some of t, to save registers, when cos and sin are there.
+        # Else the compiler, to save registers, loads some of t only after cos and sin are there.
         tl.debug_barrier()
         a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
     else:
@@ -63,20 +63,20 @@ def rotate_rows(
     else:
         y1 = product(x1, c1, ROUNDING) - product(x2, s1, ROUNDING)
         y2 = product(x2, c2, ROUNDING) + product(x1, s2, ROUNDING)
-    if mine is not None:
-        tl.debug_barrier()  # threads that have a value in common have all read it
-    store_pairs(out_row, y1, y2, mine, D_ROT, INTERLEAVED)
+    if store_mask is not None:
+        tl.debug_barrier()  # all threads that share a value have read it
+    store_pairs(out_row, y1, y2, store_mask, D_ROT, INTERLEAVED)
     if D_ROT < D:
-        store_rest(out_row, rest, D_ROT, D)
+        store_pass_through(out_row, pass_through, D_ROT, D)
 
 
 @triton.jit
 def product(x, factor, ROUNDING: tl.constexpr):
-    """x times factor in float32, rounded to the dtype of x where each operation is.
+    """x times factor in float32, rounded to the dtype of x if ROUNDING is "each".
 
-    Which of two products the sum takes unrounded, as one fma, is left to the compiler: spelled out,
-    the order of its instructions changes, and a call of 128 x 64 in half precision took 4 to 10 %
-    longer on an H200.
+    The compiler chooses which of two products a fused multiply-add leaves unrounded: an explicit
+    fma changes the order of its instructions, and a call of 128 x 64 in half precision took 4 to
+    10 % longer on an H200.
     """
     y = x * factor
     if ROUNDING == "each":
@@ -88,7 +88,7 @@ def product(x, factor, ROUNDING: tl.constexpr):
 def load_angles(freqs, row, known, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Angles at both channels of each pair, or cosines and sines, in float32.
 
-    Those of the angle 0, which turn nothing, in rows that are not known.
+    The identity, angle 0, in rows that are not known.
     """
     freqs_ptr, sin_ptr, first, stride, channel = freqs
     at = first + row * stride
@@ -131,42 +131,42 @@ def load_pairs(
 
 
 @triton.jit
-def store_pairs(row, first, second, mine, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
+def store_pairs(row, first, second, store_mask, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Store what :func:`load_pairs` loads, to rows that are contiguous in the channels."""
     BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
     if INTERLEAVED:
         k = channels(2 * BLOCK)
-        mask = k < D_ROT if mine is None else mine & (k < D_ROT)
+        mask = k < D_ROT if store_mask is None else store_mask & (k < D_ROT)
         y = tl.reshape(tl.join(first, second), (first.shape[0], first.shape[1], 2 * BLOCK))
         tl.store(row + k, y, mask=mask)
     else:
         k = channels(BLOCK)
-        mask = k < D_ROT // 2 if mine is None else mine & (k < D_ROT // 2)
+        mask = k < D_ROT // 2 if store_mask is None else store_mask & (k < D_ROT // 2)
         tl.store(row + k, first, mask=mask)
         tl.store(row + k + D_ROT // 2, second, mask=mask)
 
 
 @triton.jit
-def load_rest(row, stride, FIRST: tl.constexpr, D: tl.constexpr):
+def load_pass_through(row, stride, FIRST: tl.constexpr, D: tl.constexpr):
     """The channels of rows from FIRST on."""
     k = FIRST + channels(triton.next_power_of_2(D - FIRST))
     return load(row + k * stride, k < D)
 
 
 @triton.jit
-def store_rest(row, rest, FIRST: tl.constexpr, D: tl.constexpr):
-    """Store what :func:`load_rest` loads, to rows that are contiguous in the channels."""
+def store_pass_through(row, pass_through, FIRST: tl.constexpr, D: tl.constexpr):
+    """Store what :func:`load_pass_through` loads, to rows that are contiguous in the channels."""
     k = FIRST + channels(triton.next_power_of_2(D - FIRST))
-    tl.store(row + k, rest, mask=k < D)
+    tl.store(row + k, pass_through, mask=k < D)
 
 
 @triton.jit
 def load(ptr, mask):
-    """tl.load, of 0 where masked; by evict_last a call of any size has the speed of a copy.
+    """tl.load, 0 where masked. With evict_last, a call of any size has the speed of a copy.
 
-    The policy does not do what it is called: on an H200, lines so read hold no L2 against others
-    that are read later, and leave it the output, for what reads that next. As a stream that leaves
-    L2 first, up to 4 MiB were faster alone, and the two together slower.
+    The policy does not do what its name says: on an H200, these lines do not stay in L2 when others
+    are read later, so the output stays there for the next kernel that reads it. With evict_first,
+    calls up to 4 MiB were faster alone, and slower together with that next kernel.
     """
     return tl.load(ptr, mask=mask, other=0.0, eviction_policy="evict_last")
 

@@ -1,4 +1,4 @@
-"""The part of a tensor that a program rotates."""
+"""Choose how much of a tensor one program rotates, from measurements."""
 
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ class Tile(NamedTuple):
 
 _Table = dict[tuple[int, int], Tile]
 
-# By bytes an element and channels a head. Measured on an H200 (60 MB of L2), cold cache, against a
-# copy, 1 to 256 MiB: of 13 to 22 tiles the one that is best over all sizes.
+# By bytes an element and channels a head: the best over all sizes of 13 to 22 tiles, measured on an
+# H200 (60 MB of L2) with a cold cache, against a copy, from 1 to 256 MiB.
 _TILES: _Table = {
     (2, 32): Tile(4, 16, 2),
     (2, 64): Tile(1, 16, 1),
@@ -31,13 +31,13 @@ _TILES: _Table = {
     (4, 192): Tile(1, 2, 1),
     (4, 256): Tile(1, 4, 4),
 }
-# Up to so many MiB, where one wave of programs holds the whole tensor, fewer and deeper threads
-# win by 1 to 4 %.
+# Up to this many MiB, one wave of programs holds the whole tensor, and fewer and deeper threads win
+# by 1 to 4 %.
 _SMALL: dict[tuple[int, int], tuple[int, Tile]] = {(2, 128): (12, Tile(1, 16, 2))}
-# By cosines and sines that are ready-made, with nothing to compute while memory is waited for, 16
-# elements a thread lost 3 to 9 % at 16 and 32 MiB, most of it in place.
+# Ready-made cosines and sines leave nothing to compute during a load: 16 elements a thread lost 3
+# to 9 % at 16 and 32 MiB, most of it in place.
 _READY_MADE: _Table = _TILES | {(4, 128): Tile(1, 4, 2)}
-# A program seeks the packed sequence of its first token and that of its last: of one token, once.
+# A program searches for the sequence of its first token and of its last: once if it has one token.
 _PACKED: _Table = {
     (2, 32): Tile(2, 16, 1),
     (2, 64): Tile(1, 16, 1),
@@ -52,13 +52,13 @@ _PACKED: _Table = {
     (4, 192): Tile(1, 2, 1),
     (4, 256): Tile(1, 2, 1),
 }
-# Where angles wait for a position to be loaded: in smaller programs more of them wait at once.
+# Angles wait for the load of a position: with smaller programs, more of them wait at once.
 _MOVED: _Table = _PACKED | {
     (2, 64): Tile(2, 8, 1),
     (4, 64): Tile(2, 4, 1),
     (4, 128): Tile(1, 4, 1),
 }
-# Each head has a memory of its own: a program keeps to few, and takes more positions.
+# Each head is contiguous in memory: a program takes few heads, and more positions.
 _HEADS_FIRST: _Table = {
     (2, 64): Tile(8, 4, 4),
     (2, 128): Tile(8, 1, 1),
@@ -88,9 +88,9 @@ def tile_of(
     width : int
         Channels that have angles.
     ready_made : bool
-        Whether cosines and sines are, instead of angles.
+        Whether the call has cosines and sines instead of angles.
     packed : bool
-        Whether a token's sequence is to be sought.
+        Whether a program must search for the sequence of a token.
     moved : bool
         Whether a token's angles are elsewhere than at its own index.
     heads_first : bool
@@ -111,15 +111,15 @@ def tile_of(
     positions, heads, warps = small if tiles is _TILES and size <= limit << 20 else tile
     rows = max(positions * heads * triton.next_power_of_2(measured) // padded, 1)
     if width < measured:
-        # Threads share out the angles of either half: where those are few, more positions.
+        # Threads divide the angles of a half among them: if those are few, take more positions.
         positions = max(positions, 32 * warps * 2 // width)
-    # Of few heads, more positions: a tile of one, for 2 to 8 as well to save variants, had 0.7 of a
-    # copy's speed at 16 MiB in half precision, where these have 0.84 to 0.96.
+    # With few heads, more positions. One head for 2 to 8 of them, to save variants, had 0.7 of a
+    # copy's speed at 16 MiB in half precision, where these tiles have 0.84 to 0.96.
     heads = min(triton.next_power_of_2(n_heads), max(rows // positions, 1))
     return Tile(max(rows // heads, 1), heads, warps)
 
 
 def _measured(tiles: _Table, item: int, channels: int) -> int:
-    """The least of a table's head sizes that has as many channels, or its largest."""
+    """The smallest head size of a table with at least so many channels, or its largest."""
     sizes = [size for each, size in tiles if each == item]
     return min((size for size in sizes if size >= channels), default=sizes[-1])

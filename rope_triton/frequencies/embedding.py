@@ -1,8 +1,8 @@
-"""Angles for rotary position embedding: what a model computes once and passes to every call."""
+"""The module that computes a model's angles once, for every call."""
 
 import torch
 
-from rope_triton.angles import by_channel
+from rope_triton.frequencies.angles import by_channel
 from rope_triton.scalings import length_of
 
 
@@ -96,7 +96,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         Parameters
         ----------
         max_seq_len : int or torch.Tensor
-            Tokens; of a tensor, an integer without dimensions, the value is waited for.
+            Tokens. Reading a tensor, an integer without dimensions, synchronizes with its device.
         offset : int
             Position of the first token.
 

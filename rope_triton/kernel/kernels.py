@@ -1,9 +1,9 @@
-"""The kernel: one program rotates some heads of some tokens, in any order and strides."""
+"""The kernels: each program rotates some heads of some tokens, in any order and strides."""
 
 import triton
 import triton.language as tl
 
-from rope_triton.rotation import load_rest, rotate_rows, store_rest
+from rope_triton.kernel.rotation import load_pass_through, rotate_rows, store_pass_through
 
 
 @triton.jit(
@@ -60,20 +60,21 @@ def rope_kernel(
     sequence: programs follow the output's memory. Packed sequences (cu_seqlens_ptr) are one
     sequence of tokens, whose blocks take both dimensions.
 
-    Where first, the block to begin with, start_ptr, cu_seqlens_ptr, cp_size, freqs_batch or
-    freqs_head is None, what it asks for is not compiled: a token's angles are at its own index, and
-    all of a batch and all heads have the same. With EACH, start_ptr has a position for each token,
-    ``[batch, seq]``, else one for each sequence. What is rounded beside the result is ROUNDING:
-    None, "tables" (cosines and sines, to the dtype of t) or "each" (products too).
+    An argument that is None compiles to nothing: first, the block to begin with; start_ptr,
+    cu_seqlens_ptr and cp_size, without which a token's angles are at its own index; freqs_batch and
+    freqs_head, without which all of a batch and all heads share them. With EACH, start_ptr has a
+    position for each token, ``[batch, seq]``, else one for each sequence. ROUNDING says what is
+    rounded besides the result: None, "tables" (cosines and sines, to the dtype of t) or "each"
+    (products too).
     """
-    batch, block, head = place(cu_seqlens_ptr, BATCH_FIRST, HEADS_FIRST)
+    batch, block, head = program_coords(cu_seqlens_ptr, BATCH_FIRST, HEADS_FIRST)
     if first is not None:
         block += first
     seq = (block * BLOCK_S + tl.arange(0, BLOCK_S))[:, None, None]
-    mine = None
-    if INPLACE:  # what repeats a row may find it rotated already: it must not write
+    store_mask = None
+    if INPLACE:  # a program that repeats a row may read it rotated, and must not write it
         inside = head * BLOCK_H + tl.arange(0, BLOCK_H) < n_heads
-        mine = (seq < n_seq) & inside[None, :, None]
+        store_mask = (seq < n_seq) & inside[None, :, None]
     # Positions and heads past the end repeat the last one: same address, same value, no masks.
     seq = tl.minimum(seq, n_seq - 1).to(tl.int64)
     heads = head_block(head, n_heads, BLOCK_H)
@@ -84,7 +85,7 @@ def rope_kernel(
         out_row = t_row
 
     cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
-    where = n_seq, n_table, start_ptr, EACH, cu_seqlens, cp_size, cp_rank
+    position_args = n_seq, n_table, start_ptr, EACH, cu_seqlens, cp_size, cp_rank
     first_angle = 0
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
@@ -93,7 +94,7 @@ def rope_kernel(
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
     written: tl.constexpr = D_ROT if INPLACE else D
     options: tl.constexpr = (written, D_ROT, INTERLEAVED, TRANSPOSED, ROUNDING)
-    rotate_rows(out_row, t_row, t_channel, mine, freqs, seq, batch, where, options)
+    rotate_rows(out_row, t_row, t_channel, store_mask, freqs, seq, batch, position_args, options)
 
 
 @triton.jit(
@@ -143,13 +144,13 @@ def rope_qk_kernel(
     BLOCK_H: tl.constexpr,
 ):
     """rope_kernel for two tensors that differ in heads and strides: head blocks of q, then of k."""
-    batch, block, head = place(cu_seqlens_ptr, BATCH_FIRST, None)
+    batch, block, head = program_coords(cu_seqlens_ptr, BATCH_FIRST, None)
     if first is not None:
         block += first
     seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
     seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
     cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
-    where = n_seq, n_table, start_ptr, None, cu_seqlens, cp_size, cp_rank
+    position_args = n_seq, n_table, start_ptr, None, cu_seqlens, cp_size, cp_rank
     first_angle = 0
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
@@ -160,12 +161,12 @@ def rope_qk_kernel(
         heads = head_block(head, q_heads, BLOCK_H)
         x = q_ptr + seq * q_seq + batch * q_batch + heads * q_head
         out = q_out_ptr + seq * q_out_seq + batch * q_out_batch + heads * D
-        rotate_rows(out, x, q_channel, None, freqs, seq, batch, where, options)
+        rotate_rows(out, x, q_channel, None, freqs, seq, batch, position_args, options)
     else:
         heads = head_block(head - q_blocks, k_heads, BLOCK_H)
         x = k_ptr + seq * k_seq + batch * k_batch + heads * k_head
         out = k_out_ptr + seq * k_out_seq + batch * k_out_batch + heads * D
-        rotate_rows(out, x, k_channel, None, freqs, seq, batch, where, options)
+        rotate_rows(out, x, k_channel, None, freqs, seq, batch, position_args, options)
 
 
 @triton.jit(do_not_specialize=["n_seq", "n_groups", "first", "n_table", "cp_size", "cp_rank"])
@@ -221,7 +222,7 @@ def rope_qkv_kernel(
     but what is written is contiguous in the channels. The grid is that of rope_kernel, its head
     blocks those of q, then of k, then of v.
     """
-    batch, block, head = place(None, BATCH_FIRST, None)
+    batch, block, head = program_coords(None, BATCH_FIRST, None)
     if first is not None:
         block += first
     seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
@@ -232,22 +233,28 @@ def rope_qkv_kernel(
     v = v_ptr + seq * v_seq + batch * v_batch, v_head, v_channel
     q_freqs = q_freqs_ptr, None, 0, q_freqs_seq, q_freqs_channel
     k_freqs = k_freqs_ptr, None, 0, k_freqs_seq, k_freqs_channel
-    where = n_seq, n_table, start_ptr, None, (None, None, None), cp_size, cp_rank
+    position_args = n_seq, n_table, start_ptr, None, (None, None, None), cp_size, cp_rank
 
     q_blocks, k_blocks = tl.cdiv(n_groups * Q, BLOCK_H), tl.cdiv(n_groups * K, BLOCK_H)
     if head < q_blocks:
         heads = head_block(head, n_groups * Q, BLOCK_H)
-        rotate_part(qkv, 0, Q, q, heads, q_freqs, seq, batch, where, D, D_ROT, INTERLEAVED, JOIN)
+        rotate_part(
+            qkv, 0, Q, q, heads, q_freqs, seq, batch, position_args, D, D_ROT, INTERLEAVED, JOIN
+        )
     elif head < q_blocks + k_blocks:
         heads = head_block(head - q_blocks, n_groups * K, BLOCK_H)
-        rotate_part(qkv, Q, K, k, heads, k_freqs, seq, batch, where, D, D_ROT, INTERLEAVED, JOIN)
+        rotate_part(
+            qkv, Q, K, k, heads, k_freqs, seq, batch, position_args, D, D_ROT, INTERLEAVED, JOIN
+        )
     else:
         heads = head_block(head - q_blocks - k_blocks, n_groups * V, BLOCK_H)
-        rotate_part(qkv, Q + K, V, v, heads, None, seq, batch, where, D, 0, INTERLEAVED, JOIN)
+        rotate_part(
+            qkv, Q + K, V, v, heads, None, seq, batch, position_args, D, 0, INTERLEAVED, JOIN
+        )
 
 
 @triton.jit
-def place(cu_seqlens_ptr, BATCH_FIRST: tl.constexpr, HEADS_FIRST: tl.constexpr):
+def program_coords(cu_seqlens_ptr, BATCH_FIRST: tl.constexpr, HEADS_FIRST: tl.constexpr):
     """This program's index in the batch, its block of the sequence and its block of heads."""
     if cu_seqlens_ptr is not None:
         return 0, tl.program_id(2) * tl.num_programs(1) + tl.program_id(1), tl.program_id(0)
@@ -276,7 +283,7 @@ def rotate_part(
     freqs,
     seq,
     batch,
-    where,
+    position_args,
     D: tl.constexpr,
     D_ROT: tl.constexpr,
     INTERLEAVED: tl.constexpr,
@@ -295,6 +302,6 @@ def rotate_part(
     x_channel = channel if JOIN else qkv_channel
     if D_ROT > 0:
         options: tl.constexpr = (D, D_ROT, INTERLEAVED, JOIN, None)
-        rotate_rows(out, x, x_channel, None, freqs, seq, batch, where, options)
+        rotate_rows(out, x, x_channel, None, freqs, seq, batch, position_args, options)
     else:
-        store_rest(out, load_rest(x, x_channel, 0, D), 0, D)
+        store_pass_through(out, load_pass_through(x, x_channel, 0, D), 0, D)

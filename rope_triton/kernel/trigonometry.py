@@ -1,4 +1,4 @@
-"""Sine and cosine of a float32 angle of any length, in Triton."""
+"""Sine and cosine of float32 angles of any size, in Triton."""
 
 import triton
 import triton.language as tl
@@ -10,8 +10,8 @@ def sincos(x):
 
     Quarter turns are removed by a three-term Cody-Waite reduction, pi/2 = P1 - P2 - P3 in float32,
     in two steps: multiples of 4096 first, so that both counts stay exact and are rounded by adding
-    1.5 * 2^23. Short polynomials follow (coefficients of Cephes' sinf and cosf). Against libdevice
-    this keeps angles of any length on one path, and runs on AMD and in the interpreter.
+    1.5 * 2^23. Short polynomials follow (coefficients of Cephes' sinf and cosf). Unlike
+    libdevice, this takes one path for all angles, and runs on AMD and in the interpreter.
     """
     TURNS: tl.constexpr = 0.6366197723675814
     ROUND: tl.constexpr = 12582912.0

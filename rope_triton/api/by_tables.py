@@ -1,9 +1,9 @@
-"""Rotation by ready-made tables of cosines and sines, as other libraries' functions take them."""
+"""Rotation by tables of cosines and sines: flash-attention's and PyTorch's functions."""
 
 import torch
 
-from rope_triton import checks, learned, ops, qk, reference
-from rope_triton.plans import Options, by_position
+from rope_triton import checks, ops, reference
+from rope_triton.ops import Options
 
 
 def apply_rotary_emb(
@@ -21,9 +21,9 @@ def apply_rotary_emb(
 ) -> torch.Tensor:
     """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
 
-    Products are computed in float32 and the result is rounded once. Differentiable in ``x``, any
-    number of times, also in forward mode; where the tables require a gradient or have a tangent, in
-    all three, by plain PyTorch.
+    Products are computed in float32 and the result is rounded once. Differentiable in ``x`` any
+    number of times, also in forward mode. If a table requires a gradient or has a tangent,
+    differentiable in all three, by plain PyTorch.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ def apply_rotary_emb(
     interleaved : bool
         Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
     inplace : bool
-        Write to ``x`` and return it. Its channels must be contiguous. Autograd is told; the
-        gradient is a new tensor.
+        Write to ``x`` and return it. Its channels must be contiguous. Autograd records the change;
+        the gradient is a new tensor.
     seqlen_offsets : int or torch.Tensor
         Position of the first token of every sequence, or of each: ``[b]``, int32 or int64.
     cu_seqlens : torch.Tensor, optional
-        Where the packed sequences begin and end, ``[b + 1]``, int32 or int64.
+        Bounds of the packed sequences, ``[b + 1]``, int32 or int64.
     max_seqlen : int, optional
-        Nothing follows from it; upstream needs it with ``cu_seqlens``.
+        Ignored; accepted for flash-attention compatibility.
     rounding, fused
-        As of :func:`rope_triton.apply_rotary_pos_emb`.
+        As in :func:`rope_triton.apply_rotary_pos_emb`.
 
     Returns
     -------
@@ -57,15 +57,15 @@ def apply_rotary_emb(
     TypeError
         If a tensor is not a tensor, or has a dtype that is not accepted.
     ValueError
-        If a shape or device is not accepted, an offset is negative or leads beyond the tables, or
-        ``x`` cannot be written in place.
+        If a shape or device is not accepted, an offset is negative or beyond the tables, or ``x``
+        cannot be written in place.
     NotImplementedError
-        As :func:`rope_triton.apply_rotary_pos_emb`, of the tables.
+        As in :func:`rope_triton.apply_rotary_pos_emb`, for the tables.
 
     Notes
     -----
-    As upstream, a token whose position the tables do not have is returned as it is, if it is
-    finite: it is rotated by the angle 0, see :func:`rope_triton.apply_rotary_pos_emb`.
+    As upstream, a finite token whose position is beyond the tables is returned unchanged: it is
+    rotated by the angle 0, see :func:`rope_triton.apply_rotary_pos_emb`.
 
     References
     ----------
@@ -89,10 +89,10 @@ def apply_qk_rotary_emb(
     *,
     rounding: str = "once",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`apply_rotary_emb` of queries and of keys, in one launch; its gradient in one.
+    """:func:`apply_rotary_emb` for queries and keys in one launch, their gradients in one.
 
-    ``q`` and ``k`` are as ``x`` there, equal but for strides and the number of heads. Where the
-    tables require a gradient there are two launches.
+    ``q`` and ``k`` are as ``x`` there, and differ only in strides and the number of heads. If a
+    table requires a gradient, there are two launches.
 
     Returns
     -------
@@ -102,20 +102,20 @@ def apply_qk_rotary_emb(
     Raises
     ------
     TypeError, ValueError
-        As :func:`apply_rotary_emb`; also if ``q`` and ``k`` do not fit each other.
+        As in :func:`apply_rotary_emb`; also if ``q`` and ``k`` do not match.
     """
     tensor_format = "bshd" if cu_seqlens is None else "thd"
     cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
     options = Options(tensor_format, bool(interleaved), 1, 0, rounding)
-    if learned.wanted(cos, sin):
+    if ops.needs_table_grad(cos, sin):
         checks.check_pair(q, k, tensor_format)
-        rest = cos, sin, starts, cu_seqlens, options, True
-        return _rotate(q, *rest), _rotate(k, *rest)
-    return qk.rotate(q, k, cos, sin, starts, cu_seqlens, options)
+        others = cos, sin, starts, cu_seqlens, options, True
+        return _rotate(q, *others), _rotate(k, *others)
+    return ops.rotate_qk(q, k, cos, sin, starts, cu_seqlens, options)
 
 
 def _from_offsets(cos, sin, seqlen_offsets):
-    """Tables from a common offset on, and the offsets of each sequence."""
+    """Tables from a common offset on, and the offset of each sequence if they differ."""
     _check_rows(cos, sin)
     if not isinstance(seqlen_offsets, int):
         return cos, sin, seqlen_offsets
@@ -128,7 +128,7 @@ def _from_offsets(cos, sin, seqlen_offsets):
 
 
 def _check_rows(cos, sin, expected="cos and sin must have shape [s2, d2/2]"):
-    """Raise unless the tables are by position alone; the rest is checked with the call's form."""
+    """Raise unless the tables have two dimensions; all else is checked with the call."""
     if type(cos) is type(sin) is torch.Tensor and cos.dim() == 2:
         return
     checks.check_tables(cos, sin)
@@ -146,23 +146,23 @@ def rotary_embedding(
     rounding: str = "once",
     fused: bool = True,
 ) -> torch.Tensor:
-    """Rotate by tables, in the layout of attention; signature of PyTorch's proposed function.
+    """Rotate by tables, heads before positions; signature of PyTorch's proposed function.
 
     Differentiable as :func:`apply_rotary_emb`.
 
     Parameters
     ----------
     x : torch.Tensor
-        ``[b, h, s, d]``, as of ``scaled_dot_product_attention``; any strides; dtypes as there.
+        ``[b, h, s, d]``, as in ``scaled_dot_product_attention``; any strides; dtypes as there.
     cos, sin : torch.Tensor
         One value for each pair of channels, floating point: ``[n, d2/2]`` by position with
         ``position_ids``, else whatever broadcasts to ``[b, h, s, d2/2]``, ``[s, d2/2]`` say;
         ``d2 <= d``.
     position_ids : torch.Tensor, optional
-        Row of the tables for each token, ``[b, s]``, int32 or int64. A token whose row the tables
-        do not have is rotated by the angle 0, as of :func:`apply_rotary_emb`.
+        Row of the tables for each token, ``[b, s]``, int32 or int64. A token whose row is beyond
+        the tables is rotated by the angle 0, as in :func:`apply_rotary_emb`.
     interleaved, rounding, fused
-        As of :func:`apply_rotary_emb`.
+        As in :func:`apply_rotary_emb`.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def rotary_embedding(
     Raises
     ------
     TypeError, ValueError
-        As :func:`apply_rotary_emb`.
+        As in :func:`apply_rotary_emb`.
 
     References
     ----------
@@ -206,7 +206,7 @@ def _by_token(table, x):
 
 
 def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
-    gradient = learned.wanted(cos, sin)
+    gradient = ops.needs_table_grad(cos, sin)
     if fused and not gradient:
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
     checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
@@ -219,11 +219,11 @@ def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
 
     def plain(x, cos, sin):
-        tables = by_position(cos), by_position(sin)
-        rest = options.tensor_format, options.interleaved, options.rounding
-        return reference.rotate_by_tables(x, *tables, starts, cu_seqlens, *rest)
+        cos, sin = (table[:, None, None] if table.dim() == 2 else table for table in (cos, sin))
+        others = options.tensor_format, options.interleaved, options.rounding
+        return reference.rotate_by_tables(x, cos, sin, starts, cu_seqlens, *others)
 
     if fused:
-        return learned.rotate(by_kernel, plain, x, cos, sin)
+        return ops.with_table_grad(by_kernel, plain, x, cos, sin)
     out = plain(x, cos, sin)
     return x.copy_(out) if options.inplace else out

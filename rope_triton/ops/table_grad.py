@@ -1,36 +1,37 @@
-"""Angles and tables that are learned: forward by the kernel, derivatives by plain PyTorch."""
+"""Learned angles and tables: the kernel computes the forward, plain PyTorch the derivatives."""
 
 from collections.abc import Callable
 
 import torch
 from torch.autograd import forward_ad
 
-from rope_triton import ops
+from rope_triton.ops import dispatch
 
 
-def wanted(*tables: torch.Tensor) -> bool:
-    """Whether autograd asks for the gradient of one of these, or forward-mode has a tangent."""
+def needs_table_grad(*tables: torch.Tensor) -> bool:
+    """Whether autograd needs the gradient of a table, or forward mode has a tangent of one."""
     for table in tables:
         if isinstance(table, torch.Tensor) and table.requires_grad and torch.is_grad_enabled():
             return True
-    return forward_ad._current_level >= 0 and ops.dual(*tables)
+    return forward_ad._current_level >= 0 and dispatch.has_tangent(*tables)
 
 
-def rotate(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> torch.Tensor:
-    """``fused(*inputs)``, with the gradients of ``plain(*inputs)``, which computes the same.
+def with_table_grad(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> torch.Tensor:
+    """``fused(*inputs)`` with the derivatives of ``plain(*inputs)``, which computes the same.
 
-    Any number of times, in all ``inputs``: what is rotated, and the tables. Or with its tangents.
+    Differentiable in all ``inputs``, the rotated tensor and the tables: any number of times in
+    reverse mode, or once in forward mode.
 
     Raises
     ------
     NotImplementedError
-        Under torch.compile and the transforms of torch.func; or if there are tangents beside
-        gradients, whose own tangents would be lost.
+        Under torch.compile and torch.func; or if an input requires a gradient while an input has a
+        tangent, because the gradient's own tangent would be lost.
     """
-    if torch.compiler.is_compiling() or ops.transforming():
-        raise ops.no_gradient_of_tables()
-    if not ops.dual(*inputs):
-        return _Learned.apply(fused, plain, *inputs)
+    if torch.compiler.is_compiling() or dispatch.transforming():
+        raise dispatch.no_gradient_of_tables()
+    if not dispatch.has_tangent(*inputs):
+        return _TableGrad.apply(fused, plain, *inputs)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         raise NotImplementedError(
             "tangents, of forward-mode differentiation, together with a gradient are not supported "
@@ -40,7 +41,7 @@ def rotate(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> torch.Ten
     return forward_ad.make_dual(out, forward_ad.unpack_dual(plain(*inputs)).tangent)
 
 
-class _Learned(torch.autograd.Function):
+class _TableGrad(torch.autograd.Function):
     @staticmethod
     def forward(ctx, fused, plain, *inputs):
         ctx.save_for_backward(*inputs)
@@ -50,9 +51,9 @@ class _Learned(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         needed = ctx.needs_input_grad[2:]
-        again = torch.is_grad_enabled()
+        create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
             out = ctx.plain(*ctx.saved_tensors)
         inputs = [x for x, need in zip(ctx.saved_tensors, needed, strict=True) if need]
-        grads = iter(torch.autograd.grad(out, inputs, grad, create_graph=again))
+        grads = iter(torch.autograd.grad(out, inputs, grad, create_graph=create_graph))
         return None, None, *(next(grads) if need else None for need in needed)

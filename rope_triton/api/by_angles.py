@@ -1,12 +1,11 @@
-"""The public functions: what they compute, and which path computes it."""
+"""Rotation by angles: TransformerEngine's functions, and queries and keys in one launch."""
 
 import functools
 
 import torch
 
-from rope_triton import checks, learned, ops, qk, reference
-from rope_triton import qkv as packed
-from rope_triton.plans import Options, QkvOptions
+from rope_triton import checks, ops, reference
+from rope_triton.ops import Options, QkvOptions
 
 
 def apply_rotary_pos_emb(
@@ -26,8 +25,8 @@ def apply_rotary_pos_emb(
 
     With ``x`` the first ``d2`` channels of ``t``, the result is
     ``x * cos(freqs) + rotate_half(x) * sin(freqs)`` followed by the other channels unchanged.
-    Differentiable in ``t``, any number of times, also in forward mode; where ``freqs`` requires a
-    gradient or has a tangent, in both, by plain PyTorch.
+    Differentiable in ``t`` any number of times, also in forward mode. If ``freqs`` requires a
+    gradient or has a tangent, differentiable in both, by plain PyTorch.
 
     Parameters
     ----------
@@ -36,8 +35,8 @@ def apply_rotary_pos_emb(
         strides; float32, float16 or bfloat16, or float64 with ``fused=False``.
     freqs : torch.Tensor
         Angles in radians by position, ``[s2, 1, 1, d2]`` with ``s2 >= s * cp_size`` and even
-        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` where those of a batch or the heads differ;
-        floating point, converted to float32. See :class:`rope_triton.RotaryPositionEmbedding`,
+        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` with angles for each sequence or head; floating
+        point, converted to float32. See :class:`rope_triton.RotaryPositionEmbedding`,
         :func:`rope_triton.rotary_angles` and :func:`rope_triton.mrope_angles`.
     tensor_format : {"sbhd", "bshd", "thd"}
         Order of the dimensions of ``t``; "thd" is packed sequences of any lengths.
@@ -46,19 +45,19 @@ def apply_rotary_pos_emb(
     interleaved : bool
         Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
     fused : bool
-        True runs the Triton kernel, and never anything else: ``t`` must be on the device that
-        Triton drives. False runs plain PyTorch, on any device.
+        True runs the Triton kernel and never falls back: ``t`` must be on Triton's device. False
+        runs plain PyTorch, on any device.
     cu_seqlens : torch.Tensor, optional
-        Where the packed sequences of "thd" begin and end in the whole of their tokens,
-        ``[b + 1]``, int32 or int64, from 0 up to ``t * cp_size``. With the other formats it says
-        nothing that ``t`` does not; TransformerEngine takes it there too.
+        Bounds of the packed sequences of "thd" in the tokens of all ranks, ``[b + 1]``, int32 or
+        int64, from 0 up to ``t * cp_size``. The other formats accept it for compatibility with
+        TransformerEngine, and the result does not depend on it.
     cp_size, cp_rank : int
-        Context parallelism: of every sequence, cut into ``2 * cp_size`` chunks of equal length,
-        this rank holds ``cp_rank`` and ``2 * cp_size - 1 - cp_rank``, in this order.
+        Context parallelism: every sequence is cut into ``2 * cp_size`` chunks of equal length, and
+        this rank holds the chunks ``cp_rank`` and ``2 * cp_size - 1 - cp_rank``, in this order.
     rounding : {"once", "tables", "each"}
         What is rounded to the dtype of ``t``; all else is float32. "once": only the result, as
         TransformerEngine does. "tables": cos and sin too, as vLLM does. "each": also every product,
-        as Hugging Face's models do. A model is best served with what it was trained with.
+        as Hugging Face's models do. Serve a model with the rounding it was trained with.
 
     Returns
     -------
@@ -72,16 +71,16 @@ def apply_rotary_pos_emb(
     ValueError
         If a shape, device, name or combination of arguments is not accepted.
     NotImplementedError
-        If the gradient of ``freqs`` is asked for under torch.compile or torch.func; or if ``freqs``
-        has a tangent where anything requires a gradient, or requires one where ``t`` has a tangent.
+        If ``freqs`` requires a gradient under torch.compile or torch.func; or if ``freqs`` has a
+        tangent while an input requires a gradient, or requires one while ``t`` has a tangent.
 
     Notes
     -----
-    Values on the device are not looked at, which would wait for it. A token whose position
-    ``freqs`` does not have, or that lies in no sequence, is rotated by the angle 0: finite channels
-    are returned as they are, and one that is infinite or NaN makes the other of its pair NaN. With
-    ``ROPE_TRITON_CHECK=1`` in the environment at import the values are looked at, and such a call
-    is a ValueError.
+    Values on the device are not checked, because that would synchronize. A token whose position is
+    beyond ``freqs``, or that is in no sequence, is rotated by the angle 0: finite channels are
+    returned unchanged, and an infinite or NaN channel makes the other of its pair NaN. With
+    ``ROPE_TRITON_CHECK=1`` in the environment at import, the values are checked, and such a call
+    raises ValueError.
 
     References
     ----------
@@ -89,7 +88,7 @@ def apply_rotary_pos_emb(
     ``transformer_engine.pytorch.attention.rope.apply_rotary_pos_emb``.
     """
     options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
-    if fused and not learned.wanted(freqs):
+    if fused and not ops.needs_table_grad(freqs):
         return ops.rotate(t, freqs, start_positions, cu_seqlens, options)
 
     def by_kernel(t, freqs):
@@ -99,7 +98,7 @@ def apply_rotary_pos_emb(
         return reference.rotate(t, freqs, start_positions, cu_seqlens, *options[:5])
 
     checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
-    return learned.rotate(by_kernel, plain, t, freqs) if fused else plain(t, freqs)
+    return ops.with_table_grad(by_kernel, plain, t, freqs) if fused else plain(t, freqs)
 
 
 def apply_qk_rotary_pos_emb(
@@ -116,18 +115,18 @@ def apply_qk_rotary_pos_emb(
     *,
     rounding: str = "once",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`apply_rotary_pos_emb` of queries and of keys, in one launch; its gradient in one.
+    """:func:`apply_rotary_pos_emb` for queries and keys in one launch, their gradients in one.
 
     Parameters
     ----------
     q, k : torch.Tensor
-        As ``t`` of :func:`apply_rotary_pos_emb`, of one dtype and equal but for strides and the
-        number of heads: grouped-query attention has fewer in ``k``.
+        As ``t`` in :func:`apply_rotary_pos_emb`. They differ only in strides and the number of
+        heads: grouped-query attention has fewer in ``k``.
     freqs : torch.Tensor
-        As there, ``[s2, 1 or b, 1, d2]``: all heads share it. Where it requires a gradient there
-        are two launches, and the gradient is plain PyTorch's.
+        As there, ``[s2, 1 or b, 1, d2]``: all heads share it. If it requires a gradient, there are
+        two launches, and plain PyTorch computes the gradient.
 
-    The others are as there.
+    The other parameters are as there.
 
     Returns
     -------
@@ -137,11 +136,11 @@ def apply_qk_rotary_pos_emb(
     Raises
     ------
     TypeError, ValueError, NotImplementedError
-        As there; also if ``q`` and ``k`` do not fit each other.
+        As there; also if ``q`` and ``k`` do not match.
     """
-    if fused and not learned.wanted(freqs):
+    if fused and not ops.needs_table_grad(freqs):
         options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
-        return qk.rotate(q, k, freqs, None, start_positions, cu_seqlens, options)
+        return ops.rotate_qk(q, k, freqs, None, start_positions, cu_seqlens, options)
     checks.check_pair(q, k, tensor_format)
     one_by_one = functools.partial(
         apply_rotary_pos_emb,
@@ -170,7 +169,7 @@ def apply_fused_qkv_rotary_pos_emb(
     cp_size: int = 1,
     cp_rank: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Split a packed projection and rotate queries and keys, in one launch; its gradient in one.
+    """Split a packed projection and rotate queries and keys in one launch, its gradient in one.
 
     Signature and semantics of TransformerEngine's function: the same as splitting ``qkv`` along
     its last dimension and calling :func:`apply_rotary_pos_emb` on queries and keys.
@@ -181,7 +180,7 @@ def apply_fused_qkv_rotary_pos_emb(
         ``[s, b, h, d_q + d_k + d_v]`` for "sbhd", ``[b, s, h, d_q + d_k + d_v]`` for "bshd", with
         ``h`` groups of heads; any strides; float32, float16 or bfloat16.
     q_freqs, k_freqs : torch.Tensor
-        Angles in radians by position for queries and for keys, each ``[s2, 1, 1, d2]``; as of
+        Angles in radians by position for queries and for keys, each ``[s2, 1, 1, d2]``; as in
         :func:`apply_rotary_pos_emb`.
     qkv_split_arg_list : list of int
         ``[d_q, d_k, d_v]``: channels of queries, keys and values in a group. ``d_v`` is the size
@@ -189,10 +188,10 @@ def apply_fused_qkv_rotary_pos_emb(
     tensor_format : {"sbhd", "bshd"}
         Order of the dimensions of ``qkv``.
     start_positions, interleaved, cp_size, cp_rank
-        As of :func:`apply_rotary_pos_emb`; unlike upstream, the first two may go together with
+        As in :func:`apply_rotary_pos_emb`. Unlike upstream, the first two may be combined with
         context parallelism and with gradients.
     cu_seqlens : None
-        As upstream, packed sequences are not supported.
+        Packed sequences are not supported, as upstream.
 
     Returns
     -------
@@ -202,8 +201,8 @@ def apply_fused_qkv_rotary_pos_emb(
     Raises
     ------
     TypeError, ValueError
-        As :func:`apply_rotary_pos_emb`; also if the split does not fit ``qkv``, or the two tables
-        differ in shape.
+        As in :func:`apply_rotary_pos_emb`; also if the split does not match ``qkv``, or the two
+        tables differ in shape.
 
     References
     ----------
@@ -211,11 +210,11 @@ def apply_fused_qkv_rotary_pos_emb(
     """
     if cu_seqlens is not None:
         raise ValueError("cu_seqlens must be None: packed sequences have no fused QKV call")
-    if learned.wanted(q_freqs, k_freqs):
+    if ops.needs_table_grad(q_freqs, k_freqs):
         raise ValueError(
             "freqs requires a gradient or has a tangent, which is not computed here: pass "
             "freqs.detach(), or call apply_rotary_pos_emb on q and k"
         )
     channels = checks.check_channels(qkv_split_arg_list)
     options = QkvOptions(tensor_format, bool(interleaved), cp_size, cp_rank, *channels)
-    return packed.rotate(qkv, q_freqs, k_freqs, start_positions, options)
+    return ops.split_qkv(qkv, q_freqs, k_freqs, start_positions, options)

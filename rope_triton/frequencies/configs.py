@@ -1,4 +1,4 @@
-"""A Hugging Face config -> the frequencies of its model."""
+"""Read the frequencies of a model from its Hugging Face config."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ _KEYS: dict[str, tuple[set[str], set[str]]] = {
         },
     ),
 }
-# Read elsewhere, or a note that changes no frequency.
+# These are read elsewhere, or change no frequency.
 _ALWAYS = {
     *("type", "rope_type", "rope_theta", "partial_rotary_factor"),
     *("mrope_section", "mrope_interleaved", "finetuned"),

@@ -1,4 +1,4 @@
-"""Angles in the layout that the kernel takes: positions times inverse frequencies."""
+"""Positions times inverse frequencies, in the layout that the kernel reads."""
 
 import torch
 

@@ -1,18 +1,17 @@
-"""Which row of the table of angles a token has: packed, moved or in parallel, in Triton."""
+"""Find a token's row in the table: packed sequences, offsets, context parallelism, in Triton."""
 
 import triton
 import triton.language as tl
 
-# Beginnings of packed sequences that a step of the search for a token compares.
+# Starts of packed sequences that one step of a search compares.
 SEARCHED: tl.constexpr = tl.constexpr(32)
 
 
 @triton.jit
 def unpack(token, n_tokens, cu_seqlens, cp_size):
-    """Sequence of each packed token of a program, its index there and the length there, as this
-    rank has them.
+    """Each packed token's sequence, its index there and the length there, on this rank.
 
-    A token that is in none gets an index below 0 or beyond the length.
+    A token in no sequence gets an index below 0 or beyond the length.
     """
     cu_seqlens_ptr, n_sequences, first = cu_seqlens
     BLOCK_S: tl.constexpr = token.shape[0]
@@ -33,9 +32,9 @@ def unpack(token, n_tokens, cu_seqlens, cp_size):
 
 @triton.jit
 def find(token, cu_seqlens_ptr, n_sequences, cp_size):
-    """The last sequence that begins no later than one token: sequences may be empty.
+    """The last sequence that begins no later than a token: sequences may be empty.
 
-    A search of few steps, as each waits for a load: SEARCHED beginnings at once.
+    Each step waits for a load, so it compares SEARCHED starts at once to need few steps.
     """
     sequence = 0
     size = n_sequences
@@ -52,14 +51,14 @@ def find(token, cu_seqlens_ptr, n_sequences, cp_size):
 
 @triton.jit
 def boundary(ptr, cp_size):
-    """A value of cu_seqlens, on this rank: of every sequence it has one part in cp_size."""
+    """A value of cu_seqlens on this rank, which has one part in cp_size of every sequence."""
     value = tl.load(ptr).to(tl.int64)
     return value if cp_size is None else value // cp_size
 
 
 @triton.jit
 def position(seq, batch, n_seq, n_table, start_ptr, EACH: tl.constexpr, cp_size, cp_rank):
-    """Row of the table of angles for each token, and whether the token and the table have it.
+    """Each token's row of the table, and whether both the token and the row exist.
 
     Of n_seq positions a context-parallel rank holds the chunks cp_rank and, as many from the end,
     2 cp_size - 1 - cp_rank of the 2 cp_size that the whole sequence is cut into.

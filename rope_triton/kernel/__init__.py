@@ -1,0 +1,1 @@
+"""The Triton kernels, what they are launched with, and their launches."""

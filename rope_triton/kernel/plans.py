@@ -1,0 +1,224 @@
+"""Plan a call: its grids, and the arguments of its kernel by name."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import triton
+
+from rope_triton.kernel.launch import GridChunk
+from rope_triton.kernel.tiles import tile_of
+
+# What the kernel rounds besides the result; None, nothing, is compiled away.
+_ROUNDINGS = {"once": None, "tables": "tables", "each": "each"}
+# CUDA's limit for the second and third dimension of a grid.
+_GRID_LIMIT = 65535
+
+
+class Options(NamedTuple):
+    """What a call asks for besides its tensors; see :func:`rope_triton.apply_rotary_pos_emb`."""
+
+    tensor_format: str
+    interleaved: bool
+    cp_size: int
+    cp_rank: int
+    rounding: str = "once"
+    transposed: bool = False
+    inplace: bool = False
+
+
+class QkvOptions(NamedTuple):
+    """The same for packed queries, keys and values, with the channels of each in a group."""
+
+    tensor_format: str
+    interleaved: bool
+    cp_size: int
+    cp_rank: int
+    q_channels: int
+    k_channels: int
+    v_channels: int
+    join: bool = False
+
+    @property
+    def channels(self) -> tuple[int, int, int]:
+        """Channels of queries, keys and values in a group; the last is the size of a head."""
+        return self.q_channels, self.k_channels, self.v_channels
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Heads of queries, keys and values in a group."""
+        width = self.v_channels
+        return self.q_channels // width, self.k_channels // width, 1
+
+
+def by_position(table: torch.Tensor) -> torch.Tensor:
+    """``[s2, 1, 1, n]`` of a table ``[s2, n]``; any other as it is."""
+    return table[:, None, None] if table.dim() == 2 else table
+
+
+def rotation(
+    out, t, freqs, sin, start_positions, cu_seqlens, options: Options
+) -> Iterator[GridChunk]:
+    """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
+    freqs, layout = by_position(freqs), options.tensor_format
+    heads_first = layout == "bhsd"
+    n_batch, n_seq, n_heads = _sizes(t, layout)
+    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
+    tile = tile_of(
+        *(t.nbytes, t.element_size(), n_heads, t.shape[-1], rotated),
+        ready_made=sin is not None,
+        packed=cu_seqlens is not None,
+        moved=_is_moved(start_positions, cu_seqlens, options),
+        heads_first=heads_first,
+    )
+    arguments = {
+        **{"n_seq": n_seq, "n_heads": n_heads},
+        **_strides("out", out, layout, ("seq", "batch")),
+        "out_head": out.stride(1) if heads_first else None,
+        **_strides("t", t, layout),
+        **_table_strides("freqs", freqs),
+        "freqs_head": freqs.stride(2) if freqs.shape[2] > 1 else None,
+        **_position_arguments(freqs, start_positions, cu_seqlens, options),
+        **{"D": t.shape[-1], "D_ROT": rotated},
+        **{"HEADS_FIRST": heads_first or None, "INPLACE": options.inplace or None},
+        **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
+        "EACH": (start_positions is not None and start_positions.dim() == 2) or None,
+    }
+    dim = None if cu_seqlens is not None else layout.index("b")
+    batch_dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
+    heads = triton.cdiv(n_heads, tile.heads)
+    return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
+
+
+def qk_rotation(
+    q_out, k_out, q, k, freqs, sin, start_positions, cu_seqlens, options: Options
+) -> Iterator[GridChunk]:
+    """The launches of ``rope_qk_kernel``; cu_seqlens only for packed sequences."""
+    freqs, layout = by_position(freqs), options.tensor_format
+    n_batch, n_seq, q_heads = _sizes(q, layout)
+    *_, k_heads = _sizes(k, layout)
+    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
+    few = min(q_heads, k_heads) or max(q_heads, k_heads)  # one of them may have none
+    tile = tile_of(
+        *(q.nbytes + k.nbytes, q.element_size(), few, q.shape[-1], rotated),
+        ready_made=sin is not None,
+        packed=cu_seqlens is not None,
+        moved=_is_moved(start_positions, cu_seqlens, options),
+    )
+    arguments = {
+        **{"n_seq": n_seq, "q_heads": q_heads, "k_heads": k_heads},
+        **_strides("q_out", q_out, layout, ("seq", "batch")),
+        **_strides("k_out", k_out, layout, ("seq", "batch")),
+        **_strides("q", q, layout),
+        **_strides("k", k, layout),
+        **_table_strides("freqs", freqs),
+        **_position_arguments(freqs, start_positions, cu_seqlens, options),
+        **{"D": q.shape[-1], "D_ROT": rotated},
+        **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
+    }
+    dim = None if cu_seqlens is not None else layout.index("b")
+    batch_dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
+    heads = triton.cdiv(q_heads, tile.heads) + triton.cdiv(k_heads, tile.heads)
+    return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
+
+
+def qkv_rotation(
+    qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions
+) -> Iterator[GridChunk]:
+    """The launches of ``rope_qkv_kernel``."""
+    counts, width, layout = options.counts, options.v_channels, options.tensor_format
+    n_batch, n_seq, n_groups = _sizes(qkv, layout)
+    tile = tile_of(
+        *(qkv.nbytes, qkv.element_size(), n_groups * min(counts), width, q_freqs.shape[3]),
+        moved=_is_moved(start_positions, None, options),
+    )
+    positions = _position_arguments(q_freqs, start_positions, None, options)
+    del positions["n_sequences"]  # no packed sequences here
+    arguments = {
+        **{"n_seq": n_seq, "n_groups": n_groups},
+        **_strides("qkv", qkv, layout, ("seq", "batch", "group", "channel")),
+        **_strides("q", q, layout),
+        **_strides("k", k, layout),
+        **_strides("v", v, layout),
+        **{"q_freqs_seq": q_freqs.stride(0), "q_freqs_channel": q_freqs.stride(3)},
+        **{"k_freqs_seq": k_freqs.stride(0), "k_freqs_channel": k_freqs.stride(3)},
+        **positions,
+        **{"Q": counts[0], "K": counts[1], "V": counts[2]},
+        **{"D": width, "D_ROT": q_freqs.shape[3], "JOIN": options.join},
+    }
+    batch_dims = *[layout.index("b")] * 4, None, None, 0
+    heads = sum(triton.cdiv(n_groups * count, tile.heads) for count in counts)
+    return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, "once")
+
+
+def _sizes(t, layout):
+    """Sizes of batch, sequence and heads; packed sequences are one sequence of all tokens."""
+    if layout == "thd":
+        return 1, *t.shape[:2]
+    return tuple(t.shape[layout.index(axis)] for axis in "bsh")
+
+
+def _strides(name, t, layout, axes=("seq", "batch", "head", "channel")):
+    """The strides of the first of these axes, by the name of the kernel's argument."""
+    order = (0, None, 1, 2) if layout == "thd" else map(layout.index, "sbhd")
+    strides = (0 if dim is None else t.stride(dim) for dim in order)
+    return {f"{name}_{axis}": stride for axis, stride in zip(axes, strides, strict=False)}
+
+
+def _table_strides(name, table):
+    """Those of a table ``[s2, 1 or b, 1 or h, n]``, None for a batch that shares its rows."""
+    batch = table.stride(1) if table.shape[1] > 1 else None
+    return {
+        f"{name}_seq": table.stride(0),
+        f"{name}_channel": table.stride(3),
+        f"{name}_batch": batch,
+    }
+
+
+def _is_moved(start_positions, cu_seqlens, options):
+    """Whether a token's angles are elsewhere than at its own index."""
+    return start_positions is not None or cu_seqlens is not None or options.cp_size > 1
+
+
+def _position_arguments(freqs, start_positions, cu_seqlens, options):
+    """What the kernel needs to find the rows of tokens; None for what the call does not use."""
+    parallel = options.cp_size > 1
+    return {
+        "n_table": freqs.shape[0] if _is_moved(start_positions, cu_seqlens, options) else None,
+        "n_sequences": None if cu_seqlens is None else cu_seqlens.shape[0] - 1,
+        "cp_size": options.cp_size if parallel else None,
+        "cp_rank": options.cp_rank if parallel else None,
+    }
+
+
+def _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, rounding):
+    """The launches of a planned call; ``heads`` are blocks of heads."""
+    arguments = arguments | {
+        "BATCH_FIRST": options.tensor_format == "bshd",
+        "INTERLEAVED": options.interleaved,
+        "BLOCK_S": tile.positions,
+        "BLOCK_H": tile.heads,
+    }
+    compile_options = {"num_warps": tile.warps}
+    if rounding == "each":  # a fused multiply-add rounds once, not twice
+        compile_options["enable_fp_fusion"] = False
+    blocks = triton.cdiv(n_seq, tile.positions)
+    for grid, begin, first in _grids(heads, blocks, n_batch, options.tensor_format):
+        yield GridChunk(grid, begin, batch_dims, arguments | {"first": first}, compile_options)
+
+
+def _grids(heads, blocks, n_batch, layout):
+    """One grid, or several beyond CUDA's limit, each with its first batch index and first block."""
+    if layout == "thd":  # the blocks take both dimensions
+        rows = triton.cdiv(blocks, _GRID_LIMIT)
+        yield (heads, triton.cdiv(blocks, rows), rows), 0, None
+        return
+    for begin in range(0, n_batch, _GRID_LIMIT):
+        batch = min(n_batch - begin, _GRID_LIMIT)
+        if layout == "bhsd":
+            yield (blocks, heads, batch), begin, None
+            continue
+        for first in range(0, blocks, _GRID_LIMIT):
+            rows = min(blocks - first, _GRID_LIMIT), batch
+            grid = heads, *(rows if layout == "bshd" else rows[::-1])
+            yield grid, begin, first if blocks > _GRID_LIMIT else None

@@ -1,0 +1,139 @@
+"""Decide which dispatch path a call takes, and what all paths share.
+
+- Eager: plain tensors, with or without autograd, go straight to the launch.
+- torch.func: its transforms need an autograd.Function of another form, 40 microseconds a call.
+- Custom operator: torch.compile, export, modes and fake tensors need PyTorch's dispatcher, 30.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+import triton
+from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
+
+from rope_triton.kernel.kernels import rope_kernel
+
+_EXACT_TYPES = frozenset((str, int, bool))
+# Every call needs these, and each attribute lookup on the way to them takes some 30 ns.
+_TENSOR = torch.Tensor
+_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+
+
+def is_plain(required: tuple, *optional) -> bool:
+    """Whether the eager path can take the call: plain tensors (``optional`` may be None), no
+    tangents, and nothing but autograd watching."""
+    if _compiling():
+        return False
+    for tensor in required:
+        if type(tensor) is not _TENSOR:
+            return False
+    for tensor in optional:
+        if tensor is not None and type(tensor) is not _TENSOR:
+            return False
+    if _dispatch_modes() or _transform() is not None:
+        return False
+    return forward_ad._current_level < 0 or not has_tangent(*required)
+
+
+def has_exact_types(options: tuple) -> bool:
+    """Whether equal options mean the same call: 1.0 equals 1, but is no valid ``cp_size``."""
+    return _EXACT_TYPES.issuperset(map(type, options))
+
+
+def transforming() -> bool:
+    """Whether a transform of torch.func is active."""
+    return not _compiling() and _transform() is not None
+
+
+@functools.cache
+def adjoint(options):
+    """The options of the gradient: the transposed rotation, whose own gradient is the rotation."""
+    return options._replace(transposed=not options.transposed, inplace=False)
+
+
+def has_tangent(*tensors: object) -> bool:
+    """Whether forward-mode differentiation has a tangent of one of these."""
+    return forward_ad._current_level >= 0 and _has_tangent(*tensors)
+
+
+@_disable_dynamo  # dynamo does not see tangents
+def _has_tangent(*tensors):
+    tensors = [tensor for tensor in tensors if isinstance(tensor, _TENSOR)]
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def linear(rotate: Callable, tensors: tuple, *others):
+    """``rotate(*tensors, *others)``, with a tangent if one of ``tensors`` has one.
+
+    A rotation is linear, so it maps tangents as it maps the tensors.
+    """
+    if forward_ad._current_level < 0:
+        return rotate(*tensors, *others)
+    return _with_tangents(rotate, tensors, others)
+
+
+@_disable_dynamo
+def _with_tangents(rotate, tensors, others):
+    if not has_tangent(*tensors):
+        return rotate(*tensors, *others)
+    unpacked = [forward_ad.unpack_dual(tensor) for tensor in tensors]
+    out = rotate(*(tensor for tensor, _ in unpacked), *others)
+    tangents = (torch.zeros_like(a) if b is None else materialized(b) for a, b in unpacked)
+    tangents = rotate(*tangents, *others)
+    if isinstance(out, _TENSOR):
+        return forward_ad.make_dual(out, tangents)
+    return tuple(map(forward_ad.make_dual, out, tangents))
+
+
+def materialized(tangent: torch.Tensor) -> torch.Tensor:
+    """A tangent that a kernel can read: some of PyTorch's zeros have no memory."""
+    return torch.zeros_like(tangent) if tangent._is_zerotensor() else tangent
+
+
+def no_gradient_of_tables() -> NotImplementedError:
+    """The error of a call whose tables cannot be differentiated."""
+    return NotImplementedError(
+        "the gradient of angles or tables is not supported under torch.compile and torch.func: "
+        "pass fused=False, or detach them"
+    )
+
+
+def normalize_tables(tables: tuple) -> tuple:
+    """Tables as the kernels read them: equal strides of cosines and sines, contiguous indices.
+
+    The backward needs this too: hooks on saved tensors may return other strides, as
+    ``torch.autograd.graph.save_on_cpu`` does.
+    """
+    freqs, sin, start_positions, cu_seqlens = tables
+    if sin is start_positions is cu_seqlens is None:
+        return tables
+    if sin is not None and freqs.stride() != sin.stride():
+        freqs, sin = freqs.contiguous(), sin.contiguous()
+    return freqs, sin, contiguous(start_positions), contiguous(cu_seqlens)
+
+
+def contiguous(index: torch.Tensor | None) -> torch.Tensor | None:
+    """A contiguous index tensor, or None."""
+    return None if index is None else index.contiguous()
+
+
+def check_device(t: torch.Tensor) -> None:
+    """Raise ValueError unless ``t`` is on a device that Triton's kernels can read."""
+    if not isinstance(rope_kernel, triton.runtime.JITFunction):  # the interpreter takes any device
+        return
+    try:
+        device_type = triton.runtime.driver.active.get_active_torch_device().type
+    except RuntimeError as error:  # Triton found no GPU driver
+        raise ValueError(
+            f"t is on {t.device} and Triton has no GPU here ({error}): "
+            "pass fused=False, or set TRITON_INTERPRET=1 before the first import of rope_triton"
+        ) from error
+    if t.device.type != device_type:
+        raise ValueError(
+            f"t is on {t.device}, the kernel runs on {device_type}: "
+            f"move t and freqs to {device_type}, or pass fused=False"
+        )

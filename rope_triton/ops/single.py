@@ -1,0 +1,208 @@
+"""Rotate one tensor: the dispatch paths of ``rope_triton::rotate``."""
+
+import torch
+from torch.autograd import forward_ad
+
+from rope_triton import checks
+from rope_triton.kernel import launch, plans
+from rope_triton.kernel.kernels import rope_kernel
+from rope_triton.kernel.plans import Options
+from rope_triton.ops.dispatch import (
+    adjoint,
+    check_device,
+    has_exact_types,
+    is_plain,
+    linear,
+    materialized,
+    no_gradient_of_tables,
+    normalize_tables,
+    transforming,
+)
+
+
+def rotate(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    options: Options,
+) -> torch.Tensor:
+    """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
+    plain = is_plain((t, freqs), start_positions, cu_seqlens) and has_exact_types(options)
+    if not plain:
+        checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
+        checks.check_fused(t)
+    return _dispatch(plain, t, freqs, None, start_positions, cu_seqlens, options)
+
+
+def rotate_by_tables(
+    t: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    options: Options,
+) -> torch.Tensor:
+    """Rotate ``t`` by ready-made tables, ``[s2, d2/2]`` or ``[s2, 1 or b, 1 or h, d2/2]``."""
+    plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and has_exact_types(options)
+    if not plain:
+        checks.check_by_tables(t, cos, sin, start_positions, cu_seqlens, options)
+        checks.check_fused(t)
+    call = t, cos, sin, start_positions, cu_seqlens
+    if not options.inplace:
+        return _dispatch(plain, *call, options)
+    if not plain:
+        return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
+    tables = call[1:]
+    if t.requires_grad and torch.is_grad_enabled():
+        checks.check_no_leaf(t)  # a leaf has the specialization key of any other tensor
+        return _RotateInPlace.apply(t, tables, options)
+    _rotate(t, tables, options)
+    if not t.is_inference():
+        torch.autograd.graph.increment_version(t)
+    return t
+
+
+def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
+    tables = freqs, sin, start_positions, cu_seqlens
+    if plain:
+        if t.requires_grad and torch.is_grad_enabled():
+            return _Rotate.apply(t, tables, options)
+        return _rotate(t, tables, options)
+    if transforming():
+        return _Transformed.apply(t, *tables, options)
+    tables = *(table if table is None else table.detach() for table in tables[:2]), *tables[2:]
+    return linear(_operator, (t,), *tables, *options[:-1])
+
+
+def _rotate(t, tables, options):
+    freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
+    key = "rope_kernel", options, launch.specialization_key(t), launch.table_keys(tables)
+    launches = launch.cached_launches(key)
+    if launches is None or checks.CHECK_VALUES:
+        if sin is None:
+            checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
+        else:
+            checks.check_by_tables(t, *tables, options)
+        checks.check_fused(t)
+        check_device(t)
+    out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
+    if options.tensor_format != "thd":
+        cu_seqlens = None  # the shape bounds the sequences
+    tensors = out, t, freqs, sin, start_positions, cu_seqlens
+    launch.run(key, launches, rope_kernel, plans.rotation, tensors, options)
+    return out
+
+
+class _Rotate(torch.autograd.Function):
+    # The tables are one argument, because each argument takes time: twice as much in the backward,
+    # whose thread runs on a cold core.
+    @staticmethod
+    def forward(ctx, t, tables, options):
+        ctx.save_for_backward(*tables)
+        ctx.options = adjoint(options)
+        return _rotate(t, tables, options)
+
+    @staticmethod
+    def backward(ctx, grad):
+        tables = ctx.saved_tensors
+        run = _Rotate.apply if torch.is_grad_enabled() else _rotate
+        if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
+            return run(grad, tables, ctx.options), None, None
+        return linear(run, (grad,), tables, ctx.options), None, None
+
+
+class _RotateInPlace(_Rotate):
+    @staticmethod
+    def forward(ctx, t, *others):
+        ctx.mark_dirty(t)
+        return _Rotate.forward(ctx, t, *others)
+
+
+class _Transformed(torch.autograd.Function):
+    @staticmethod
+    def forward(t, *others):
+        *tables, options = others
+        return _rotate(materialized(t), tables, options)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[1:5])
+        ctx.save_for_forward(*inputs[1:5])
+        ctx.options = inputs[5]
+        ctx.set_materialize_grads(False)  # so that a table without a tangent has None
+
+    @staticmethod
+    def backward(ctx, grad):
+        if any(ctx.needs_input_grad[1:3]):
+            raise no_gradient_of_tables()
+        if grad is not None:
+            grad = _Transformed.apply(grad, *ctx.saved_tensors, adjoint(ctx.options))
+        return grad, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, tangent, *others):
+        if any(table is not None for table in others[:2]):
+            raise no_gradient_of_tables()
+        return _Transformed.apply(tangent, *ctx.saved_tensors, ctx.options)
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _batched(_Transformed.apply, in_dims, *inputs)
+
+
+@torch.library.custom_op("rope_triton::rotate", mutates_args=())
+def _operator(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    sin: torch.Tensor | None,
+    start_positions: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    tensor_format: str,
+    interleaved: bool,
+    cp_size: int,
+    cp_rank: int,
+    rounding: str,
+    transposed: bool,
+) -> torch.Tensor:
+    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
+    tables = freqs, sin, start_positions, cu_seqlens
+    return _rotate(t, tables, options)
+
+
+@_operator.register_fake
+def _(t, *_):
+    return torch.empty_like(t, memory_format=torch.contiguous_format)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[1:5])
+    ctx.options = inputs[5:]
+
+
+def _backward(ctx, grad):
+    *options, transposed = ctx.options
+    others = *ctx.saved_tensors, *options, not transposed
+    return linear(_operator, (grad,), *others), *[None] * 10
+
+
+_operator.register_autograd(_backward, setup_context=_save)
+
+
+@_operator.register_vmap
+def _(info, in_dims, *inputs):
+    return _batched(_operator, in_dims, *inputs)
+
+
+def _batched(rotate, in_dims, t, *others):
+    """Rotate a batch of ``t`` as if it were more heads, which share everything else."""
+    if any(dim is not None for dim in in_dims[1:5]):
+        raise NotImplementedError(
+            "vmap is supported over t only, not over freqs, start_positions or cu_seqlens: "
+            f"got in_dims={in_dims[:5]}"
+        )
+    tensor_format = others[4][0] if isinstance(others[4], Options) else others[4]
+    head = tensor_format.index("h") - len(tensor_format)
+    t = t.movedim(in_dims[0], head - 1)
+    out = rotate(t.flatten(head - 1, head), *others)
+    return out.unflatten(head, t.shape[head - 1 : head + 1]), t.dim() + head - 1
