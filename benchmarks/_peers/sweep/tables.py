@@ -156,11 +156,11 @@ def _gain(ours: float | str, other: float | str) -> str:
 
 
 def gain_table(experiment: Experiment, results: Results) -> list[str]:
-    """How much faster the package is than each other provider, over an experiment's cells."""
+    """Speedup of the package over each other provider, over an experiment's cells."""
     lines = [
-        "How many times as fast as each other the package is, where both were measured:",
+        "Speedup of the package over each provider, where both were measured:",
         "",
-        "| provider | timings | least | median | most | timings in which it is faster |",
+        "| provider | timings | minimum | median | maximum | timings it wins |",
         "|---|---|---|---|---|---|",
     ]
     for provider, gains in gains_over(experiment, results).items():
