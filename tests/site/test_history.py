@@ -291,15 +291,6 @@ def failing_git(tools, command):
     (tools / "git").chmod(0o755)
 
 
-def test_a_failed_restore_stores_nothing(more_stored, origin, tmp_path):
-    before = git(origin, "rev-parse", branch.BRANCH)
-    job = Job("history.yml", "store", origin, tmp_path)
-    failing_git(job.tools, "fetch")
-    (job.temp / "incoming").mkdir()
-    assert job.run() == {"Take what is stored": 1}, job.said
-    assert git(origin, "rev-parse", branch.BRANCH) == before
-
-
 @pytest.mark.parametrize("command", ["ls-remote", "fetch", "archive"])
 def test_only_a_restore_that_worked_allows_to_store(more_stored, tmp_path, monkeypatch, command):
     failing_git(tmp_path / "failing", command)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields, replace
 from pathlib import Path
@@ -206,12 +207,12 @@ def gains_over(
 
 def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
     """What has no speed and why, each reason once."""
-    why: dict[tuple[str, str, str], int] = {}
-    for timing in experiment.timings:
-        row = results.rows.get(timing)
-        if row and row.status != "measured":
-            key = timing.cell.provider, row.status, row.reason
-            why[key] = why.get(key, 0) + 1
+    rows = map(results.rows.get, experiment.timings)
+    why = Counter(
+        (row.timing.cell.provider, row.status, row.reason)
+        for row in rows
+        if row and row.status != "measured"
+    )
     if why:
         yield from ("", "## Without a speed", "")
     for (provider, status, reason), count in why.items():
