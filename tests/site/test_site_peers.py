@@ -201,18 +201,6 @@ def shipped(site):
     return publishing.overview_data(site)["peers"]
 
 
-def choose(browser, of: int) -> None:
-    browser.run(
-        f"""const select = document.getElementById("peers-batch");
-        select.value = [...select.options].find((o) => o.text === "{of}").value;
-        select.dispatchEvent(new Event("change"));"""
-    )
-
-
-def text_of(browser, selector: str) -> str:
-    return browser.run(f"return document.querySelector('{selector}').innerText")
-
-
 def legend(browser) -> dict[str, str]:
     """What stands under the chart: line -> value where the mouse is."""
     rows = browser.run(
@@ -252,7 +240,7 @@ def test_each_batch_has_a_drawing_a_legend_and_speeds(browser, address, shipped)
     load(browser, address)
     drawings, labels, speeds = set(), set(), set()
     for each in shipped["batches"]:
-        choose(browser, each["batch"])
+        browser.choose("peers-batch", each["batch"])
         names = list(legend(browser))[1:]
         assert set(names) == set(each["gbps"])
         assert (names[0], names[-1]) == (OURS, COPY)  # the wide one below, the dashes above
@@ -270,7 +258,6 @@ def test_each_batch_has_a_drawing_a_legend_and_speeds(browser, address, shipped)
                 values, abs=0.51
             )
     assert len(drawings) == len(labels) == len(speeds) == 4
-    assert browser.logged() == []
 
 
 def test_our_line_is_wide_and_the_copy_dashed(browser, address):
@@ -299,10 +286,10 @@ def test_the_text_says_who_computes_what_how_fast_and_where(browser, address, sh
     for gap in first["without"]:
         speed, said = found[gap["provider"]]
         assert speed == gap["status"] and f"{gap['status']}: {gap['reason']}" in said
-    assert f"GB/s at {first['seq_len'][-1]}" in text_of(browser, "#peers-table thead")
-    source = text_of(browser, "#peers-source")
+    assert f"GB/s at {first['seq_len'][-1]}" in browser.text("#peers-table thead")
+    source = browser.text("#peers-source")
     assert all(line in source for line in shipped["source"])
-    assert shipped["what"] in text_of(browser, "#peers > p")
+    assert shipped["what"] in browser.text("#peers > p")
 
 
 def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, file):
@@ -314,7 +301,7 @@ def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, 
     made_up = peers.peers(written(file, answer))
     publishing.change_overview(site, "made-up.html", lambda data: data.update(peers=made_up))
     load(browser, address, "made-up.html")
-    choose(browser, 8)
+    browser.choose("peers-batch", 8)
     assert "seed" not in legend(browser)
     speed, said = table(browser)["seed"]
     assert speed == "wrong" and "wrong: AssertionError: Tensor-likes are not close!" in said
@@ -325,7 +312,6 @@ def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, 
     assert "wrong at 1 of 3 lengths: AssertionError" in table(browser)["compile"][1]
     point_at(browser, 0, 256)
     assert float(legend(browser)["compile"]) > 0
-    assert browser.logged() == []
 
 
 def test_a_value_between_two_gaps_is_seen(browser, site, address):
@@ -340,19 +326,17 @@ def test_a_value_between_two_gaps_is_seen(browser, site, address):
         return browser.run("return document.querySelector('#peers canvas').toDataURL()")
 
     assert len({drawing(), drawing(10), drawing(29)}) == 3
-    assert browser.logged() == []
 
 
 def test_it_and_the_history_need_not_each_other(browser, site, address):
     publishing.change_overview(site, "without.html", lambda data: data.update(peers=None))
     load(browser, address, "without.html")
     assert browser.run("return document.getElementById('peers').offsetHeight") == 0
-    assert "Beside other libraries" not in text_of(browser, "main")
+    assert "Beside other libraries" not in browser.text("main")
     assert browser.run("return document.querySelectorAll('canvas').length") == 2  # the rest is
     publishing.change_overview(site, "alone.html", lambda data: data.update(speed=[], codegen=[]))
     load(browser, address, "alone.html")
     assert list(legend(browser))[1] == OURS and table(browser)
-    assert browser.logged() == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -366,7 +350,6 @@ def test_nothing_is_cut_or_wider_than_the_screen(browser, address, width, scheme
     assert not browser.run(f"return {parts}.some(part => part.scrollWidth > part.clientWidth)")
     beyond = "[...document.querySelectorAll('#peers *')].filter(e => e.getBoundingClientRect()"
     assert browser.run(f"return {beyond}.right > {width}).length") == 0
-    assert browser.logged() == []
 
 
 def test_the_lines_take_the_colours_of_the_scheme(browser, address):
@@ -374,4 +357,3 @@ def test_the_lines_take_the_colours_of_the_scheme(browser, address):
     light = browser.run("return document.querySelector('#peers canvas').toDataURL()")
     browser.prefer("dark")
     browser.wait(f"document.querySelector('#peers canvas').toDataURL() !== '{light}'")
-    assert browser.logged() == []
