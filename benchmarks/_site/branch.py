@@ -1,6 +1,9 @@
 """The branch that stores the history: one commit with the results and nothing else.
 
 It is replaced as a whole, so that the repository does not grow by every version of every file.
+Before, old results are thinned to their values, and the oldest go: a result of the full grid takes
+about 200 kB, nine tenths of it statistics that asv needs to tell a change from noise in the newest
+commits, and digits that no clock has. What is left takes about 25.
 """
 
 import json
@@ -9,10 +12,19 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from .._system.files import write_atomically
 from .._system.repository import git_text
-from . import thin
 
 BRANCH = "refs/heads/benchmark-results"
+KEEP_STATISTICS = 100
+"""Newest results of a machine that stay as they were measured."""
+
+KEEP_RESULTS = 1000
+"""Newest results of a machine that stay at all: with the above, 45 MB for the full grid."""
+
+_COLUMNS = ["result", "params", "version", "started_at", "duration"]
+_DIGITS = 6
+
 _RESULTS = Path("benchmarks") / "results"
 _RESTORED = Path(".asv") / "restored"  # no ref: asv numbers the commits of all refs
 _IDENTITY = {
@@ -80,7 +92,7 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
     before = (root / _RESTORED).read_text()
     if before:
         _require_no_loss(root, before)
-    said = thin.thin(root / _RESULTS)
+    said = thin(root / _RESULTS)
     commit = git_text(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
     lease = f"--force-with-lease={BRANCH}:{before}"
     git_text(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
@@ -122,3 +134,41 @@ def _tree(root: Path) -> str:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git_text(root, "add", "--force", "--", str(_RESULTS), **index)
         return git_text(root, "write-tree", **index)
+
+
+def thin(results: Path, statistics: int = KEEP_STATISTICS, kept: int = KEEP_RESULTS) -> list[str]:
+    """Make old results of every machine small, and remove the oldest, by the commits' dates.
+
+    Returns
+    -------
+    A line for each that was changed. The second run changes nothing.
+    """
+    said = []
+    for machine in sorted(path.parent for path in results.glob("*/machine.json")):
+        contents = {path: json.loads(path.read_text()) for path in machine.glob("*-*.json")}
+        newest = sorted(contents, key=lambda p: (contents[p]["date"], p.name), reverse=True)
+        for path in newest[kept:]:
+            path.unlink()
+            said.append(f"{machine.name}/{path.name}: removed")
+        for path in newest[statistics:kept]:
+            if contents[path]["result_columns"] != _COLUMNS:
+                text = json.dumps(slim(contents[path]), separators=(",", ":"))
+                write_atomically(path, text.encode())
+                said.append(f"{machine.name}/{path.name}: values only")
+    return said
+
+
+def slim(content: dict) -> dict:
+    """A result in asv's format without statistics, its values with six digits."""
+    at = [content["result_columns"].index(name) for name in _COLUMNS]
+    rows = {
+        metric: [row[i] if i < len(row) else None for i in at]
+        for metric, row in content["results"].items()
+    }
+    for row in rows.values():
+        row[0] = row[0] and [_short(value) for value in row[0]]
+    return content | {"result_columns": _COLUMNS, "results": rows}
+
+
+def _short(value: float | None) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -106,14 +106,14 @@ def test_processes_see_one_gpu_each_and_a_lost_one_costs_one_timing(monkeypatch)
             assert "out of order" in row.outcome.error
         else:
             assert row.outcome == Outcome((1e-6, 2e-6), (1e-6, 1e-6))
-    with pytest.raises(SweepError, match=f"{UUIDS[0]} is a Toy, and the results are a Other's"):
+    with pytest.raises(SweepError, match=f"{UUIDS[0]} alone, a Other, and found gpu 'Toy'"):
         gpus.measure(timings, UUIDS[:1], rows.append, "Other")
 
 
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (gpus._WORK, "sees 0, the first none"),
+        (gpus._WORK, "found gpus 0"),
         ("sys.exit('no libcuda')", "ended with 1(.|\\n)*no libcuda"),
         ("import time\ntime.sleep(60)", "ended with -9"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._site import accept, thin
+from benchmarks._site import accept, branch
 from benchmarks._system import machine as _machine
 from tests import publishing
 
@@ -232,7 +232,7 @@ def test_asv_publishes_all_that_was_accepted(accepted, tmp_path):
     for number, directory in enumerate(taken):
         shutil.copytree(directory, clone / RESULTS / str(number) / GPU)
         (path,) = directory.glob("*-*.json")
-        thin.slim(json.loads(path.read_text()))
+        branch.slim(json.loads(path.read_text()))
     site = publishing.published(clone)
     index = json.loads((site / "index.json").read_text())
     assert list(index["machines"]) == [GPU] and len(index["graph_param_list"]) > 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks._site import branch, measure, thin
+from benchmarks._site import branch, measure
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -328,8 +328,8 @@ def test_no_stored_result_is_lost(more_stored):
 def test_what_thinning_drops_is_no_loss(more_stored, origin, monkeypatch):
     assert branch.restore(more_stored, "origin")
     count = len(list((more_stored / RESULTS / GPU).glob("*-*.json")))
-    drop = functools.partial(thin.thin, statistics=1, kept=count - 1)
-    monkeypatch.setattr(thin, "thin", drop)
+    drop = functools.partial(branch.thin, statistics=1, kept=count - 1)
+    monkeypatch.setattr(branch, "thin", drop)
     _, said = branch.store(more_stored, "origin")
     assert f"{GPU}/aaaaaaaa-e.json: removed" in said
     names = stored_names(origin)

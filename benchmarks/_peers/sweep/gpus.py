@@ -136,13 +136,12 @@ def rows(uuid: str, timings: Sequence[Timing], model: str) -> Iterator[Row]:
                 raise SweepError(
                     f"no process could be started to measure on {uuid}: {error}"
                 ) from error
-            if (hello["gpus"], hello["uuid"]) != (1, uuid):
-                raise SweepError(
-                    f"a process was to see GPU {uuid} alone, and sees {hello['gpus']}, "
-                    f"the first {hello['uuid'] or 'none'}"
-                )
-            if hello["gpu"] != model:
-                raise SweepError(f"GPU {uuid} is a {hello['gpu']}, and the results are a {model}'s")
+            for what, expected in {"gpus": 1, "uuid": uuid, "gpu": model}.items():
+                if hello[what] != expected:
+                    raise SweepError(
+                        f"a process was to see GPU {uuid} alone, a {model}, and found "
+                        f"{what} {hello[what]!r}"
+                    )
             for _ in timings:
                 yield from_json(_answer(child, log))
         finally:
