@@ -1,4 +1,4 @@
-"""What is measured of every provider, and the bytes each call must move. Imports no torch."""
+"""The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
 import itertools
 from collections.abc import Mapping

@@ -100,7 +100,7 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
 
 
 def lost(before: dict, after: dict) -> list[str]:
-    """Benchmarks of which the second of two of asv's results has fewer values than the first."""
+    """Benchmarks that have fewer values in the second of two of asv's results than in the first."""
     old, new = _values(before), _values(after)
     return [metric for metric, count in old.items() if new.get(metric, 0) < count]
 

@@ -1,4 +1,4 @@
-"""Measure the commits of a branch that a machine has no results of yet."""
+"""Measure the commits of a branch that have no results of a machine yet."""
 
 import contextlib
 import os

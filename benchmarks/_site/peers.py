@@ -1,4 +1,4 @@
-"""The shipped sweep of other libraries -> what the overview shows of it, as plain data."""
+"""The overview's data of other libraries, from the sweep that ships."""
 
 from collections import Counter
 from pathlib import Path

@@ -295,9 +295,9 @@ def _compiled(found: _Sweeps) -> list[str]:
     for size in sorted({timing.cell.hidden_size for timing in timings}):
         gains = (_gain(_over_compiled(found, *column, size)) for column in columns)
         rows.append(f"| {size} | {' | '.join(gains)} |")
-    told = ", and ".join(f"`{name}`, {about}" for name, about in over.items())
+    names = ", and ".join(f"`{name}`, {about}" for name, about in over.items())
     titles = [f"`{name}`, {precision}" for name, precision in columns]
-    return _table(f"Over {told}, in all experiments together:", ["channels a head", *titles], rows)
+    return _table(f"Over {names}, in all experiments together:", ["channels a head", *titles], rows)
 
 
 def _over_compiled(found: _Sweeps, provider: str, precision: str, hidden_size: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""The sweep: what it measures, how it goes on after a kill, and the files that it ends in."""
+"""The sweep: what it measures, how it resumes after a kill, and the files that it writes."""
 
 import csv
 import json

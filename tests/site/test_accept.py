@@ -1,4 +1,4 @@
-"""What a runner may send: what is taken of it, and what is refused."""
+"""Which results of a runner are accepted, and which are refused."""
 
 import copy
 import json

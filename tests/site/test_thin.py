@@ -1,4 +1,4 @@
-"""What bounds the stored history."""
+"""Old results are thinned and the oldest go, and asv reads what is left."""
 
 import json
 import shutil

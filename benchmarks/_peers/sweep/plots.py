@@ -58,7 +58,7 @@ def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    told = "; ".join(source(results.header))
+    origin = "; ".join(source(results.header))
     with matplotlib.rc_context(_SETTINGS):
         canvas = Canvas(figsize=_SIZE, layout="constrained")
         axes = canvas.subplots()
@@ -67,8 +67,8 @@ def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
         _titles(axes, figure, results)
         canvas.legend(loc="outside lower center", ncols=4, fontsize=9, handlelength=2.6)
         png, svg = (directory / f"{figure.name}.{form}" for form in ("png", "svg"))
-        canvas.savefig(png, dpi=_DPI, metadata={"Software": None, "Description": told})
-        canvas.savefig(svg, metadata={"Date": None, "Creator": None, "Description": told})
+        canvas.savefig(png, dpi=_DPI, metadata={"Software": None, "Description": origin})
+        canvas.savefig(svg, metadata={"Date": None, "Creator": None, "Description": origin})
     return [png, svg]
 
 

@@ -1,4 +1,4 @@
-"""What a sweep has measured: the rows of an experiment, as they are stored and published.
+"""The rows of a sweep, and how they are stored, read and published.
 
 A running sweep keeps them in a :class:`Journal`, so a killed run goes on. What is published has
 the same lines without checksums.
