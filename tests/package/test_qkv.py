@@ -5,7 +5,7 @@ import torch
 
 import rope_triton
 from rope_triton.kernel import plans
-from tests import field, oracle
+from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
 SEQ, BATCH, GROUPS, WIDTH, TABLE = 2, 2, 2, 24, 40
@@ -70,8 +70,8 @@ def test_split_and_back(counts, mode, device):
     check(*given(mode, counts, device), counts, mode)
 
 
-@field.parametrize(
-    field.spanning(MODE | {"layout": [name for name in LAYOUTS if name != "contiguous"]})
+@covering.parametrize(
+    covering.spanning(MODE | {"layout": [name for name in LAYOUTS if name != "contiguous"]})
 )
 def test_layout(case, device):
     mode, counts = mode_of(case), SPLITS["gqa"]
@@ -86,8 +86,8 @@ def test_gradients_in_other_layouts(mode, device):
     check(*inputs, counts, mode, lambda part: oracle.random_like(part.mT).mT)
 
 
-@field.parametrize(
-    field.spanning(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]}, 3)
+@covering.parametrize(
+    covering.spanning(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]}, 3)
 )
 def test_positions(case, device):
     rank, mode, counts = case["rank"], mode_of(case), SPLITS["gqa"]

@@ -46,7 +46,7 @@ def test_float32_formula_is_that_of_the_exact_oracle(leading, width, interleaved
     t = torch.randn(*leading, 5, 12, device=device, requires_grad=True)
     freqs = oracle.random_angles(4, width, device)
     at = torch.arange(math.prod(leading), device=device).view(leading) - 1  # none at both ends
-    angles = oracle.angles_at(freqs, at.flatten().tolist()).view(*leading, 1, width)
+    angles = oracle.angles_at(freqs, [at.flatten().tolist()], "thd").view(*leading, 1, width)
     results = [
         function(t, table, *more, interleaved)
         for function, table, *more in ((oracle.plain, freqs, at), (oracle.rotate_by, angles))
