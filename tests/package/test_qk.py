@@ -135,33 +135,3 @@ def test_no_heads(by_tables, heads, device):
         tables = dict(freqs=freqs, tensor_format="bshd")
         both, one = rope_triton.apply_qk_rotary_pos_emb, rope_triton.apply_rotary_pos_emb
     check(q, k, functools.partial(both, **tables), functools.partial(one, **tables))
-
-
-REFUSED = {
-    "list": (dict(k=[1.0]), TypeError, r"k must be a torch\.Tensor, got list"),
-    "dtype": (dict(k=torch.ones(5, 2, 2, 8).half()), ValueError, "one dtype.*float32.*float16"),
-    "length": (dict(k=torch.ones(4, 2, 2, 8)), ValueError, "one shape but for the heads"),
-    "dimensions": (dict(q=torch.ones(5, 8), k=torch.ones(5, 8)), ValueError, "4 dimensions"),
-    "heads": (dict(freqs=torch.ones(5, 1, 2, 8)), ValueError, "must share angles|1 or h=4"),
-    "rounding": (dict(rounding="up"), ValueError, "rounding must be one of"),
-}
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused(changes, error, message, device):
-    given = dict(q=torch.ones(5, 2, 4, 8), k=torch.ones(5, 2, 2, 8), freqs=torch.ones(5, 1, 1, 8))
-    given = {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in (given | changes).items()
-    }
-    with pytest.raises(error, match=message):
-        rope_triton.apply_qk_rotary_pos_emb(**given)
-
-
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-@pytest.mark.parametrize("tensor_format", ["bhsd", None])
-def test_refused_formats(tensor_format, fused, device):
-    q, k = (torch.ones(2, n, 5, 8, device=device) for n in (4, 2))
-    freqs = torch.ones(5, 1, 1, 8, device=device)
-    with pytest.raises(ValueError, match=f"'sbhd', 'bshd' or 'thd', got {tensor_format!r}"):
-        rope_triton.apply_qk_rotary_pos_emb(q, k, freqs, tensor_format, fused=fused)
