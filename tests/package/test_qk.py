@@ -107,21 +107,6 @@ def test_learned(device):
         torch.testing.assert_close(one, other)
 
 
-def test_compile(device):
-    q, k = (torch.randn(SEQ, BATCH, n, CHANNELS, device=device, requires_grad=True) for n in (6, 2))
-    freqs = oracle.random_angles(SEQ, CHANNELS, device)
-
-    def model(q, k):
-        q, k = rope_triton.apply_qk_rotary_pos_emb(2 * q, k.cos(), freqs)
-        return q.sum() + k.square().sum()
-
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for one, other in zip(
-        *(torch.autograd.grad(f(q, k), (q, k)) for f in (compiled, model)), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize("heads", [(0, 3), (3, 0), (0, 0)], ids=str)
 @pytest.mark.parametrize("by_tables", [False, True], ids=["angles", "tables"])
 def test_no_heads(by_tables, heads, device):
