@@ -28,7 +28,7 @@ class Codegen:
     params = list(subjects.CODE_PARAMS.values())
 
     def setup_cache(self):
-        return fingerprint.sized_survey(itertools.product(*self.params), ())[0]
+        return fingerprint.compile_sizes(itertools.product(*self.params), ())[0]
 
     setup_cache.timeout = 900
 

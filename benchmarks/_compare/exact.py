@@ -50,11 +50,11 @@ def codegen_facts(
     ------
     ValueError
         If there is no such parameter, or it has no such value.
-    ModuleNotFoundError, worker_pool.SurveyError
+    ModuleNotFoundError, worker_pool.PoolError
         As ``fingerprint.fingerprint`` does.
     """
     calls, sweeps = _restricted(CODE_PARAMS, subset), _restricted(VARIANT_PARAMS, subset)
-    facts, variants = fingerprint.sized_survey(calls, sweeps, root, ledger)
+    facts, variants = fingerprint.compile_sizes(calls, sweeps, root, ledger)
     values = {
         Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
         for name in _CALL_FACTS
@@ -119,7 +119,7 @@ def cell_digests(
 
     Raises
     ------
-    ValueError, ModuleNotFoundError, worker_pool.SurveyError
+    ValueError, ModuleNotFoundError, worker_pool.PoolError
         As ``fingerprint.fingerprint`` does.
     """
     calls = {

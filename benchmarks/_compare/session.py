@@ -32,7 +32,7 @@ SAME_CODE_CELLS = 16
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
     *(StateError, store.StoreError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
-    *(NothingToTimeError, ModuleNotFoundError, worker_pool.SurveyError),
+    *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )
 """Errors whose message says all that the user needs."""
 

@@ -8,7 +8,6 @@ spill inside a loop is not multiplied; an array that the compiler keeps in priva
 the one in libdevice's argument reduction of sin and cos, counts too.
 """
 
-import functools
 import hashlib
 import re
 import subprocess
@@ -37,7 +36,6 @@ class Code:
     digest: str
 
 
-@functools.cache
 def read(form: str, binary: bytes) -> Code:
     """Count a compiled kernel: ``form`` is "cubin" (an ELF) or "amdgcn" (assembly text).
 

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import itertools
 import os
+import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,12 +98,12 @@ def fingerprint(
     ------
     ModuleNotFoundError
         If there is no package.
-    worker_pool.SurveyError
+    worker_pool.PoolError
         If the package cannot be imported, or an environment variable changes what Triton compiles.
     ValueError
         If an architecture or a direction is not one of those above.
     """
-    return survey(calls, (), root, ledger)[0]
+    return compile_all(calls, (), root, ledger)[0]
 
 
 def count_variants(
@@ -114,34 +115,34 @@ def count_variants(
     batch of the full grid and some odd ones. Each variant costs its user a compilation. The rest is
     as for :func:`fingerprint`.
     """
-    return survey((), sweeps, root)[1]
+    return compile_all((), sweeps, root)[1]
 
 
-def survey(
+def compile_all(
     calls: Iterable[tuple],
     sweeps: Iterable[tuple],
     root: str | os.PathLike | None = None,
     ledger: worker_pool.Ledger | None = None,
 ) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
-    """:func:`fingerprint` and :func:`count_variants` at once: starting workers takes seconds."""
+    """:func:`fingerprint` and :func:`count_variants` at once: starting a pool takes seconds."""
     package = _package_file(root)
-    asked = {_FINGERPRINT: list(calls), _VARIANTS: list(sweeps)}
+    asked = {"fingerprint": list(calls), "variants": list(sweeps)}
     _refuse([job for jobs in asked.values() for job in jobs])
-    # Neighbours of one architecture and dtype have code in common, to be disassembled once.
+    # Neighbours of one architecture and dtype have code in common, to be compiled once.
     groups = [
         [(kind, *job) for job in group]
         for kind, jobs in asked.items()
         for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
     ]
-    answers = worker_pool.survey(_QUESTION, groups, package, ledger)
+    answers = worker_pool.map(_answer, groups, package, ledger or worker_pool.Ledger("codegen"))
     facts, variants = ({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
     return facts, variants
 
 
-def sized_survey(calls, sweeps, root=None, ledger=None):
-    """:func:`survey` of calls that end with one of ``subjects.SIZES``, by those calls."""
+def compile_sizes(calls, sweeps, root=None, ledger=None):
+    """:func:`compile_all` of calls that end with one of ``subjects.SIZES``, by those calls."""
     sized = {call: (*call[:-1], *subjects.SIZES[call[-1]]) for call in calls}
-    facts, variants = survey(sized.values(), sweeps, root, ledger)
+    facts, variants = compile_all(sized.values(), sweeps, root, ledger)
     return {call: facts[job] for call, job in sized.items()}, variants
 
 
@@ -149,14 +150,17 @@ def sized_survey(calls, sweeps, root=None, ledger=None):
 
 
 class _Kernel(NamedTuple):
-    """A launched kernel: ``binary`` is an ELF if ``form`` is "cubin", text if it is "amdgcn"."""
+    """A launched kernel."""
 
-    form: str
-    binary: bytes
+    code: disassembly.Code
     shared_bytes: int
     num_warps: int
     grid: tuple[int, ...]
     numbers: tuple
+
+
+def _answer(kind: str, *job) -> Facts | int:
+    return _variants(*job) if kind == "variants" else _facts(_launched_kernels(*job))
 
 
 def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
@@ -182,19 +186,26 @@ def _cell(dtype: str, form: str, first, *others) -> _grid.AnyCell:
 def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
     metadata = launch.kernel.metadata
     form = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
-    (path,) = (path for name, path in files.items() if name.endswith(f".{form}"))
-    resources = metadata.shared, metadata.num_warps
-    return _Kernel(form, Path(path).read_bytes(), *resources, launch.grid, launch.numbers)
+    (path,) = (Path(path) for name, path in files.items() if name.endswith(f".{form}"))
+    code = _code(form, path)
+    return _Kernel(code, metadata.shared, metadata.num_warps, launch.grid, launch.numbers)
+
+
+def _code(form: str, binary: Path) -> disassembly.Code:
+    """Disassembling takes longer than finding a kernel in Triton's cache: so it is kept there."""
+    kept = binary.with_suffix(".code")
+    if not kept.exists():
+        scratch = kept.with_suffix(f".{os.getpid()}")
+        scratch.write_bytes(pickle.dumps(disassembly.read(form, binary.read_bytes())))
+        scratch.replace(kept)  # whole, whoever else writes it
+    return pickle.loads(kept.read_bytes())
 
 
 def _facts(kernels: Sequence[_Kernel]) -> Facts:
-    codes = [disassembly.read(kernel.form, kernel.binary) for kernel in kernels]
+    codes = [kernel.code for kernel in kernels]
     if not any(code.global_accesses for code in codes):  # then the parser missed something
         raise ValueError("found no access to global memory in the machine code")
-    work = [
-        (code.digest, kernel.shared_bytes, kernel.num_warps, kernel.grid, kernel.numbers)
-        for code, kernel in zip(codes, kernels, strict=True)
-    ]
+    work = [(kernel.code.digest, *kernel[1:]) for kernel in kernels]
     return Facts(
         registers=max(code.registers for code in codes),
         spilled_bytes=sum(code.spilled_bytes for code in codes),
@@ -258,20 +269,6 @@ def _call_of(cell: _grid.AnyCell):
     return cell.call(angles[:, None, None])
 
 
-_FINGERPRINT, _VARIANTS = "fingerprint", "variants"
-
-
-def _ask(kind: str, *job) -> list[_Kernel] | int:
-    return _variants(*job) if kind == _VARIANTS else _launched_kernels(*job)
-
-
-def _finish(answer: list[_Kernel] | int) -> Facts | int:
-    return answer if isinstance(answer, int) else _facts(answer)
-
-
-_QUESTION = worker_pool.Question("codegen", _ask, _finish)
-
-
 # --- in the caller's process: what may be asked ---------------------------------------------------
 
 
@@ -279,7 +276,7 @@ def _refuse(jobs: list[tuple]) -> None:
     variables = [name for name in _REFUSED_VARIABLES if name in os.environ]
     if variables:
         names = ", ".join(variables)
-        raise worker_pool.SurveyError(f"unset {names}: Triton would not compile what users get")
+        raise worker_pool.PoolError(f"unset {names}: Triton would not compile what users get")
     for arch, _, _, direction, *_ in jobs:
         if arch not in subjects.ARCHITECTURES or direction not in subjects.DIRECTIONS:
             raise ValueError(

@@ -1,11 +1,13 @@
-"""asv plugin: what ``asv publish`` writes asks no other host for anything, and has an overview.
+"""asv plugin: stable names for results, an overview page, and a site without external requests.
 
-asv takes a plugin's pages from the subclasses of a class of its own. The class is made only when
+asv finds a plugin's pages among the subclasses of its own class. The subclass is made only when
 asv calls :func:`setup`: an environment that measures has no asv, and discovery imports this too.
 """
 
 publishers: list[type] = []
 """What :func:`setup` made: asv finds a subclass only while something refers to it."""
+
+_VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
 
 
 def setup() -> None:
@@ -13,9 +15,21 @@ def setup() -> None:
     import functools
     from pathlib import Path
 
+    from asv.environment import ExistingEnvironment, get_env_name
     from asv.publishing import OutputPublisher
+    from asv.util import check_output
 
     from . import libraries, overview, page, peers, regressions, summaries
+
+    # asv names an existing interpreter by its path, and would draw a line for each path.
+    @functools.cache
+    def python(self) -> str:
+        return check_output([self._executable, "-c", _VERSION]).strip()
+
+    def name(self) -> str:
+        return get_env_name(self.tool_name, self.python, {}, self._tagged_env_vars)
+
+    ExistingEnvironment.python, ExistingEnvironment.name = property(python), property(name)
 
     class Overview(OutputPublisher):
         name = "overview"

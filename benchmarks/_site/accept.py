@@ -18,6 +18,7 @@ MAX_FILES, MAX_BYTES = 100, 4_000_000
 _NAME = re.compile(r"([0-9a-f]{8})-[A-Za-z0-9._+-]{1,180}\.json")
 _MACHINE = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
 _METRIC = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){1,3}")
+_VERSION = re.compile(r"\d+\.\d+")
 _TEXT = re.compile(r"[\w .,:;+*/@()'=~-]{0,200}", re.ASCII)
 _KEYS = {
     *("commit_hash", "env_name", "date", "params", "python", "requirements", "env_vars"),
@@ -168,6 +169,10 @@ def _require_result(content: dict, name: str, machine: str, commits: Mapping[str
     unknown = ", ".join(sorted(params.keys() - _PARAMS))
     _require(not unknown, f"{name}: params has unknown names: {unknown}")
     _require(params.get("machine") == machine, f"{name}: is not of {machine}")
+    pythons = {content["python"], params.get("python", content["python"])}
+    # The path of an interpreter would start a line of its own.
+    same = len(pythons) == 1 and all(_VERSION.fullmatch(str(each)) for each in pythons)
+    _require(same, f"{name}: python must be a version, got {pythons}")
     _require_texts(content["requirements"], f"{name}: requirements")
     _require(content["env_vars"] == {}, f"{name}: env_vars: asv.conf.json sets none")
     _require(content["result_columns"] == _COLUMNS, f"{name}: result_columns are not asv's")

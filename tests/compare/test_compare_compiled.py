@@ -1,5 +1,6 @@
 """What was compiled of a version is kept, and a survey that has no more time goes on from it."""
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -153,43 +154,35 @@ def test_progress_of_both_versions_is_told_from_time_to_time(book, monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Let workers answer with the last entry of a job; the jobs that they were asked."""
+    """Let a server answer with the last entry of a job; the jobs that it was asked."""
     jobs: list = []
-    hanging = threading.Event()
 
-    class Worker:
-        def __init__(self, package, scratch):
-            jobs.append("start")
+    class Server:
+        def poll(self, seconds):
+            return self.left[0][-1] != "hang"
 
-        def __enter__(self):
-            return self
+        def recv(self):
+            if self.left[0][-1] == "crash":
+                raise worker_pool.PoolError("the pool ended")
+            jobs.append(self.left[0])
+            return self.left.pop(0), 7
 
-        def __exit__(self, *exception):
-            pass
+    @contextlib.contextmanager
+    def server(task, groups, package):
+        jobs.append("start")
+        found = Server()
+        found.left = [job for group in groups for job in group]
+        yield found
 
-        def kill(self):
-            hanging.set()
-
-        def ask(self, question, job):
-            jobs.append(job)
-            if job[-1] == "hang":
-                assert hanging.wait(30)
-                raise worker_pool.SurveyError("a worker ended")
-            if job[-1] == "crash":
-                raise worker_pool.SurveyError("a worker ended")
-            return 7
-
-    monkeypatch.setattr(worker_pool, "_Worker", Worker)
-    monkeypatch.setattr(worker_pool.os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(worker_pool, "_server", server)
     return jobs
 
 
-QUESTION = worker_pool.Question("codegen", abs, abs)
 JOBS = [("variants", arch) for arch in ("sm_80", "sm_90", "gfx942")]
 
 
 def survey(ledger, jobs=JOBS):
-    return worker_pool.survey(QUESTION, [jobs[:2], jobs[2:]], Path("unused"), ledger)
+    return worker_pool.map(abs, [jobs[:2], jobs[2:]], Path("unused"), ledger)
 
 
 def test_a_survey_asks_only_for_what_is_not_known(book, asked):
@@ -229,7 +222,7 @@ def test_a_job_that_hangs_does_not_outlast_the_time(book, asked):
 
 
 def test_a_survey_that_fails_keeps_what_it_has(book, asked):
-    with pytest.raises(worker_pool.SurveyError):
+    with pytest.raises(worker_pool.PoolError):
         survey(book.ledger(), [JOBS[0], ("variants", "crash"), JOBS[2]])
     assert book.known(*JOBS) == {JOBS[0]: 7}
 

@@ -114,6 +114,6 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     def compiled_again(*_):
         raise AssertionError("all of it is kept")
 
-    monkeypatch.setattr(worker_pool, "_Worker", compiled_again)
+    monkeypatch.setattr(worker_pool, "_server", compiled_again)
     assert lab.compare("main") == PASS
     assert lab.found.exact == first

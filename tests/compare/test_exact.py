@@ -55,7 +55,7 @@ def surveys(monkeypatch):
             answers = {call: large if call[-1] == "large" else facts() for call in calls}
             return answers, dict.fromkeys(sweeps, variants)
 
-        monkeypatch.setattr(exact.fingerprint, "sized_survey", survey)
+        monkeypatch.setattr(exact.fingerprint, "compile_sizes", survey)
         return asked
 
     return answer

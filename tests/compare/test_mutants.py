@@ -204,5 +204,5 @@ def test_unmutated_copy_shows_nothing(base, tmp_path):
 
 @pytest.mark.parametrize("name", OTHER_CODE)
 def test_machine_code_differs(name, base, mutated):
-    (facts,) = fingerprint.sized_survey([CALL], (), mutated(name))[0].values()
+    (facts,) = fingerprint.compile_sizes([CALL], (), mutated(name))[0].values()
     assert facts.digest != base.digests[tuple(map(str, CALL))]

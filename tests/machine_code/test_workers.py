@@ -15,49 +15,50 @@ class _Awkward(Exception):
         raise TypeError("stays here")
 
 
-def _raise_awkward():
-    raise _Awkward("the message")
+def work(what):
+    match what:
+        case "hang":
+            time.sleep(60)
+        case "die":
+            os._exit(7)
+        case "raise":
+            raise _Awkward("the message")
+        case "lack":
+            raise NotImplementedError("no such feature")
+    return os.getpid()
 
 
-def test_answer_comes_from_another_process():
-    assert worker_pool._in_fork(os.getpid, ()) != os.getpid()
-
-
-def test_job_that_hangs_is_killed(monkeypatch):
-    monkeypatch.setattr(worker_pool, "_JOB_SECONDS", 0.2)
+def test_each_job_has_a_process_and_each_failure_is_its_own(monkeypatch):
+    monkeypatch.setattr(worker_pool, "_JOB_SECONDS", 0.5)
+    jobs = [("good",), ("hang",), ("die",), ("raise",), ("lack",), ("last",)]
     start = time.monotonic()
-    answer = worker_pool._in_fork(time.sleep, (60,))
+    found = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
     assert time.monotonic() - start < 30
-    assert type(answer) is RuntimeError
-    assert str(answer) == "(60,) was not done after 0.2 s"
-
-
-def test_job_that_dies_says_how():
-    answer = worker_pool._in_fork(os._exit, (7,))
-    assert str(answer) == "(7,) ended its process with exit status 7"
-
-
-def test_exception_that_does_not_pickle_arrives_as_its_traceback():
-    answer = worker_pool._in_fork(_raise_awkward, ())
-    assert type(answer) is RuntimeError
-    assert "in _raise_awkward" in str(answer)
-    assert "the message" in str(answer)
-
-
-def test_failure_to_finish_is_an_answer_too():
-    question = worker_pool.Question("halves", ask=abs, finish=lambda value: 1 / value)
-    assert worker_pool._answer(question, (-4,)) == 0.25
-    assert "ZeroDivisionError" in str(worker_pool._answer(question, (0,)))
+    assert len({found[jobs[0]], found[jobs[5]], os.getpid()}) == 3
+    assert str(found[jobs[1]]) == "('hang',) was not done after 0.5 s"
+    assert str(found[jobs[2]]) == "('die',) ended its process with exit status 7"
+    assert "in work" in str(found[jobs[3]]) and "the message" in str(found[jobs[3]])
+    assert [type(found[job]) for job in jobs[1:4]] == [RuntimeError] * 3
+    assert type(found[jobs[4]]) is NotImplementedError and str(found[jobs[4]]) == "no such feature"
+    assert found.keys() == set(jobs)
 
 
 @pytest.mark.parametrize(("total", "lines"), [(10, 10), (3, 3), (1000, 10)])
 def test_progress_is_reported_for_each_tenth(total, lines, monkeypatch):
     reports = []
     monkeypatch.setattr(worker_pool, "report", reports.append)
-    for done in range(1, total + 1):
-        worker_pool._report_progress("codegen", done, total)
+    ledger = worker_pool.Ledger("codegen")
+    ledger.begin([(number,) for number in range(total)])
+    for number in range(total):
+        ledger.add((number,), None)
     assert len(reports) == lines
     assert reports[-1] == f"codegen: {total} of {total}"
+
+
+def test_a_server_that_ends_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_pool, "_SERVE", "sys.exit(3)")
+    with pytest.raises(worker_pool.PoolError, match="ended with exit status 3"):
+        worker_pool.map(work, [[("good",)]], tmp_path / "a" / "b", worker_pool.Ledger("codegen"))
 
 
 def test_package_that_is_but_a_directory_is_a_problem(tmp_path, monkeypatch):

@@ -69,6 +69,8 @@ def test_a_good_result_is_taken(incoming, tmp_path):
         json.dumps(result(date="now")),
         json.dumps(result(date=2)),
         json.dumps(result(env_name=1)),
+        json.dumps(result(python="/opt/venv/bin/python3")),
+        json.dumps(result(params={"machine": GPU, "python": "/opt/venv/bin/python3"})),
         json.dumps(result(env_vars={"a": "b"})),
         json.dumps(result(params={"machine": GPU, "other": "x"})),
         json.dumps(result(result_columns=[*COLUMNS[:-1], {}])),

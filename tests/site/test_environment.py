@@ -1,0 +1,52 @@
+"""The names under which results are stored: they hold no path of the machine that measured."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from tests.test_asv import Scratch, asv
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = "{}.{}".format(*sys.version_info)
+
+
+def test_one_line_whatever_the_interpreters_path(tmp_path):
+    """The same version of Python at two paths; asv measures and publishes with our plugin."""
+    scratch = Scratch(tmp_path)
+    shutil.move(tmp_path / "benchmarks", tmp_path / "suite")  # ours is the package "benchmarks"
+    settings = json.loads((tmp_path / "asv.conf.json").read_text())
+    settings |= {"benchmark_dir": "suite", "plugins": [".benchmarks._site"]}
+    settings |= {"show_commit_url": "https://example.org/"}
+    (tmp_path / "asv.conf.json").write_text(json.dumps(settings))
+    scratch.git("add", "suite")
+    for directory in ("one", "another"):
+        python = tmp_path / directory / "python"
+        python.parent.mkdir()
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        options = ("-E", f"existing:{python}", "--machine", "toy")
+        done = asv(
+            *("run", *options, "--set-commit-hash", scratch.commit()),
+            cwd=tmp_path,
+            ASV_PYTHONPATH=str(tmp_path),
+            PYTHONPATH=str(ROOT),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    stored = [json.loads(path.read_text()) for path in tmp_path.glob("results/toy/*-*.json")]
+    assert len(stored) == 2
+    for result in stored:
+        assert result["env_name"] == f"existing-py{VERSION}"
+        assert result["python"] == result["params"]["python"] == VERSION
+        assert scratch.file_of(result["commit_hash"]).name.endswith(f"-existing-py{VERSION}.json")
+    done = asv("publish", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (graph,) = tmp_path.glob("html/graphs/arch-a/**/toy.Track.track_gbps.json")
+    assert len(json.loads(graph.read_text())) == 2
+
+
+def test_no_stored_result_names_a_path():
+    for path in (ROOT / "benchmarks" / "results").glob("*/*-*.json"):
+        result = json.loads(path.read_text())
+        texts = [path.name, result["env_name"], result["python"], *result["params"].values()]
+        assert not [text for text in texts if text and ("/" in text or "_bin_" in text)], path
