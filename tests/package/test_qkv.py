@@ -11,18 +11,12 @@ from tests.oracle import LAYOUTS, MODES, Mode
 SEQ, BATCH, GROUPS, WIDTH, TABLE = 2, 2, 2, 24, 40
 SPLITS = {"mha": (1, 1, 1), "gqa": (4, 1, 1), "odd": (3, 2, 1)}
 
-all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
 MODE = {
     "dtype": [torch.float32, torch.float16, torch.bfloat16],
     "tensor_format": ["sbhd", "bshd"],
     "interleaved": [False, True],
     "rotary_percent": [1.0, 0.5],
 }
-splits = pytest.mark.parametrize("counts", SPLITS.values(), ids=SPLITS)
-
-
-def mode_of(case):
-    return Mode(*(case[name] for name in Mode._fields))
 
 
 def given(mode, counts, device, layout="contiguous"):
@@ -53,8 +47,7 @@ def single(qkv, q_freqs, k_freqs, counts, mode, **options):
 
 
 def check(qkv, q_freqs, k_freqs, counts, mode, gradient=oracle.random_like, **options):
-    leaf, other = (qkv.detach().clone(memory_format=torch.preserve_format) for _ in range(2))
-    leaf.requires_grad_(), other.requires_grad_()
+    leaf, other = qkv.detach().requires_grad_(), qkv.detach().clone().requires_grad_()
     parts = fused(leaf, q_freqs, k_freqs, counts, mode, **options)
     expected = single(other, q_freqs, k_freqs, counts, mode, **options)
     grads = [gradient(part) for part in parts]
@@ -64,33 +57,25 @@ def check(qkv, q_freqs, k_freqs, counts, mode, gradient=oracle.random_like, **op
     assert all(part.is_contiguous() for part in parts) and grad.is_contiguous()
 
 
-@all_modes
-@splits
-def test_split_and_back(counts, mode, device):
-    check(*given(mode, counts, device), counts, mode)
+GRADIENTS = {
+    "contiguous": oracle.random_like,
+    "expanded": lambda part: torch.ones_like(part[:1, :1, :1, :1]).expand_as(part),
+    "transposed": lambda part: oracle.random_like(part.mT).mT,
+}
 
 
-@covering.parametrize(
-    covering.spanning(MODE | {"layout": [name for name in LAYOUTS if name != "contiguous"]})
+@covering.pairs(
+    {"mode": MODES, "counts": list(SPLITS), "layout": list(LAYOUTS), "gradient": list(GRADIENTS)}
 )
-def test_layout(case, device):
-    mode, counts = mode_of(case), SPLITS["gqa"]
-    check(*given(mode, counts, device, case["layout"]), counts, mode)
+def test_layouts(case, device):
+    mode, counts = case["mode"], SPLITS[case["counts"]]
+    check(*given(mode, counts, device, case["layout"]), counts, mode, GRADIENTS[case["gradient"]])
 
 
-@all_modes
-def test_gradients_in_other_layouts(mode, device):
-    counts = SPLITS["gqa"]
-    inputs = given(mode, counts, device)
-    check(*inputs, counts, mode, lambda part: torch.ones_like(part[:1, :1, :1, :1]).expand_as(part))
-    check(*inputs, counts, mode, lambda part: oracle.random_like(part.mT).mT)
-
-
-@covering.parametrize(
-    covering.spanning(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]}, 3)
-)
+@covering.triples(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]})
 def test_positions(case, device):
-    rank, mode, counts = case["rank"], mode_of(case), SPLITS["gqa"]
+    rank, counts = case["rank"], SPLITS["gqa"]
+    mode = Mode(*(case[name] for name in Mode._fields))
     starts = torch.tensor([5, 9], device=device) if case["moved"] else None
     options = dict(start_positions=starts, cp_size=rank[0], cp_rank=rank[1])
     check(*given(mode, counts, device), counts, mode, **options)
