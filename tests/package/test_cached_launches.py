@@ -1,6 +1,7 @@
-"""A call of a form that was there before goes straight to the launch; what is no such call is not.
+"""A call like an earlier one is launched without new checks; any other call is checked.
 
-The form of a call is all of it but the values in its tensors, see ``launch``.
+Calls are alike if all but the values in their tensors is equal: their specialization key, see
+``rope_triton.kernel.launch``.
 """
 
 import pytest
@@ -103,7 +104,7 @@ def test_another_rounding_is_refused(x, call, rounding):
 
 
 @pytest.mark.parametrize("call", [calls.by_tables, calls.both_by_tables])
-def test_a_common_offset_is_no_part_of_the_form(x, call):
+def test_a_common_offset_is_no_part_of_the_key(x, call):
     """Each begins elsewhere in the tables: none may be launched as another was."""
     longer = x[:, : SEQ - 1].contiguous()
     results = [parts(call(longer, seqlen_offsets=offset))[0] for offset in (0, 1, 0, 1)]
