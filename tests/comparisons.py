@@ -7,10 +7,10 @@ import random
 import numpy as np
 
 from benchmarks._cells.grid import GRIDS, cells
-from benchmarks._report import Comparison, Side
 from benchmarks._report.artifact import exact_subjects, timed_subjects
 from benchmarks._verdict.judge import judge
 from benchmarks._verdict.rules import RULES, Answer, Subject, judge_exact
+from benchmarks._verdict.schema import Comparison, Side
 
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}
@@ -127,7 +127,7 @@ def comparison(families, exact, **changes) -> Comparison:
         "unmeasured": (),
         "wrong": (),
         "notes": (),
-        "disturbed": (),
+        "discarded": (),
         "reproduce": "python -m benchmarks compare main tiles --rounds 12",
     }
     return Comparison(**(given | changes))
@@ -173,7 +173,7 @@ def passing():
         },
         (*codegen(instructions=390.0), *gpu_facts()),
         identical=frozenset(same),
-        disturbed=("round 5: SM clock fell to 1310 MHz, 34 % below the median",),
+        discarded=("round 5: SM clock fell to 1310 MHz, 34 % below the median",),
     )
 
 

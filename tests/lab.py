@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import _report
 from benchmarks._cells import grid
 from benchmarks._compare import command, exact, measure
 from benchmarks._system import gpu_monitor, machine
 from benchmarks._verdict.rules import Subject
+from benchmarks._verdict.schema import Comparison, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -276,8 +276,8 @@ class Lab:
         return status_of(words)
 
     @property
-    def found(self) -> _report.Comparison:
-        return _report.from_json(json.loads(self.report.read_text()))
+    def found(self) -> Comparison:
+        return from_json(json.loads(self.report.read_text()))
 
     def timing(self, subject: Subject):
         (timing,) = (each for each in self.found.timings if each.subject == subject)

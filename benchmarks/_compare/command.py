@@ -22,7 +22,7 @@ from .._system.progress import missing, say
 from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
 
 if TYPE_CHECKING:
-    from .._report import Comparison
+    from .._verdict.schema import Comparison
 
 SCRATCH = ROOT / ".asv" / "compare"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -151,17 +151,19 @@ def run(**options) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .. import _report
+    from .._report.markdown import markdown
+    from .._report.terminal import terminal
+    from .._verdict.schema import to_json
     from . import session
 
     try:
         comparison, store = _compare(options)
-        print(_report.terminal(comparison))
+        print(terminal(comparison))
         if options.json:
-            document = json.dumps(_report.to_json(comparison), indent=1, allow_nan=False)
+            document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
             write_atomically(options.json, document.encode())
         if options.markdown:
-            write_atomically(options.markdown, _report.markdown(comparison).encode())
+            write_atomically(options.markdown, markdown(comparison).encode())
         store()  # last: a damaged results file must not cost the verdict
         return STATUS[comparison.answer]
     except session.EXPECTED as error:
@@ -173,9 +175,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
     """The comparison, and what stores its samples."""
-    from .. import _report
     from .._system import checkout
     from .._system import machine as _machine
+    from .._verdict.schema import Comparison, Side
     from . import findings, session
 
     start = time.monotonic()
@@ -203,9 +205,9 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
             every_cell=options.every_cell,
         )
         found = session.compare(pair, machine, arch, wishes, SCRATCH, say)
-    comparison = _report.Comparison(
-        base=_report.Side(base.name, base.sha),
-        head=_report.Side(head.name, head.sha),
+    comparison = Comparison(
+        base=Side(base.name, base.sha),
+        head=Side(head.name, head.sha),
         machine=machine,
         clocks=found.clocks,
         grid=options.grid,
@@ -219,7 +221,7 @@ def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], Non
         unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
         wrong=tuple(found.wrong),
         notes=tuple(found.notes),
-        disturbed=tuple(found.disturbed),
+        discarded=tuple(found.disturbed),
         reproduce=_reproduce(options),
     )
 

@@ -12,7 +12,6 @@ say is asked of git, never of the artifact. That the numbers are true, nobody ca
 import functools
 import io
 import itertools
-import json
 import re
 import stat
 import struct
@@ -24,7 +23,8 @@ from typing import NamedTuple
 
 from .._cells import subjects
 from .._cells.grid import all_cells
-from .._system import repository as _sources
+from .._system.repository import package_tree, requirement_changes, requirements
+from .._system.untrusted import load_json
 from .._verdict.rules import UNITS, Answer, Subject
 from .._verdict.schema import Comparison, from_json
 
@@ -45,7 +45,7 @@ _FLAGS = 0x806 | 0x8
 _END = struct.Struct("<4s4H2LH")
 _END_SIGNATURE, _ZIP64_SIGNATURE, _ZIP64_BYTES = b"PK\5\6", b"PK\6\7", 20
 
-_MAX_ROUNDS, _MAX_MINUTES, _MAX_SECONDS = 1000, 1440, 3600
+_MAX_MINUTES = 1440
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
@@ -103,9 +103,9 @@ def commits(repository: Path, base: str, head: str) -> Commits:
     ValueError
         If it lacks one, or a commit's pyproject.toml cannot be read.
     """
-    trees = [_sources.package_tree(repository, commit) for commit in (base, head)]
-    asked = [_sources.requirements(repository, commit) for commit in (base, head)]
-    return Commits(trees[0] == trees[1], tuple(_sources.requirement_changes(*asked)))
+    trees = [package_tree(repository, commit) for commit in (base, head)]
+    asked = [requirements(repository, commit) for commit in (base, head)]
+    return Commits(trees[0] == trees[1], tuple(requirement_changes(*asked)))
 
 
 def read_artifact(archive: bytes, request: Request, found: Commits) -> Comparison:
@@ -116,61 +116,64 @@ def read_artifact(archive: bytes, request: Request, found: Commits) -> Compariso
     ArtifactError
         If it is anything else or not the measurement that was asked for.
     """
-    document = _document(_content(archive))
+    content = _content(archive)
     try:
-        comparison = from_json(document)
+        comparison = from_json(load_json(content))
     except ValueError as error:
         raise ArtifactError(f"{MEMBER} is no comparison: {error}") from None
-    _require_gpu(comparison, request.gpu)
+    machine = comparison.machine.get("machine", "none")
+    if machine != request.gpu or comparison.machine.get("gpu", "none") == "none":
+        raise NoGpuError(f"the GPU {request.gpu} was not there, only {machine!r:.80}")
     _require_what_was_asked(comparison, request, found)
-    for reason in _impossible(comparison):
-        raise ArtifactError(f"no measurement gives this: {reason}")
-    for what, strange in _unknown(comparison, ARCHITECTURES[request.gpu]):
-        raise ArtifactError(f"the suite has no such {what}: {_listed(strange)}")
-    if comparison.answer is Answer.PASS and not found.same_sources:
-        for what, missing in _missing(comparison, ARCHITECTURES[request.gpu]):
-            raise ArtifactError(f"a pass lacks {what}: {_listed(missing)}")
+    for what, these in _differences(comparison, request, found):
+        if these:
+            first, more = min(these), f" and {len(these) - 1} more"
+            named = " ".join([first.metric, *first.params])
+            raise ArtifactError(f"{what}: {named}{more if len(these) > 1 else ''}")
     return comparison
 
 
-# What was asked for.
-
-
-def _require_gpu(comparison: Comparison, gpu: str) -> None:
-    machine = comparison.machine.get("machine", "none")
-    if machine != gpu or comparison.machine.get("gpu", "none") == "none":
-        raise NoGpuError(f"the GPU {gpu} was not there, the comparison is of {machine!r:.80}")
+def _require(condition: object, otherwise: str) -> None:
+    if not condition:
+        raise ArtifactError(otherwise)
 
 
 def _require_what_was_asked(comparison: Comparison, request: Request, found: Commits) -> None:
     for side, sha in ((comparison.base, request.base), (comparison.head, request.head)):
-        if (side.name, side.sha) != (sha, sha):
-            got = f"{side.name!r:.50} at {side.sha!r:.50}"
-            raise ArtifactError(f"commit {sha} was to be measured, {MEMBER} is of {got}")
-    if comparison.reproduce != request.command:
-        raise ArtifactError("it gives another command than the one that was run")
-    if comparison.grid != GRID:
-        raise ArtifactError(f"the {GRID} grid was to be measured, not {comparison.grid!r:.80}")
-    if comparison.same_sources != found.same_sources:
-        same = "the same" if found.same_sources else "another"
-        raise ArtifactError(f"by git the head has {same} package as the base, it says otherwise")
+        got = f"{side.name!r:.50} at {side.sha!r:.50}"
+        asked = f"commit {sha} was to be measured, {MEMBER} is of {got}"
+        _require((side.name, side.sha) == (sha, sha), asked)
+    command, grid = comparison.reproduce, comparison.grid
+    _require(command == request.command, "it gives another command than the one that was run")
+    _require(grid == GRID, f"the {GRID} grid was to be measured, not {grid!r:.80}")
+    _require(comparison.minutes <= _MAX_MINUTES, f"nothing takes {comparison.minutes:g} minutes")
+    same = f"by git the head has {'the same' if found.same_sources else 'another'} package as the "
+    _require(comparison.same_sources == found.same_sources, f"{same}base, it says otherwise")
     measured = comparison.families or comparison.exact or comparison.identical or comparison.rounds
-    if found.same_sources and measured:
-        raise ArtifactError("both commits have the same package, so nothing was to be measured")
-    if not set(found.requirement_changes) <= set(comparison.unmeasured):
-        raise ArtifactError("it leaves out what changed of what the package runs on")
+    nothing = "both commits have the same package, so nothing was to be measured"
+    _require(not (found.same_sources and measured), nothing)
+    told = set(found.requirement_changes) <= set(comparison.unmeasured)
+    _require(told, "it leaves out what changed of what the package runs on")
 
 
-def _impossible(comparison: Comparison) -> Iterator[str]:
-    if comparison.rounds > _MAX_ROUNDS or comparison.extension > comparison.rounds:
-        yield f"{comparison.rounds} rounds, {comparison.extension} of them added"
-    if not 0 <= comparison.minutes <= _MAX_MINUTES:
-        yield f"{comparison.minutes:g} minutes"
-    for timing in comparison.timings:
-        if max(timing.base, timing.head) > _MAX_SECONDS:
-            yield f"{timing.subject} took more than {_MAX_SECONDS} s"
-        if timing.high > 1e6:
-            yield f"{timing.subject} may be slower by a factor of a million"
+def _differences(
+    comparison: Comparison, request: Request, found: Commits
+) -> Iterator[tuple[str, Set[Subject]]]:
+    """What is named and is in no suite; and what a pass of two packages says nothing about."""
+    timed, exact = timed_subjects(), exact_subjects(ARCHITECTURES[request.gpu])
+    for name, family in comparison.families.items():
+        ours = {timing.subject for timing in family.timings}
+        yield f"the suite has no such timing of {name}", ours - timed[name]
+    yield "the suite has no such timing with machine code", comparison.identical - timed["gpu"]
+    values = {each.subject for each in comparison.exact}
+    yield "the suite has no such exact value", values.difference(*exact.values())
+    if comparison.answer is Answer.PASS and not found.same_sources:
+        times = {timing.subject for timing in comparison.timings}
+        yield "a pass lacks GPU times", timed["gpu"] - times - comparison.identical
+        yield "a pass lacks any GPU time", set() if "gpu" in comparison.families else timed["gpu"]
+        yield "a pass lacks host times", timed["host"] - times
+        for what, needed in exact.items():
+            yield f"a pass lacks {what}", needed - values
 
 
 # The subjects of this branch's suite.
@@ -184,8 +187,8 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
         for cell in all_cells(GRID)
         for metric in cell.metrics.values()
     }
-    host = itertools.starmap(Subject, subjects.call_keys() + subjects.path_call_keys())
-    start = itertools.starmap(Subject, subjects.first_call_keys())
+    host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
+    start = itertools.starmap(Subject, subjects.host_keys(subjects.FIRST_CALL))
     return {"gpu": frozenset(gpu), "host": frozenset(host), "start": frozenset(start)}
 
 
@@ -203,48 +206,17 @@ def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
         if metric.startswith(prefix)
         for call in itertools.product((arch,), *[*params.values()][1:])
     }
-    host = itertools.starmap(Subject, subjects.exact_keys())
+    host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
     return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
-
-
-def _unknown(comparison: Comparison, arch: str) -> Iterator[tuple[str, Set[Subject]]]:
-    """What is named in a comparison and is in no suite, if anything."""
-    timed, exact = timed_subjects(), frozenset().union(*exact_subjects(arch).values())
-    found: dict[str, Set[Subject]] = {
-        f"timing of {name}": {timing.subject for timing in family.timings} - timed[name]
-        for name, family in comparison.families.items()
-    }
-    found["timing with machine code"] = comparison.identical - timed["gpu"]
-    found["exact value"] = {each.subject for each in comparison.exact} - exact
-    return ((what, strange) for what, strange in found.items() if strange)
-
-
-def _missing(comparison: Comparison, arch: str) -> Iterator[tuple[str, Set[Subject]]]:
-    """What is in the suite and of which a comparison says nothing, if anything."""
-    timed = {timing.subject for timing in comparison.timings}
-    exact = {each.subject for each in comparison.exact}
-    needed = timed_subjects()
-    found: dict[str, Set[Subject]] = {
-        "GPU times": needed["gpu"] - timed - comparison.identical,
-        "any GPU time": needed["gpu"] if "gpu" not in comparison.families else frozenset(),
-        "host times": needed["host"] - timed,
-        **{what: subjects - exact for what, subjects in exact_subjects(arch).items()},
-    }
-    return ((what, missing) for what, missing in found.items() if missing)
-
-
-def _listed(subjects: Set[Subject]) -> str:
-    first = min(subjects)
-    more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
-    return " ".join([first.metric, *first.params]) + more
 
 
 # The archive.
 
 
 def _content(archive: bytes) -> bytes:
-    if len(archive) > MAX_ARCHIVE_BYTES:
-        raise ArtifactError(f"the archive has more than {MAX_ARCHIVE_BYTES} bytes")
+    _require(
+        len(archive) <= MAX_ARCHIVE_BYTES, f"the archive has more than {MAX_ARCHIVE_BYTES} bytes"
+    )
     try:
         _require_small_directory(archive)
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
@@ -260,54 +232,28 @@ def _content(archive: bytes) -> bytes:
 
 def _require_small_directory(archive: bytes) -> None:
     """Refuse what makes ``zipfile`` read a directory of many entries."""
-    if len(archive) < _END.size:
-        raise ArtifactError("no archive can be read: it is too short")
+    _require(len(archive) >= _END.size, "no archive can be read: it is too short")
     signature, *disks, here, members, size, _, comment = _END.unpack(archive[-_END.size :])
-    if signature != _END_SIGNATURE or comment:
-        raise ArtifactError("no archive can be read: its end is missing")
-    if archive[: -_END.size][-_ZIP64_BYTES:].startswith(_ZIP64_SIGNATURE):
-        raise ArtifactError("no archive can be read: it is one of ZIP64")
-    if any(disks):
-        raise ArtifactError("no archive can be read: it is a part of one")
-    if here != members or members != 1 or size > _MAX_DIRECTORY_BYTES:
-        raise ArtifactError(f"only {MEMBER} may be in the archive, got {members} files")
+    ends = signature == _END_SIGNATURE and not comment
+    _require(ends, "no archive can be read: its end is missing")
+    zip64 = archive[: -_END.size][-_ZIP64_BYTES:].startswith(_ZIP64_SIGNATURE)
+    _require(not zip64, "no archive can be read: it is one of ZIP64")
+    _require(not any(disks), "no archive can be read: it is a part of one")
+    small = here == members == 1 and size <= _MAX_DIRECTORY_BYTES
+    _require(small, f"only {MEMBER} may be in the archive, got {members} files")
 
 
 def _member(opened: zipfile.ZipFile) -> zipfile.ZipInfo:
     """The only file, if it is an ordinary one of an acceptable size."""
-    members = opened.infolist()
     # ``filename`` ends at a byte 0, ``orig_filename`` does not.
-    if [each.orig_filename for each in members] != [MEMBER]:
-        names = [each.orig_filename for each in members[:5]]
-        raise ArtifactError(f"only {MEMBER} may be in the archive, got {names!r:.200}")
-    (member,) = members
-    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-        raise ArtifactError(f"{MEMBER} is no ordinary file")
-    if member.flag_bits & ~_FLAGS or member.volume:
-        raise ArtifactError(f"no archive can be read: {MEMBER} is encrypted, patched or split")
-    if member.compress_type not in _KINDS:
-        raise ArtifactError(f"no archive can be read: {MEMBER} is neither stored nor deflated")
-    if member.file_size > MAX_DOCUMENT_BYTES:
-        raise ArtifactError(f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
+    names = [each.orig_filename for each in opened.infolist()]
+    _require(names == [MEMBER], f"only {MEMBER} may be in the archive, got {names[:5]!r:.200}")
+    (member,) = opened.infolist()
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    whole = not (member.flag_bits & ~_FLAGS or member.volume)
+    _require(kind in (0, stat.S_IFREG), f"{MEMBER} is no ordinary file")
+    _require(whole, f"{MEMBER} is encrypted, patched or split")
+    _require(member.compress_type in _KINDS, f"{MEMBER} is neither stored nor deflated")
+    fits = member.file_size <= MAX_DOCUMENT_BYTES
+    _require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
     return member
-
-
-def _document(content: bytes):
-    """What JSON says, as ``json.loads`` gives it."""
-    try:
-        return json.loads(
-            content.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object
-        )
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MEMBER} is no JSON: {error!s:.200}") from None
-
-
-def _no_constant(name: str):
-    raise ValueError(f"{name} is no number")
-
-
-def _object(pairs: list[tuple]) -> dict:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a key comes twice in one object")
-    return made

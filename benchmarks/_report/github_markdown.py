@@ -2,7 +2,7 @@
 
 import re
 
-from . import phrases as words
+from .text import clean, clip
 
 
 def folded(title: str, text: str) -> str:
@@ -29,11 +29,11 @@ def escaped(text: str) -> str:
 
 def code(text: str, length: int = 100) -> str:
     """Text in a code span, in which GitHub links no commit: commands can be copied from it."""
-    return f"<code>{_escaped(words.clip(words.clean(text), length), _MENTIONS)}</code>"
+    return f"<code>{_escaped(clip(clean(text), length), _MENTIONS)}</code>"
 
 
 def _escaped(text: str, links: str) -> str:
-    text = re.sub(links, lambda match: match[0] + _BREAK, words.clean(text))
+    text = re.sub(links, lambda match: match[0] + _BREAK, clean(text))
     text = re.sub(r"[^\w\s.,:;()/+%'=µ×…→-]|_", lambda match: f"&#{ord(match[0])};", text)
     text = text.replace("://", "&#58;//")
     return re.sub(r"(?i)\bwww\.", lambda match: match[0][:-1] + "&#46;", text)

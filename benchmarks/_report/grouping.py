@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._verdict.rules import Timing
+from .text import axes_of
 
 # Effects may differ by this share of the larger, or by the noise floor, and still be alike.
 _SPREAD = 0.25
@@ -20,18 +21,17 @@ class Group(NamedTuple):
         return max(self.timings, key=lambda timing: timing.effect)
 
 
+def single(timing: Timing) -> Group:
+    return Group(axes_of(timing.subject), (timing,))
+
+
 def grouped(timings: Iterable[Timing]) -> list[Group]:
     """The timings in few groups, each a product of values of the metric and of the parameters.
 
     The effects within a group differ by their noise floor or by a quarter of the largest, whichever
     is more. Greedy: values of one axis after the other are joined where all else agrees.
     """
-    groups = [
-        Group(
-            tuple((value,) for value in (timing.subject.metric, *timing.subject.params)), (timing,)
-        )
-        for timing in timings
-    ]
+    groups = list(map(single, timings))
     most = max((len(group.axes) for group in groups), default=0)
     for axis in [*range(most - 1, 0, -1), 0] * 2:
         groups = _joined(groups, axis)
@@ -39,21 +39,20 @@ def grouped(timings: Iterable[Timing]) -> list[Group]:
 
 
 def _joined(groups: Sequence[Group], axis: int) -> list[Group]:
-    joined = [group for group in groups if len(group.axes) <= axis]
     alike: dict[tuple, list[Group]] = {}
     for group in groups:
         axes = group.axes
-        if len(axes) > axis:
-            # A pass and a call of the host, say, are never one; the directions of a pass may be.
-            suite = axes[0][0].partition(".")[0]
-            metric = suite if suite in ("rope", "paths") else axes[0][0]
-            alike.setdefault((metric, axes[:axis], axes[axis + 1 :]), []).append(group)
-    for together in alike.values():
-        joined += _joined_alike(together, axis)
-    return joined
+        # A GPU time and a call of the host, say, are never one; the directions of a pass may be.
+        room = axes[0][0].partition(".")[0]
+        metric = room if room in ("rope", "paths") else axes[0][0]
+        key = (metric, len(axes), axes[:axis], axes[axis + 1 :])
+        alike.setdefault(key, []).append(group)
+    return [
+        _union(each, axis) for together in alike.values() for each in _of_alike_effects(together)
+    ]
 
 
-def _joined_alike(groups: Sequence[Group], axis: int) -> list[Group]:
+def _of_alike_effects(groups: Sequence[Group]) -> list[list[Group]]:
     together: list[list[Group]] = []
     high = low = floor = 0.0
     for group in sorted(groups, key=lambda each: -each.worst.effect):
@@ -65,17 +64,18 @@ def _joined_alike(groups: Sequence[Group], axis: int) -> list[Group]:
         else:
             together.append([group])
             high, low, floor = group.worst.effect, least, noise
-    return [_union(each, axis) for each in together]
+    return together
 
 
 def _union(groups: Sequence[Group], axis: int) -> Group:
     axes = list(groups[0].axes)
-    axes[axis] = tuple(
-        sorted({value for each in groups for value in each.axes[axis]}, key=in_order)
-    )
+    if axis < len(axes):
+        values = {value for each in groups for value in each.axes[axis]}
+        axes[axis] = tuple(sorted(values, key=in_order))
     return Group(tuple(axes), tuple(timing for each in groups for timing in each.timings))
 
 
-def in_order(value: str) -> tuple[int, str]:
-    """Sorts numbers by size and before words."""
-    return (int(value), "") if value.isdecimal() else (2**63, value)
+def in_order(value: str) -> list[tuple[int, str]]:
+    """Sorts numbers by size and before words, in "128 × 64" too."""
+    words = value.split(" × ")
+    return [(int(word), "") if word.isdecimal() else (2**63, word) for word in words]

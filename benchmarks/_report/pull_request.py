@@ -17,10 +17,11 @@ from pathlib import Path
 
 from .._verdict.rules import Answer
 from .._verdict.schema import Comparison
-from . import artifact, markdown
-from . import phrases as words
+from . import artifact
 from .artifact import MAX_ARCHIVE_BYTES, ArtifactError, NoGpuError, Request
 from .github_markdown import escaped
+from .markdown import markdown
+from .text import count
 
 CONTEXT = "gpu"
 MARKER = "<!-- rope-triton gpu report -->"
@@ -38,7 +39,7 @@ def comment(request: Request, comparison: Comparison) -> str:
     """The comment on what was measured, in Markdown, below GitHub's limit."""
     lines = [markdown(comparison), _TRUST]
     if request.behind:
-        lines.append(f"The base is {words.count(request.behind, 'commit')} behind main.")
+        lines.append(f"The base is {count(request.behind, 'commit')} behind main.")
     return _bounded(request, "\n\n".join(lines))
 
 

@@ -16,7 +16,7 @@ from .rules import Control, Family, Rules, Subject, Timing, answered
 
 # Fewer give no interval; at the usual alpha more are needed (``rules.MIN_ROUNDS``).
 _LEAST_ROUNDS = 8
-# Power of the test at the size that is called visible: 90 %, the normal's 0.9 quantile.
+# Power of the test at the minimum detectable effect: 90 %, the normal's 0.9 quantile.
 _POWER_Z = 1.2816
 
 
@@ -62,7 +62,7 @@ def judge(
         "p_slower": permutation_test.adjusted_p(ratios, flips),
         "p_faster": permutation_test.adjusted_p(-ratios, flips),
         "floor": least,
-        "visible": _visible(control, flips, least, rules.alpha),
+        "mde": _minimum_detectable(control, flips, least, rules.alpha),
     }
     rows = np.stack(list(columns.values()), axis=1).tolist()
     timings = tuple(
@@ -130,7 +130,9 @@ def _changed(control: np.ndarray, flips: np.ndarray, floor: float, alpha: float)
     )
 
 
-def _visible(control: np.ndarray, flips: np.ndarray, floor: np.ndarray, alpha: float) -> np.ndarray:
+def _minimum_detectable(
+    control: np.ndarray, flips: np.ndarray, floor: np.ndarray, alpha: float
+) -> np.ndarray:
     """The smallest slowdown that fails with a power of 90 %, by the noise of the control.
 
     A slowdown d moves the mean to d and the mean square up by d^2: the statistic reaches t where

@@ -8,8 +8,9 @@ import enum
 import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from .._system.untrusted import Number, Size, Text
 from .metrics import FLOAT32_UNITS, UNITS, Unit
 
 MIN_ROUNDS, MAX_ROUNDS = 10, 62
@@ -28,6 +29,13 @@ FAMILIES = {
 # Machine code of single calls.
 _CALL_CODE = "codegen.Codegen.track_"
 
+# What a file may hold. Nobody measures more than an hour, or a factor of more than a million.
+_Seconds = Annotated[float, Number(1e-12, 3600)]
+_Effect = Annotated[float, Number(-0.999999, 1e6)]
+_Size = Annotated[float, Number(0)]
+_Probability = Annotated[float, Number(0, 1)]
+_Parameter = Annotated[str, Text(r"(?a)[\w.+-]{1,40}")]
+
 Change = Literal["slower", "faster", "none"]
 """What a timing did."""
 
@@ -39,7 +47,7 @@ class Subject(NamedTuple):
     """What is compared: asv's name of the benchmark, and its parameters as asv's texts."""
 
     metric: str
-    params: tuple[str, ...]
+    params: Annotated[tuple[_Parameter, ...], Size(0, 6)]
 
 
 class Answer(enum.StrEnum):
@@ -86,23 +94,23 @@ class Timing:
     base, head: median over the processes, seconds. effect: ``exp(mean E) - 1``. low, high: its
     two-sided confidence interval; upper: its one-sided bound, "no slower than". p_slower, p_faster:
     adjusted for the family. floor: the smallest effect that may count, the largest of the rules'
-    ``min_effect``, the family's floor and the subject's own control. visible: the smallest slowdown
-    that would have failed with a power of 90 % at the noise of this run.
+    ``min_effect``, the family's floor and the subject's own control. mde: the minimum detectable
+    effect, the smallest slowdown that fails with a power of 90 % at the noise of this run.
     """
 
     subject: Subject
     answer: Answer
     change: Change
-    base: float
-    head: float
-    effect: float
-    low: float
-    high: float
-    upper: float
-    p_slower: float
-    p_faster: float
-    floor: float
-    visible: float
+    base: _Seconds
+    head: _Seconds
+    effect: _Effect
+    low: _Effect
+    high: _Effect
+    upper: _Effect
+    p_slower: _Probability
+    p_faster: _Probability
+    floor: _Size
+    mde: _Size
     rounds: int
 
 
@@ -117,8 +125,8 @@ class Control:
 
     subjects: int
     failed: int
-    floor: float
-    noise: float
+    floor: _Size
+    noise: _Size
 
 
 @dataclass(frozen=True)
@@ -267,9 +275,8 @@ def overall(
 
 def inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
     """The gating timings on which neither the clock nor the machine code is conclusive."""
-    return [
-        timing for timing in _changed(timings, identical) if timing.answer is Answer.CANNOT_TELL
-    ]
+    found = changed(timings, identical)
+    return [timing for timing in found if timing.answer is Answer.CANNOT_TELL]
 
 
 def suspicious(timing: Timing) -> bool:
@@ -284,10 +291,11 @@ def too_inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> bool
     They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
     machine code is not counted: it says nothing about what changed.
     """
-    changed = _changed(timings, identical)
-    open_ = inconclusive(changed, identical)
-    return len(open_) > MAX_INCONCLUSIVE_SHARE * len(changed) or any(map(suspicious, open_))
+    found = changed(timings, identical)
+    open_ = inconclusive(found, identical)
+    return len(open_) > MAX_INCONCLUSIVE_SHARE * len(found) or any(map(suspicious, open_))
 
 
-def _changed(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+def changed(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+    """The gating timings whose machine code is not the same on both sides."""
     return [timing for timing in timings if gates(timing) and timing.subject not in identical]

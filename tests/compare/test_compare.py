@@ -5,8 +5,8 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks import _report
 from benchmarks._compare import exact, measure, session, store
+from benchmarks._report.markdown import markdown
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
     ALL,
@@ -42,7 +42,7 @@ def test_no_slower_passes(lab, capsys):
     assert found.answer is Answer.PASS
     assert {name: len(f.timings) for name, f in found.families.items()} == {"gpu": 8, "host": 4}
     assert (found.rounds, found.extension) == (ROUNDS, 0)
-    assert not found.wrong and not found.notes and not found.disturbed and not found.identical
+    assert not found.wrong and not found.notes and not found.discarded and not found.identical
     assert lab.gpu.answered == ALL
     assert "PASS: none of 12 timings is slower by more than" in capsys.readouterr().out
 
@@ -167,7 +167,7 @@ def test_a_busy_host_is_told_from_a_slower_call(lab, slower):
     lab.gpu.host_pace = lambda number: paces[number]
     assert lab.compare() == (PASS if slower == 1 else FAIL)
     host = [timing for timing in lab.found.timings if timing.subject.metric in HOST]
-    assert len(host) == 4 and all(timing.visible < 0.1 for timing in host)
+    assert len(host) == 4 and all(timing.mde < 0.1 for timing in host)
     for timing in host:
         expected = slower - 1 if timing.subject.metric == HOST[0] else 0
         assert timing.effect == pytest.approx(expected, abs=0.02)
@@ -291,7 +291,7 @@ def test_reports_are_written_whole(lab, tmp_path):
     lab.versions({}, {})
     path = tmp_path / "report.md"
     assert lab.compare("base", "head", "--markdown", str(path)) == PASS
-    assert path.read_text() == _report.markdown(lab.found)
+    assert path.read_text() == markdown(lab.found)
     assert lab.found.reproduce == f"python -m benchmarks compare base head --rounds {ROUNDS}"
 
 

@@ -102,7 +102,7 @@ def test_killed_around_a_write(clean, monkeypatch, number, after):
     finish(clean)
     written = number - 1 + after  # the manifest, an answer a check, two a round
     half = written > 1 + CHECKS and (written - 1 - CHECKS) % 2
-    assert any("before every arm" in reason for reason in clean.found.disturbed) == bool(half)
+    assert any("before every arm" in reason for reason in clean.found.discarded) == bool(half)
 
 
 _CHILD = """
@@ -235,7 +235,7 @@ def test_disturbed_round_is_repeated_and_reported(lab):
     lab.gpu.events = lambda answered: {"events": heat} if answered == CHECKS + 4 else {}
     assert lab.compare() == PASS
     assert lab.gpu.answered == ALL + 2
-    assert lab.found.disturbed == ("look1, round 2: hardware thermal slowdown in 3 of 9 samples",)
+    assert lab.found.discarded == ("look1, round 2: hardware thermal slowdown in 3 of 9 samples",)
     assert lab.found.rounds == ROUNDS
 
 
@@ -244,7 +244,7 @@ def test_clock_that_drops_is_a_disturbance(lab):
     low = {"sm_mhz": [1500, 1500, 1500]}
     lab.gpu.events = lambda answered: low if answered == CHECKS + 4 else {}
     assert lab.compare() == PASS
-    (reason,) = lab.found.disturbed
+    (reason,) = lab.found.discarded
     assert "SM clock at 1500 MHz under load, 1980 in earlier rounds" in reason
 
 
@@ -256,7 +256,7 @@ def test_disturbed_again_and_again(lab, capsys):
     assert lab.gpu.answered == CHECKS + 2 * rounds.ATTEMPTS
     lab.gpu.events = lambda answered: {}
     assert lab.compare() == PASS
-    assert len(lab.found.disturbed) == rounds.ATTEMPTS
+    assert len(lab.found.discarded) == rounds.ATTEMPTS
 
 
 # --- the second look ------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import json
 import stat
 import zipfile
 
-from benchmarks._report import Side, to_json
 from benchmarks._report.artifact import Commits, Request, read_artifact
+from benchmarks._verdict.schema import Side, to_json
 from tests.comparisons import job_failing
 
 BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40
@@ -53,11 +53,6 @@ def rewritten(content: bytes, where: int, value: int, size=2, signature=b"PK\1\2
     """An archive with another number in its directory, or in another record of it."""
     start = content.rindex(signature) + where
     return content[:start] + value.to_bytes(size, "little") + content[start + size :]
-
-
-def ending(field: str, value: int, size=2) -> bytes:
-    """An archive whose last record says something else."""
-    return rewritten(archive("{}"), END[field], value, size, b"PK\5\6")
 
 
 def streamed(content: str) -> bytes:

@@ -12,7 +12,6 @@ from benchmarks._report import artifact as _artifact
 from benchmarks._report import pull_request
 from benchmarks._report.artifact import Commits
 from benchmarks._report.pull_request import comment, is_stale
-from benchmarks._verdict.rules import Answer
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.report.artifacts import (
     BASE,
@@ -32,23 +31,13 @@ from tests.workflows.common import ROOT, commit, git
 commits_by_git = _artifact.commits
 
 
-@pytest.mark.parametrize("make", [job_passing, job_failing, job_blind])
-def test_a_real_artifact_becomes_a_comment(make):
-    found = read(archive(document(make)))
-    text = comment(REQUEST, found)
-    assert text.startswith(pull_request.MARKER + "\n## ")
-    assert found.answer is make().answer
-    assert HEAD in text and RUN in text and "Out of date" not in text and "behind" not in text
-    assert len(text) < 65_536
-
-
 INJECTION = (
     "<img src=x onerror=alert(1)> [a](https://evil) @owner #1 ```\n# c `x` </pre> \ud800 \u202e"
 )
 
 
 def test_markdown_and_html_stay_text():
-    made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, disturbed=[INJECTION])
+    made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, discarded=[INJECTION])
     made["machine"] |= {INJECTION: INJECTION, "gpu": INJECTION, "torch": INJECTION}
     made |= {"clocks": {INJECTION: INJECTION}, "unmeasured": [INJECTION] * 30}
     text = comment(REQUEST, read(archive(made)))
@@ -75,16 +64,19 @@ def commits_that_differ(monkeypatch):
     monkeypatch.setattr(_artifact, "commits", lambda *_: DIFFER)
 
 
+def arguments_for(tmp_path, **changes):
+    """The command's arguments, and the files that it reads and writes."""
+    files = {name: tmp_path / name for name in ("artifact", "comment", "status")}
+    given = {"base": BASE, "head": HEAD, "current": HEAD, "run-url": RUN, "gpu": GPU, "behind": 0}
+    given |= {"job": "success", "tests": "success", "repository": tmp_path, **files, **changes}
+    return [text for key, value in given.items() for text in (f"--{key}", str(value))], files
+
+
 def report(tmp_path, content=None, **changes):
-    """The comment, the status and the exit status of the command."""
-    artifact = tmp_path / "artifact.zip"
+    """The comment and the status."""
+    arguments, files = arguments_for(tmp_path, **changes)
     if content is not None:
-        artifact.write_bytes(content)
-    options = {"base": BASE, "head": HEAD, "current": HEAD, "run-url": RUN, "job": "success"}
-    options |= {"gpu": GPU, "behind": 0, "repository": tmp_path}
-    files = {"comment": tmp_path / "c.md", "status": tmp_path / "s.json", "artifact": artifact}
-    given = options | {"tests": "success"} | files | changes
-    arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+        files["artifact"].write_bytes(content)
     assert pull_request.main(arguments) == 0
     return files["comment"].read_text(), json.loads(files["status"].read_text())
 
@@ -92,9 +84,11 @@ def report(tmp_path, content=None, **changes):
 @pytest.mark.parametrize(
     ("make", "state"), [(job_passing, "success"), (job_failing, "failure"), (job_blind, "error")]
 )
-def test_status_follows_the_answer(tmp_path, make, state):
+def test_comment_and_status_follow_the_answer(tmp_path, make, state):
     text, status = report(tmp_path, archive(document(make)))
     answer = make().answer
+    assert text.startswith(f"{pull_request.MARKER}\n## ") and len(text) < 65_536
+    assert HEAD in text and RUN in text and "Out of date" not in text and "behind" not in text
     assert (status["state"], status["context"], status["target_url"]) == (state, "gpu", RUN)
     says = f"{answer.value}, against {BASE[:10]}; the change could alter its figures"
     assert status["description"] == says and len(says) <= 140  # what GitHub takes
@@ -123,23 +117,16 @@ def test_an_artifact_of_a_job_that_failed_is_not_read(tmp_path):
     assert "NO VERDICT" in text and status["state"] == "error"
 
 
-@pytest.mark.parametrize("content", [each for each, _ in REFUSED.values()], ids=REFUSED)
-def test_a_refused_artifact_says_nothing_in_its_own_words(tmp_path, content):
-    text, status = report(tmp_path, content)
-    assert status["state"] == "error"
-    assert "The artifact was refused: " in text
-    for bad in ("<b>", "](https://evil", "://evil", "curl"):
-        assert bad not in text
-
-
-@pytest.mark.parametrize(("made", "found", "message"), NOT_ASKED_FOR.values(), ids=NOT_ASKED_FOR)
-def test_what_was_not_asked_for_is_no_verdict(tmp_path, monkeypatch, made, found, message):
-    monkeypatch.setattr(_artifact, "commits", lambda *_: found)
-    text, status = report(tmp_path, archive(made))
-    assert "NO VERDICT" in text and status["state"] == "error"
-    gone = message.startswith("the GPU")
-    assert ("Could not run: the GPU nvidia-h200 was not there" in text) == gone
-    assert status["description"].startswith("could not run" if gone else "no verdict")
+def test_a_refused_artifact_says_nothing_in_its_own_words(tmp_path):
+    for case in ("an unknown key", "a name that is no SHA", "a command to be copied"):
+        text, status = report(tmp_path, REFUSED[case][0])
+        assert status["state"] == "error" and "NO VERDICT" in text
+        assert "The artifact was refused: " in text
+        for bad in ("<b>", "](https://evil", "://evil", "curl"):
+            assert bad not in text
+    text, status = report(tmp_path, archive(NOT_ASKED_FOR["no GPU"][0]))
+    assert "Could not run: the GPU nvidia-h200 was not there" in text
+    assert status["state"] == "error" and status["description"].startswith("could not run")
 
 
 @pytest.fixture
@@ -178,12 +165,9 @@ def test_it_needs_no_package(history, tmp_path):
     """Where it runs a token may write, so nothing is installed: this is Python without its site."""
     repository, (base, head, _) = history
     made = json.dumps(document(job_passing)).replace(BASE, base).replace(HEAD, head)
-    (tmp_path / "artifact.zip").write_bytes(archive(made))
-    given = {"base": base, "head": head, "current": head, "run-url": RUN, "gpu": GPU, "behind": 0}
-    files = {name: tmp_path / name for name in ("artifact.zip", "comment", "status")}
-    given |= {"job": "success", "tests": "success", "repository": repository}
-    given |= {name.removesuffix(".zip"): path for name, path in files.items()}
-    arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+    arguments, files = arguments_for(tmp_path, base=base, head=head, current=head)
+    arguments += ["--repository", str(repository)]
+    files["artifact"].write_bytes(archive(made))
     bare = [sys.executable, "-S", "-m"]
     assert subprocess.run([*bare, "numpy"], cwd=ROOT, capture_output=True).returncode == 1
     command = [*bare, "benchmarks._report.pull_request", *arguments]
@@ -232,22 +216,15 @@ def test_stale_sha_is_marked(tmp_path):
     assert is_stale(dataclasses.replace(REQUEST, current=OTHER)) and not is_stale(REQUEST)
 
 
-@pytest.mark.parametrize(("behind", "says"), [(1, "1 commit behind"), (30, "30 commits behind")])
-def test_a_base_behind_main_is_said(tmp_path, behind, says):
-    text, _ = report(tmp_path, archive(document(job_passing)), behind=behind)
-    assert f"The base is {says} main." in text
+def test_a_base_behind_main_is_said(tmp_path):
+    for behind, says in ((1, "1 commit behind"), (30, "30 commits behind")):
+        text, _ = report(tmp_path, archive(document(job_passing)), behind=behind)
+        assert f"The base is {says} main." in text
 
 
 @pytest.mark.parametrize("sha", ["", "main", HEAD[:10], HEAD + "\n", HEAD.replace("2", "G")])
-def test_a_request_names_full_commits(sha):
+def test_a_request_names_full_commits_and_a_gpu_that_is_known(sha):
     with pytest.raises(ValueError, match="head must be a full SHA"):
         dataclasses.replace(REQUEST, head=sha)
-
-
-def test_a_request_names_a_gpu_that_is_known():
     with pytest.raises(ValueError, match="gpu must be one of"):
         dataclasses.replace(REQUEST, gpu="nvidia-h100")
-
-
-def test_answers_have_states():
-    assert set(pull_request._STATE) == set(Answer)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks._cells.grid import PATH_GRIDS, path_cells
-from benchmarks._report import from_json, heatmap, markdown, phrases, terminal, to_json
 from benchmarks._report.grouping import grouped
+from benchmarks._report.markdown import markdown
+from benchmarks._report.terminal import terminal
 from benchmarks._verdict.judge import judge
 from benchmarks._verdict.rules import RULES, UNITS, Control, Family, Subject, answered, judge_exact
-from benchmarks._verdict.schema import MAX_ITEMS, MAX_PARAMETERS, MAX_TIMINGS
+from benchmarks._verdict.schema import MAX_ITEMS, MAX_TIMINGS, from_json, to_json
 from tests.comparisons import (
     bell,
     codegen,
@@ -41,11 +42,6 @@ def test_map_has_a_symbol_for_each_timing():
     for _, drawn in rows:
         # Forward, backward: bfloat16, float16, float32; bshd, sbhd; batch 1, 4.
         assert drawn == [["⬜⬜", "⬜⬜"], ["⬜⬜", "⬜🟥"], ["⬜⬜", "⬜⬜"]] * 2
-
-
-def test_every_state_has_a_symbol():
-    assert heatmap.SYMBOLS.keys() == phrases.STATES.keys()
-    assert len(set(heatmap.SYMBOLS.values())) == len(heatmap.SYMBOLS)
 
 
 def path_family(slowdown):
@@ -157,7 +153,7 @@ def scattered(subjects, effect=lambda i: 0.1 * (1 + i % 7), **numbers):
     for i, subject in enumerate(subjects):
         size = effect(i)
         given = {"low": size, "effect": size, "upper": size, "high": size, "p_slower": 1.0}
-        given |= {"p_faster": 1.0, "floor": 0.005, "visible": 0.01, **numbers}
+        given |= {"p_faster": 1.0, "floor": 0.005, "mde": 0.01, **numbers}
         told = (given[name] for name in ("effect", "upper", "floor", "p_slower", "p_faster"))
         answer, change = answered(*told, RULES["gpu"])
         made = {"subject": subject, "answer": answer, "change": change, **given}
@@ -172,7 +168,7 @@ def named(metric, *axes):
 
 def long_names(metric, count=MAX_TIMINGS):
     """As many and as long as are accepted, every parameter of each its own."""
-    return [Subject(metric, (f"{i:x>40}",) * MAX_PARAMETERS) for i in range(count)]
+    return [Subject(metric, (f"{i:x>40}",) * 6) for i in range(count)]
 
 
 FORWARD, PATH = "rope.Forward.track_latency", "paths.Forward.track_latency"
@@ -207,7 +203,7 @@ WORST = {
     },
     "texts": lambda: {
         **dict.fromkeys(
-            ("notes", "wrong", "disturbed", "unmeasured"), (":x:@a1b2c3d" * 181,) * 2000
+            ("notes", "wrong", "discarded", "unmeasured"), (":x:@a1b2c3d" * 181,) * 2000
         ),
         **dict.fromkeys(
             ("machine", "clocks"), {f"{i}" + "@" * 1990: "#" * 2000 for i in range(2000)}
@@ -219,7 +215,7 @@ WORST = {
 @pytest.mark.parametrize("name", WORST)
 def test_a_comparison_that_no_run_gives_stays_short_and_fast(name):
     given = {"families": {}, "exact": ()} | WORST[name]()
-    made = from_json(to_json(comparison(**given, minutes=1e300)))
+    made = from_json(to_json(comparison(**given, minutes=1e6)))
     start = time.process_time()
     text = markdown(made)
     assert time.process_time() - start < 2

@@ -62,17 +62,6 @@ def test_family_wise_false_alarm_rate_is_the_nominal_one(noise, cells):
     assert faster / repetitions == pytest.approx(exact_rate, abs=bound)
 
 
-def test_false_alarms_stay_rare_beside_true_changes():
-    generator, alpha, repetitions, changed = np.random.default_rng(1), 0.1, 300, 5
-    alarms = 0
-    for _ in range(repetitions):
-        base, head = processes(generator, 8, 10, modes=0.02)
-        head[:, :changed] *= 1.03
-        family = judged(base, head, alpha=alpha)
-        alarms += any(timing.p_slower <= alpha for timing in family.timings[changed:])
-    assert alarms / repetitions <= alpha + 4 * (alpha * (1 - alpha) / repetitions) ** 0.5
-
-
 def test_false_alarms_of_a_drifting_machine():
     generator, alpha, repetitions = np.random.default_rng(2), 0.1, 300
     alarms = failed = 0
@@ -92,21 +81,18 @@ def test_drift_cancels_in_the_effect_and_in_the_control():
     assert [timing.effect for timing in family.timings] == pytest.approx([0] * 3)
     assert family.control.floor == pytest.approx(0)
     assert family.control.failed == 0
+    noisy = judged(*processes(np.random.default_rng(0), ROUNDS, 400))
+    assert noisy.control.noise == pytest.approx(2**0.5 * CELL_NOISE, rel=0.05)  # of a paired round
 
 
-def test_noise_of_the_control_is_that_of_a_paired_round():
-    family = judged(*processes(np.random.default_rng(0), ROUNDS, 400))
-    assert family.control.noise == pytest.approx(2**0.5 * CELL_NOISE, rel=0.05)
-
-
-def test_power_grows_with_the_effect_and_holds_at_what_is_called_visible():
+def test_power_grows_with_the_effect_and_is_90_percent_at_the_mde():
     generator, cells = np.random.default_rng(3), 48
     sizes = CELL_NOISE * np.exp(generator.uniform(-1, 1, cells))
     family = judged(*processes(generator, ROUNDS, cells, noise=sizes))
-    visible = np.array([timing.visible for timing in family.timings])
-    assert (visible > 0.005).all() and (visible < 0.05).all()
+    mde = np.array([timing.mde for timing in family.timings])
+    assert (mde > 0.005).all() and (mde < 0.05).all()
     shares = []
-    for effect in (np.zeros(cells), visible / 2, visible, 3 * visible):
+    for effect in (np.zeros(cells), mde / 2, mde, 3 * mde):
         failures = []
         for _ in range(12):
             # Visible is what one slow cell needs: a few at a time.
@@ -137,35 +123,20 @@ def brute_force_p(values):
     size = np.sqrt(np.mean(values**2, axis=0) + noise)
     signs = np.array(list(itertools.product((1, -1), repeat=rounds)))
     flipped = np.array([(sign[:, None] * values).mean(axis=0) / size for sign in signs])
-    p, previous = np.empty(cells), 0.0
+    p, previous = np.empty(cells), 0.0  # in steps, from the clearest change on
     for cell in np.argsort(-flipped[0]):
         rest = flipped[:, flipped[0] <= flipped[0, cell]]
         previous = max(previous, np.mean(rest.max(axis=1) >= flipped[0, cell] - 1e-12))
         p[cell] = previous
-    single = [np.mean(flipped.max(axis=1) >= t - 1e-12) for t in flipped[0]]
-    return p, np.array(single)
+    return p
 
 
 def test_adjusted_p_is_that_of_the_definition():
     generator = np.random.default_rng(5)
     for _ in range(5):
         values = generator.standard_normal((8, 6)) + [0, 0, 1, 1, 2, -1]
-        expected, _ = brute_force_p(values)
         p = permutation_test.adjusted_p(values, permutation_test.patterns(8))
-        assert p == pytest.approx(expected)
-
-
-def test_steps_see_what_the_single_step_hides():
-    generator = np.random.default_rng(6)
-    stepped = single = 0
-    for _ in range(20):
-        values = generator.standard_normal((8, 12)) + np.array([2.0] * 10 + [0, 0])
-        p, plain = brute_force_p(values)
-        assert (p <= plain).all()
-        ours = permutation_test.adjusted_p(values, permutation_test.patterns(8))
-        stepped += np.sum(ours[:10] <= 0.02)
-        single += np.sum(plain[:10] <= 0.02)
-    assert stepped > 1.1 * single
+        assert p == pytest.approx(brute_force_p(values))
 
 
 def test_bounds_are_subset_means():
@@ -213,17 +184,10 @@ def test_each_answer_is_reached():
     assert slight.p_slower <= 0.0025 and slight.effect < slight.floor
     assert (slight.answer, slight.change) == (Answer.PASS, "none")
     assert (same.answer, same.change) == (Answer.PASS, "none")
-    assert same.upper < 0.01 and same.visible < 0.02
+    assert same.upper < 0.01 and same.mde < 0.02
     assert (blind.answer, blind.change) == (Answer.CANNOT_TELL, "none")
-    assert blind.upper > 0.01 and blind.visible > 0.03
+    assert blind.upper > 0.01 and blind.mde > 0.03
     assert blind.rounds == ROUNDS
-
-
-def test_significant_but_below_the_floor_cannot_tell_beyond_the_margin():
-    base, head = processes(np.random.default_rng(9), ROUNDS, 3, noise=0.001)
-    timings = judged(base, head * 1.02, min_effect=0.03).timings
-    assert {timing.answer for timing in timings} == {Answer.CANNOT_TELL}
-    assert {timing.change for timing in timings} == {"none"}
 
 
 def with_two_states(base, head, cells, size):
@@ -258,17 +222,13 @@ def test_own_control_raises_the_floor_of_a_subject():
     assert {timing.answer for timing in timings[1:]} == {Answer.FAIL}
 
 
-def test_the_very_same_numbers_on_both_sides():
-    family = judged(np.full((ROUNDS, 2), 1e-5), np.full((ROUNDS, 2), 1e-5))
-    for timing in family.timings:
-        assert (timing.answer, timing.effect, timing.p_slower) == (Answer.PASS, 0, 1)
-
-
-def test_a_thousand_subjects():
+def test_a_thousand_subjects_and_the_very_same_numbers():
     base, head = processes(np.random.default_rng(12), ROUNDS, 1008, modes=0.02)
     head[:, ::100] *= 1.05
     answers = [timing.answer for timing in judged(base, head).timings]
     assert answers.count(Answer.FAIL) == 11
+    for timing in judged(GOOD, GOOD).timings:
+        assert (timing.answer, timing.effect, timing.p_slower) == (Answer.PASS, 0, 1)
 
 
 GOOD = np.full((ROUNDS, 2), 1e-5)
@@ -310,4 +270,4 @@ def test_bad_rules():
     with pytest.raises(ValueError, match="margin must lie between 0 and 1, it is 1.0"):
         Rules(margin=1.0)
     with pytest.raises(ValueError, match="12 rounds give no bound with an error of"):
-        judge(subjects(2), GOOD, GOOD, Rules(confidence=0.9999))
+        judged(GOOD, GOOD, confidence=0.9999)

@@ -1,0 +1,72 @@
+"""Summarize exact values: what changed among them, and the worst of them. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .._verdict.rules import Answer, Exact
+from .text import count, name_of, number
+
+_CHANGES = ("missing", "worse", "new", "better", "none")  # from the worst
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Some exact values. ``changes``: "2 worse", "" if none changed. The rest is of the worst."""
+
+    size: int
+    changes: str
+    fails: bool
+    name: str
+    values: str
+    where: str
+
+    def __str__(self) -> str:
+        total = count(self.size, "value")
+        if not self.changes:
+            return f"{total}, none changed"
+        return f"{self.changes} of {total}, {self.values} {self.where}"
+
+
+def summary(exact: Iterable[Exact]) -> Summary:
+    ordered = sorted(exact, key=_badness)
+    worst, kinds = ordered[0], [each.change for each in ordered if each.change != "none"]
+    return Summary(
+        len(ordered),
+        ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
+        worst.answer is Answer.FAIL,
+        name_of(worst.subject.metric),
+        f"{number(worst.base)} → {number(worst.head)} {worst.unit.name}",
+        f"({', '.join(worst.subject.params)})",
+    )
+
+
+def _badness(each: Exact) -> tuple:
+    """Sorts the worst first: what fails, then by the relative loss."""
+    loss = 0.0
+    if each.base is not None and each.head is not None:
+        loss = abs(each.head - each.base) / (abs(each.base) or 1e-9)
+    return each.answer is not Answer.FAIL, _CHANGES.index(each.change), -loss
+
+
+def by_metric(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
+    """The values of each metric, the worst of both first."""
+    metrics: dict[str, list[Exact]] = {}
+    for each in sorted(exact, key=_badness):
+        metrics.setdefault(each.subject.metric, []).append(each)
+    return metrics
+
+
+def by_architecture(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
+    """Figures of machine code, by what was compiled for."""
+    archs: dict[str, list[Exact]] = {}
+    for each in exact:
+        archs.setdefault(next(iter(each.subject.params), "no architecture"), []).append(each)
+    return archs
+
+
+def changed(exact: Iterable[Exact]) -> list[Exact]:
+    return [each for each in exact if each.change != "none"]
+
+
+def of_suites(exact: Iterable[Exact], prefixes: Sequence[str]) -> list[Exact]:
+    return [each for each in exact if each.subject.metric.startswith(tuple(prefixes))]

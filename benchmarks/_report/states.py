@@ -1,0 +1,139 @@
+"""The state of each timing, and the sentence that gives the reasons of an answer. Pure.
+
+"No change" and "blind" read differently: a bound is what the run established, an inconclusive
+timing comes with the smallest slowdown that the run would have detected.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+
+from .._verdict import rules
+from .._verdict.rules import Answer, Subject, Timing
+from .._verdict.schema import Comparison
+from .text import axes_of, count, label, name_of, percent, span
+
+
+class State(enum.Enum):
+    """What a timing shows, worst first: its name, its symbol and the most rows a table gives it.
+
+    The symbols differ in shape and brightness too, on a light and on a dark page.
+    """
+
+    SLOWER = "slower", "🟥", 8
+    NOISE = "slower with the same machine code", "🟪", 3
+    INCONCLUSIVE = "inconclusive", "🟨", 6
+    NOT_SLOWER = "not slower", "⬜", 2
+    FASTER = "faster", "🔵", 3
+    SAME_CODE = "same machine code", "▫️", 0
+
+    def __init__(self, label: str, symbol: str, most_rows: int):
+        self.label, self.symbol, self.most_rows = label, symbol, most_rows
+
+
+def states_of(comparison: Comparison) -> dict[Subject, State]:
+    return {t.subject: _state(t, t.subject in comparison.identical) for t in comparison.timings}
+
+
+def _state(timing: Timing, same_code: bool) -> State:
+    if same_code:
+        return State.NOISE if timing.answer is Answer.FAIL else State.SAME_CODE
+    if timing.answer is Answer.PASS:
+        return State.FASTER if timing.change == "faster" else State.NOT_SLOWER
+    return State.SLOWER if timing.answer is Answer.FAIL else State.INCONCLUSIVE
+
+
+def counted(states: Iterable[State]) -> str:
+    """ "8 slower, 20 not slower"."""
+    found = list(states)
+    return ", ".join(f"{found.count(each)} {each.label}" for each in State if each in found)
+
+
+def sentence(comparison: Comparison, states: Mapping[Subject, State]) -> str:
+    """The reasons of the answer."""
+    gating = [timing for timing in comparison.timings if rules.gates(timing)]
+    found = {state: [t for t in gating if states[t.subject] is state] for state in State}
+    reasons = {Answer.FAIL: _failures, Answer.CANNOT_TELL: _doubts, Answer.PASS: _assurances}
+    return "; ".join(reasons[comparison.answer](comparison, found)) + "."
+
+
+_Found = Mapping[State, Sequence[Timing]]
+
+
+def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
+    if comparison.wrong:
+        yield f"{count(len(comparison.wrong), 'check')} failed on the head"
+    slower, faster = found[State.SLOWER], found[State.FASTER]
+    if slower:
+        changed = rules.changed(comparison.timings, comparison.identical)
+        of = f"{len(slower)} of {count(len(changed), 'changed timing')}"
+        yield f"{of} became slower, {_worst(slower)}"
+    if slower and faster:
+        yield f"{len(faster)} became faster"
+    failed = [each for each in comparison.exact if each.answer is Answer.FAIL]
+    worse = [each for each in failed if each.change == "worse"]
+    if worse:
+        names = list(dict.fromkeys(name_of(each.subject.metric) for each in worse))
+        more = ", ..." if len(names) > 3 else ""
+        yield f"{count(len(worse), 'exact value')} got worse ({', '.join(names[:3])}{more})"
+    if len(failed) > len(worse):
+        yield f"the head lost {count(len(failed) - len(worse), 'value')} of the base"
+
+
+def _worst(timings: Sequence[Timing]) -> str:
+    worst = max(timings, key=lambda timing: timing.effect)
+    return f"the worst by {percent(worst.effect)}: {label(axes_of(worst.subject))}"
+
+
+def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
+    judged = comparison.same_sources or any(each.answer for each in comparison.exact)
+    if not any(found.values()) and not judged:
+        yield "nothing was judged"
+    if comparison.unmeasured:
+        yield f"{count(len(comparison.unmeasured), 'requirement')} changed without being measured"
+    for name, family in comparison.families.items():
+        control = family.control
+        if control.failed and any(map(rules.gates, family.timings)):
+            differ = f"{control.failed} of {control.subjects} {name} timings differ"
+            yield f"{differ} from themselves in the A/A control"
+    if found[State.NOISE]:
+        yield (
+            f"{count(len(found[State.NOISE]), 'timing')} came out slower although the machine code "
+            "is the same: the noise of this run is larger than it says"
+        )
+    for name, family in comparison.families.items():
+        yield from _inconclusive(family.timings, comparison, f"changed {name} timing")
+
+
+def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) -> Iterable[str]:
+    changed = rules.changed(timings, comparison.identical)
+    timings = rules.inconclusive(changed, comparison.identical)
+    if timings:
+        of = f"{len(timings)} of {count(len(changed), what)}"
+        mde = span((timing.mde for timing in timings), sign="")
+        yield f"{of} stayed inconclusive (minimum detectable effect {mde})"
+    slower = list(filter(rules.suspicious, timings))
+    if slower:
+        yield f"{len(slower)} of these looked slower, {_worst(slower)}"
+
+
+def _assurances(comparison: Comparison, found: _Found) -> Iterable[str]:
+    faster, same = found[State.FASTER], found[State.SAME_CODE]
+    bounded = [*found[State.NOT_SLOWER], *faster]
+    if comparison.same_sources:
+        yield "both versions have the same sources"
+    if bounded:
+        of = f"none of {count(len(bounded), 'timing')}"
+        most = percent(max(timing.upper for timing in bounded))
+        confidence = f"{100 * comparison.rules.confidence:g} % confidence"
+        yield f"{of} is slower by more than {most} (with {confidence} each)"
+    if faster:
+        most = percent(min(timing.effect for timing in faster))
+        yield f"{len(faster)} became faster, the most by {most}"
+    if same or comparison.untimed:
+        total = count(len(same) + len(comparison.untimed), "timing")
+        yield f"the machine code of {total} is the same on both sides"
+    yield from _inconclusive(comparison.timings, comparison, "changed timing")
+    if comparison.exact:
+        yield "no exact value that counts got worse"
+    if not any(found.values()):
+        yield "no timing was measured"
