@@ -72,7 +72,7 @@ def rotate_by_tables(
 
 def _rotate_pairs(t, first, second, interleaved):
     width = 2 * first.shape[-1]
-    z = torch.view_as_complex(pairs(t[..., :width].double(), interleaved).contiguous())
+    z = torch.complex(*pairs(t[..., :width].double(), interleaved).unbind(-1))
     turned = torch.stack(((z * first).real, (z * second).imag), dim=-1)
     turned = turned.flatten(-2) if interleaved else turned.mT.flatten(-2)
     return torch.cat((turned, t[..., width:].double()), dim=-1)

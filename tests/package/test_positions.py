@@ -188,39 +188,24 @@ def test_tokens_without_a_position_are_rotated_by_the_angle_0(mode, case, fused,
 @both_paths
 @pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
 def test_bounds_say_nothing_new_where_all_are_of_one_length(tensor_format, fused, device):
-    t, freqs = (
-        torch.randn(3, 3, HEADS, CHANNELS, device=device),
-        oracle.random_angles(TABLE, CHANNELS, device),
-    )
+    call = Call([3, 3, 3], tensor_format=tensor_format, fused=fused)
+    t, freqs = call.tensor(device), call.angles(device)
     bounds = torch.tensor([0, 3, 6, 9], dtype=torch.int32, device=device)
-    options = freqs, tensor_format, None, False, fused
-    out = rope_triton.apply_rotary_pos_emb(t, *options, cu_seqlens=bounds)
-    expected = rope_triton.apply_rotary_pos_emb(t, *options)
-    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    options = dict(tensor_format=tensor_format, cu_seqlens=bounds, fused=fused)
+    out = rope_triton.apply_rotary_pos_emb(t, freqs, **options)
+    torch.testing.assert_close(out, call.rotate(t, freqs), rtol=0, atol=0)
 
 
 @both_paths
-def test_no_tokens(fused, device):
-    t = torch.empty(0, HEADS, CHANNELS, device=device, requires_grad=True)
-    for bounds in ([0], [0, 0]):
-        cu_seqlens = torch.tensor(bounds, dtype=torch.int32, device=device)
-        out = rope_triton.apply_rotary_pos_emb(
-            t,
-            oracle.random_angles(TABLE, CHANNELS, device),
-            "thd",
-            cu_seqlens=cu_seqlens,
-            fused=fused,
-        )
-        assert out.shape == torch.autograd.grad(out.sum(), t)[0].shape == t.shape
+@pytest.mark.parametrize("lengths", [[], [0]], ids=str)
+def test_no_tokens(lengths, fused, device):
+    Call(lengths, fused=fused).check(device)
 
 
 @both_paths
 def test_double_backward(fused, device):
     call = Call([12, 12], [3, 1], rank=(2, 1), fused=fused)
-    t, freqs = (
-        call.tensor(device).requires_grad_(),
-        call.angles(device),
-    )
+    t, freqs = call.tensor(device).requires_grad_(), call.angles(device)
     u, v = oracle.random_like(t).requires_grad_(), oracle.random_like(t)
     (grad,) = torch.autograd.grad(call.rotate(t, freqs), t, u, create_graph=True)
     (grad_of_grad,) = torch.autograd.grad(grad, u, v)
