@@ -121,15 +121,13 @@ def _rounds(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
+    if not 0 <= (value := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"a number of 0 or more is needed, got {text!r}")
     return value
 
 
 def _minutes(text: str) -> float:
-    value = _seconds(text)
-    if not value:
+    if not (value := _seconds(text)):
         raise argparse.ArgumentTypeError("a number above 0 is needed, got 0")
     return value
 

@@ -117,20 +117,18 @@ def _is_finite(number) -> bool:
 
 def _asv_texts(benchmark: dict, params: Sequence[str]) -> tuple[str, ...]:
     """Parameters as asv writes them: repr, so that texts have quotes."""
-    if len(params) != len(benchmark["params"]):
-        expected = ", ".join(benchmark["param_names"])
-        raise StoreError(f"{benchmark['name']} takes ({expected}), got {tuple(params)}")
+    names, values = benchmark["param_names"], benchmark["params"]
+    if len(params) != len(values):
+        raise StoreError(f"{benchmark['name']} takes ({', '.join(names)}), got {tuple(params)}")
     texts = []
-    for name, known, value in zip(
-        benchmark["param_names"], benchmark["params"], params, strict=True
-    ):
-        found = [text for text in known if value in (text, text.strip("'"))]
-        if not found:
+    for name, known, value in zip(names, values, params, strict=True):
+        text = next((text for text in known if value in (text, text.strip("'"))), None)
+        if text is None:
             raise StoreError(
                 f"{benchmark['name']} has no {name} {value!r} in benchmarks.json, which has "
                 f"{', '.join(known)}; {_REDISCOVER}"
             )
-        texts.append(found[0])
+        texts.append(text)
     return tuple(texts)
 
 
