@@ -230,12 +230,3 @@ def test_the_page_opens_with_a_commit_that_has_both_directions(browser, paths_si
     assert browser.run(chosen).startswith(BEFORE[:7])
     browser.choose("commit", NEWEST[:7])
     assert browser.run(chosen).startswith(NEWEST[:7])
-
-
-@pytest.mark.parametrize("width", [390, 500, 800])
-def test_no_cell_is_cut_or_beyond_the_screen(browser, paths_address, width):
-    browser.resize(width, 844)
-    browser.load(f"{paths_address}/overview.html", READY)
-    assert browser.run("return document.documentElement.scrollWidth") == width
-    cells = "[...document.querySelectorAll('#paths td, #paths th')]"
-    assert not browser.run(f"return {cells}.some(cell => cell.scrollWidth > cell.clientWidth)")

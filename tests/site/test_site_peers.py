@@ -339,19 +339,6 @@ def test_it_and_the_history_need_not_each_other(browser, site, address):
     assert list(legend(browser))[1] == OURS and table(browser)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 500, 800, 1280])
-def test_nothing_is_cut_or_wider_than_the_screen(browser, address, width, scheme):
-    browser.resize(width, 844)
-    browser.prefer(scheme)
-    load(browser, address)
-    assert browser.run("return document.documentElement.scrollWidth") == width
-    parts = "[...document.querySelectorAll('#peers, #peers td, #peers th, #peers .u-legend')]"
-    assert not browser.run(f"return {parts}.some(part => part.scrollWidth > part.clientWidth)")
-    beyond = "[...document.querySelectorAll('#peers *')].filter(e => e.getBoundingClientRect()"
-    assert browser.run(f"return {beyond}.right > {width}).length") == 0
-
-
 def test_the_lines_take_the_colours_of_the_scheme(browser, address):
     load(browser, address)
     light = browser.run("return document.querySelector('#peers canvas').toDataURL()")
