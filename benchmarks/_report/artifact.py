@@ -195,19 +195,14 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
 @functools.cache
 def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
     """All that is exact of a pull request: an architecture's machine code, and what a GPU gives."""
-    suites = (
-        ("codegen.Codegen.", subjects.CODE_PARAMS),
-        ("codegen.Variants.", subjects.VARIANT_PARAMS),
-    )
-    code = {
-        Subject(metric, tuple(map(str, call)))
-        for prefix, params in suites
-        for metric in UNITS
-        if metric.startswith(prefix)
-        for call in itertools.product((arch,), *[*params.values()][1:])
-    }
-    host = itertools.starmap(Subject, subjects.exact_keys())
-    return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
+    code = []
+    for metric in UNITS:
+        if metric.startswith("codegen."):
+            variants = metric.startswith("codegen.Variants.")
+            params = subjects.VARIANT_PARAMS if variants else subjects.CODE_PARAMS
+            code += subjects.keys(metric, {**params, "arch": (arch,)})
+    found = {"machine code": code, "memory, launches and error": subjects.exact_keys()}
+    return {what: frozenset(itertools.starmap(Subject, keys)) for what, keys in found.items()}
 
 
 # The archive.
