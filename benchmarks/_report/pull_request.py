@@ -1,4 +1,4 @@
-"""From the artifact of a job that ran a pull request's code to a comment and a commit status.
+"""Make a comment and a commit status from the artifact of a pull request's GPU job.
 
 ``python -m benchmarks._report.pull_request`` runs where the token may write, with nothing
 installed, and the artifact may be anything: whoever can change what is measured can write it. So

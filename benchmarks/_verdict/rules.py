@@ -93,10 +93,10 @@ class Timing:
     """The verdict on one subject. Effects are shares of the base: 0.02 is 2 % slower.
 
     base, head: median over the processes, seconds. effect: ``exp(mean E) - 1``. low, high: its
-    two-sided confidence interval; upper: its one-sided bound. p_slower, p_faster:
-    adjusted for the family. floor: the smallest effect that may count, the largest of the rules'
-    ``min_effect``, the family's floor and the subject's own control. mde: the minimum detectable
-    effect, the smallest slowdown that fails with a power of 90 % at the noise of this run.
+    two-sided confidence interval; upper: its one-sided bound. p_slower, p_faster: adjusted for the
+    family. floor: the smallest effect that may count, the largest of the rules' ``min_effect``, the
+    family's floor and the subject's own control. mde: the minimum detectable effect, the smallest
+    slowdown that fails with a power of 90 % at the noise of this run.
     """
 
     subject: Subject
