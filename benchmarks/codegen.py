@@ -1,7 +1,7 @@
-"""asv: what the kernels compile to on GPUs old and new. Exact, and needs none of them.
+"""asv: what the kernels compile to on GPUs old and new. Exact, and needs no GPU.
 
-Everything is computed once, by ``setup_cache``; no module here imports torch, because asv starts
-a process for each of some four thousand values.
+``setup_cache`` computes everything once. Nothing here imports torch, because asv starts a process
+for each of some four thousand values.
 """
 
 import itertools
@@ -10,20 +10,22 @@ from ._cells import subjects
 from ._machine_code import fingerprint
 
 
-def _raise_if_missing(answer):
-    """Of what ``fingerprint`` gives for a failure, asv shows NotImplementedError as n/a."""
-    if isinstance(answer, Exception):
-        raise answer
+class _Code:
+    timeout = 60
+
+    def setup(self, answers, *call):
+        """Raise what stands for a failure; asv shows NotImplementedError as n/a."""
+        if isinstance(answers[call], Exception):
+            raise answers[call]
 
 
-class Codegen:
+class Codegen(_Code):
     """Facts of the machine code of one call, as defined in ``fingerprint.Facts``.
 
     ``size`` is one of ``subjects.SIZES``.
     """
 
     version = "2"  # 1: small calls only
-    timeout = 60
     param_names = list(subjects.CODE_PARAMS)
     params = list(subjects.CODE_PARAMS.values())
 
@@ -31,9 +33,6 @@ class Codegen:
         return fingerprint.compile_sizes(itertools.product(*self.params), ())[0]
 
     setup_cache.timeout = 900
-
-    def setup(self, facts, *call):
-        _raise_if_missing(facts[call])
 
     def track_registers(self, facts, *call):
         return facts[call].registers
@@ -61,11 +60,10 @@ class Codegen:
     track_narrow_share.unit = "share"
 
 
-class Variants:
+class Variants(_Code):
     """Kernels compiled while sequence and batch change: ``fingerprint.count_variants``."""
 
     version = "1"
-    timeout = 60
     param_names = list(subjects.VARIANT_PARAMS)
     params = list(subjects.VARIANT_PARAMS.values())
 
@@ -73,9 +71,6 @@ class Variants:
         return fingerprint.count_variants(itertools.product(*self.params))
 
     setup_cache.timeout = 900
-
-    def setup(self, variants, *call):
-        _raise_if_missing(variants[call])
 
     def track_variants(self, variants, *call):
         return variants[call]

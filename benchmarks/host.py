@@ -1,243 +1,122 @@
-"""What a call costs besides its GPU time; needs an NVIDIA GPU.
+"""asv: what a call costs besides its GPU time; needs an NVIDIA GPU.
 
 Host time of an eager call, the first call of a process, and what is exact: memory, launches and
-error. ``host`` measures, once a class; the tracks only pick theirs.
+error. Each class gets its parameters and tracks from ``subjects.HOST_METRICS``, and measures once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ._cells import subjects
 from ._measure import host
 
-SETUP_SECONDS = 1800
 
+def _track(metric: str, unit: str) -> Callable:
+    """A track that picks its answers; its setup raises what stands for a failure.
 
-def _setup(metric: str) -> Callable:
-    """A setup for a track: of what stands for a failure, asv shows NotImplementedError as n/a.
-
-    Each track has its own, because one may fail without the other.
+    asv shows NotImplementedError as n/a. Each track has a setup of its own, because one may fail
+    without the other.
     """
 
     def setup(answers, *params):
-        answer = _answer(answers, metric, params)
-        if isinstance(answer, Exception):
-            raise answer
+        if isinstance(error := _answer(answers, metric, params), Exception):
+            raise error
 
-    return setup
+    def track(self, answers, *params):
+        answer = _answer(answers, metric, params)
+        return {"samples": answer, "number": 1} if isinstance(answer, list) else answer
+
+    track.setup, track.unit = setup, unit
+    return track
 
 
 def _answer(answers: dict, metric: str, params: tuple):
-    """Of parameters that name nothing there is, such as a backward pass in place, n/a."""
-    nothing = NotImplementedError("a rotation in place has no backward pass of its own")
+    """Return n/a for combinations that do not exist."""
+    missing = NotImplementedError("a rotation in place has no backward pass of its own")
     key = metric, tuple(map(str, params))
-    return answers.get(key, nothing) if metric in host.PATH_METRICS else answers[key]
+    return answers.get(key, missing) if metric.startswith("host.Path") else answers[key]
 
 
-def _samples(answers: dict, metric: str, *params) -> dict:
-    return {"samples": _answer(answers, metric, params), "number": 1}
-
-
-class Call:
-    """Host time of an eager call; the GPU is never waited for."""
-
-    # Of every class: the way of measuring. Raise it when host or what it measures changes.
+class _Host:
+    # The way of measuring: a class whose measures change has a version of its own.
     version = "1"
     timeout = 60
-    param_names = ["format"]
-    params = [list(subjects.FORMATS)]
+
+    def __init_subclass__(
+        cls, metrics: Mapping = subjects.HOST_METRICS, setup_seconds: int = 1800
+    ) -> None:
+        module = cls.__module__.rpartition(".")[2]
+        for name, (params, unit) in metrics.items():
+            suite, _, track = name.rpartition(".")
+            if suite == f"{module}.{cls.__name__}":
+                setattr(cls, track, _track(name, unit))
+                cls.param_names, cls.params = list(params), [list(v) for v in params.values()]
+        cls.setup_cache.timeout = setup_seconds
+
+
+# setup_cache is in every class: asv tells caches apart by the line of their setup_cache.
+
+
+class Call(_Host):
+    """Host time of an eager call; the GPU is never waited for."""
 
     def setup_cache(self):
-        return host.call_samples()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_forward(self, answers, format):
-        return _samples(answers, host.CALL_FORWARD, format)
-
-    track_forward.setup = _setup(host.CALL_FORWARD)
-    track_forward.unit = "seconds"
-
-    def track_forward_backward(self, answers, format):
-        return _samples(answers, host.CALL_FORWARD_BACKWARD, format)
-
-    track_forward_backward.setup = _setup(host.CALL_FORWARD_BACKWARD)
-    track_forward_backward.unit = "seconds"
+        return host.answers("host.Call")
 
 
-class FirstCall:
+class FirstCall(_Host):
     """Wall time of a process's first call: Triton's cache empty, and filled by another's.
 
     The own start is what is left of the latter once another kernel was launched, and Triton begun.
     """
 
-    version = "1"
-    timeout = 60
-
     def setup_cache(self):
         return host.first_call_samples()
 
-    setup_cache.timeout = SETUP_SECONDS
 
-    def track_compile(self, answers):
-        return _samples(answers, host.COMPILE)
-
-    track_compile.setup = _setup(host.COMPILE)
-    track_compile.unit = "seconds"
-
-    def track_warm_start(self, answers):
-        return _samples(answers, host.WARM_START)
-
-    track_warm_start.setup = _setup(host.WARM_START)
-    track_warm_start.unit = "seconds"
-
-    def track_own_start(self, answers):
-        return _samples(answers, host.OWN_START)
-
-    track_own_start.setup = _setup(host.OWN_START)
-    track_own_start.unit = "seconds"
-
-
-class Memory:
+class Memory(_Host):
     """GPU memory that a call asks for at most. Exact."""
 
-    version = "1"
-    timeout = 60
-    param_names = list(subjects.STEP_PARAMS)
-    params = [list(values) for values in subjects.STEP_PARAMS.values()]
-
     def setup_cache(self):
-        return host.memory_facts()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_peak_bytes(self, answers, *params):
-        return _answer(answers, host.PEAK_BYTES, params)
-
-    track_peak_bytes.setup = _setup(host.PEAK_BYTES)
-    track_peak_bytes.unit = "bytes"
+        return host.answers("host.Memory")
 
 
-class Launches:
+class Launches(_Host):
     """Kernels, copies and fills that a call asks the GPU for. Exact."""
 
-    version = "1"
-    timeout = 60
-    param_names = list(subjects.STEP_PARAMS)
-    params = [list(values) for values in subjects.STEP_PARAMS.values()]
-
     def setup_cache(self):
-        return host.launch_facts()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_launches(self, answers, *params):
-        return _answer(answers, host.LAUNCHES, params)
-
-    track_launches.setup = _setup(host.LAUNCHES)
-    track_launches.unit = "launches"
+        return host.answers("host.Launches")
 
 
-class Error:
+class Error(_Host):
     """Error against float64, over that of the exact result's rounding; 1 is perfect. Exact."""
 
-    version = "1"
-    timeout = 60
-    param_names = list(subjects.ERROR_PARAMS)
-    params = [list(values) for values in subjects.ERROR_PARAMS.values()]
-
     def setup_cache(self):
-        return host.error_facts()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_error(self, answers, *params):
-        return _answer(answers, host.ERROR, params)
-
-    track_error.setup = _setup(host.ERROR)
-    track_error.unit = "x rounding"
+        return host.answers("host.Error")
 
 
-class PathCall:
+class PathCall(_Host):
     """Host time of an eager call of the package's other paths; the GPU is never waited for."""
 
-    version = "1"
-    timeout = 60
-    param_names = ["path"]
-    params = [list(subjects.PATHS)]
-
     def setup_cache(self):
-        return host.path_call_samples()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_forward(self, answers, path):
-        return _samples(answers, host.PATH_FORWARD, path)
-
-    track_forward.setup = _setup(host.PATH_FORWARD)
-    track_forward.unit = "seconds"
-
-    def track_forward_backward(self, answers, path):
-        return _samples(answers, host.PATH_FORWARD_BACKWARD, path)
-
-    track_forward_backward.setup = _setup(host.PATH_FORWARD_BACKWARD)
-    track_forward_backward.unit = "seconds"
+        return host.answers("host.PathCall")
 
 
-class PathMemory:
+class PathMemory(_Host):
     """GPU memory that a call of another path asks for at most. Exact."""
 
-    version = "1"
-    timeout = 60
-    param_names = list(subjects.PATH_STEP_PARAMS)
-    params = [list(values) for values in subjects.PATH_STEP_PARAMS.values()]
-
     def setup_cache(self):
-        return host.path_memory_facts()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_peak_bytes(self, answers, *params):
-        return _answer(answers, host.PATH_PEAK_BYTES, params)
-
-    track_peak_bytes.setup = _setup(host.PATH_PEAK_BYTES)
-    track_peak_bytes.unit = "bytes"
+        return host.answers("host.PathMemory")
 
 
-class PathLaunches:
+class PathLaunches(_Host):
     """Kernels, copies and fills that a call of another path asks the GPU for. Exact."""
 
-    version = "1"
-    timeout = 60
-    param_names = list(subjects.PATH_STEP_PARAMS)
-    params = [list(values) for values in subjects.PATH_STEP_PARAMS.values()]
-
     def setup_cache(self):
-        return host.path_launch_facts()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_launches(self, answers, *params):
-        return _answer(answers, host.PATH_LAUNCHES, params)
-
-    track_launches.setup = _setup(host.PATH_LAUNCHES)
-    track_launches.unit = "launches"
+        return host.answers("host.PathLaunches")
 
 
-class PathError:
+class PathError(_Host):
     """Another path's error against float64, over that of the exact result's rounding. Exact."""
 
-    version = "1"
-    timeout = 60
-    param_names = list(subjects.PATH_ERROR_PARAMS)
-    params = [list(values) for values in subjects.PATH_ERROR_PARAMS.values()]
-
     def setup_cache(self):
-        return host.path_error_facts()
-
-    setup_cache.timeout = SETUP_SECONDS
-
-    def track_error(self, answers, *params):
-        return _answer(answers, host.PATH_ERROR, params)
-
-    track_error.setup = _setup(host.PATH_ERROR)
-    track_error.unit = "x rounding"
+        return host.answers("host.PathError")

@@ -1,8 +1,8 @@
-"""Speed of the package's other paths, forward and backward; needs an NVIDIA GPU.
+"""asv: GPU time of the package's other paths, forward and backward; needs an NVIDIA GPU.
 
-Packed sequences, fused QKV, ready-made tables, rotation in place, positions that each sequence
-starts at, heads rotated in part or of no power of two: ``forms.PATHS``. Measured as ``rope`` is,
-n/a for commits that lack the path.
+Packed sequences, fused QKV, ready-made tables, rotation in place, start positions, partly rotated
+heads and other head sizes: see ``forms.PATHS``. Measured as ``rope`` is, n/a for commits that lack
+the path.
 """
 
 from ._cells.forms import BACKWARD, FORWARD
@@ -14,7 +14,7 @@ from .rope import SETUP_SECONDS, _Direction
 class _Path(_Direction):
     cell = PathCell
     param_names = list(PATH_PARAM_NAMES)
-    # Of its own: the same way of measuring, but another meaning of the grid.
+    # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
@@ -30,7 +30,7 @@ class Forward(_Path):
 class Backward(_Path):
     params = list(active_paths(BACKWARD).values())
 
-    # Not inherited: asv tells caches apart by the line of their setup_cache.
+    # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
         return workload.measure_cells(path_cells(active_paths(BACKWARD)), BACKWARD)
 

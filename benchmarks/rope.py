@@ -1,7 +1,7 @@
-"""Speed of RoPE over the grid, 64 heads, forward and backward; needs an NVIDIA GPU.
+"""asv: GPU time of RoPE over the grid, 64 heads, forward and backward; needs an NVIDIA GPU.
 
-``setup_cache`` measures every cell in one process and hands the samples to the tracks, which only
-pick theirs: latency, throughput and distance from a copy all come from the same samples.
+``setup_cache`` measures every cell in one process. The tracks pick their samples from it: latency,
+throughput and the ratio to a copy all come from the same ones.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ SETUP_SECONDS = 1800
 
 class _Direction:
     cell: Any = Cell
-    params = list(active_grid().values())
+    params: list = list(active_grid().values())
     param_names = list(PARAM_NAMES)
-    # The way of measuring: raise it when gpu_timer, workload or the grid's meaning changes.
+    # The way of measuring: raise it when gpu_timer, workload or the meaning of the grid changes.
     version = "1"
     timeout = 60
 
@@ -35,7 +35,7 @@ class _Direction:
     track_latency.unit = "seconds"
 
     def track_gbps(self, outcomes, *params):
-        """Input and output bytes over the latency. More is better: for charts, not for gates."""
+        """Input and output bytes over the latency; more is better. For charts, not for verdicts."""
         cell = self.cell(*params)
         return _samples(cell.bytes_moved / s / 1e9 for s in outcomes[cell].latency)
 
@@ -57,7 +57,7 @@ class Forward(_Direction):
 
 
 class Backward(_Direction):
-    # Not inherited: asv tells caches apart by the line of their setup_cache.
+    # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
         return workload.measure_cells(cells(active_grid()), BACKWARD)
 

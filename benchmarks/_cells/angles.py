@@ -1,24 +1,23 @@
-"""The angles that calls get and results are checked by, and the check of the package's own.
+"""The suite's own angles, which calls get and results are checked by; the package's must agree.
 
-All are the suite's: of Python's floats and one product in float64, so that they are the same on
-every machine and for every commit. A package whose own angles are wrong must not be measured by
-them.
+They are Python floats and one product in float64, so they are the same on every machine and for
+every commit.
 """
 
 import functools
 
-from .forms import Measured
+from .forms import BaseCell
 
 ROTARY_BASE = 10000.0
 
 CHECKED_POSITIONS = 16384
-"""The package's angles are checked from 0 up to here, beyond all positions of any grid.
+"""The package's angles are checked up to this position, which lies beyond those of all grids.
 
 A sweep has longer sequences, whose angles have the same frequencies.
 """
 
 TOLERANCE = 20 * 2.0**-24
-"""What float32 may cost an angle, relative.
+"""Relative error of an angle that float32 arithmetic explains.
 
 With u = 2^-24, half a unit in the last place, an angle ``p * (1 / base ** (2 i / d))`` is off by
 
@@ -27,14 +26,14 @@ With u = 2^-24, half a unit in the last place, an angle ``p * (1 / base ** (2 i 
 - 8 u: the power, which CUDA computes to 4 units in the last place, and the CPU to 1;
 - 1 u each: the reciprocal and the product. The position itself is exact below 2^24.
 
-That is 19.3 u. What is wrong is off by far more: 1 in the base changes the last frequency by 1e-4.
+That is 19.3 u. A wrong angle is off by far more: 1 in the base changes the last frequency by 1e-4.
 """
 
 
 def exact(first: int, positions: int, width: int, device: str = "cpu"):
-    """Angles of the pairs of ``width`` channels, radians, float64 ``[positions, 1, 1, width / 2]``.
+    """Angles of ``positions`` positions from ``first`` on, radians.
 
-    For ``positions`` positions from ``first`` on.
+    Float64 ``[positions, 1, 1, width / 2]``, one for each pair of ``width`` channels.
     """
     import torch
 
@@ -45,13 +44,13 @@ def exact(first: int, positions: int, width: int, device: str = "cpu"):
 
 
 def by_channel(angles, interleaved: bool = False):
-    """What the package takes: each pair's angle at both of its channels, ``[..., width]``."""
+    """Each pair's angle at both of its channels, ``[..., width]``, as the package takes them."""
     import torch
 
     return angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
 
 
-def of_cell(cell: Measured, device: str):
+def of_cell(cell: BaseCell, device: str):
     """Angles of a cell's positions, float32 ``[positions, 1, 1, hidden_size]``, half-rotation."""
     return by_channel(exact(0, cell.positions, cell.hidden_size).float()).to(device)
 
@@ -59,7 +58,7 @@ def of_cell(cell: Measured, device: str):
 def check_package(positions: int, width: int, device: str) -> None:
     """Check ``rope_triton.RotaryPositionEmbedding(width)`` on a device, once a process.
 
-    Of so many positions, as a user asks for them, and of all ``CHECKED_POSITIONS``.
+    It is called for so many positions, as a user does, and for all ``CHECKED_POSITIONS``.
 
     Raises
     ------
@@ -79,7 +78,7 @@ def check_package(positions: int, width: int, device: str) -> None:
 
 @functools.cache
 def _difference(module: type, positions: int, width: int, device: str) -> str:
-    """What is wrong with the module's angles, in a line; empty if nothing is."""
+    """The first wrong angle of the module, in a line; empty if there is none."""
     import torch
 
     said = _compared(module(width).to(device)(positions).detach(), positions, width, device)
@@ -95,7 +94,7 @@ def _compared(found, positions: int, width: int, device: str) -> str:
         return f"returns {found.dtype} {tuple(found.shape)}, expected torch.float32 {shape}"
     if found.device.type != torch.device(device).type:
         return f"is on {found.device}, expected {device}"
-    # On the same device, which has an answer before it has time to cool down.
+    # On the same device: the GPU has no time to cool down.
     expected = by_channel(exact(0, positions, width, device))
     right = (found.double() - expected).abs() <= TOLERANCE * expected
     if right.all():

@@ -1,45 +1,32 @@
-"""What all cells have in common, and the ways to call the package beside the plain one."""
+"""What all cells have in common, and the package's other paths: the calls beside the plain one."""
 
-from typing import ClassVar, NamedTuple, Protocol
+import math
+from typing import ClassVar, NamedTuple
 
 FORWARD, BACKWARD = "forward", "backward"
 HEADS = 64
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-class Measured(Protocol):
-    """What a measurement asks of a cell of any grid."""
+class BaseCell:
+    """A point of a grid: what is called, and on what. A subclass is a frozen dataclass.
 
-    def call(self, freqs): ...
-    @property
-    def suite(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def lengths(self) -> tuple[int, ...]: ...
-    @property
-    def starts(self) -> tuple[int, ...]: ...
-    @property
-    def positions(self) -> int: ...
-    @property
-    def bytes_moved(self) -> int: ...
-
-
-class Timed:
-    """What the cells of every grid tell of themselves."""
+    Its fields are its benchmark's parameters. ``hidden_size``: channels of a head that are rotated.
+    """
 
     suite: ClassVar[str]
+    dtype: str
+    format: str
+    hidden_size: int
+
+    def call(self, freqs):
+        """The call that is measured, by these angles."""
+        raise NotImplementedError
 
     @property
-    def directions(self) -> tuple[str, ...]:
-        """Those that are timed."""
-        return (FORWARD, BACKWARD)
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that is rotated, in the order of ``format``."""
+        raise NotImplementedError
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -57,6 +44,16 @@ class Timed:
         return max(map(sum, zip(self.starts, self.lengths, strict=True)))
 
     @property
+    def bytes_moved(self) -> int:
+        """Bytes a call must move: the input once and the output once (not angles or tables)."""
+        return 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions that are timed."""
+        return (FORWARD, BACKWARD)
+
+    @property
     def metrics(self) -> dict[str, str]:
         """asv's name of the latency in each direction that there is."""
         return {each: f"{self.suite}.{each.capitalize()}.track_latency" for each in self.directions}
@@ -66,10 +63,10 @@ PATH_HIDDEN_SIZE = 128
 
 
 class PathForm(NamedTuple):
-    """A way to call the package: the order of the dimensions, and what a token has.
+    """A way to call the package: the order of the dimensions, and the size of a token.
 
-    heads: of fused QKV, groups of heads; channels: of a head, or of such a group; rotated: of a
-    head, those that have angles.
+    ``heads`` of ``channels`` each, of which ``rotated`` have angles. In fused QKV a head is a group
+    of heads.
     """
 
     format: str
@@ -78,29 +75,29 @@ class PathForm(NamedTuple):
     rotated: int = PATH_HIDDEN_SIZE
 
 
-# Of a group of fused QKV, as grouped-query models have them.
+# Queries, keys and values in a group of fused QKV, as grouped-query models have them.
 QKV_HEADS = (4, 1, 1)
-# Heads of queries and of keys, each with a memory of its own.
+# Heads of queries and of keys, in two tensors.
 QK_HEADS = (32, 8)
 PATHS = {
-    # Packed sequences, of very unequal lengths: each is half of what is left.
+    # Packed sequences of very unequal lengths: each is half of the tokens that are left.
     "thd": PathForm("thd", HEADS, PATH_HIDDEN_SIZE),
-    # Many short ones: 2401 of 27 tokens, or fewer in proportion. 16 heads, for as many bytes.
+    # Many short sequences: 2401 of 27 tokens, or fewer in proportion. 16 heads, for as many bytes.
     "thd-short": PathForm("thd", 16, PATH_HIDDEN_SIZE),
     "qkv": PathForm("sbhd", 8, sum(QKV_HEADS) * PATH_HIDDEN_SIZE),
-    # Queries and keys in one launch. The tensor of such a cell is the memory of both.
+    # Queries and keys in one launch; the cell's tensor is the memory of both.
     "qk": PathForm("bshd", sum(QK_HEADS), PATH_HIDDEN_SIZE),
     # Ready-made cosines and sines, in the dtype of the tensor.
     "tables": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
     "tables-inplace": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
-    # The same where every head has a memory of its own, as attention takes queries.
+    # The same in the order in which attention takes queries.
     "tables-bhsd": PathForm("bhsd", HEADS, PATH_HIDDEN_SIZE),
     # Each sequence of the batch begins at a position of its own.
     "starts": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE),
     # Half of the channels have angles, the others are copied.
     "partial": PathForm("bshd", HEADS, PATH_HIDDEN_SIZE, rotated=PATH_HIDDEN_SIZE // 2),
-    # No power of two.
+    # A head size that is no power of two.
     "head-96": PathForm("bshd", HEADS, 96, rotated=96),
-    # With a copy of the output, as what reads it next: a kernel that writes past L2 is fast alone.
+    # Followed by a copy of the output, which is slow if the kernel wrote past L2.
     "then-read": PathForm("sbhd", HEADS, PATH_HIDDEN_SIZE),
 }

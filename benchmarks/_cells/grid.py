@@ -1,13 +1,12 @@
-"""The cells that are measured, why these, and the bytes each must move. Imports no torch."""
+"""The grids: which calls of the package are timed, and why these. Imports no torch."""
 
 import itertools
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
-from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, Timed
+from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .package_calls import PATH_CALLS, Rotation
 
 OWN_BENCHMARKS = r"^(?!peers\.)"
@@ -17,15 +16,8 @@ GRID_VARIABLE = "ROPE_GRID"
 """Environment variable that names the grid to measure; unset means "full"."""
 
 
-class Grid(TypedDict):
-    """The values of each field of :class:`Cell`."""
-
-    seq_len: tuple[int, ...]
-    hidden_size: tuple[int, ...]
-    batch: tuple[int, ...]
-    dtype: tuple[str, ...]
-    format: tuple[str, ...]
-
+Grid = Mapping[str, tuple]
+"""The values of each field of a cell."""
 
 GRIDS: dict[str, Grid] = {
     # Every power of two from a short prompt to a long context; the head sizes and batches of the
@@ -50,8 +42,8 @@ GRIDS: dict[str, Grid] = {
 
 
 @dataclass(frozen=True)
-class Cell(Timed):
-    """One point of the grid: a RoPE call on 64 heads, forward or backward."""
+class Cell(BaseCell):
+    """A call on 64 heads."""
 
     suite = "rope"
     seq_len: int
@@ -61,12 +53,10 @@ class Cell(Timed):
     format: str
 
     def call(self, freqs) -> Rotation:
-        """The call that is measured, by these angles."""
         return Rotation(self, freqs)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor that is rotated, in the order of ``format``."""
         leading = (self.seq_len, self.batch)
         return (*(leading if self.format == "sbhd" else leading[::-1]), HEADS, self.hidden_size)
 
@@ -74,46 +64,30 @@ class Cell(Timed):
     def lengths(self) -> tuple[int, ...]:
         return (self.seq_len,) * self.batch
 
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes a call must move: the input once and the output once (not the angles)."""
-        elements = self.seq_len * self.batch * HEADS * self.hidden_size
-        return 2 * elements * ITEM_BYTES[self.dtype]
-
 
 PARAM_NAMES = tuple(field.name for field in fields(Cell))
 
 
 # --- the package's other paths --------------------------------------------------------------------
 
-
-# A rotation in place has no backward pass of its own: its gradient is a new tensor. What becomes of
-# a gradient is what becomes of an output.
+# A rotation in place has no backward pass of its own: its gradient is a new tensor. A copy after
+# the backward would say the same as one after the forward.
 _FORWARD_ONLY = ("tables-inplace", "then-read")
 PATH_BATCH = 4
 _START_STEP = 1000
 _SHORT_TOKENS, _SHORT_SEQUENCES, _SHORT_OF_TOKENS = 27, 2401, 1 << 16
 
-
-class PathGrid(TypedDict):
-    """The values of each field of :class:`PathCell`."""
-
-    path: tuple[str, ...]
-    mib: tuple[int, ...]
-    dtype: tuple[str, ...]
-
-
-PATH_GRIDS: dict[str, PathGrid] = {
-    # Inside any L2, around it and far beyond it. The tiles follow from the bytes of an element as
-    # they do in the grid above, so two dtypes stand for three, and on a pull request one.
+PATH_GRIDS: dict[str, Grid] = {
+    # Inside any L2, around it and far beyond it. The tiles follow from the bytes of an element, so
+    # two dtypes stand for three, and one on a pull request.
     "full": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("float32", "bfloat16")},
     "small": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("bfloat16",)},
 }
 
 
 @dataclass(frozen=True)
-class PathCell(Timed):
-    """A call of one of ``PATHS`` on about ``mib`` MiB, forward or backward."""
+class PathCell(BaseCell):
+    """A call of one of ``PATHS`` on about ``mib`` MiB."""
 
     suite = "paths"
     path: str
@@ -121,7 +95,6 @@ class PathCell(Timed):
     dtype: str
 
     def call(self, freqs) -> Rotation:
-        """The call that is measured, by these angles."""
         return PATH_CALLS[self.path](self, freqs)
 
     @property
@@ -129,12 +102,11 @@ class PathCell(Timed):
         return (FORWARD,) if self.path in _FORWARD_ONLY else (FORWARD, BACKWARD)
 
     @property
-    def format(self) -> str:
+    def format(self) -> str:  # type: ignore[override]
         return PATHS[self.path].format
 
     @property
-    def hidden_size(self) -> int:
-        """Channels of a head that are rotated."""
+    def hidden_size(self) -> int:  # type: ignore[override]
         return PATHS[self.path].rotated
 
     @property
@@ -155,7 +127,6 @@ class PathCell(Timed):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor that is rotated, or split and rotated."""
         path = PATHS[self.path]
         batch, seq_len = len(self.lengths), self.lengths[0]
         if path.format == "bhsd":
@@ -165,9 +136,7 @@ class PathCell(Timed):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes a call must move: all that it is given once, as much that it writes; no angles."""
-        calls = 2 if self.path == "then-read" else 1
-        return calls * 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return super().bytes_moved * (2 if self.path == "then-read" else 1)
 
 
 PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
@@ -186,33 +155,8 @@ def _halves(tokens: int) -> Iterator[int]:
 _Values = TypeVar("_Values")
 
 
-def active_grid() -> Grid:
-    """The grid that the environment names.
-
-    Raises
-    ------
-    ValueError
-        If ``ROPE_GRID`` names no grid.
-    """
-    return active(GRIDS)
-
-
-def active_paths(direction: str) -> PathGrid:
-    """The grid of the other paths that the environment names: those that have the direction.
-
-    Raises
-    ------
-    ValueError
-        If ``ROPE_GRID`` names no grid.
-    """
-    grid = active(PATH_GRIDS).copy()
-    have = {cell.path for cell in path_cells(grid) if direction in cell.directions}
-    grid["path"] = tuple(path for path in grid["path"] if path in have)
-    return grid
-
-
 def active(grids: Mapping[str, _Values]) -> _Values:
-    """The one of some named grids that the environment names.
+    """The one of these grids that the environment names.
 
     Raises
     ------
@@ -225,17 +169,27 @@ def active(grids: Mapping[str, _Values]) -> _Values:
     return grids[name]
 
 
+def active_grid() -> Grid:
+    """The grid of :class:`Cell` that the environment names; errors as :func:`active`."""
+    return active(GRIDS)
+
+
+def active_paths(direction: str) -> Grid:
+    """The grid of the paths with this direction that the environment names; see :func:`active`."""
+    grid = active(PATH_GRIDS)
+    have = {cell.path for cell in path_cells(grid) if direction in cell.directions}
+    return {**grid, "path": tuple(path for path in grid["path"] if path in have)}
+
+
 def cells(grid: Grid) -> list[Cell]:
     """Every cell of a grid, in the fixed order in which it is measured."""
-    values = itertools.product(
-        grid["seq_len"], grid["hidden_size"], grid["batch"], grid["dtype"], grid["format"]
-    )
-    return [Cell(*each) for each in values]
+    return [Cell(*each) for each in itertools.product(*(grid[name] for name in PARAM_NAMES))]
 
 
-def path_cells(grid: PathGrid) -> list[PathCell]:
+def path_cells(grid: Grid) -> list[PathCell]:
     """Every cell of a grid of paths, in the fixed order in which it is measured."""
-    return [PathCell(*each) for each in itertools.product(grid["path"], grid["mib"], grid["dtype"])]
+    values = itertools.product(*(grid[name] for name in PATH_PARAM_NAMES))
+    return [PathCell(*each) for each in values]
 
 
 def all_cells(name: str) -> list[AnyCell]:

@@ -1,14 +1,13 @@
-"""How a cell calls the package, through its public names, and what the call must return.
+"""Call the package through its public names, and check what it returns.
 
-What is right is the suite's own formula on the tables that the call is given, never the measured
-commit's.
+The check is the suite's own formula on the tables that the call gets, never the measured commit's.
 """
 
 import itertools
 
-from .forms import BACKWARD, FORWARD, QK_HEADS, QKV_HEADS, Measured
+from .forms import BACKWARD, FORWARD, QK_HEADS, QKV_HEADS, BaseCell
 
-CHECKED_BYTES = 512 << 20  # moved by the positions that are checked at once
+CHECKED_BYTES = 512 << 20  # of inputs and outputs that are checked at once
 
 
 class Unavailable(NotImplementedError):
@@ -16,15 +15,17 @@ class Unavailable(NotImplementedError):
 
 
 class Rotation:
-    """A call on one tensor, by the angles of the positions.
+    """A call on one tensor by angles.
 
     Parameters
     ----------
-    cell : Measured
-        What is called, and on what.
+    cell : BaseCell
+        The call, and its tensor.
     freqs : torch.Tensor
         Angles in radians, float32 ``[s2, 1, 1, hidden_size]`` with ``s2 >= cell.positions``, in
-        half-rotation order, where the call is made.
+        half-rotation order, on the device of the call.
+    **options
+        Further keyword arguments of the package's function.
 
     Raises
     ------
@@ -32,27 +33,27 @@ class Rotation:
         If the measured commit lacks the function. One that lacks an argument refuses when called.
     """
 
-    # Of each part of the output, whether it is rotated or only handed on.
+    # Whether each part of the output is rotated, or only copied.
     rotated: tuple[bool, ...] = (True,)
-    # Whether its user gives it angles, as the package's own module makes them.
+    # Whether it takes angles, as the package's own module makes them.
     by_angles = True
-    # Whether what it is given may be overwritten.
+    # Whether it may overwrite its input.
     in_place = False
-    # Error that the call's arithmetic may add to the rounding of the result, over the length of the
-    # pair of channels that is rotated.
+    # Error that the call's arithmetic may add to the rounding of the result, relative to the length
+    # of the rotated pair of channels.
     slack = 0.0
 
-    def __init__(self, cell: Measured, freqs):
+    def __init__(self, cell: BaseCell, freqs, **options):
         self._function = self._public()
         self.cell, self._freqs = cell, freqs
-        self._options = self._more(freqs.device)
+        self._options = self._more(freqs.device) | options
 
     def _public(self):
         try:
             return self._find()
         except ModuleNotFoundError:
             raise
-        except ImportError as error:  # of a name; where the package lies says nothing
+        except ImportError as error:  # of a name; the package's path says nothing
             reason = str(error).removesuffix(f" ({error.path})")
             raise NotImplementedError(reason) from None
 
@@ -65,31 +66,31 @@ class Rotation:
         return {"tensor_format": self.cell.format}
 
     def operand(self, x):
-        """What ``forward`` takes, in the memory of ``x``, of the cell's shape and dtype."""
+        """The argument of ``forward``, in the memory of ``x`` of the cell's shape and dtype."""
         return x
 
     def leaf(self, x):
-        """The same as what a gradient is asked for."""
+        """The same, requiring a gradient."""
         return x.requires_grad_()
 
     def forward(self, x):
-        """What the package returns for an operand."""
+        """The package's output for an operand."""
         return self._function(x, self._freqs, **self._options)
 
     def copies(self, x):
-        """What ``forward`` is compared with: copies of as many bytes."""
+        """Copies of as many bytes, which ``forward`` is compared with."""
         return x.clone()
 
     def cotangent(self, x):
-        """A gradient of the output's form, in the memory of ``x``."""
+        """A gradient for the output, in the memory of ``x``."""
         return x
 
     def split(self, whole) -> tuple:
-        """The parts of an output, an input or a gradient, in the form of the output's."""
+        """The tensors in an output, an input or a gradient, in the order of the output."""
         return (whole,)
 
-    def turn(self) -> tuple:
-        """Cosine and sine of every token's angles, float64; broadcast over half the channels."""
+    def cos_sin(self) -> tuple:
+        """Cosine and sine of every token's angles, float64, ``[..., hidden_size / 2]``."""
         angle = self._token_freqs()[..., : self.cell.hidden_size // 2].double()
         return angle.cos(), angle.sin()
 
@@ -113,8 +114,8 @@ class _Packed(Rotation):
         return self._freqs[positions, 0]
 
 
-class _Moved(Rotation):
-    """A batch of sequences, each from a position of its own."""
+class _StartPositions(Rotation):
+    """A batch of sequences, each with a start position of its own."""
 
     def _more(self, device) -> dict:
         import torch
@@ -130,7 +131,7 @@ class _Moved(Rotation):
 
 
 class _Partial(Rotation):
-    """Heads of which the first channels are rotated."""
+    """Heads whose first channels alone are rotated."""
 
     rotated = (True, False)
 
@@ -139,11 +140,11 @@ class _Partial(Rotation):
 
 
 class _Tables(Rotation):
-    """Ready-made tables, in the dtype of the tensor, as flash-attention's module keeps them."""
+    """Ready-made cosines and sines in the dtype of the tensor, as flash-attention keeps them."""
 
     by_angles = False
 
-    def __init__(self, cell: Measured, freqs):
+    def __init__(self, cell: BaseCell, freqs):
         import torch
 
         super().__init__(cell, freqs)
@@ -162,24 +163,24 @@ class _Tables(Rotation):
     def forward(self, x):
         return self._function(x, self._cos, self._sin, **self._options)
 
-    def turn(self) -> tuple:
+    def cos_sin(self) -> tuple:
         return tuple(table.double()[None, :, None] for table in (self._cos, self._sin))
 
 
 class _Attention(_Tables):
-    """The same tables, for heads that each have a memory of their own."""
+    """The same tables, for a tensor in the order of attention, ``bhsd``."""
 
     def _find(self):
         from rope_triton import rotary_embedding
 
         return rotary_embedding
 
-    def turn(self) -> tuple:
+    def cos_sin(self) -> tuple:
         return tuple(table.double()[None, None] for table in (self._cos, self._sin))
 
 
 class _InPlace(_Tables):
-    """The same, written to where the input was read."""
+    """The same tables, in place."""
 
     in_place = True
 
@@ -194,11 +195,11 @@ class _InPlace(_Tables):
 
 
 class _ThenRead(Rotation):
-    """The call, and a copy of its output, in the place of whatever reads it next."""
+    """A call and a copy of its output, which stands for the kernel that reads it next."""
 
-    def __init__(self, cell: Measured, freqs):
+    def __init__(self, cell: BaseCell, freqs):
         super().__init__(cell, freqs)
-        self._read: list = []  # kept: in a memory that the next call writes again, it stays in L2
+        self._read: list = []  # keeps the copies: memory that is written again would stay in L2
 
     def forward(self, x):
         out = super().forward(x)
@@ -211,7 +212,7 @@ class _ThenRead(Rotation):
 
 
 class _Qkv(Rotation):
-    """Packed queries, keys and values, split and rotated, or turned back and joined."""
+    """Queries, keys and values in one tensor, split and rotated."""
 
     rotated = (True, True, False)
 
@@ -228,7 +229,7 @@ class _Qkv(Rotation):
         return [count * self.cell.hidden_size for count in QKV_HEADS]
 
     def cotangent(self, x):
-        return dealt(x, [x.shape[2] * count for count in QKV_HEADS], self.cell.hidden_size)
+        return split_heads(x, [x.shape[2] * count for count in QKV_HEADS], self.cell.hidden_size)
 
     def split(self, whole) -> tuple:
         if isinstance(whole, tuple):
@@ -238,7 +239,7 @@ class _Qkv(Rotation):
 
 
 class _QueriesKeys(Rotation):
-    """Queries and keys, each with a memory of its own."""
+    """Queries and keys, in two tensors."""
 
     rotated = (True, True)
 
@@ -257,16 +258,16 @@ class _QueriesKeys(Rotation):
         return self._function(*x, self._freqs, **self._options)
 
     def cotangent(self, x):
-        return dealt(x, QK_HEADS, self.cell.hidden_size)
+        return split_heads(x, QK_HEADS, self.cell.hidden_size)
 
     def split(self, whole) -> tuple:
         return whole if isinstance(whole, tuple) else self.cotangent(whole)
 
 
-def dealt(x, heads, hidden_size: int) -> tuple:
-    """The memory of ``x``, whose first two dimensions are its tokens', as tensors of so many heads.
+def split_heads(x, heads, hidden_size: int) -> tuple:
+    """Divide the memory of ``x`` into contiguous tensors, one for each count of ``heads``.
 
-    One after the other, each contiguous: ``[.., .., count, hidden_size]`` for each count of heads.
+    Their shapes are ``[*x.shape[:2], count, hidden_size]``.
     """
     tokens = x.shape[:2]
     parts = x.flatten().split([tokens.numel() * count * hidden_size for count in heads])
@@ -275,12 +276,12 @@ def dealt(x, heads, hidden_size: int) -> tuple:
 
 
 def leaves(parts: tuple) -> tuple:
-    """The same tensors as what gradients are asked for."""
+    """The same tensors, requiring gradients."""
     return tuple(part.detach().requires_grad_() for part in parts)
 
 
 def gradient(output, leaf, cotangent):
-    """The gradient of a call's leaf, in its form; the output's graph is kept."""
+    """The gradient of a call's leaf, a tensor or tuple as that is; the output's graph is kept."""
     import torch
 
     gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
@@ -288,46 +289,45 @@ def gradient(output, leaf, cotangent):
 
 
 PATH_CALLS: dict[str, type[Rotation]] = {
-    **{"thd": _Packed, "thd-short": _Packed, "starts": _Moved},
+    **{"thd": _Packed, "thd-short": _Packed, "starts": _StartPositions},
     **{"qkv": _Qkv, "qk": _QueriesKeys},
     **{"tables": _Tables, "tables-inplace": _InPlace, "tables-bhsd": _Attention},
     **{"partial": _Partial, "head-96": Rotation, "then-read": _ThenRead},
 }
 
 
-def seq_dim(cell: Measured) -> int:
-    """The dimension of the tensor along which positions run; of packed sequences, their tokens."""
-    return max(cell.format.find("s"), 0)  # of packed sequences, the tokens
+def seq_dim(cell: BaseCell) -> int:
+    """The tensor's dimension of positions; in packed sequences, that of tokens."""
+    return max(cell.format.find("s"), 0)
 
 
 def check(output, x, call: Rotation, direction: str) -> None:
     """Raise AssertionError unless ``output`` is that of the call for ``x``, slice by slice.
 
     By the suite's own float32 formula, with torch.testing.assert_close's tolerance for the dtype,
-    beyond the slack that the call documents.
-    ``x`` is the input, or in the backward what the cotangents lie in.
+    beyond the slack that the call documents. ``x`` is the input, or in the backward the memory of
+    the cotangents.
     """
     given = x if direction == FORWARD else call.cotangent(x)
-    turn = [each.float() for each in call.turn()]
-    dim = seq_dim(call.cell)
-    for found, part, rotated in zip(
-        call.split(output), call.split(given), call.rotated, strict=True
-    ):
-        _check_part(found, part, turn if rotated else None, call.slack, dim, direction)
+    cos_sin = [each.float() for each in call.cos_sin()]
+    parts = zip(call.split(output), call.split(given), call.rotated, strict=True)
+    for found, part, rotated in parts:
+        _check_part(found, part, cos_sin if rotated else None, call, direction)
 
 
-def _check_part(output, x, turn, slack: float, dim: int, direction: str) -> None:
+def _check_part(output, x, cos_sin, call: Rotation, direction: str) -> None:
     import torch
 
+    dim = seq_dim(call.cell)
     positions = x.shape[dim]
     rows = max(1, CHECKED_BYTES // (2 * x.nbytes // positions))
     for start in range(0, positions, rows):
         here = dim, start, min(rows, positions - start)
         expected, found = x.narrow(*here), output.narrow(*here)
-        if turn:
-            cos, sin = (each.narrow(*here) for each in turn)
+        if cos_sin:
+            cos, sin = (each.narrow(*here) for each in cos_sin)
             part, expected = expected, _rotated(expected, cos, sin, direction).to(x.dtype)
-            found = _without_slack(found, expected, part, slack) if slack else found
+            found = _without_slack(found, expected, part, call.slack) if call.slack else found
         torch.testing.assert_close(found, expected)
 
 

@@ -1,11 +1,11 @@
-"""Disassembled GPU code -> counts: the text formats of NVIDIA's SASS and AMD's amdgcn.
+"""Count instructions, registers and memory accesses in NVIDIA's SASS and AMD's amdgcn.
 
-Two words are used in one sense for both vendors. A *global access* is an instruction that loads
-from, stores to or updates global memory through an address; kernel arguments and other constants
-(LDC, s_load) are none. *Spilled bytes* are what the instructions that access a thread's private
-memory (LDL and STL, scratch_load and scratch_store) load and store, each instruction once, so a
-spill inside a loop is not multiplied; an array that the compiler keeps in private memory, such as
-the one in libdevice's argument reduction of sin and cos, counts too.
+A *global access* is an instruction that loads from, stores to or updates global memory through an
+address, not one that reads kernel arguments or other constants (LDC, s_load). *Spilled bytes* are
+the bytes that instructions load from and store to a thread's private memory (LDL and STL,
+scratch_load and scratch_store). Each instruction counts once, so a spill inside a loop is not
+multiplied. An array that the compiler keeps in private memory counts too, such as the one in
+libdevice's argument reduction of sin and cos.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-WIDE_BYTES = 16  # the widest access that all GPUs have; what a copy uses
+WIDE_BYTES = 16  # the widest access that all GPUs have, and that a copy uses
 
 
 @dataclass(frozen=True)
 class Code:
-    """The machine code of one kernel, counted.
+    """Counts of the machine code of one kernel.
 
-    ``registers`` (32 bit) and ``stack_bytes`` are per thread, of the hungriest function; the
+    ``registers`` (32 bit) and ``stack_bytes`` are per thread, the maximum over its functions; the
     others are sums over all functions. ``digest`` is the SHA-256 of the instructions alone: no
     names, paths or line numbers.
     """
@@ -44,7 +44,7 @@ def read(form: str, binary: bytes) -> Code:
     RuntimeError
         If NVIDIA's disassembler fails; its message is in the error.
     ValueError
-        If the text is not what the parser knows.
+        If the parser does not know the text.
     """
     return _read_cubin(binary) if form == "cubin" else parse_amdgcn(binary.decode())
 
@@ -165,7 +165,7 @@ def parse_amdgcn(text: str) -> Code:
         raise ValueError(f"no instructions in the assembly text: {text[:500]!r}")
     return _count(
         [instruction.split()[0] for instruction in instructions],
-        # Labels too: they say where the branches go. File names and lines are directives.
+        # Labels too: they are the targets of branches. File names and lines are directives.
         (line.strip() for line in lines if _AMD_INSTRUCTION.match(line) or line.startswith(".LBB")),
         registers=_amd_metadata(text, "vgpr_count"),
         stack_bytes=_amd_metadata(text, "private_segment_fixed_size"),

@@ -1,9 +1,9 @@
-"""What a call of the public API compiles to, for any GPU, on a machine with or without one.
+"""Exact facts of the machine code that a call compiles to, for any GPU, without a GPU.
 
-The benchmarked package is called through its public names with CPU tensors, under a driver that
-stands in for the GPU's; whatever kernels it launches are compiled, caught and counted. Nothing
-depends on a clock or on what ran before, so a result is exact: two commits that differ in it differ
-in their code (or in Triton's version).
+The benchmarked package is called through its public names with CPU tensors, under a stub driver.
+The kernels that it launches are compiled and counted. Nothing depends on a clock or on earlier
+calls, so a result is exact: two commits that differ in it differ in their code (or in Triton's
+version).
 
 Every call is made in a process of its own; the caller's Triton is never touched, nor imported.
 """
@@ -26,12 +26,12 @@ from .._system.repository import PACKAGE
 from . import disassembly, worker_pool
 from .stub_driver import Launch, StandInDriver
 
-# The grid, and what users bring besides: one token, odd prompts, odd batches.
+# The grid, and other sizes that users have: one token, odd prompts, odd batches.
 _SWEPT_SEQ_LENS = (*_grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 _SWEPT_BATCHES = (*_grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 
-# Each of these makes Triton compile something else than it would for a user, or nothing.
+# Each of these makes Triton compile something else than for a user, or nothing.
 _REFUSED_VARIABLES = (
     "TRITON_INTERPRET",
     "TRITON_OVERRIDE_ARCH",
@@ -42,14 +42,14 @@ _REFUSED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What one call compiles to, over all the kernels that it launches.
+    """Facts of the machine code of one call, over all the kernels that it launches.
 
-    ``registers`` (32 bit) and ``stack_bytes`` are per thread, ``shared_bytes`` per program, of the
-    hungriest kernel. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
+    ``registers`` (32 bit) and ``stack_bytes`` are per thread, ``shared_bytes`` per program, each
+    the maximum over the kernels. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
     ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches, as ``disassembly``
     counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
-    and the numbers among the arguments, such as strides: where two are equal, the GPU is asked for
-    the very same work.
+    and the numbers among the arguments, such as strides: where two are equal, the GPU does the very
+    same work.
     """
 
     registers: int
@@ -72,15 +72,15 @@ def fingerprint(
     root: str | os.PathLike | None = None,
     ledger: worker_pool.Ledger | None = None,
 ) -> dict[tuple, Facts | Exception]:
-    """Find out what calls compile to, on all cores, reporting progress.
+    """Compile calls on all cores, reporting progress.
 
     Parameters
     ----------
     calls : iterable of (arch, dtype, format, direction, hidden_size, seq_len, batch)
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
-        batch of 2 and 64 heads. Or of ``(arch, dtype, path, direction, mib)``, a cell of another
-        path of the package. Those that agree in the first two had better be neighbours. Of a
-        backward call, only what the backward pass launches counts.
+        batch of 2 and 64 heads. Or ``(arch, dtype, path, direction, mib)``, a cell of another path
+        of the package. Compiling is faster if calls with the same first two are neighbours. In a
+        backward call only the kernels of the backward pass count.
     root : path, optional
         Directory that holds the package to benchmark, e.g. another checkout; by default, the
         package that this process would import.
@@ -112,8 +112,8 @@ def count_variants(
     """Count the kernels that a process compiles while sequences and batches change.
 
     A sweep is ``(arch, dtype, format, direction)``: 64 heads of 128 channels at every length and
-    batch of the full grid and some odd ones. Each variant costs its user a compilation. The rest is
-    as for :func:`fingerprint`.
+    batch of the full grid and some odd ones. Each variant costs its user a compilation. Otherwise
+    as :func:`fingerprint`.
     """
     return compile_all((), sweeps, root)[1]
 
@@ -164,7 +164,7 @@ def _answer(kind: str, *job) -> Facts | int:
 
 
 def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
-    """``form`` is a format, and ``size`` as :func:`fingerprint` has it; or a path, and its size."""
+    """``form`` is a format or a path, and ``size`` as :func:`fingerprint` has it."""
     import triton
 
     files = {}
@@ -229,9 +229,9 @@ def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
 
 
 def _compile_each_kernel_once() -> None:
-    """Let the first variant stand for the others: those are counted, not looked at.
+    """Reuse the first variant of a kernel for the others, which are only counted.
 
-    A kernel that is compiled anew for every length must not take hours to be found out.
+    Else a kernel that is compiled anew for every length would take hours to be found.
     """
     import triton.compiler
 
@@ -240,7 +240,7 @@ def _compile_each_kernel_once() -> None:
     def compile_or_copy(src, *args, **kwargs):
         if src.fn not in compiled:
             compiled[src.fn] = compile(src, *args, **kwargs)
-        return copy.copy(compiled[src.fn])  # of what never ran: a copy gets a launcher of its own
+        return copy.copy(compiled[src.fn])  # it never ran, so each copy gets its own launcher
 
     triton.compiler.compile = compile_or_copy
 
@@ -250,7 +250,7 @@ def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
     import torch
 
     call, backward = _call_of(cell), direction == "backward"
-    # Memory that nothing touches is never paid for, however large the tensor.
+    # Memory that nothing touches costs nothing, however large the tensor.
     t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
     given = call.leaf(t) if backward else call.operand(t)
     driver.launches.clear()
@@ -269,7 +269,7 @@ def _call_of(cell: _grid.AnyCell):
     return cell.call(angles[:, None, None])
 
 
-# --- in the caller's process: what may be asked ---------------------------------------------------
+# --- in the caller's process: validation ----------------------------------------------------------
 
 
 def _refuse(jobs: list[tuple]) -> None:

@@ -1,14 +1,14 @@
-"""A Triton driver for a GPU that need not be there: compiles for it and launches nothing.
+"""A Triton driver that compiles for any architecture without a GPU, and launches nothing.
 
-Triton takes a driver object that names an architecture. With this one in place a kernel that is
-launched on CPU tensors is compiled for that architecture, and its launch is only noted.
+Triton asks a driver object for the architecture. With this one a kernel that is launched on CPU
+tensors is compiled for that architecture, and its launch is only noted.
 """
 
 import dataclasses
 from typing import NamedTuple
 
 _MAX_SHARED_BYTES = {
-    # What one program may ask for; Triton refuses a kernel that needs more. CUDA C++ programming
+    # Of one program; Triton refuses a kernel that needs more. CUDA C++ programming
     # guide, "Technical specifications per compute capability"; on AMD, a compute unit's LDS.
     "sm_75": 64 * 1024,
     "sm_80": 163 * 1024,
@@ -37,7 +37,7 @@ class Launch(NamedTuple):
 
 
 class StandInDriver:
-    """What Triton asks of a driver, for an architecture that need not be there."""
+    """The driver that Triton asks, for an architecture that this machine need not have."""
 
     def __init__(self, arch: str):
         import torch
@@ -87,7 +87,7 @@ class StandInDriver:
 
 
 class _Launcher:
-    """Stands for one compiled kernel; a launch is only noted."""
+    """A compiled kernel whose launches are only noted."""
 
     def __init__(self, metadata, launches: list):
         self.metadata = metadata
@@ -101,7 +101,7 @@ class _Launcher:
 def _numbers(arguments) -> tuple:
     """The numbers among a kernel's arguments, also those in tuples and in tensor descriptors.
 
-    A None among the arguments is no argument: Triton compiles it away.
+    None is no argument: Triton compiles it away.
     """
     return tuple(_number(argument) for argument in arguments if argument is not None)
 

@@ -1,8 +1,8 @@
-"""The first call of a process: what compilation costs, and what a start with all compiled does.
+"""Time of a process's first call: with compilation, and with everything compiled before.
 
-Of a start with all compiled most is Triton's own: before the first kernel of a process, whoever's
-it is, Triton reads and hashes its whole library (460 MB in 3.7). What the package adds to that is
-clocked after another kernel has been launched.
+With everything compiled, most of it is Triton's own: before the first kernel of a process, Triton
+reads and hashes its whole library (460 MB in 3.7). What the package adds to that is clocked after
+another kernel has been launched.
 """
 
 import tempfile
@@ -30,8 +30,8 @@ def samples() -> list[tuple[float, float, float]]:
                 for another in (False, False, True)
             )
         found.append((compiling, warm, own))
-        told = "compiled in {:.2f} s, warm {:.2f} s, {:.2f} s after another kernel"
-        progress.report(f"host.FirstCall: {told.format(*found[-1])}")
+        said = f"compiled in {compiling:.2f} s, warm {warm:.2f} s, {own:.2f} s after another kernel"
+        progress.report(f"host.FirstCall: {said}")
     return found
 
 
@@ -68,7 +68,7 @@ def seconds(root: Path | None, cache_dir: Path, *, after_another: bool = False) 
 
 
 def answer(root: str | None = None, after_another: bool = False) -> float | Exception:
-    """In the process whose first call it is: the seconds, for the package below ``root``."""
+    """The seconds of :func:`seconds`, in the process whose first call it is."""
     reason = workload.why_no_gpu()
     if reason:
         return NotImplementedError(reason)
@@ -84,15 +84,15 @@ def _clocked(root: str | None, after_another: bool) -> float:
     if root is not None and found != Path(root):
         raise RuntimeError(f"rope_triton was to be imported from {root}, but came from {found}")
     cell = subjects.call_cell("sbhd")
-    x, freqs = inputs.values(cell), inputs.freqs_of_cell(cell)
+    x, call = inputs.values(cell), inputs.call_of(cell)
     if after_another:
         _launch_another(x)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    output = inputs.apply(x, freqs, cell.format)
+    output = call.forward(x)
     torch.cuda.synchronize()
     taken = time.perf_counter() - start
-    package_calls.check(output, inputs.values(cell), cell.call(freqs), FORWARD)
+    package_calls.check(output, inputs.values(cell), call, FORWARD)
     return taken
 
 

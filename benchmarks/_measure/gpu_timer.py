@@ -1,14 +1,14 @@
-"""GPU time of callables: cold caches, CUDA graphs, a warm GPU. The only place that reads a clock.
+"""GPU time of callables, with cold caches, CUDA graphs and a warm GPU.
 
-Method: a CUDA graph calls the callable once on each of K separate buffer sets, K chosen so that
-every call finds none of its data in L2, and more: where the buffers happen to lie in memory moves a
-small kernel by percents, and many sets average it out. The graph is replayed for milliseconds at a
-time between two CUDA events, and the time is divided by the number of calls. Graphs that are
-compared take turns, sample by sample, so that their samples pair.
+A CUDA graph calls the callable once on each of K separate buffer sets. K is so large that no call
+finds its data in L2, and larger: the place of the buffers in memory moves a small kernel by
+percents, and many sets average that out. The graph is replayed for milliseconds between two CUDA
+events, and the time is divided by the number of calls. Graphs that are compared take turns, sample
+by sample, so that their samples pair.
 
 Every sample begins with an L2 full of other data, as other layers of a model leave it. A kernel
-that streams past L2 never displaces them, one that does not does so at once; where nothing but the
-first ever runs, L2 is its own, and the same call takes up to 2 % less or 5 % more.
+that streams past L2 never displaces them, any other kernel does so at once. Without
+the other data, L2 would belong to the call, which would take up to 2 % less or 5 % more.
 """
 
 import functools
@@ -24,7 +24,7 @@ FILLED_L2_MULTIPLE = 2
 
 
 def cold_sets(bytes_moved: int) -> int:
-    """Buffer sets that a call of so many bytes needs to find a cold L2; at least 2."""
+    """Buffer sets that a call of ``bytes_moved`` bytes needs to find a cold L2; at least 2."""
     return max(2, math.ceil(COLD_L2_MULTIPLE * _l2_bytes() / bytes_moved))
 
 
@@ -37,7 +37,7 @@ def _l2_bytes() -> int:
 def fill_l2() -> None:
     """Fill L2 with data that nothing else touches, at the ordinary priority.
 
-    Read them, that is: what is written would have to be written back while others are timed.
+    They are read: written data would be written back while others are timed.
     """
     _others().sum()
 
@@ -58,12 +58,12 @@ def warm_up(seconds: float = WARM_UP_SECONDS) -> None:
     while time.monotonic() < end:
         for _ in range(8):
             x[:4096] @ x[:4096]  # draws the most power
-            x.clone()  # and this is what will be measured
+            x.clone()  # and this is close to what is measured
         torch.cuda.synchronize()
 
 
 class Recording:
-    """A CUDA graph of some calls, and what the calls returned.
+    """A CUDA graph of some calls, and their outputs.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ class Recording:
             self.outputs = [call() for call in calls]
 
     def replay(self) -> None:
-        """Let the GPU make the calls once more, as part of the current stream's work."""
+        """Make the calls once more, on the current stream."""
         self.graph.replay()
 
     def time(self, replays: int) -> float:
-        """GPU seconds a call takes, over so many replays."""
+        """GPU seconds of a call, the mean over so many replays."""
         import torch
 
         fill_l2()
@@ -106,7 +106,7 @@ class Recording:
 def paired_samples(
     recordings: Sequence[Recording], samples: int = SAMPLES, seconds: float = SAMPLE_SECONDS
 ) -> list[list[float]]:
-    """Seconds a call, so many samples for each recording, taken in turns, each so long."""
+    """GPU seconds of a call: ``samples`` of each recording, in turns, each ``seconds`` long."""
     replays = []
     for recording in recordings:
         recording.time(1)

@@ -6,114 +6,77 @@ why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without th
 ``RuntimeError`` with the traceback for what went wrong.
 """
 
-import functools
 from collections import ChainMap
 from collections.abc import Callable, MutableMapping
 
 from .._cells import subjects
 from .._cells.forms import BACKWARD, FORWARD
-from .._cells.subjects import (
-    CALL_FORWARD,
-    CALL_FORWARD_BACKWARD,
-    ERROR,
-    LAUNCHES,
-    PATH_ERROR,
-    PATH_FORWARD,
-    PATH_FORWARD_BACKWARD,
-    PATH_LAUNCHES,
-    PATH_PEAK_BYTES,
-    PEAK_BYTES,
-    YARDSTICKS,
-    Key,
-    call_keys,
-    exact_keys,
-    first_call_keys,
-    path_call_keys,
-)
 from .._cells.subjects import COMPILE as COMPILE
-from .._cells.subjects import OWN_START as OWN_START
-from .._cells.subjects import PATH_METRICS as PATH_METRICS
 from .._cells.subjects import WARM_START as WARM_START
-from .._cells.subjects import keys as _keys
-from .._cells.subjects import path_keys as _path_keys
+from .._cells.subjects import Key
 from .._system import process, progress
 from . import accuracy, first_call, host_time, memory_and_launches, workload
 
 Measures = MutableMapping[str, Callable]
 
-
-# --- what is asked for ----------------------------------------------------------------------------
-
-
-def call_samples() -> dict[Key, list[float] | Exception]:
-    """Host seconds of an eager call through the public API, several samples for each key."""
-    return _answers_or_reason("host.Call", call_keys())
+REFERENCE_CALLS = {each: f"host.ReferenceCall.{each}" for each in (FORWARD, BACKWARD)}
 
 
-def path_call_samples() -> dict[Key, list[float] | Exception]:
-    """The same of the other paths."""
-    return _answers_or_reason("host.PathCall", path_call_keys())
+def _of_step(measure: Callable) -> Callable:
+    cell = memory_and_launches.step_cell
+    return lambda step, format, dtype, layout: measure(step, cell(format, dtype), layout)
 
 
-def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
-    """Both, and by metric the samples of a yardstick, one for each of theirs: of the same turn.
-
-    Raises
-    ------
-    RuntimeError
-        If a yardstick, which is PyTorch's alone, fails where calls do not.
-    """
-    yardsticks: list[Key] = [(metric, ()) for metric in YARDSTICKS.values()]
-    found = _answers_or_reason("host.Call", [*call_keys(), *path_call_keys(), *yardsticks])
-    samples = {key[0]: found.pop(key) for key in yardsticks}
-    if not any(isinstance(answer, list) for answer in found.values()):
-        return found, {}
-    beside: dict[str, list[float]] = {}
-    for direction, metrics in _METRICS.items():
-        answer = samples[YARDSTICKS[direction]]
-        if isinstance(answer, Exception):
-            raise RuntimeError(f"a yardstick failed: {answer}")
-        beside |= dict.fromkeys(metrics, answer)
-    return found, beside
+def _of_path_step(measure: Callable) -> Callable:
+    return lambda step, path: measure(step, memory_and_launches.path_step_cell(path))
 
 
-def memory_facts() -> dict[Key, int | Exception]:
-    """Peak bytes of a call: see :func:`memory_and_launches.peak_bytes`. Exact."""
-    return _answers_or_reason("host.Memory", _keys(PEAK_BYTES, subjects.STEP_PARAMS))
+_MEASURES: Measures = {
+    subjects.CALL_FORWARD: lambda format: host_time.call(FORWARD, format),
+    subjects.CALL_FORWARD_BACKWARD: lambda format: host_time.call(BACKWARD, format),
+    subjects.PATH_FORWARD: lambda path: host_time.path_call(FORWARD, path),
+    subjects.PATH_FORWARD_BACKWARD: lambda path: host_time.path_call(BACKWARD, path),
+    REFERENCE_CALLS[FORWARD]: lambda: host_time.reference_call(FORWARD),
+    REFERENCE_CALLS[BACKWARD]: lambda: host_time.reference_call(BACKWARD),
+    subjects.PEAK_BYTES: _of_step(memory_and_launches.peak_bytes),
+    subjects.LAUNCHES: _of_step(memory_and_launches.launches),
+    subjects.ERROR: accuracy.error,
+    subjects.PATH_PEAK_BYTES: _of_path_step(memory_and_launches.peak_bytes),
+    subjects.PATH_LAUNCHES: _of_path_step(memory_and_launches.launches),
+    subjects.PATH_ERROR: accuracy.path_error,
+}
+"""How each metric is measured; a measure that returns a call is answered with the call's times."""
 
 
-def launch_facts() -> dict[Key, int | Exception]:
-    """GPU launches of a call: see :func:`memory_and_launches.launches`. Exact."""
-    return _answers_or_reason("host.Launches", _keys(LAUNCHES, subjects.STEP_PARAMS))
-
-
-def path_memory_facts() -> dict[Key, int | Exception]:
-    """Peak bytes of a call of another path, by ``memory_and_launches``. Exact."""
-    return _answers_or_reason(
-        "host.PathMemory", _path_keys(PATH_PEAK_BYTES, subjects.PATH_STEP_PARAMS)
-    )
-
-
-def path_launch_facts() -> dict[Key, int | Exception]:
-    """GPU launches of a call of another path, by ``memory_and_launches``. Exact."""
-    return _answers_or_reason(
-        "host.PathLaunches", _path_keys(PATH_LAUNCHES, subjects.PATH_STEP_PARAMS)
-    )
-
-
-def path_error_facts() -> dict[Key, float | Exception]:
-    """Error of another path's result: see :func:`accuracy.path_error`. Exact."""
-    return _answers_or_reason("host.PathError", _path_keys(PATH_ERROR, subjects.PATH_ERROR_PARAMS))
-
-
-def error_facts() -> dict[Key, float | Exception]:
-    """Error of the result against float64: see :func:`accuracy.error`. Exact."""
-    return _answers_or_reason("host.Error", _keys(ERROR, subjects.ERROR_PARAMS))
+def answers(*suites: str) -> dict[Key, list[float] | float | Exception]:
+    """The answers of asv's classes of ``host``, e.g. "host.Call": host seconds, or exact values."""
+    return answers_or_reason(" ".join(suites), subjects.host_keys(*suites))
 
 
 def exact_facts() -> dict[Key, float | Exception]:
     """All that repeats to the last digit: memory, launches and error."""
-    return _answers_or_reason("host", exact_keys())
+    return answers_or_reason("host", subjects.host_keys(*subjects.EXACT))
+
+
+def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
+    """Host seconds of all calls, and by metric those of a reference call, clocked in turns with it.
+
+    Raises
+    ------
+    RuntimeError
+        If a reference call, which is PyTorch's alone, fails where calls do not.
+    """
+    references: list[Key] = [(metric, ()) for metric in REFERENCE_CALLS.values()]
+    found = answers_or_reason("host.Call", subjects.host_keys(*subjects.CALLS) + references)
+    samples = {key[0]: found.pop(key) for key in references}
+    if not any(isinstance(answer, list) for answer in found.values()):
+        return found, {}
+    for answer in samples.values():
+        if isinstance(answer, Exception):
+            raise RuntimeError(f"a reference call failed: {answer}")
+    forward, backward = samples.values()
+    with_backward = (subjects.CALL_FORWARD_BACKWARD, subjects.PATH_FORWARD_BACKWARD)
+    return found, {metric: backward if metric in with_backward else forward for metric, _ in found}
 
 
 def first_call_samples() -> dict[Key, list[float] | Exception]:
@@ -121,8 +84,8 @@ def first_call_samples() -> dict[Key, list[float] | Exception]:
 
     ``first_call.PROCESSES`` samples each, every one of a fresh process.
     """
-    keys = first_call_keys()
-    reason = _why_no_gpu("host.FirstCall")
+    keys = subjects.host_keys(subjects.FIRST_CALL)
+    reason = _why_no_gpu(subjects.FIRST_CALL)
     found = NotImplementedError(reason) if reason else workload.attempt(first_call.samples)
     if isinstance(found, Exception):
         return dict.fromkeys(keys, found)
@@ -135,13 +98,11 @@ def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
 
 
-_METRICS = {
-    FORWARD: (CALL_FORWARD, PATH_FORWARD),
-    BACKWARD: (CALL_FORWARD_BACKWARD, PATH_FORWARD_BACKWARD),
-}
+def answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:
+    """Answer in the given order, or say under the title why there is no GPU to ask.
 
-
-def _answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:
+    ``more``: measures beside this module's, which can be pickled.
+    """
     reason = _why_no_gpu(title)
     return dict.fromkeys(keys, NotImplementedError(reason)) if reason else _answers(keys, *more)
 
@@ -154,11 +115,7 @@ def _why_no_gpu(title: str) -> str:
 
 
 def _answers(keys: list[Key], *more: Measures) -> dict:
-    """Answer in the given order; after a fault that ends a process's use of the GPU, in another.
-
-    ``more``: measures beside this module's, which can be pickled. One that returns a call is
-    answered with the times of that.
-    """
+    """Answer in the given order; after a fault that ends a process's use of the GPU, in another."""
     found: dict = {}
     measures = ChainMap(_MEASURES, *more)
     for metric, params in keys:
@@ -177,18 +134,3 @@ def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
         return {}
     found = workload.attempt(process.call, _answers, keys, *more)
     return dict.fromkeys(keys, found) if isinstance(found, Exception) else found
-
-
-_MEASURES: dict[str, Callable] = {
-    CALL_FORWARD: functools.partial(host_time.call, FORWARD),
-    CALL_FORWARD_BACKWARD: functools.partial(host_time.call, BACKWARD),
-    **{YARDSTICKS[each]: functools.partial(host_time.yardstick, each) for each in YARDSTICKS},
-    PEAK_BYTES: memory_and_launches.peak_bytes,
-    LAUNCHES: memory_and_launches.launches,
-    ERROR: accuracy.error,
-    PATH_FORWARD: functools.partial(host_time.path_call, FORWARD),
-    PATH_FORWARD_BACKWARD: functools.partial(host_time.path_call, BACKWARD),
-    PATH_PEAK_BYTES: memory_and_launches.path_peak_bytes,
-    PATH_LAUNCHES: memory_and_launches.path_launches,
-    PATH_ERROR: accuracy.path_error,
-}

@@ -1,7 +1,4 @@
-"""Calls whose time on the host is asked for, and their clock.
-
-Functions for a process that may use the GPU.
-"""
+"""Host time of eager calls: the calls, and their clock. For a process that may use the GPU."""
 
 import contextlib
 import gc
@@ -10,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TypeVar
 
-from .._cells import subjects
+from .._cells import angles, subjects
 from .._cells.forms import FORWARD
 from . import inputs, workload
 
@@ -20,7 +17,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def call(direction: str, format: str) -> Callable:
-    """A call on a tensor so small that the GPU is never waited for, to be clocked.
+    """A call to be clocked, on a tensor so small that the host never waits for the GPU.
 
     Parameters
     ----------
@@ -28,7 +25,7 @@ def call(direction: str, format: str) -> Callable:
         ``FORWARD``: of a tensor without gradient; ``BACKWARD``: forward, and the gradient by
         ``torch.autograd.grad``.
     format : str
-        One of ``_inputs.FORMATS``.
+        One of ``subjects.FORMATS``.
 
     Raises
     ------
@@ -40,7 +37,7 @@ def call(direction: str, format: str) -> Callable:
     from rope_triton import apply_rotary_pos_emb
 
     cell = subjects.call_cell(format)
-    freqs = inputs.freqs_of_cell(cell)
+    freqs = angles.of_cell(cell, inputs.DEVICE)
     x, t = inputs.values(cell), inputs.values(cell).requires_grad_()
 
     def forward():
@@ -56,25 +53,12 @@ def call(direction: str, format: str) -> Callable:
 
 
 def path_call(direction: str, path: str) -> Callable:
-    """The same of one of ``_inputs.PATHS``.
-
-    Parameters
-    ----------
-    direction : str
-        As for :func:`call`.
-    path : str
-        One of ``_inputs.PATHS``.
-
-    Raises
-    ------
-    AssertionError
-        If the call's result is wrong.
-    """
-    return eager_call(inputs.path_call(subjects.path_call_cell(path)), direction)
+    """The same of one of ``subjects.PATHS``."""
+    return eager_call(inputs.call_of(subjects.path_call_cell(path)), direction)
 
 
-def yardstick(direction: str) -> Callable:
-    """A call that is PyTorch's alone, to be clocked beside others: what slows the host slows both.
+def reference_call(direction: str) -> Callable:
+    """A call of PyTorch alone, clocked in turns with the others: a slow host slows both.
 
     Parameters
     ----------
@@ -100,33 +84,29 @@ def yardstick(direction: str) -> Callable:
 
 
 def eager_call(call, direction: str) -> Callable:
-    """A call of any suite, forward or forward and backward, to be clocked.
+    """The call of any cell to be clocked, forward or forward and backward.
 
     Raises
     ------
     AssertionError
         If the call's result is wrong.
     """
-    x = inputs.values(call.cell)
-    rotate = _rotation(call, direction, x)
-    workload.check_once(call, direction, rotate, x)
-    return _warm(rotate)
-
-
-def _rotation(call, direction: str, x) -> Callable:
-    """Forward of ``x``, or forward and the gradient for the cotangent ``x``."""
     import torch
 
+    x = inputs.values(call.cell)
     operand, cotangent = call.operand(x), call.cotangent(x)
-    if direction == FORWARD:
-        return lambda: call.forward(operand)
-    leaf = call.leaf(inputs.values(call.cell))
+    leaf = None if direction == FORWARD else call.leaf(inputs.values(call.cell))
+
+    def forward():
+        return call.forward(operand)
 
     def forward_backward():
         gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
         return gradients if isinstance(leaf, tuple) else gradients[0]
 
-    return forward_backward
+    rotate = forward if direction == FORWARD else forward_backward
+    workload.check_once(call, direction, rotate, x)
+    return _warm(rotate)
 
 
 def _warm(call: Callable) -> Callable:
@@ -138,9 +118,9 @@ def _warm(call: Callable) -> Callable:
 def times(calls: Mapping[_Key, Callable]) -> dict[_Key, list[float] | Exception]:
     """Host seconds of each call, ``BLOCKS`` samples, a block of each in turns.
 
-    What slows the host for a while is then in few samples of any call. Medians of fresh processes
-    on an H200's host differed by 6.5 % (standard deviation, median of 17 calls), with 5 blocks
-    after each other by 8.8 %. After a fault that ends the use of the GPU there are only failures.
+    So a host that is slow for a while spoils few samples of any call. Medians of fresh processes on
+    an H200's host differed by 6.5 % (standard deviation, median of 17 calls), with 5 blocks after
+    each other by 8.8 %. After a fault that ends the use of the GPU there are only failures.
     """
     samples: dict[_Key, list[float]] = {key: [] for key in calls}
     failures: dict[_Key, list[float] | Exception] = {}
@@ -159,7 +139,7 @@ def times(calls: Mapping[_Key, Callable]) -> dict[_Key, list[float] | Exception]
 
 
 def _block_seconds(call: Callable) -> float:
-    """Host seconds of a call, over a block of them that finds the queue empty, and leaves it so."""
+    """Host seconds of a call, over a block of calls; the GPU's queue is empty before and after."""
     import torch
 
     torch.cuda.synchronize()

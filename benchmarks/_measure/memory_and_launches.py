@@ -1,4 +1,4 @@
-"""What a step asks of a GPU: memory and launches. Exact."""
+"""The GPU memory and the launches that a step of inference or training asks for. Exact."""
 
 import ctypes
 import gc
@@ -6,24 +6,38 @@ from collections import Counter
 from collections.abc import Callable
 
 from .._cells.forms import FORWARD
-from .._cells.grid import Cell, PathCell
+from .._cells.grid import AnyCell, Cell, PathCell
 from . import inputs
 
 _SEQ_LEN, _HIDDEN_SIZE, _BATCH = 512, 128, 2
 _PATH_MIB, _PATH_DTYPE = 16, "bfloat16"
 
 
-def peak_bytes(step: str, format: str, dtype: str, layout: str) -> int:
+def step_cell(format: str, dtype: str) -> Cell:
+    """The cell of a step."""
+    return Cell(_SEQ_LEN, _HIDDEN_SIZE, _BATCH, dtype, format)
+
+
+def path_step_cell(path: str) -> PathCell:
+    """The cell of a step of another path."""
+    return PathCell(path, _PATH_MIB, _PATH_DTYPE)
+
+
+def peak_bytes(step: str, cell: AnyCell, layout: str = "contiguous") -> int:
     """Most GPU memory that a call asks for at any one time, beyond what its caller holds.
 
     In the step "training" the tensor that is rotated is an intermediate result, as in a model, and
-    counts: after the forward it lives on only if the call has saved it. Counts what is asked of
+    counts: after the forward it lives on only if the call has saved it. Counts the requests to
     torch's allocator, not the blocks that it hands out, whose sizes depend on what ran before.
 
     Parameters
     ----------
-    step, format, dtype, layout : str
-        Values of ``PARAMS``; "transposed": in memory, sequence and batch are exchanged, and
+    step : str
+        One of ``subjects.STEPS``.
+    cell : Cell or PathCell
+        The call.
+    layout : str
+        One of ``subjects.LAYOUTS``; "transposed": in memory, sequence and batch are exchanged, and
         heads and channels, both of the tensor and of the gradient that comes back.
 
     Raises
@@ -31,28 +45,9 @@ def peak_bytes(step: str, format: str, dtype: str, layout: str) -> int:
     RuntimeError
         If torch's allocator keeps no account here.
     """
-    return _peak_bytes(_step_call(step, format, dtype, layout, intermediate=True))
-
-
-def path_peak_bytes(step: str, path: str) -> int:
-    """The same of a call of another path, on contiguous tensors.
-
-    Parameters
-    ----------
-    step, path : str
-        Values of ``PATH_PARAMS``.
-
-    Raises
-    ------
-    RuntimeError
-        If torch's allocator keeps no account here.
-    """
-    return _peak_bytes(_path_step_call(step, path, intermediate=True))
-
-
-def _peak_bytes(call: Callable) -> int:
     import torch
 
+    call = _step_call(step, cell, layout, intermediate=True)
     call()  # compiles
     gc.collect()
     torch.cuda.synchronize()
@@ -73,40 +68,19 @@ def _requested_bytes(when: str) -> int:
     return torch.cuda.memory_stats().get(f"requested_bytes.all.{when}", 0)
 
 
-def launches(step: str, format: str, dtype: str, layout: str) -> int:
-    """Kernels, copies and fills that a call asks the GPU for.
+def launches(step: str, cell: AnyCell, layout: str = "contiguous") -> int:
+    """Kernels, copies and fills that a call asks the GPU for; parameters as :func:`peak_bytes`.
 
     Counted in a CUDA graph of the call: the driver's own list of the work, which depends on no
     profiler's rights or buffers. A call that waits for the GPU, or copies from pageable memory,
     cannot be recorded, and fails here.
-
-    Parameters
-    ----------
-    step, format, dtype, layout : str
-        As for :func:`peak_bytes`.
     """
-    return _launches(lambda: _step_call(step, format, dtype, layout, intermediate=False))
-
-
-def path_launches(step: str, path: str) -> int:
-    """The same of a call of another path, on contiguous tensors.
-
-    Parameters
-    ----------
-    step, path : str
-        Values of ``PATH_PARAMS``.
-    """
-    return _launches(lambda: _path_step_call(step, path, intermediate=False))
-
-
-def _launches(make_call: Callable[[], Callable]) -> int:
-    """``make_call`` is called on the stream that the call is recorded on."""
     import torch
 
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.stream(stream):
-        call = make_call()
+        call = _step_call(step, cell, layout, intermediate=False)
         call()  # compiles
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
@@ -135,42 +109,21 @@ def _succeed(status: int) -> None:
         raise RuntimeError(f"the CUDA driver could not list a graph's nodes: CUresult {status}")
 
 
-def _step_call(step: str, format: str, dtype: str, layout: str, intermediate: bool) -> Callable:
-    """The call as a function without arguments, of an intermediate result in training or not."""
-    cell = Cell(_SEQ_LEN, _HIDDEN_SIZE, _BATCH, dtype, format)
-    freqs = inputs.freqs_of_cell(cell)
+def _step_call(step: str, cell: AnyCell, layout: str, intermediate: bool) -> Callable:
+    """The call as a function without arguments, in training of an intermediate result or not."""
+    import torch
 
-    def rotate(x):
-        return inputs.apply(x, freqs, format)
-
-    x = inputs.values(cell, layout)
-    if step == FORWARD:
-        return lambda: rotate(x)
-    cotangent = inputs.values(cell, layout)
-    return _training_call(rotate, x.requires_grad_(), cotangent, intermediate)
-
-
-def _path_step_call(step: str, path: str, intermediate: bool) -> Callable:
-    cell = PathCell(path, _PATH_MIB, _PATH_DTYPE)
-    call, x = inputs.path_call(cell), inputs.values(cell)
+    call, x = inputs.call_of(cell), inputs.values(cell, layout)
     if step == FORWARD:
         operand = call.operand(x)
         return lambda: call.forward(operand)
-    cotangent = call.cotangent(inputs.values(cell))
-    return _training_call(call.forward, call.leaf(x), cotangent, intermediate)
+    leaf, cotangent = call.leaf(x), call.cotangent(inputs.values(cell, layout))
 
+    def rotated():  # only the forward can keep a reference to the intermediate result
+        return call.forward(_clone(leaf) if intermediate else leaf)
 
-def _training_call(rotate: Callable, leaf, cotangent, intermediate: bool) -> Callable:
-    rotated = (lambda: _clone(leaf)) if intermediate else lambda: leaf
-    return lambda: _training(rotate, rotated, leaf, cotangent)
+    return lambda: torch.autograd.grad(rotated(), leaf, cotangent)
 
 
 def _clone(given):
     return tuple(each.clone() for each in given) if isinstance(given, tuple) else given.clone()
-
-
-def _training(rotate: Callable, rotated: Callable, leaf, cotangent):
-    """Forward and backward; of what ``rotated`` returns, only the forward can keep a reference."""
-    import torch
-
-    return torch.autograd.grad(rotate(rotated()), leaf, cotangent)

@@ -1,4 +1,4 @@
-"""From a cell to samples: inputs, the call, its check, its time."""
+"""Time the GPU's work of a cell: inputs, calls, their check, and samples."""
 
 import contextlib
 import gc
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from .._cells import angles, package_calls
-from .._cells.forms import FORWARD, Measured
+from .._cells.forms import FORWARD, BaseCell
 from .._cells.package_calls import Unavailable
 from .._system import process, progress
 from . import gpu_timer
 
 DEVICE = "cuda"
-_Cell = TypeVar("_Cell", bound=Measured)
+_Cell = TypeVar("_Cell", bound=BaseCell)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: samples, or why there are none.
+    """The samples of a cell, or why there are none.
 
-    ``latency`` and ``copy`` are paired samples in seconds a call, of RoPE and of ``copy_`` of the
+    ``latency`` and ``copy`` are paired samples in seconds per call, of RoPE and of ``copy_`` of the
     same bytes. ``unavailable`` says why the cell cannot be measured here (n/a), ``error`` what went
     wrong.
     """
@@ -44,8 +44,8 @@ def measure_cells(
 ) -> dict[_Cell, Outcome]:
     """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
 
-    After a fault that ends a process's use of the GPU, a fresh process measures the cells that are
-    left. ``finished`` is told of each cell as soon as its outcome is known here.
+    After a fault that ends a process's use of the GPU, a fresh process measures the other cells.
+    ``finished`` is called for each cell as soon as its outcome is known here.
     """
     reason = why_no_gpu()
     if reason:
@@ -75,7 +75,7 @@ def _all_finished(outcomes: dict[_Cell, Outcome], finished: Callable) -> dict[_C
 
 
 def gpu_is_lost() -> bool:
-    """Whether a kernel's fault, an illegal address say, fails every later call of this process."""
+    """Whether a fault, e.g. an illegal address, fails every later GPU call of this process."""
     import torch
 
     try:
@@ -86,7 +86,7 @@ def gpu_is_lost() -> bool:
 
 
 def ends_use(answer) -> bool:
-    """Whether what :func:`attempt` returned is a fault that ended the process's use of the GPU."""
+    """Whether an answer of :func:`attempt` is a fault that ended the process's use of the GPU."""
     return isinstance(answer, RuntimeError) and gpu_is_lost()
 
 
@@ -117,7 +117,7 @@ def why_no_gpu() -> str:
     return ""
 
 
-def _outcome(cell: Measured, direction: str) -> Outcome:
+def _outcome(cell: BaseCell, direction: str) -> Outcome:
     import torch
 
     try:
@@ -134,7 +134,7 @@ def _outcome(cell: Measured, direction: str) -> Outcome:
 
 
 def cannot_be_had(error: Exception) -> bool:
-    """Whether what was asked for is n/a here or at this commit, rather than gone wrong."""
+    """Whether the error means n/a here or at this commit, rather than a failure."""
     import torch
 
     if isinstance(error, ModuleNotFoundError):  # the package is not installed: no commit's property
@@ -143,7 +143,7 @@ def cannot_be_had(error: Exception) -> bool:
 
 
 def why_not(error: Exception) -> str:
-    """Why there is no figure: in a line where it cannot be had, else with the traceback."""
+    """Why there is no figure: a line if it cannot be had, else the traceback."""
     if not cannot_be_had(error):
         return "".join(traceback.format_exception(error))
     if isinstance(error, Unavailable):
@@ -154,7 +154,7 @@ def why_not(error: Exception) -> str:
 
 
 def attempt(function: Callable, *args):
-    """The function's result, or what stands for its exception: not every exception pickles.
+    """The function's result, or an exception that pickles in place of the one it raised.
 
     ``NotImplementedError`` for what cannot be had, else ``RuntimeError`` with the traceback.
     """
@@ -166,27 +166,27 @@ def attempt(function: Callable, *args):
 
 
 def checked_samples(
-    cell: Measured,
+    cell: BaseCell,
     directions: Sequence[str],
     *,
     copies: bool,
     arrange: Callable[[list], object] = lambda inputs: None,
     budget: tuple[int, float] = (gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS),
 ) -> list[list[float]]:
-    """GPU seconds a call, samples for each direction, of a cell whose recorded calls are right.
+    """GPU seconds per call, samples for each direction, of a cell whose recorded calls are right.
 
-    Everything that times a cell does it here, so that nothing is timed that is not checked.
+    Everything that times a cell does it here, so nothing is timed unchecked.
 
     Parameters
     ----------
-    cell : Measured
+    cell : BaseCell
         The cell; all directions are called on the same inputs.
     directions : sequence of str
         ``FORWARD``, ``BACKWARD`` or both.
     copies : bool
-        Whether a copy of the same bytes is timed in turns with them; its samples come last.
+        Whether a copy of the same bytes is timed in turns with the calls; its samples come last.
     arrange : callable
-        Reorders the list of inputs in place: which input goes with which output in memory.
+        Reorders the list of inputs in place, and so pairs inputs and outputs in memory.
     budget : tuple of int and float
         Samples for each direction, and seconds for each sample.
 
@@ -220,11 +220,11 @@ def checked_samples(
 def _check_replay(
     rotation: gpu_timer.Recording, inputs: list, given: dict, call, direction
 ) -> None:
-    """Check what one more replay writes for the inputs whose first values are ``given``, by index.
+    """Check the outputs of one more replay, by ``given``: the first values of some inputs.
 
-    The outputs are NaN before it, so what an eager call or another replay wrote is not taken for
-    its work. Then the inputs get their first values again: a call in place has overwritten them,
-    and an output may share their memory.
+    The outputs are NaN before it, so those of an eager call or another replay are not taken for its
+    own. Then the inputs get their first values again: a call in place has overwritten them, and an
+    output may share their memory.
     """
     for index in given:
         for part in call.split(rotation.outputs[index]):
@@ -237,13 +237,13 @@ def _check_replay(
         _check_untouched(inputs[index], x, call)
 
 
-def call_of(cell: Measured):
-    """The call of a cell of any suite, by the suite's own angles of its positions.
+def call_of(cell: BaseCell):
+    """The call of any cell, by the suite's own angles of its positions.
 
     Raises
     ------
     AssertionError
-        If the call takes angles, and the package's own, which its user would give it, are wrong.
+        If the call takes angles, and those of the package's own module are wrong.
     ImportError
         If the package has none.
     """
@@ -253,11 +253,11 @@ def call_of(cell: Measured):
     return call
 
 
-def check_memory(cell: Measured, sets: int) -> None:
-    """Raise OutOfMemoryError before anything is allocated that cannot fit."""
+def check_memory(cell: BaseCell, sets: int) -> None:
+    """Raise OutOfMemoryError before anything is allocated, if it cannot fit."""
     import torch
 
-    # Inputs, outputs, their copies and autograd's outputs. What is checked: two inputs as they were
+    # Inputs, outputs, their copies and autograd's outputs. For the check: two inputs as they were
     # given, and temporaries.
     tensors = 4 * sets + 4
     needed = tensors * cell.bytes_moved // 2
@@ -266,7 +266,7 @@ def check_memory(cell: Measured, sets: int) -> None:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
 
 
-def random_tensor(cell: Measured):
+def random_tensor(cell: BaseCell):
     import torch
 
     return torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
@@ -275,7 +275,7 @@ def random_tensor(cell: Measured):
 def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
     """One zero-argument call for each buffer set; in the backward the inputs hold cotangents.
 
-    ``call`` is one of ``package_calls``: all share its tables, as the layers of a model do.
+    ``call`` is a ``package_calls.Rotation``: all share its tables, as the layers of a model do.
     """
     if direction == FORWARD:
         for x in map(call.operand, inputs):
@@ -288,9 +288,9 @@ def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
 
 
 def check_once(call, direction: str, rotate: Callable, x) -> None:
-    """Raise AssertionError unless ``rotate``, a call on ``x``, returns what is right.
+    """Raise AssertionError unless ``rotate``, a call on ``x``, returns the right result.
 
-    ``x`` may change only where the call is in place.
+    ``x`` may change only if the call is in place.
     """
     given = x.clone()
     package_calls.check(rotate(), given, call, direction)

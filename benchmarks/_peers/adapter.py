@@ -7,7 +7,7 @@ and count; none is added for it.
 
 from typing import Any, ClassVar
 
-from .._cells.package_calls import Rotation, Unavailable, dealt, leaves
+from .._cells.package_calls import Rotation, Unavailable, leaves, split_heads
 from .providers import INSTALL
 
 
@@ -71,7 +71,7 @@ class Tables(Peer):
 
         return getattr(torch, self.cell.dtype)
 
-    def turn(self) -> tuple:
+    def cos_sin(self) -> tuple:
         """As the tables have it: their own rounding is an error that no other call here has."""
         return tuple(self._bshd(table.double()[None, :, None]) for table in self._half)
 
@@ -91,9 +91,9 @@ def product_rounding(dtype) -> float:
 class Pair(Tables):
     """Queries and keys in one call, each with its own memory.
 
-    The heads of the cell are dealt out to both, half to each, so that the two together have the
-    bytes of the tensor that the others rotate. Two tensors as a projection leaves them: in the
-    cell's order, seen as ``[b, h, s, d]``.
+    Each gets half of the heads of the cell, so that the two together have the bytes of the tensor
+    that the others rotate. Two tensors as a projection leaves them: in the cell's order, seen as
+    ``[b, h, s, d]``.
     """
 
     whole = True
@@ -122,7 +122,7 @@ class Pair(Tables):
 
     def cotangent(self, x):
         keys = self.cell.heads // 2
-        return dealt(x, (self.cell.heads - keys, keys), self.cell.hidden_size)
+        return split_heads(x, (self.cell.heads - keys, keys), self.cell.hidden_size)
 
     def split(self, whole) -> tuple:
         return whole if isinstance(whole, tuple) else self.cotangent(whole)

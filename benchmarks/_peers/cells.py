@@ -4,14 +4,14 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import TypedDict
 
-from .._cells.forms import ITEM_BYTES, Timed
+from .._cells.forms import BaseCell
 from .._cells.grid import active
 from . import calls
 from .providers import PROVIDERS
 
 
 @dataclass(frozen=True)
-class PeerCell(Timed):
+class PeerCell(BaseCell):
     """One provider's rotation of one tensor of queries, forward or backward."""
 
     suite = "peers"
@@ -37,12 +37,6 @@ class PeerCell(Timed):
     @property
     def lengths(self) -> tuple[int, ...]:
         return (self.seq_len,) * self.batch
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes a call must move: the input once and the output once (not angles or tables)."""
-        elements = self.seq_len * self.batch * self.heads * self.hidden_size
-        return 2 * elements * ITEM_BYTES[self.dtype]
 
 
 PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))

@@ -8,10 +8,9 @@ import itertools
 from collections.abc import Callable
 
 from .._cells import angles as _angles
-from .._cells import package_calls, subjects
+from .._cells import subjects
 from .._cells.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from .._measure import accuracy, host, host_time, inputs, workload
-from . import calls
 from .cells import PeerCell
 from .providers import PROVIDERS
 
@@ -33,7 +32,7 @@ def call_samples() -> dict[host.Key, list[float] | Exception]:
     """Host seconds of an eager call of :func:`call`, once all providers are imported."""
     values = itertools.product((CALL_FORWARD, CALL_FORWARD_BACKWARD), PROVIDERS)
     keys: list[host.Key] = [(metric, (provider,)) for metric, provider in values]
-    return host._answers_or_reason("peers.Call", keys, MEASURES)
+    return host.answers_or_reason("peers.Call", keys, MEASURES)
 
 
 def error_facts() -> dict[host.Key, float | Exception]:
@@ -43,7 +42,7 @@ def error_facts() -> dict[host.Key, float | Exception]:
     keys: list[host.Key] = [
         (ERROR, (direction, provider, dtype)) for provider, direction, dtype in values
     ]
-    return host._answers_or_reason("peers.Error", keys, MEASURES)
+    return host.answers_or_reason("peers.Error", keys, MEASURES)
 
 
 def call(direction: str, provider: str) -> Callable:
@@ -66,7 +65,7 @@ def call(direction: str, provider: str) -> Callable:
     """
     size = subjects.CALL_SEQ_LEN, subjects.CALL_HIDDEN_SIZE, HEADS, subjects.CALL_BATCH
     cell = PeerCell(provider, *size, subjects.CALL_DTYPE, _FORMAT)
-    return host_time.eager_call(_call(cell), direction)
+    return host_time.eager_call(inputs.call_of(cell), direction)
 
 
 def error(direction: str, provider: str, dtype: str) -> float:
@@ -90,18 +89,13 @@ def error(direction: str, provider: str, dtype: str) -> float:
     import torch
 
     cell = PeerCell(provider, *_ERROR_SHAPE, dtype, _FORMAT)
-    call, x = _call(cell), accuracy.random(cell.shape, getattr(torch, dtype))
+    call, x = inputs.call_of(cell), accuracy.random(cell.shape, getattr(torch, dtype))
     (rotate,) = workload.calls(call, direction, [x.to(inputs.DEVICE, copy=True)])
     results = call.split(rotate())
     given = call.split(x if direction == FORWARD else call.cotangent(x))
     angles = _angles.exact(0, cell.positions, cell.hidden_size).float()[None, :, 0]
     exact = [accuracy.exact_rotation(part, angles, direction, interleaved=False) for part in given]
-    return accuracy.relative_of_parts(results, exact, x.dtype)
-
-
-def _call(cell: PeerCell) -> package_calls.Rotation:
-    """By angles that are the same on every machine."""
-    return calls.of(cell, inputs.freqs_of_cell(cell))
+    return accuracy.relative(results, exact, x.dtype)
 
 
 MEASURES: dict[str, Callable] = {

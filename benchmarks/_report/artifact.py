@@ -187,22 +187,27 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
         for cell in all_cells(GRID)
         for metric in cell.metrics.values()
     }
-    host = itertools.starmap(Subject, subjects.call_keys() + subjects.path_call_keys())
-    start = itertools.starmap(Subject, subjects.first_call_keys())
+    host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
+    start = itertools.starmap(Subject, subjects.host_keys(subjects.FIRST_CALL))
     return {"gpu": frozenset(gpu), "host": frozenset(host), "start": frozenset(start)}
 
 
 @functools.cache
 def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
     """All that is exact of a pull request: an architecture's machine code, and what a GPU gives."""
-    code = []
-    for metric in UNITS:
-        if metric.startswith("codegen."):
-            variants = metric.startswith("codegen.Variants.")
-            params = subjects.VARIANT_PARAMS if variants else subjects.CODE_PARAMS
-            code += subjects.keys(metric, {**params, "arch": (arch,)})
-    found = {"machine code": code, "memory, launches and error": subjects.exact_keys()}
-    return {what: frozenset(itertools.starmap(Subject, keys)) for what, keys in found.items()}
+    suites = (
+        ("codegen.Codegen.", subjects.CODE_PARAMS),
+        ("codegen.Variants.", subjects.VARIANT_PARAMS),
+    )
+    code = {
+        Subject(metric, tuple(map(str, call)))
+        for prefix, params in suites
+        for metric in UNITS
+        if metric.startswith(prefix)
+        for call in itertools.product((arch,), *[*params.values()][1:])
+    }
+    host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
+    return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
 
 
 # The archive.

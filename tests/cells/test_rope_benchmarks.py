@@ -5,54 +5,55 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
-from benchmarks import paths, peers, rope
-from benchmarks._cells.grid import Cell
+from benchmarks import paths, rope
+from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._measure.workload import Outcome
 
 CELL = Cell(128, 64, 1, "float16", "sbhd")
-PARAMS = (128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
-TRACKS = ("track_copy_ratio", "track_gbps", "track_latency")
-HOST = {
-    *("host.Call.track_forward", "host.Call.track_forward_backward"),
-    *(f"host.FirstCall.track_{name}" for name in ("compile", "warm_start", "own_start")),
-    *("host.Memory.track_peak_bytes", "host.Launches.track_launches", "host.Error.track_error"),
-    *("host.PathCall.track_forward", "host.PathCall.track_forward_backward"),
-    *("host.PathMemory.track_peak_bytes", "host.PathLaunches.track_launches"),
-    "host.PathError.track_error",
-    *("peers.Call.track_forward", "peers.Call.track_forward_backward", "peers.Error.track_error"),
+TRACKS = ("copy_ratio", "gbps", "latency")
+CODEGEN = (
+    *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
+    "stack_bytes",
+)
+# asv's classes of one grid, their tracks and their version.
+UNTIMED = {
+    **dict.fromkeys(("host.Call", "host.PathCall", "peers.Call"), ("forward", "forward_backward")),
+    "host.FirstCall": ("compile", "warm_start", "own_start"),
+    **dict.fromkeys(("host.Memory", "host.PathMemory"), ("peak_bytes",)),
+    **dict.fromkeys(("host.Launches", "host.PathLaunches"), ("launches",)),
+    **dict.fromkeys(("host.Error", "host.PathError", "peers.Error"), ("error",)),
+    "codegen.Codegen": CODEGEN,
+    "codegen.Variants": ("variants",),
 }
-CODEGEN = ("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes")
 
 
-def outcomes(**fields):
-    return {CELL: Outcome(**fields)}
-
-
-@pytest.mark.parametrize("benchmark", [rope.Forward(), rope.Backward()], ids=["fwd", "bwd"])
-def test_tracks_derive_from_the_same_samples(benchmark):
-    cache = outcomes(latency=(2e-6, 4e-6, 3e-6), copy=(1e-6, 2e-6, 3e-6))
-    benchmark.setup(cache, *PARAMS)
-    assert benchmark.track_latency(cache, *PARAMS) == {"samples": [2e-6, 4e-6, 3e-6], "number": 1}
-    ratio = benchmark.track_copy_ratio(cache, *PARAMS)
+@pytest.mark.parametrize("module", [rope, paths])
+@pytest.mark.parametrize("direction", ["Forward", "Backward"])
+def test_tracks_derive_from_the_samples_of_their_cell(module, direction):
+    cell = CELL if module is rope else PathCell("qkv", 32, "bfloat16")
+    benchmark, params = getattr(module, direction)(), astuple(cell)
+    cache = {cell: Outcome(latency=(2e-6, 4e-6, 3e-6), copy=(1e-6, 2e-6, 3e-6))}
+    benchmark.setup(cache, *params)
+    assert benchmark.track_latency(cache, *params) == {"samples": [2e-6, 4e-6, 3e-6], "number": 1}
+    ratio = benchmark.track_copy_ratio(cache, *params)
     assert ratio == {"samples": pytest.approx([2.0, 2.0, 1.0]), "number": 1}
-    gbps = benchmark.track_gbps(cache, *PARAMS)
-    moved = 2 * 128 * 64 * 64 * 2
+    gbps = benchmark.track_gbps(cache, *params)
+    moved = cell.bytes_moved
     assert gbps["samples"] == pytest.approx([moved / 2e3, moved / 4e3, moved / 3e3])
 
 
-def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason():
+def test_a_cell_that_cannot_be_measured_is_skipped_and_one_that_failed_an_error():
+    suite, params = rope.Forward(), astuple(CELL)
     with pytest.raises(NotImplementedError, match="no NVIDIA GPU"):
-        rope.Forward().setup(outcomes(unavailable="no NVIDIA GPU"), *PARAMS)
-
-
-def test_a_cell_that_failed_is_an_error():
+        suite.setup({CELL: Outcome(unavailable="no NVIDIA GPU")}, *params)
     with pytest.raises(RuntimeError, match="wrong output"):
-        rope.Forward().setup(outcomes(error="wrong output"), *PARAMS)
+        suite.setup({CELL: Outcome(error="wrong output")}, *params)
 
 
 def discover(grid):
@@ -89,17 +90,17 @@ COUNTS = {
 @pytest.mark.parametrize("grid", COUNTS)
 def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
     found = discover(grid)
-    timed = {f"{suite}.{track}" for suite in COUNTS[grid] for track in TRACKS}
-    codegen_names = {f"codegen.Codegen.track_{name}" for name in (*CODEGEN, "stack_bytes")}
-    assert set(found) == timed | codegen_names | HOST | {"codegen.Variants.track_variants"}
-    for name in timed:
-        module, suite, _ = name.split(".")
-        assert math.prod(map(len, found[name]["params"])) == COUNTS[grid][f"{module}.{suite}"]
-        measured = {"rope": rope, "paths": paths, "peers": peers}[module]
-        assert found[name]["version"] == getattr(measured, suite).version == "1"
-        assert found[name]["unit"] != "unit"
-    keys = {name: found[name]["setup_cache_key"] for name in timed}
-    for suite in COUNTS[grid]:  # one for all of its tracks, and no other has it
-        own = {keys[f"{suite}.{track}"] for track in TRACKS}
-        assert len(own) == 1
-        assert [key for key in keys.values() if key in own] == [*own] * len(TRACKS)
+    suites = dict.fromkeys(COUNTS[grid], TRACKS) | UNTIMED
+    assert set(found) == {f"{suite}.track_{track}" for suite in suites for track in suites[suite]}
+    caches = {}
+    for suite, tracks in suites.items():
+        for benchmark in (found[f"{suite}.track_{track}"] for track in tracks):
+            assert benchmark["type"] == "track" and benchmark["unit"] != "unit"
+            assert benchmark["version"] == ("2" if suite == "codegen.Codegen" else "1")
+            assert benchmark["timeout"] == 60
+            seconds = {"codegen": 900, "peers": 3600}.get(suite.split(".")[0], 1800)
+            assert benchmark["setup_cache_timeout"] == seconds
+            caches.setdefault(benchmark["setup_cache_key"], set()).add(suite)
+            if suite in COUNTS[grid]:
+                assert math.prod(map(len, benchmark["params"])) == COUNTS[grid][suite]
+    assert sorted(map(sorted, caches.values())) == sorted([suite] for suite in suites)

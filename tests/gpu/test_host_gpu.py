@@ -9,7 +9,7 @@ import torch
 
 import rope_triton
 from benchmarks._cells import subjects
-from benchmarks._measure import first_call, host, host_time, inputs, memory_and_launches
+from benchmarks._measure import first_call, host, host_time, memory_and_launches
 from benchmarks._system import process
 
 pytestmark = pytest.mark.gpu
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parents[2]
 SBHD = ("sbhd", "float16", "contiguous")
 TRANSPOSED = ("sbhd", "float16", "transposed")
+CELL = memory_and_launches.step_cell("sbhd", "float16")
 BYTES = 512 * 2 * 64 * 128 * 2  # of a tensor of a step, float16
+METRICS = (subjects.CALL_FORWARD, subjects.CALL_FORWARD_BACKWARD)
 apply = rope_triton.apply_rotary_pos_emb
 
 
@@ -34,7 +36,7 @@ def contiguous_first(t, freqs, **options):
 
 
 def medians():
-    found = host.call_samples()
+    found = host.answers("host.Call")
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer
@@ -55,25 +57,24 @@ def test_python_in_the_call_path_shows(monkeypatch):
     after = medians()
     assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
     for format in subjects.FORMATS:
-        forward, both = ((m, (format,)) for m in (host.CALL_FORWARD, host.CALL_FORWARD_BACKWARD))
+        forward, both = ((m, (format,)) for m in METRICS)
         assert before[both] > before[forward]
         # Half of it: on a busy host a median is some microseconds off.
         assert after[forward] - before[forward] > 10e-6
 
 
+CELLS = [
+    *map(subjects.call_cell, subjects.FORMATS),
+    *map(subjects.path_call_cell, subjects.PATHS),
+]
+
+
 @pytest.mark.alone
-@pytest.mark.parametrize("format", subjects.FORMATS)
-def test_gpu_is_done_when_the_host_is(format):
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_gpu_is_done_when_the_host_is(cell):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
-    cell = subjects.call_cell(format)
-    t, cotangent = inputs.values(cell).requires_grad_(), inputs.values(cell)
-    freqs = inputs.freqs_of_cell(cell)
-    for call in (
-        lambda: inputs.apply(cotangent, freqs, format),
-        lambda: memory_and_launches._training(
-            lambda x: inputs.apply(x, freqs, format), lambda: t, t, cotangent
-        ),
-    ):
+    for step in subjects.STEPS if cell.suite == "rope" else ["forward"]:
+        call = memory_and_launches._step_call(step, cell, "contiguous", intermediate=False)
         for _ in range(host_time.WARM_CALLS):
             call()
         torch.cuda.synchronize()
@@ -103,17 +104,18 @@ def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_pat
 @pytest.mark.parametrize("layout", subjects.LAYOUTS)
 @pytest.mark.parametrize("format", subjects.FORMATS)
 def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
+    cell = memory_and_launches.step_cell(format, "float16")
     for step, count in (("forward", 1), ("training", 2)):
-        assert memory_and_launches.peak_bytes(step, format, "float16", layout) == count * BYTES
-        assert memory_and_launches.launches(step, format, "float16", layout) == count
+        assert memory_and_launches.peak_bytes(step, cell, layout) == count * BYTES
+        assert memory_and_launches.launches(step, cell, layout) == count
 
 
 def test_hidden_copy_shows_where_the_layout_needs_it(monkeypatch):
     plant(monkeypatch, contiguous_first)
-    assert memory_and_launches.peak_bytes("forward", *SBHD) == BYTES
-    assert memory_and_launches.launches("forward", *SBHD) == 1
-    assert memory_and_launches.peak_bytes("forward", *TRANSPOSED) == 2 * BYTES
-    assert memory_and_launches.launches("forward", *TRANSPOSED) == 2
+    assert memory_and_launches.peak_bytes("forward", CELL) == BYTES
+    assert memory_and_launches.launches("forward", CELL) == 1
+    assert memory_and_launches.peak_bytes("forward", CELL, "transposed") == 2 * BYTES
+    assert memory_and_launches.launches("forward", CELL, "transposed") == 2
 
 
 class _SavesItsInput(torch.autograd.Function):
@@ -130,9 +132,9 @@ class _SavesItsInput(torch.autograd.Function):
 
 def test_extra_saved_tensor_shows_in_training_only(monkeypatch):
     plant(monkeypatch, lambda t, freqs, **options: apply(_SavesItsInput.apply(t), freqs, **options))
-    assert memory_and_launches.peak_bytes("forward", *SBHD) == BYTES
-    assert memory_and_launches.peak_bytes("training", *SBHD) == 3 * BYTES
-    assert memory_and_launches.launches("training", *SBHD) == 2
+    assert memory_and_launches.peak_bytes("forward", CELL) == BYTES
+    assert memory_and_launches.peak_bytes("training", CELL) == 3 * BYTES
+    assert memory_and_launches.launches("training", CELL) == 2
 
 
 def test_fills_and_copies_are_launches(monkeypatch):
@@ -144,7 +146,7 @@ def test_fills_and_copies_are_launches(monkeypatch):
         return apply(*args, **options)
 
     plant(monkeypatch, apply_and_more)
-    assert memory_and_launches.launches("forward", *SBHD) == 3
+    assert memory_and_launches.launches("forward", CELL) == 3
 
 
 def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatch):
@@ -154,27 +156,28 @@ def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatc
         return apply(t, freqs, **options)
 
     plant(monkeypatch, waits)
-    keys = [(host.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
+    keys = [(subjects.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
     first = host._answers(keys[:1])
     waiting = host._answers(keys[1:2])
-    then = host._answers(keys[2:]) | host._answers([(host.PEAK_BYTES, ("forward", *SBHD))])
+    then = host._answers(keys[2:]) | host._answers([(subjects.PEAK_BYTES, ("forward", *SBHD))])
     assert list(first.values()) == [1]
     assert "captur" in str(waiting[keys[1]])
     assert isinstance(waiting[keys[1]], RuntimeError)
     assert list(then.values()) == [1, BYTES]
 
 
-STEPS = [(host.LAUNCHES, (step, *SBHD)) for step in subjects.STEPS]
-
-
-def _faulty_launches(step, *rest):
-    if step == "forward":
-        torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
-    return memory_and_launches.launches(step, *rest)
+STEPS = [(subjects.LAUNCHES, (step, *SBHD)) for step in subjects.STEPS]
 
 
 def answers_after_a_fault():
-    host._MEASURES[host.LAUNCHES] = _faulty_launches
+    launches = host._MEASURES[subjects.LAUNCHES]
+
+    def faulty(step, *rest):
+        if step == "forward":
+            torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
+        return launches(step, *rest)
+
+    host._MEASURES[subjects.LAUNCHES] = faulty
     return host._answers(STEPS)
 
 
@@ -188,22 +191,17 @@ def test_fault_costs_its_own_cell_only():
 # --- error ----------------------------------------------------------------------------------------
 
 
-def test_error_repeats_to_the_last_digit_also_in_another_process():
-    here, again = host.error_facts(), host.error_facts()
+@pytest.mark.parametrize("suite", ["host.Error", "host.PathError"])
+def test_error_is_little_more_than_rounding_and_repeats_also_in_another_process(suite):
+    here, again = host.answers(suite), host.answers(suite)
     there = process.call(host._answers, list(here))
     assert here == again == there
-
-
-def test_error_is_little_more_than_rounding():
-    for (_, (_, dtype, *_)), value in host.error_facts().items():
-        assert 1 <= value < (4 if dtype == "float32" else 1.001), value
+    for (_, params), value in here.items():
+        assert 0.999 < value < (4 if "float32" in params else 1.001), value
+        assert value >= 1 or suite == "host.PathError"
 
 
 def test_everything_exact_has_an_answer():
     found = host.exact_facts()
-    asked = {
-        *(host.PEAK_BYTES, host.LAUNCHES, host.ERROR),
-        *(host.PATH_PEAK_BYTES, host.PATH_LAUNCHES, host.PATH_ERROR),
-    }
-    assert {metric for metric, _ in found} == asked
+    assert list(found) == subjects.host_keys(*subjects.EXACT)
     assert not [str(answer) for answer in found.values() if isinstance(answer, Exception)]

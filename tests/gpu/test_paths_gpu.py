@@ -1,10 +1,8 @@
 """The package's other paths, measured on a GPU: every one has a speed, a cost and a small error."""
 
 import statistics
-import time
 
 import pytest
-import torch
 
 import rope_triton
 from benchmarks._cells import forms, grid, subjects
@@ -12,7 +10,6 @@ from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import gpu_timer, host, host_time, memory_and_launches, workload
-from benchmarks._measure import inputs as _host_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -87,7 +84,7 @@ def test_process_of_a_comparison_checks_and_times_it(path):
 
 @pytest.mark.alone
 def test_every_call_has_a_host_time():
-    found = host.path_call_samples()
+    found = host.answers("host.PathCall")
     assert len(found) == CALLS
     for key, answer in found.items():
         assert not isinstance(answer, Exception), (key, answer)
@@ -95,36 +92,12 @@ def test_every_call_has_a_host_time():
         assert all(2e-6 < seconds < 2e-3 for seconds in answer)
 
 
-@pytest.mark.alone
-@host_paths
-def test_gpu_is_done_when_the_host_is(path):
-    cell = subjects.path_call_cell(path)
-    call = _host_inputs.path_call(cell)
-    given = call.operand(_host_inputs.values(cell))
-    for _ in range(host_time.WARM_CALLS):
-        call.forward(given)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(host_time.BLOCK_CALLS):
-        call.forward(given)
-    issued = time.perf_counter()
-    torch.cuda.synchronize()
-    assert time.perf_counter() - issued < 0.1 * (issued - start)
-
-
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = PathCell(path, memory_and_launches._PATH_MIB, memory_and_launches._PATH_DTYPE)
+    cell = memory_and_launches.path_step_cell(path)
     outputs = 0 if path == "tables-inplace" else 1
-    assert memory_and_launches.path_peak_bytes(FORWARD, path) == outputs * cell.bytes_moved // 2
-    assert memory_and_launches.path_launches(FORWARD, path) == 1
+    assert memory_and_launches.peak_bytes(FORWARD, cell) == outputs * cell.bytes_moved // 2
+    assert memory_and_launches.launches(FORWARD, cell) == 1
     if BACKWARD in cell.directions:
-        assert memory_and_launches.path_peak_bytes(subjects.TRAINING, path) == cell.bytes_moved
-        assert memory_and_launches.path_launches(subjects.TRAINING, path) == 2
-
-
-def test_error_is_little_more_than_rounding_and_repeats():
-    here, again = host.path_error_facts(), host.path_error_facts()
-    assert here == again and len(here) == 2 * CALLS
-    for (_, (*_, dtype)), value in here.items():
-        assert 0.999 < value < (4 if dtype == "float32" else 1.001), value
+        assert memory_and_launches.peak_bytes(subjects.TRAINING, cell) == cell.bytes_moved
+        assert memory_and_launches.launches(subjects.TRAINING, cell) == 2

@@ -1,15 +1,37 @@
-"""What the tests of the host's measures share."""
+"""Shared by the tests of the host's measures."""
 
-import functools
 from pathlib import Path
 
 import rope_triton
+from benchmarks._cells import subjects
+from tests.package import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = "no NVIDIA GPU: torch.cuda.is_available() is False"
-apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
+
+
+def params_of(metric):
+    """The parameters of all keys of a metric."""
+    keys = subjects.host_keys(metric.rpartition(".")[0])
+    return [params for name, params in keys if name == metric]
 
 
 def implement(monkeypatch, apply):
     """Have the package rotate by another function."""
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
+
+
+def change(monkeypatch, what):
+    """Let ``what`` be made of the first tensor that each function of the package returns."""
+
+    def changed(function):
+        def call(*args, **options):
+            output = function(*args, **options)
+            if isinstance(output, tuple):
+                return what(output[0]), *output[1:]
+            return output.copy_(what(output)) if options.get("inplace") else what(output)
+
+        return call
+
+    for name, function in plain.FUNCTIONS.items():
+        monkeypatch.setattr(rope_triton, name, changed(function))

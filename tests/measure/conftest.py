@@ -5,9 +5,8 @@ import types
 import pytest
 import torch
 
-import rope_triton
-from benchmarks._measure import accuracy, first_call, host_time, inputs
-from tests.measure.common import apply_plain
+from benchmarks._measure import accuracy, first_call, host_time, inputs, memory_and_launches
+from tests.package import plain
 
 
 @pytest.fixture(autouse=True)
@@ -18,17 +17,26 @@ def progress(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def on_cpu(monkeypatch):
+def one_thread():
+    """For tensors so small that more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch, one_thread):
     """Measures as on a GPU, but CPU tensors in plain PyTorch."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(accuracy, "_SHAPE", (256, 1, 2, 128))
-    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors so small that more only wait for each other
-    yield
-    torch.set_num_threads(threads)
+    for module in (accuracy, memory_and_launches):
+        monkeypatch.setattr(module, "_PATH_MIB", 1 / 4)
+    monkeypatch.setattr(memory_and_launches, "_SEQ_LEN", 8)
+    monkeypatch.setattr(memory_and_launches, "_HIDDEN_SIZE", 16)
+    plain.install(monkeypatch)
 
 
 @pytest.fixture

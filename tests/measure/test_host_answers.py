@@ -9,76 +9,78 @@ import sys
 import pytest
 import torch
 
+import rope_triton
 from benchmarks import host
 from benchmarks._cells import subjects
 from benchmarks._measure import host as _host
 from benchmarks._system import process
-from tests.measure.common import NO_GPU, ROOT
+from tests.measure.common import NO_GPU, ROOT, implement
+from tests.package import plain
 
-UNITS = {
-    _host.CALL_FORWARD: "seconds",
-    _host.CALL_FORWARD_BACKWARD: "seconds",
-    _host.COMPILE: "seconds",
-    _host.WARM_START: "seconds",
-    _host.OWN_START: "seconds",
-    _host.PEAK_BYTES: "bytes",
-    _host.LAUNCHES: "launches",
-    _host.ERROR: "x rounding",
-    _host.PATH_FORWARD: "seconds",
-    _host.PATH_FORWARD_BACKWARD: "seconds",
-    _host.PATH_PEAK_BYTES: "bytes",
-    _host.PATH_LAUNCHES: "launches",
-    _host.PATH_ERROR: "x rounding",
+METRICS = {
+    subjects.CALL_FORWARD: (2, "seconds"),
+    subjects.CALL_FORWARD_BACKWARD: (2, "seconds"),
+    subjects.COMPILE: (1, "seconds"),
+    subjects.WARM_START: (1, "seconds"),
+    subjects.OWN_START: (1, "seconds"),
+    subjects.PEAK_BYTES: (24, "bytes"),
+    subjects.LAUNCHES: (24, "launches"),
+    subjects.ERROR: (24, "x rounding"),
+    subjects.PATH_FORWARD: (7, "seconds"),
+    subjects.PATH_FORWARD_BACKWARD: (6, "seconds"),
+    subjects.PATH_PEAK_BYTES: (13, "bytes"),
+    subjects.PATH_LAUNCHES: (13, "launches"),
+    subjects.PATH_ERROR: (26, "x rounding"),
 }
-COUNTS = dict(zip(UNITS, (2, 2, 1, 1, 1, 24, 24, 24, 7, 6, 13, 13, 26), strict=True))
-EXACT = (_host.PEAK_BYTES, _host.LAUNCHES, _host.ERROR)
-PATH_EXACT = (_host.PATH_PEAK_BYTES, _host.PATH_LAUNCHES, _host.PATH_ERROR)
-IN_PLACE = NotImplementedError("a rotation in place has no backward pass of its own")
+"""Keys of each metric, and its unit."""
+EXACT = subjects.host_keys(*subjects.EXACT)
+SUITES = (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error)
+PATH_SUITES = (host.PathCall, host.PathMemory, host.PathLaunches, host.PathError)
 
 
-def raise_(error):
-    raise error
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
 
 
-def import_name():
-    from rope_triton import a_name_that_no_commit_has  # noqa: F401
-
-
-def import_package():
-    import rope_triton_that_nobody_has  # noqa: F401
-
-
-FAILURES = {
-    "no backward yet": (lambda: raise_(NotImplementedError("no backward yet")), True),
-    "cannot import name": (import_name, True),
-    "12 GB": (lambda: raise_(torch.cuda.OutOfMemoryError("12 GB")), True),
-    "No module named": (import_package, False),
-    "AssertionError: not close": (lambda: raise_(AssertionError("not close")), False),
-}
-
-
-@pytest.mark.parametrize("message", FAILURES)
-def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
-    fail, unavailable = FAILURES[message]
+@pytest.mark.parametrize("error", [NotImplementedError("not yet"), AssertionError("not close")])
+def test_failure_is_its_own_cells_only(on_cpu, error, monkeypatch):
+    """Which errors are failures, and which a lack: see the tests of ``workload``."""
     bad = ("training", "sbhd", "float16", "transposed")
 
     def measure(*params):
-        return fail() if params == bad else 1.0
+        return raising(error)() if params == bad else 1.0
 
-    for metric in (*EXACT, *PATH_EXACT):
+    for metric, _ in EXACT:
         monkeypatch.setitem(_host._MEASURES, metric, measure)
     found = _host.exact_facts()
-    failed = [found.pop((metric, bad)) for metric in (_host.PEAK_BYTES, _host.LAUNCHES)]
+    assert list(found) == EXACT
+    failed = [found.pop((metric, bad)) for metric in (subjects.PEAK_BYTES, subjects.LAUNCHES)]
     assert set(found.values()) == {1.0}
-    for error in failed:
-        assert message in str(error)
-        assert isinstance(error, NotImplementedError) == unavailable
-        assert ("Traceback" in str(error)) != unavailable
+    for each in failed:
+        assert str(error) in str(each)
+        assert isinstance(each, NotImplementedError) == isinstance(error, NotImplementedError)
+        assert ("Traceback" in str(each)) == isinstance(error, AssertionError)
+
+
+def test_commit_without_the_paths_has_no_answers_and_says_why(on_cpu, monkeypatch):
+    def refuse(t, freqs, tensor_format, **options):
+        if options:
+            raise NotImplementedError(f"{sorted(options)} is not implemented yet")
+        return plain.apply_rotary_pos_emb(t, freqs, tensor_format)
+
+    implement(monkeypatch, refuse)
+    for name in plain.FUNCTIONS.keys() - {"apply_rotary_pos_emb"}:
+        monkeypatch.delattr(rope_triton, name)
+    found = _host.answers("host.PathCall", "host.PathError")
+    assert {type(answer) for answer in found.values()} == {NotImplementedError}
+    assert all(str(answer).startswith("this commit cannot: ") for answer in found.values())
 
 
 def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, monkeypatch):
-    def lost(*_):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    lost = raising(RuntimeError("CUDA error: an illegal memory access was encountered"))
 
     def measure(*params):
         if params == keys[1][1]:
@@ -86,12 +88,12 @@ def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, mo
             lost()
         return 1.0
 
-    keys = _host._keys(_host.PEAK_BYTES, subjects.STEP_PARAMS)
-    monkeypatch.setitem(_host._MEASURES, _host.PEAK_BYTES, measure)
+    keys = subjects.host_keys("host.Memory")
+    monkeypatch.setitem(_host._MEASURES, subjects.PEAK_BYTES, measure)
     monkeypatch.setattr(
         process, "call", lambda function, rest: {key: (function, 2.0) for key in rest}
     )
-    found = _host.memory_facts()
+    found = _host.answers("host.Memory")
     assert list(found) == keys
     assert found.pop(keys[0]) == 1.0
     assert "illegal memory access" in str(found.pop(keys[1]))
@@ -106,24 +108,38 @@ def test_the_fresh_process_failing_is_an_error_of_its_keys(on_cpu, monkeypatch):
     assert _host._answers_of_fresh_process([]) == {}
 
 
-def test_without_a_gpu_everything_is_unavailable_for_one_reason(progress, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = _host.call_samples() | _host.exact_facts() | _host.first_call_samples()
-    found |= _host.path_call_samples()
-    metrics = [metric for metric, _ in found]
-    assert {metric: metrics.count(metric) for metric in UNITS} == COUNTS
-    assert all(isinstance(answer, NotImplementedError) for answer in found.values())
-    assert {str(answer) for answer in found.values()} == {NO_GPU}
-    assert progress() == [
-        f"{title}: n/a, {NO_GPU}"
-        for title in ("host.Call", "host", "host.FirstCall", "host.PathCall")
-    ]
-
-
 # --- as asv sees it -------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("suite", [*SUITES, *PATH_SUITES])
+def test_every_class_has_its_answers_which_say_that_there_is_no_gpu(suite, monkeypatch, progress):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    title = f"host.{suite.__name__}"
+    tracks = {each: getattr(suite, each) for each in vars(suite) if each.startswith("track_")}
+    names = [f"{title}.{track}" for track in tracks]
+    assert set(names) == {name for name in METRICS if name.startswith(f"{title}.")}
+    params = [tuple(map(str, values)) for values in itertools.product(*suite.params)]
+    answers = suite().setup_cache()
+    assert {(type(answer), str(answer)) for answer in answers.values()} == {
+        (NotImplementedError, NO_GPU)
+    }
+    assert progress() == [f"{title}: n/a, {NO_GPU}"]
+    missing = set(itertools.product(names, params)) - set(answers)
+    assert set(answers) <= set(itertools.product(names, params))
+    assert not missing or suite in PATH_SUITES
+    for metric, values in missing:  # the backward of a rotation in place
+        assert "tables-inplace" in values
+        assert "forward_backward" in metric or {"training", "backward"} & {*values}
+        with pytest.raises(NotImplementedError, match="in place has no backward pass"):
+            tracks[metric.split(".")[2]].setup(answers, *values)
+    counts = [[metric for metric, _ in answers].count(name) for name in names]
+    units = [track.unit for track in tracks.values()]
+    assert list(zip(counts, units, strict=True)) == [METRICS[name] for name in names]
+    assert len(suite.param_names) == len(suite.params)
+
+
 ASV = """
-import json, os, pickle, sys
+import json, pickle, sys
 from asv_runner._aux import update_sys_path
 from asv_runner.discovery import disc_benchmarks
 root, answers = sys.argv[1:]
@@ -142,79 +158,23 @@ print(json.dumps([found, imports]))
 """
 
 
-def as_asv_runs_it(answers, tmp_path):
-    """What each of asv's tracks returns for its first parameters, and what was imported."""
+def test_tracks_pick_their_answers_and_fail_alone_and_asv_needs_no_torch(tmp_path):
+    """For the first parameters of every track: samples or a value."""
+    first = {
+        metric: params
+        for metric, params in reversed(
+            subjects.host_keys(*subjects.CALLS, subjects.FIRST_CALL, *subjects.EXACT)
+        )
+    }
+    answers, expected = {}, {}
+    for number, (metric, params) in enumerate(first.items()):
+        samples = METRICS[metric][1] == "seconds"
+        answers[metric, params] = [number, 0.5] if samples else number
+        expected[metric] = {"samples": [number, 0.5], "number": 1} if samples else number
+    answers[subjects.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
+    answers[subjects.WARM_START, ()] = NotImplementedError("no GPU")
+    expected |= {subjects.CALL_FORWARD: "RuntimeError('wrong output')", subjects.WARM_START: None}
     (tmp_path / "answers").write_bytes(pickle.dumps(answers))
     command = [sys.executable, "-c", ASV, str(ROOT / "benchmarks"), str(tmp_path / "answers")]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(output.splitlines()[-1])
-
-
-def first_answers():
-    """An answer for the first parameters of every track: samples or a fact."""
-    samples = {
-        (_host.COMPILE, ()): [3.0],
-        (_host.WARM_START, ()): [0.5],
-        (_host.OWN_START, ()): [0.02],
-    }
-    samples |= {(_host.CALL_FORWARD, ("sbhd",)): [3e-5, 2e-5]}
-    samples |= {(_host.CALL_FORWARD_BACKWARD, ("sbhd",)): [9e-5]}
-    samples |= {(_host.PATH_FORWARD, ("thd",)): [4e-5]}
-    samples |= {(_host.PATH_FORWARD_BACKWARD, ("thd",)): [8e-5]}
-    step = ("forward", "sbhd", "float32", "contiguous")
-    facts = {(_host.PEAK_BYTES, step): 4096, (_host.LAUNCHES, step): 1}
-    facts |= {(_host.PATH_PEAK_BYTES, ("forward", "thd")): 8192}
-    facts |= {(_host.PATH_LAUNCHES, ("forward", "thd")): 3}
-    facts |= {(_host.PATH_ERROR, ("forward", "thd", "float32")): 1.5}
-    return samples, facts | {(_host.ERROR, ("forward", "float32", "short", "False")): 1.25}
-
-
-def test_tracks_pick_their_answers_and_asv_needs_no_torch(tmp_path):
-    samples, facts = first_answers()
-    found, imported = as_asv_runs_it(samples | facts, tmp_path)
-    expected = {metric: {"samples": values, "number": 1} for (metric, _), values in samples.items()}
-    assert found == expected | {metric: value for (metric, _), value in facts.items()}
-    assert imported == []
-
-
-def test_a_track_that_failed_leaves_the_other_of_its_class_alone(tmp_path):
-    samples, facts = first_answers()
-    samples[_host.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
-    samples[_host.WARM_START, ()] = NotImplementedError("no GPU")
-    found, _ = as_asv_runs_it(samples | facts, tmp_path)
-    assert found[_host.CALL_FORWARD] == "RuntimeError('wrong output')"
-    assert found[_host.WARM_START] is None
-    assert found[_host.CALL_FORWARD_BACKWARD]["samples"] == [9e-5]
-    assert found[_host.COMPILE]["samples"] == [3.0]
-
-
-SUITES = (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error)
-PATH_SUITES = (host.PathCall, host.PathMemory, host.PathLaunches, host.PathError)
-
-
-def tracks_of(suite):
-    """asv's names of a class's tracks, and of all its parameters."""
-    tracks = [name for name in vars(suite) if name.startswith("track_")]
-    params = [tuple(map(str, p)) for p in itertools.product(*getattr(suite, "params", []))]
-    return [f"host.{suite.__name__}.{track}" for track in tracks], params
-
-
-@pytest.mark.parametrize("suite", [*SUITES, *PATH_SUITES])
-def test_every_answer_has_its_track(suite, monkeypatch):
-    """Every class's tracks and parameters are those that its setup_cache answers."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    names, params = tracks_of(suite)
-    answers = suite().setup_cache()
-    nothing = set(itertools.product(names, params)) - set(answers)
-    assert set(answers) <= set(itertools.product(names, params))
-    assert not nothing or suite in PATH_SUITES
-    for metric, values in nothing:  # of a rotation in place, the backward
-        assert "tables-inplace" in values
-        assert "forward_backward" in metric or {"training", "backward"} & {*values}
-        with pytest.raises(NotImplementedError, match=str(IN_PLACE)):
-            getattr(suite, metric.split(".")[2]).setup(answers, *values)
-    for name in names:
-        assert getattr(suite, name.split(".")[2]).unit == UNITS[name]
-        assert [metric for metric, _ in answers].count(name) == COUNTS[name]
-    assert len(getattr(suite, "param_names", [])) == len(getattr(suite, "params", []))
-    assert suite.version == "1" and suite.setup_cache.timeout
+    assert json.loads(output.splitlines()[-1]) == [expected, []]

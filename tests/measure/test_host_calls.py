@@ -10,49 +10,50 @@ import rope_triton
 from benchmarks._cells import subjects
 from benchmarks._measure import host, host_time
 from benchmarks._system import process
-from tests.measure.common import apply_plain, implement
+from tests.measure.common import change, implement
 from tests.package import plain
 
-CALLS = [(m, f) for m in (host.CALL_FORWARD, host.CALL_FORWARD_BACKWARD) for f in subjects.FORMATS]
+KEYS = subjects.host_keys(*subjects.CALLS)
+all_calls = pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key[0]}-{key[1][0]}")
 
 
-def times(metric, format):
-    return host._answers([(metric, (format,))])[metric, (format,)]
-
-
-all_calls = pytest.mark.parametrize(("metric", "format"), CALLS)
+def times(*key):
+    return host._answers([key])[key]
 
 
 @all_calls
-def test_time_in_the_call_path_is_seen(on_cpu, clock, metric, format, monkeypatch):
-    def apply(t, freqs, tensor_format):
-        assert t.requires_grad == (metric == host.CALL_FORWARD_BACKWARD)
-        assert tensor_format == format
-        clock.seconds += 20e-6
-        return apply_plain(t, freqs, tensor_format)
+def test_time_in_the_call_path_is_seen(on_cpu, clock, key, monkeypatch):
+    outputs = []
 
-    implement(monkeypatch, apply)
-    assert times(metric, format) == pytest.approx([20e-6] * host_time.BLOCKS)
+    def slow(output):
+        outputs.append(output)
+        clock.seconds += 20e-6
+        return output
+
+    change(monkeypatch, slow)
+    assert times(*key) == pytest.approx([20e-6] * host_time.BLOCKS)
+    assert {each.requires_grad for each in outputs} == {key[0].endswith("backward")}
 
 
 @pytest.mark.parametrize("format", subjects.FORMATS)
 def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
-    def apply(t, *args, **options):
-        output = apply_plain(t, *args, **options)
+    def apply(t, freqs, tensor_format):
+        assert tensor_format == format
+        output = plain.apply_rotary_pos_emb(t, freqs, tensor_format)
         if output.requires_grad:
             output.register_hook(lambda _: setattr(clock, "seconds", clock.seconds + 20e-6))
         return output
 
     implement(monkeypatch, apply)
-    assert times(host.CALL_FORWARD, format) == [0.0] * host_time.BLOCKS
-    both = times(host.CALL_FORWARD_BACKWARD, format)
+    assert times(subjects.CALL_FORWARD, (format,)) == [0.0] * host_time.BLOCKS
+    both = times(subjects.CALL_FORWARD_BACKWARD, (format,))
     assert both == pytest.approx([20e-6] * host_time.BLOCKS)
 
 
 @all_calls
-def test_wrong_result_has_no_speed(on_cpu, clock, metric, format, monkeypatch):
-    implement(monkeypatch, lambda t, freqs, **options: apply_plain(t, -freqs, **options))
-    wrong = times(metric, format)
+def test_wrong_result_has_no_speed(on_cpu, clock, key, monkeypatch):
+    change(monkeypatch, lambda output: -output)
+    wrong = times(*key)
     assert isinstance(wrong, RuntimeError) and "AssertionError" in str(wrong)
     assert "not close" in str(wrong)
 
@@ -101,41 +102,42 @@ def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(on_
     assert list(found.values()) == [1, "elsewhere", "elsewhere"]
 
 
-def test_all_calls_are_clocked_beside_yardsticks(on_cpu, clock, monkeypatch):
-    plain.install(monkeypatch)
+# --- the reference call ---------------------------------------------------------------------------
+
+
+def test_all_calls_are_clocked_beside_reference_calls(on_cpu, clock):
     found, beside = host.all_call_samples()
-    assert {metric for metric, _ in found} == {*beside} and len(beside) == 4
-    assert not {metric for metric, _ in found} & {*host.YARDSTICKS.values()}
+    assert list(found) == KEYS and {metric for metric, _ in KEYS} == beside.keys()
     for (metric, _), samples in found.items():
         assert len(samples) == len(beside[metric]) == host_time.BLOCKS
-    assert beside[host.CALL_FORWARD] is beside[host.PATH_FORWARD]
-    assert beside[host.CALL_FORWARD_BACKWARD] is beside[host.PATH_FORWARD_BACKWARD]
+    forward, backward = (
+        [beside[f"host.{path}Call.{track}"] for path in ("", "Path")]
+        for track in ("track_forward", "track_forward_backward")
+    )
+    assert forward[0] is forward[1] is not backward[0] is backward[1]
 
 
-@pytest.mark.parametrize("direction", host.YARDSTICKS)
-def test_no_version_of_the_package_changes_a_yardstick(on_cpu, clock, monkeypatch, direction):
+def test_no_version_of_the_package_changes_a_reference_call(on_cpu, clock, monkeypatch):
     def refused(*_, **__):
         raise AssertionError("the package's")
 
     for name in plain.FUNCTIONS:
         monkeypatch.setattr(rope_triton, name, refused)
-    key = host.YARDSTICKS[direction], ()
-    assert host._answers([key]) == {key: [0.0] * host_time.BLOCKS}
+    for metric in host.REFERENCE_CALLS.values():
+        assert times(metric, ()) == [0.0] * host_time.BLOCKS
 
 
 @pytest.mark.parametrize("error", [ValueError, torch.cuda.OutOfMemoryError])
-def test_a_yardstick_that_fails_is_an_error(on_cpu, clock, monkeypatch, error):
-    plain.install(monkeypatch)
-
+def test_a_reference_call_that_fails_is_an_error(on_cpu, clock, monkeypatch, error):
     def broken():
         raise error("PyTorch is broken")
 
-    monkeypatch.setitem(host._MEASURES, host.YARDSTICKS["forward"], broken)
+    monkeypatch.setitem(host._MEASURES, host.REFERENCE_CALLS["forward"], broken)
     with pytest.raises(RuntimeError, match="PyTorch is broken"):
         host.all_call_samples()
 
 
-def test_without_a_gpu_there_is_no_yardstick(monkeypatch, progress):
+def test_without_a_gpu_there_is_no_reference_call(monkeypatch, progress):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found, beside = host.all_call_samples()
     assert beside == {}

@@ -8,11 +8,9 @@ import torch
 import rope_triton
 from benchmarks._cells import angles as _angles
 from benchmarks._cells import subjects
-from benchmarks._measure import accuracy, host
+from benchmarks._measure import accuracy
 from tests import oracle
-from tests.measure.common import implement
-
-ERROR_CASES = [params for _, params in host._keys(host.ERROR, subjects.ERROR_PARAMS)]
+from tests.measure.common import change, implement, params_of
 
 
 def rounded_rotation(loss):
@@ -31,7 +29,7 @@ def rounded_rotation(loss):
     return apply
 
 
-@pytest.mark.parametrize("params", ERROR_CASES, ids="-".join)
+@pytest.mark.parametrize("params", params_of(subjects.ERROR), ids="-".join)
 def test_perfect_result_has_the_error_1(on_cpu, params, monkeypatch):
     implement(monkeypatch, rounded_rotation(lambda x: x))
     assert accuracy.error(*params) == 1.0
@@ -63,6 +61,14 @@ def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(on_cpu, monke
     torch.testing.assert_close(coarse(t, freqs, "sbhd", False), exact)
     implement(monkeypatch, coarse)
     assert accuracy.error("forward", "float32", "short", "False") > 5
+
+
+@pytest.mark.parametrize("params", params_of(subjects.PATH_ERROR), ids="-".join)
+def test_error_of_a_path_is_that_of_its_roundings_and_shows_a_loss(on_cpu, params, monkeypatch):
+    float32 = params[2] == "float32"
+    assert 0.999 < accuracy.path_error(*params) < (2 if float32 else 1.01)
+    change(monkeypatch, lambda output: output * (1 + (2.0**-16 if float32 else 2.0**-7)))
+    assert accuracy.path_error(*params) > 2
 
 
 def test_error_of_plain_float32_is_that_of_a_few_roundings(on_cpu):

@@ -5,17 +5,19 @@ import time
 
 import pytest
 
+from benchmarks._cells import subjects
 from benchmarks._measure import first_call, host
 from benchmarks._system import process
-from tests.measure.common import NO_GPU, ROOT, apply_plain, implement
+from tests.measure.common import NO_GPU, ROOT, implement
+from tests.package import plain
 
 
-def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
+def test_first_call_is_clocked_and_checked(on_cpu, clock, tmp_path, monkeypatch):
     costs = [2.0, 0.1]
 
     def apply(t, *args, **options):
         clock.seconds += costs.pop(0)
-        return apply_plain(t, *args, **options)
+        return plain.apply_rotary_pos_emb(t, *args, **options)
 
     implement(monkeypatch, apply)
     assert first_call._clocked(str(ROOT), False) == 2.0
@@ -23,9 +25,6 @@ def test_first_call_is_clocked_and_checked(on_cpu, clock, monkeypatch):
     implement(monkeypatch, lambda t, freqs, **options: t)
     with pytest.raises(AssertionError, match="not close"):
         first_call._clocked(None, False)
-
-
-def test_package_from_elsewhere_is_refused(on_cpu, tmp_path):
     with pytest.raises(RuntimeError, match="was to be imported from .*, but came from"):
         first_call._clocked(str(tmp_path), False)
 
@@ -91,9 +90,9 @@ def test_first_calls_share_a_cache_by_threes(on_cpu, monkeypatch):
 
     monkeypatch.setattr(first_call, "seconds", seconds)
     assert host.first_call_samples() == {
-        (host.COMPILE, ()): [2.0, 5.0, 8.0],
-        (host.WARM_START, ()): [0.1] * 3,
-        (host.OWN_START, ()): [0.02] * 3,
+        (subjects.COMPILE, ()): [2.0, 5.0, 8.0],
+        (subjects.WARM_START, ()): [0.1] * 3,
+        (subjects.OWN_START, ()): [0.02] * 3,
     }
     assert len(set(caches)) == 3
     assert not any(cache.exists() for cache in caches)

@@ -1,14 +1,18 @@
 """Memory and launches of a step; without a GPU."""
 
 import contextlib
+import math
 import types
+import weakref
 
 import pytest
 import torch
 
 from benchmarks._cells import subjects
 from benchmarks._measure import memory_and_launches
-from tests.measure.common import implement
+from tests.measure.common import change, implement, params_of
+
+CELL = memory_and_launches.step_cell("sbhd", "float16")
 
 
 class Allocator:
@@ -41,33 +45,22 @@ def test_peak_is_what_the_call_asks_for_beyond_what_its_caller_holds(on_cpu, mon
         allocator.add(-450)
 
     def build(*params, intermediate):
-        assert params == ("training", "sbhd", "float16", "transposed") and intermediate
+        assert params == ("training", CELL, "transposed") and intermediate
         return call
 
     allocator.peak = 10**9
     monkeypatch.setattr(memory_and_launches, "_step_call", build)
-    assert memory_and_launches.peak_bytes("training", "sbhd", "float16", "transposed") == 700
-
-
-def test_allocator_that_counts_nothing_is_an_error(on_cpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "memory_stats", dict)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(memory_and_launches, "_step_call", lambda *_, **__: lambda: None)
+    assert memory_and_launches.peak_bytes("training", CELL, "transposed") == 700
+    monkeypatch.setattr(torch.cuda, "memory_stats", dict)  # counts nothing
     with pytest.raises(RuntimeError, match="counts no requested bytes: unset PYTORCH_NO_CUDA"):
-        memory_and_launches.peak_bytes("forward", "sbhd", "float16", "contiguous")
-
-
-@pytest.fixture
-def small_steps(monkeypatch):
-    monkeypatch.setattr(memory_and_launches, "_SEQ_LEN", 8)
-    monkeypatch.setattr(memory_and_launches, "_HIDDEN_SIZE", 16)
+        memory_and_launches.peak_bytes("training", CELL, "transposed")
 
 
 @pytest.mark.parametrize("format", subjects.FORMATS)
 @pytest.mark.parametrize("layout", subjects.LAYOUTS)
 @pytest.mark.parametrize("intermediate", [False, True])
 def test_layout_reaches_the_call_and_its_gradient(
-    on_cpu, small_steps, format, layout, intermediate, monkeypatch
+    on_cpu, format, layout, intermediate, monkeypatch
 ):
     seen = []
 
@@ -83,8 +76,9 @@ def test_layout_reaches_the_call_and_its_gradient(
             return gradient.clone()
 
     implement(monkeypatch, lambda t, freqs, **options: Rotate.apply(t))
-    memory_and_launches._step_call("training", format, "float16", layout, intermediate)()
-    memory_and_launches._step_call("forward", format, "float16", layout, intermediate)()
+    cell = memory_and_launches.step_cell(format, "float16")
+    for step in ("training", "forward"):
+        memory_and_launches._step_call(step, cell, layout, intermediate)()
     t, gradient, alone = seen
     for x in seen:
         assert x.shape == ((8, 2, 64, 16) if format == "sbhd" else (2, 8, 64, 16))
@@ -95,12 +89,20 @@ def test_layout_reaches_the_call_and_its_gradient(
     assert not alone.requires_grad
 
 
-@pytest.mark.parametrize("saves", [False, True])
-def test_in_training_only_what_is_saved_outlives_the_forward(
-    on_cpu, small_steps, saves, monkeypatch
-):
-    import weakref
+@pytest.mark.parametrize("step, path", params_of(subjects.PATH_LAUNCHES))
+@pytest.mark.parametrize("intermediate", [False, True])
+def test_step_of_a_path_runs_as_it_is_called(on_cpu, step, path, intermediate, monkeypatch):
+    outputs = []
+    change(monkeypatch, lambda output: outputs.append(output) or output)
+    cell = memory_and_launches.path_step_cell(path)
+    result = memory_and_launches._step_call(step, cell, "contiguous", intermediate)()
+    assert [output.requires_grad for output in outputs] == [step == "training"]
+    if step == "training":
+        assert sum(gradient.numel() for gradient in result) == math.prod(cell.shape)
 
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_in_training_only_what_is_saved_outlives_the_forward(on_cpu, saves, monkeypatch):
     inputs = []
 
     class Rotate(torch.autograd.Function):
@@ -123,7 +125,8 @@ def test_in_training_only_what_is_saved_outlives_the_forward(
         "grad",
         lambda *args: alive.append(inputs[0]() is not None) or gradient(*args),
     )
-    memory_and_launches._step_call("training", "sbhd", "float32", "contiguous", intermediate=True)()
+    cell = memory_and_launches.step_cell("sbhd", "float32")
+    memory_and_launches._step_call("training", cell, "contiguous", intermediate=True)()
     assert inputs[1] == saves
     assert alive == [saves]
 
@@ -154,7 +157,7 @@ def test_nodes_of_a_graph_are_listed():
             memory_and_launches._node_kinds(77, Driver([0], fails))
 
 
-def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch):
+def test_launches_are_kernels_copies_and_fills(on_cpu, monkeypatch):
     captured = []
 
     @contextlib.contextmanager
@@ -179,4 +182,5 @@ def test_launches_are_kernels_copies_and_fills(on_cpu, small_steps, monkeypatch)
         memory_and_launches.ctypes, "CDLL", lambda name: Driver([0, 0, 1, 2, 3, 4, 5, 6, 7])
     )
     implement(monkeypatch, apply)
-    assert memory_and_launches.launches("forward", "sbhd", "float16", "contiguous") == 4
+    cell = memory_and_launches.step_cell("sbhd", "float16")  # smaller than CELL
+    assert memory_and_launches.launches("forward", cell) == 4

@@ -1,4 +1,4 @@
-"""The package's other paths: their cells, their calls, what is right, what asv makes of them."""
+"""The calls of all cells and their check, and the cells of the package's other paths."""
 
 import types
 
@@ -11,7 +11,7 @@ from benchmarks import paths
 from benchmarks._cells import angles as _angles
 from benchmarks._cells import forms, grid, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import PathCell
+from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import host as _host
 from benchmarks._measure import workload
@@ -24,7 +24,12 @@ TINY = {"float32": 1 / 4, "bfloat16": 1 / 8}
 CELLS = [PathCell(path, mib, dtype) for path in forms.PATHS for dtype, mib in TINY.items()]
 # What the first commits had no function or argument for; heads of any form they rotated.
 LACKED = [cell for cell in CELLS if cell.path not in ("partial", "head-96", "then-read")]
-TIMED = [(cell, direction) for cell in CELLS for direction in cell.directions]
+PLAIN = [
+    Cell(37, 64, 2, dtype, tensor_format)
+    for dtype in ("float32", "float16", "bfloat16")
+    for tensor_format in ("sbhd", "bshd")
+]
+TIMED = [(cell, direction) for cell in [*PLAIN, *CELLS] for direction in cell.directions]
 
 all_paths = pytest.mark.parametrize("path", forms.PATHS)
 all_timed = pytest.mark.parametrize(("cell", "direction"), TIMED, ids=str)
@@ -46,6 +51,8 @@ def test_there_are_few_timings():
     assert set(SMALL) < set(FULL) and len(set(FULL)) == len(FULL) == 66
     only_forward = {cell.path for cell in FULL if BACKWARD not in cell.directions}
     assert only_forward == {"tables-inplace", "then-read"}
+    assert paths.Forward.params[0] == tuple(forms.PATHS)
+    assert set(forms.PATHS) - set(paths.Backward.params[0]) == only_forward
 
 
 @pytest.mark.parametrize("cell", FULL, ids=str)
@@ -83,14 +90,10 @@ def test_cells_of_both_grids_are_told_apart_by_their_values():
 
 
 @pytest.fixture
-def without_gpu(monkeypatch):
+def without_gpu(monkeypatch, one_thread):
     """Cells are called with CPU tensors, in plain PyTorch."""
     plain.install(monkeypatch)
     monkeypatch.setattr(workload, "DEVICE", "cpu")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors so small that more only wait for each other
-    yield
-    torch.set_num_threads(threads)
 
 
 def called(cell, direction, freqs=None):
@@ -99,12 +102,6 @@ def called(cell, direction, freqs=None):
     given = x.clone()
     (rotate,) = workload.calls(call, direction, [x])
     return call, rotate(), given
-
-
-@all_timed
-def test_right_output_passes(without_gpu, cell, direction):
-    call, output, given = called(cell, direction)
-    package_calls.check(output, given, call, direction)
 
 
 @all_paths
@@ -122,45 +119,65 @@ def test_the_package_passes(path, direction, monkeypatch, device):
 
 
 @all_timed
-def test_mistakes_are_found(without_gpu, cell, direction):
+def test_right_output_passes_and_mistakes_are_found(without_gpu, cell, direction):
     call, output, given = called(cell, direction)
+    package_calls.check(output, given, call, direction)
     parts = output if isinstance(output, tuple) else (output,)
 
-    def refused(wrong):
+    def refused(*wrong, given=given):
         with pytest.raises(AssertionError):
             package_calls.check(
                 wrong if isinstance(output, tuple) else wrong[0], given, call, direction
             )
 
-    refused(tuple(part.roll(1, dims=-1) for part in parts))
-    refused(tuple(part.double() for part in parts))
-    for index in range(len(parts)):  # every part is looked at, to its end
+    refused(*(part.roll(1, dims=-1) for part in parts))
+    refused(*(part.roll(1, dims=-2) for part in parts))
+    refused(*(part.double() for part in parts))
+    for index in range(len(parts)):  # every part is checked, to its end
         wrong = [part.clone(memory_format=torch.contiguous_format) for part in parts]
-        wrong[index].view(-1)[-1] += 0.5
-        refused(tuple(wrong))
-        wrong[index].view(-1)[-1] = float("nan")
-        refused(tuple(wrong))
-    _, moved, given = called(cell, direction, angles(cell, first=1))
-    with pytest.raises(AssertionError):
-        package_calls.check(moved, given, call, direction)
+        for mistake in (wrong[index].view(-1)[-1] + 0.25, float("nan")):
+            wrong[index].view(-1)[-1] = mistake
+            refused(*wrong)
+    unrotated = call.cotangent(given) if direction == FORWARD else call.operand(given)
+    refused(*(unrotated if isinstance(unrotated, tuple) else (unrotated,)))
+    for wrong_angles in (angles(cell, first=1), -angles(cell)):
+        _, turned, x = called(cell, direction, wrong_angles)
+        refused(*(turned if isinstance(turned, tuple) else (turned,)), given=x)
 
 
-def test_positions_begin_anew_with_each_packed_sequence(without_gpu):
-    cell = PathCell("thd", 1 / 8, "float32")
-    call, output, given = called(cell, FORWARD)
-    assert cell.lengths == (2, 1, 1)
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+@pytest.mark.parametrize("cell", PLAIN[:2], ids=str)
+def test_every_chunk_is_checked(without_gpu, cell, direction, monkeypatch):
+    chunks = []
+    rotate = package_calls._rotated
+
+    def counted(x, cos, sin, direction):
+        chunks.append(max(cos.shape[:2]))
+        return rotate(x, cos, sin, direction)
+
+    monkeypatch.setattr(package_calls, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
+    monkeypatch.setattr(package_calls, "_rotated", counted)
+    call, output, given = called(cell, direction)
+    package_calls.check(output, given, call, direction)
+    assert chunks == [16, 16, 5]
+    for position in (0, 15, 16, 31, 32, 36):
+        wrong = output.clone()
+        wrong.select(cell.format.index("s"), position)[1, -1, 0] += 0.25
+        with pytest.raises(AssertionError):
+            package_calls.check(wrong, given, call, direction)
+
+
+def test_positions_begin_anew_with_each_packed_sequence_or_at_its_start(without_gpu):
+    packed, starts = PathCell("thd", 1 / 8, "float32"), PathCell("starts", 1 / 4, "float32")
+    call, _, given = called(packed, FORWARD)
+    assert packed.lengths == (2, 1, 1)
     running = plain.apply_rotary_pos_emb(given[:, None], angles(PathCell("thd", 1, "float32")))
     with pytest.raises(AssertionError):
         package_calls.check(running[:, 0], given, call, FORWARD)
-
-
-def test_start_positions_reach_the_call(without_gpu):
-    cell = PathCell("starts", 1 / 4, "float32")
-    call, _, given = called(cell, FORWARD)
+    call, _, given = called(starts, FORWARD)
+    from_0 = plain.apply_rotary_pos_emb(given, angles(starts), "bshd")
     with pytest.raises(AssertionError):
-        package_calls.check(
-            plain.apply_rotary_pos_emb(given, angles(cell), "bshd"), given, call, FORWARD
-        )
+        package_calls.check(from_0, given, call, FORWARD)
 
 
 def test_a_new_tensor_is_not_in_place(without_gpu, monkeypatch):
@@ -208,12 +225,12 @@ def on_cpu(without_gpu, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_cells_are_measured(on_cpu, direction, tmp_path):
-    cells = [cell for cell in CELLS if direction in cell.directions]
-    outcomes = workload.measure_cells(cells, direction)
-    assert outcomes == dict.fromkeys(cells, workload.Outcome((1e-6,) * 3, (1e-6,) * 3))
-    assert (
-        f"paths {direction}: {len(cells)}/{len(cells)} cells" in (tmp_path / "progress").read_text()
-    )
+    for suite in (PLAIN, CELLS):
+        cells = [cell for cell in suite if direction in cell.directions]
+        outcomes = workload.measure_cells(cells, direction)
+        assert outcomes == dict.fromkeys(cells, workload.Outcome((1e-6,) * 3, (1e-6,) * 3))
+        said = f"{cells[0].suite} {direction}: {len(cells)}/{len(cells)} cells"
+        assert said in (tmp_path / "progress").read_text()
 
 
 def in_place_wrong_from(number):
@@ -264,18 +281,6 @@ def test_commit_without_the_paths_is_not_available(old, direction):
         assert not outcome.error and not outcome.latency
 
 
-@pytest.mark.parametrize("error", [TypeError, ValueError, AttributeError, RuntimeError])
-def test_a_real_failure_is_an_error(on_cpu, error, monkeypatch):
-    def fail(*_, **__):
-        raise error("the kernel is broken")
-
-    for name in plain.FUNCTIONS:
-        monkeypatch.setattr(rope_triton, name, fail)
-    for outcome in workload.measure_cells(CELLS, FORWARD).values():
-        assert f"{error.__name__}: the kernel is broken" in outcome.error
-        assert not outcome.unavailable
-
-
 # --- in a comparison's process --------------------------------------------------------------------
 
 
@@ -295,35 +300,3 @@ def test_process_checks_and_times_every_direction(on_cpu, path, monkeypatch):
     expected = [f"paths.{each.capitalize()}.track_latency" for each in cell.directions]
     assert [metric for metric, _, _ in timed] == expected
     assert all(params == [path, "0.25", "float32"] for _, params, _ in timed)
-
-
-def test_process_of_a_commit_without_the_paths(old):
-    for cell in LACKED:
-        answers = measure._Answers()
-        for direction, metric in cell.metrics.items():
-            with answers.about([(metric, measure.as_params(cell))]):
-                measure._check_cell(cell, direction)
-        assert len(answers.unavailable) == len(cell.directions)
-        assert all(reason.startswith("this commit cannot: ") for *_, reason in answers.unavailable)
-        assert not answers.errors
-
-
-# --- as asv sees it -------------------------------------------------------------------------------
-
-
-def test_tracks_pick_their_cell():
-    cell = PathCell("qkv", 32, "bfloat16")
-    cache = {cell: workload.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
-    for suite in (paths.Forward(), paths.Backward()):
-        suite.setup(cache, "qkv", 32, "bfloat16")
-        latency = suite.track_latency(cache, "qkv", 32, "bfloat16")
-        assert latency == {"samples": [2e-5, 4e-5], "number": 1}
-        ratio = suite.track_copy_ratio(cache, "qkv", 32, "bfloat16")
-        assert ratio["samples"] == pytest.approx([1.0, 2.0])
-        gbps = suite.track_gbps(cache, "qkv", 32, "bfloat16")
-        assert gbps["samples"] == pytest.approx([cell.bytes_moved / s / 1e9 for s in (2e-5, 4e-5)])
-
-
-def test_some_have_no_backward_to_be_timed():
-    assert paths.Forward.params[0] == tuple(forms.PATHS)
-    assert set(forms.PATHS) - set(paths.Backward.params[0]) == {"tables-inplace", "then-read"}

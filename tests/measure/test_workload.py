@@ -1,128 +1,23 @@
 """From a cell to samples: no speed for a wrong output, and a bad cell costs only itself."""
 
-import functools
 import types
 
 import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles as _angles
-from benchmarks._cells import package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell
 from benchmarks._measure import gpu_timer, workload
 from tests.compare import samples
+from tests.package import plain
 
-DIRECTIONS = (FORWARD, BACKWARD)
 CELLS = [
     Cell(37, 64, 2, dtype, tensor_format)
     for dtype in ("float32", "float16", "bfloat16")
     for tensor_format in ("sbhd", "bshd")
 ]
-apply_plain = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
-
-all_cells = pytest.mark.parametrize("cell", CELLS, ids=str)
-both_directions = pytest.mark.parametrize("direction", DIRECTIONS)
-
-
-def angles(cell, first: int = 0):
-    return _angles.by_channel(_angles.exact(first, cell.positions, cell.hidden_size).float())
-
-
-def random(cell):
-    return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype))
-
-
-def rotated(x, freqs, cell: Cell, direction: str):
-    """The package's forward of ``x``, or its gradient for the cotangent ``x``."""
-    if direction == FORWARD:
-        return apply_plain(x, freqs, cell.format)
-    t = random(cell).requires_grad_()
-    return torch.autograd.grad(apply_plain(t, freqs, cell.format), t, x)[0]
-
-
-def check(output, x, freqs, cell: Cell, direction: str) -> None:
-    package_calls.check(output, x, cell.call(freqs), direction)
-
-
-# --- the check ------------------------------------------------------------------------------------
-
-
-@all_cells
-@both_directions
-def test_right_output_passes(cell, direction):
-    x, freqs = random(cell), angles(cell)
-    check(rotated(x, freqs, cell, direction), x, freqs, cell, direction)
-
-
-def other(direction: str) -> str:
-    return DIRECTIONS[direction == FORWARD]
-
-
-def with_last(output, value):
-    output = output.clone()
-    output[-1, -1, -1, -1] = value
-    return output
-
-
-MISTAKES = {
-    "swapped halves": lambda x, freqs, cell, direction: rotated(x, freqs, cell, direction).roll(
-        cell.hidden_size // 2, dims=-1
-    ),
-    "wrong sign": lambda x, freqs, cell, direction: rotated(x, freqs, cell, other(direction)),
-    "wrong head": lambda x, freqs, cell, direction: rotated(x, freqs, cell, direction).roll(1, 2),
-    "wrong position": lambda x, freqs, cell, direction: rotated(
-        x, angles(cell, first=1), cell, direction
-    ),
-    "nothing done": lambda x, freqs, cell, direction: x,
-    "one element": lambda x, freqs, cell, direction: with_last(
-        output := rotated(x, freqs, cell, direction), output[-1, -1, -1, -1] + 0.25
-    ),
-    "NaN": lambda x, freqs, cell, direction: with_last(
-        rotated(x, freqs, cell, direction), float("nan")
-    ),
-    "other dtype": lambda x, freqs, cell, direction: rotated(x, freqs, cell, direction).double(),
-}
-
-
-@all_cells
-@both_directions
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_mistake_is_found(mistake, cell, direction):
-    x, freqs = random(cell), angles(cell)
-    with pytest.raises(AssertionError):
-        check(mistake(x, freqs, cell, direction), x, freqs, cell, direction)
-
-
-@pytest.fixture
-def chunks(monkeypatch):
-    """Checks 16 positions at a time; has the number of positions of each chunk."""
-    lengths = []
-    rotate = package_calls._rotated
-
-    def counted(x, cos, sin, direction):
-        lengths.append(max(cos.shape[:2]))
-        return rotate(x, cos, sin, direction)
-
-    cell = CELLS[0]
-    monkeypatch.setattr(package_calls, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
-    monkeypatch.setattr(package_calls, "_rotated", counted)
-    return lengths
-
-
-@both_directions
-@pytest.mark.parametrize("cell", CELLS[:2], ids=str)
-def test_every_chunk_is_checked(chunks, cell, direction):
-    x, freqs = random(cell), angles(cell)
-    output = rotated(x, freqs, cell, direction)
-    check(output, x, freqs, cell, direction)
-    assert chunks == [16, 16, 5]
-    for position in (0, 15, 16, 31, 32, 36):
-        wrong = output.clone()
-        wrong.select(cell.format.index("s"), position)[1, -1, 0] += 0.25
-        with pytest.raises(AssertionError):
-            check(wrong, x, freqs, cell, direction)
+both_directions = pytest.mark.parametrize("direction", (FORWARD, BACKWARD))
 
 
 # --- one cell, its calls and its samples, without a GPU -------------------------------------------
@@ -132,27 +27,10 @@ def test_every_chunk_is_checked(chunks, cell, direction):
 def on_cpu(monkeypatch, tmp_path):
     """Measures cells as on a GPU, but with CPU tensors, plain PyTorch and made-up samples."""
 
-    def paired_samples(recordings, count, seconds):
-        rope, copy = recordings
-        return [[2e-6] * len(rope.outputs), [1e-6] * len(copy.outputs)]
-
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
-    monkeypatch.setattr(gpu_timer, "paired_samples", paired_samples)
+    monkeypatch.setattr(gpu_timer, "paired_samples", lambda *_: [[2e-6] * 3, [1e-6] * 3])
     monkeypatch.setattr(workload, "DEVICE", "cpu")
-    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply_plain)
-
-
-@pytest.fixture(autouse=True)
-def progress(tmp_path, monkeypatch):
-    path = tmp_path / "progress"
-    monkeypatch.setenv("ROPE_PROGRESS", str(path))
-    return lambda: [line for line in path.read_text().splitlines() if line]
-
-
-@both_directions
-def test_cell_is_measured(on_cpu, direction):
-    outcomes = workload.measure_cells(CELLS, direction)
-    assert outcomes == dict.fromkeys(CELLS, workload.Outcome((2e-6,) * 3, (1e-6,) * 3))
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
 
 
 @both_directions
@@ -164,7 +42,7 @@ def test_wrong_output_has_no_speed(on_cpu, direction, wrong_set, monkeypatch):
     def apply(t, freqs, tensor_format):
         calls.append(t)
         turned = -freqs if (len(calls) - 1) % 3 == wrong_set else freqs
-        return apply_plain(t, turned, tensor_format)
+        return plain.apply_rotary_pos_emb(t, turned, tensor_format)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
     (outcome,) = workload.measure_cells(CELLS[:1], direction).values()
@@ -193,48 +71,33 @@ def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
 # --- many cells -----------------------------------------------------------------------------------
 
 
-def import_name():
-    from rope_triton import a_name_that_no_commit_has  # noqa: F401
-
-
-def import_package():
-    import rope_triton_that_nobody_has  # noqa: F401
-
-
-def raise_(error: Exception):
-    raise error
-
-
-FAILURES = {
-    "cannot: no backward yet": (
-        lambda: raise_(NotImplementedError("no backward yet")),
-        "unavailable",
+FAILURES = [
+    (NotImplementedError("no backward yet"), "unavailable"),
+    (ImportError("cannot import name"), "unavailable"),
+    (torch.cuda.OutOfMemoryError("12 GB"), "unavailable"),
+    (ModuleNotFoundError("No module named rope_triton"), "error"),
+    *(
+        (kind("broken"), "error")
+        for kind in (AssertionError, RuntimeError, TypeError, ValueError, AttributeError)
     ),
-    "cannot import name": (import_name, "unavailable"),
-    "a_bug_in_the_driver": (
-        lambda: raise_(torch.cuda.OutOfMemoryError("a_bug_in_the_driver")),
-        "unavailable",
-    ),
-    "No module named 'rope_triton_that_nobody_has'": (import_package, "error"),
-    "AssertionError: not close": (lambda: raise_(AssertionError("not close")), "error"),
-    "RuntimeError: CUDA error": (lambda: raise_(RuntimeError("CUDA error")), "error"),
-}
+]
 
 
-@pytest.mark.parametrize("message", FAILURES)
-def test_failure_is_its_own_cells_only(on_cpu, message, monkeypatch):
-    fail, kind = FAILURES[message]
+@pytest.mark.parametrize(("error", "kind"), FAILURES, ids=repr)
+def test_failure_is_its_own_cells_only(on_cpu, error, kind, monkeypatch):
     bad = CELLS[2]
 
     def made_up(cell, directions, copies):
-        return fail() if cell == bad else [[1.0], [2.0]]
+        if cell == bad:
+            raise error
+        return [[1.0], [2.0]]
 
     monkeypatch.setattr(workload, "checked_samples", made_up)
     outcomes = workload.measure_cells(CELLS, "forward")
     assert list(outcomes) == CELLS
     failed = outcomes.pop(bad)
     assert set(outcomes.values()) == {workload.Outcome(latency=(1.0,), copy=(2.0,))}
-    assert message in getattr(failed, kind)
+    assert str(error) in getattr(failed, kind)
     assert failed == workload.Outcome(**{kind: getattr(failed, kind)})
     assert ("Traceback" in failed.error) == (kind == "error")
 

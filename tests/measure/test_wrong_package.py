@@ -4,6 +4,7 @@ Without a GPU: CPU tensors, plain PyTorch and made-up samples; ``tests/gpu/test_
 has the same packages, compiled and recorded.
 """
 
+import functools
 import gc
 from pathlib import Path
 
@@ -29,7 +30,7 @@ CELLS = [*grid.all_cells("full"), *peer_cells(PEER_GRIDS["full"])]
 
 
 @pytest.fixture
-def on_cpu(monkeypatch, tmp_path):
+def on_cpu(monkeypatch, tmp_path, one_thread):
     """Measures as on a GPU, in both commands."""
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     plain.install(monkeypatch)
@@ -37,10 +38,6 @@ def on_cpu(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "first_call_here", lambda metric: {})
     monkeypatch.setattr(host, "exact_facts", dict)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors so small that more only wait for each other
-    yield
-    torch.set_num_threads(threads)
 
 
 def in_asv(cell) -> list[str]:
@@ -76,74 +73,60 @@ commands = pytest.mark.parametrize("command", [in_asv, checked, timed])
 # --- angles ---------------------------------------------------------------------------------------
 
 
-class Zero(Right):
-    def forward(self, *args, **options):
-        return 0 * super().forward(*args, **options)
+def changed(change):
+    """A module that gives the right angles, changed."""
+
+    class Wrong(Right):
+        def forward(self, *args, **options):
+            return change(super().forward(*args, **options))
+
+    return Wrong
 
 
-class OtherBase(Right):
-    def __init__(self, dim):
-        super().__init__(dim, rotary_base=500000.0)
-
-
-class NearlyTheBase(Right):
-    def __init__(self, dim):
-        super().__init__(dim, rotary_base=10001.0)
-
-
-class WrongLate(Right):
-    """Wrong from the last position of the grid on."""
-
-    def forward(self, *args, **options):
-        angles = super().forward(*args, **options)
-        angles[8191:] = 0
-        return angles
-
-
-class WrongIfShort(Right):
-    """Right for long sequences, as if only those were looked at."""
-
-    def forward(self, max_seq_len, *args):
-        return super().forward(max_seq_len, *args) * (max_seq_len > 16)
-
-
-class Half(Right):
-    def forward(self, *args, **options):
-        return super().forward(*args, **options).half()
-
-
-class NotANumber(Right):
-    def forward(self, *args, **options):
-        return super().forward(*args, **options) * float("nan")
-
-
-class HalfAsWide(Right):
-    def forward(self, *args, **options):
-        return super().forward(*args, **options).chunk(2, -1)[0]
-
-
+Zero = changed(lambda angles: 0 * angles)
 EXPECTED_ONE = "at position 1, channel 0, expected 1"
 WRONG_ANGLES = {
-    Zero: f"gives 0 radians {EXPECTED_ONE}",
-    OtherBase: "at position 1, channel 1, expected 0.749894209",
-    NearlyTheBase: "at position 1, channel 1, expected 0.749894209",
-    WrongLate: "gives 0 radians at position 8191, channel 0, expected 8191",
-    WrongIfShort: f"(16) gives 0 radians {EXPECTED_ONE}",
-    Half: "returns torch.float16 (16384, 1, 1, 64), expected torch.float32",
-    NotANumber: "gives nan radians at position 0, channel 0, expected 0",
-    HalfAsWide: "expected torch.float32 (16384, 1, 1, 64)",
+    "zero": (Zero, f"gives 0 radians {EXPECTED_ONE}"),
+    "base": (
+        functools.partial(Right, rotary_base=500000.0),
+        "at position 1, channel 1, expected 0.749894209",
+    ),
+    "nearly the base": (
+        functools.partial(Right, rotary_base=10001.0),
+        "at position 1, channel 1, expected 0.749894209",
+    ),
+    "from the last position of the grid on": (
+        changed(lambda angles: torch.cat((angles[:8191], 0 * angles[8191:]))),
+        "gives 0 radians at position 8191, channel 0, expected 8191",
+    ),
+    "if short": (
+        changed(lambda angles: angles * (len(angles) > 16)),
+        f"(16) gives 0 radians {EXPECTED_ONE}",
+    ),
+    "half": (
+        changed(torch.Tensor.half),
+        "returns torch.float16 (16384, 1, 1, 64), expected torch.float32",
+    ),
+    "NaN": (
+        changed(lambda angles: angles * float("nan")),
+        "gives nan radians at position 0, channel 0, expected 0",
+    ),
+    "half as wide": (
+        changed(lambda angles: angles.chunk(2, -1)[0]),
+        "expected torch.float32 (16384, 1, 1, 64)",
+    ),
 }
 
 
 @commands
-@pytest.mark.parametrize("module", WRONG_ANGLES)
+@pytest.mark.parametrize(("module", "where"), WRONG_ANGLES.values(), ids=WRONG_ANGLES)
 def test_package_with_wrong_angles_has_no_speed_and_says_where(
-    on_cpu, module, command, monkeypatch
+    on_cpu, module, where, command, monkeypatch
 ):
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", module)
     for said in command(CELL):
         last = said.splitlines()[-1]
-        assert "rope_triton.RotaryPositionEmbedding(64)(1" in last and WRONG_ANGLES[module] in last
+        assert "rope_triton.RotaryPositionEmbedding(64)(1" in last and where in last
 
 
 @commands
