@@ -6,7 +6,6 @@ Its --help works in a bare Python: what needs numpy, torch or asv is imported wh
 import argparse
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import signal
@@ -28,12 +27,11 @@ from ._system import machine as _machine
 from ._system import process as _process
 from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
+from ._system.repository import GitError, git_text
 
 RESULTS = ROOT / "benchmarks" / "results"
 LOG = ROOT / ".asv" / "run.log"
 ASV = [sys.executable, "-m", "asv"]
-
-
 ASV_SECONDS = 5.0
 COULD_NOT_RUN = 3
 
@@ -65,11 +63,11 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def stop_on_signals() -> None:
-    """Let Ctrl-C and its like end what this process started, and then the command in ``main``."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end what this process started, then ``main``."""
 
     def stop(number: int, frame: object) -> NoReturn:
         for each in _STOPPING:
-            signal.signal(each, signal.SIG_IGN)  # once is enough: the rest takes a moment
+            signal.signal(each, signal.SIG_IGN)  # the rest takes a moment: do not begin it again
         _process.stop()
         raise KeyboardInterrupt(number)
 
@@ -83,9 +81,9 @@ def stop_on_signals() -> None:
 
 
 def _insist(reader: int, main_thread: int) -> None:
-    """Repeat the first signal until it is heard.
+    """Repeat the first signal until it is handled.
 
-    Python hears none that comes just before the main thread starts to wait for another thread.
+    Python misses one that comes just before the main thread starts to wait for another thread.
     """
     (number,) = os.read(reader, 1)
     while not _process.stopping():
@@ -114,10 +112,10 @@ def _parser() -> argparse.ArgumentParser:
         "commit", nargs="?", help="a commit that was measured there; default: the newest"
     )
     figures.set_defaults(command=_show_figures)
-    compare = commands.add_parser("compare", help="two versions: slower, faster or wrong?")
+    compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
-    evidence = commands.add_parser("evidence", help="make what shows that compare can be trusted")
+    evidence = commands.add_parser("evidence", help="measure how far compare can be trusted")
     _add_evidence_arguments(evidence)
     evidence.set_defaults(command=_make_evidence, goes_on=True)
     sweep = commands.add_parser("sweep", help="the seeds' experiments, beside other libraries")
@@ -138,7 +136,7 @@ def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="MINUTES",
-        help="measure no longer; default: 60",
+        help="stop measuring after this time; default: 60",
     )
     parser.add_argument(
         "--only",
@@ -146,7 +144,7 @@ def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_mutant,
         metavar="MUTANT",
-        help="make this mutant anew and keep the others of the file; may be repeated",
+        help="measure only this mutant and keep the others of the file; may be repeated",
     )
 
 
@@ -186,7 +184,7 @@ def _run() -> int:
     _machine.save_record(record)
     say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
     if record["gpu"] == "none":
-        say("no NVIDIA GPU here: all but codegen.*, for every architecture, will be n/a")
+        say("no NVIDIA GPU here: codegen.* is measured for every architecture, all else is n/a")
     else:
         say(f"{timings} timings on {record['gpu']}, and what a call costs besides")
     start, environment = time.time(), f"existing:{sys.executable}"
@@ -196,14 +194,14 @@ def _run() -> int:
         status = _asv(log, "run", "--show-stderr", "--bench", OWN_BENCHMARKS, *options)
         published = _asv(log, "publish")
     _print_figures(RESULTS / record["machine"], head, start)
-    say(f"all that asv wrote, with the tables and the tracebacks: {LOG}")
+    say(f"asv's whole output, with tables and tracebacks: {LOG}")
     if published == 0:
         say(f"site: {ROOT / '.asv' / 'html' / 'index.html'} (serve it with: asv preview)")
     return status or published
 
 
 def _timings() -> int:
-    """How many the grid that the environment names has."""
+    """The number of timings in the active grid."""
     grids = [path_cells(active_paths(direction)) for direction in (FORWARD, BACKWARD)]
     return 2 * len(cells(active_grid())) + sum(map(len, grids))
 
@@ -221,7 +219,10 @@ def _show_figures(machine: str | None, commit: str | None) -> int:
         results = RESULTS / str(machine)
         _git("rev-parse", "--git-dir")
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        commit = _git(*words, otherwise=f"{commit!r} is no commit of the repository {ROOT}")
+        try:
+            commit = git_text(ROOT, *words)
+        except GitError:
+            sys.exit(f"{commit!r} is no commit of the repository {ROOT}")
         if not list(results.glob(f"{commit[:8]}-*.json")):
             sys.exit(f"no result of commit {commit[:8]} in {results}")
     _print_figures(results, commit, since=0)
@@ -282,7 +283,7 @@ def _asv(log: TextIO, *arguments: str) -> int:
 
 
 def _end(asv: subprocess.Popen) -> None:
-    """Let asv end the processes that it started, and itself; a terminal has told it already."""
+    """Wait for asv to end, then interrupt it, then kill it: Ctrl-C in a terminal has reached it."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         asv.wait(ASV_SECONDS)
     if asv.poll() is None:
@@ -293,9 +294,7 @@ def _end(asv: subprocess.Popen) -> None:
 
 
 def _is_headline(line: str) -> bool:
-    """Tell asv's messages from its tables, whose upper border has a message's bullet, and from what
-    a benchmark wrote, which has four.
-    """
+    """Whether a line is a message of asv's: no border of a table, and no output of a benchmark."""
     _, bullet, text = line.rpartition("·")
     return bool(bullet) and "····" not in line and not set(text) <= set("= \n")
 
@@ -305,24 +304,19 @@ def _print_figures(results: Path, commit: str, since: float) -> None:
         if path.stat().st_mtime < since:
             continue  # of another interpreter
         values = _figures.load_values(path)
-        tables = (_figures.speed_table, _figures.path_table, _figures.codegen_table)
-        for line in itertools.chain.from_iterable(table(values) for table in tables):
+        for line in [*_figures.speed_table(values), *_figures.codegen_table(values)]:
             print(line, flush=True)
 
 
-def _git(*arguments: str, otherwise: str = "") -> str:
-    """What git prints; where it fails, the command ends, with ``otherwise`` as its last words."""
+def _git(*arguments: str) -> str:
+    """What git prints; where it fails, the command ends and says why."""
     try:
-        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
-    except FileNotFoundError:
-        sys.exit("git is not on the PATH; results are filed under the commit that it names")
-    if done.returncode:
-        no_clone = (
-            f"{done.stderr.strip()}\nresults are filed under a commit: measure in a clone, {ROOT} "
-            "is none that git can read"
+        return git_text(ROOT, *arguments)
+    except GitError as error:
+        sys.exit(
+            f"{error}\nresults are filed under a commit: measure in a clone, {ROOT} is none that "
+            "git can read"
         )
-        sys.exit(otherwise or no_clone)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -58,11 +58,23 @@ def rotate_by(t: torch.Tensor, angles: torch.Tensor, interleaved: bool) -> torch
     ``z exp(i a1)`` and the imaginary part of ``z exp(i a2)``, with ``a1`` and ``a2`` the float32
     angles at the two channels.
     """
-    width = angles.shape[-1]
     a1, a2 = pairs(angles.float().double(), interleaved).unbind(-1)
-    z = torch.view_as_complex(pairs(t[..., :width].double(), interleaved).contiguous())
-    turned = torch.stack(((z * _unit(a1)).real, (z * _unit(a2)).imag), dim=-1)
-    turned = turned.flatten(-2) if interleaved else turned.transpose(-1, -2).flatten(-2)
+    return _rotate_pairs(t, _unit(a1), _unit(a2), interleaved)
+
+
+def rotate_by_tables(
+    t: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    """The exact result for tables as they are, which broadcast to ``[..., width/2]`` of ``t``."""
+    turn = torch.complex(cos.double(), sin.double())
+    return _rotate_pairs(t, turn, turn, interleaved)
+
+
+def _rotate_pairs(t, first, second, interleaved):
+    width = 2 * first.shape[-1]
+    z = torch.complex(*pairs(t[..., :width].double(), interleaved).unbind(-1))
+    turned = torch.stack(((z * first).real, (z * second).imag), dim=-1)
+    turned = turned.flatten(-2) if interleaved else turned.mT.flatten(-2)
     return torch.cat((turned, t[..., width:].double()), dim=-1)
 
 
@@ -101,10 +113,17 @@ def positions(lengths: list[int], starts: list[int] | None, cp_size: int, cp_ran
     return held
 
 
-def angles_at(freqs: torch.Tensor, at: list[int]) -> torch.Tensor:
-    """``[len(at), 1, width]``: rows of the table, and 0, which turns nothing, where it has none."""
-    rows = [freqs[i, 0] if 0 <= i < len(freqs) else torch.zeros_like(freqs[0, 0]) for i in at]
-    return torch.stack(rows) if rows else freqs[:0, 0]
+def angles_at(freqs: torch.Tensor, held: list[list[int]], tensor_format: str) -> torch.Tensor:
+    """Each token's own angles, for :func:`rotate_by`, from the positions of each sequence.
+
+    A position that the table lacks has the angle 0, which turns nothing.
+    """
+    at = torch.tensor([i if 0 <= i < len(freqs) else len(freqs) for i in sum(held, [])]).long()
+    rows = torch.cat((freqs, torch.zeros_like(freqs[:1])))[at.to(freqs.device), 0]
+    if tensor_format == "thd":
+        return rows
+    at = rows.unflatten(0, (len(held), -1))
+    return at.transpose(0, 1) if tensor_format == "sbhd" else at
 
 
 def gradient(
@@ -144,19 +163,41 @@ def random_like(t: torch.Tensor) -> torch.Tensor:
     return torch.randn(t.shape, dtype=t.dtype, device=t.device)
 
 
-def check(t: torch.Tensor, freqs: torch.Tensor, mode: Mode, cotangent: torch.Tensor) -> None:
-    """Assert that the kernel is right, forward and backward, and leaves its inputs alone."""
-    inputs = t.detach(), freqs, cotangent
-    before = [x.clone() for x in inputs]
-    leaf = t.detach().requires_grad_()
+def check(
+    t: torch.Tensor, freqs: torch.Tensor, mode: Mode, cotangent: torch.Tensor, fused: bool = True
+) -> None:
+    """Assert that ``apply_rotary_pos_emb`` is right, both ways, and leaves its inputs alone."""
+    before = freqs.clone(), cotangent.clone()
     options = mode.tensor_format, mode.interleaved
-    out = rope_triton.apply_rotary_pos_emb(leaf, freqs, options[0], interleaved=options[1])
-    (grad,) = torch.autograd.grad(out, leaf, cotangent)
-    torch.testing.assert_close(out, rotate(inputs[0], freqs, *options).to(mode.dtype))
-    torch.testing.assert_close(grad, gradient(t, freqs, *options, cotangent).to(mode.dtype))
-    assert out.is_contiguous()
-    for now, then in zip(inputs, before, strict=True):
+    compare(
+        t,
+        lambda t: rope_triton.apply_rotary_pos_emb(
+            t, freqs, options[0], interleaved=options[1], fused=fused
+        ),
+        lambda t: rotate(t, freqs, *options),
+        lambda out: cotangent,
+    )
+    for now, then in zip((freqs, cotangent), before, strict=True):
         torch.testing.assert_close(now, then, rtol=0, atol=0, equal_nan=True)
+
+
+def compare(x: torch.Tensor, call, exact, cotangent=random_like):
+    """Assert that ``call(x)`` and its gradient are those of ``exact``, computed in float64.
+
+    ``cotangent``: what the gradient is taken of, given the output. Returns the output, the gradient
+    and the cotangent.
+    """
+    x = x.detach()
+    before, leaf, wide = x.clone(), x.detach().requires_grad_(), x.double().requires_grad_()
+    out, expected = call(leaf), exact(wide)
+    given = cotangent(out)
+    (grad,) = torch.autograd.grad(out, leaf, given)
+    (expected_grad,) = torch.autograd.grad(expected, wide, given.double())
+    torch.testing.assert_close(out, expected.to(x.dtype))
+    torch.testing.assert_close(grad, expected_grad.to(x.dtype))
+    torch.testing.assert_close(x, before, rtol=0, atol=0)
+    assert out.is_contiguous()
+    return out.detach(), grad, given
 
 
 def contiguous(shape, dtype, device):

@@ -1,16 +1,14 @@
-"""The GPU while it is measured: whose it is, and whether anything disturbed it. Needs NVML.
+"""The GPU while it is measured: a lock on it, who else uses it, and what disturbs a round.
 
-NVML is asked through nvidia-ml-py, which opens no CUDA context: the process that watches holds no
-GPU memory and must hold none, or it would count as one of the GPU's processes.
+NVML is asked through nvidia-ml-py, which opens no CUDA context: the process that watches must hold
+no GPU memory, or it would count as one of the GPU's processes.
 
 Processes are counted, not recognised: in a container NVML reports the pids of the host, or other
-containers' processes without a name, so a pid here never says "one of ours". One process measures
-at a time, hence more than one is a stranger.
+containers' processes without a name. One process measures at a time, so a second one is a stranger.
 """
 
 import contextlib
 import os
-import re
 import stat
 import statistics
 import threading
@@ -26,18 +24,17 @@ from .files import locked_by
 LOCK_DIRECTORY = Path("/tmp")
 
 CLOCK_DROP = 0.05
-"""A round is disturbed when a clock under load is lower by more than this than in the others."""
+"""A round is invalid when a clock under load is lower than in others by more than this share."""
 
 # What a CUDA context needs at least, and more than an idle driver does.
 _HIDDEN_BYTES = 300 << 20
 
 _INTERVAL_SECONDS = 0.1
 _INSTALL = "pip install nvidia-ml-py, or this project with its [bench] extra"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
-# NVML's bits -> words. The last four mean that the hardware or its heat holds the clocks down, in
-# which case nothing that was measured counts. The software power cap is no disturbance: the
-# warm-up's matrix products reach it, by design, while a kernel that only moves bytes does not.
+# NVML's bits -> words. The last four mean that heat or the hardware holds the clocks down, and make
+# a round invalid. The software power cap does not: the warm-up's matrix products reach it by
+# design, and a kernel that only moves bytes never does.
 _IDLE = "idle"
 _EVENTS = {
     "nvmlClocksEventReasonGpuIdle": _IDLE,
@@ -61,26 +58,25 @@ class WatchError(RuntimeError):
     """The GPU cannot be found or watched; the message says what is missing."""
 
 
-def gpu_uuid(device: int = 0) -> str:
-    """UUID ("GPU-...") of the GPU that CUDA gives this number here, without starting CUDA.
+def gpu_uuid() -> str:
+    """UUID ("GPU-...") of CUDA's first GPU here, without starting CUDA.
 
     Raises
     ------
     WatchError
-        If CUDA_VISIBLE_DEVICES leaves no such device, names a MIG instance, or numbers GPUs of
-        different models in an order that only CUDA knows; or NVML fails.
+        If CUDA_VISIBLE_DEVICES leaves no GPU, names a MIG instance, or numbers GPUs of different
+        models in an order that only CUDA knows; or NVML fails.
     """
     with _nvml() as nvml:
         handles = _handles(nvml)
-        visible = _seen(nvml, handles)
-        if device >= len(visible):
+        visible = _visible(nvml, handles)[:1]
+        if not visible:
             raise WatchError(
-                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} leaves no device "
-                f"{device} of the {len(handles)} GPUs that NVML finds here: "
-                f"{', '.join(handles) or 'none'}"
+                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} leaves none of "
+                f"the {len(handles)} GPUs that NVML finds here: {', '.join(handles) or 'none'}"
             )
-        _refuse_mig(nvml, handles[visible[device]])
-        return visible[device]
+        _refuse_mig(nvml, visible[0], handles[visible[0]])
+        return visible[0]
 
 
 def gpu_uuids() -> list[str]:
@@ -93,9 +89,9 @@ def gpu_uuids() -> list[str]:
     """
     with _nvml() as nvml:
         handles = _handles(nvml)
-        visible = _seen(nvml, handles)
+        visible = _visible(nvml, handles)
         for uuid in visible:
-            _refuse_mig(nvml, handles[uuid])
+            _refuse_mig(nvml, uuid, handles[uuid])
         return visible
 
 
@@ -105,22 +101,9 @@ def _handles(nvml) -> dict:
     return {nvml.nvmlDeviceGetUUID(handle): handle for handle in found}
 
 
-def _seen(nvml, handles: dict) -> list[str]:
-    models = {nvml.nvmlDeviceGetName(handle) for handle in handles.values()}
-    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return _visible(variable, list(handles), ordered=len(models) == 1 or _by_bus_id())
-
-
-def handle_of(nvml, uuid: str):
-    """NVML's handle of a GPU, from the UUID that NVML or torch gives ("GPU-" may lack)."""
-    if not _UUID.fullmatch(uuid.removeprefix("GPU-")):
-        raise WatchError(f"a GPU's UUID is needed, such as GPU-8932f937-..., got {uuid!r}")
-    return nvml.nvmlDeviceGetHandleByUUID("GPU-" + uuid.removeprefix("GPU-"))
-
-
 @contextlib.contextmanager
 def gpu_lock(uuid: str, wait_seconds: float) -> Iterator[None]:
-    """Hold the GPU for this process among all of this machine that use this lock.
+    """Hold the lock of a GPU that all of this machine's measuring processes take.
 
     It is released when the block ends or the process does, however that happens.
 
@@ -129,7 +112,7 @@ def gpu_lock(uuid: str, wait_seconds: float) -> Iterator[None]:
     GpuBusyError
         If another holds it for longer than ``wait_seconds``; the message names pid and command.
     WatchError
-        If the lock's place holds something else than a lock file.
+        If something other than a lock file lies in its place.
     """
     path = LOCK_DIRECTORY / f"rope-triton-gpu-{uuid}.lock"
     descriptor = _open_lock(path)
@@ -153,11 +136,11 @@ def gpu_lock(uuid: str, wait_seconds: float) -> Iterator[None]:
 def require_free(uuid: str, patience_seconds: float = 2.0) -> None:
     """Raise GpuBusyError, saying who, if a process is on the GPU or its memory is in use.
 
-    Call it before every round. The memory shows what is hidden: in a container NVML may list no
-    process at all. ``patience_seconds`` let a process that has just ended go.
+    Call it before every round. Memory in use reveals processes that NVML cannot list from inside a
+    container. A process that is just ending has ``patience_seconds`` to go.
     """
     with _nvml() as nvml:
-        handle = handle_of(nvml, uuid)
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         end = time.monotonic() + patience_seconds
         while users := _users(nvml, handle):
             if time.monotonic() >= end:
@@ -168,8 +151,6 @@ def require_free(uuid: str, patience_seconds: float = 2.0) -> None:
 class _Sample(NamedTuple):
     sm_mhz: int
     memory_mhz: int
-    temperature_c: int | None
-    power_w: float | None
     processes: int
     events: tuple[str, ...]
 
@@ -191,7 +172,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         with contextlib.ExitStack() as stack:
             nvml = stack.enter_context(_nvml())
-            handle = handle_of(nvml, self._uuid)
+            handle = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
             _sample(nvml, handle)  # what cannot be read is an error here and now
             thread = threading.Thread(target=self._watch, args=(nvml, handle), daemon=True)
             thread.start()
@@ -213,11 +194,10 @@ class Watch:
     def summary(self) -> dict:
         """What was seen up to now; plain JSON.
 
-        ``sm_mhz``, ``memory_mhz``, ``temperature_c`` and ``power_w`` are [min, median, max] under
-        load, None where the GPU does not say or had no load. Under load: not idle, and a process
-        on it, if processes can be seen. ``events`` counts samples under load by what held the
-        clocks. ``processes`` is the most that were on the GPU at once; 0 means that they cannot be
-        seen from here.
+        ``sm_mhz`` and ``memory_mhz`` are [min, median, max] under load, None without any. Under
+        load: not idle, and with a process on it, if processes can be seen. ``events`` counts
+        samples under load by what held the clocks. ``processes`` is the most that were on the GPU
+        at once; 0 means that they cannot be seen from here.
 
         Raises
         ------
@@ -234,19 +214,19 @@ class Watch:
             "under_load": len(load),
             "processes": most,
             "events": dict(Counter(event for sample in load for event in sample.events)),
-            **{name: _spread([getattr(s, name) for s in load]) for name in _Sample._fields[:4]},
+            **{name: _spread([getattr(s, name) for s in load]) for name in _Sample._fields[:2]},
         }
 
 
 def disturbance(summary: dict, earlier: Sequence[dict] = ()) -> str:
-    """Why a round does not count, in words; empty if nothing disturbed it.
+    """Why a round is invalid, in words; empty if it is valid.
 
     Parameters
     ----------
     summary : dict
         Of the round, as :meth:`Watch.summary` gives it.
     earlier : sequence of dict
-        Of the rounds before that count; with none, clocks are not judged.
+        Of the valid rounds before it; with none, clocks are not judged.
     """
     if not summary["under_load"]:
         return f"the GPU was never seen under load ({summary['samples']} samples)"
@@ -291,8 +271,9 @@ def _nvml():
         ) from error
 
 
-def _visible(variable: str | None, uuids: list[str], ordered: bool) -> list[str]:
+def _visible(nvml, handles: dict) -> list[str]:
     """UUIDs in CUDA's order; as in CUDA, an entry that names nothing ends the list."""
+    uuids, variable = list(handles), os.environ.get("CUDA_VISIBLE_DEVICES")
     entries = [str(i) for i in range(len(uuids))] if variable is None else variable.split(",")
     visible = []
     for entry in map(str.strip, entries):
@@ -302,7 +283,9 @@ def _visible(variable: str | None, uuids: list[str], ordered: bool) -> list[str]
                 "are shared with its neighbours: measure on a whole GPU"
             )
         if entry.isdecimal():
-            if not ordered:
+            if len({nvml.nvmlDeviceGetName(each) for each in handles.values()}) > 1 and (
+                os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+            ):
                 raise WatchError(
                     "the GPUs here are of different models, which CUDA numbers by speed: set "
                     "CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a GPU's UUID"
@@ -317,11 +300,7 @@ def _visible(variable: str | None, uuids: list[str], ordered: bool) -> list[str]
     return visible
 
 
-def _by_bus_id() -> bool:
-    return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-
-
-def _refuse_mig(nvml, handle) -> None:
+def _refuse_mig(nvml, uuid: str, handle) -> None:
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError as error:
@@ -330,8 +309,8 @@ def _refuse_mig(nvml, handle) -> None:
         return
     if current:
         raise WatchError(
-            f"GPU {nvml.nvmlDeviceGetUUID(handle)} is in MIG mode, where neighbours share its "
-            "clocks and heat: measure on a GPU without MIG"
+            f"GPU {uuid} is in MIG mode, where neighbours share its clocks and heat: measure on a "
+            "GPU without MIG"
         )
 
 
@@ -363,30 +342,15 @@ def _gib(size: int) -> str:
 
 def _sample(nvml, handle) -> _Sample:
     reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-    power = _if_supported(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
-    heat = _if_supported(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
     return _Sample(
         sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         memory_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        temperature_c=heat,
-        power_w=None if power is None else power / 1000,
         processes=len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
         events=tuple(word for name, word in _EVENTS.items() if reasons & getattr(nvml, name)),
     )
 
 
-def _if_supported(nvml, function, *arguments):
-    """A reading that only informs, None where the GPU has none."""
-    try:
-        return function(*arguments)
-    except nvml.NVMLError as error:
-        if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
-            raise
-        return None
-
-
 def _spread(values: list) -> list | None:
-    values = [value for value in values if value is not None]
     return [min(values), statistics.median(values), max(values)] if values else None
 
 

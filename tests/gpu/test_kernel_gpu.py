@@ -11,39 +11,16 @@ import torch
 
 import rope_triton
 from benchmarks._cells import angles
-from tests import field, oracle
+from tests import oracle
+from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS, MODES, Mode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
-all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
 both_formats = pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
 both_rotations = pytest.mark.parametrize(
     "interleaved", [False, True], ids=["halves", "interleaved"]
 )
-
-
-def model_angles(seq, channels, rotary_percent=1.0, interleaved=False):
-    """The angles of positions 0 .. seq - 1, ``[seq, 1, 1, channels * rotary_percent]``.
-
-    Not the package's: of angles that are all 0, each result would be right.
-    """
-    pairs = angles.exact(0, seq, int(channels * rotary_percent)).float()
-    return angles.by_channel(pairs, interleaved).cuda()
-
-
-def apply(t, freqs, mode):
-    return rope_triton.apply_rotary_pos_emb(
-        t, freqs, mode.tensor_format, interleaved=mode.interleaved
-    )
-
-
-def inputs(mode, seq, batch, heads, channels):
-    """``t``, which requires a gradient, the angles of a model, and a cotangent."""
-    shape = mode.shape(seq, batch, heads, channels)
-    t = oracle.contiguous(shape, mode.dtype, "cuda").requires_grad_()
-    freqs = model_angles(seq, channels, mode.rotary_percent, mode.interleaved)
-    return t, freqs, oracle.random_like(t)
 
 
 def forward_backward(t, freqs, cotangent, mode):
@@ -54,50 +31,6 @@ def forward_backward(t, freqs, cotangent, mode):
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_model_angles(width):
     angles.check_package(2048, width, "cuda")
-
-
-def overlapping(output):
-    """A loss whose gradient has stride 0: all its elements lie at one address."""
-    return output.sum() * 2
-
-
-def non_overlapping(output):
-    return (output * torch.ones_like(output)).sum()
-
-
-LOSSES = {"overlapping": overlapping, "non_overlapping": non_overlapping}
-TRANSFORMER_ENGINE = {
-    "dtype": (torch.float32, torch.bfloat16, torch.float16),
-    "seq_length": (2048, 4096),
-    "hidden_size": (128, 256),
-    "rotary_percent": (0.5, 1.0),
-    "margin": (0, 10),
-    "transpose": (None, (0, 1), (2, 3)),
-    "tensor_format": ("sbhd", "bshd"),
-    "loss": tuple(LOSSES),
-    "interleaved": (False, True),
-}
-
-
-@field.parametrize(field.spanning(TRANSFORMER_ENGINE, 3))
-def test_matrix_of_transformer_engine(case):
-    dtype, seq_length, hidden_size, rotary_percent, margin, transpose, *rest = case.values()
-    tensor_format, loss, interleaved = rest[0], LOSSES[rest[1]], rest[2]
-    mode = Mode(dtype, tensor_format, interleaved, rotary_percent)
-    t = torch.rand(mode.shape(seq_length - margin, 2, 64, hidden_size), device="cuda").to(dtype)
-    if transpose:
-        t = t.transpose(*transpose).contiguous().transpose(*transpose)
-    freqs = model_angles(seq_length, hidden_size, rotary_percent, interleaved)
-    t.requires_grad_()
-    fused = apply(t, freqs, mode)
-    (fused_grad,) = torch.autograd.grad(loss(fused), t)
-    seq_dim = tensor_format.index("s")
-    at = torch.arange(t.shape[seq_dim], device="cuda").expand(2, -1).movedim(1, seq_dim)
-    plain = oracle.plain(t, freqs, at, interleaved).to(dtype)
-    (plain_grad,) = torch.autograd.grad(loss(plain), t)
-    assert fused.is_contiguous()
-    torch.testing.assert_close(fused, plain)
-    torch.testing.assert_close(fused_grad, plain_grad)
 
 
 @pytest.mark.memcheck

@@ -5,8 +5,8 @@ import torch
 import triton
 
 import rope_triton
-from tests import field, oracle
-from tests.gpu.test_kernel_gpu import all_modes, apply, inputs, model_angles
+from tests import oracle, other_libraries
+from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS, Mode
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +54,7 @@ def test_compilations_of_flash_attention(monkeypatch):
 
     for seq in (128, 256):
         for batch in (4, 32):
-            cos, sin = field.tables(seq, channels, torch.float16, "cuda")
+            cos, sin = other_libraries.tables(seq, channels, torch.float16, "cuda")
             x = oracle.contiguous((batch, seq, 4, channels), torch.float16, "cuda")
             x.requires_grad_()
             listen("forward")

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import rope_triton
-from tests import field, oracle
-from tests.gpu.test_kernel_gpu import LOSSES, model_angles, non_overlapping, overlapping
+from tests import covering, oracle
+from tests.gpu.common import LOSSES, model_angles, non_overlapping, overlapping
 from tests.oracle import MODES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
@@ -26,17 +26,9 @@ SEQUENCES = {
     "seq_length": (2048, 4096),
     "hidden_size": (128, 256),
     "rotary_percent": (0.5, 1.0),
-    "transpose": (None, (0, 1), (2, 3)),
-    "tensor_format": ("sbhd", "bshd"),
-    "loss": tuple(LOSSES),
-    "cp_size_moved": ((1, True), (2, False), (2, True)),
-    "interleaved": (False, True),
-}
-PACKED = {
-    "dtype": DTYPES,
-    "hidden_size": (128, 256),
-    "rotary_percent": (0.5, 1.0),
-    "transpose": (None, (1, 2)),
+    "margin": (0, 10),
+    "transpose": (None, (0, 1), (-2, -1)),
+    "tensor_format": ("sbhd", "bshd", "thd"),
     "loss": tuple(LOSSES),
     "cp_size": (1, 2),
     "interleaved": (False, True),
@@ -57,13 +49,13 @@ FUSED_QKV = {
 
 
 def upstream_has(case) -> bool:
-    """Whether upstream has this case of ``FUSED_QKV``."""
+    """Whether upstream has this case of ``SEQUENCES`` or ``FUSED_QKV``."""
     return case["seq_length"] >= case["margin"] and (case["margin"] or not case["moved"])
 
 
 def fused_qkv_cases():
     """The largest take 21 GiB, seven times their tensor of queries, keys and values."""
-    for case in field.spanning(FUSED_QKV, 3, upstream_has):
+    for case in covering.spanning(FUSED_QKV, 3, upstream_has):
         large = case["seq_length"] * case["hidden_size"] >= 2048 * 256
         yield pytest.param(case, marks=[pytest.mark.large] if large else [])
 
@@ -88,62 +80,36 @@ def check(t, loss, freqs, held, interleaved, call):
     torch.testing.assert_close(fused_grad, plain_grad)
 
 
-@field.parametrize(field.spanning(SEQUENCES, 3))
-def test_matrix_of_positions(case):
-    dtype, seq_length, hidden_size, rotary_percent, transpose, tensor_format, *rest = case.values()
-    loss, (cp_size, moved), interleaved = LOSSES[rest[0]], rest[1], rest[2]
-    seq = seq_length - 10
-    shape = (seq, 2) if tensor_format == "sbhd" else (2, seq)
-    t = torch.rand((*shape, 64, hidden_size), device="cuda").to(dtype)
-    if transpose:
-        t = t.transpose(*transpose).contiguous().transpose(*transpose)
-    starts = torch.randint(0, 10, (2,), dtype=torch.int32, device="cuda") if moved else None
-    freqs = model_angles(seq_length * cp_size, hidden_size, rotary_percent, interleaved)
-    for cp_rank in range(cp_size):
-        call = functools.partial(
-            rope_triton.apply_rotary_pos_emb,
-            tensor_format=tensor_format,
-            start_positions=starts,
-            interleaved=interleaved,
-            cp_size=cp_size,
-            cp_rank=cp_rank,
-        )
-        first = starts.tolist() if moved else None
-        held = oracle.positions([seq * cp_size] * 2, first, cp_size, cp_rank)
-        check(t.detach(), loss, freqs, held, interleaved, lambda x, call=call: call(x, freqs))
-
-
-@field.parametrize(field.spanning(PACKED, 3))
-def test_matrix_of_packed_sequences(case):
-    dtype, hidden_size, rotary_percent, transpose, loss, cp_size, interleaved, moved = case.values()
-    loss = LOSSES[loss]
-    lengths = [b - a for a, b in zip(CU_SEQLENS, CU_SEQLENS[1:], strict=False)]
-    if cp_size > 1:
+@covering.parametrize(covering.spanning(SEQUENCES, 3, upstream_has))
+def test_matrix_of_sequences(case):
+    interleaved, cp_size, channels = case["interleaved"], case["cp_size"], case["hidden_size"]
+    options = dict(tensor_format=case["tensor_format"], interleaved=interleaved, cp_size=cp_size)
+    if case["tensor_format"] == "thd":
+        lengths = [b - a for a, b in zip(CU_SEQLENS, CU_SEQLENS[1:], strict=False)]
         lengths = [math.ceil(n / (2 * cp_size)) * 2 * cp_size for n in lengths]
-    bounds = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
-    tokens = sum(lengths) // cp_size
-    t = torch.rand(tokens, 64, hidden_size, device="cuda").to(dtype)
-    if transpose:
-        t = t.transpose(*transpose).contiguous().transpose(*transpose)
-    count = len(lengths)
-    starts = torch.randint(0, 10, (count,), dtype=torch.int32, device="cuda") if moved else None
-    freqs = model_angles(8192, hidden_size, rotary_percent, interleaved)
+        options["cu_seqlens"] = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
+        shape = (sum(lengths) // cp_size,)
+    else:
+        seq = case["seq_length"] - case["margin"]
+        lengths = [seq * cp_size] * 2
+        shape = (seq, 2) if case["tensor_format"] == "sbhd" else (2, seq)
+    t = torch.rand((*shape, 64, channels), device="cuda").to(case["dtype"])
+    if case["transpose"]:
+        t = t.transpose(*case["transpose"]).contiguous().transpose(*case["transpose"])
+    starts = torch.randint(0, 10, (len(lengths),), dtype=torch.int32) if case["moved"] else None
+    options["start_positions"] = starts if starts is None else starts.cuda()
+    table = case["seq_length"] * cp_size
+    freqs = model_angles(table, channels, case["rotary_percent"], interleaved)
     for cp_rank in range(cp_size):
         call = functools.partial(
-            rope_triton.apply_rotary_pos_emb,
-            tensor_format="thd",
-            cu_seqlens=bounds,
-            start_positions=starts,
-            interleaved=interleaved,
-            cp_size=cp_size,
-            cp_rank=cp_rank,
+            rope_triton.apply_rotary_pos_emb, freqs=freqs, cp_rank=cp_rank, **options
         )
-        first = starts.tolist() if moved else None
+        first = None if starts is None else starts.tolist()
         held = oracle.positions(lengths, first, cp_size, cp_rank)
-        check(t.detach(), loss, freqs, held, interleaved, lambda x, call=call: call(x, freqs))
+        check(t.detach(), LOSSES[case["loss"]], freqs, held, interleaved, call)
 
 
-@field.parametrize(list(fused_qkv_cases()))
+@covering.parametrize(list(fused_qkv_cases()))
 def test_matrix_of_fused_qkv(case):
     dtype, seq_length, hidden_size, rotary_percent, margin, tensor_format, *rest = case.values()
     loss, (cp_size, interleaved, moved) = LOSSES[rest[0]], rest[1:]

@@ -1,299 +1,352 @@
-"""What is refused: the exception, what its message names, and that nothing was computed before."""
+"""What is refused: the call, the exception and what its message says; nothing is computed before.
+
+An entry is a call, changed from a valid one, and the error behind an arrow; "..." stands for any
+text.
+"""
+
+import math
+import re
 
 import pytest
 import torch
+from torch import ones, zeros
 
 import rope_triton
-from rope_triton import RotaryPositionEmbedding, apply_rotary_pos_emb
+from rope_triton import (
+    RotaryPositionEmbedding,
+    frequencies_from_config,
+    mrope_angles,
+    rotary_angles,
+    scalings,
+)
 from rope_triton.kernel import launch
+
+ROTATIONS = """
+angles(t=[1.0]) -> TypeError: t must be a torch.Tensor, got list
+angles(t=None) -> TypeError: t must be a torch.Tensor, got NoneType
+angles(freqs=1.0) -> TypeError: freqs must be a torch.Tensor, got float
+angles(t=ones(4, 2, 3, 8).int()) -> TypeError: t must be ...float32...got torch.int32
+angles(t=ones(4, 2, 3, 8).cfloat()) -> TypeError: t must be ...float32...got torch.complex64
+angles(t=ones(4, 2, 3, 8).double(), fused=True) -> TypeError: t is torch.float64...pass fused=False
+angles(freqs=ones(6, 1, 1, 8).int())
+    -> TypeError: freqs must be floating point...radians...got torch.int32
+angles(freqs=ones(6, 1, 1, 8).cfloat())
+    -> TypeError: freqs must be floating point...got torch.complex64
+angles(freqs=ones(6, 1, 1, 8, device="meta"))
+    -> ValueError: t and freqs must share a device, got c... and meta
+angles(t=ones(4, 3, 8))
+    -> ValueError: 4 dimensions for tensor_format='sbhd', got shape (4, 3, 8)
+angles(t=ones(1, 4, 2, 3, 8), tensor_format="bshd")
+    -> ValueError: 4 dimensions for tensor_format='bshd', got shape (1, 4, 2, 3, 8)
+angles(freqs=ones(6, 8))
+    -> ValueError: freqs must have shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 8)
+angles(freqs=ones(6, 3, 1, 8))
+    -> ValueError: freqs must have shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 3, 1, 8)
+angles(freqs=ones(6, 1, 2, 8))
+    -> ValueError: freqs must have shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 1, 2, 8)
+angles(freqs=ones(3, 1, 1, 8)) -> ValueError: freqs covers 3 positions...(4, 2, 3, 8) (sbhd) has 4
+angles(freqs=ones(1, 1, 1, 8), tensor_format="bshd")
+    -> ValueError: freqs covers 1 positions...(4, 2, 3, 8) (bshd) has 2
+angles(freqs=ones(6, 1, 1, 0)) -> ValueError: even number of channels wide, from 2 to d=8, got 0
+angles(freqs=ones(6, 1, 1, 7)) -> ValueError: even number of channels wide, from 2 to d=8, got 7
+angles(freqs=ones(6, 1, 1, 10)) -> ValueError: even number of channels wide, from 2 to d=8, got 10
+angles(tensor_format="hdsb")
+    -> ValueError: tensor_format must be 'sbhd', 'bshd' or 'thd', got 'hdsb'
+angles(tensor_format="bhsd")
+    -> ValueError: tensor_format must be 'sbhd', 'bshd' or 'thd', got 'bhsd'
+angles(tensor_format=None) -> ValueError: 'sbhd', 'bshd' or 'thd', got None
+angles(cu_seqlens=zeros(2).int())
+    -> ValueError: cu_seqlens must have shape [b + 1] = (3,), got (2,)
+angles(tensor_format="thd") -> ValueError: tensor_format='thd' needs cu_seqlens, got None
+angles(tensor_format="thd", cu_seqlens=zeros(2).int())
+    -> ValueError: 3 dimensions for tensor_format='thd', got shape (4, 2, 3, 8)
+packed(cu_seqlens=zeros(1).int())
+    -> ValueError: cu_seqlens must bound every token of t, got 1 values
+packed(freqs=ones(0, 1, 1, 8)) -> ValueError: freqs covers 0 positions
+packed(cu_seqlens=[0, 4]) -> TypeError: cu_seqlens must be a torch.Tensor, got list
+packed(cu_seqlens=zeros(2)) -> TypeError: cu_seqlens must be ...int32...got torch.float32
+packed(cu_seqlens=zeros(1, 2).int())
+    -> ValueError: cu_seqlens must have shape [b + 1], got (1, 2)
+packed(cu_seqlens=zeros(2, device="meta").int())
+    -> ValueError: t and cu_seqlens must share a device, got c... and meta
+packed(start_positions=zeros(2).int())
+    -> ValueError: start_positions must have shape [b] = (1,), got (2,)
+angles(start_positions=3) -> TypeError: start_positions must be a torch.Tensor, got int
+angles(start_positions=zeros(3).long())
+    -> ValueError: start_positions must have shape [b] = (2,), got (3,)
+angles(t=ones(3, 2, 3, 8), cp_size=2)
+    -> ValueError: (3, 2, 3, 8) (sbhd) has 3 tokens, cp_size=2 needs two equal chunks
+angles(cp_size=2, cp_rank=1)
+    -> ValueError: freqs covers 6 positions, ... has 4 on each of cp_size=2 ranks
+angles(cp_size=1.0) -> TypeError: cp_size must be an int, got float
+angles(cp_rank="0") -> TypeError: cp_rank must be an int, got str
+angles(cp_size=0) -> ValueError: 0 <= cp_rank < cp_size, got cp_rank=0, cp_size=0
+angles(cp_rank=-1) -> ValueError: 0 <= cp_rank < cp_size, got cp_rank=-1, cp_size=1
+angles(cp_size=2, cp_rank=2) -> ValueError: 0 <= cp_rank < cp_size, got cp_rank=2, cp_size=2
+angles(rounding="twice") -> ValueError: rounding must be one of ... got 'twice'
+
+qk(k=[1.0]) -> TypeError: k must be a torch.Tensor, got list
+qk(k=ones(5, 2, 2, 8).half()) -> ValueError: one dtype...float32...float16
+qk(k=ones(4, 2, 2, 8)) -> ValueError: one shape but for the heads
+qk(q=ones(5, 8), k=ones(5, 8)) -> ValueError: 4 dimensions
+qk(freqs=ones(5, 1, 2, 8)) -> ValueError: 1 or h=4
+qk(k=ones(5, 2, 4, 8), freqs=ones(5, 1, 4, 8), fused=True)
+    -> ValueError: queries and keys must share angles
+qk(rounding="up") -> ValueError: rounding must be one of
+qk(tensor_format="bhsd") -> ValueError: 'sbhd', 'bshd' or 'thd', got 'bhsd'
+qk(tensor_format=None) -> ValueError: 'sbhd', 'bshd' or 'thd', got None
+
+qkv(tensor_format="thd") -> ValueError: tensor_format must be 'sbhd' or 'bshd', got 'thd'
+qkv(tensor_format="bhsd") -> ValueError: tensor_format must be 'sbhd' or 'bshd', got 'bhsd'
+qkv(cu_seqlens=zeros(2)) -> ValueError: cu_seqlens must be None
+qkv(qkv_split_arg_list=[4, 4]) -> ValueError: three positive ints, got [4, 4]
+qkv(qkv_split_arg_list=[24, 24, 0]) -> ValueError: three positive ints
+qkv(qkv_split_arg_list=[24, 24, 24]) -> ValueError: 144 together, got [24, 24, 24]
+qkv(qkv_split_arg_list=[92, 28, 24]) -> ValueError: multiples of the last
+qkv(k_freqs=ones(40, 1, 1, 8))
+    -> ValueError: must have one shape, got (40, 1, 1, 24) and (40, 1, 1, 8)
+qkv(q_freqs=ones(1, 1, 1, 24), k_freqs=ones(1, 1, 1, 24)) -> ValueError: freqs covers 1 positions
+qkv(start_positions=zeros(3).int())
+    -> ValueError: start_positions must have shape [b] = (2,), got (3,)
+qkv(qkv=ones(2, 2, 2, 144).double())
+    -> TypeError: float64, which the kernel does not compute
+
+tables(cos=[1.0]) -> TypeError: cos must be a torch.Tensor, got list
+tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
+tables(sin=ones(12, 12).int()) -> TypeError: sin must be floating point
+tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12))
+    -> ValueError: cos and sin must have shape [s2, d2/2], got (12, 1, 1, 12)
+tables(cos=ones(11, 12)) -> ValueError: must have one shape
+tables(sin=ones(12, 12, requires_grad=True), inplace=True)
+    -> ValueError: in place, cos and sin cannot have a gradient
+tables(cos=ones(12, 13), sin=ones(12, 13)) -> ValueError: from 2 to d=24, got 26
+tables(seqlen_offsets=-1) -> ValueError: from 0 to 12, got -1
+tables(seqlen_offsets=10) -> ValueError: freqs covers 2 positions
+tables(seqlen_offsets=zeros(3).int())
+    -> ValueError: start_positions must have shape [b] = (2,), got (3,)
+tables(x=ones(2, 3, 3, 48)[..., ::2], inplace=True)
+    -> ValueError: in place, the channels must be contiguous
+tables(x=ones(2, 1, 3, 24).expand(2, 3, 3, 24), inplace=True)
+    -> ValueError: no two elements at one address
+tables(x=ones(2, 3, 3, 24).double(), fused=True) -> TypeError: does not compute
+qk_tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
+
+attention(x=ones(3, 5, 24)) -> ValueError: t must have 4 dimensions
+attention(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
+attention(cos=ones(4, 12)) -> ValueError: must have one shape
+attention(cos=ones(4, 12), sin=ones(4, 12))
+    -> ValueError: must broadcast to [b, h, s, d2/2] of x, got (4, 12) for s=5
+attention(cos=ones(2, 5, 12), sin=ones(2, 5, 12)) -> ValueError: 1 or h=3
+attention(cos=ones(5, 13), sin=ones(5, 13)) -> ValueError: from 2 to d=24, got 26
+attention(rounding="twice") -> ValueError: rounding must be one of ... got 'twice'
+attention(position_ids=[[0]]) -> TypeError: position_ids must be a torch.Tensor, got list
+attention(position_ids=zeros(2, 5)) -> TypeError: position_ids must be one of ...float32
+attention(position_ids=zeros(5).long()) -> ValueError: shape [b, s] = (2, 5), got (5,)
+attention(cos=ones(3, 5, 12), sin=ones(3, 5, 12), position_ids=zeros(2, 5).long())
+    -> ValueError: with position_ids, cos and sin must have shape [n, d2/2], got (3, 5, 12)
+attention(x=ones(2, 3, 5, 24).double(), fused=True) -> TypeError: does not compute
+"""
+
+FREQUENCIES = """
+RotaryPositionEmbedding(8, rotary_percent=0.0)
+    -> ValueError: rotary_percent must be in (0, 1], got 0.0
+RotaryPositionEmbedding(8, rotary_percent=-0.5) -> ValueError: (0, 1], got -0.5
+RotaryPositionEmbedding(8, rotary_percent=1.5) -> ValueError: (0, 1], got 1.5
+RotaryPositionEmbedding(8, rotary_percent=math.nan) -> ValueError: (0, 1], got nan
+RotaryPositionEmbedding(6, rotary_percent=0.5)
+    -> ValueError: positive even number, got 3 from dim=6, rotary_percent=0.5
+RotaryPositionEmbedding(0) -> ValueError: positive even number, got 0 from dim=0
+RotaryPositionEmbedding(-8) -> ValueError: positive even number, got -8 from dim=-8
+RotaryPositionEmbedding(8, rotary_base=0) -> ValueError: rotary_base must be positive, got 0
+RotaryPositionEmbedding(8, 1.0, -2, 8)
+    -> ValueError: seq_len_interpolation_factor must be positive, got -2
+RotaryPositionEmbedding(8, 1.0, 2, 0)
+    -> ValueError: pretrained_max_position_embeddings must be positive, got 0
+RotaryPositionEmbedding(8, 1.0, 2)
+    -> ValueError: seq_len_interpolation_factor and pretrained_max... together, got 2 and None
+RotaryPositionEmbedding(8, 1.0, None, 8)
+    -> ValueError: seq_len_interpolation_factor and pretrained_max... together, got None and 8
+RotaryPositionEmbedding(8)(-1) -> ValueError: max_seq_len must not be negative, got -1
+
+rotary_angles([0, 1], INV_FREQ) -> TypeError: positions must be a torch.Tensor
+rotary_angles(P, 8) -> TypeError: inv_freq must be a torch.Tensor, got int
+rotary_angles(P.half(), INV_FREQ) -> TypeError: positions must be one of
+rotary_angles(P, INV_FREQ.bfloat16()) -> TypeError: inv_freq must be torch.float32
+rotary_angles(P3, INV_FREQ) -> ValueError: [s] or [b, s], got (3, 1, 4)
+rotary_angles(P, INV_FREQ[None]) -> ValueError: [d/2], got (1, 8)
+rotary_angles(P, INV_FREQ[:0]) -> ValueError: [d/2], got (0,)
+rotary_angles(P, INV_FREQ.to("meta")) -> ValueError: got cpu and meta
+mrope_angles(P, INV_FREQ, [4, 2, 2]) -> ValueError: [3, b, s]...got (4,)
+mrope_angles(P3.repeat(2, 1, 1)[:4], INV_FREQ, [4, 2, 2]) -> ValueError: got (4, 1, 4)
+mrope_angles(P3, INV_FREQ, [4, 4]) -> ValueError: three counts...got [4, 4]
+mrope_angles(P3, INV_FREQ, [9, -1, 0]) -> ValueError: three counts
+mrope_angles(P3, INV_FREQ, [4, 2.0, 2]) -> ValueError: three counts
+mrope_angles(P3, INV_FREQ, [4, 2, 3]) -> ValueError: the 8 inverse...add up to 9
+mrope_angles(P3, INV_FREQ, [1, 5, 2], interleaved_sections=True)
+    -> ValueError: sections [1, 5, 2] cannot take turns over 8 pairs
+
+unscaled(0, 1e4) -> ValueError: dim must be an even number from 2, got 0
+unscaled(7, 1e4) -> ValueError: dim must be an even number from 2, got 7
+unscaled(64.0, 1e4) -> TypeError: dim must be an int, got float
+unscaled(64, 0) -> ValueError: base must be positive and finite, got 0
+unscaled(64, None) -> TypeError: base must be a number, got NoneType
+unscaled(64, True) -> TypeError: base must be a number, got bool
+linear(64, 1e4, -1) -> ValueError: factor must be positive and finite
+linear(64, 1e4, math.nan) -> ValueError: positive and finite, got nan
+linear(64, 1e4, "2") -> TypeError: factor must be a number, got str
+ntk(2, 1e4, 2) -> ValueError: dim must be an even number from 4, got 2
+ntk(64, 1e4, 0) -> ValueError: factor must be positive and finite
+ntk(64, "x", 2) -> TypeError: base must be a number, got str
+dynamic_ntk(64, 1e4, 2, 0, 5) -> ValueError: max_position_embeddings must be positive, got 0
+dynamic_ntk(64, 1e4, 2, 8, 5.0) -> TypeError: seq_len must be an int, got float
+dynamic_ntk(64, 1e4, 2, 8, 0) -> ValueError: seq_len must be positive
+yarn(64, 1.0, 2, 8) -> ValueError: base must be above 1, got 1.0
+yarn(64, 1e4, 2, 8.0) -> TypeError: must be an int, got float
+yarn(64, 1e4, 2, 8, beta_fast=1, beta_slow=1)
+    -> ValueError: beta_fast must be above beta_slow, got 1 and 1
+yarn(64, 1e4, 2, 2) -> ValueError: no pair of 64 channels turns
+yarn(64, 1e4, 2, 64, mscale=-1, mscale_all_dim=1)
+    -> ValueError: mscale must be positive and finite, got -1
+yarn(64, 1e4, 2, 64, attention_factor=0)
+    -> ValueError: attention_factor must be positive and finite, got 0
+llama3(64, 1e4, 8, 4, 4, 8192)
+    -> ValueError: high_freq_factor must be above low_freq_factor, got 4 and 4
+llama3(64, 1e4, 8, 1, 4, 0) -> ValueError: must be positive, got 0
+longrope(6, 1e4, [1.0] * 3, [1.0] * 2, 8, 9, factor=2)
+    -> ValueError: long_factor must have dim / 2 = 3 numbers, got 2
+longrope(4, 1e4, [1.0, 0], [1.0, 1], 8, 9, factor=2)
+    -> ValueError: short_factor[1] must be positive and finite, got 0
+longrope(4, 1e4, [1.0, 1], ["1", 1], 8, 9, factor=2)
+    -> TypeError: long_factor[0] must be a number, got str
+longrope(4, 1e4, [1, 1], [2, 2], 8, 9)
+    -> ValueError: factor or attention_factor must be given, got neither
+longrope(4, 1e4, [1, 1], [1, 1], 1, 9, factor=2)
+    -> ValueError: original_max_position_embeddings must be above 1, got 1
+
+from_config(object()) -> TypeError: config must be a mapping, got object; see to_dict()
+from_config(without("rope_theta")) -> ValueError: config needs 'rope_theta', which it lacks
+from_config(without("hidden_size")) -> ValueError: config needs 'hidden_size'
+from_config({"text_config": CONFIG}) -> ValueError: parts of it are ['text_config']
+from_config(without("rope_theta", type="linear", factor=4.0))
+    -> ValueError: config needs 'rope_theta'
+from_config(scaled(type="linear")) -> ValueError: 'linear' needs ['factor']
+from_config(scaled(type="llama3", factor=8))
+    -> ValueError: needs ['high_freq_factor', 'low_freq_fa
+from_config(scaled(type="magic", factor=2)) -> ValueError: must be one of ...'yarn'...got 'magic'
+from_config(scaled(type="alpha", alpha=2)) -> ValueError: must be one of ...got 'alpha'
+from_config(scaled(type="linear", factor=2, beta=1))
+    -> ValueError: has ['beta'], which are not known
+from_config(scaled(type="dynamic", factor=2.0))
+    -> ValueError: 'dynamic' depend on seq_len, got None
+from_config(scaled(type="su", factor=2, short_factor=[1.0] * 64, long_factor=[1.0] * 64))
+    -> ValueError: 'longrope' depend on seq_len, got None
+from_config(scaled(type="linear", factor=0)) -> ValueError: factor must be positive
+from_config(CONFIG | {"partial_rotary_factor": 0.4}) -> ValueError: dim must be ... got 51
+from_config(CONFIG | {"head_dim": 5})
+    -> ValueError: dim must be an even number from 2, got 5
+from_config(without("max_position_embeddings", type="yarn", factor=2)) -> ValueError: needs 'max
+from_config(CONFIG, layer_type="full_attention") -> ValueError: one of [], got 'full_attention'
+from_config(TYPES) -> ValueError: one of ['full_attention', 'sliding_attention'], got None
+from_config(TYPES, layer_type="chunked")
+    -> ValueError: one of ['full_attention', 'sliding_attention'], got 'chunked'
+"""
+
+
+def entries(table: str) -> list[tuple[str, str, str]]:
+    """The call, the exception and a pattern of its message, of each entry of a table."""
+    lines = table.replace("\n    ->", " ->").split("\n")
+    parts = [re.fullmatch(r"(.*) -> (\w+): (.*)", line).groups() for line in lines if line]
+    return [
+        (call, error, re.escape(text).replace(re.escape("..."), ".*"))
+        for call, error, text in parts
+    ]
 
 
 class Launched(AssertionError):
     pass
 
 
-@pytest.fixture(autouse=True)
-def _nothing_launches(monkeypatch):
+@pytest.fixture
+def nothing_launches(monkeypatch):
     def compute(*args, **kwargs):
         raise Launched
 
     monkeypatch.setattr(launch, "run", compute)
     monkeypatch.setattr(rope_triton.reference, "rotate", compute)
+    monkeypatch.setattr(rope_triton.reference, "rotate_by_tables", compute)
+
+
+def rotations(fused: bool) -> dict:
+    """Name in the table -> the function with arguments of a valid call, some of them changed."""
+    fused = {"fused": fused}
+    angles = dict(t=ones(4, 2, 3, 8), freqs=ones(6, 1, 1, 8), **fused)
+    packed = dict(t=ones(4, 3, 8), tensor_format="thd", cu_seqlens=zeros(2).int())
+    qk = dict(q=ones(5, 2, 4, 8), k=ones(5, 2, 2, 8), freqs=ones(5, 1, 1, 8), **fused)
+    qkv = dict(q_freqs=ones(40, 1, 1, 24), k_freqs=ones(40, 1, 1, 24))
+    qkv |= dict(qkv=ones(2, 2, 2, 144), qkv_split_arg_list=[96, 24, 24])
+    tables = dict(cos=ones(12, 12), sin=ones(12, 12))
+    attention = dict(x=ones(2, 3, 5, 24), cos=ones(5, 12), sin=ones(5, 12), **fused)
+    valid = {
+        "angles": (rope_triton.apply_rotary_pos_emb, angles),
+        "packed": (rope_triton.apply_rotary_pos_emb, angles | packed),
+        "qk": (rope_triton.apply_qk_rotary_pos_emb, qk),
+        "qkv": (rope_triton.apply_fused_qkv_rotary_pos_emb, qkv),
+        "tables": (rope_triton.apply_rotary_emb, tables | {"x": ones(2, 3, 3, 24)} | fused),
+        "qk_tables": (
+            rope_triton.apply_qk_rotary_emb,
+            tables | {"q": ones(2, 3, 3, 24), "k": ones(2, 3, 1, 24)},
+        ),
+        "attention": (rope_triton.rotary_embedding, attention),
+    }
+    return {
+        name: lambda function=function, given=given, **changes: function(**(given | changes))
+        for name, (function, given) in valid.items()
+    }
 
 
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
 
 
-def valid(device, **changes):
-    """Arguments of a valid call, with changes; a tensor may be a function of the valid one."""
-    arguments = {"t": torch.ones(4, 2, 3, 8), "freqs": torch.ones(6, 1, 1, 8)}
-    arguments = {name: tensor.to(device) for name, tensor in arguments.items()}
-    for name, change in changes.items():
-        if isinstance(change, torch.Tensor) and not change.is_meta:
-            change = change.to(device)
-        arguments[name] = change(arguments[name]) if callable(change) else change
-    return arguments
+@both_paths
+def test_the_guard_sees_valid_calls(fused, device, nothing_launches):
+    with torch.device(device):
+        for call in rotations(fused).values():
+            with pytest.raises(Launched):
+                call()
 
 
 @both_paths
-def test_the_guard_sees_a_valid_call(fused, device):
-    with pytest.raises(Launched):
-        apply_rotary_pos_emb(**valid(device), fused=fused)
+@pytest.mark.parametrize(("call", "error", "message"), entries(ROTATIONS))
+def test_rotations(call, error, message, fused, device, nothing_launches):
+    names = {"ones": ones, "zeros": zeros}
+    with torch.device(device), pytest.raises((TypeError, ValueError), match=message) as caught:
+        eval(call, names | rotations(fused))
+    assert caught.typename == error
 
 
-def integer(x):
-    return x.int()
-
-
-def shaped(*shape):
-    return lambda x: x.new_ones(shape)
-
-
-TENSORS = {
-    "t_is_a_list": ({"t": [1.0]}, TypeError, r"t must be a torch\.Tensor, got list"),
-    "t_is_none": ({"t": None}, TypeError, r"t must be a torch\.Tensor, got NoneType"),
-    "freqs_is_a_float": ({"freqs": 1.0}, TypeError, r"freqs must be a torch\.Tensor, got float"),
-    "t_is_integer": ({"t": integer}, TypeError, r"t must be .*float32.*got torch\.int32"),
-    "t_is_complex": (
-        {"t": torch.Tensor.cfloat},
-        TypeError,
-        r"t must be .*float32.*got torch\.complex64",
-    ),
-    "freqs_is_integer": (
-        {"freqs": integer},
-        TypeError,
-        r"freqs must be floating point.*radians.*got torch\.int32",
-    ),
-    "freqs_is_complex": (
-        {"freqs": torch.Tensor.cfloat},
-        TypeError,
-        r"freqs must be floating point.*got torch\.complex64",
-    ),
-    "another_device": (
-        {"freqs": lambda x: x.to("meta")},
-        ValueError,
-        r"t and freqs must share a device, got c\w+(:0)? and meta",
-    ),
+CONFIG = {
+    **{"hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 10000.0},
+    "max_position_embeddings": 4096,
 }
-
-SHAPES = {
-    "t_has_3_dimensions": (
-        {"t": shaped(4, 3, 8)},
-        r"4 dimensions for tensor_format='sbhd', got shape \(4, 3, 8\)",
-    ),
-    "t_has_5_dimensions": (
-        {"t": shaped(1, 4, 2, 3, 8), "tensor_format": "bshd"},
-        r"4 dimensions for tensor_format='bshd', got shape \(1, 4, 2, 3, 8\)",
-    ),
-    "freqs_has_2_dimensions": (
-        {"freqs": shaped(6, 8)},
-        r"freqs must have shape \[s2, 1 or b=2, 1 or h=3, d2\], got \(6, 8\)",
-    ),
-    "freqs_has_another_batch": (
-        {"freqs": shaped(6, 3, 1, 8)},
-        r"freqs must have shape \[s2, 1 or b=2, 1 or h=3, d2\], got \(6, 3, 1, 8\)",
-    ),
-    "freqs_has_other_heads": (
-        {"freqs": shaped(6, 1, 2, 8)},
-        r"freqs must have shape \[s2, 1 or b=2, 1 or h=3, d2\], got \(6, 1, 2, 8\)",
-    ),
-    "freqs_is_short_sbhd": (
-        {"freqs": shaped(3, 1, 1, 8)},
-        r"freqs covers 3 positions.*\(4, 2, 3, 8\) \(sbhd\) has 4",
-    ),
-    "freqs_is_short_bshd": (
-        {"freqs": shaped(1, 1, 1, 8), "tensor_format": "bshd"},
-        r"freqs covers 1 positions.*\(4, 2, 3, 8\) \(bshd\) has 2",
-    ),
-    "freqs_is_empty": (
-        {"freqs": shaped(6, 1, 1, 0)},
-        r"freqs must be an even number of channels wide, from 2 to d=8, got 0",
-    ),
-    "freqs_is_odd": (
-        {"freqs": shaped(6, 1, 1, 7)},
-        r"freqs must be an even number of channels wide, from 2 to d=8, got 7",
-    ),
-    "freqs_is_wide": (
-        {"freqs": shaped(6, 1, 1, 10)},
-        r"freqs must be an even number of channels wide, from 2 to d=8, got 10",
-    ),
-}
-
-SOME_TENSOR = torch.zeros(2, dtype=torch.int32)
+TYPES = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}
+TYPES = {"head_dim": 256, "rope_parameters": TYPES | {"sliding_attention": {"rope_theta": 1e4}}}
 
 
-def one_batch(t):
-    return t[:, 0]
+def scaled(**scaling):
+    return {**CONFIG, "rope_scaling": scaling}
 
 
-def no_rows(freqs):
-    return freqs[:0]
+def without(key, **scaling):
+    return {name: value for name, value in scaled(**scaling).items() if name != key and value}
 
 
-OPTIONS = {
-    "unknown_format": (
-        {"tensor_format": "hdsb"},
-        ValueError,
-        r"tensor_format must be 'sbhd', 'bshd' or 'thd', got 'hdsb'",
-    ),
-    "format_of_attention": (
-        {"tensor_format": "bhsd"},
-        ValueError,
-        r"tensor_format must be 'sbhd', 'bshd' or 'thd', got 'bhsd'",
-    ),
-    "format_is_none": ({"tensor_format": None}, ValueError, r"'sbhd', 'bshd' or 'thd', got None"),
-    "cu_seqlens_of_another_batch": (
-        {"cu_seqlens": SOME_TENSOR},
-        ValueError,
-        r"cu_seqlens must have shape \[b \+ 1\] = \(3,\), got \(2,\)",
-    ),
-    "thd_without_cu_seqlens": (
-        {"tensor_format": "thd"},
-        ValueError,
-        r"tensor_format='thd' needs cu_seqlens, got None",
-    ),
-    "thd_of_4_dimensions": (
-        {"tensor_format": "thd", "cu_seqlens": SOME_TENSOR},
-        ValueError,
-        r"3 dimensions for tensor_format='thd', got shape \(4, 2, 3, 8\)",
-    ),
-    "thd_without_sequences": (
-        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR[:1]},
-        ValueError,
-        r"cu_seqlens must bound every token of t, got 1 values",
-    ),
-    "thd_without_angles": (
-        {"t": one_batch, "freqs": no_rows, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR},
-        ValueError,
-        r"freqs covers 0 positions",
-    ),
-    "cu_seqlens_is_a_list": (
-        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": [0, 4]},
-        TypeError,
-        r"cu_seqlens must be a torch\.Tensor, got list",
-    ),
-    "cu_seqlens_is_float": (
-        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR.float()},
-        TypeError,
-        r"cu_seqlens must be .*int32.*got torch\.float32",
-    ),
-    "cu_seqlens_has_2_dimensions": (
-        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR[None]},
-        ValueError,
-        r"cu_seqlens must have shape \[b \+ 1\], got \(1, 2\)",
-    ),
-    "cu_seqlens_on_another_device": (
-        {"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR.to("meta")},
-        ValueError,
-        r"t and cu_seqlens must share a device, got c\w+(:0)? and meta",
-    ),
-    "start_positions_is_an_int": (
-        {"start_positions": 3},
-        TypeError,
-        r"start_positions must be a torch\.Tensor, got int",
-    ),
-    "start_positions_of_another_batch": (
-        {"start_positions": torch.zeros(3, dtype=torch.int64)},
-        ValueError,
-        r"start_positions must have shape \[b\] = \(2,\), got \(3,\)",
-    ),
-    "start_positions_of_other_sequences": (
-        {
-            **{"t": one_batch, "tensor_format": "thd", "cu_seqlens": SOME_TENSOR},
-            "start_positions": SOME_TENSOR,
-        },
-        ValueError,
-        r"start_positions must have shape \[b\] = \(1,\), got \(2,\)",
-    ),
-    "odd_length_on_two_ranks": (
-        {"t": lambda t: t[:3], "cp_size": 2},
-        ValueError,
-        r"\(3, 2, 3, 8\) \(sbhd\) has 3 tokens, cp_size=2 needs two equal chunks",
-    ),
-    "freqs_is_short_for_all_ranks": (
-        {"cp_size": 2, "cp_rank": 1},
-        ValueError,
-        r"freqs covers 6 positions, .* has 4 on each of cp_size=2 ranks",
-    ),
-    "cp_size_is_a_float": ({"cp_size": 1.0}, TypeError, r"cp_size must be an int, got float"),
-    "cp_rank_is_a_string": ({"cp_rank": "0"}, TypeError, r"cp_rank must be an int, got str"),
-    "cp_size_is_0": ({"cp_size": 0}, ValueError, r"cp_rank < cp_size, got cp_rank=0, cp_size=0"),
-    "cp_rank_is_negative": (
-        {"cp_rank": -1},
-        ValueError,
-        r"0 <= cp_rank < cp_size, got cp_rank=-1, cp_size=1",
-    ),
-    "cp_rank_is_cp_size": (
-        {"cp_size": 2, "cp_rank": 2},
-        ValueError,
-        r"0 <= cp_rank < cp_size, got cp_rank=2, cp_size=2",
-    ),
-}
-
-
-@both_paths
-@pytest.mark.parametrize(("changes", "error", "message"), TENSORS.values(), ids=TENSORS)
-def test_tensors(changes, error, message, fused, device):
-    with pytest.raises(error, match=message):
-        apply_rotary_pos_emb(**valid(device, **changes), fused=fused)
-
-
-@both_paths
-@pytest.mark.parametrize(("changes", "message"), SHAPES.values(), ids=SHAPES)
-def test_shapes(changes, message, fused, device):
-    with pytest.raises(ValueError, match=message):
-        apply_rotary_pos_emb(**valid(device, **changes), fused=fused)
-
-
-@both_paths
-@pytest.mark.parametrize(("changes", "error", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_options(changes, error, message, fused, device):
-    with pytest.raises(error, match=message):
-        apply_rotary_pos_emb(**valid(device, **changes), fused=fused)
-
-
-def test_float64_has_no_kernel(device):
-    with pytest.raises(TypeError, match=r"t is torch\.float64.*pass fused=False"):
-        apply_rotary_pos_emb(**valid(device, t=torch.Tensor.double))
-
-
-MODULE = {
-    "percent_is_0": ({"rotary_percent": 0.0}, r"rotary_percent must be in \(0, 1\], got 0\.0"),
-    "percent_is_negative": ({"rotary_percent": -0.5}, r"\(0, 1\], got -0\.5"),
-    "percent_is_large": ({"rotary_percent": 1.5}, r"\(0, 1\], got 1\.5"),
-    "percent_is_nan": ({"rotary_percent": float("nan")}, r"\(0, 1\], got nan"),
-    "rotated_size_is_odd": (
-        {"dim": 6, "rotary_percent": 0.5},
-        r"positive even number, got 3 from dim=6, rotary_percent=0\.5",
-    ),
-    "rotated_size_is_0": ({"dim": 0}, r"positive even number, got 0 from dim=0"),
-    "dim_is_negative": ({"dim": -8}, r"positive even number, got -8 from dim=-8"),
-    "base_is_0": ({"rotary_base": 0}, r"rotary_base must be positive, got 0"),
-    "factor_is_negative": (
-        {"seq_len_interpolation_factor": -2, "pretrained_max_position_embeddings": 8},
-        r"seq_len_interpolation_factor must be positive, got -2",
-    ),
-    "pretrained_is_0": (
-        {"seq_len_interpolation_factor": 2, "pretrained_max_position_embeddings": 0},
-        r"pretrained_max_position_embeddings must be positive, got 0",
-    ),
-    "factor_alone": (
-        {"seq_len_interpolation_factor": 2},
-        r"seq_len_interpolation_factor and pretrained_max.* together, got 2 and None",
-    ),
-    "pretrained_alone": (
-        {"pretrained_max_position_embeddings": 8},
-        r"seq_len_interpolation_factor and pretrained_max.* together, got None and 8",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "message"), MODULE.values(), ids=MODULE)
-def test_module(changes, message):
-    with pytest.raises(ValueError, match=message):
-        RotaryPositionEmbedding(**({"dim": 8} | changes))
-
-
-def test_negative_length():
-    with pytest.raises(ValueError, match=r"max_seq_len must not be negative, got -1"):
-        RotaryPositionEmbedding(8)(-1)
+@pytest.mark.parametrize(("call", "error", "message"), entries(FREQUENCIES))
+def test_frequencies(call, error, message):
+    names = dict(P=torch.arange(4), P3=torch.zeros(3, 1, 4, dtype=torch.int64), CONFIG=CONFIG)
+    names |= dict(INV_FREQ=scalings.unscaled(16, 10000.0).inv_freq, TYPES=TYPES, math=math)
+    names |= dict(rotary_angles=rotary_angles, mrope_angles=mrope_angles, scaled=scaled)
+    names |= dict(from_config=frequencies_from_config, without=without)
+    names |= vars(scalings) | {"RotaryPositionEmbedding": RotaryPositionEmbedding}
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        eval(call, names)
+    assert caught.typename == error

@@ -8,147 +8,83 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 import rope_triton
-from tests import oracle
-
-SEQ, BATCH, HEADS, CHANNELS = 3, 2, 2, 8
+from tests.package.calls import (
+    CALLS,
+    CHANNELS,
+    SEQ,
+    WITHOUT_PLAIN,
+    angles,
+    by_angles,
+    parts,
+    random,
+    tables,
+)
 
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-
-
-def angles(device):
-    return oracle.random_angles(SEQ + 4, CHANNELS, device)
-
-
-def tables(device):
-    half = angles(device)[:, 0, 0, : CHANNELS // 2]
-    return half.cos(), half.sin()
-
-
-def by_angles(device, **options):
-    call = functools.partial(rope_triton.apply_rotary_pos_emb, freqs=angles(device), **options)
-    return (lambda t: (call(t),)), [(SEQ, BATCH, HEADS, CHANNELS)]
-
-
-def moved(device, **options):
-    starts = torch.tensor([2, -9], device=device)
-    options |= dict(tensor_format="bshd", start_positions=starts)
-    return by_angles(device, **options)[0], [(BATCH, SEQ, HEADS, CHANNELS)]
-
-
-def by_tables(device, **options):
-    call = functools.partial(rope_triton.apply_rotary_emb, **options)
-    cos, sin = tables(device)
-    return (lambda x: (call(x, cos, sin),)), [(BATCH, SEQ, HEADS, CHANNELS)]
-
-
-def attention(device, **options):
-    call = functools.partial(rope_triton.rotary_embedding, **options)
-    cos, sin = (table[:SEQ] for table in tables(device))
-    return (lambda x: (call(x, cos, sin),)), [(BATCH, HEADS, SEQ, CHANNELS)]
-
-
-def both(device, **options):
-    call = functools.partial(rope_triton.apply_qk_rotary_pos_emb, freqs=angles(device), **options)
-    return call, [(SEQ, BATCH, n, CHANNELS) for n in (4, 1)]
-
-
-def both_by_tables(device):
-    cos, sin = tables(device)
-    call = functools.partial(rope_triton.apply_qk_rotary_emb, cos=cos, sin=sin)
-    return call, [(BATCH, SEQ, n, CHANNELS) for n in (4, 1)]
-
-
-def packed(device):
-    freqs = angles(device)
-    sizes = [2 * CHANNELS, CHANNELS, CHANNELS]
-    return (
-        lambda qkv: rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, sizes),
-        [(SEQ, BATCH, HEADS, 4 * CHANNELS)],
-    )
-
-
-CALLS = {
-    "both_by_tables": both_by_tables,
-    "packed": packed,
-    **{
-        f"{build.__name__}-{'fused' if fused else 'unfused'}": functools.partial(build, fused=fused)
-        for build in (by_angles, moved, by_tables, attention, both)
-        for fused in (True, False)
-    },
-}
-calls = pytest.mark.parametrize("build", CALLS.values(), ids=CALLS)
-
-
-def random(shapes, device, dtype=torch.float32):
-    return [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
+every_call = pytest.mark.parametrize(
+    ("call", "options"),
+    [(call, {}) for call in CALLS.values()]
+    + [(call, {"fused": False}) for call in CALLS.values() if call not in WITHOUT_PLAIN],
+)
 
 
 def tangent_of(tensor):
     return forward_ad.unpack_dual(tensor).tangent
 
 
-@calls
-@dtypes
-def test_the_tangent_is_rotated(dtype, build, device):
-    call, shapes = build(device)
-    inputs, tangents = random(shapes, device, dtype), random(shapes, device, dtype)
-    expected, expected_tangents = call(*inputs), call(*tangents)
+@every_call
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_tangent_is_rotated(dtype, call, options, device):
+    x, tangent = (random(device, dtype) for _ in range(2))
+    expected = [parts(call(each, **options)) for each in (x, tangent)]
     with forward_ad.dual_level():
-        outputs = call(*map(forward_ad.make_dual, inputs, tangents))
-        for out, one, other in zip(outputs, expected, expected_tangents, strict=True):
+        outputs = parts(call(forward_ad.make_dual(x, tangent), **options))
+        for out, one, other in zip(outputs, *expected, strict=True):
             primal, tangent = forward_ad.unpack_dual(out)
             torch.testing.assert_close(primal, one, rtol=0, atol=0)
             torch.testing.assert_close(tangent, other)
-        assert all(tangent_of(out) is None for out in call(*inputs))
+        assert all(tangent_of(out) is None for out in parts(call(x, **options)))
 
 
-@calls
-def test_hessian_times_vector(build, device):
+@every_call
+def test_hessian_times_vector(call, options, device):
     """Forward over reverse and reverse over forward, as twice backward gives it."""
-    call, shapes = build(device)
-    inputs, vectors = random(shapes, device), random(shapes, device)
-    for x in inputs:
-        x.requires_grad_()
+    x, vector = random(device).requires_grad_(), random(device)
 
-    def loss(*inputs):
-        return sum(out.sin().sum() for out in call(*inputs))
+    def loss(x):
+        return sum(out.sin().sum() for out in parts(call(x, **options)))
 
-    first = torch.autograd.grad(loss(*inputs), inputs, create_graph=True)
-    expected = torch.autograd.grad(first, inputs, vectors)
+    (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
+    (expected,) = torch.autograd.grad(first, x, vector)
     with forward_ad.dual_level():
-        duals = list(map(forward_ad.make_dual, inputs, vectors))
-        value = loss(*duals)
-        reversed_last = torch.autograd.grad(tangent_of(value), inputs, retain_graph=True)
-        forward_last = [tangent_of(x) for x in torch.autograd.grad(value, duals)]
-    torch.testing.assert_close(list(reversed_last), list(expected))
-    torch.testing.assert_close(forward_last, list(expected))
+        dual = forward_ad.make_dual(x, vector)
+        value = loss(dual)
+        (reversed_last,) = torch.autograd.grad(tangent_of(value), x, retain_graph=True)
+        forward_last = tangent_of(torch.autograd.grad(value, dual)[0])
+    torch.testing.assert_close(reversed_last, expected)
+    torch.testing.assert_close(forward_last, expected)
 
 
-@calls
-def test_a_gradient_has_the_tangent_of_the_cotangent(build, device):
+@every_call
+def test_a_gradient_has_the_tangent_of_the_cotangent(call, options, device):
     """What is rotated has none, and the level begins after the forward."""
-    call, shapes = build(device)
-    inputs = [x.requires_grad_() for x in random(shapes, device)]
-    outputs = call(*inputs)
+    x = random(device).requires_grad_()
+    outputs = parts(call(x, **options))
     cotangents, tangents = ([torch.randn_like(out) for out in outputs] for _ in range(2))
-    expected = torch.autograd.grad(outputs, inputs, tangents, retain_graph=True)
+    (expected,) = torch.autograd.grad(outputs, x, tangents, retain_graph=True)
     with forward_ad.dual_level():
         duals = list(map(forward_ad.make_dual, cotangents, tangents))
         for again in (False, True):
-            grads = torch.autograd.grad(
-                outputs, inputs, duals, retain_graph=True, create_graph=again
-            )
-            for grad, one in zip(grads, expected, strict=True):
-                torch.testing.assert_close(tangent_of(grad), one)
+            (grad,) = torch.autograd.grad(outputs, x, duals, retain_graph=True, create_graph=again)
+            torch.testing.assert_close(tangent_of(grad), expected)
 
 
 def test_of_queries_alone(device):
-    call, shapes = both(device)
-    (q, k), tangent = random(shapes, device), torch.randn(shapes[0], device=device)
-    expected, _ = call(tangent, k)
+    q, tangent, k = (random(device) for _ in range(3))
+    expected, _ = rope_triton.apply_qk_rotary_pos_emb(tangent, k, angles(device), "bshd")
     with forward_ad.dual_level():
-        q_out, k_out = call(forward_ad.make_dual(q, tangent), k)
+        dual = forward_ad.make_dual(q, tangent)
+        q_out, k_out = rope_triton.apply_qk_rotary_pos_emb(dual, k, angles(device), "bshd")
         torch.testing.assert_close(tangent_of(q_out), expected)
         assert not tangent_of(k_out).any()
 
@@ -158,7 +94,7 @@ def test_of_queries_alone(device):
 def test_in_place(gradient, fused, device):
     cos, sin = tables(device)
     turn = functools.partial(rope_triton.apply_rotary_emb, cos=cos, sin=sin, fused=fused)
-    x, tangent, weights = random([(BATCH, SEQ, HEADS, CHANNELS)] * 3, device)
+    x, tangent, weights = (random(device) for _ in range(3))
     leaf = x.clone().requires_grad_(gradient)
     expected, expected_tangent = turn(x), turn(tangent)
     (grad,) = torch.autograd.grad(turn(x.requires_grad_()), x, weights)
@@ -174,11 +110,10 @@ def test_in_place(gradient, fused, device):
 
 
 def test_zeros_that_no_memory_holds(device):
-    call, shapes = by_angles(device)
-    (t,) = random(shapes, device)
+    t = random(device)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(t, torch._efficientzerotensor(t.shape, device=device))
-        assert not tangent_of(call(dual)[0]).any()
+        assert not tangent_of(by_angles(dual)).any()
 
 
 def test_plain_path_against_finite_differences(device):
@@ -189,16 +124,13 @@ def test_plain_path_against_finite_differences(device):
 
 
 def differentiated_tables(device):
-    freqs, (cos, sin) = angles(device), tables(device)
-    t = torch.randn(SEQ, BATCH, HEADS, CHANNELS, device=device)
-    x = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device)
-    bhsd = torch.randn(BATCH, HEADS, SEQ, CHANNELS, device=device)
-    cut = cos[:SEQ], sin[:SEQ]
+    x, freqs, (cos, sin) = random(device), angles(device), tables(device)
+    qk = rope_triton.apply_qk_rotary_pos_emb
     return {
-        "angles": (rope_triton.apply_rotary_pos_emb, (t, freqs)),
-        "both": (lambda *x, **y: rope_triton.apply_qk_rotary_pos_emb(x[0], *x, **y)[1], (t, freqs)),
+        "angles": (rope_triton.apply_rotary_pos_emb, (x.transpose(0, 1), freqs)),
+        "both": (lambda *x, **y: qk(x[0], *x, **y)[1], (x.transpose(0, 1), freqs)),
         "tables": (rope_triton.apply_rotary_emb, (x, cos, sin)),
-        "attention": (rope_triton.rotary_embedding, (bhsd, *cut)),
+        "attention": (rope_triton.rotary_embedding, (x.transpose(1, 2), cos, sin)),
     }
 
 
@@ -231,13 +163,12 @@ def test_tangents_of_tables_beside_a_gradient_are_refused(name, device):
 
 
 def test_what_no_tangent_is_computed_for_is_refused(device):
-    freqs, (cos, sin) = angles(device), tables(device)
-    x = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device)
-    qkv = torch.randn(SEQ, BATCH, HEADS, 3 * CHANNELS, device=device)
+    x, freqs, (cos, sin) = random(device), angles(device), tables(device)
+    qkv = torch.cat([x] * 3, -1)
     with forward_ad.dual_level():
         freqs, cos = (forward_ad.make_dual(table, table) for table in (freqs, cos))
         with pytest.raises(ValueError, match="has a tangent"):
-            rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [CHANNELS] * 3)
+            rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [CHANNELS] * 3, "bshd")
         with pytest.raises(ValueError, match="in place, cos and sin cannot have a gradient"):
             rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
         with pytest.raises(NotImplementedError):
@@ -246,40 +177,37 @@ def test_what_no_tangent_is_computed_for_is_refused(device):
 
 def test_transforms_refuse_tangents_of_tables(device):
     """Also where a transform between hides them."""
-    t, freqs = torch.randn(SEQ, BATCH, HEADS, CHANNELS, device=device), angles(device)
+    x, apply = random(device), rope_triton.apply_rotary_pos_emb
 
     def rotated(freqs):
-        return rope_triton.apply_rotary_pos_emb(t, freqs)
+        return rope_triton.apply_rotary_pos_emb(x, freqs, "bshd")
 
     def gradient(freqs):
-        return torch.func.grad(lambda t: rope_triton.apply_rotary_pos_emb(t, freqs).square().sum())(
-            t
-        )
+        return torch.func.grad(lambda t: apply(t, freqs, "bshd").square().sum())(x)
 
     def mapped(freqs):
-        return torch.func.vmap(lambda t: rope_triton.apply_rotary_pos_emb(t, freqs))(t[None])
+        return torch.func.vmap(lambda t: apply(t, freqs, "bshd"))(x[None])
 
     for function in (rotated, gradient, mapped):
         with pytest.raises(NotImplementedError, match="gradient of angles or tables"):
-            torch.func.jvp(function, (freqs,), (freqs,))
+            torch.func.jvp(function, (angles(device),), (angles(device),))
     with pytest.raises(NotImplementedError, match="gradient of angles or tables"):
-        torch.func.jacfwd(rotated)(freqs)
+        torch.func.jacfwd(rotated)(angles(device))
 
 
-def test_fake_tensors(device):
-    call, shapes = packed(device)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_fake_tensors(call, device):
     with FakeTensorMode(allow_non_fake_inputs=True), forward_ad.dual_level():
-        (qkv,), (tangent,) = (random(shapes, device) for _ in range(2))
-        for out in call(forward_ad.make_dual(qkv, tangent)):
+        dual = forward_ad.make_dual(random(device), random(device))
+        for out in parts(call(dual)):
             assert tangent_of(out).shape == out.shape
 
 
 def test_under_compile(device):
     """Compiled outside of a level; within one the call runs eagerly."""
-    call, shapes = by_angles(device)
-    (t,), (tangent,) = (random(shapes, device) for _ in range(2))
-    compiled = torch.compile(lambda t: call(t)[0], backend="aot_eager")
-    torch.testing.assert_close(compiled(t), call(t)[0])
+    t, tangent = random(device), random(device)
+    compiled = torch.compile(by_angles, backend="aot_eager")
+    torch.testing.assert_close(compiled(t), by_angles(t))
     with forward_ad.dual_level():
         found = tangent_of(compiled(forward_ad.make_dual(t, tangent)))
-        torch.testing.assert_close(found, call(tangent)[0])
+        torch.testing.assert_close(found, by_angles(tangent))

@@ -1,4 +1,4 @@
-"""The kernel against the float64 oracle, forward and backward, on whatever device is here."""
+"""The kernel and the plain path against the float64 oracle, forward and backward."""
 
 import os
 import subprocess
@@ -9,17 +9,18 @@ import pytest
 import torch
 
 import rope_triton
-from tests import oracle
+from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
 SEQ, BATCH, HEADS, CHANNELS = 3, 2, 5, 24
 
 all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
+both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
 
 
-def apply(t, freqs, mode):
+def apply(t, freqs, mode, fused=True):
     return rope_triton.apply_rotary_pos_emb(
-        t, freqs, mode.tensor_format, interleaved=mode.interleaved
+        t, freqs, mode.tensor_format, interleaved=mode.interleaved, fused=fused
     )
 
 
@@ -36,31 +37,6 @@ def equal_angles(mode, device, seq=SEQ, channels=CHANNELS):
     return module(seq, offset=7)
 
 
-@all_modes
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_input_layout(layout, mode, device):
-    t, freqs = case(mode, device)
-    t = LAYOUTS[layout](t.shape, mode.dtype, device)
-    oracle.check(t, freqs, mode, oracle.random_like(t))
-
-
-@all_modes
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "contiguous"])
-def test_gradient_layout(layout, mode, device):
-    t, freqs = case(mode, device)
-    oracle.check(t, freqs, mode, LAYOUTS[layout](t.shape, mode.dtype, device))
-
-
-@all_modes
-def test_gradient_of_a_sum(mode, device):
-    t, freqs = case(mode, device)
-    t.requires_grad_()
-    (apply(t, freqs, mode).sum() * 2).backward()
-    twos = torch.full_like(t, 2)
-    expected = oracle.gradient(t, freqs, mode.tensor_format, mode.interleaved, twos)
-    torch.testing.assert_close(t.grad, expected.to(mode.dtype))
-
-
 def longer(freqs):
     return torch.cat((freqs, torch.full_like(freqs, torch.nan)))
 
@@ -72,6 +48,7 @@ def sliced(freqs):
 
 
 FREQS = {
+    "contiguous": lambda freqs: freqs,
     "longer_than_the_sequence": longer,
     "sliced_amid_nan": sliced,
     "transposed": lambda freqs: freqs.transpose(0, 3).contiguous().transpose(0, 3),
@@ -83,17 +60,17 @@ FREQS = {
 }
 
 
-@all_modes
-@pytest.mark.parametrize("variant", FREQS)
-def test_freqs(variant, mode, device):
-    t, freqs = case(mode, device)
-    oracle.check(t, FREQS[variant](freqs), mode, oracle.random_like(t))
-
-
-@all_modes
-def test_angles_of_a_model(mode, device):
-    t, _ = case(mode, device)
-    oracle.check(t, equal_angles(mode, device), mode, oracle.random_like(t))
+@both_paths
+@covering.pairs(
+    {"mode": MODES, "layout": list(LAYOUTS), "gradient": list(LAYOUTS), "freqs": list(FREQS)}
+)
+def test_layouts(case, fused, device):
+    """Of what is rotated, of its gradient and of the angles, each with each."""
+    mode = case["mode"]
+    shape = mode.shape(SEQ, BATCH, HEADS, CHANNELS)
+    t, cotangent = (LAYOUTS[case[x]](shape, mode.dtype, device) for x in ("layout", "gradient"))
+    freqs = FREQS[case["freqs"]](oracle.random_angles(SEQ, mode.width(CHANNELS), device))
+    oracle.check(t, freqs, mode, cotangent, fused)
 
 
 @all_modes
@@ -117,14 +94,15 @@ def test_shape(seq, batch, heads, mode, device):
     oracle.check(t, freqs, mode, oracle.random_like(t))
 
 
+@both_paths
 @all_modes
 @pytest.mark.parametrize(
     ("seq", "batch", "heads"), [(0, 2, 3), (2, 0, 3), (2, 3, 0)], ids=["seq", "batch", "heads"]
 )
-def test_empty(seq, batch, heads, mode, device):
+def test_empty(seq, batch, heads, mode, fused, device):
     t, freqs = case(mode, device, seq, batch, heads)
     t.requires_grad_()
-    out = apply(t, freqs, mode)
+    out = apply(t, freqs, mode, fused)
     out.backward(torch.zeros_like(out))
     for result in (out, t.grad):
         assert (result.shape, result.dtype) == (t.shape, t.dtype)
@@ -172,19 +150,6 @@ def test_inverse_rotation_undoes_and_norms_stay(mode, device):
     assert ((back.double() - t.double()).abs() <= error).all()
     norms = out.double().norm(dim=-1, keepdim=True) - t.double().norm(dim=-1, keepdim=True)
     assert (norms.abs() <= error).all()
-
-
-@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
-def test_scores_depend_on_relative_positions_only(interleaved, device):
-    mode = Mode(torch.float32, "sbhd", interleaved, 1.0)
-    angles = rope_triton.RotaryPositionEmbedding(CHANNELS, interleaved=interleaved).to(device)
-    query, key = oracle.contiguous((2, 1, 1, 1, CHANNELS), mode.dtype, device)
-
-    def score(m, n):
-        return (apply(query, angles(1, m), mode) * apply(key, angles(1, n), mode)).sum()
-
-    torch.testing.assert_close(score(3, 1), score(32, 30), rtol=1e-5, atol=1e-5)
-    assert (score(3, 1) - score(3, 2)).abs() > 1e-2
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])

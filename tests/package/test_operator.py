@@ -11,6 +11,7 @@ import rope_triton
 from rope_triton.kernel import kernels, launch, plans
 from rope_triton.ops import qkv, single
 from tests import oracle
+from tests.package.calls import CALLS, parts, random
 
 SEQ, BATCH, HEADS, CHANNELS = 4, 2, 3, 16
 
@@ -58,27 +59,16 @@ def test_opcheck_of_qkv(freqs, device):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_compile_without_a_graph_break(dynamic, t, freqs):
-    def model(x, y):
-        turned = rope_triton.apply_rotary_pos_emb(x * 2, freqs, "bshd", interleaved=True)
-        return turned.square().sum() + sum((part * 3).sum() for part in split(y, freqs))
-
-    inputs = t, torch.randn(SEQ, BATCH, HEADS, 64, device=t.device)
-    for each in inputs:
-        each.requires_grad_()
-    expected = torch.autograd.grad(model(*inputs), inputs)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    torch.testing.assert_close(torch.autograd.grad(compiled(*inputs), inputs), expected)
-
-
-def test_compile_packed(freqs, device):
-    tokens, bounds = packed(device)
-
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_compile_without_a_graph_break(call, dynamic, device):
     def model(x):
-        return rope_triton.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=bounds)
+        return sum((part * 3).square().sum() for part in parts(call(x * 2)))
 
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(tokens), model(tokens), rtol=0, atol=0)
+    torch.compiler.reset()  # else the number of compilations of one function is limited
+    x = random(device).requires_grad_()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    found, expected = ((f(x), torch.autograd.grad(f(x), x)) for f in (compiled, model))
+    torch.testing.assert_close(found, expected)
 
 
 def test_compile_refuses_what_an_eager_call_refuses(t, freqs):
@@ -125,26 +115,21 @@ def test_vmap(dim, t, apply):
     torch.testing.assert_close(out, torch.stack([apply(x) for x in (t, 2 * t, -t)], 1))
 
 
-def test_vmap_packed(freqs, device):
-    tokens, bounds = packed(device)
-
-    def apply(x):
-        return rope_triton.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=bounds)
-
-    out = torch.func.vmap(apply)(torch.stack([tokens, 2 * tokens]))
-    torch.testing.assert_close(out, torch.stack([apply(tokens), apply(2 * tokens)]))
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_vmap_of_every_call(call, device):
+    """What gives several tensors refuses."""
+    many = torch.stack([random(device) for _ in range(3)])
+    if call.__name__ in ("both_by_angles", "both_by_tables", "joined"):
+        with pytest.raises(NotImplementedError, match=r"torch\.func are not supported"):
+            torch.func.vmap(call)(many)
+    else:
+        torch.testing.assert_close(torch.func.vmap(call)(many), torch.stack(list(map(call, many))))
 
 
 def test_vmap_over_the_angles_is_refused(t, freqs):
     over_both = torch.func.vmap(rope_triton.apply_rotary_pos_emb)
     with pytest.raises(NotImplementedError, match="over t only"):
         over_both(torch.stack([t, t]), torch.stack([freqs, freqs]))
-
-
-def test_transforms_of_the_fused_call_are_refused(freqs, device):
-    whole = torch.randn(2, SEQ, BATCH, HEADS, 64, device=device)
-    with pytest.raises(NotImplementedError, match=r"torch\.func are not supported"):
-        torch.func.vmap(lambda x: split(x, freqs))(whole)
 
 
 def test_gradients_by_transforms(t, apply):

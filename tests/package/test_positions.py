@@ -16,174 +16,104 @@ import torch
 
 import rope_triton
 from rope_triton.kernel import plans, tiles
-from tests import field, oracle
-from tests.oracle import LAYOUTS, MODES, Mode
+from tests import covering, oracle
+from tests.oracle import LAYOUTS, MODES
+from tests.package.positions import TABLE, Call
 
-HEADS, CHANNELS, TABLE = 3, 24, 40
+HEADS, CHANNELS = 3, 24
 
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-index_dtypes = pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 
-PACKED = {
-    # Lengths in units of 2 cp_size, and whether they start elsewhere than at 0. Empty sequences,
-    # also side by side, first and last, have no token to be found.
-    "one_moved": ([2], True),
-    "some": ([1, 3, 2], False),
-    "empty_moved": ([0, 1, 0, 0, 2, 0], True),
-    "many": ([1, 2] * 4, False),
+# Lengths in units of 2 cp_size. Empty sequences, also side by side, first and last, have no token
+# to be found. Padded ones are of one length.
+UNITS = {
+    **{"one": [2], "equal": [1, 1, 1]},
+    **{"some": [1, 3, 2], "empty": [0, 1, 0, 0, 2, 0], "many": [1, 2] * 4},
 }
-
-RANKS = [(1, 0), (2, 0), (2, 1), (3, 1)]
-PADDED = {
+MATRIX = {
     "fused": [True, False],
     "dtype": [torch.float32, torch.float16, torch.bfloat16],
     "interleaved": [False, True],
-    "tensor_format": ["sbhd", "bshd"],
+    "tensor_format": ["sbhd", "bshd", "thd"],
+    "index": [torch.int32, torch.int64],
+    "index_stride": [1, 2],
+    "rank": [(1, 0), (2, 0), (2, 1), (3, 1)],
+    "sequences": list(UNITS),
+    "moved": [False, True],
 }
-UNPADDED = {name: PADDED[name] for name in ("fused", "dtype", "interleaved")}
 
 
-def triples(matrix):
-    """Few cases of a matrix, with any three values together."""
-    return field.parametrize(field.spanning(matrix, 3))
+def possible(case):
+    return case["tensor_format"] == "thd" or case["sequences"] in ("one", "equal")
 
 
-def mode_of(case):
-    return Mode(case["dtype"], case.get("tensor_format", "thd"), case["interleaved"], 1.0)
-
-
-def angles(device):
-    return oracle.random_angles(TABLE, CHANNELS - 8, device)
-
-
-def check(t, freqs, at, mode, fused, **options):
-    """Compare forward and gradient with the rotation by each token's own angles, ``at``."""
-    leaf = t.detach().requires_grad_()
-    out = rope_triton.apply_rotary_pos_emb(
-        leaf, freqs, interleaved=mode.interleaved, fused=fused, **options
-    )
-    cotangent = oracle.random_like(out)
-    (grad,) = torch.autograd.grad(out, leaf, cotangent)
-    exact = t.detach().double().requires_grad_()
-    expected = oracle.rotate_by(exact, at, mode.interleaved)
-    (expected_grad,) = torch.autograd.grad(expected, exact, cotangent.double())
-    torch.testing.assert_close(out, expected.to(t.dtype))
-    torch.testing.assert_close(grad, expected_grad.to(t.dtype))
-    assert out.is_contiguous() and out.shape == t.shape
-
-
-def packed(lengths, starts, rank, freqs, index):
-    """cu_seqlens of the whole, start_positions, and the angles of the tokens on this rank."""
-    bounds = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
-    held = sum(oracle.positions(lengths, starts, *rank), [])
-    starts = starts and torch.tensor(starts, dtype=index, device=freqs.device)
-    cu_seqlens = torch.tensor(bounds, dtype=index, device=freqs.device)
-    return cu_seqlens, starts, oracle.angles_at(freqs, held)
-
-
-@triples(UNPADDED | {"rank": RANKS, "sequences": list(PACKED)})
-def test_packed(case, device):
-    rank, (units, moved), mode = case["rank"], PACKED[case["sequences"]], mode_of(case)
-    freqs, lengths = angles(device), [unit * 2 * rank[0] for unit in units]
-    starts = list(range(len(lengths))) if moved else None
-    cu_seqlens, starts, at = packed(lengths, starts, rank, freqs, torch.int32)
-    t = oracle.contiguous((len(at), HEADS, CHANNELS), mode.dtype, device)
-    options = dict(tensor_format="thd", cp_size=rank[0], cp_rank=rank[1])
-    options |= dict(cu_seqlens=cu_seqlens, start_positions=starts)
-    check(t, freqs, at, mode, case["fused"], **options)
-
-
-@triples(PADDED | {"rank": RANKS, "index": [torch.int32, torch.int64]})
-def test_starts(case, device):
-    rank, mode, freqs, (seq, batch) = case["rank"], mode_of(case), angles(device), (6, 3)
-    starts = [0, 4, 2]
-    held = oracle.positions([seq * rank[0]] * batch, starts, *rank)
-    at = torch.stack([oracle.angles_at(freqs, each) for each in held])  # [batch, seq, 1, width]
-    t = oracle.contiguous(mode.shape(seq, batch, HEADS, CHANNELS), mode.dtype, device)
-    at = at.transpose(0, 1) if mode.tensor_format == "sbhd" else at
-    starts = torch.tensor(starts, dtype=case["index"], device=device)
-    options = dict(tensor_format=mode.tensor_format, cp_size=rank[0], cp_rank=rank[1])
-    check(t, freqs, at, mode, case["fused"], start_positions=starts, **options)
-
-
-@triples(PADDED | {"rank": RANKS[1:]})
-def test_context_parallel(case, device):
-    rank, mode, freqs, (seq, batch) = case["rank"], mode_of(case), angles(device), (6, 2)
-    (held,) = oracle.positions([seq * rank[0]], None, *rank)
-    at = oracle.angles_at(freqs, held)[:, None]
-    t = oracle.contiguous(mode.shape(seq, batch, HEADS, CHANNELS), mode.dtype, device)
-    at = at if mode.tensor_format == "sbhd" else at.transpose(0, 1)
-    options = dict(tensor_format=mode.tensor_format, cp_size=rank[0], cp_rank=rank[1])
-    check(t, freqs, at, mode, case["fused"], **options)
-
-
-@triples(PADDED | {"own": ["batch", "heads", "both"], "moved": [False, True]})
-def test_angles_of_their_own(case, device):
-    own, moved, mode = case["own"], case["moved"], mode_of(case)
-    seq, batch, width = 4, 2, CHANNELS - 8
-    shape = TABLE, batch if own != "heads" else 1, HEADS if own != "batch" else 1, width
-    freqs = (torch.rand(shape, device=device) - 0.5) * 50
-    starts = torch.tensor([3, 1], device=device) if moved else None
-    at = torch.stack(
-        [
-            freqs[i : i + seq, min(b, shape[1] - 1)]
-            for b, i in enumerate([3, 1] if moved else [0, 0])
-        ]
-    )  # [batch, seq, heads or 1, width]
-    t = oracle.contiguous(mode.shape(seq, batch, HEADS, CHANNELS), mode.dtype, device)
-    at = at.transpose(0, 1) if mode.tensor_format == "sbhd" else at
-    options = dict(tensor_format=mode.tensor_format, start_positions=starts)
-    check(t, freqs, at, mode, case["fused"], **options)
+@covering.parametrize(covering.spanning(MATRIX, 3, possible))
+def test_positions(case, device):
+    options = dict(case)
+    units, moved = UNITS[options.pop("sequences")], options.pop("moved")
+    starts = [(5 + 4 * i) % 7 for i in range(len(units))] if moved else None
+    Call([unit * 2 * case["rank"][0] for unit in units], starts, **options).check(device)
 
 
 @both_paths
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_layout(layout, fused, device):
-    mode, freqs = MODES[0], angles(device)
-    cu_seqlens, _, at = packed([4, 0, 3], None, (1, 0), freqs, torch.int64)
-    four = LAYOUTS[layout]((7, 1, HEADS, CHANNELS), mode.dtype, device)
-    check(four[:, 0], freqs, at, mode, fused, tensor_format="thd", cu_seqlens=cu_seqlens)
+    Call([4, 0, 3], layout=layout, fused=fused).check(device)
+
+
+@covering.triples(
+    {name: MATRIX[name] for name in ("fused", "dtype", "interleaved", "moved")}
+    | {"tensor_format": ["sbhd", "bshd"], "own": ["batch", "heads", "both"]}
+)
+def test_angles_of_their_own(case, device):
+    seq, batch, own = 4, 2, case["own"]
+    shape = TABLE, batch if own != "heads" else 1, HEADS if own != "batch" else 1, CHANNELS - 8
+    freqs = (torch.rand(shape, device=device) - 0.5) * 50
+    starts = [3, 1] if case["moved"] else None
+    rows = [freqs[i : i + seq, b % shape[1]] for b, i in enumerate(starts or [0, 0])]
+    at = torch.stack(rows, 1 if case["tensor_format"] == "sbhd" else 0)
+    call = Call(
+        [seq] * batch, starts, *(case[n] for n in ("tensor_format", "dtype", "interleaved"))
+    )
+    call = call._replace(fused=case["fused"])
+    oracle.compare(
+        call.tensor(device),
+        lambda t: call.rotate(t, freqs),
+        lambda t: oracle.rotate_by(t, at, call.interleaved),
+    )
 
 
 # Heads and channels of which a program rotates some tokens, and a single one.
 MANY, ONE = (1, CHANNELS), (16, 32)
-searched = pytest.mark.parametrize("sizes", [MANY, ONE], ids=["many_tokens_a_program", "one"])
+SEARCHED = [[i % 3 for i in range(n - 1)] + [1] for n in (1, 2, 3, 4, 5, 31, 32, 33)]
+# Empty sequences outnumber a step of the search, and more than two steps are needed.
+SEARCHED += [[0] * 40 + [2] + [0] * 100 + [1, 0, 3] + [0] * 40]
+LONG = [[i % 2 for i in range(n)] for n in (1024, 1025, 2401)]
 
 
 @both_paths
-@searched
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 31, 32, 33])
-def test_every_number_of_sequences_is_searched(n, sizes, fused, device):
-    check_packed([i % 3 for i in range(n - 1)] + [1], sizes, fused, device)
-
-
-@both_paths
-@pytest.mark.parametrize("n", [1024, 1025, 2401])
-def test_search_takes_more_than_two_steps(n, fused, device):
-    check_packed([i % 2 for i in range(n)], MANY, fused, device)
-
-
-@both_paths
-@searched
-def test_empty_sequences_outnumber_a_step_of_the_search(sizes, fused, device):
-    check_packed([0] * 40 + [2] + [0] * 100 + [1, 0, 3] + [0] * 40, sizes, fused, device)
-
-
-def check_packed(lengths, sizes, fused, device):
-    (heads, channels), mode = sizes, MODES[0]
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [*itertools.product(SEARCHED, (MANY, ONE)), *((lengths, MANY) for lengths in LONG)],
+    ids=lambda value: str(len(value) if isinstance(value, list) else value),
+)
+def test_search_for_a_tokens_sequence(lengths, sizes, fused, device):
+    heads, channels = sizes
     width = channels if sizes == ONE else channels - 8
-    freqs = oracle.random_angles(TABLE, width, device)
-    cu_seqlens, _, at = packed(lengths, None, (1, 0), freqs, torch.int32)
-    t = oracle.contiguous((len(at), heads, channels), mode.dtype, device)
-    tile = tiles.tile_of(t.nbytes, t.itemsize, heads, channels, width, packed=True)
+    call = Call(lengths, fused=fused, heads=heads, channels=channels, width=width)
+    size = call.tensor(device).nbytes
+    tile = tiles.tile_of(size, 4, heads, channels, width, packed=True)
     assert (tile.positions == 1) == (sizes == ONE)
-    check(t, freqs, at, mode, fused, tensor_format="thd", cu_seqlens=cu_seqlens)
+    call.check(device)
 
 
 @both_paths
 @pytest.mark.parametrize("cu_seqlens", [[0, 3, 5], [2, 5, 9], [5, 5], [0, 5, 3, 9]], ids=str)
 def test_tokens_of_no_sequence_stay(cu_seqlens, fused, device):
-    freqs, t = angles(device), torch.randn(9, HEADS, CHANNELS, device=device)
+    freqs, t = (
+        oracle.random_angles(TABLE, CHANNELS, device),
+        torch.randn(9, HEADS, CHANNELS, device=device),
+    )
     bounds = torch.tensor(cu_seqlens, device=device)
     out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds, fused=fused)
     outside = [i for i in range(9) if not cu_seqlens[0] <= i < cu_seqlens[-1]]
@@ -193,13 +123,10 @@ def test_tokens_of_no_sequence_stay(cu_seqlens, fused, device):
 
 
 @both_paths
-@index_dtypes
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 def test_positions_that_the_table_lacks_turn_nothing(index, fused, device):
-    freqs, t = angles(device), torch.randn(4, 3, HEADS, CHANNELS, device=device)
-    starts = torch.tensor([-2, TABLE - 2, torch.iinfo(index).max - 4], dtype=index, device=device)
-    at = [oracle.angles_at(freqs, list(range(s, s + 4))) for s in starts.tolist()]
-    mode = Mode(torch.float32, "sbhd", False, 1.0)
-    check(t, freqs, torch.stack(at, 1), mode, fused, start_positions=starts)
+    starts = [-2, TABLE - 2, torch.iinfo(index).max - 4]
+    Call([4] * 3, starts, "sbhd", fused=fused, index=index).check(device)
 
 
 SPECIAL = [math.inf, -0.0, math.nan, -math.inf, 1.5, -2.0, 0.0, 65504.0]
@@ -259,65 +186,40 @@ def test_tokens_without_a_position_are_rotated_by_the_angle_0(mode, case, fused,
 
 
 @both_paths
-def test_strided_index_tensors(fused, device):
-    mode, freqs = MODES[0], angles(device)
-    cu_seqlens, starts, at = packed([4, 3], [1, 2], (1, 0), freqs, torch.int32)
-    cu_seqlens, starts = (x.repeat_interleave(2)[::2] for x in (cu_seqlens, starts))
-    t = oracle.contiguous((7, HEADS, CHANNELS), mode.dtype, device)
-    options = dict(cu_seqlens=cu_seqlens, start_positions=starts)
-    check(t, freqs, at, mode, fused, tensor_format="thd", **options)
-
-
-@both_paths
 @pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
 def test_bounds_say_nothing_new_where_all_are_of_one_length(tensor_format, fused, device):
-    t, freqs = torch.randn(3, 3, HEADS, CHANNELS, device=device), angles(device)
+    call = Call([3, 3, 3], tensor_format=tensor_format, fused=fused)
+    t, freqs = call.tensor(device), call.angles(device)
     bounds = torch.tensor([0, 3, 6, 9], dtype=torch.int32, device=device)
-    options = freqs, tensor_format, None, False, fused
-    out = rope_triton.apply_rotary_pos_emb(t, *options, cu_seqlens=bounds)
-    expected = rope_triton.apply_rotary_pos_emb(t, *options)
-    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    options = dict(tensor_format=tensor_format, cu_seqlens=bounds, fused=fused)
+    out = rope_triton.apply_rotary_pos_emb(t, freqs, **options)
+    torch.testing.assert_close(out, call.rotate(t, freqs), rtol=0, atol=0)
 
 
 @both_paths
-def test_no_tokens(fused, device):
-    t = torch.empty(0, HEADS, CHANNELS, device=device, requires_grad=True)
-    for bounds in ([0], [0, 0]):
-        cu_seqlens = torch.tensor(bounds, dtype=torch.int32, device=device)
-        out = rope_triton.apply_rotary_pos_emb(
-            t, angles(device), "thd", cu_seqlens=cu_seqlens, fused=fused
-        )
-        assert out.shape == torch.autograd.grad(out.sum(), t)[0].shape == t.shape
+@pytest.mark.parametrize("lengths", [[], [0]], ids=str)
+def test_no_tokens(lengths, fused, device):
+    Call(lengths, fused=fused).check(device)
 
 
 @both_paths
 def test_double_backward(fused, device):
-    freqs = angles(device)
-    cu_seqlens, starts, at = packed([12, 12], [3, 1], (2, 1), freqs, torch.int32)
-    options = dict(cu_seqlens=cu_seqlens, start_positions=starts, cp_size=2, cp_rank=1)
-    t = torch.randn(len(at), HEADS, CHANNELS, device=device, requires_grad=True)
+    call = Call([12, 12], [3, 1], rank=(2, 1), fused=fused)
+    t, freqs = call.tensor(device).requires_grad_(), call.angles(device)
     u, v = oracle.random_like(t).requires_grad_(), oracle.random_like(t)
-    out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", fused=fused, **options)
-    (grad,) = torch.autograd.grad(out, t, u, create_graph=True)
+    (grad,) = torch.autograd.grad(call.rotate(t, freqs), t, u, create_graph=True)
     (grad_of_grad,) = torch.autograd.grad(grad, u, v)
-    torch.testing.assert_close(grad_of_grad, oracle.rotate_by(v, at, False).float())
+    torch.testing.assert_close(grad_of_grad, call.exact(v, freqs).float())
 
 
 def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
     """With 2 for CUDA's 65535: several launches, or both dimensions for packed tokens."""
     monkeypatch.setattr(plans, "_GRID_LIMIT", 2)
-    freqs, starts = angles(device), torch.tensor([3, 1, 2], device=device)
-    for mode in MODES:
-        seq = 18 if mode.dtype == torch.float32 else 33  # three or five blocks, the last not full
-        t = oracle.contiguous(mode.shape(seq, 3, HEADS, CHANNELS), mode.dtype, device)
-        held = oracle.positions([seq] * 3, starts.tolist(), 1, 0)
-        at = torch.stack([oracle.angles_at(freqs, each) for each in held])
-        at = at.transpose(0, 1) if mode.tensor_format == "sbhd" else at
-        check(t, freqs, at, mode, True, tensor_format=mode.tensor_format, start_positions=starts)
-        oracle.check(t, freqs, mode, oracle.random_like(t))
-    cu_seqlens, _, at = packed([12, 24], None, (1, 0), freqs, torch.int32)
-    t = oracle.contiguous((36, HEADS, CHANNELS), torch.float16, device)
-    check(t, freqs, at, MODES[2], True, tensor_format="thd", cu_seqlens=cu_seqlens)
+    for dtype, tensor_format, interleaved, _ in MODES:
+        seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
+        for starts in ([3, 1, 2], None):
+            Call([seq] * 3, starts, tensor_format, dtype, interleaved).check(device)
+    Call([12, 24], None, "thd", torch.float16, True).check(device)
 
 
 CHECKED = """

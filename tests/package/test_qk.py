@@ -9,52 +9,32 @@ import pytest
 import torch
 
 import rope_triton
-from tests import oracle
+from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES
 
-SEQ, BATCH, CHANNELS = 5, 2, 24
+SEQ, BATCH, CHANNELS = 4, 2, 24
+BY_ANGLES = rope_triton.apply_qk_rotary_pos_emb, rope_triton.apply_rotary_pos_emb
+BY_TABLES = rope_triton.apply_qk_rotary_emb, rope_triton.apply_rotary_emb
 
-modes = pytest.mark.parametrize("mode", MODES, ids=str)
 
-
-def check(q, k, rotate_both, rotate):
-    """``rotate_both(q, k)`` against ``rotate`` of each, forward, backward and backward again."""
+def check(q, k, functions, **options):
+    """The function for both against that for one: forward, backward and backward again."""
+    both, one = (functools.partial(function, **options) for function in functions)
     given = [x.detach().requires_grad_() for x in (q, k)]
-    both, one_by_one = rotate_both(*given), [rotate(x) for x in given]
-    grads = [oracle.random_like(x) for x in both]
-    found, expected = (
-        torch.autograd.grad(out, given, grads, create_graph=True) for out in (both, one_by_one)
-    )
-    again = [
-        torch.autograd.grad(
-            [x.sin().sum() for x in each], given, retain_graph=True, allow_unused=True
-        )
-        for each in (both, one_by_one)
-    ]
-    for one, other in zip(
-        (*both, *found, *again[0]), (*one_by_one, *expected, *again[1]), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-        assert one.is_contiguous()
-
-
-@modes
-@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (5, 1), (1, 3)], ids=str)
-def test_angles(mode, heads, device):
-    q, k = (
-        oracle.contiguous(mode.shape(SEQ, BATCH, n, CHANNELS), mode.dtype, device) for n in heads
-    )
-    freqs = oracle.random_angles(SEQ + 1, mode.width(CHANNELS), device)
-    options = dict(freqs=freqs, tensor_format=mode.tensor_format, interleaved=mode.interleaved)
-    check(
-        q,
-        k,
-        functools.partial(rope_triton.apply_qk_rotary_pos_emb, **options),
-        functools.partial(rope_triton.apply_rotary_pos_emb, **options),
-    )
+    together, one_by_one = both(*given), [one(x) for x in given]
+    grads = [oracle.random_like(x) for x in together]
+    results = []
+    for outputs in (together, one_by_one):
+        first = torch.autograd.grad(outputs, given, grads, create_graph=True)
+        losses = [x.sin().sum() for x in outputs]
+        results.append((*outputs, *first, *torch.autograd.grad(losses, given)))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+        assert found.is_contiguous()
 
 
 OPTIONS = {
+    "none": dict(),
     "moved": dict(start_positions=[2, 0]),
     "parallel": dict(cp_size=2, cp_rank=1),
     "each": dict(rounding="each"),
@@ -63,36 +43,38 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("layout", ["contiguous", "transposed_0_1", "packed_amid_nan"])
-def test_options(options, layout, device):
-    options = dict(options)
-    q, k = (LAYOUTS[layout]((4, BATCH, n, CHANNELS), torch.float16, device) for n in (6, 2))
-    freqs = (torch.rand(9, options.pop("batch", 1), 1, CHANNELS, device=device) - 0.5) * 50
+@covering.pairs(
+    {
+        "mode": MODES,
+        "heads": [(4, 4), (6, 2), (5, 1), (1, 3), (0, 3), (3, 0), (0, 0)],
+        "layout": ["contiguous", "transposed_0_1", "packed_amid_nan"],
+        "options": list(OPTIONS),
+    }
+)
+def test_angles(case, device):
+    mode, options = case["mode"], dict(OPTIONS[case["options"]])
+    q, k = (
+        LAYOUTS[case["layout"]](mode.shape(SEQ, BATCH, n, CHANNELS), mode.dtype, device)
+        for n in case["heads"]
+    )
+    shape = 2 * SEQ + 1, options.pop("batch", 1), 1, mode.width(CHANNELS)
+    options["freqs"] = (torch.rand(shape, device=device) - 0.5) * 50
     if "start_positions" in options:
         options["start_positions"] = torch.tensor(options["start_positions"], device=device)
-    check(
-        q,
-        k,
-        functools.partial(rope_triton.apply_qk_rotary_pos_emb, freqs=freqs, **options),
-        functools.partial(rope_triton.apply_rotary_pos_emb, freqs=freqs, **options),
-    )
+    options |= dict(tensor_format=mode.tensor_format, interleaved=mode.interleaved)
+    check(q, k, BY_ANGLES, **options)
 
 
+@pytest.mark.parametrize("heads", [(6, 2), (0, 3), (3, 0), (0, 0)], ids=str)
 @pytest.mark.parametrize("packed", [False, True], ids=["bshd", "thd"])
-def test_tables(packed, device):
+def test_tables(packed, heads, device):
     angles = (torch.rand(12, 12, device=device) - 0.5) * 50
     shape = (9,) if packed else (BATCH, SEQ)
-    q, k = (oracle.contiguous((*shape, n, CHANNELS), torch.float32, device) for n in (6, 2))
+    q, k = (oracle.contiguous((*shape, n, CHANNELS), torch.float32, device) for n in heads)
     options = dict(cos=angles.cos(), sin=angles.sin(), seqlen_offsets=3)
     if packed:
         options["cu_seqlens"] = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
-    check(
-        q,
-        k,
-        functools.partial(rope_triton.apply_qk_rotary_emb, **options),
-        functools.partial(rope_triton.apply_rotary_emb, **options),
-    )
+    check(q, k, BY_TABLES, **options)
 
 
 def test_learned(device):
@@ -105,63 +87,3 @@ def test_learned(device):
     expected = torch.autograd.grad(sum(x.sin().sum() for x in plain), (q, k, freqs))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_compile(device):
-    q, k = (torch.randn(SEQ, BATCH, n, CHANNELS, device=device, requires_grad=True) for n in (6, 2))
-    freqs = oracle.random_angles(SEQ, CHANNELS, device)
-
-    def model(q, k):
-        q, k = rope_triton.apply_qk_rotary_pos_emb(2 * q, k.cos(), freqs)
-        return q.sum() + k.square().sum()
-
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for one, other in zip(
-        *(torch.autograd.grad(f(q, k), (q, k)) for f in (compiled, model)), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("heads", [(0, 3), (3, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("by_tables", [False, True], ids=["angles", "tables"])
-def test_no_heads(by_tables, heads, device):
-    q, k = (torch.randn(BATCH, SEQ, n, CHANNELS, device=device) for n in heads)
-    freqs = oracle.random_angles(SEQ, CHANNELS, device)
-    half = freqs[:, 0, 0, : CHANNELS // 2]
-    if by_tables:
-        tables = dict(cos=half.cos(), sin=half.sin())
-        both, one = rope_triton.apply_qk_rotary_emb, rope_triton.apply_rotary_emb
-    else:
-        tables = dict(freqs=freqs, tensor_format="bshd")
-        both, one = rope_triton.apply_qk_rotary_pos_emb, rope_triton.apply_rotary_pos_emb
-    check(q, k, functools.partial(both, **tables), functools.partial(one, **tables))
-
-
-REFUSED = {
-    "list": (dict(k=[1.0]), TypeError, r"k must be a torch\.Tensor, got list"),
-    "dtype": (dict(k=torch.ones(5, 2, 2, 8).half()), ValueError, "one dtype.*float32.*float16"),
-    "length": (dict(k=torch.ones(4, 2, 2, 8)), ValueError, "one shape but for the heads"),
-    "dimensions": (dict(q=torch.ones(5, 8), k=torch.ones(5, 8)), ValueError, "4 dimensions"),
-    "heads": (dict(freqs=torch.ones(5, 1, 2, 8)), ValueError, "must share angles|1 or h=4"),
-    "rounding": (dict(rounding="up"), ValueError, "rounding must be one of"),
-}
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused(changes, error, message, device):
-    given = dict(q=torch.ones(5, 2, 4, 8), k=torch.ones(5, 2, 2, 8), freqs=torch.ones(5, 1, 1, 8))
-    given = {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in (given | changes).items()
-    }
-    with pytest.raises(error, match=message):
-        rope_triton.apply_qk_rotary_pos_emb(**given)
-
-
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-@pytest.mark.parametrize("tensor_format", ["bhsd", None])
-def test_refused_formats(tensor_format, fused, device):
-    q, k = (torch.ones(2, n, 5, 8, device=device) for n in (4, 2))
-    freqs = torch.ones(5, 1, 1, 8, device=device)
-    with pytest.raises(ValueError, match=f"'sbhd', 'bshd' or 'thd', got {tensor_format!r}"):
-        rope_triton.apply_qk_rotary_pos_emb(q, k, freqs, tensor_format, fused=fused)

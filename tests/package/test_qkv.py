@@ -5,24 +5,18 @@ import torch
 
 import rope_triton
 from rope_triton.kernel import plans
-from tests import field, oracle
+from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
 SEQ, BATCH, GROUPS, WIDTH, TABLE = 2, 2, 2, 24, 40
 SPLITS = {"mha": (1, 1, 1), "gqa": (4, 1, 1), "odd": (3, 2, 1)}
 
-all_modes = pytest.mark.parametrize("mode", MODES, ids=str)
 MODE = {
     "dtype": [torch.float32, torch.float16, torch.bfloat16],
     "tensor_format": ["sbhd", "bshd"],
     "interleaved": [False, True],
     "rotary_percent": [1.0, 0.5],
 }
-splits = pytest.mark.parametrize("counts", SPLITS.values(), ids=SPLITS)
-
-
-def mode_of(case):
-    return Mode(*(case[name] for name in Mode._fields))
 
 
 def given(mode, counts, device, layout="contiguous"):
@@ -53,8 +47,7 @@ def single(qkv, q_freqs, k_freqs, counts, mode, **options):
 
 
 def check(qkv, q_freqs, k_freqs, counts, mode, gradient=oracle.random_like, **options):
-    leaf, other = (qkv.detach().clone(memory_format=torch.preserve_format) for _ in range(2))
-    leaf.requires_grad_(), other.requires_grad_()
+    leaf, other = qkv.detach().requires_grad_(), qkv.detach().clone().requires_grad_()
     parts = fused(leaf, q_freqs, k_freqs, counts, mode, **options)
     expected = single(other, q_freqs, k_freqs, counts, mode, **options)
     grads = [gradient(part) for part in parts]
@@ -64,33 +57,25 @@ def check(qkv, q_freqs, k_freqs, counts, mode, gradient=oracle.random_like, **op
     assert all(part.is_contiguous() for part in parts) and grad.is_contiguous()
 
 
-@all_modes
-@splits
-def test_split_and_back(counts, mode, device):
-    check(*given(mode, counts, device), counts, mode)
+GRADIENTS = {
+    "contiguous": oracle.random_like,
+    "expanded": lambda part: torch.ones_like(part[:1, :1, :1, :1]).expand_as(part),
+    "transposed": lambda part: oracle.random_like(part.mT).mT,
+}
 
 
-@field.parametrize(
-    field.spanning(MODE | {"layout": [name for name in LAYOUTS if name != "contiguous"]})
+@covering.pairs(
+    {"mode": MODES, "counts": list(SPLITS), "layout": list(LAYOUTS), "gradient": list(GRADIENTS)}
 )
-def test_layout(case, device):
-    mode, counts = mode_of(case), SPLITS["gqa"]
-    check(*given(mode, counts, device, case["layout"]), counts, mode)
+def test_layouts(case, device):
+    mode, counts = case["mode"], SPLITS[case["counts"]]
+    check(*given(mode, counts, device, case["layout"]), counts, mode, GRADIENTS[case["gradient"]])
 
 
-@all_modes
-def test_gradients_in_other_layouts(mode, device):
-    counts = SPLITS["gqa"]
-    inputs = given(mode, counts, device)
-    check(*inputs, counts, mode, lambda part: torch.ones_like(part[:1, :1, :1, :1]).expand_as(part))
-    check(*inputs, counts, mode, lambda part: oracle.random_like(part.mT).mT)
-
-
-@field.parametrize(
-    field.spanning(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]}, 3)
-)
+@covering.triples(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]})
 def test_positions(case, device):
-    rank, mode, counts = case["rank"], mode_of(case), SPLITS["gqa"]
+    rank, counts = case["rank"], SPLITS["gqa"]
+    mode = Mode(*(case[name] for name in Mode._fields))
     starts = torch.tensor([5, 9], device=device) if case["moved"] else None
     options = dict(start_positions=starts, cp_size=rank[0], cp_rank=rank[1])
     check(*given(mode, counts, device), counts, mode, **options)
@@ -138,44 +123,3 @@ def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
         shape = mode.shape(20, BATCH, GROUPS, sum(counts) * WIDTH)
         qkv = oracle.contiguous(shape, mode.dtype, device)
         check(qkv, q_freqs, k_freqs, counts, mode, start_positions=starts)
-
-
-REFUSED = {
-    "thd": ({"tensor_format": "thd"}, r"tensor_format must be 'sbhd' or 'bshd', got 'thd'"),
-    "bhsd": ({"tensor_format": "bhsd"}, r"tensor_format must be 'sbhd' or 'bshd', got 'bhsd'"),
-    "cu_seqlens": ({"cu_seqlens": torch.zeros(2)}, r"cu_seqlens must be None"),
-    "two_sizes": ({"qkv_split_arg_list": [4, 4]}, r"three positive ints, got \[4, 4\]"),
-    "an_empty_part": ({"qkv_split_arg_list": [24, 24, 0]}, r"three positive ints"),
-    "another_sum": ({"qkv_split_arg_list": [24, 24, 24]}, r"144 together, got \[24, 24, 24\]"),
-    "no_whole_heads": ({"qkv_split_arg_list": [92, 28, 24]}, r"multiples of the last"),
-    "narrow_k_freqs": (
-        {"k_freqs": torch.ones(TABLE, 1, 1, 8)},
-        r"must have one shape, got \(40, 1, 1, 24\) and \(40, 1, 1, 8\)",
-    ),
-    "short_freqs": (
-        {"q_freqs": torch.ones(1, 1, 1, 24), "k_freqs": torch.ones(1, 1, 1, 24)},
-        r"freqs covers 1 positions",
-    ),
-    "starts_of_another_batch": (
-        {"start_positions": torch.zeros(3, dtype=torch.int32)},
-        r"start_positions must have shape \[b\] = \(2,\), got \(3,\)",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused(changes, message, device):
-    qkv, q_freqs, k_freqs = given(MODES[0], SPLITS["gqa"], device)
-    arguments = dict(qkv=qkv, q_freqs=q_freqs, k_freqs=k_freqs, qkv_split_arg_list=[96, 24, 24])
-    arguments |= {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in changes.items()
-    }
-    with pytest.raises(ValueError, match=message):
-        rope_triton.apply_fused_qkv_rotary_pos_emb(**arguments)
-
-
-def test_float64_has_no_kernel(device):
-    qkv, q_freqs, k_freqs = given(MODES[0], SPLITS["gqa"], device)
-    with pytest.raises(TypeError, match=r"float64, which the kernel does not compute"):
-        fused(qkv.double(), q_freqs, k_freqs, SPLITS["gqa"], MODES[0])

@@ -23,19 +23,18 @@ def apply(t, freqs, tensor_format="sbhd", interleaved=False):
     )
 
 
-@dtypes
 @formats
 @rotations
 @widths
-def test_forward_and_backward(dtype, tensor_format, interleaved, width, device):
-    t = oracle.contiguous(SHAPES[tensor_format], dtype, device).requires_grad_()
+def test_float64(tensor_format, interleaved, width, device):
+    """Other dtypes are beside the kernel's in ``test_kernel``."""
     freqs = oracle.random_angles(5, width, device)
-    cotangent = oracle.random_like(t)
-    out = apply(t, freqs, tensor_format, interleaved)
-    (grad,) = torch.autograd.grad(out, t, cotangent)
     options = freqs, tensor_format, interleaved
-    torch.testing.assert_close(out, oracle.rotate(t, *options).to(dtype))
-    torch.testing.assert_close(grad, oracle.gradient(t, *options, cotangent).to(dtype))
+    oracle.compare(
+        oracle.contiguous(SHAPES[tensor_format], torch.float64, device),
+        lambda t: apply(t, *options),
+        lambda t: oracle.rotate(t, *options),
+    )
 
 
 @rotations
@@ -46,7 +45,7 @@ def test_float32_formula_is_that_of_the_exact_oracle(leading, width, interleaved
     t = torch.randn(*leading, 5, 12, device=device, requires_grad=True)
     freqs = oracle.random_angles(4, width, device)
     at = torch.arange(math.prod(leading), device=device).view(leading) - 1  # none at both ends
-    angles = oracle.angles_at(freqs, at.flatten().tolist()).view(*leading, 1, width)
+    angles = oracle.angles_at(freqs, [at.flatten().tolist()], "thd").view(*leading, 1, width)
     results = [
         function(t, table, *more, interleaved)
         for function, table, *more in ((oracle.plain, freqs, at), (oracle.rotate_by, angles))
@@ -55,29 +54,6 @@ def test_float32_formula_is_that_of_the_exact_oracle(leading, width, interleaved
     gradients = [torch.autograd.grad(out, t, cotangent.to(out.dtype))[0] for out in results]
     for found, expected in (results, gradients):
         torch.testing.assert_close(found, expected.float())
-
-
-@formats
-@rotations
-@widths
-@pytest.mark.parametrize("layout", oracle.LAYOUTS)
-def test_layout(layout, width, tensor_format, interleaved, device):
-    t = oracle.LAYOUTS[layout](SHAPES[tensor_format], torch.float32, device)
-    freqs = oracle.random_angles(3, width, device)
-    out = apply(t, freqs, tensor_format, interleaved)
-    assert out.is_contiguous()
-    torch.testing.assert_close(out, oracle.rotate(t, freqs, tensor_format, interleaved).float())
-
-
-@formats
-@rotations
-@widths
-def test_gradcheck(tensor_format, interleaved, width, device):
-    shape = [min(size, 3) for size in SHAPES[tensor_format][:3]] + [12]
-    t = oracle.contiguous(shape, torch.float64, device).requires_grad_()
-    freqs = oracle.random_angles(3, width, device)
-    assert torch.autograd.gradcheck(lambda x: apply(x, freqs, tensor_format, interleaved), t)
-    assert torch.autograd.gradgradcheck(lambda x: apply(x, freqs, tensor_format, interleaved), t)
 
 
 @pytest.mark.parametrize("freqs_dtype", DTYPES, ids=str)
@@ -99,25 +75,3 @@ def test_quarter_turn(interleaved, device):
     out = apply(t, freqs, interleaved=interleaved).flatten()
     expected = torch.tensor(expected, dtype=torch.float64, device=device)
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-6)
-
-
-@dtypes
-@formats
-def test_empty(dtype, tensor_format, device):
-    for dim in range(3):
-        shape = list(SHAPES[tensor_format])
-        shape[dim] = 0
-        t = oracle.contiguous(shape, dtype, device).requires_grad_()
-        out = apply(t, oracle.random_angles(3, 12, device), tensor_format)
-        (grad,) = torch.autograd.grad(out, t, torch.zeros_like(out))
-        assert out.shape == grad.shape == t.shape
-        assert out.dtype == grad.dtype == dtype
-
-
-@rotations
-def test_freqs_beyond_the_sequence_are_unused(interleaved, device):
-    t = oracle.contiguous(SHAPES["bshd"], torch.float32, device)
-    freqs = oracle.random_angles(5, 12, device)
-    freqs[3:] = torch.nan
-    expected = oracle.rotate(t, freqs, "bshd", interleaved).float()
-    torch.testing.assert_close(apply(t, freqs, "bshd", interleaved), expected)

@@ -105,12 +105,3 @@ def test_modes_differ(device):
     )
     for one, other in ((once, tables), (once, each), (tables, each)):
         assert (one != other).float().mean() > 0.05
-
-
-@paths
-def test_unknown_mode(fused, device):
-    x, freqs = torch.ones(2, 1, 1, 4, device=device), torch.ones(2, 1, 1, 4, device=device)
-    with pytest.raises(ValueError, match="rounding must be one of .* got 'twice'"):
-        rope_triton.apply_rotary_pos_emb(x, freqs, fused=fused, rounding="twice")
-    with pytest.raises(ValueError, match="rounding must be one of .* got 'twice'"):
-        rope_triton.rotary_embedding(x, freqs[:1, 0, 0, :2], freqs[:1, 0, 0, :2], rounding="twice")

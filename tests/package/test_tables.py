@@ -1,101 +1,130 @@
-"""Ready-made tables and rotation in place: against a float64 oracle, and what autograd is told."""
+"""Ready-made tables, of tokens or in attention's layout, and rotation in place.
+
+Against a float64 oracle; and what autograd is told of a change in place.
+"""
 
 import pytest
 import torch
 
 import rope_triton
-from tests import oracle
+from tests import covering, oracle, other_libraries
 from tests.oracle import LAYOUTS
 
-SEQ, BATCH, HEADS, CHANNELS, TABLE = 3, 2, 3, 24, 12
+SEQ, BATCH, HEADS, CHANNELS, TABLE = 5, 2, 3, 24, 12
+MODE = {
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "interleaved": [False, True],
+    "fused": [True, False],
+}
 
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 rotations = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
-places = pytest.mark.parametrize("inplace", [False, True], ids=["new", "inplace"])
 
 
-def tables(device, width=CHANNELS, dtype=torch.float32):
-    """Half as wide as what is rotated; cosines and sines of one angle, as the oracle has it."""
-    angles = (torch.rand(TABLE, width // 2, device=device) - 0.5) * 50
-    return angles, angles.cos().to(dtype), angles.sin().to(dtype)
+def tables(*shape, device, dtype=torch.float32):
+    angles = (torch.rand(shape, device=device) - 0.5) * 50
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def turned(x, cos, sin, at, interleaved):
-    """The exact result: ``at`` are positions by token, in the shape of the leading dimensions."""
-    width = 2 * cos.shape[1]
-    inside = (at >= 0) & (at < TABLE)
-    rows = at.where(inside, 0)
-    c = cos.double()[rows].where(inside[..., None], 1)[..., None, :]
-    s = sin.double()[rows].where(inside[..., None], 0)[..., None, :]
-    x1, x2 = oracle.pairs(x[..., :width].double(), interleaved).unbind(-1)
-    y = torch.stack((x1 * c - x2 * s, x2 * c + x1 * s), -1)
-    y = y.flatten(-2) if interleaved else y.transpose(-1, -2).flatten(-2)
-    return torch.cat((y, x[..., width:].double()), -1)
+@covering.triples(
+    MODE
+    | {
+        "table_dtype": [torch.float32, torch.float16, torch.bfloat16, torch.float64],
+        "transposed": [False, True],
+        "width": [24, 12],
+        "offset": [0, 5, "each"],
+        "inplace": [False, True],
+        "packed": [False, True],
+    }
+)
+def test_tables_of_tokens(case, device):
+    dtype, interleaved, inplace = case["dtype"], case["interleaved"], case["inplace"]
+    cos, sin = tables(TABLE, case["width"] // 2, device=device, dtype=case["table_dtype"])
+    if case["transposed"]:
+        cos, sin = cos.mT.contiguous().mT, sin.mT.contiguous().mT
+    lengths = [4, 0, SEQ] if case["packed"] else [SEQ] * BATCH
+    # Also before the tables and behind them, where a token is not turned.
+    starts = [-2, TABLE - 1, 7] if case["offset"] == "each" else [case["offset"]] * 3
+    held = oracle.positions(lengths, starts[: len(lengths)], 1, 0)
+    shape = (sum(lengths),) if case["packed"] else (BATCH, SEQ)
+    at = torch.tensor(sum(held, []), device=device).view(shape)
+    options = dict(interleaved=interleaved, inplace=inplace, fused=case["fused"])
+    options["seqlen_offsets"] = case["offset"]
+    if case["offset"] == "each":
+        options["seqlen_offsets"] = torch.tensor(starts[: len(lengths)], device=device)
+    if case["packed"]:
+        bounds = torch.tensor([0, *lengths], device=device).cumsum(0)
+        options |= dict(cu_seqlens=bounds.int(), max_seqlen=SEQ)
+
+    def call(leaf):
+        x = leaf * 1 if inplace else leaf
+        out = rope_triton.apply_rotary_emb(x, cos, sin, **options)
+        assert (out is x) == inplace
+        return out
+
+    oracle.compare(
+        oracle.contiguous((*shape, HEADS, CHANNELS), dtype, device),
+        call,
+        lambda x: other_libraries.rotate(x, cos, sin, at, interleaved),
+    )
 
 
-def check(x, cos, sin, at, interleaved, inplace, **options):
-    exact = x.detach().double().requires_grad_()
-    expected = turned(exact, cos, sin, at, interleaved)
-    leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    given = leaf * 1 if inplace else leaf
-    out = rope_triton.apply_rotary_emb(given, cos, sin, interleaved, inplace, **options)
-    assert (out is given) == inplace
-    cotangent = oracle.random_like(out)
-    torch.testing.assert_close(out, expected.to(x.dtype))
-    (grad,) = torch.autograd.grad(out, leaf, cotangent)
-    (expected_grad,) = torch.autograd.grad(expected, exact, cotangent.double())
-    torch.testing.assert_close(grad, expected_grad.to(x.dtype))
+# --- in attention's layout, [b, h, s, d] ----------------------------------------------------------
+
+SHAPES = {
+    **{"seq": (SEQ, 12), "one_position": (1, 12), "partial": (SEQ, 5), "heads": (HEADS, SEQ, 12)},
+    **{"batch": (BATCH, 1, SEQ, 12), "all": (BATCH, HEADS, SEQ, 12)},
+}
 
 
-@places
-@rotations
-@dtypes
-@pytest.mark.parametrize("width", [24, 12])
-@pytest.mark.parametrize("offset", [0, 5, "each"])
-def test_offsets(offset, width, dtype, interleaved, inplace, device):
-    _, cos, sin = tables(device, width)
-    x = oracle.contiguous((BATCH, SEQ, HEADS, CHANNELS), dtype, device)
-    each = torch.tensor([4, TABLE - 1], dtype=torch.int32, device=device)
-    starts = each if offset == "each" else torch.full((BATCH,), offset, device=device)
-    at = starts[:, None] + torch.arange(SEQ, device=device)
-    offset = each if offset == "each" else offset
-    check(x, cos, sin, at, interleaved, inplace, seqlen_offsets=offset)
+def check_attention(x, cos, sin, by_token, interleaved=False, **options):
+    oracle.compare(
+        x,
+        lambda x: rope_triton.rotary_embedding(x, cos, sin, interleaved=interleaved, **options),
+        lambda x: oracle.rotate_by_tables(x, *by_token, interleaved),
+    )
 
 
-@places
-@rotations
-def test_packed(interleaved, inplace, device):
-    _, cos, sin = tables(device, 12)
-    bounds = torch.tensor([0, 4, 4, 9], dtype=torch.int32, device=device)
-    x = oracle.contiguous((9, HEADS, CHANNELS), torch.float16, device)
-    at = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4], device=device)
-    options = dict(cu_seqlens=bounds, max_seqlen=5)
-    check(x, cos, sin, at, interleaved, inplace, **options)
-    starts = torch.tensor([-2, 0, 7], device=device)
-    moved = at + starts[torch.tensor([0] * 4 + [2] * 5, device=device)]
-    check(x, cos, sin, moved, interleaved, inplace, seqlen_offsets=starts, **options)
+@covering.triples(MODE | {"shape": list(SHAPES)})
+def test_tables_that_broadcast(case, device):
+    cos, sin = tables(*SHAPES[case["shape"]], device=device)
+    x = oracle.contiguous((BATCH, HEADS, SEQ, CHANNELS), case["dtype"], device)
+    check_attention(x, cos, sin, (cos, sin), case["interleaved"], fused=case["fused"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_tables_of_other_dtypes_are_taken_as_they_are(dtype, device):
-    _, cos, sin = tables(device, dtype=dtype)
-    x = oracle.contiguous((BATCH, SEQ, HEADS, CHANNELS), torch.bfloat16, device)
-    at = torch.arange(SEQ, device=device).expand(BATCH, SEQ)
-    check(x, cos, sin, at, False, False)
+@covering.triples(MODE | {"index": [torch.int32, torch.int64], "shared": [False, True]})
+def test_position_ids(case, device):
+    """Any order, one twice, and where the tables have none the token as it is."""
+    cos, sin = tables(TABLE, 12, device=device)
+    x = oracle.contiguous((BATCH, HEADS, SEQ, CHANNELS), case["dtype"], device)
+    ids = torch.tensor([[0, 3, 3, 10, 1], [-1, 12, 7, 2, 10**6]], device=device).to(case["index"])
+    ids = ids[:1].expand(BATCH, -1) if case["shared"] else ids
+    known = ((ids >= 0) & (ids < TABLE))[:, None, :, None]
+    rows = ids.long().clamp(0, TABLE - 1)
+    by_token = cos[rows][:, None].where(known, 1), sin[rows][:, None].where(known, 0)
+    options = dict(position_ids=ids, fused=case["fused"])
+    check_attention(x, cos, sin, by_token, case["interleaved"], **options)
 
 
-def test_tables_of_other_strides(device):
-    _, cos, sin = tables(device)
-    x = oracle.contiguous((BATCH, SEQ, HEADS, CHANNELS), torch.float32, device)
-    at = torch.arange(SEQ, device=device).expand(BATCH, SEQ)
-    check(x, cos, sin.T.contiguous().T, at, False, False)
+@pytest.mark.parametrize("layout", ["transposed_0_1", "transposed_2_3", "packed_amid_nan", "view"])
+@pytest.mark.parametrize("heads", [1, 2, 7])
+def test_layouts_and_sizes_that_no_tile_divides(heads, layout, device):
+    """Also a view of ``[b, s, h, d]``, as a projection gives it."""
+    if layout == "view":
+        x = torch.randn(BATCH, 37, heads, CHANNELS, device=device).half().transpose(1, 2)
+    else:
+        x = LAYOUTS[layout]((BATCH, heads, 37, CHANNELS), torch.float16, device)
+    cos, sin = tables(37, 12, device=device)
+    check_attention(x, cos, sin, (cos, sin))
+
+
+# --- in place -------------------------------------------------------------------------------------
 
 
 @rotations
 @pytest.mark.parametrize("layout", ["contiguous", "transposed_0_1", "packed_amid_nan", "heads"])
 def test_in_place_writes_what_it_is_given_and_nothing_else(layout, interleaved, device):
     """Sizes that no tile divides: what repeats a row must not rotate it again."""
-    _, cos, sin = tables(device, 12)
+    cos, sin = tables(TABLE, 6, device=device)
     if layout == "heads":
         x = torch.randn(BATCH, 7, 5, CHANNELS, device=device)[:, :, 1:4]
     else:
@@ -104,7 +133,7 @@ def test_in_place_writes_what_it_is_given_and_nothing_else(layout, interleaved, 
     before, inside = base.clone(), torch.zeros_like(base, dtype=torch.bool)
     inside.as_strided(x.shape, x.stride(), x.storage_offset()).fill_(True)
     at = torch.arange(7, device=device).expand(BATCH, 7)
-    expected = turned(x, cos, sin, at, interleaved).float()
+    expected = other_libraries.rotate(x, cos, sin, at, interleaved).float()
     version = x._version
     assert rope_triton.apply_rotary_emb(x, cos, sin, interleaved, inplace=True) is x
     assert x._version > version
@@ -113,7 +142,7 @@ def test_in_place_writes_what_it_is_given_and_nothing_else(layout, interleaved, 
 
 
 def test_autograd_knows_of_a_change_in_place(device):
-    _, cos, sin = tables(device)
+    cos, sin = tables(TABLE, CHANNELS // 2, device=device)
     leaf = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device, requires_grad=True)
     with pytest.raises(ValueError, match="a leaf that requires a gradient"):
         rope_triton.apply_rotary_emb(leaf, cos, sin, inplace=True)
@@ -131,71 +160,3 @@ def test_autograd_knows_of_a_change_in_place(device):
         z = torch.ones(BATCH, SEQ, HEADS, CHANNELS, device=device)
         rope_triton.apply_rotary_emb(z, cos, sin, inplace=True)
         assert not torch.equal(z, torch.ones_like(z))
-
-
-@places
-def test_compile(inplace, device):
-    _, cos, sin = tables(device)
-
-    def model(x):
-        x = x * 2
-        return rope_triton.apply_rotary_emb(x, cos, sin, inplace=inplace) + x
-
-    x = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device, requires_grad=True)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), model(x))
-    grads = [torch.autograd.grad(f(x).square().sum(), x)[0] for f in (compiled, model)]
-    torch.testing.assert_close(*grads)
-
-
-REFUSED = {
-    "list": (dict(cos=[1.0]), TypeError, r"cos must be a torch\.Tensor, got list"),
-    "integers": (dict(sin=torch.ones(12, 12).int()), TypeError, r"sin must be floating point"),
-    "four_dimensions": (
-        dict(cos=torch.ones(12, 1, 1, 12), sin=torch.ones(12, 1, 1, 12)),
-        ValueError,
-        r"cos and sin must have shape \[s2, d2/2\], got \(12, 1, 1, 12\)",
-    ),
-    "two_shapes": (dict(cos=torch.ones(11, 12)), ValueError, r"must have one shape"),
-    "gradient": (
-        dict(sin=torch.ones(12, 12, requires_grad=True), inplace=True),
-        ValueError,
-        r"in place, cos and sin cannot have a gradient",
-    ),
-    "wide": (
-        dict(cos=torch.ones(12, 13), sin=torch.ones(12, 13)),
-        ValueError,
-        r"from 2 to d=24, got 26",
-    ),
-    "negative_offset": (dict(seqlen_offsets=-1), ValueError, r"from 0 to 12, got -1"),
-    "large_offset": (dict(seqlen_offsets=10), ValueError, r"freqs covers 2 positions"),
-    "offsets_of_another_batch": (
-        dict(seqlen_offsets=torch.zeros(3, dtype=torch.int32)),
-        ValueError,
-        r"start_positions must have shape \[b\] = \(2,\), got \(3,\)",
-    ),
-    "strided_in_place": (
-        dict(x=lambda x: x.repeat(1, 1, 1, 2)[..., ::2], inplace=True),
-        ValueError,
-        r"in place, the channels must be contiguous",
-    ),
-    "expanded_in_place": (
-        dict(x=lambda x: x[:, :1].expand_as(x), inplace=True),
-        ValueError,
-        r"no two elements at one address",
-    ),
-    "float64": (dict(x=torch.ones(2, 3, 3, 24).double()), TypeError, r"does not compute"),
-}
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused(changes, error, message, device):
-    _, cos, sin = tables("cpu")
-    given = dict(x=torch.ones(BATCH, SEQ, HEADS, CHANNELS), cos=cos, sin=sin) | changes
-    given = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    if "gradient" in message:
-        given["sin"] = given["sin"].detach().requires_grad_()
-    if callable(given["x"]):  # moved to a device, a tensor gets new strides
-        given["x"] = given["x"](torch.ones(BATCH, SEQ, HEADS, CHANNELS, device=device))
-    with pytest.raises(error, match=message):
-        rope_triton.apply_rotary_emb(**given)

@@ -14,7 +14,7 @@ class FakeNvml(types.ModuleType):
     """What of pynvml the watch uses, with the constants' values as NVML has them."""
 
     NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
     nvmlMemory_v2 = 0x02000028
     nvmlClocksEventReasonGpuIdle = IDLE
     nvmlClocksEventReasonApplicationsClocksSetting = 0x2
@@ -37,7 +37,7 @@ class FakeNvml(types.ModuleType):
         self.gpus = {uuid: types.SimpleNamespace(uuid=uuid, name="NVIDIA H200") for uuid in UUIDS}
         for gpu in self.gpus.values():
             gpu.clocks, gpu.reasons, gpu.processes, gpu.graphics = [1980, 3201], 0, [], []
-            gpu.used, gpu.mig, gpu.power = 4 << 20, 0, 350_000
+            gpu.used, gpu.mig = 4 << 20, 0
         self.names, self.open, self.error = {}, 0, None
 
     def nvmlInit(self):
@@ -80,12 +80,6 @@ class FakeNvml(types.ModuleType):
 
     def nvmlDeviceGetClockInfo(self, gpu, kind):
         return self._get(gpu.clocks[kind - 1])
-
-    def nvmlDeviceGetTemperature(self, gpu, sensor):
-        return self._get(41)
-
-    def nvmlDeviceGetPowerUsage(self, gpu):
-        return self._get(gpu.power)
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu):
         return self._get(list(gpu.processes))

@@ -17,48 +17,27 @@ nvml = fake_nvml.nvml  # fixture
 
 
 @pytest.mark.parametrize(
-    ("variable", "device", "expected"),
+    ("variable", "expected"),
     [
-        (None, 0, 0),
-        (None, 1, 1),
-        ("1", 0, 1),
-        ("1,0", 1, 0),
-        (" 1 , 0", 0, 1),
-        (UUIDS[1], 0, 1),
-        ("GPU-bbbb", 0, 1),
-        (f"{UUIDS[1]},{UUIDS[0]}", 1, 0),
-        ("1,-1,0", 0, 1),
+        *((None, [0, 1]), ("1", [1]), (" 1 , 0", [1, 0]), ("0,9,1", [0]), ("1,-1,0", [1])),
+        *((UUIDS[1], [1]), ("GPU-bbbb", [1]), (f"{UUIDS[1]},{UUIDS[0]}", [1, 0])),
+        *(("", []), ("-1", []), ("2", []), ("GPU-", []), ("GPU-cc", []), ("x", [])),
     ],
 )
-def test_the_gpu_that_cuda_would_take(nvml, monkeypatch, variable, device, expected):
+def test_the_gpus_that_cuda_would_take(nvml, monkeypatch, variable, expected):
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert gpu_monitor.gpu_uuid(device) == UUIDS[expected]
-
-
-@pytest.mark.parametrize(
-    ("variable", "device"),
-    [("", 0), ("-1", 0), ("2", 0), ("1", 1), ("1,-1,0", 1), ("GPU-", 0), ("GPU-cc", 0), ("x", 0)],
-)
-def test_no_such_device_says_what_is_there(nvml, monkeypatch, variable, device):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    with pytest.raises(WatchError, match=f"leaves no device {device} of the 2 GPUs.*{GPU}"):
-        gpu_monitor.gpu_uuid(device)
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [(None, UUIDS[:2]), ("1,0", UUIDS[1::-1]), ("1", UUIDS[1:2]), ("", []), ("0,9,1", UUIDS[:1])],
-)
-def test_all_gpus_that_cuda_would_see(nvml, monkeypatch, variable, expected):
-    if variable is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert gpu_monitor.gpu_uuids() == list(expected)
-    for uuid in expected:
-        nvml.gpus[uuid].mig = 1
-        with pytest.raises(WatchError, match="in MIG mode"):
+    assert gpu_monitor.gpu_uuids() == [UUIDS[i] for i in expected]
+    if expected:
+        assert gpu_monitor.gpu_uuid() == UUIDS[expected[0]]
+    else:
+        with pytest.raises(WatchError, match=f"leaves none of the 2 GPUs.*{GPU}"):
+            gpu_monitor.gpu_uuid()
+    for i in expected:
+        nvml.gpus[UUIDS[i]].mig = 1
+        with pytest.raises(WatchError, match=f"{UUIDS[i]} is in MIG mode"):
             gpu_monitor.gpu_uuids()
-        nvml.gpus[uuid].mig = 0
+        nvml.gpus[UUIDS[i]].mig = 0
 
 
 def test_no_gpu_at_all(nvml):
@@ -94,14 +73,6 @@ def test_numbers_of_different_models_are_not_guessed(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert gpu_monitor.gpu_uuid() == UUIDS[1]
-
-
-def test_a_handle_is_found_by_the_uuid_that_torch_gives(nvml):
-    nvml.open = 1
-    assert gpu_monitor.handle_of(nvml, GPU.removeprefix("GPU-")) is nvml.gpus[GPU]
-    with pytest.raises(WatchError, match="UUID is needed"):
-        gpu_monitor.handle_of(nvml, "0")
-    nvml.open = 0
 
 
 # --- whose GPU ------------------------------------------------------------------------------------

@@ -328,11 +328,6 @@ def test_report(runner, make, state):
     assert any(call.startswith(f"gh api repos/{REPO}/statuses/{head} ") for call in runner.calls)
 
 
-def test_report_without_the_commits_is_no_verdict(runner):
-    posted, status = reported(runner, archive(document(job_passing)), shas=(BASE, HEAD))
-    assert "could not be read or shown: ValueError" in posted and status["state"] == "error"
-
-
 def test_report_updates_its_own_comment_and_nobody_elses(runner):
     def written(number, login, body):
         return {"id": number, "user": {"login": login}, "body": body}
@@ -349,28 +344,27 @@ def test_report_updates_its_own_comment_and_nobody_elses(runner):
 
 
 @pytest.mark.parametrize(
-    ("result", "tests", "state"),
+    ("given", "state", "said"),
     [
-        ("failure", "failure", "failure"),
-        ("failure", "success", "error"),
-        ("cancelled", "", "error"),
+        ({"result": "failure", "tests": "failure"}, "failure", "NO VERDICT"),
+        ({"result": "failure"}, "error", "NO VERDICT"),
+        ({"result": "cancelled", "tests": ""}, "error", "NO VERDICT"),
+        ({}, "error", "The artifact was refused: there is none"),
+        ({"artifact": b"0" * 9_000_000}, "error", "archive has more than 200000&#8203;0 bytes"),
+        (
+            {"artifact": archive(document(job_passing)), "shas": (BASE, HEAD)},
+            *("error", "could not be read or shown: ValueError"),
+        ),
     ],
+    ids=["tests failed", "failed", "cancelled", "no artifact", "huge artifact", "other commits"],
 )
-def test_report_of_a_job_that_failed(runner, result, tests, state):
-    posted, status = reported(runner, result=result, tests=tests)
-    assert "NO VERDICT" in posted and status["state"] == state
-    assert not any("artifacts" in call for call in runner.calls)
-
-
-def test_report_without_an_artifact(runner):
-    posted, status = reported(runner)
-    assert "The artifact was refused: there is none" in posted and status["state"] == "error"
-
-
-def test_report_of_a_huge_artifact_takes_no_more_than_the_limit(runner):
-    posted, status = reported(runner, b"0" * 9_000_000)
-    assert "archive has more than 200000&#8203;0 bytes" in posted and status["state"] == "error"
-    assert (runner.scratch / "temp" / "artifact.zip").stat().st_size == 2_000_001
+def test_report_without_a_verdict(runner, given, state, said):
+    posted, status = reported(runner, **given)
+    assert said in posted and status["state"] == state
+    asked = any("artifacts" in call for call in runner.calls)
+    assert asked == ("result" not in given)
+    artifact = runner.scratch / "temp" / "artifact.zip"
+    assert not artifact.exists() or artifact.stat().st_size <= 2_000_001
 
 
 def test_report_marks_a_stale_commit(runner):
