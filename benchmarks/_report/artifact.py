@@ -1,4 +1,4 @@
-"""The comparison in an artifact that may be anything: read within limits, or refused.
+"""Read a comparison from an artifact that anybody may have written, within limits.
 
 Nothing of the archive is unpacked to the disk. Only what GitHub's own uploader writes is read: one
 ordinary file, stored or deflated. What the archive says of itself is checked before memory is spent
@@ -152,8 +152,8 @@ def _require_what_was_asked(comparison: Comparison, request: Request, found: Com
     measured = comparison.families or comparison.exact or comparison.identical or comparison.rounds
     nothing = "both commits have the same package, so nothing was to be measured"
     _require(not (found.same_sources and measured), nothing)
-    told = set(found.requirement_changes) <= set(comparison.unmeasured)
-    _require(told, "it leaves out what changed of what the package runs on")
+    listed = set(found.requirement_changes) <= set(comparison.unmeasured)
+    _require(listed, "it leaves out what changed of what the package runs on")
 
 
 def _differences(

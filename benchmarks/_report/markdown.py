@@ -147,16 +147,15 @@ def _compiled_cell(figures: Summary | None) -> str:
 
 def _changed(seen: View) -> Iterable[str]:
     """The exact values that changed."""
-    metrics = list(filter(None, seen.changed))
-    if not metrics:
+    if not seen.changed:
         return
-    most = max(3, _EXACT_ROWS // len(metrics))
+    most = max(3, _EXACT_ROWS // len(seen.changed))
     rows = [
         [f"{FAILS} " * each.fails + escaped(each.name), escaped(each.values), escaped(each.where)]
-        for values in metrics
+        for values in seen.changed
         for each in values[:most]
     ]
-    left = sum(map(len, metrics)) - len(rows)
+    left = sum(map(len, seen.changed)) - len(rows)
     table = _table(["exact value", "base → head", "where"], ":--", rows)
     rest = f"\n\n{left} more changed; the JSON has all." if left else ""
     yield folded("Exact values that changed, worst first", table + rest)

@@ -1,4 +1,4 @@
-"""From the artifact of a job that ran a pull request's code to a comment and a commit status.
+"""Make a comment and a commit status from the artifact of a pull request's GPU job.
 
 ``python -m benchmarks._report.pull_request`` runs where the token may write, with nothing
 installed, and the artifact may be anything: whoever can change what is measured can write it. So
@@ -9,6 +9,7 @@ so.
 """
 
 import argparse
+import dataclasses
 import json
 import re
 import sys
@@ -65,12 +66,8 @@ def status(
     else:
         state = "failure" if run_failed else "error"
         text = f"{'tests failed' if run_failed else why}, against {request.base[:10]}"
-    return {
-        "state": state,
-        "context": CONTEXT,
-        "description": text,
-        "target_url": request.run_url,
-    }
+    found = {"state": state, "description": text}
+    return found | {"context": CONTEXT, "target_url": request.run_url}
 
 
 def is_stale(request: Request) -> bool:
@@ -82,14 +79,12 @@ def is_stale(request: Request) -> bool:
 
 
 def _bounded(request: Request, text: str) -> str:
-    lines = [MARKER]
+    stale = ""
     if is_stale(request):
-        lines += [
-            f"> **Out of date:** of {request.head}; the pull request is at {request.current} now.",
-            "",
-        ]
-    lines += [text, "", f"Commit {request.head} on a GPU: [log of the run]({request.run_url})", ""]
-    whole = "\n".join(lines)
+        now = f"the pull request is at {request.current} now."
+        stale = f"> **Out of date:** of {request.head}; {now}\n\n"
+    log = f"Commit {request.head} on a GPU: [log of the run]({request.run_url})"
+    whole = f"{MARKER}\n{stale}{text}\n\n{log}\n"
     if len(whole.encode()) > MAX_COMMENT_BYTES:
         raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {len(whole)}")
     return whole
@@ -99,12 +94,6 @@ def _inert(text: str) -> str:
     """Words alone, no links and one line: a message of ``ArtifactError`` can quote the artifact."""
     words = re.sub(r"[^\w .,:;()'-]|_|:/|::|www\.", " ", text, flags=re.ASCII | re.IGNORECASE)
     return " ".join(words.split())[:400]
-
-
-def _absence(tests: str, job: str) -> str:
-    if tests == "failure":
-        return "The tests failed on the GPU, so nothing was measured"
-    return f"The job on the GPU ended without a measurement ({job})"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,15 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
     parser.add_argument("--status", type=Path, required=True, metavar="FILE", help="written")
     options = parser.parse_args(arguments)
-    request = Request(
-        base=options.base,
-        head=options.head,
-        current=options.current,
-        run_url=options.run_url,
-        gpu=options.gpu,
-        behind=options.behind,
-    )
-    text, state = _result(request, options)
+    asked = {each.name: getattr(options, each.name) for each in dataclasses.fields(Request)}
+    text, state = _result(Request(**asked), options)
     options.comment.write_text(text, encoding="utf-8")
     options.status.write_text(json.dumps(state), encoding="utf-8")
     return 0
@@ -137,8 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
     """The comment and the status."""
     if options.job != "success":
-        reason = _absence(options.tests, options.job)
         failed = options.tests == "failure"
+        reason = f"The job on the GPU ended without a measurement ({options.job})"
+        if failed:
+            reason = "The tests failed on the GPU, so nothing was measured"
         return comment_without(request, reason), status(request, None, failed)
     why = "no verdict"
     try:

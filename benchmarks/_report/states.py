@@ -1,7 +1,7 @@
 """The state of each timing, and the sentence that gives the reasons of an answer. Pure.
 
-"No change" and "blind" read differently: a bound is what the run established, an inconclusive
-timing comes with the smallest slowdown that the run would have detected.
+A timing that is not slower comes with its bound, an inconclusive one with the minimum detectable
+effect: so "no change" never just means low statistical power.
 """
 
 import enum

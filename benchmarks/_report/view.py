@@ -83,7 +83,8 @@ class View:
         self.controls = [_control(*each) for each in comparison.families.items()]
         metrics = by_metric(comparison.exact)
         self.exact = [summary(values) for values in metrics.values()]
-        self.changed = [[summary([e]) for e in changed(values)] for values in metrics.values()]
+        moved = filter(None, map(changed, metrics.values()))
+        self.changed = [[summary([each]) for each in values] for values in moved]
         self.compiled = _compiled(comparison.exact)
 
     def _rows(

@@ -1,4 +1,4 @@
-"""Before, after and unit -> verdict. Pure: numbers in, verdicts out.
+"""Judge whether timings of two versions differ. Pure: numbers in, verdicts out.
 
 The unit of evidence is a fresh process, which gives one median latency for each subject. Processes
 of the two versions alternate, A B | B A | A B | ..., and a round is one process of each. Of a

@@ -28,7 +28,7 @@ _LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
 # tile and architecture. It moved this by up to 12 %, and is no loss of precision: both products
 # rounded add 16 % or more, a polynomial with a term less adds 35 %.
 _FLOAT32_ERROR = Unit("x rounding", "smaller", exact=True, gates=True, tolerance=0.15)
-# In half precision none of that reaches the digits that are told.
+# In half precision none of that reaches the digits that are shown.
 _ERROR = replace(_FLOAT32_ERROR, tolerance=0.0)
 
 UNITS = {

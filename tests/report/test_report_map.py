@@ -115,22 +115,24 @@ def test_host_calls_of_different_kinds_are_never_one_group():
 # --- more than fits -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def full():
-    return comparison({"gpu": gpu_family("full", slow_in_one_format)}, codegen(), grid="full")
-
-
-def test_full_grid_is_read_in_groups(full):
-    text = markdown(full)
+def test_full_grid_is_read_in_groups():
+    gpu = gpu_family("full", slow_in_one_format)
+    text = markdown(comparison({"gpu": gpu}, codegen(), grid="full"))
     assert len(text) < 60_000
     [row] = [line for line in text.splitlines() if line.startswith("| 🟥")]
     label = "42 timings: Forward + Backward any size, batch 4, float16, sbhd"
     assert row.replace("&nbsp;", " ").startswith(f"| 🟥 {label} | 3.31 to 337 µs ")
-    listed = text[text.index("All timings") :]
-    counts = re.findall(r"^(?:🟥|🟨|⬜|🔵) (\d+): ", listed, re.MULTILINE)
-    assert sum(map(int, counts)) == 1008 and "left out" not in text
+    assert listed(text) == 1008 and "left out" not in text
     assert len(map_rows(text)) == 2 * 21
     assert "<details><summary>Map of all 1008 GPU timings" in text
+
+
+def listed(text):
+    """Timings in the groups of the list of everything."""
+    groups = re.findall(
+        r"^(?:🟥|🟨|⬜|🔵) (\d+): ", text[text.index("All timings") :], re.MULTILINE
+    )
+    return sum(map(int, groups))
 
 
 def test_what_is_too_long_is_said_to_be_left_out():
@@ -140,9 +142,7 @@ def test_what_is_too_long_is_said_to_be_left_out():
     text = markdown(noisy)
     assert 50_000 < len(text.encode()) < 60_000
     left = int(re.search(r"(\d+) of 1008 timings are left out here", text)[1])
-    listed = text[text.index("All timings") :]
-    counts = re.findall(r"^(?:🟥|🟨|⬜|🔵) (\d+): ", listed, re.MULTILINE)
-    assert sum(map(int, counts)) + left == 1008 and left > 0
+    assert listed(text) + left == 1008 and left > 0
     assert "and 3 more; the JSON has all" in text
 
 
@@ -173,24 +173,25 @@ def long_names(metric, count=MAX_TIMINGS):
 
 FORWARD, PATH = "rope.Forward.track_latency", "paths.Forward.track_latency"
 CODE = [metric for metric in UNITS if UNITS[metric].exact]
+LONG = long_names(FORWARD)
+LONG_TEXTS = {f"{i}" + "@" * 1990: "#" * 2000 for i in range(2000)}
 # Documents that no run gives and that are accepted: all of them large, each in a way of its own.
+TIMED = {
+    "long names": lambda: scattered(LONG),
+    "all slower": lambda: scattered(LONG, p_slower=0.0),
+    "every effect another": lambda: scattered(LONG, lambda i: (i * 7919 % 2003) / 1000),
+    "groups of many axes": lambda: scattered(
+        named(FORWARD, 2, 2, 2, 2, 2, 62), lambda i: 0.01 * (i % 97)
+    ),
+    "a full map": lambda: scattered(named(FORWARD, 1500, 1, 1, 1, 1)),
+    "a full map of paths": lambda: scattered(named(PATH, 750, 1, 2)),
+    "a wide map of paths": lambda: scattered(named(PATH, 1, 1500, 1)),
+    "scattered sizes": lambda: scattered(
+        [Subject(FORWARD, (f"{i}",) * 5) for i in range(MAX_TIMINGS)]
+    ),
+}
 WORST = {
-    "long names": lambda: {"families": {"gpu": scattered(long_names(FORWARD))}},
-    "all slower": lambda: {"families": {"gpu": scattered(long_names(FORWARD), p_slower=0.0)}},
-    "every effect another": lambda: {
-        "families": {"gpu": scattered(long_names(FORWARD), lambda i: (i * 7919 % 2003) / 1000)}
-    },
-    "groups of many axes": lambda: {
-        "families": {"gpu": scattered(named(FORWARD, 2, 2, 2, 2, 2, 62), lambda i: 0.01 * (i % 97))}
-    },
-    "a full map": lambda: {"families": {"gpu": scattered(named(FORWARD, 1500, 1, 1, 1, 1))}},
-    "a full map of paths": lambda: {"families": {"gpu": scattered(named(PATH, 750, 1, 2))}},
-    "a wide map of paths": lambda: {"families": {"gpu": scattered(named(PATH, 1, 1500, 1))}},
-    "scattered sizes": lambda: {
-        "families": {
-            "gpu": scattered([Subject(FORWARD, (f"{i}",) * 5) for i in range(MAX_TIMINGS)])
-        }
-    },
+    **{name: lambda make=make: {"families": {"gpu": make()}} for name, make in TIMED.items()},
     "exact values": lambda: {
         "exact": tuple(
             judge_exact(subject._replace(metric=CODE[i % len(CODE)]), 1, i + 2)
@@ -198,16 +199,14 @@ WORST = {
         )
     },
     "identical": lambda: {
-        "families": {"gpu": scattered(long_names(FORWARD), p_slower=0.0)},
-        "identical": frozenset(long_names(FORWARD)),
+        "families": {"gpu": scattered(LONG, p_slower=0.0)},
+        "identical": frozenset(LONG),
     },
     "texts": lambda: {
         **dict.fromkeys(
             ("notes", "wrong", "discarded", "unmeasured"), (":x:@a1b2c3d" * 181,) * 2000
         ),
-        **dict.fromkeys(
-            ("machine", "clocks"), {f"{i}" + "@" * 1990: "#" * 2000 for i in range(2000)}
-        ),
+        **dict.fromkeys(("machine", "clocks"), LONG_TEXTS),
     },
 }
 
