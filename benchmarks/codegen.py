@@ -5,6 +5,7 @@ for each of some four thousand values.
 """
 
 import itertools
+from collections.abc import Callable
 
 from ._cells import subjects
 from ._machine_code import fingerprint
@@ -34,30 +35,24 @@ class Codegen(_Code):
 
     setup_cache.timeout = 900
 
-    def track_registers(self, facts, *call):
-        return facts[call].registers
 
-    def track_spilled_bytes(self, facts, *call):
-        return facts[call].spilled_bytes
+def _track(name: str, unit: str) -> Callable:
+    def track(self, facts, *call):
+        return getattr(facts[call], name)
 
-    def track_stack_bytes(self, facts, *call):
-        return facts[call].stack_bytes
+    track.unit = unit
+    return track
 
-    def track_shared_bytes(self, facts, *call):
-        return facts[call].shared_bytes
 
-    def track_instructions(self, facts, *call):
-        return facts[call].instructions
-
-    def track_narrow_share(self, facts, *call):
-        return facts[call].narrow_share
-
-    track_registers.unit = "registers/thread"
-    track_spilled_bytes.unit = "bytes/thread"
-    track_stack_bytes.unit = "bytes/thread"
-    track_shared_bytes.unit = "bytes/program"
-    track_instructions.unit = "instructions"
-    track_narrow_share.unit = "share"
+for _name, _unit in {
+    "registers": "registers/thread",
+    "spilled_bytes": "bytes/thread",
+    "stack_bytes": "bytes/thread",
+    "shared_bytes": "bytes/program",
+    "instructions": "instructions",
+    "narrow_share": "share",
+}.items():
+    setattr(Codegen, f"track_{_name}", _track(_name, _unit))
 
 
 class Variants(_Code):

@@ -57,19 +57,16 @@ def test_shape_and_bytes_moved(cell):
     assert cell.bytes_moved == t.nbytes + torch.empty_like(t).nbytes
 
 
-def test_full_grid_is_the_default(monkeypatch):
+def test_full_grid_is_the_default_and_unknown_grids_are_refused(monkeypatch):
     monkeypatch.delenv(grid.GRID_VARIABLE, raising=False)
     assert grid.active_grid() == grid.GRIDS["full"]
     monkeypatch.setenv(grid.GRID_VARIABLE, "small")
     assert grid.active_grid() == grid.GRIDS["small"]
-
-
-@pytest.mark.parametrize("name", ["tiny", "", "FULL"])
-def test_unknown_grid_is_refused(name, monkeypatch):
-    monkeypatch.setenv(grid.GRID_VARIABLE, name)
-    with pytest.raises(ValueError) as caught:
-        grid.active_grid()
-    assert str(caught.value) == f"ROPE_GRID must be one of ['full', 'small'], got {name!r}"
+    for name in ("tiny", "", "FULL"):
+        monkeypatch.setenv(grid.GRID_VARIABLE, name)
+        with pytest.raises(ValueError) as caught:
+            grid.active_grid()
+        assert str(caught.value) == f"ROPE_GRID must be one of ['full', 'small'], got {name!r}"
 
 
 SUITE = sorted((ROOT / "benchmarks").rglob("*.py"))

@@ -17,18 +17,17 @@ from benchmarks._measure.workload import Outcome
 CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
 TRACKS = ("copy_ratio", "gbps", "latency")
-CODEGEN = (
-    *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
-    "stack_bytes",
-)
-# asv's classes of one grid, their tracks and their version.
+# asv's classes whose parameters are those of every grid, and their tracks.
 UNTIMED = {
     **dict.fromkeys(("host.Call", "host.PathCall", "peers.Call"), ("forward", "forward_backward")),
     "host.FirstCall": ("compile", "warm_start", "own_start"),
     **dict.fromkeys(("host.Memory", "host.PathMemory"), ("peak_bytes",)),
     **dict.fromkeys(("host.Launches", "host.PathLaunches"), ("launches",)),
     **dict.fromkeys(("host.Error", "host.PathError", "peers.Error"), ("error",)),
-    "codegen.Codegen": CODEGEN,
+    "codegen.Codegen": (
+        *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
+        "stack_bytes",
+    ),
     "codegen.Variants": ("variants",),
 }
 

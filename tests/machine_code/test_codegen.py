@@ -10,30 +10,27 @@ from benchmarks._cells import subjects
 TRACKS = ("registers", "spilled_bytes", "stack_bytes", "shared_bytes", "instructions")
 
 
-def one_call(monkeypatch, suite, shape=()):
-    call = ("sm_80", "bfloat16", "bshd", "backward", *shape)
+def answered(monkeypatch, suite, *call):
+    """The benchmark and its answers, as asv keeps them, of one call alone."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(suite, "params", [[value] for value in call])
-    return call
+    cache = pickle.loads(pickle.dumps(suite().setup_cache()))
+    suite().setup(cache, *call)
+    return suite(), cache
 
 
-def test_codegen_of_one_call(monkeypatch):
-    call, suite = one_call(monkeypatch, codegen.Codegen, (64, "large")), codegen.Codegen()
-    cache = pickle.loads(pickle.dumps(suite.setup_cache()))
-    suite.setup(cache, *call)
+def test_one_call_and_one_sweep(monkeypatch):
+    sweep = "sm_80", "bfloat16", "bshd", "backward"
+    suite, cache = answered(monkeypatch, codegen.Variants, *sweep)
+    assert 1 <= suite.track_variants(cache, *sweep) <= 12 * 6
+    call = (*sweep, 64, "large")
+    suite, cache = answered(monkeypatch, codegen.Codegen, *call)
     for name in TRACKS:
         value = getattr(suite, f"track_{name}")(cache, *call)
         assert value == getattr(cache[call], name)
         assert type(value) is int
     assert 0 <= suite.track_narrow_share(cache, *call) <= 1
     assert suite.track_instructions(cache, *call) > 0
-
-
-def test_variants_of_one_sweep(monkeypatch):
-    call, suite = one_call(monkeypatch, codegen.Variants), codegen.Variants()
-    cache = pickle.loads(pickle.dumps(suite.setup_cache()))
-    suite.setup(cache, *call)
-    assert 1 <= suite.track_variants(cache, *call) <= 12 * 6
 
 
 @pytest.mark.parametrize("suite", [codegen.Codegen, codegen.Variants])

@@ -64,19 +64,16 @@ def test_size_is_about_what_it_is_called(cell):
     assert given.shape[package_calls.seq_dim(cell)] in (sum(cell.lengths), cell.lengths[0])
 
 
-def test_packed_sequences_are_very_unequal_or_many_and_short():
+def test_lengths_starts_and_positions():
     unequal = PathCell("thd", 256, "bfloat16")
     assert unequal.lengths == (*(2**n for n in range(13, -1, -1)), 1)
     assert unequal.positions == 2**13
     short = PathCell("thd-short", 256, "bfloat16")
     assert short.lengths == (27,) * 2401
     assert (short.positions, short.shape) == (27, (2401 * 27, 16, 128))
-
-
-def test_starts_differ_and_the_angles_reach_them():
-    cell = PathCell("starts", 32, "bfloat16")
-    assert cell.starts == (0, 1000, 2000, 3000) and cell.lengths == (512,) * 4
-    assert cell.positions == 3512
+    starts = PathCell("starts", 32, "bfloat16")
+    assert starts.starts == (0, 1000, 2000, 3000) and starts.lengths == (512,) * 4
+    assert starts.positions == 3512
     assert set(PathCell("tables", 32, "bfloat16").starts) == {0}
 
 
