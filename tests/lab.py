@@ -1,7 +1,7 @@
 """A GPU of the test's own, a repository of versions, and ``python -m benchmarks compare`` on both.
 
 A version of the package says in a file how it behaves on that GPU, see :class:`Gpu`. What is real:
-git, the order of processes, the stored rounds, the lock, the verdict, the report and asv's results.
+git, the order of processes, the stored rounds, the lock, the verdict, and the report.
 """
 
 import contextlib
@@ -193,9 +193,9 @@ class Lab:
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch):
         self.root, self.gpu, self.patch = root, Gpu(), patch
-        self.scratch, self.results = root / ".asv" / "compare", root / "benchmarks" / "results"
+        self.scratch = root / ".asv" / "compare"
         self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
-        for name, value in (("ROOT", root), ("SCRATCH", self.scratch), ("RESULTS", self.results)):
+        for name, value in (("ROOT", root), ("SCRATCH", self.scratch)):
             patch.setattr(command, name, value)
         patch.setitem(grid.GRIDS, "small", GRID)
         patch.setitem(grid.PATH_GRIDS, "small", NO_PATHS)
@@ -209,8 +209,6 @@ class Lab:
         patch.setattr(gpu_monitor, "Watch", self.gpu.watching)
 
     def init(self) -> "Lab":
-        self.results.mkdir(parents=True)
-        (self.results / "benchmarks.json").write_text(json.dumps(discovered()))
         self.git("init", "-q", "-b", "main")
         (self.root / "README.md").write_text("toy\n")
         self.git("add", "README.md")
@@ -264,28 +262,6 @@ class Lab:
 
     def states(self) -> list[Path]:
         return sorted((self.scratch / "states").glob("*.jsonl"))
-
-    def stored(self) -> list[Path]:
-        return sorted((self.results / "toy-gpu").glob("*-compare-*.json"))
-
-
-def discovered() -> dict:
-    """What asv knows of the benchmarks whose values are stored."""
-
-    def entry_of(name: str, **params) -> dict:
-        values = [list(map(repr, each)) for each in params.values()]
-        return {
-            **{"name": name, "unit": "seconds", "version": "1", "type": "track", "code": ""},
-            **{"param_names": list(params), "params": values},
-            **{"timeout": 60, "setup_cache_key": None},
-        }
-
-    steps = {name: [value] for name, value in zip("abcd", LAUNCHES.params, strict=True)}
-    entries = [entry_of(metric, **GRID) for metric in (FORWARD, BACKWARD)]
-    entries += [entry_of(metric, **PATH_GRID) for metric in PATHS]
-    entries += [entry_of(metric, format=GRID["format"]) for metric in HOST]
-    entries += [entry_of(LAUNCHES.metric, **steps), entry_of(WARM_START)]
-    return {each["name"]: each for each in entries} | {"version": 2}
 
 
 def status_of(words: list[str]) -> int:

@@ -55,9 +55,9 @@ def test_help_needs_nothing_installed(words):
     [
         (["machine"], (), "torch"),
         (["run"], (), "torch"),
-        (["compare", "HEAD", "HEAD", "--no-store"], ("numpy",), "torch"),
-        (["compare", "HEAD", "HEAD", "--no-store"], ("numpy", "torch"), "triton"),
-        (["compare", "HEAD", "HEAD", "--no-store"], ("numpy", "torch", "triton"), "asv"),
+        (["compare", "HEAD", "HEAD"], ("numpy",), "torch"),
+        (["compare", "HEAD", "HEAD"], ("numpy", "torch"), "triton"),
+        (["compare", "HEAD", "HEAD"], ("numpy", "torch", "triton"), "asv"),
         (["evidence", "aa"], ("numpy",), "torch"),
         (["sweep"], ("numpy",), "torch"),
     ],
@@ -215,7 +215,7 @@ GOES_ON = "stopped; the same command goes on from what it has"
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_it_compiles(number, clone, tmp_path):
     """Two workers at least for each version, and what these start."""
-    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--no-store", "--exact-only"]
+    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--exact-only"]
 
     def compiling(pid, said):
         return "compiling both versions" in said and len(group(pid)) >= 3
@@ -227,7 +227,7 @@ def test_stopped_while_it_compiles(number, clone, tmp_path):
 
 
 def test_stopped_before_anything_is_compiled(clone, tmp_path):
-    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--no-store", "--afresh"]
+    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--afresh"]
     line = ["-m", "benchmarks", *words]
     text = interrupted(line, tmp_path, lambda pid, said: len(group(pid)) == 2, cwd=clone)
     assert text == "stopped; the same command without --afresh goes on from what it has\n"

@@ -11,7 +11,6 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,10 +24,8 @@ from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
 if TYPE_CHECKING:
     from .._system.checkout import Arm
     from .._verdict.schema import Comparison
-    from .session import Samples
 
 SCRATCH = ROOT / ".asv" / "compare"
-RESULTS = ROOT / "benchmarks" / "results"
 
 STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
 COULD_NOT_RUN = 3
@@ -88,9 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=_file, metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--markdown", type=_file, metavar="FILE", help="write it as Markdown")
-    parser.add_argument(
-        "--no-store", action="store_true", help="keep the samples out of benchmarks/results"
-    )
 
 
 def _exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
@@ -159,8 +153,7 @@ def _run(options: argparse.Namespace) -> int:
 
     start = time.monotonic()
     try:
-        pair = _versions(options)
-        comparison, samples = _compare(options, pair, start)
+        comparison = _compare(options, start)
         minutes = comparison.minutes + (time.monotonic() - start) / 60
         comparison = dataclasses.replace(comparison, minutes=minutes)
         print(terminal(comparison))
@@ -169,8 +162,6 @@ def _run(options: argparse.Namespace) -> int:
             write_atomically(options.json, document.encode())
         if options.markdown:
             write_atomically(options.markdown, markdown(comparison).encode())
-        if not options.no_store:  # last: a damaged results file must not cost the verdict
-            session.store_samples(samples, pair, comparison.machine, ROOT, RESULTS, say)
         return STATUS[comparison.answer]
     except session.EXPECTED as error:
         if missing(error):
@@ -189,14 +180,13 @@ def _versions(options: argparse.Namespace) -> "dict[str, Arm]":
     return {"base": base, "head": checkout.from_commit(options.head, ROOT, sources)}
 
 
-def _compare(
-    options: argparse.Namespace, pair: "Mapping[str, Arm]", start: float
-) -> "tuple[Comparison, dict[str, Samples]]":
-    """The comparison, its minutes those of earlier runs, and what asv's results get of it."""
+def _compare(options: argparse.Namespace, start: float) -> "Comparison":
+    """The comparison, its minutes those of earlier runs."""
     from .._system import machine as _machine
     from .._verdict.schema import Comparison, Side
     from . import session
 
+    pair = _versions(options)
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
@@ -219,7 +209,7 @@ def _compare(
         reproduce=_reproduce(options),
     )
     if same and not options.even_if_same:
-        return comparison, {}
+        return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
     usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
     asked = session.CompareOptions(

@@ -16,15 +16,16 @@ import numpy as np
 
 from .._cells.grid import all_cells, cell_of
 from .._system.files import write_atomically
+from .._system.process import SUITE
 from .._system.progress import missing
 from .._verdict import rules
 from .._verdict.rules import Answer
 from . import caught, measure, planted, session
 from .bench import ROUNDS, Bench, small_grid
-from .command import COULD_NOT_RUN, RESULTS
+from .command import COULD_NOT_RUN
 from .pool import Pool
 
-DIRECTORY = RESULTS.parent / "evidence"
+DIRECTORY = SUITE / "evidence"
 COMPARISONS, POOL_ROUNDS = 20, 20
 DOSES = {"slow-1": 0.01, "slow-2": 0.02, "slow-5": 0.05}
 

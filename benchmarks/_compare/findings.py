@@ -11,7 +11,7 @@ from .._cells.grid import AnyCell, subject_params
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Exact, Family, Subject
 from . import exact
-from .pool import Pool, medians
+from .pool import Pool
 from .rounds import Round
 
 ARMS = BASE, HEAD = ("base", "head")
@@ -25,7 +25,6 @@ class Checks(NamedTuple):
     """What was checked and counted before anything was timed."""
 
     right: list[AnyCell]  # in both versions
-    facts: dict[str, dict[Subject, float]]  # by arm
     exact: list[Exact]
     wrong: list[str]
     notes: list[str]
@@ -36,7 +35,6 @@ class Look(NamedTuple):
 
     rounds: int
     families: dict[str, Family]
-    seconds: dict[str, dict[Subject, list[float]]]  # by arm, a median a process
     wrong: list[str]
     notes: list[str]
 
@@ -63,10 +61,6 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[AnyCell]) -> Checks
     first = [f"first call with an empty cache, one process each: {compiling}"] * bool(compiling)
     return Checks(
         right=[cell for cell in grid if not subjects_of(cell) & (bad[BASE].keys() | bad[HEAD])],
-        facts={
-            arm: {s: v for s, v in facts[arm].items() if not isinstance(v, Exception)}
-            for arm in ARMS
-        },
         exact=exact.compare(facts[BASE], facts[HEAD]),
         wrong=[f"{_words(s)}: {why}" for s, why in bad[HEAD].items() if s not in bad[BASE]],
         notes=[*_problems(facts), *_together(missing), *first],
@@ -83,18 +77,13 @@ def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[
 
 def judge_rounds(measured: Sequence[Round], only: Set[Subject] | None = None) -> Look:
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
-    seconds: dict[str, dict[Subject, list[float]]] = {arm: {} for arm in ARMS}
-    for arm in ARMS:
-        for row in medians(measured, arm):
-            for subject, median in row.items():
-                seconds[arm].setdefault(subject, []).append(median)
     families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only)
-    return Look(len(measured), families, seconds, *_lost(measured))
+    return Look(len(measured), families, *_lost(measured))
 
 
 def no_look(*notes: str) -> Look:
     """Where no rounds are judged, and why."""
-    return Look(0, {}, {arm: {} for arm in ARMS}, [], list(notes))
+    return Look(0, {}, [], list(notes))
 
 
 def joined(first: Look, second: Look) -> Look:
@@ -103,17 +92,9 @@ def joined(first: Look, second: Look) -> Look:
         name: _joined(family, second.families[name]) if name in second.families else family
         for name, family in first.families.items()
     }
-    seconds = {
-        arm: {
-            subject: first.seconds[arm].get(subject, []) + second.seconds[arm].get(subject, [])
-            for subject in {**first.seconds[arm], **second.seconds[arm]}
-        }
-        for arm in ARMS
-    }
     return Look(
         first.rounds + second.rounds,
         families,
-        seconds,
         first.wrong + second.wrong,
         first.notes + second.notes,
     )

@@ -17,7 +17,7 @@ from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
 from .._verdict.schema import Comparison
-from . import compiled, exact, findings, measure, rounds, store
+from . import compiled, exact, findings, measure, rounds
 from .findings import ARMS, Look, subjects_of
 from .rounds import Rounds
 
@@ -34,7 +34,7 @@ SAME_CODE_CELLS = 16
 
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
-    *(JournalError, store.StoreError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
+    *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
     *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )
 """Errors whose message says all that the user needs."""
@@ -61,13 +61,6 @@ class CompareOptions(NamedTuple):
     every_cell: bool
 
 
-class Samples(NamedTuple):
-    """What asv's results get of a version: a median a process, seconds, and what is exact."""
-
-    seconds: dict[Subject, list[float]]
-    facts: dict[Subject, float]
-
-
 def compare(
     unmeasured: Comparison,
     pair: _Pair,
@@ -75,7 +68,7 @@ def compare(
     options: CompareOptions,
     scratch: Path,
     report: _Report,
-) -> tuple[Comparison, dict[str, Samples]]:
+) -> Comparison:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
     Parameters
@@ -87,7 +80,7 @@ def compare(
 
     Returns
     -------
-    The comparison, its minutes those of earlier runs, and the samples of each arm.
+    The comparison, its minutes those of earlier runs.
     """
     machine = unmeasured.machine
     ledgers = _ledgers(pair, machine, options, scratch, report)
@@ -96,7 +89,7 @@ def compare(
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
         code = _compile(pair, ARCHITECTURES, ledgers, report)
         verdicts, notes = findings.judge_code(code, clock_decides=False)
-        return replace(unmeasured, exact=tuple(verdicts), notes=(note, *notes)), {}
+        return replace(unmeasured, exact=tuple(verdicts), notes=(note, *notes))
     uuid = gpu_monitor.gpu_uuid()
     with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
         name = _name(pair, machine, options)
@@ -117,7 +110,7 @@ def _compare_on_gpu(
     options: CompareOptions,
     ledgers: "_Ledgers",
     report: _Report,
-) -> tuple[Comparison, dict[str, Samples]]:
+) -> Comparison:
     before, grid, known = measured.minutes, all_cells(options.grid), arch in ARCHITECTURES
     gpu_monitor.require_free(measured.plan.uuid)
     _empty_caches(measured)
@@ -138,7 +131,7 @@ def _compare_on_gpu(
     second = _second_look(measured, cells, first, identical, report)
     look = findings.joined(first, second)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
-    comparison = replace(
+    return replace(
         unmeasured,
         clocks=findings.clocks(measured.rounds("look1")),
         rounds=look.rounds,
@@ -151,7 +144,6 @@ def _compare_on_gpu(
         notes=(*notes, *look.notes, *problems),
         discarded=tuple(measured.discarded),
     )
-    return comparison, {arm: Samples(look.seconds[arm], checks.facts[arm]) for arm in ARMS}
 
 
 def _worth_timing(cells: list[AnyCell], identical: Set[Subject]) -> tuple[list[AnyCell], list[str]]:
@@ -324,20 +316,3 @@ def _second_look(
     except rounds.BudgetError as error:
         return findings.no_look(f"{missed}: {error}")
     return findings.judge_rounds(measured.rounds("look2")[:count], open_)
-
-
-def store_samples(
-    samples: Mapping[str, Samples],
-    pair: _Pair,
-    machine: _Machine,
-    repository: Path,
-    results: Path,
-    report: _Report,
-) -> None:
-    """Add each commit's samples, a median a process, to asv's results; what is no commit is not."""
-    for arm, (seconds, facts) in samples.items():
-        if seconds and pair[arm].sha:
-            path = store.store(results, repository, machine, pair[arm].sha, seconds, facts)
-            report(f"asv's results of the {arm}: {path}")
-        elif seconds:
-            report(f"the {arm} is not in asv's results, which are filed under commits")

@@ -22,12 +22,11 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     """Commits of HEAD's first-parent line that changed the package and have no result.
 
     The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
-    Results of ``compare`` are of few cells and do not count.
     """
     changed = ("--", "rope_triton", ":!rope_triton/*.md")
     log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD", *changed)
     stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
-    measured = {path.name.split("-")[0] for path in stored if "-compare-" not in path.name}
+    measured = {path.name.split("-")[0] for path in stored}
     return [commit for commit in log.split() if commit[:8] not in measured][:limit][::-1]
 
 

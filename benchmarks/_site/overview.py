@@ -35,7 +35,7 @@ CHANGE = 0.02
 """A cell is listed as changed from here on. It sorts what to look at; a verdict it is not."""
 
 # asv's parameters that tell lines of one machine apart, in the order in which they are shown.
-_LABEL = ("driver", "cuda", "torch", "triton", "python", "sampling")
+_LABEL = ("driver", "cuda", "torch", "triton", "python")
 
 Values = Mapping[int, list[float | None]]
 """Revision -> a value a cell, in asv's order of the parameters; None where there is none."""

@@ -1,12 +1,10 @@
 """``python -m benchmarks compare`` from its arguments to its exit status, see ``lab``."""
 
-import statistics
-
 import numpy as np
 import pytest
 
 from benchmarks._cells.grid import subject_params
-from benchmarks._compare import exact, measure, session, store
+from benchmarks._compare import exact, measure, session
 from benchmarks._report.markdown import markdown
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
@@ -22,7 +20,6 @@ from tests.lab import (
     HOST,
     LARGE,
     LAUNCHES,
-    MACHINE,
     PASS,
     REGISTERS,
     ROUNDS,
@@ -233,37 +230,6 @@ def test_processes_alternate_and_know_their_round(lab):
     assert tasks == ["check"] * CHECKS + ["measure"] * (ALL - CHECKS)
     pairs = [lab.gpu.jobs[i : i + 2] for i in range(CHECKS, ALL, 2)]
     assert all(one[1] == other[1] for one, other in pairs)
-
-
-# --- asv's results --------------------------------------------------------------------------------
-
-
-def test_samples_land_in_asvs_results(lab):
-    lab.versions({}, {})
-    assert lab.compare() == PASS
-    shas = [lab.git("rev-parse", name) for name in ("base", "head")]
-    assert sorted(path.name[:8] for path in lab.stored()) == sorted(sha[:8] for sha in shas)
-    calls = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "store", lambda *arguments: calls.append(arguments))
-        assert lab.compare() == PASS
-    for sha, (_, _, machine, commit, samples, facts) in zip(shas, calls, strict=True):
-        assert (commit, machine) == (sha, MACHINE)
-        assert len(samples) == 12 and {len(values) for values in samples.values()} == {ROUNDS}
-        assert facts == {LAUNCHES: 1}
-    timing = lab.timing(both(SMALL)[0])
-    medians = [statistics.median(call[4][timing.subject]) for call in calls]
-    assert medians == [timing.base, timing.head]
-
-
-def test_only_a_commit_is_stored_and_nothing_where_asked(lab, capsys):
-    lab.commit("base")
-    lab.write(slower={SMALL: 1.05})
-    assert lab.compare("base", "--no-store") == FAIL
-    assert not lab.stored()
-    assert lab.compare("base") == FAIL
-    assert [path.name[:8] for path in lab.stored()] == [lab.git("rev-parse", "base")[:8]]
-    assert "the head is not in asv's results" in capsys.readouterr().err
 
 
 # --- the reports ----------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def clean(lab) -> Lab:
 def finish(lab: Lab) -> None:
     """Start a killed run again: it is complete, and right."""
     lab.gpu.before = lambda number: None
-    assert lab.compare("base", "head", "--no-store") == FAIL
+    assert lab.compare("base", "head") == FAIL
     found = lab.found
     assert found.rounds == ROUNDS and not found.extension and not found.wrong
     assert {each.rounds for each in found.timings} == {ROUNDS}
@@ -63,7 +63,7 @@ def finish(lab: Lab) -> None:
 def test_killed_in_a_process(clean, number):
     clean.gpu.before = kill_at(number)
     with pytest.raises(Killed):
-        clean.compare("base", "head", "--no-store")
+        clean.compare("base", "head")
     assert clean.gpu.answered == number - 1
     finish(clean)
     # Of what was answered, only the first half of a round is measured again.
@@ -83,7 +83,7 @@ def killing(descriptor):
     len(calls) == int(sys.argv[2]) and os._exit(KILLED)
     fsync(descriptor)
 os.fsync = killing
-lab.compare("base", "head", "--no-store")
+lab.compare("base", "head")
 """
 
 

@@ -38,7 +38,7 @@ def test_status_of_a_real_process(words):
 def test_unknown_version(lab, capsys, name):
     lab.versions({}, {})
     before = sorted(lab.root.rglob("*"))
-    words = ["compare", "--no-store", "--", "base", name]
+    words = ["compare", "--", "base", name]
     assert status_of(words) == COULD_NOT_RUN
     assert f"{name!r} is no commit or branch" in capsys.readouterr().err
     new = {p.relative_to(lab.root).parts[:3] for p in set(lab.root.rglob("*")) - set(before)}
@@ -103,16 +103,6 @@ def test_unexpected_exception(lab, capsys, monkeypatch):
     monkeypatch.setattr(session, "compare", lambda *_: 1 / 0)
     assert lab.compare() == COULD_NOT_RUN
     assert "could not run: this is a fault of the suite" in capsys.readouterr().err
-
-
-def test_results_of_asv_that_are_damaged(lab, capsys):
-    lab.versions({}, {})
-    assert lab.compare() == PASS
-    path = lab.stored()[0]
-    path.write_text("{")
-    assert lab.compare() == COULD_NOT_RUN
-    assert str(path) in capsys.readouterr().err
-    assert path.read_text() == "{"
 
 
 def test_timings_that_are_no_seconds(lab, capsys):

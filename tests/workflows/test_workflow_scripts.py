@@ -216,7 +216,7 @@ def test_measure(runner, status):
     assert public == "python -m pytest -m gpu and public -n 8 --dist worksteal"
     assert own == "python -m pytest -m gpu and not alone -n 8 --dist worksteal"
     assert alone == "python -m pytest -m gpu and alone"
-    assert compare.startswith(f"python -m benchmarks compare {BASE} {head} --no-store --wait 600")
+    assert compare.startswith(f"python -m benchmarks compare {BASE} {head} --wait 600")
     directories = [Path(json.loads(line)[2]).name for line in runner.read("calls").splitlines()]
     assert directories[-4:] == ["suite", "head", "head", "suite"]
     upload = GPU["jobs"]["measure"]["steps"][-1]["with"]["path"]
