@@ -6,7 +6,6 @@ Its --help works in a bare Python: what needs numpy, torch or asv is imported wh
 import argparse
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from ._system import machine as _machine
 from ._system import process as _process
 from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
+from ._system.repository import GitError, git_text
 
 RESULTS = ROOT / "benchmarks" / "results"
 LOG = ROOT / ".asv" / "run.log"
@@ -219,7 +219,10 @@ def _show_figures(machine: str | None, commit: str | None) -> int:
         results = RESULTS / str(machine)
         _git("rev-parse", "--git-dir")
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        commit = _git(*words, otherwise=f"{commit!r} is no commit of the repository {ROOT}")
+        try:
+            commit = git_text(ROOT, *words)
+        except GitError:
+            sys.exit(f"{commit!r} is no commit of the repository {ROOT}")
         if not list(results.glob(f"{commit[:8]}-*.json")):
             sys.exit(f"no result of commit {commit[:8]} in {results}")
     _print_figures(results, commit, since=0)
@@ -301,24 +304,19 @@ def _print_figures(results: Path, commit: str, since: float) -> None:
         if path.stat().st_mtime < since:
             continue  # of another interpreter
         values = _figures.load_values(path)
-        tables = (_figures.speed_table, _figures.path_table, _figures.codegen_table)
-        for line in itertools.chain.from_iterable(table(values) for table in tables):
+        for line in [*_figures.speed_table(values), *_figures.codegen_table(values)]:
             print(line, flush=True)
 
 
-def _git(*arguments: str, otherwise: str = "") -> str:
-    """What git prints; where it fails, the command ends, with ``otherwise`` as its last words."""
+def _git(*arguments: str) -> str:
+    """What git prints; where it fails, the command ends and says why."""
     try:
-        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
-    except FileNotFoundError:
-        sys.exit("git is not on the PATH; results are filed under the commit that it names")
-    if done.returncode:
-        no_clone = (
-            f"{done.stderr.strip()}\nresults are filed under a commit: measure in a clone, {ROOT} "
-            "is none that git can read"
+        return git_text(ROOT, *arguments)
+    except GitError as error:
+        sys.exit(
+            f"{error}\nresults are filed under a commit: measure in a clone, {ROOT} is none that "
+            "git can read"
         )
-        sys.exit(otherwise or no_clone)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

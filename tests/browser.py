@@ -74,7 +74,7 @@ class Browser:
 
         From the start of the navigation to a frame after, so that what is waited for was drawn.
         """
-        self.logged()
+        self.require_silence()
         self._post(f"{self._session}/url", {"url": "about:blank"})  # or a new hash loads nothing
         self._post(f"{self._session}/url", {"url": url})
         return self.wait(f"location.href !== 'about:blank' && ({ready})")
@@ -104,6 +104,23 @@ class Browser:
         """What the page and the browser wrote to the console since the last call."""
         entries = self._post(f"{self._session}/se/log", {"type": "browser"})
         return [f"{entry['level']} {entry['message']}" for entry in entries]
+
+    def require_silence(self) -> None:
+        """Raise AssertionError if something was logged that nobody asked :meth:`logged` for."""
+        said = self.logged()
+        assert not said, f"the page wrote to the console: {said}"
+
+    def text(self, selector: str) -> str:
+        """What an element shows."""
+        return self.run(f"return document.querySelector('{selector}').innerText")
+
+    def choose(self, select: str, start: str) -> None:
+        """Choose the option of a select, named by its id, whose text begins so."""
+        self.run(
+            f"""const select = document.getElementById("{select}");
+            select.value = [...select.options].find((o) => o.text.startsWith("{start}")).value;
+            select.dispatchEvent(new Event("change"));"""
+        )
 
     def reset(self) -> None:
         """A window 1280 px wide, light, with nothing logged yet."""

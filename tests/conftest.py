@@ -159,6 +159,7 @@ def _chromium(tmp_path_factory):
 
 @pytest.fixture
 def browser(_chromium):
-    """A window of Chromium, as new."""
+    """A window of Chromium, as new. What a page writes to its console is an error."""
     _chromium.reset()
-    return _chromium
+    yield _chromium
+    _chromium.require_silence()

@@ -4,8 +4,10 @@ A version of the package says in a file how it behaves on that GPU, see :class:`
 git, the order of processes, the stored rounds, the lock, the verdict, the report and asv's results.
 """
 
+import contextlib
 import json
 import subprocess
+import types
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from benchmarks import __main__ as entry
 from benchmarks._cells import grid
 from benchmarks._compare import command, exact, measure
+from benchmarks._compare.findings import subjects_of
 from benchmarks._system import gpu_monitor, machine
 from benchmarks._verdict.rules import Subject
 from benchmarks._verdict.schema import Comparison, from_json
@@ -86,83 +89,64 @@ class Gpu:
         self.before(self.begun)
         behaviour = behaviour_of(root)
         rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
-        names = {
-            " ".join(map(str, values)): tuple(grid.cell_of(values).metrics.values())
-            for values in job["cells"]
+        cells = {
+            " ".join(params): [
+                Subject(metric, tuple(params))
+                for metric in grid.cell_of(suite, params).metrics.values()
+            ]
+            for suite, params in job["cells"]
         }
         if job["task"] == "check":
-            self._check(names, behaviour, rows)
+            self._check(cells, behaviour, rows)
         else:
-            self._measure(names, root, behaviour, job["host"], rows)
+            self._measure(cells, root, behaviour, job["host"], rows)
         self.answered += 1
         self.jobs.append((root, job))
-        return rows
+        return json.loads(json.dumps(rows))
 
-    def _check(self, names, behaviour, rows) -> None:
+    def _check(self, cells, behaviour, rows) -> None:
         if self.starts:
             rows["timings"].append([COMPILE, [], [10 * behaviour.get("start", 0.1)]])
-        for name, metric in [(cell, metric) for cell in names for metric in names[cell]]:
-            for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
-                if name in behaviour.get(kind, ()):
-                    rows[where].append([metric, name.split(), f"Traceback\nit is {kind}"])
-        rows["facts"].append([LAUNCHES.metric, list(LAUNCHES.params), behaviour.get("launches", 1)])
+        for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
+            lost = [s for name in cells if name in behaviour.get(kind, ()) for s in cells[name]]
+            rows[where] += [[*subject, f"Traceback\nit is {kind}"] for subject in lost]
+        rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
-    def _measure(self, names, root, behaviour, host: bool, rows) -> None:
+    def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
-        subjects = []
-        for name, metrics in names.items():
-            both = [Subject(metric, tuple(name.split())) for metric in metrics]
-            lost = [
-                where
-                for kind, where in (("fails", "errors"), ("full", "unavailable"))
-                if nth in behaviour.get(kind, {}).get(name, ())
-            ]
-            if lost:
-                rows[lost[0]] += [[*subject, "Traceback\nlost in the round"] for subject in both]
-            else:
-                subjects += both
-        if host and self.starts:
-            rows["timings"].append([WARM_START, [], [behaviour.get("start", 0.1)]])
+        timed = dict(cells)
+        for kind, where in (("fails", "errors"), ("full", "unavailable")):
+            for name in [name for name in cells if nth in behaviour.get(kind, {}).get(name, ())]:
+                rows[where] += [[*s, "Traceback\nlost in the round"] for s in timed.pop(name)]
+        subjects = [subject for both in timed.values() for subject in both]
         if host:
             subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
+            rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
+            if self.starts:
+                rows["timings"].append([WARM_START, [], [behaviour.get("start", 0.1)]])
         generator = np.random.default_rng(self.begun)
+        factors = behaviour.get("slower", {})
         for subject in subjects:
-            factors = behaviour.get("slower", {})
             seconds = 1e-5 * self.pace(subject, self.begun)
             seconds *= factors.get(" ".join(subject.params), 1) * factors.get(subject.metric, 1)
             seconds *= float(np.exp(self.noise(subject, self.begun) * generator.normal()))
-            if subject.metric in HOST:
-                seconds *= self.host_pace(self.begun)
-            rows["timings"].append([subject.metric, list(subject.params), [seconds] * 3])
-        if host:
-            rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
+            seconds *= self.host_pace(self.begun) if subject.metric in HOST else 1
+            rows["timings"].append([*subject, [seconds] * 3])
 
     def require_free(self, uuid: str) -> None:
         assert uuid == UUID
         if self.busy:
             raise gpu_monitor.GpuBusyError(self.busy)
 
-    def watching(self, uuid: str) -> "Watching":
+    def watching(self, uuid: str):
+        """Stands for ``Watch``; the judgement of what it saw is the real one."""
         assert uuid == UUID
-        return Watching(self)
+        return contextlib.nullcontext(types.SimpleNamespace(summary=self._summary))
 
-
-class Watching:
-    """Stands for ``watch.Watch``; the judgement of what it saw is the real one."""
-
-    def __init__(self, gpu: Gpu):
-        self._gpu = gpu
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-    def summary(self) -> dict:
+    def _summary(self) -> dict:
         clocks = {"sm_mhz": [1900, 1980, 1980], "memory_mhz": [3201, 3201, 3201]}
         seen = {"samples": 9, "under_load": 9, "processes": 1, "events": {}, **clocks}
-        return seen | self._gpu.events(self._gpu.answered)
+        return seen | self.events(self.answered)
 
 
 def behaviour_of(root: Path) -> dict:
@@ -179,7 +163,7 @@ def fake_process(gpu: Gpu):
             assert not self.stopped
 
         def answer(self, job):
-            return json.loads(json.dumps(gpu.answer(self.root, json.loads(json.dumps(job)))))
+            return gpu.answer(self.root, json.loads(json.dumps(job)))
 
         def stop(self):
             self.stopped = True
@@ -187,23 +171,18 @@ def fake_process(gpu: Gpu):
     return Process
 
 
-def fake_code(root: Path, ledger=None, **subset) -> exact.CodegenFacts:
+def fake_code(root: Path, ledger=None, **subset) -> dict[Subject, float]:
     behaviour = behaviour_of(root)
-    values = {
+    return {
         Subject(REGISTERS, CALL): behaviour.get("registers", 32),
         Subject(SPILLS, CALL): behaviour.get("spills", 0),
         Subject(VARIANTS, CALL[:4]): behaviour.get("variants", 1),
     }
-    return exact.CodegenFacts(values, {})
 
 
 def fake_digests(root: Path, arch: str, cells, ledger=None) -> dict[Subject, str]:
     code = behaviour_of(root).get("code", root.name)
-    return {
-        Subject(metric, tuple(measure.as_params(cell))): code
-        for cell in cells
-        for metric in cell.metrics.values()
-    }
+    return {subject: code for cell in cells for subject in subjects_of(cell)}
 
 
 # --- a repository of versions, and the command ----------------------------------------------------
@@ -284,7 +263,7 @@ class Lab:
         return timing
 
     def states(self) -> list[Path]:
-        return sorted((self.scratch / "states").iterdir())
+        return sorted((self.scratch / "states").glob("*.jsonl"))
 
     def stored(self) -> list[Path]:
         return sorted((self.results / "toy-gpu").glob("*-compare-*.json"))
@@ -294,12 +273,10 @@ def discovered() -> dict:
     """What asv knows of the benchmarks whose values are stored."""
 
     def entry_of(name: str, **params) -> dict:
+        values = [list(map(repr, each)) for each in params.values()]
         return {
             **{"name": name, "unit": "seconds", "version": "1", "type": "track", "code": ""},
-            **{
-                "param_names": list(params),
-                "params": [list(map(repr, v)) for v in params.values()],
-            },
+            **{"param_names": list(params), "params": values},
             **{"timeout": 60, "setup_cache_key": None},
         }
 

@@ -1,10 +1,11 @@
 """The grids: which calls of the package are timed, and why these. Imports no torch."""
 
 import itertools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import astuple, dataclass, fields
+from typing import Any, TypeVar
 
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .package_calls import PATH_CALLS, Rotation
@@ -197,6 +198,24 @@ def all_cells(name: str) -> list[AnyCell]:
     return [*cells(GRIDS[name]), *path_cells(PATH_GRIDS[name])]
 
 
-def cell_of(values: Sequence) -> AnyCell:
-    """The cell with these values of its fields."""
-    return Cell(*values) if len(values) == len(PARAM_NAMES) else PathCell(*values)
+def subject_params(cell: AnyCell) -> tuple[str, ...]:
+    """A cell's parameters as asv's texts, without quotes."""
+    return tuple(map(str, astuple(cell)))
+
+
+def cell_of(metric: str, params: Sequence[str]) -> AnyCell:
+    """The cell that a benchmark measures for these parameters, asv's texts, with quotes or without.
+
+    Raises
+    ------
+    ValueError
+        If the benchmark is not one of cells, or its parameters are others.
+    """
+    kind: Any = {Cell.suite: Cell, PathCell.suite: PathCell}.get(metric.partition(".")[0])
+    if kind is None or len(params) != len(fields(kind)):
+        raise ValueError(f"no cell has the benchmark {metric!r} and the parameters {params}")
+    texts = zip(fields(kind), params, strict=True)
+    return kind(*(_PARSERS[field.type](text) for field, text in texts))
+
+
+_PARSERS: dict = {int: int, float: json.loads, str: lambda text: text.strip("'")}

@@ -1,16 +1,16 @@
 """Which known bad changes the comparison catches, for ``mutants.json``."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
-from .._system import checkout
 from .._system.progress import say
-from .._verdict.rules import FAMILIES, Answer, Exact, Subject
+from .._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from . import exact, measure, mutants
-from .pool import ROUNDS, Pool, small_grid
+from .bench import ROUNDS, Bench, small_grid
+from .findings import facts_of
+from .pool import Pool
 
 
 class EvidenceError(RuntimeError):
@@ -32,18 +32,6 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
     """The mutants of the index in its order, each as it was made last."""
     last = {entry["name"]: entry for entry in entries}
     return [last[name] for name in mutants.load() if name in last]
-
-
-class Bench(Protocol):
-    """The version to change for the worse, and measurements of any versions."""
-
-    base: checkout.Arm
-
-    def measured(
-        self, name: str, versions: dict[str, checkout.Arm], count: int, job: dict
-    ) -> list: ...
-    def facts(self, name: str, versions: dict[str, checkout.Arm]) -> dict[str, dict]: ...
-    def mutant(self, name: str) -> checkout.Arm: ...
 
 
 def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
@@ -89,57 +77,44 @@ def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
 
 def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     subset = {"arch": ("sm_90", "gfx942"), "dtype": ("float16",)}
-    base = exact.codegen_facts(bench.base.root, **subset).values
-    found = {}
+    base, found = exact.codegen_facts(bench.base.root, **subset), {}
     for name in names:
-        head = exact.codegen_facts(bench.mutant(name).root, **subset).values
-        found[name] = _failed_exact(exact.compare(base, head))
+        head = exact.codegen_facts(bench.mutant(name).root, **subset)
+        found[name] = _failed(exact.compare(base, head))
         say(f"{name}: {len(found[name])} exact values failed")
     return found
 
 
 def _by_facts(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    facts = bench.facts("-".join([group, *names]), versions)
-    return {name: _failed_exact(exact.compare(facts["base"], facts[name])) for name in names}
+    answers = bench.answers("-".join([group, *names]), versions, measure.check_job([]))
+    facts = {name: facts_of(answer) for name, answer in answers.items()}
+    return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
 
 
 def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    timed = [*small_grid(), *_read_next()] if group == "speed" else []
-    asked = measure.timing_job(timed, host=group == "host")
-    measured = bench.measured("-".join([group, *names]), versions, ROUNDS, asked)
-    pool = Pool.of(measured, list(versions))
+    # Only a call whose output is read next pays for a kernel that writes past L2.
+    read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
+    timed: list[AnyCell] = [*small_grid(), *read_next] if group == "speed" else []
+    job = measure.timing_job(timed, host=group == "host")
+    pool = Pool.of(bench.rounds("-".join([group, *names]), versions, ROUNDS, job), versions)
+    families = {name: pool.judged("base", name).values() for name in names}
     return {
-        name: [
-            _failure(timing.subject, timing.base, timing.head)
-            for family in pool.judged("base", name, range(ROUNDS)).values()
-            for timing in family.timings
-            if timing.answer is Answer.FAIL
-        ]
-        for name in names
+        name: _failed(timing for family in found for timing in family.timings)
+        for name, found in families.items()
     }
 
 
-def _read_next() -> list[AnyCell]:
-    """Calls whose output is read next: the only ones that a kernel pays in for writing past L2."""
-    return [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
-
-
-def _failed_exact(verdicts: Sequence[Exact]) -> list[dict]:
+def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:
     return [
-        _failure(each.subject, each.base, each.head)
+        {
+            "metric": each.subject.metric,
+            "params": list(each.subject.params),
+            "base": each.base,
+            "head": each.head,
+            "change": each.head - each.base if each.base == 0 else each.head / each.base - 1,
+        }
         for each in verdicts
         if each.answer is Answer.FAIL and each.base is not None and each.head is not None
     ]
-
-
-def _failure(subject: Subject, base: float, head: float) -> dict:
-    change = head - base if base == 0 else head / base - 1
-    return {
-        "metric": subject.metric,
-        "params": list(subject.params),
-        "base": base,
-        "head": head,
-        "change": change,
-    }

@@ -4,13 +4,14 @@ What measures and judges is imported where it runs: --help works without numpy a
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,7 +23,9 @@ from .._system.progress import missing, say
 from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
 
 if TYPE_CHECKING:
+    from .._system.checkout import Arm
     from .._verdict.schema import Comparison
+    from .session import Samples
 
 SCRATCH = ROOT / ".asv" / "compare"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -156,15 +159,20 @@ def _run(options: argparse.Namespace) -> int:
     from .._verdict.schema import to_json
     from . import session
 
+    start = time.monotonic()
     try:
-        comparison, store = _compare(options)
+        pair = _versions(options)
+        comparison, samples = _compare(options, pair, start)
+        minutes = comparison.minutes + (time.monotonic() - start) / 60
+        comparison = dataclasses.replace(comparison, minutes=minutes)
         print(terminal(comparison))
         if options.json:
             document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
             write_atomically(options.json, document.encode())
         if options.markdown:
             write_atomically(options.markdown, markdown(comparison).encode())
-        store()  # last: a damaged results file must not cost the verdict
+        if not options.no_store:  # last: a damaged results file must not cost the verdict
+            session.store_samples(samples, pair, comparison.machine, ROOT, RESULTS, say)
         return STATUS[comparison.answer]
     except session.EXPECTED as error:
         if missing(error):
@@ -173,63 +181,59 @@ def _run(options: argparse.Namespace) -> int:
     return COULD_NOT_RUN
 
 
-def _compare(options: argparse.Namespace) -> "tuple[Comparison, Callable[[], None]]":
-    """The comparison, and what stores its samples."""
+def _versions(options: argparse.Namespace) -> "dict[str, Arm]":
     from .._system import checkout
-    from .._system import machine as _machine
-    from .._verdict.schema import Comparison, Side
-    from . import findings, session
 
-    start = time.monotonic()
     sources = SCRATCH / "sources"
     base = checkout.from_commit(options.base, ROOT, sources)
     if options.head is None:
-        head = checkout.from_working_tree(ROOT, sources)
-    else:
-        head = checkout.from_commit(options.head, ROOT, sources)
-    pair = {"base": base, "head": head}
+        return {"base": base, "head": checkout.from_working_tree(ROOT, sources)}
+    return {"base": base, "head": checkout.from_commit(options.head, ROOT, sources)}
+
+
+def _compare(
+    options: argparse.Namespace, pair: "Mapping[str, Arm]", start: float
+) -> "tuple[Comparison, dict[str, Samples]]":
+    """The comparison, its minutes those of earlier runs, and what asv's results get of it."""
+    from .._system import machine as _machine
+    from .._verdict.schema import Comparison, Side
+    from . import session
+
+    base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
-    if same and not options.even_if_same:
-        found = findings.Found(notes=["both versions have the same sources: nothing was measured"])
-    else:
-        only_exact = options.exact_only or machine["gpu"] == "none"
-        usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-        wishes = session.Wishes(
-            grid=options.grid,
-            rounds=options.rounds,
-            deadline=start + 60 * (options.budget or usual),
-            exact_only=options.exact_only,
-            wait_seconds=options.wait,
-            afresh=options.afresh,
-            every_cell=options.every_cell,
-        )
-        found = session.compare(pair, machine, arch, wishes, SCRATCH, say)
     comparison = Comparison(
         base=Side(base.name, base.sha),
         head=Side(head.name, head.sha),
         machine=machine,
-        clocks=found.clocks,
         grid=options.grid,
-        rounds=found.rounds,
-        extension=found.extension,
-        minutes=(time.monotonic() - start) / 60 + found.minutes_before,
-        families=found.families,
-        exact=tuple(found.exact),
-        identical=frozenset(found.identical),
+        rounds=0,
+        extension=0,
+        minutes=0.0,
+        families={},
+        exact=(),
+        identical=frozenset(),
         same_sources=same,
         unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
-        wrong=tuple(found.wrong),
-        notes=tuple(found.notes),
-        discarded=tuple(found.disturbed),
+        wrong=(),
+        notes=("both versions have the same sources: nothing was measured",),
+        discarded=(),
         reproduce=_reproduce(options),
     )
-
-    def store() -> None:
-        if not options.no_store:
-            session.store_all(found, pair, machine, ROOT, RESULTS, say)
-
-    return comparison, store
+    if same and not options.even_if_same:
+        return comparison, {}
+    only_exact = options.exact_only or machine["gpu"] == "none"
+    usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
+    asked = session.CompareOptions(
+        grid=options.grid,
+        rounds=options.rounds,
+        deadline=start + 60 * (options.budget or usual),
+        exact_only=options.exact_only,
+        wait_seconds=options.wait,
+        afresh=options.afresh,
+        every_cell=options.every_cell,
+    )
+    return session.compare(comparison, pair, arch, asked, SCRATCH, say)
 
 
 def _reproduce(options: argparse.Namespace) -> str:
@@ -237,7 +241,6 @@ def _reproduce(options: argparse.Namespace) -> str:
     words += [shlex.quote(options.head)] if options.head else []
     words += [f"--grid {options.grid}"] if options.grid != "small" else []
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    words += ["--exact-only"] if options.exact_only else []
-    words += ["--even-if-same"] if options.even_if_same else []
-    words += ["--every-cell"] if options.every_cell else []
+    flags = ("exact_only", "even_if_same", "every_cell")
+    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
     return " ".join(words)

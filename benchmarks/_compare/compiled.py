@@ -1,34 +1,33 @@
 """What was compiled of a version is kept: the next comparison, or a killed one, finds it there.
 
-A version has a directory, named by the digest of all that its machine code depends on. Each file in
-it holds some answers of a survey and is named by the digest of its content. It is never changed, so
-several processes may write beside each other, and a damaged file is noticed.
+Each version has a journal, named by the digest of all that its machine code depends on. It is open
+for milliseconds at a time, so several processes may add to it.
 """
 
-import dataclasses
-import fcntl
+import contextlib
 import hashlib
 import json
 import os
 import platform
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .._machine_code import fingerprint, worker_pool
 from .._system import suite
-from .._system.files import write_atomically
+from .._system.journal import Journal, JournalError
 from .rounds import BudgetError
+
+KEEP = 300
+"""Versions whose machine code is kept, those that were last used."""
 
 _SAY_SECONDS = 15.0
 _KEEP_SECONDS = 5.0  # of work are lost at most when the run is killed
 # What finds the facts out, and what writes them.
 _MEASURING = (
     *("_cells/grid.py", "_cells/package_calls.py", "_cells/subjects.py"),
-    *("_machine_code/*.py", "_system/process.py", "_compare/compiled.py"),
+    *("_machine_code/*.py", "_system/process.py", "_system/journal.py", "_compare/compiled.py"),
 )
 # Of environment variables that Triton, its compilers and the package look at.
 _VARIABLES = (
@@ -38,112 +37,109 @@ _VARIABLES = (
 _NO_MATTER = ("TRITON_CACHE_DIR",)  # each survey has one of its own
 
 
-def directory(scratch: Path, digest: str, machine: Mapping[str, str]) -> Path:
-    """Where a version's facts are kept below ``scratch``.
+class Version:
+    """What is kept, below ``scratch``, of the machine code of a version.
 
     ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
     """
-    depends = {
-        "package": digest,
-        "suite": suite.digest(_MEASURING),
-        "python": platform.python_version(),
-        **{name: machine[name] for name in ("torch", "triton")},
-        "environment": {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(_VARIABLES) and name not in _NO_MATTER
-        },
-    }
-    text = json.dumps(depends, sort_keys=True)
-    return scratch / "code" / hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    def __init__(self, scratch: Path, digest: str, machine: Mapping[str, str]):
+        self._depends = {
+            "package": digest,
+            "suite": suite.digest(_MEASURING),
+            "python": platform.python_version(),
+            **{name: machine[name] for name in ("torch", "triton")},
+            "environment": {
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(_VARIABLES) and name not in _NO_MATTER
+            },
+        }
+        text = json.dumps(self._depends, sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:32]
+        self.path = scratch / "code" / f"{name}.jsonl"
 
-def drop(directory: Path) -> None:
-    """Forget what is kept of a version."""
-    with _locked(directory):
-        shutil.rmtree(directory, ignore_errors=True)
+    def read(self, say: Callable[[str], None]) -> dict[tuple, object]:
+        """The answers that are kept; a journal that is damaged is deleted, and ``say`` says so."""
+        try:
+            with Journal(self.path, self._depends, wait=True) as kept:
+                os.utime(self.path)
+                return {tuple(each["job"]): _from_json(each["answer"]) for each in kept.entries}
+        except JournalError as error:
+            say(f"{error}; it is deleted: what it held is compiled again")
+            self.drop()
+            return {}
 
+    def add(self, answers: Mapping[tuple, object]) -> None:
+        """Keep more answers, and of all versions the :data:`KEEP` that were used last."""
+        with Journal(self.path, self._depends, wait=True) as kept:
+            kept.append(*({"job": job, "answer": _as_json(a)} for job, a in answers.items()))
+        with contextlib.suppress(FileNotFoundError):  # another process deletes them
+            paths = self.path.parent.glob("*.jsonl")
+            for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[KEEP:]:
+                path.unlink()
+                path.with_name(f"{path.name}.lock").unlink()
 
-class TimeUp(BudgetError):
-    """The time is up before everything is compiled; what is compiled is kept.
-
-    The text says how much that is when it is asked for, so after all surveys have ended.
-    """
-
-    def __init__(self, progress: "Progress", afresh: bool):
-        super().__init__()
-        self._progress, self._again = progress, ", without --afresh," if afresh else ""
-
-    def __str__(self) -> str:
-        return (
-            f"the time is up: compiled {self._progress.done} of {self._progress.total}, which are "
-            f"kept: the same command{self._again} goes on from there"
-        )
+    def drop(self) -> None:
+        """Forget what is kept."""
+        self.path.unlink(missing_ok=True)
 
 
 class Progress:
-    """How far the surveys of a comparison are together, and for how long they may go on.
+    """How far a comparison's compiling is, of both versions together, and how long it may take.
 
-    Parameters
-    ----------
-    deadline : float
-        In ``time.monotonic``'s seconds.
-    say : function of a text
-        Tells the user.
-    afresh : bool
-        Whether the command, given again, drops what is kept.
+    ``deadline`` in ``time.monotonic``'s seconds; ``say`` tells the user; ``again`` is the command
+    that goes on from what is kept.
     """
 
-    def __init__(self, deadline: float, say: Callable[[str], None], afresh: bool = False):
-        self.done = self.total = 0
-        self.say = say
-        self._deadline, self._afresh, self._new = deadline, afresh, 0
+    def __init__(self, deadline: float, say: Callable[[str], None], again: str):
+        self.say, self._deadline, self._again = say, deadline, again
+        self._done = self._total = self._new = 0
         self._first = self._said = 0.0
         self._lock = threading.Lock()
 
     def begin(self, total: int, known: int) -> None:
         with self._lock:
-            self.total += total
-            self.done += known
+            self._total += total
+            self._done += known
 
     def add(self) -> None:
         with self._lock:
-            self.done += 1
+            self._done += 1
             self._new += 1
             now = time.monotonic()
             if self._new == 1:
                 self._first = self._said = now  # what came before was no compiling
-            if self.done < self.total and now - self._said < _SAY_SECONDS:
+            if self._done < self._total and now - self._said < _SAY_SECONDS:
                 return
             self._said = now
-            left = (now - self._first) / max(1, self._new - 1) * (self.total - self.done)
-            to_go = f", {_duration(left)} to go" if left else ""
-            self.say(f"compiled {self.done} of {self.total}{to_go}")
+            left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
+            to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
+            self.say(f"compiled {self._done} of {self._total}{to_go}")
 
     def require_time(self) -> None:
-        """Raise TimeUp if the deadline has passed."""
+        """Raise BudgetError if the deadline has passed."""
         if time.monotonic() >= self._deadline:
-            raise TimeUp(self, self._afresh)
-
-
-def _duration(seconds: float) -> str:
-    return f"about {seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
+            raise BudgetError(
+                f"the time is up: compiled {self._done} of {self._total}, which are kept: "
+                f"{self._again} goes on from there"
+            )
 
 
 class Ledger(worker_pool.Ledger):
-    """The survey of a version: what its directory knows is not compiled again.
+    """What is kept of a version is not compiled again, and what is compiled is kept.
 
-    A failure is not kept, since it may be the machine's: it is tried again.
+    A failure is not, since it may be the machine's: it is tried again.
     """
 
-    def __init__(self, arm: str, directory: Path, progress: Progress):
+    def __init__(self, arm: str, version: Version, progress: Progress):
         super().__init__(arm)
-        self._arm, self._directory, self._progress = arm, directory, progress
-        self._new: list[tuple[tuple, object]] = []
+        self._arm, self._version, self._progress = arm, version, progress
+        self._new: dict[tuple, object] = {}
         self._kept = time.monotonic()
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        kept = _read(self._directory, self._progress.say)
+        kept = self._version.read(self._progress.say)
         known = {job: kept[job] for job in jobs if job in kept}
         self._progress.begin(len(jobs), len(known))
         if known:
@@ -157,7 +153,7 @@ class Ledger(worker_pool.Ledger):
 
     def add(self, job: tuple, answer: object) -> None:
         if not isinstance(answer, Exception) or isinstance(answer, NotImplementedError):
-            self._new.append((job, answer))
+            self._new[job] = answer
         self._progress.add()
         if time.monotonic() - self._kept >= _KEEP_SECONDS:
             self.end()
@@ -165,50 +161,19 @@ class Ledger(worker_pool.Ledger):
     def end(self) -> None:
         """Keep what is new."""
         if self._new:
-            rows = [[*job, _as_json(answer)] for job, answer in self._new]
-            data = json.dumps(rows, indent=0).encode()
-            with _locked(self._directory):
-                self._directory.mkdir(exist_ok=True)
-                write_atomically(self._directory / f"{_digest(data)}.json", data)
-        self._new, self._kept = [], time.monotonic()
-
-
-def _read(directory: Path, say: Callable[[str], None]) -> dict[tuple, object]:
-    """The answers of a version's files; a file that is damaged is taken away, and it says so."""
-    answers: dict[tuple, object] = {}
-    with _locked(directory):
-        for path in sorted(directory.glob("*.json")):
-            data = path.read_bytes()
-            if _digest(data) != path.stem:
-                say(f"{path} was damaged and is deleted: what it held is compiled again")
-                path.unlink()
-                continue
-            answers |= {tuple(job): _from_json(answer) for *job, answer in json.loads(data)}
-    return answers
+            self._version.add(self._new)
+        self._new, self._kept = {}, time.monotonic()
 
 
 def _as_json(answer: object) -> object:
     if isinstance(answer, NotImplementedError):
         return {"unavailable": str(answer)}
-    return answer if isinstance(answer, int) else dataclasses.asdict(answer)  # type: ignore[call-overload]
+    return vars(answer) if isinstance(answer, fingerprint.Facts) else answer
 
 
 def _from_json(value) -> object:
-    if isinstance(value, int):
+    if not isinstance(value, dict):
         return value
     if "unavailable" in value:
         return NotImplementedError(value["unavailable"])
     return fingerprint.Facts(**value)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """One process at a time reads or writes, for milliseconds."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

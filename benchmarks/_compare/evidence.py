@@ -11,20 +11,18 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from .._cells.grid import Cell, all_cells
-from .._system import checkout, gpu_monitor, machine
+from .._cells.grid import all_cells, cell_of
 from .._system.files import write_atomically
-from .._system.progress import missing, say
-from .._verdict import rules as _verdict
-from .._verdict.rules import Answer, Subject
-from . import caught, findings, measure, mutants, planted, rounds, session
-from .command import COULD_NOT_RUN, RESULTS, ROOT, SCRATCH
-from .pool import ROUNDS, Pool, small_grid
-from .state import State
+from .._system.progress import missing
+from .._verdict import rules
+from .._verdict.rules import Answer
+from . import caught, measure, planted, session
+from .bench import ROUNDS, Bench, small_grid
+from .command import COULD_NOT_RUN, RESULTS
+from .pool import Pool
 
 DIRECTORY = RESULTS.parent / "evidence"
 COMPARISONS, POOL_ROUNDS = 20, 20
@@ -40,12 +38,12 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
     try:
         if only and what != "mutants":
             raise caught.EvidenceError(f"--only is for mutants, got {what}")
-        bench = _Bench(commit, time.monotonic() + 60 * budget)
+        bench = Bench(commit, time.monotonic() + 60 * budget)
         head = {
             "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
             "machine": dict(bench.machine),
             "rounds": ROUNDS,
-            "rules": {name: dataclasses.asdict(rules) for name, rules in _verdict.RULES.items()},
+            "rules": {name: dataclasses.asdict(each) for name, each in rules.RULES.items()},
         }
         if what == "mutants":
             kept = caught.kept(path, head) if only else []
@@ -82,72 +80,13 @@ def summary(what: str, document: Mapping) -> str:
     )
 
 
-class _Bench:
-    """The machine, the version to start from, and rounds of any arms on this GPU."""
-
-    def __init__(self, commit: str, deadline: float):
-        self.base = checkout.from_commit(commit, ROOT, SCRATCH / "sources")
-        self.machine, self.arch = machine.probe()
-        self.deadline = deadline
-        self.uuid = gpu_monitor.gpu_uuid()
-
-    def measured(self, name: str, versions: dict[str, checkout.Arm], count: int, job: dict) -> list:
-        """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
-        plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
-        with gpu_monitor.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
-            state.discard_incomplete_rounds()
-            rounds.report_kept(state, name, say)
-            rounds.run(plan, state, name, count, job, say)
-            return state.rounds(name)
-
-    def facts(self, name: str, versions: dict[str, checkout.Arm]) -> dict[str, dict]:
-        """What is exact of each version on this GPU."""
-        plan = rounds.Plan(versions, self._caches(versions), self.uuid, self.deadline)
-        job = measure.check_job([])
-        with gpu_monitor.gpu_lock(self.uuid, 0.0), self._state(name, plan, job) as state:
-            answers = rounds.check(plan, state, job, say)
-        return {arm: findings.facts_of(answer) for arm, answer in answers.items()}
-
-    def once(self, arm: checkout.Arm, job: dict) -> dict[Subject, float]:
-        """Medians of a single process, which count for nothing but to set something up."""
-        plan = rounds.Plan({"arm": arm}, self._caches({"arm": arm}), self.uuid, self.deadline)
-        with gpu_monitor.gpu_lock(self.uuid, 0.0), rounds.Processes(plan) as processes:
-            gpu_monitor.require_free(self.uuid)
-            answer = processes.answer("arm", {"seed": 0} | job, None)
-        return rounds.medians_of(answer)
-
-    def mutant(self, name: str) -> checkout.Arm:
-        return checkout.from_directory(
-            name, SCRATCH / "sources", lambda to: mutants.apply(name, self.base.root, to)
-        )
-
-    def _state(self, name: str, plan: rounds.Plan, job: dict) -> State:
-        manifest = {
-            "digests": {arm: version.digest for arm, version in plan.arms.items()},
-            "job": job,
-            "machine": dict(self.machine),
-            "suite": session.suite_digest(),
-        }
-        directory = (
-            SCRATCH / "evidence" / f"{name}-{self.base.digest[:8]}-{self.machine['machine']}"
-        )
-        return State.open(directory, manifest, plan.arms)
-
-    def _caches(self, versions: Mapping[str, checkout.Arm]) -> dict[str, Path]:
-        return {
-            name: session.cache(SCRATCH, self.machine, arm.digest[:16])
-            for name, arm in versions.items()
-        }
-
-
 # --- a version against itself ---------------------------------------------------------------------
 
 
-def _aa(bench: _Bench) -> dict:
+def _aa(bench: Bench) -> dict:
     versions = {"one": bench.base, "other": bench.base}
     asked = measure.timing_job(all_cells("small"), host=True)
-    measured = bench.measured("aa", versions, POOL_ROUNDS, asked)
-    pool = Pool.of(measured, list(versions))
+    pool = Pool.of(bench.rounds("aa", versions, POOL_ROUNDS, asked), versions)
     return {
         "how": (
             f"{POOL_ROUNDS} rounds of two fresh processes of one commit, their order alternating; "
@@ -159,7 +98,7 @@ def _aa(bench: _Bench) -> dict:
     }
 
 
-def aa_comparisons(pool: "Pool") -> list[dict]:
+def aa_comparisons(pool: Pool) -> list[dict]:
     """Verdicts on comparisons of a version with itself, drawn from a pool of rounds."""
     draw, found = random.Random(0), []
     for _ in range(COMPARISONS):
@@ -179,7 +118,7 @@ def aa_comparisons(pool: "Pool") -> list[dict]:
                 "faster": sum(timing.change == "faster" for timing in timings),
                 "control_failed": sum(family.control.failed for family in families.values()),
                 "floor": families["gpu"].control.floor,
-                "answer": str(_verdict.overall(families.values(), ())),
+                "answer": str(rules.overall(families.values(), ())),
             }
         )
     return found
@@ -188,10 +127,10 @@ def aa_comparisons(pool: "Pool") -> list[dict]:
 # --- slowdowns of known size ----------------------------------------------------------------------
 
 
-def _power(bench: _Bench) -> dict:
+def _power(bench: Bench) -> dict:
     asked = measure.timing_job(small_grid(), host=False)
-    versions = planted.versions(bench, DOSES, asked, SCRATCH)
-    pool = Pool.of(bench.measured("power", versions, ROUNDS, asked), list(versions))
+    versions = planted.versions(bench, DOSES, asked)
+    pool = Pool.of(bench.rounds("power", versions, ROUNDS, asked), versions)
     return {
         "how": (
             "the programs that the GPU starts a kernel with wait for a number of cycles, which one "
@@ -205,8 +144,9 @@ def _power(bench: _Bench) -> dict:
 
 def dose_seen(pool: Pool, name: str, planted_share: float) -> dict:
     """In how many timings a planted slowdown was seen, and how large it was measured."""
-    timings = pool.judged("base", name, range(ROUNDS))["gpu"].timings
-    large = [timing for timing in timings if _tensor_bytes(timing.subject) > 4e6]
+    timings = pool.judged("base", name)["gpu"].timings
+    # A tensor's bytes, in and out.
+    large = [timing for timing in timings if cell_of(*timing.subject).bytes_moved > 2 * 4e6]
     return {
         "planted": planted_share,
         "timings": len(timings),
@@ -217,11 +157,6 @@ def dose_seen(pool: Pool, name: str, planted_share: float) -> dict:
         "least_effect": min(timing.effect for timing in timings),
         "largest_effect": max(timing.effect for timing in timings),
     }
-
-
-def _tensor_bytes(subject: Subject) -> float:
-    seq_len, hidden_size, batch, dtype, fmt = subject.params
-    return Cell(int(seq_len), int(hidden_size), int(batch), dtype, fmt).bytes_moved / 2
 
 
 # --- what is written ----------------------------------------------------------------------------

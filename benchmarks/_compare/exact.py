@@ -9,9 +9,8 @@ import collections
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from .._cells.grid import AnyCell, PathCell
+from .._cells.grid import AnyCell, PathCell, subject_params
 from .._cells.subjects import CODE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
 from .._verdict.rules import UNITS, Exact, Subject, judge_exact
@@ -23,17 +22,9 @@ _CALL_FACTS = tuple(
 )
 
 
-class CodegenFacts(NamedTuple):
-    """``values``: exact metrics, or the exception in their place. ``digests``: of the machine code
-    by the parameters of ``codegen.Codegen``, without the calls that failed."""
-
-    values: dict[Subject, float | Exception]
-    digests: dict[tuple[str, ...], str]
-
-
 def codegen_facts(
     root: Path, ledger: worker_pool.Ledger | None = None, /, **subset: Iterable
-) -> CodegenFacts:
+) -> dict[Subject, float | Exception]:
     """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
 
     Parameters
@@ -45,6 +36,11 @@ def codegen_facts(
     **subset : iterable
         Values of one of their parameters to restrict it to, e.g. ``arch=("sm_90", "gfx942")``; a
         size or hidden size restricts the calls only.
+
+    Returns
+    -------
+    dict
+        The exact metrics, or the exception in their place.
 
     Raises
     ------
@@ -60,25 +56,16 @@ def codegen_facts(
         for name in _CALL_FACTS
         for call, answer in facts.items()
     }
-    values |= {Subject(_VARIANTS_METRIC, _texts(sweep)): n for sweep, n in variants.items()}
-    digests = {
-        _texts(call): answer.digest
-        for call, answer in facts.items()
-        if not isinstance(answer, Exception)
-    }
-    return CodegenFacts(values, digests)
+    return values | {Subject(_VARIANTS_METRIC, _texts(sweep)): n for sweep, n in variants.items()}
 
 
 def _restricted(params: Mapping[str, tuple], subset: Mapping[str, Iterable]) -> list[tuple]:
     """The product of parameters; all of ``VARIANT_PARAMS`` are in ``CODE_PARAMS``."""
-    allowed = CODE_PARAMS
-    subset = {name: tuple(values) for name, values in subset.items()}
-    for name, values in subset.items():
-        if name not in allowed:
-            raise ValueError(f"expected some of {list(allowed)}, got {name!r}")
-        if not values or not set(values) <= set(allowed[name]):
-            raise ValueError(f"{name}: expected some of {tuple(allowed[name])}, got {values}")
-    return list(itertools.product(*(subset.get(p, allowed[p]) for p in params)))
+    values = {name: tuple(wanted) for name, wanted in subset.items()}
+    for name, wanted in values.items():
+        if not wanted or not set(wanted) <= set(CODE_PARAMS.get(name, ())):
+            raise ValueError(f"expected some of {CODE_PARAMS}, got {name}={wanted}")
+    return list(itertools.product(*(values.get(name, CODE_PARAMS[name]) for name in params)))
 
 
 def _fact(answer: fingerprint.Facts | Exception, name: str) -> float | Exception:
@@ -123,7 +110,7 @@ def cell_digests(
         As ``fingerprint.fingerprint`` does.
     """
     calls = {
-        Subject(metric, _texts(tuple(vars(cell).values()))): _asked(arch, cell, direction)
+        Subject(metric, subject_params(cell)): _asked(arch, cell, direction)
         for cell in cells
         for direction, metric in cell.metrics.items()
     }

@@ -4,78 +4,145 @@ import collections
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
-import numpy as np
+from .._cells.grid import AnyCell, subject_params
+from .._verdict import rules
+from .._verdict.rules import FAMILIES, Exact, Family, Subject
+from . import exact
+from .pool import Pool, medians
+from .rounds import Round
 
-from .._cells.grid import AnyCell
-from .._verdict import judge, rules
-from .._verdict.rules import FAMILIES, RULES, Exact, Family, Subject
-from . import exact, measure, rounds
-from .state import ARMS, Round
+ARMS = BASE, HEAD = ("base", "head")
 
-_BASE, _HEAD = ARMS
 _COMPILE = "host.FirstCall.track_compile"
 
-
-@dataclass
-class Found:
-    """What a comparison found, in ``schema.Comparison``'s terms."""
-
-    families: dict[str, Family] = field(default_factory=dict)
-    exact: list[Exact] = field(default_factory=list)
-    identical: set[Subject] = field(default_factory=set)
-    wrong: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    disturbed: list[str] = field(default_factory=list)
-    clocks: dict[str, str] = field(default_factory=dict)
-    rounds: int = 0
-    extension: int = 0
-    minutes_before: float = 0.0  # of measuring, in earlier runs of the same comparison
-    pooled: dict[str, dict[Subject, list[float]]] = field(
-        default_factory=lambda: {arm: {} for arm in ARMS}
-    )
-    facts: dict[str, dict[Subject, float]] = field(default_factory=dict)
+Values = Mapping[Subject, float | Exception]
 
 
-def judge_checks(answers: Mapping[str, dict], grid: list[AnyCell], found: Found) -> list[AnyCell]:
-    """File what is wrong, missing or exact; the cells that both versions have and get right."""
+class Checks(NamedTuple):
+    """What was checked and counted before anything was timed."""
+
+    right: list[AnyCell]  # in both versions
+    facts: dict[str, dict[Subject, float]]  # by arm
+    exact: list[Exact]
+    wrong: list[str]
+    notes: list[str]
+
+
+class Look(NamedTuple):
+    """The verdict on rounds, and what was lost in them."""
+
+    rounds: int
+    families: dict[str, Family]
+    seconds: dict[str, dict[Subject, list[float]]]  # by arm, a median a process
+    wrong: list[str]
+    notes: list[str]
+
+
+def subjects_of(cell: AnyCell) -> frozenset[Subject]:
+    """The timings of a cell, one a direction."""
+    return frozenset(Subject(metric, subject_params(cell)) for metric in cell.metrics.values())
+
+
+def judge_checks(answers: Mapping[str, dict], grid: Iterable[AnyCell]) -> Checks:
+    """What is wrong, missing or exact, by what a process of each arm answered."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
-    found.facts = {arm: _numbers(facts[arm]) for arm in ARMS}
-    found.exact += exact.compare(facts[_BASE], facts[_HEAD])
-    for arm in ARMS:
-        found.notes += [f"{arm}: {line}" for line in exact.problems(facts[arm])]
     bad = {arm: _reasons(answers[arm], FAMILIES["gpu"]) for arm in ARMS}
-    for subject, reason in bad[_HEAD].items():
-        if subject not in bad[_BASE]:
-            found.wrong.append(f"{_words(subject)}: {reason}")
     missing = {
-        **{s: f"in neither version: {why}" for s, why in bad[_HEAD].items() if s in bad[_BASE]},
-        **{s: f"not in the base: {why}" for s, why in bad[_BASE].items() if s not in bad[_HEAD]},
+        **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s in bad[BASE]},
+        **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
     }
-    found.notes += _together(missing)
-    first = {arm: seconds for arm in ARMS for seconds in _compile_seconds(answers[arm])}
-    if first:
-        said = ", ".join(f"{arm} {seconds:.2f} s" for arm, seconds in first.items())
-        found.notes.append(f"first call with an empty cache, one process each: {said}")
-    params = {subject.params for reasons in bad.values() for subject in reasons}
-    return [cell for cell in grid if tuple(measure.as_params(cell)) not in params]
+    compiling = ", ".join(
+        f"{arm} {samples[0]:.2f} s"
+        for arm in ARMS
+        for metric, _, samples in answers[arm]["timings"]
+        if metric == _COMPILE
+    )
+    first = [f"first call with an empty cache, one process each: {compiling}"] * bool(compiling)
+    return Checks(
+        right=[cell for cell in grid if not subjects_of(cell) & (bad[BASE].keys() | bad[HEAD])],
+        facts={
+            arm: {s: v for s, v in facts[arm].items() if not isinstance(v, Exception)}
+            for arm in ARMS
+        },
+        exact=exact.compare(facts[BASE], facts[HEAD]),
+        wrong=[f"{_words(s)}: {why}" for s, why in bad[HEAD].items() if s not in bad[BASE]],
+        notes=[*_problems(facts), *_together(missing), *first],
+    )
 
 
-def _together(said: Mapping[Subject, str]) -> list[str]:
-    """A line for each thing that is said: its first subject, and of how many more it is said."""
-    alike: dict[str, list[Subject]] = {}
-    for subject, what in said.items():
-        alike.setdefault(what, []).append(subject)
-    return [
-        f"{_words(first)}{f' and {len(more)} more' if more else ''}: {what}"
-        for what, (first, *more) in alike.items()
-    ]
+def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[str]]:
+    """The verdict on what the arms compile to, and what could not be compiled."""
+    return (
+        exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides),
+        _problems(values),
+    )
 
 
-def _compile_seconds(answer: dict) -> list[float]:
-    return [samples[0] for metric, _, samples in answer["timings"] if metric == _COMPILE]
+def judge_rounds(measured: Sequence[Round], only: Set[Subject] | None = None) -> Look:
+    """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
+    seconds: dict[str, dict[Subject, list[float]]] = {arm: {} for arm in ARMS}
+    for arm in ARMS:
+        for row in medians(measured, arm):
+            for subject, median in row.items():
+                seconds[arm].setdefault(subject, []).append(median)
+    families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only)
+    return Look(len(measured), families, seconds, *_lost(measured))
+
+
+def no_look(*notes: str) -> Look:
+    """Where no rounds are judged, and why."""
+    return Look(0, {}, {arm: {} for arm in ARMS}, [], list(notes))
+
+
+def joined(first: Look, second: Look) -> Look:
+    """Two looks: the second's verdicts stand in place of those that it judged anew."""
+    families = {
+        name: _joined(family, second.families[name]) if name in second.families else family
+        for name, family in first.families.items()
+    }
+    seconds = {
+        arm: {
+            subject: first.seconds[arm].get(subject, []) + second.seconds[arm].get(subject, [])
+            for subject in {**first.seconds[arm], **second.seconds[arm]}
+        }
+        for arm in ARMS
+    }
+    return Look(
+        first.rounds + second.rounds,
+        families,
+        seconds,
+        first.wrong + second.wrong,
+        first.notes + second.notes,
+    )
+
+
+def _joined(first: Family, second: Family) -> Family:
+    newer = {timing.subject: timing for timing in second.timings}
+    timings = tuple(newer.get(timing.subject, timing) for timing in first.timings)
+    failed = first.control.failed + second.control.failed
+    return Family(timings, dataclasses.replace(first.control, failed=failed))
+
+
+def inconclusive(look: Look, identical: Set[Subject]) -> set[Subject]:
+    """The timings on which neither the clock nor the machine code is conclusive."""
+    return {
+        timing.subject
+        for family in look.families.values()
+        for timing in rules.inconclusive(family.timings, identical)
+    }
+
+
+def clocks(measured: Sequence[Round]) -> dict[str, str]:
+    """Median clocks of the GPU under load, over the rounds."""
+    found = {}
+    for words, key in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
+        # Least, median and largest of a round.
+        if seen := [each.watch[key][1] for each in measured if each.watch[key]]:
+            found[words] = f"{statistics.median(seen):g} MHz"
+    return found
 
 
 def facts_of(answer: dict) -> dict[Subject, float | Exception]:
@@ -89,10 +156,6 @@ def facts_of(answer: dict) -> dict[Subject, float | Exception]:
     return {Subject(metric, tuple(params)): value for metric, params, value in rows}
 
 
-def _numbers(facts: Mapping[Subject, float | Exception]) -> dict[Subject, float]:
-    return {key: value for key, value in facts.items() if not isinstance(value, Exception)}
-
-
 def _reasons(answer: dict, prefixes: tuple[str, ...]) -> dict[Subject, str]:
     """Why timings are missing: the last line says it, what is above is a traceback."""
     return {
@@ -102,89 +165,43 @@ def _reasons(answer: dict, prefixes: tuple[str, ...]) -> dict[Subject, str]:
     }
 
 
-def judge_rounds(
-    measured: Sequence[Round], found: Found, only: Set[Subject] | None = None
-) -> dict[str, Family]:
-    """The verdict on each family from these rounds, on the subjects that every process has."""
-    by_arm = {arm: rounds.medians(measured, arm) for arm in ARMS}
-    for arm in ARMS:
-        for row in by_arm[arm]:
-            for subject, seconds in row.items():
-                found.pooled[arm].setdefault(subject, []).append(seconds)
-    everywhere = set.intersection(*(set(row) for arm in ARMS for row in by_arm[arm]))
-    _file_lost(measured, found)
-    families = {}
-    for name, prefixes in FAMILIES.items():
-        subjects = sorted(s for s in everywhere if s.metric.startswith(prefixes))
-        subjects = [s for s in subjects if only is None or s in only]
-        if subjects:
-            base, head = (
-                np.array([[row[s] for s in subjects] for row in by_arm[arm]]) for arm in ARMS
-            )
-            families[name] = judge.judge(subjects, base, head, RULES[name])
-    return families
+def _problems(values: Mapping[str, Values]) -> list[str]:
+    return [f"{arm}: {line}" for arm in ARMS for line in exact.problems(values[arm])]
 
 
-def _file_lost(measured: Sequence[Round], found: Found) -> None:
-    """File timings that failed in some process: where only the head's do, that is its fault."""
+def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
+    """Timings that failed in some process: faults where only the head's do, and notes."""
     lost: dict[str, dict[Subject, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
     for arm, each in itertools.product(ARMS, measured):
-        for subject, reason in _reasons(each.payloads[arm], sum(FAMILIES.values(), ())).items():
+        for subject, reason in _reasons(each.answers[arm], sum(FAMILIES.values(), ())).items():
             lost[arm][subject].append(reason)
-    for arm in ARMS:
-        said = {
+    said = {
+        arm: {
             subject: f"{_how_often(len(reasons), len(measured))} of the {arm}: {reasons[0]}"
             for subject, reasons in sorted(lost[arm].items())
         }
-        faults = {s: why for s, why in said.items() if arm == _HEAD and s not in lost[_BASE]}
-        found.wrong += [f"{_words(subject)}: {why}" for subject, why in faults.items()]
-        found.notes += _together({s: why for s, why in said.items() if s not in faults})
+        for arm in ARMS
+    }
+    wrong = {s: why for s, why in said[HEAD].items() if s not in lost[BASE]}
+    notes = _together(said[BASE])
+    notes += _together({s: why for s, why in said[HEAD].items() if s not in wrong})
+    return [f"{_words(subject)}: {why}" for subject, why in wrong.items()], notes
 
 
 def _how_often(lost: int, processes: int) -> str:
     return "in no process" if lost == processes else f"failed in {lost} of {processes} processes"
 
 
-def file_code(
-    values: Mapping[str, Mapping[Subject, float | Exception]], found: Found, clock_decides: bool
-) -> None:
-    """File what both versions compile to, by arm."""
-    base, head = (values[arm] for arm in ARMS)
-    found.exact += exact.compare(base, head, clock_decides=clock_decides)
-    for arm in ARMS:
-        found.notes += [f"{arm}: {line}" for line in exact.problems(values[arm])]
-
-
-def merged(first: Family, second: Family) -> Family:
-    """The first look's verdicts, with the second's in place of those that it judged anew."""
-    newer = {timing.subject: timing for timing in second.timings}
-    timings = tuple(newer.get(timing.subject, timing) for timing in first.timings)
-    failed = first.control.failed + second.control.failed
-    return Family(timings, dataclasses.replace(first.control, failed=failed))
-
-
-def clocks(measured: Sequence[Round]) -> dict[str, str]:
-    """Median clocks of the GPU under load, over the rounds."""
-    names = {"SM": "sm_mhz", "memory": "memory_mhz"}
-    seen = {
-        words: [payload["watch"][key] for each in measured for payload in each.payloads.values()]
-        for words, key in names.items()
-    }
-    medians = {
-        words: [median for spread in spreads if spread for median in spread[1:2]]
-        for words, spreads in seen.items()
-    }
-    return {words: f"{statistics.median(m):g} MHz" for words, m in medians.items() if m}
-
-
-def inconclusive(found: Found) -> set[Subject]:
-    """The timings on which neither the clock nor the machine code is conclusive."""
-    return {
-        timing.subject
-        for family in found.families.values()
-        for timing in rules.inconclusive(family.timings, found.identical)
-    }
+def _together(said: Mapping[Subject, str]) -> list[str]:
+    """A line for each thing that is said: its first subject, and of how many more it is said."""
+    alike: dict[str, list[Subject]] = {}
+    for subject, what in said.items():
+        alike.setdefault(what, []).append(subject)
+    return [
+        f"{_words(first)}{f' and {len(more)} more' if more else ''}: {what}"
+        for what, (first, *more) in alike.items()
+    ]
 
 
 def _words(subject: Subject) -> str:

@@ -3,7 +3,7 @@
 A process imports everything, says that it is ready, waits for its turn with the GPU, does one job
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
-``{"task": "check", "cells": [...]}``, a cell as the values of its fields
+``{"task": "check", "cells": [[suite, params], ...]}``, as ``grid.cell_of`` takes them
     Is every cell right, forward and backward, what is exact of this version on this GPU, and how
     long did the first call take, with Triton's cache as it was: empty, if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
@@ -14,10 +14,10 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...],
-"beside": {metric: samples, ...}}``, the last of a yardstick, one for each of the metric's samples.
+"beside": {metric: samples, ...}}``, the last of a reference call: one beside each of the metric's.
 """
 
-import dataclasses
+import contextlib
 import gc
 import json
 import os
@@ -27,10 +27,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from .._cells.grid import AnyCell, cell_of
+from .._cells.grid import AnyCell, cell_of, subject_params
 from .._measure import gpu_timer, workload
 from .._system import process
 
@@ -140,26 +140,21 @@ def main(answer: str) -> None:
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
-    answers = tasks[job.pop("task")](list(map(cell_of, job.pop("cells"))), **job)
+    cells = [cell_of(suite, params) for suite, params in job.pop("cells")]
+    answers = tasks[job.pop("task")](cells, **job)
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
 
 
 def check_job(cells: Iterable[AnyCell]) -> dict:
-    """What a process is asked that checks cells, and says what is exact."""
-    return {"task": "check", "cells": [dataclasses.astuple(cell) for cell in cells]}
+    """The job of a process that checks cells, and says what is exact."""
+    return {"task": "check", "cells": [[cell.suite, subject_params(cell)] for cell in cells]}
 
 
 def timing_job(cells: Iterable[AnyCell], host: bool) -> dict:
-    """What a process is asked that times cells and, on demand, the host; a round adds its seed."""
-    values = [dataclasses.astuple(cell) for cell in cells]
-    return {"task": "measure", "cells": values, "host": host}
-
-
-def as_params(cell: AnyCell) -> list[str]:
-    """A cell's parameters as texts, in the grid's order."""
-    return [str(value) for value in dataclasses.astuple(cell)]
+    """The job of a process that times cells and, on demand, the host; a round adds its seed."""
+    return check_job(cells) | {"task": "measure", "host": host}
 
 
 def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
@@ -170,9 +165,9 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
         answers.add_host(_host.first_call_here(_host.WARM_START))
     gpu_timer.warm_up(WARM_UP_SECONDS)
     for cell in cells:
-        with answers.about([(metric, as_params(cell)) for metric in cell.metrics.values()]):
+        with answers.about(cell, cell.metrics.values()):
             for metric, samples in _latencies(cell, shuffle).items():
-                answers.timings.append([metric, as_params(cell), samples])
+                answers.timings.append(_row(metric, cell, samples))
     if host:
         found, answers.beside = _host.all_call_samples()
         answers.add_host(found)
@@ -186,7 +181,7 @@ def _check(cells: list[AnyCell]) -> dict:
     answers.add_host(_host.first_call_here(_host.COMPILE))
     for cell in cells:
         for direction, metric in cell.metrics.items():
-            with answers.about([(metric, as_params(cell))]):
+            with answers.about(cell, [metric]):
                 _check_cell(cell, direction)
     answers.add_host(_host.exact_facts())
     return vars(answers)
@@ -200,8 +195,24 @@ class _Answers:
         self.errors: list[list] = []
         self.beside: dict[str, list[float]] = {}
 
-    def about(self, subjects: list[tuple]) -> "_About":
-        return _About(self, subjects)
+    @contextlib.contextmanager
+    def about(self, cell: AnyCell, metrics: Iterable[str]) -> Iterator[None]:
+        """File what goes wrong inside under these metrics of the cell, and free what they took."""
+        import torch
+
+        try:
+            yield
+        except Exception as error:
+            if workload.cannot_be_had(error):
+                where = self.unavailable
+            elif not workload.gpu_is_lost():
+                where = self.errors
+            else:
+                raise  # nothing that follows can be measured in this process
+            reason = workload.why_not(error)
+            where.extend(_row(metric, cell, reason) for metric in metrics)
+            gc.collect()
+            torch.cuda.empty_cache()
 
     def add_host(self, found: dict) -> None:
         for (metric, params), value in found.items():
@@ -214,31 +225,8 @@ class _Answers:
                 (self.timings if isinstance(value, list) else self.facts).append([*subject, value])
 
 
-class _About:
-    """Files what goes wrong inside under its subjects, and frees what they took."""
-
-    def __init__(self, answers: _Answers, subjects: list[tuple]):
-        self._answers, self._subjects = answers, subjects
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace) -> bool:
-        if error is None:
-            return False
-        import torch
-
-        if workload.cannot_be_had(error):
-            where = self._answers.unavailable
-        elif isinstance(error, Exception) and not workload.gpu_is_lost():
-            where = self._answers.errors
-        else:
-            return False  # nothing that follows can be measured in this process
-        reason = workload.why_not(error)
-        where.extend([*subject, reason] for subject in self._subjects)
-        gc.collect()
-        torch.cuda.empty_cache()
-        return True
+def _row(metric: str, cell: AnyCell, answer) -> list:
+    return [metric, list(subject_params(cell)), answer]
 
 
 def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:

@@ -1,37 +1,30 @@
-"""Rounds of several versions, as the tables of medians that verdicts are drawn from."""
+"""Tables of the medians of fresh processes, and the verdicts that are drawn from them."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+import collections
+import statistics
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 
-from .._cells.grid import GRIDS, Cell, cells
 from .._verdict import judge
 from .._verdict.rules import FAMILIES, RULES, Family, Subject
-from . import rounds
-
-ROUNDS = 12
+from .rounds import Round
 
 
-def small_grid() -> list[Cell]:
-    """The cells that a comparison times first."""
-    return cells(GRIDS["small"])
-
-
-@dataclasses.dataclass(frozen=True)
-class Pool:
+class Pool(NamedTuple):
     """Medians of fresh processes, seconds: [rounds, subjects] for each arm."""
 
     subjects: list[Subject]
     seconds: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, measured: Sequence, names: Sequence[str]) -> "Pool":
-        rows = {name: rounds.medians(measured, name) for name in names}
+    def of(cls, measured: Sequence[Round], arms: Iterable[str]) -> "Pool":
+        """What these rounds say of the subjects that every process has."""
+        rows = {arm: medians(measured, arm) for arm in arms}
         subjects = sorted(set.intersection(*(set(row) for all_ in rows.values() for row in all_)))
         return cls(
-            subjects,
-            {name: np.array([[r[s] for s in subjects] for r in rows[name]]) for name in names},
+            subjects, {arm: np.array([[r[s] for s in subjects] for r in rows[arm]]) for arm in rows}
         )
 
     @classmethod
@@ -45,17 +38,65 @@ class Pool:
             "seconds": {arm: rows.tolist() for arm, rows in self.seconds.items()},
         }
 
-    def judged(self, base: str, head: str, chosen: Sequence[int]) -> dict[str, Family]:
-        """The verdicts, by family, on these rounds."""
-        families = {}
+    def judged(
+        self,
+        base: str,
+        head: str,
+        rounds: Sequence[int] | None = None,
+        only: Set[Subject] | None = None,
+    ) -> dict[str, Family]:
+        """The verdicts, by family: on all rounds and subjects, or on these."""
+        families, rows = {}, range(len(self.seconds[base])) if rounds is None else rounds
         for name, prefixes in FAMILIES.items():
-            columns = [i for i, s in enumerate(self.subjects) if s.metric.startswith(prefixes)]
+            columns = [
+                column
+                for column, subject in enumerate(self.subjects)
+                if subject.metric.startswith(prefixes) and (only is None or subject in only)
+            ]
             if columns:
-                index = np.ix_(list(chosen), columns)
+                index = np.ix_(list(rows), columns)
                 families[name] = judge.judge(
-                    [self.subjects[i] for i in columns],
+                    [self.subjects[column] for column in columns],
                     self.seconds[base][index],
                     self.seconds[head][index],
                     RULES[name],
                 )
         return families
+
+
+def medians(measured: Sequence[Round], arm: str) -> list[dict[Subject, float]]:
+    """The medians of an arm's processes, by round: see :func:`medians_of`."""
+    usual = _usual([answer for each in measured for answer in each.answers.values()])
+    return [medians_of(each.answers[arm], usual) for each in measured]
+
+
+def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Subject, float]:
+    """The median of each subject that a process timed, seconds.
+
+    Where a reference call was clocked beside it, sample by sample, it is the median share of that,
+    times what the reference usually takes, here or by ``usual``. On an H200's host that had
+    neighbours the difference of two processes varied by 8 to 14 % from round to round, by call, and
+    so by 2.5 to 6 %.
+    """
+    beside = answer.get("beside", {})
+    usual = _usual([answer]) if usual is None else usual
+    return {
+        Subject(metric, tuple(params)): _median(values, beside.get(metric), usual.get(metric))
+        for metric, params, values in answer["timings"]
+    }
+
+
+def _usual(answers: Iterable[dict]) -> dict[str, float]:
+    """The median of each metric's reference call over processes, seconds."""
+    samples = collections.defaultdict(list)
+    for answer in answers:
+        for metric, values in answer.get("beside", {}).items():
+            samples[metric].append(statistics.median(values))
+    return {metric: statistics.median(values) for metric, values in samples.items()}
+
+
+def _median(values: list[float], beside: list[float] | None, usual: float | None) -> float:
+    if beside is None or usual is None:
+        return statistics.median(values)
+    shares = (seconds / own for seconds, own in zip(values, beside, strict=True))
+    return usual * statistics.median(shares)

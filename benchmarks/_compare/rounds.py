@@ -1,24 +1,23 @@
-"""Fresh processes of two versions in turns: watched, stored, and repeated where disturbed."""
+"""Fresh processes of several versions in turns: watched, kept, and repeated where disturbed."""
 
-import collections
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from .._system import gpu_monitor
 from .._system.checkout import Arm
-from .._verdict.rules import Subject
+from .._system.journal import Journal
 from . import measure
-from .state import Round, State
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
 
 
 class BudgetError(RuntimeError):
-    """The time is up; what was measured is stored."""
+    """The time is up; what was measured is kept."""
 
 
 class DisturbedError(RuntimeError):
@@ -85,168 +84,158 @@ class Processes:
             self._ahead = None
 
 
-def check(plan: Plan, state: State, job: dict, report: Callable[[str], None]) -> dict[str, dict]:
-    """The answer of each arm to the job, from the state where it has it."""
-    stored = {arm: state.load("check", 0, arm) for arm in plan.arms}
-    answers = {arm: answer for arm, answer in stored.items() if answer is not None}
-    missing = [arm for arm in plan.arms if arm not in answers]
-    with Processes(plan) as processes:
-        for arm, following in itertools.zip_longest(missing, missing[1:]):
-            gpu_monitor.require_free(plan.uuid)
-            start = time.monotonic()
-            answers[arm] = processes.answer(arm, job, following)
-            state.save("check", 0, arm, answers[arm])
-            report(f"checked {arm} against the oracle, {time.monotonic() - start:.0f} s")
-    return answers
+class Round(NamedTuple):
+    """A process of each arm.
 
-
-def run(
-    plan: Plan,
-    state: State,
-    phase: str,
-    count: int,
-    job: dict,
-    report: Callable[[str], None],
-    only: int | None = None,
-) -> None:
-    """Measure the rounds of a phase that the state lacks, or of the first ``only`` of them.
-
-    With ``only`` the number of rounds is not settled; without, each round notes ``count``.
-
-    Raises
-    ------
-    BudgetError
-        If the next round would end after the deadline.
-    DisturbedError, GpuBusyError, ProcessError
-        If the GPU is not ours alone, or a process dies.
+    answers: by arm. watch: what the GPU did meanwhile. settled: how many rounds the phase was to
+    have, None if that was open. discarded: why the round does not count, "" if it does.
     """
-    done = {each.number: each.payloads for each in state.rounds(phase)}
-    wanted = count if only is None else only
-    noted = {"of": count if only is None else None}
-    todo = [number for number in range(wanted) if number not in done]
-    took: list[float] = []
-    with Processes(plan) as processes:
-        for number, following in itertools.zip_longest(todo, todo[1:]):
-            longest = max([*took, *map(_seconds, state.rounds(phase))], default=0.0)
-            _require_time(plan, longest, phase, number, count)
-            start = time.monotonic()
-            ahead = None if following is None else plan.order(following)[0]
-            done[number] = _round(
-                plan, state, phase, number, job, noted, processes, ahead, done, report
+
+    phase: str
+    number: int
+    answers: dict[str, dict]
+    watch: dict
+    settled: int | None
+    discarded: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return sum(answer["wall_seconds"] for answer in self.answers.values())
+
+
+class Rounds(Journal):
+    """Rounds of fresh processes on one GPU, in a journal; a ``with`` block closes it.
+
+    Parameters
+    ----------
+    plan : Plan
+        The versions, and where they are measured.
+    path, header
+        As :class:`Journal` takes them.
+    report : function of a text
+        Tells the user.
+    """
+
+    def __init__(self, plan: Plan, path: Path, header: dict, report: Callable[[str], None]):
+        super().__init__(path, header)
+        self.plan, self._report = plan, report
+        self._of_earlier_runs = Counter(each.phase for each in self._all() if not each.discarded)
+
+    def rounds(self, phase: str) -> list[Round]:
+        """The rounds of a phase that count, by number."""
+        return [each for each in self._all() if each.phase == phase and not each.discarded]
+
+    @property
+    def discarded(self) -> list[str]:
+        """The rounds that were discarded, and why."""
+        return [
+            f"{each.phase}, round {each.number + 1}: {each.discarded}"
+            for each in self._all()
+            if each.discarded
+        ]
+
+    @property
+    def checked(self) -> dict[str, dict]:
+        """Arm -> its answer, of those that were checked."""
+        return {each["arm"]: each["check"] for each in self.entries if "check" in each}
+
+    @property
+    def minutes(self) -> float:
+        """What the processes that count have taken so far, those of earlier runs too."""
+        checks = sum(answer["wall_seconds"] for answer in self.checked.values())
+        return (checks + sum(each.seconds for each in self._all() if not each.discarded)) / 60
+
+    def _all(self) -> list[Round]:
+        return [Round(**each["round"]) for each in self.entries if "round" in each]
+
+    def check(self, job: dict) -> dict[str, dict]:
+        """The answer of each arm to the job, from the journal where it has it."""
+        missing = [arm for arm in self.plan.arms if arm not in self.checked]
+        with Processes(self.plan) as processes:
+            for arm, following in itertools.zip_longest(missing, missing[1:]):
+                gpu_monitor.require_free(self.plan.uuid)
+                start = time.monotonic()
+                self.append({"arm": arm, "check": processes.answer(arm, job, following)})
+                took = time.monotonic() - start
+                self._report(f"checked {arm}, {took:.0f} s")
+        return self.checked
+
+    def measure(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
+        """Measure the rounds of a phase that are not there yet, or of the first ``only`` of them.
+
+        With ``only`` the number of rounds is not settled; without, it is ``count``.
+
+        Raises
+        ------
+        BudgetError
+            If the next round would end after the deadline.
+        DisturbedError, GpuBusyError, ProcessError
+            If the GPU is not ours alone, or a process dies.
+        """
+        if known := self._of_earlier_runs.pop(phase, 0):
+            self._report(f"{phase}: {known} rounds were there already")
+        wanted = count if only is None else only
+        settled = count if only is None else None
+        todo = range(len(self.rounds(phase)), wanted)
+        took: list[float] = []
+        with Processes(self.plan) as processes:
+            for number, following in itertools.zip_longest(todo, todo[1:]):
+                self._require_time(phase, number, count, took)
+                start = time.monotonic()
+                ahead = None if following is None else self.plan.order(following)[0]
+                self._measure_round(phase, number, settled, job, processes, ahead)
+                took.append(time.monotonic() - start)
+                left = statistics.mean(took) * (count - number - 1)
+                self._report(
+                    f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go"
+                )
+
+    def settled(self, phase: str) -> int | None:
+        """How many rounds an earlier run settled on for a phase, None if none did."""
+        counts = [each.settled for each in self.rounds(phase) if each.settled is not None]
+        return max(counts, default=None)
+
+    def affordable(self, phase: str, most: int, like: str) -> int:
+        """Rounds of a phase that there is time for, an even number up to ``most``.
+
+        Each as long as the longest of the phase ``like``; those that are there take no more time.
+        """
+        longest = max(each.seconds for each in self.rounds(like))
+        left = max(0.0, self.plan.deadline - time.monotonic())
+        return min(most, len(self.rounds(phase)) + int(left / longest)) // 2 * 2
+
+    def _require_time(self, phase: str, number: int, count: int, took: list[float]) -> None:
+        seconds = [*took, *(each.seconds for each in self.rounds(phase))]
+        if time.monotonic() + max(seconds, default=0.0) > self.plan.deadline:
+            raise BudgetError(
+                f"the time is up before round {number + 1} of {count} of {phase}: what was "
+                "measured is kept, and the same command goes on from there"
             )
-            took.append(time.monotonic() - start)
-            left = statistics.mean(took) * (len(todo) + count - wanted - len(took))
-            report(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
 
-
-def report_kept(state: State, phase: str, report: Callable[[str], None]) -> None:
-    """Say how many rounds of a phase an earlier run has left, before this one measures any."""
-    kept = len(state.rounds(phase))
-    if kept:
-        report(f"{phase}: {kept} rounds were there already")
-
-
-def _require_time(plan: Plan, expected: float, phase: str, number: int, count: int) -> None:
-    if time.monotonic() + expected > plan.deadline:
-        raise BudgetError(
-            f"the time is up before round {number + 1} of {count} of {phase}: what was measured is "
-            "kept, and the same command goes on from there"
+    def _measure_round(
+        self,
+        phase: str,
+        number: int,
+        settled: int | None,
+        job: dict,
+        processes: Processes,
+        ahead: str | None,
+    ) -> None:
+        order = self.plan.order(number)
+        for _ in range(ATTEMPTS):
+            gpu_monitor.require_free(self.plan.uuid)
+            with gpu_monitor.Watch(self.plan.uuid) as watching:
+                answers = {
+                    arm: processes.answer(arm, job | {"seed": number}, following)
+                    for arm, following in zip(order, [*order[1:], ahead], strict=True)
+                }
+            seen = watching.summary()
+            reason = gpu_monitor.disturbance(seen, [each.watch for each in self.rounds(phase)])
+            measured = Round(phase, number, answers, seen, settled, reason or "")
+            self.append({"round": measured._asdict()})
+            if not reason:
+                return
+            self._report(f"{phase}: round {number + 1} is repeated: {reason}")
+        raise DisturbedError(
+            f"round {number + 1} of {phase} was disturbed {ATTEMPTS} times: {reason}"
         )
-
-
-def settled(state: State, phase: str) -> int | None:
-    """How many rounds an earlier run settled on for a phase, None if none did."""
-    counts = {
-        payload["of"] for each in state.rounds(phase) for payload in each.payloads.values()
-    } - {None}
-    return max(counts, default=None)
-
-
-def affordable(plan: Plan, state: State, phase: str, most: int, like: str) -> int:
-    """Rounds of a phase that there is time for, an even number up to ``most``.
-
-    Each as long as the longest of the phase ``like``; those that the state has take no more time.
-    """
-    longest = max(map(_seconds, state.rounds(like)))
-    left = max(0.0, plan.deadline - time.monotonic())
-    return min(most, len(state.rounds(phase)) + int(left / longest)) // 2 * 2
-
-
-def _seconds(done: Round) -> float:
-    return sum(payload["wall_seconds"] for payload in done.payloads.values())
-
-
-def minutes(state: State) -> float:
-    """What the processes that count have taken so far, those of earlier runs too."""
-    return sum(payload["wall_seconds"] for payload in state.payloads()) / 60
-
-
-def _round(
-    plan: Plan,
-    state: State,
-    phase: str,
-    number: int,
-    job: dict,
-    noted: dict,
-    processes: Processes,
-    ahead: str | None,
-    done: Mapping[int, dict[str, dict]],
-    report: Callable[[str], None],
-) -> dict[str, dict]:
-    order = plan.order(number)
-    for _ in range(ATTEMPTS):
-        gpu_monitor.require_free(plan.uuid)
-        with gpu_monitor.Watch(plan.uuid) as watching:
-            answers = {
-                arm: processes.answer(arm, job | {"seed": number}, following)
-                for arm, following in zip(order, [*order[1:], ahead], strict=True)
-            }
-        seen = watching.summary()
-        payloads = {arm: answers[arm] | {"watch": seen} | noted for arm in order}
-        earlier = [next(iter(each.values()))["watch"] for each in done.values()]
-        reason = gpu_monitor.disturbance(seen, earlier)
-        if not reason:
-            for arm in order:
-                state.save(phase, number, arm, payloads[arm])
-            return payloads
-        state.set_aside(phase, number, reason, payloads)
-        report(f"{phase}: round {number + 1} is repeated: {reason}")
-    raise DisturbedError(f"round {number + 1} of {phase} was disturbed {ATTEMPTS} times: {reason}")
-
-
-def medians(rounds: Sequence[Round], arm: str) -> list[dict[Subject, float]]:
-    """The medians of an arm's processes, by round: see :func:`medians_of`."""
-    usual = _usual([payload for each in rounds for payload in each.payloads.values()])
-    return [medians_of(each.payloads[arm], usual) for each in rounds]
-
-
-def medians_of(payload: dict, usual: Mapping[str, float] | None = None) -> dict[Subject, float]:
-    """The median of each subject that a process timed, seconds.
-
-    Where a yardstick was clocked beside it, sample by sample, it is the median share of that, times
-    what the yardstick usually takes, here or by ``usual``. On an H200's host that had neighbours
-    the difference of two processes varied by 8 to 14 % from round to round, by call, and so by 2.5
-    to 6 %.
-    """
-    beside = payload.get("beside", {})
-    usual = _usual([payload]) if usual is None else usual
-    return {
-        Subject(metric, tuple(params)): _median(values, beside.get(metric), usual.get(metric))
-        for metric, params, values in payload["timings"]
-    }
-
-
-def _usual(payloads: Sequence[dict]) -> dict[str, float]:
-    """The median of each metric's yardstick over processes, seconds."""
-    samples = collections.defaultdict(list)
-    for payload in payloads:
-        for metric, values in payload.get("beside", {}).items():
-            samples[metric].append(statistics.median(values))
-    return {metric: statistics.median(values) for metric, values in samples.items()}
-
-
-def _median(values: list[float], beside: list[float] | None, usual: float | None) -> float:
-    if beside is None or usual is None:
-        return statistics.median(values)
-    shares = (seconds / own for seconds, own in zip(values, beside, strict=True))
-    return usual * statistics.median(shares)

@@ -4,8 +4,9 @@ import hashlib
 import platform
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,25 +14,27 @@ from .._cells.grid import AnyCell, all_cells
 from .._cells.subjects import ARCHITECTURES
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
+from .._system.journal import JournalError
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
-from . import compiled, exact, measure, rounds, store
-from .findings import Found, clocks, file_code, inconclusive, judge_checks, judge_rounds, merged
-from .state import ARMS, State, StateError
+from .._verdict.schema import Comparison
+from . import compiled, exact, findings, measure, rounds, store
+from .findings import ARMS, Look, subjects_of
+from .rounds import Rounds
 
 
 class NothingToTimeError(RuntimeError):
     """No cell works in either version: that is no verdict."""
 
 
-# Cells that the first look cannot tell are measured so many rounds more, or as there is time for,
-# and judged by these alone: they were chosen by the first ones, which must not count twice.
+# What is inconclusive in the first look is measured in so many more rounds, or as time permits, and
+# judged by these alone: the first ones chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
 # Where both versions run the very same code, so many cells are timed at least, or a quarter.
 SAME_CODE_CELLS = 16
 
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
-    *(StateError, store.StoreError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
+    *(JournalError, store.StoreError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
     *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )
 """Errors whose message says all that the user needs."""
@@ -46,7 +49,7 @@ _MEASURING = (
 )
 
 
-class Wishes(NamedTuple):
+class CompareOptions(NamedTuple):
     """What the user asked for; deadline in ``time.monotonic``'s seconds."""
 
     grid: str
@@ -58,137 +61,171 @@ class Wishes(NamedTuple):
     every_cell: bool
 
 
+class Samples(NamedTuple):
+    """What asv's results get of a version: a median a process, seconds, and what is exact."""
+
+    seconds: dict[Subject, list[float]]
+    facts: dict[Subject, float]
+
+
 def compare(
+    unmeasured: Comparison,
     pair: _Pair,
-    machine: _Machine,
     arch: str,
-    wishes: Wishes,
+    options: CompareOptions,
     scratch: Path,
     report: _Report,
-) -> Found:
+) -> tuple[Comparison, dict[str, Samples]]:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
-    ``machine`` and ``arch`` as ``machine.probe`` gives them.
+    Parameters
+    ----------
+    unmeasured : Comparison
+        Says who is compared, and on which machine.
+    arch : str
+        As ``machine.probe`` gives it.
+
+    Returns
+    -------
+    The comparison, its minutes those of earlier runs, and the samples of each arm.
     """
-    found = Found()
-    ledgers = _ledgers(pair, machine, wishes, scratch, report)
-    if machine["gpu"] == "none" or wishes.exact_only:
-        why = "left alone as asked for" if wishes.exact_only else "there is no NVIDIA GPU here"
-        found.notes.append(
-            f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
-        )
-        file_code(_code(pair, ARCHITECTURES, ledgers, report).values, found, clock_decides=False)
-        return found
+    machine = unmeasured.machine
+    ledgers = _ledgers(pair, machine, options, scratch, report)
+    if machine["gpu"] == "none" or options.exact_only:
+        why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
+        note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
+        code = _compile(pair, ARCHITECTURES, ledgers, report)
+        verdicts, notes = findings.judge_code(code, clock_decides=False)
+        return replace(unmeasured, exact=tuple(verdicts), notes=(note, *notes)), {}
     uuid = gpu_monitor.gpu_uuid()
-    with gpu_monitor.gpu_lock(uuid, wishes.wait_seconds), ThreadPoolExecutor() as pool:
-        plan = _plan(pair, machine, wishes, scratch, uuid)
-        directory = _state_directory(pair, machine, wishes, scratch)
-        if wishes.afresh:
-            shutil.rmtree(directory, ignore_errors=True)
-        with State.open(directory, _manifest(plan, machine, wishes)) as state:
-            found.minutes_before = rounds.minutes(state)
-            gpu_monitor.require_free(uuid)
-            _empty_caches(plan, state)
-            # The checks leave the CPU to the compiler; the timings will not.
-            known = arch in ARCHITECTURES
-            grid = all_cells(wishes.grid)
-            code = pool.submit(_code_here, pair, arch, grid, ledgers, report) if known else None
-            timed = _check_on_gpu(plan, state, wishes, found, report)
-            if code is None:
-                found.notes.append(f"machine code: {arch} is none of {ARCHITECTURES}")
-            else:
-                found.identical |= code.result().identical
-            if not wishes.every_cell:
-                timed = _worth_timing(timed, found)
-            _compare_on_gpu(plan, state, timed, wishes, found, report)
-            if code is not None:
-                file_code(code.result().values, found, clock_decides="gpu" in found.families)
-    return found
+    with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
+        name = _name(pair, machine, options)
+        caches = {arm: cache(scratch, machine, f"{name}-{arm}") for arm in ARMS}
+        plan = rounds.Plan(_in_order(pair), caches, uuid, options.deadline)
+        journal = scratch / "states" / f"{name}.jsonl"
+        if options.afresh:
+            journal.unlink(missing_ok=True)
+        with Rounds(plan, journal, _header(plan, machine, options), report) as measured:
+            return _compare_on_gpu(unmeasured, measured, pair, arch, options, ledgers, report)
 
 
-def _worth_timing(cells: Sequence[AnyCell], found: Found) -> list[AnyCell]:
+def _compare_on_gpu(
+    unmeasured: Comparison,
+    measured: Rounds,
+    pair: _Pair,
+    arch: str,
+    options: CompareOptions,
+    ledgers: "_Ledgers",
+    report: _Report,
+) -> tuple[Comparison, dict[str, Samples]]:
+    before, grid, known = measured.minutes, all_cells(options.grid), arch in ARCHITECTURES
+    gpu_monitor.require_free(measured.plan.uuid)
+    _empty_caches(measured)
+    with ThreadPoolExecutor() as pool:
+        # The checks leave the CPU to the compiler; the timings will not.
+        compiling = pool.submit(_compile_here, pair, arch, grid, ledgers, report) if known else None
+        checks = findings.judge_checks(measured.check(measure.check_job(grid)), grid)
+        code, identical = compiling.result() if compiling else ({arm: {} for arm in ARMS}, set())
+    notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
+    cells = checks.right
+    if not options.every_cell:
+        cells, left_out = _worth_timing(cells, identical)
+        notes += left_out
+    if not cells and not checks.wrong:
+        reasons = "; ".join(notes[:3] or ["no reason"])
+        raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
+    first = _first_look(measured, cells, options, report) if cells else findings.no_look()
+    second = _second_look(measured, cells, first, identical, report)
+    look = findings.joined(first, second)
+    verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
+    comparison = replace(
+        unmeasured,
+        clocks=findings.clocks(measured.rounds("look1")),
+        rounds=look.rounds,
+        extension=second.rounds,
+        minutes=before,
+        families=look.families,
+        exact=(*checks.exact, *verdicts),
+        identical=frozenset(identical),
+        wrong=(*checks.wrong, *look.wrong),
+        notes=(*notes, *look.notes, *problems),
+        discarded=tuple(measured.discarded),
+    )
+    return comparison, {arm: Samples(look.seconds[arm], checks.facts[arm]) for arm in ARMS}
+
+
+def _worth_timing(cells: list[AnyCell], identical: Set[Subject]) -> tuple[list[AnyCell], list[str]]:
     """Every cell whose machine code differs, and of the others a sample, the same one each time.
 
     These cannot differ in the kernel: the sample looks for noise, and for what is besides it.
     """
-    same = [cell for cell in cells if _subjects(cell) <= found.identical]
+    same = [cell for cell in cells if subjects_of(cell) <= identical]
     size = max(SAME_CODE_CELLS, len(same) // 4)
     if len(same) <= size:
-        return list(cells)
+        return cells, []
     left = set(same) - set(random.Random(0).sample(same, size))
-    found.notes.append(
+    note = (
         f"{len(left)} of {len(same)} cells of the same machine code were not timed (--every-cell "
         "times them)"
     )
-    return [cell for cell in cells if cell not in left]
+    return [cell for cell in cells if cell not in left], [note]
 
 
-def _subjects(cell: AnyCell) -> set[Subject]:
-    params = tuple(measure.as_params(cell))
-    return {Subject(metric, params) for metric in cell.metrics.values()}
-
-
-def _empty_caches(plan: rounds.Plan, state: State) -> None:
+def _empty_caches(measured: Rounds) -> None:
     """Let the first call of a version that was never checked compile it."""
-    for arm, path in plan.caches.items():
-        if state.load("check", 0, arm) is None:
+    for arm, path in measured.plan.caches.items():
+        if arm not in measured.checked:
             shutil.rmtree(path)
             path.mkdir()
 
 
-class _Code(NamedTuple):
-    """What both versions compile to, by arm, and the timings that run the very same."""
+# --- what both versions compile to ----------------------------------------------------------------
 
-    values: dict[str, dict[Subject, float | Exception]]
-    identical: set[Subject]
-
-
+_Code = dict[str, dict[Subject, float | Exception]]  # by arm
 _Ledgers = Callable[[str], worker_pool.Ledger]  # of an arm, a new one for each survey
 
 
 def _ledgers(
-    pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path, report: _Report
+    pair: _Pair, machine: _Machine, options: CompareOptions, scratch: Path, report: _Report
 ) -> _Ledgers:
-    progress = compiled.Progress(wishes.deadline, report, wishes.afresh)
-    kept = {arm: compiled.directory(scratch, pair[arm].digest, machine) for arm in ARMS}
-    if wishes.afresh:
-        for directory in kept.values():
-            compiled.drop(directory)
+    again = "the same command" + (", without --afresh," if options.afresh else "")
+    progress = compiled.Progress(options.deadline, report, again)
+    kept = {arm: compiled.Version(scratch, pair[arm].digest, machine) for arm in ARMS}
+    if options.afresh:
+        for version in kept.values():
+            version.drop()
     return lambda arm: compiled.Ledger(arm, kept[arm], progress)
 
 
-def _code(pair: _Pair, architectures: Sequence[str], ledgers: _Ledgers, report: _Report) -> _Code:
+def _compile(
+    pair: _Pair, architectures: Sequence[str], ledgers: _Ledgers, report: _Report
+) -> _Code:
     report(f"compiling both versions for {', '.join(architectures)}")
 
     def values(arm: str) -> dict[Subject, float | Exception]:
-        return exact.codegen_facts(pair[arm].root, ledgers(arm), arch=architectures).values
+        return exact.codegen_facts(pair[arm].root, ledgers(arm), arch=architectures)
 
     with ThreadPoolExecutor() as pool:
-        return _Code(dict(zip(ARMS, pool.map(values, ARMS), strict=True)), set())
+        return dict(zip(ARMS, pool.map(values, ARMS), strict=True))
 
 
-def _code_here(
+def _compile_here(
     pair: _Pair, arch: str, grid: list[AnyCell], ledgers: _Ledgers, report: _Report
-) -> _Code:
-    """On the GPU's own architecture, and for every cell whether the GPU runs the same code."""
+) -> tuple[_Code, set[Subject]]:
+    """On the GPU's own architecture, and the timings for which both versions run the same code."""
 
     def digests(arm: str) -> dict[Subject, str | Exception]:
         return exact.cell_digests(pair[arm].root, arch, grid, ledgers(arm))
 
     with ThreadPoolExecutor() as pool:
-        code = pool.submit(_code, pair, (arch,), ledgers, report)
+        code = pool.submit(_compile, pair, (arch,), ledgers, report)
         base, head = pool.map(digests, ARMS)
         same = {s for s, d in base.items() if isinstance(d, str) and head.get(s) == d}
         report(f"same machine code in {len(same)} of {len(base)} timings")
-        return code.result()._replace(identical=same)
+        return code.result(), same
 
 
-def _plan(pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path, uuid: str) -> rounds.Plan:
-    name = _state_directory(pair, machine, wishes, scratch).name
-    caches = {arm: cache(scratch, machine, f"{name}-{arm}") for arm in ARMS}
-    seed = hashlib.sha256("".join(pair[arm].digest for arm in ARMS).encode()).digest()[0]
-    order = ARMS if seed % 2 == 0 else ARMS[::-1]
-    return rounds.Plan({arm: pair[arm] for arm in order}, caches, uuid, wishes.deadline)
+# --- where it is kept, and what must agree --------------------------------------------------------
 
 
 def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
@@ -198,17 +235,24 @@ def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
     return path
 
 
-def _state_directory(pair: _Pair, machine: _Machine, wishes: Wishes, scratch: Path) -> Path:
+def _name(pair: _Pair, machine: _Machine, options: CompareOptions) -> str:
     versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
-    asked = f"{wishes.grid}-{wishes.rounds}" + ("-every-cell" if wishes.every_cell else "")
-    return scratch / "states" / f"{versions}-{asked}-{machine['machine']}"
+    asked = f"{options.grid}-{options.rounds}" + ("-every-cell" if options.every_cell else "")
+    return f"{versions}-{asked}-{machine['machine']}"
 
 
-def _manifest(plan: rounds.Plan, machine: _Machine, wishes: Wishes) -> dict:
+def _in_order(pair: _Pair) -> dict[str, checkout.Arm]:
+    """The versions, first the one that goes first in the first round."""
+    seed = hashlib.sha256("".join(pair[arm].digest for arm in ARMS).encode()).digest()[0]
+    return {arm: pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
+
+
+def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> dict:
     return {
         "digests": {arm: plan.arms[arm].digest for arm in ARMS},
-        "grid": wishes.grid,
-        "rounds": wishes.rounds,
+        "grid": options.grid,
+        "rounds": options.rounds,
+        "every_cell": options.every_cell,
         "extension_rounds": EXTENSION_ROUNDS,
         "first": plan.order(0)[0],
         "machine": dict(machine),
@@ -219,57 +263,26 @@ def _manifest(plan: rounds.Plan, machine: _Machine, wishes: Wishes) -> dict:
 
 
 def suite_digest() -> str:
-    """Of the files that measure: results of another way of measuring are none of ours."""
+    """Digest of the files that measure: what they measured in another way is not mixed in."""
     return suite.digest(_MEASURING)
 
 
-def _check_on_gpu(
-    plan: rounds.Plan, state: State, wishes: Wishes, found: Found, report: _Report
-) -> list[AnyCell]:
-    """File what is wrong or exact; the cells that both versions get right."""
-    grid = all_cells(wishes.grid)
-    answers = rounds.check(plan, state, measure.check_job(grid), report)
-    return judge_checks(answers, grid, found)
+# --- the two looks --------------------------------------------------------------------------------
 
 
-def _compare_on_gpu(
-    plan: rounds.Plan,
-    state: State,
-    timed: list[AnyCell],
-    wishes: Wishes,
-    found: Found,
-    report: _Report,
-) -> None:
-    halves = state.discard_incomplete_rounds("look1", "look2")
-    if halves:
-        report(f"{halves} rounds that an earlier run left half are measured again")
-    if not timed and not found.wrong:
-        raise NothingToTimeError(
-            "no cell is right in both versions: " + "; ".join(found.notes[:3] or ["no reason"])
-        )
-    if not timed:
-        return
-    rounds.report_kept(state, "look1", report)
-    _look(plan, state, wishes.rounds, measure.timing_job(timed, host=True), found, report)
-    first = state.rounds("look1")
-    found.rounds, found.clocks = len(first), clocks(first)
-    found.families = judge_rounds(first, found)
-    _look_again(plan, state, found, report)
-    found.disturbed += [f"{a.phase}, round {a.number + 1}: {a.reason}" for a in state.aside()]
-
-
-def _look(
-    plan: rounds.Plan, state: State, most: int, job: dict, found: Found, report: _Report
-) -> None:
-    """The first look: the rounds that are wished for, or as many as there is time for.
+def _first_look(
+    measured: Rounds, cells: list[AnyCell], options: CompareOptions, report: _Report
+) -> Look:
+    """The rounds that are asked for, or as many as there is time for.
 
     Settled by how long two take, one in each order, and by nothing else of them. Where the time is
     not enough for the fewest, all are begun, and another run goes on. A run that goes on keeps to
     what was settled: with more rounds it would judge what was judged before once more.
     """
-    rounds.run(plan, state, "look1", most, job, report, only=2)
-    settled = rounds.settled(state, "look1")
-    count = settled or rounds.affordable(plan, state, "look1", most, like="look1")
+    job, most, notes = measure.timing_job(cells, host=True), options.rounds, []
+    measured.measure("look1", most, job, only=2)
+    settled = measured.settled("look1")
+    count = settled or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
         report(
             f"there is time for {count} of the {MIN_ROUNDS} rounds that a verdict needs: "
@@ -277,45 +290,44 @@ def _look(
         )
         count = most
     elif count < most:
-        found.notes.append(f"{count} rounds, as the time was not enough for {most}")
-        report(found.notes[-1])
-    rounds.run(plan, state, "look1", count, job, report)
+        notes = [f"{count} rounds, as the time was not enough for {most}"]
+        report(notes[0])
+    measured.measure("look1", count, job)
+    look = findings.judge_rounds(measured.rounds("look1"))
+    return look._replace(notes=notes + look.notes)
 
 
-def _look_again(plan: rounds.Plan, state: State, found: Found, report: _Report) -> None:
-    """Measure afresh what the first look could not tell, and let that decide."""
-    open_ = inconclusive(found)
+def _second_look(
+    measured: Rounds,
+    cells: list[AnyCell],
+    first: Look,
+    identical: Set[Subject],
+    report: _Report,
+) -> Look:
+    """Measure anew what is inconclusive in the first look, and let that decide."""
+    open_ = findings.inconclusive(first, identical)
     if not open_:
-        return
-    chosen = {s.params for s in open_ if s.metric.startswith(FAMILIES["gpu"])}
-    grid = [cell for cell in all_cells("full") if tuple(measure.as_params(cell)) in chosen]
+        return findings.no_look()
     host = any(subject.metric.startswith(FAMILIES["host"]) for subject in open_)
-    job = measure.timing_job(grid, host)
+    job = measure.timing_job([cell for cell in cells if subjects_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
-    settled = rounds.settled(state, "look2")
-    count = settled or rounds.affordable(plan, state, "look2", EXTENSION_ROUNDS, like="look1")
+    settled = measured.settled("look2")
+    count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
+    missed = f"no second look at {len(open_)} inconclusive timings"
     if count < MIN_ROUNDS:
-        found.notes.append(
-            f"no second look at {len(open_)} timings that cannot be told: the time that is left is "
-            f"not enough for {MIN_ROUNDS} rounds"
+        return findings.no_look(
+            f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"
         )
-        return
-    report(f"{len(open_)} timings cannot be told: {count} rounds more of these")
-    rounds.report_kept(state, "look2", report)
+    report(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
-        rounds.run(plan, state, "look2", count, job, report)
+        measured.measure("look2", count, job)
     except rounds.BudgetError as error:
-        found.notes.append(f"no second look at {len(open_)} timings that cannot be told: {error}")
-        return
-    second = state.rounds("look2")[:count]
-    found.extension = len(second)
-    found.rounds += len(second)
-    for name, family in judge_rounds(second, found, open_).items():
-        found.families[name] = merged(found.families[name], family)
+        return findings.no_look(f"{missed}: {error}")
+    return findings.judge_rounds(measured.rounds("look2")[:count], open_)
 
 
-def store_all(
-    found: Found,
+def store_samples(
+    samples: Mapping[str, Samples],
     pair: _Pair,
     machine: _Machine,
     repository: Path,
@@ -323,12 +335,9 @@ def store_all(
     report: _Report,
 ) -> None:
     """Add each commit's samples, a median a process, to asv's results; what is no commit is not."""
-    for arm in ARMS:
-        if found.pooled[arm] and pair[arm].sha:
-            facts = found.facts[arm]
-            path = store.store(
-                results, repository, machine, pair[arm].sha, found.pooled[arm], facts
-            )
+    for arm, (seconds, facts) in samples.items():
+        if seconds and pair[arm].sha:
+            path = store.store(results, repository, machine, pair[arm].sha, seconds, facts)
             report(f"asv's results of the {arm}: {path}")
-        elif found.pooled[arm]:
+        elif seconds:
             report(f"the {arm} is not in asv's results, which are filed under commits")

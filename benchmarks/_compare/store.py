@@ -11,13 +11,13 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._system.files import write_atomically
+from .._system.repository import git
 from .._verdict.rules import Subject
 
 SAMPLING = "compare"
@@ -209,11 +209,10 @@ def _date(repository: Path, commit: str) -> int:
     """Milliseconds, of the author's date: the one that ``asv run`` stores."""
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise StoreError(f"results are filed under a commit's full hash, got {commit!r}")
-    command = ["git", "-C", str(repository), "show", "-s", "--format=%at", f"{commit}^{{commit}}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise StoreError(f"{repository} has no commit {commit}: {done.stderr.strip()}")
-    return int(done.stdout) * 1000
+    date = git(repository, "show", "-s", "--format=%at", f"{commit}^{{commit}}")
+    if date is None:
+        raise StoreError(f"{repository} has no commit {commit}")
+    return int(date) * 1000
 
 
 def _check_same(path: Path, expected: tuple[str, str, str]) -> None:

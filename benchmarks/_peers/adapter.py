@@ -1,4 +1,4 @@
-"""What the adapters of all providers share: the order of dimensions, tables, what rounding costs.
+"""Base classes of the adapters: the order of dimensions, tables, and what rounding costs.
 
 A provider that wants another order of dimensions than its cell's gets a view in that order, and a
 view of its result is taken. The copies that it makes because of the view are what its user pays,

@@ -1,4 +1,4 @@
-"""How the cell of a provider is called."""
+"""Provider -> the adapter that calls it."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""What is measured of every provider, and the bytes each call must move. Imports no torch."""
+"""The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TypedDict
 
 from .._cells.forms import BaseCell
 from .._cells.grid import active
@@ -42,40 +42,23 @@ class PeerCell(BaseCell):
 PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))
 
 
-class PeerGrid(TypedDict):
-    """The values of each field of :class:`PeerCell`."""
+PeerGrid = Mapping[str, tuple]
+"""The values of each field of :class:`PeerCell`."""
 
-    provider: tuple[str, ...]
-    seq_len: tuple[int, ...]
-    hidden_size: tuple[int, ...]
-    heads: tuple[int, ...]
-    batch: tuple[int, ...]
-    dtype: tuple[str, ...]
-    format: tuple[str, ...]
-
-
+# Of each provider 16 cells, inside an L2 and far beyond it; a batch of four tells the formats
+# apart. torch.compile takes seconds for each: `sweep` has the finer steps.
+_FULL = {
+    "provider": tuple(PROVIDERS),
+    "seq_len": (256, 4096),
+    "hidden_size": (128,),
+    "heads": (64,),
+    "batch": (1, 4),
+    "dtype": ("float32", "bfloat16"),
+    "format": ("sbhd", "bshd"),
+}
 PEER_GRIDS: dict[str, PeerGrid] = {
-    # Of each provider 16 cells, inside an L2 and far beyond it; a batch of four tells the formats
-    # apart. torch.compile takes seconds for each: `sweep` has the finer steps.
-    "full": {
-        "provider": tuple(PROVIDERS),
-        "seq_len": (256, 4096),
-        "hidden_size": (128,),
-        "heads": (64,),
-        "batch": (1, 4),
-        "dtype": ("float32", "bfloat16"),
-        "format": ("sbhd", "bshd"),
-    },
-    # Four of them.
-    "small": {
-        "provider": tuple(PROVIDERS),
-        "seq_len": (4096,),
-        "hidden_size": (128,),
-        "heads": (64,),
-        "batch": (1, 4),
-        "dtype": ("bfloat16",),
-        "format": ("sbhd", "bshd"),
-    },
+    "full": _FULL,
+    "small": _FULL | {"seq_len": (4096,), "dtype": ("bfloat16",)},
 }
 
 
@@ -92,8 +75,5 @@ def active_peers() -> PeerGrid:
 
 def peer_cells(grid: PeerGrid) -> list[PeerCell]:
     """Every cell of a grid, provider by provider, in the fixed order in which it is measured."""
-    values = itertools.product(
-        *(grid["provider"], grid["seq_len"], grid["hidden_size"], grid["heads"], grid["batch"]),
-        *(grid["dtype"], grid["format"]),
-    )
+    values = itertools.product(*(grid[name] for name in PEER_PARAM_NAMES))
     return [PeerCell(*each) for each in values]

@@ -1,4 +1,4 @@
-"""Other libraries' functions of one tensor."""
+"""Adapters of other libraries' functions of one tensor."""
 
 from .._cells.package_calls import Unavailable
 from .adapter import Peer, Tables

@@ -1,4 +1,4 @@
-"""Other libraries' functions of queries and keys, ``[b, h, s, d]``.
+"""Adapters of other libraries' functions of queries and keys, ``[b, h, s, d]``.
 
 Each gets half of the heads as queries and half as keys, see ``adapter.Pair``: no head is rotated
 for nothing, none twice, and no part of a kernel's tile is masked out.

@@ -1,4 +1,4 @@
-"""Providers that need nothing but torch and this package: the package, a copy, the formula."""
+"""Adapters that need only torch and this package: the package, a copy, the formula."""
 
 import functools
 import types

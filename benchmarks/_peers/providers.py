@@ -1,4 +1,4 @@
-"""Who rotates: the names, what each computes, and how to have it. Imports no torch."""
+"""Names of all providers, what each computes, and how to install it. Imports no torch."""
 
 PROVIDERS = {
     "rope-triton": "this package by angles: sines inside the kernel, rounded once",

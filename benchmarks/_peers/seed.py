@@ -1,4 +1,4 @@
-"""The design that this project began with, written anew from its description.
+"""Adapter of the seed: this project's first design, written anew from its description.
 
 A program for each position and each head reads its row of ready-made tables and loops over the
 batch: short rows, one after the other, and twice as much of the tables as it needs.

@@ -7,29 +7,17 @@ asv calls :func:`setup`: an environment that measures has no asv, and discovery 
 publishers: list[type] = []
 """What :func:`setup` made: asv finds a subclass only while something refers to it."""
 
-_VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
-
 
 def setup() -> None:
     """Called by asv when it loads the plugin."""
     import functools
     from pathlib import Path
 
-    from asv.environment import ExistingEnvironment, get_env_name
     from asv.publishing import OutputPublisher
-    from asv.util import check_output
 
-    from . import libraries, overview, page, peers, regressions, summaries
+    from . import asv_fixes, libraries, overview, page, peers
 
-    # asv names an existing interpreter by its path, and would draw a line for each path.
-    @functools.cache
-    def python(self) -> str:
-        return check_output([self._executable, "-c", _VERSION]).strip()
-
-    def name(self) -> str:
-        return get_env_name(self.tool_name, self.python, {}, self._tagged_env_vars)
-
-    ExistingEnvironment.python, ExistingEnvironment.name = property(python), property(name)
+    asv_fixes.name_interpreters_by_version()
 
     class Overview(OutputPublisher):
         name = "overview"
@@ -42,12 +30,12 @@ def setup() -> None:
             # asv starts git anew for each of thousands of steps, most of them between the same two
             # commits: a minute for 3,500.
             repo.get_hashes_from_range = functools.cache(repo.get_hashes_from_range)
-            regressions.begin_where_history_does(conf, repo)
+            asv_fixes.forget_missing_commits(conf, repo)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers.peers(peers.EVIDENCE)
             site = Path(conf.html_dir)
             page.write(site, conf.project, data)
             libraries.localise(site)
-            summaries.blank(site, benchmarks, graphs)
+            asv_fixes.write_empty_summaries(site, benchmarks, graphs)
 
     publishers.append(Overview)

@@ -1,4 +1,4 @@
-"""Results that another job measured -> asv's results, after a look at everything in them.
+"""Check the results that another job measured, and add them to asv's.
 
 That job ran code of the main branch, on a machine that may be broken or broken into. What it sends
 can show wrong figures; it cannot name a file, run, reach the results of another machine, or make a
@@ -8,23 +8,18 @@ later ``asv publish`` fail: asv checks no types, so every place has one here.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
 
-from .branch import git, lost
+from .._system.repository import git_text
+from .._system.untrusted import Number, Size, Text, load_json, validated
+from .branch import lost
 
 MAX_FILES, MAX_BYTES = 100, 4_000_000
 _NAME = re.compile(r"([0-9a-f]{8})-[A-Za-z0-9._+-]{1,180}\.json")
 _MACHINE = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
-_METRIC = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){1,3}")
-_VERSION = re.compile(r"\d+\.\d+")
-_TEXT = re.compile(r"[\w .,:;+*/@()'=~-]{0,200}", re.ASCII)
-_KEYS = {
-    *("commit_hash", "env_name", "date", "params", "python", "requirements", "env_vars"),
-    *("result_columns", "results", "durations", "version"),
-}
-_DEPTH = 8  # results -> metric -> column -> cell -> samples, with some to spare
 # Of a machine: asv's names and those of benchmarks/_system/machine.py. Of an environment: asv's. No
 # others: asv makes directories of all names in any result, and a path has a longest length.
 _PARAMS = {
@@ -36,48 +31,55 @@ _LARGEST = 1e15
 _NARROWEST = 1e-30  # asv divides by an interval's width, and fails at the infinity of a tiny one
 _END_OF_TIME = 4_102_444_800_000  # 2100, in asv's milliseconds
 
-
-def _is_number(value) -> bool:
-    return type(value) in (int, float) and abs(value) < _LARGEST
-
-
-def _is_value(value) -> bool:
-    # NaN is asv's n/a; an infinity or a negative figure is nobody's.
-    return (_is_number(value) and value >= 0) or value != value
-
-
-def _is_bound(value) -> bool:
-    """Of a confidence interval, which is infinite where there are few samples."""
-    return _is_number(value) or value in (-math.inf, math.inf)
+# Nothing that a page or a terminal could take for more than text.
+_Plain = Annotated[str, Text(r"(?a:[\w .,:;+*/@()'=~-]*)", 200)]
+_Metric = Annotated[str, Text(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){1,3}", 200)]
+_Texts = dict[_Plain, _Plain | None]
+_Finite = Annotated[float, Number(-_LARGEST, _LARGEST)]
+# NaN is asv's n/a; an infinity or a negative figure is nobody's.
+_Value = Annotated[float, Number(0, _LARGEST, nan=True)]
+# Of a confidence interval, which is infinite where there are few samples.
+_Bound = Annotated[float, Number(-_LARGEST, _LARGEST, infinite=True)]
+_Count = Annotated[int, Number(1, _LARGEST)]
+_CELLS = Size(0, 100_000)
 
 
-def _is_count(value) -> bool:
-    return type(value) is int and 0 < value < _LARGEST
+class _Result(TypedDict):
+    """asv's file, its rows aside."""
+
+    commit_hash: _Plain
+    env_name: _Plain
+    date: int
+    params: _Texts
+    # The path of an interpreter would start a line of its own on the site.
+    python: Annotated[str, Text(r"\d+\.\d+", 20)]
+    requirements: _Texts
+    env_vars: Annotated[dict[str, str], Size(0, 0)]  # asv.conf.json sets none
+    result_columns: list[_Plain]
+    durations: Annotated[dict[str, float], Size(0, 0)]
+    version: Literal[2]
 
 
-def _is_samples(value) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
+class _Row(TypedDict):
+    """asv's columns of a benchmark: of all of it, or a value for each cell."""
+
+    result: Annotated[list[_Value | None], _CELLS] | None
+    params: list[Annotated[list[_Plain], Size(1)]]
+    version: _Plain
+    started_at: Annotated[int, Number(1, _END_OF_TIME)] | None
+    duration: _Finite | None
+    stats_ci_99_a: Annotated[list[_Bound | None], _CELLS] | None
+    stats_ci_99_b: Annotated[list[_Bound | None], _CELLS] | None
+    stats_q_25: Annotated[list[_Finite | None], _CELLS] | None
+    stats_q_75: Annotated[list[_Finite | None], _CELLS] | None
+    stats_number: Annotated[list[_Count | None], _CELLS] | None
+    stats_repeat: Annotated[list[_Count | None], _CELLS] | None
+    samples: Annotated[list[list[_Finite] | None], _CELLS] | None
+    profile: Literal[None]  # nothing here is profiled
 
 
-def _is_time(value) -> bool:
-    return type(value) is int and 0 < value < _END_OF_TIME
-
-
-# What is in asv's columns: null, or for each benchmark or each of its cells what is said here.
-_OF_A_BENCHMARK: dict[str, Callable[[object], bool]] = {
-    **{"started_at": _is_time, "duration": _is_number},
-    "profile": lambda value: False,  # nothing here is profiled
-}
-_OF_A_CELL: dict[str, Callable[[object], bool]] = {
-    **{"result": _is_value, "samples": _is_samples},
-    **dict.fromkeys(("stats_ci_99_a", "stats_ci_99_b"), _is_bound),
-    **dict.fromkeys(("stats_q_25", "stats_q_75"), _is_number),
-    **dict.fromkeys(("stats_number", "stats_repeat"), _is_count),
-}
-_COLUMNS = [
-    *("result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b"),
-    *("stats_q_25", "stats_q_75", "stats_number", "stats_repeat", "samples", "profile"),
-]
+_COLUMNS = list(_Row.__annotations__)
+_OF_ALL = {"params", "version", "started_at", "duration", "profile"}
 
 
 class RefusedError(ValueError):
@@ -86,7 +88,7 @@ class RefusedError(ValueError):
 
 def commits_of(root: Path) -> dict[str, int]:
     """Full hashes of HEAD's history -> asv's dates, in milliseconds."""
-    lines = git(root, "log", "--format=%H %at", "HEAD").splitlines()
+    lines = git_text(root, "log", "--format=%H %at", "HEAD").splitlines()
     return {commit: int(time) * 1000 for commit, time in (line.split() for line in lines)}
 
 
@@ -117,113 +119,76 @@ def accept(incoming: Path, machine: str, results: Path, commits: Mapping[str, in
     _require(_MACHINE.fullmatch(machine), f"machine {machine!r}: not a plain name")
     paths = sorted(incoming.iterdir())
     _require(len(paths) <= MAX_FILES, f"{len(paths)} files, at most {MAX_FILES} are taken")
-    texts = {path.name: _checked(path, machine, commits) for path in paths}
-    _require("machine.json" in texts, "no machine.json")
-    for name in texts.keys() - {"machine.json"}:
-        stored = results / machine / name
-        if stored.exists():
-            metrics = lost(json.loads(stored.read_text()), json.loads(texts[name]))
+    contents = {path.name: _checked(path, machine, commits) for path in paths}
+    _require("machine.json" in contents, "no machine.json")
+    names = sorted(contents.keys() - {"machine.json"})
+    directory = results / machine
+    for name in names:
+        if (directory / name).exists():
+            metrics = lost(json.loads((directory / name).read_text()), contents[name])
             _require(not metrics, f"{name}: fewer values than are stored of {', '.join(metrics)}")
-    (results / machine).mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (results / machine / name).write_text(text)
-    return sorted(texts.keys() - {"machine.json"})
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        # Written anew, so nothing but data gets through.
+        (directory / name).write_text(json.dumps(content, separators=(",", ":")))
+    return names
 
 
-def _checked(path: Path, machine: str, commits: Mapping[str, int]) -> str:
-    """What to write: read as data and written anew, so nothing but data gets through."""
-    name = _NAME.fullmatch(path.name)
-    _require(name or path.name == "machine.json", f"{path.name!r}: not a name of asv's results")
-    _require(path.is_file() and not path.is_symlink(), f"{path.name}: not a plain file")
+def _checked(path: Path, machine: str, commits: Mapping[str, int]) -> dict:
+    """The content of a file, read as data."""
+    name = path.name
+    is_result = _NAME.fullmatch(name)
+    _require(is_result or name == "machine.json", f"{name!r}: not a name of asv's results")
+    _require(path.is_file() and not path.is_symlink(), f"{name}: not a plain file")
     size = path.stat().st_size
-    _require(size <= MAX_BYTES, f"{path.name}: {size} bytes, at most {MAX_BYTES} are taken")
+    _require(size <= MAX_BYTES, f"{name}: {size} bytes, at most {MAX_BYTES} are taken")
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise RefusedError(f"{path.name}: no JSON: {error}"[:200]) from None
-    _require(isinstance(content, dict), f"{path.name}: not an object")
-    if name:
-        content |= {"durations": {}}  # of no use to a page, and its names are no plain texts
-    _require_plain(content, path.name, _DEPTH)
-    if name:
-        _require_result(content, path.name, machine, commits)
-    else:
-        _require(content.get("machine") == machine, f"machine.json: is not of {machine}")
-        _require(content.get("version") == 1, "machine.json: version 1 is taken")
-        fields = [value for key, value in content.items() if key != "version"]
-        _require(all(isinstance(value, str) for value in fields), "machine.json: only texts")
-    return json.dumps(content, separators=(",", ":"))
+        content = load_json(path.read_bytes(), nan=True)
+        _require(isinstance(content, dict), "not an object")
+        if not is_result:
+            validated(Literal[1], content.get("version"), "version")
+            record = validated(
+                dict[_Plain, _Plain], {k: v for k, v in content.items() if k != "version"}, "record"
+            )
+            _require(record.get("machine") == machine, f"is not of {machine}")
+            return content
+        content["durations"] = {}  # of no use to a page, and its names are no plain texts
+        _require_result(content, machine, commits)
+        _require(name.startswith(f"{content['commit_hash'][:8]}-"), "of another commit")
+        return content
+    except ValueError as error:
+        raise RefusedError(f"{name}: {error}") from None
 
 
-def _require_result(content: dict, name: str, machine: str, commits: Mapping[str, int]) -> None:
-    _require(content.keys() == _KEYS, f"{name}: the keys are not those of asv")
-    _require(content["version"] == 2, f"{name}: version 2 is taken")
-    commit, params, results = content["commit_hash"], content["params"], content["results"]
-    _require(isinstance(commit, str) and commit in commits, f"{name}: no commit of this branch")
-    _require(name.startswith(f"{commit[:8]}-"), f"{name}: of another commit")
-    _require(type(content["date"]) is int, f"{name}: date is no whole number")
-    _require(content["date"] == commits[commit], f"{name}: date is not the commit's")
-    for key in ("python", "env_name"):
-        _require(isinstance(content[key], str), f"{name}: {key} is no text")
-    _require_texts(params, f"{name}: params")
+def _require_result(content: dict, machine: str, commits: Mapping[str, int]) -> None:
+    rows: Any = content.get("results")
+    _require(isinstance(rows, dict), "results is no object")
+    rest = {key: value for key, value in content.items() if key != "results"}
+    result = validated(_Result, rest, "result")
+    commit, params = result["commit_hash"], result["params"]
+    _require(commit in commits, f"{commit} is no commit of this branch")
+    _require(result["date"] == commits[commit], "date is not the commit's")
     unknown = ", ".join(sorted(params.keys() - _PARAMS))
-    _require(not unknown, f"{name}: params has unknown names: {unknown}")
-    _require(params.get("machine") == machine, f"{name}: is not of {machine}")
-    pythons = {content["python"], params.get("python", content["python"])}
-    # The path of an interpreter would start a line of its own.
-    same = len(pythons) == 1 and all(_VERSION.fullmatch(str(each)) for each in pythons)
-    _require(same, f"{name}: python must be a version, got {pythons}")
-    _require_texts(content["requirements"], f"{name}: requirements")
-    _require(content["env_vars"] == {}, f"{name}: env_vars: asv.conf.json sets none")
-    _require(content["result_columns"] == _COLUMNS, f"{name}: result_columns are not asv's")
-    _require(isinstance(results, dict), f"{name}: results is no object")
-    for metric, row in results.items():
-        where = f"{name}: {metric[:60]}"
-        _require(_METRIC.fullmatch(metric), f"{where}: not a benchmark's name")
-        _require(isinstance(row, list) and 3 <= len(row) <= len(_COLUMNS), f"{where}: no row")
-        _require_row(dict(zip_longest(_COLUMNS, row)), where)
-
-
-def _require_texts(content, where: str) -> None:
-    _require(isinstance(content, dict), f"{where} is no object")
-    texts = (value is None or isinstance(value, str) for value in content.values())
-    _require(all(texts), f"{where} are texts")
+    _require(not unknown, f"params has unknown names: {unknown}")
+    _require(params.get("machine") == machine, f"is not of {machine}")
+    python = params.get("python", result["python"])
+    _require(python == result["python"], f"params has another python: {python}")
+    _require(result["result_columns"] == _COLUMNS, "result_columns are not asv's")
+    for metric, row in rows.items():
+        validated(_Metric, metric, "a benchmark's name")
+        fits = isinstance(row, list) and 3 <= len(row) <= len(_COLUMNS)
+        _require(fits, f"{metric}: no row")
+        _require_row(validated(_Row, dict(zip_longest(_COLUMNS, row)), metric), metric)
 
 
 def _require_row(row: dict, where: str) -> None:
-    params = row["params"]
-    _require(isinstance(params, list), f"{where}: parameters are lists")
-    lists = all(isinstance(axis, list) and axis for axis in params)
-    _require(lists, f"{where}: parameters are lists of texts")
-    _require(all(isinstance(text, str) for axis in params for text in axis), f"{where}: texts")
-    _require(isinstance(row["version"], str), f"{where}: no version")
-    for column, good in _OF_A_BENCHMARK.items():
-        value = row[column]
-        _require(value is None or good(value), f"{where}: {column} is not what asv writes")
-    size = math.prod(map(len, params))
-    for column, good in _OF_A_CELL.items():
-        values = row[column]
-        if values is None:  # of all cells
-            continue
-        each = isinstance(values, list) and len(values) == size
-        _require(each, f"{where}: {column} has {size} values, each cell's")
-        fine = all(value is None or good(value) for value in values)
-        _require(fine, f"{where}: a value of {column} is no number, or out of range")
+    size = math.prod(map(len, row["params"]))
+    for column in row.keys() - _OF_ALL:
+        each = row[column] is None or len(row[column]) == size
+        _require(each, f"{where}: {column} has another number of values than cells, {size}")
     ends = zip(row["stats_ci_99_a"] or [], row["stats_ci_99_b"] or [], strict=False)
     widths = (b - a for a, b in ends if a is not None and b is not None)
     _require(not any(0 < abs(width) < _NARROWEST for width in widths), f"{where}: no interval")
-
-
-def _require_plain(value, where: str, depth: int) -> None:
-    """No text that a page or a terminal could take for more than text, and no deep nesting."""
-    _require(depth > 0, f"{where}: nested too deep")
-    if isinstance(value, dict):
-        _require(all(map(_TEXT.fullmatch, value)), f"{where}: a key has odd characters")
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for item in inner:
-        _require_plain(item, where, depth - 1)
-    if isinstance(value, str):
-        _require(_TEXT.fullmatch(value), f"{where}: a text has odd characters")
 
 
 def _require(condition, message: str) -> None:

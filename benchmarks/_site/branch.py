@@ -1,20 +1,30 @@
 """The branch that stores the history: one commit with the results and nothing else.
 
 It is replaced as a whole, so that the repository does not grow by every version of every file.
+Before, old results are thinned to their values, and the oldest go: a result of the full grid takes
+about 200 kB, nine tenths of it statistics that asv needs to tell a change from noise in the newest
+commits, and digits that no clock has. What is left takes about 25.
 """
 
-import io
 import json
-import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
-from . import thin
+from .._system.files import write_atomically
+from .._system.repository import git_text
 
 BRANCH = "refs/heads/benchmark-results"
+KEEP_STATISTICS = 100
+"""Newest results of a machine that stay as they were measured."""
+
+KEEP_RESULTS = 1000
+"""Newest results of a machine that stay at all: with the above, 45 MB for the full grid."""
+
+_COLUMNS = ["result", "params", "version", "started_at", "duration"]
+_DIGITS = 6
+
 _RESULTS = Path("benchmarks") / "results"
 _RESTORED = Path(".asv") / "restored"  # no ref: asv numbers the commits of all refs
 _IDENTITY = {
@@ -33,7 +43,7 @@ def stored(root: Path, remote: str) -> str:
     RuntimeError
         If the remote cannot be asked: then nobody knows what is stored.
     """
-    return git(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
+    return git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
 
 
 def restore(root: Path, remote: str) -> bool:
@@ -52,17 +62,15 @@ def restore(root: Path, remote: str) -> bool:
 
 
 def _replace_results(root: Path, remote: str, commit: str) -> None:
-    git(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
-    archive = subprocess.run(
-        ["git", "-C", root, "archive", "--format=tar", commit, str(_RESULTS)],
-        check=True,
-        capture_output=True,
-    ).stdout
-    for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
-        shutil.rmtree(directory)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        members = [m for m in tar.getmembers() if m.name != str(_RESULTS / "benchmarks.json")]
-        tar.extractall(root, members, filter="data")
+    git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = str(Path(scratch, "results.tar"))
+        git_text(root, "archive", "--format=tar", f"--output={file}", commit, str(_RESULTS))
+        for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
+            shutil.rmtree(directory)
+        with tarfile.open(file) as tar:
+            members = [m for m in tar.getmembers() if m.name != str(_RESULTS / "benchmarks.json")]
+            tar.extractall(root, members, filter="data")
 
 
 def store(root: Path, remote: str) -> tuple[str, list[str]]:
@@ -84,15 +92,15 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
     before = (root / _RESTORED).read_text()
     if before:
         _require_no_loss(root, before)
-    said = thin.thin(root / _RESULTS)
-    commit = git(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
+    said = thin(root / _RESULTS)
+    commit = git_text(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
     lease = f"--force-with-lease={BRANCH}:{before}"
-    git(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
+    git_text(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
     return commit, said
 
 
 def lost(before: dict, after: dict) -> list[str]:
-    """Benchmarks of which the second of two of asv's results has fewer values than the first."""
+    """Benchmarks that have fewer values in the second of two of asv's results than in the first."""
     old, new = _values(before), _values(after)
     return [metric for metric, count in old.items() if new.get(metric, 0) < count]
 
@@ -106,12 +114,14 @@ def _values(content: dict) -> dict[str, int]:
 
 def _require_no_loss(root: Path, before: str) -> None:
     """Compare the checkout's results with those of the stored commit."""
-    changed = git(root, "diff-tree", "-r", "--no-renames", "--name-status", before, _tree(root))
+    changed = git_text(
+        root, "diff-tree", "-r", "--no-renames", "--name-status", before, _tree(root)
+    )
     for status, name in (line.split("\t") for line in changed.splitlines()):
         if status not in "AM":
             raise RuntimeError(f"{name} is stored and would be lost: nothing was stored")
         if status == "M" and "-" in Path(name).name:  # the others describe machine and benchmarks
-            old = json.loads(git(root, "show", f"{before}:{name}"))
+            old = json.loads(git_text(root, "show", f"{before}:{name}"))
             metrics = lost(old, json.loads((root / name).read_text()))
             if metrics:
                 text = ", ".join(metrics)
@@ -122,16 +132,43 @@ def _tree(root: Path) -> str:
     """The checkout's results as a tree in git, which holds nothing else."""
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        git(root, "add", "--force", "--", str(_RESULTS), **index)
-        return git(root, "write-tree", **index)
+        git_text(root, "add", "--force", "--", str(_RESULTS), **index)
+        return git_text(root, "write-tree", **index)
 
 
-def git(root: Path, *arguments: str, **variables: str) -> str:
-    """What git prints in a checkout; RuntimeError, with what it complains of, if it fails."""
-    environment = os.environ | variables
-    done = subprocess.run(
-        ["git", "-C", root, *arguments], env=environment, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(f"git {arguments[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+def thin(results: Path, statistics: int = KEEP_STATISTICS, kept: int = KEEP_RESULTS) -> list[str]:
+    """Make old results of every machine small, and remove the oldest, by the commits' dates.
+
+    Returns
+    -------
+    A line for each that was changed. The second run changes nothing.
+    """
+    said = []
+    for machine in sorted(path.parent for path in results.glob("*/machine.json")):
+        contents = {path: json.loads(path.read_text()) for path in machine.glob("*-*.json")}
+        newest = sorted(contents, key=lambda p: (contents[p]["date"], p.name), reverse=True)
+        for path in newest[kept:]:
+            path.unlink()
+            said.append(f"{machine.name}/{path.name}: removed")
+        for path in newest[statistics:kept]:
+            if contents[path]["result_columns"] != _COLUMNS:
+                text = json.dumps(slim(contents[path]), separators=(",", ":"))
+                write_atomically(path, text.encode())
+                said.append(f"{machine.name}/{path.name}: values only")
+    return said
+
+
+def slim(content: dict) -> dict:
+    """A result in asv's format without statistics, its values with six digits."""
+    at = [content["result_columns"].index(name) for name in _COLUMNS]
+    rows = {
+        metric: [row[i] if i < len(row) else None for i in at]
+        for metric, row in content["results"].items()
+    }
+    for row in rows.values():
+        row[0] = row[0] and [_short(value) for value in row[0]]
+    return content | {"result_columns": _COLUMNS, "results": rows}
+
+
+def _short(value: float | None) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

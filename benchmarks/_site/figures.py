@@ -1,13 +1,13 @@
-"""A few lines of figures from a stored asv result, for the end of a run. Imports no torch."""
+"""The figures of a stored asv result: speeds, and lines to print at the end of a run. No torch."""
 
 import itertools
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .._cells.grid import Cell
+from .._cells.grid import cell_of
 
 DIRECTIONS = ("Forward", "Backward")
 _HEADLINE_CALL = ["float16", "sbhd", "forward", "128"]  # without the architecture and the size
@@ -32,7 +32,7 @@ def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 class Speed(NamedTuple):
-    """Of some cells: how many, their speed as a share of a copy's, least and median, their GB/s."""
+    """Of some cells: their number, speed as a share of a copy's (minimum, median), median GB/s."""
 
     cells: int
     least: float
@@ -41,26 +41,32 @@ class Speed(NamedTuple):
 
 
 def speeds(values: dict, direction: str) -> dict[str, Speed]:
-    """Speed by the size of the tensor, of "Forward" or "Backward"; classes without cells lack."""
-    ratios, rates = _ratios_and_rates(values, "rope", direction)
-    return {label: _speed(keys, ratios, rates) for label, keys in _by_size(ratios)}
+    """Speed by the size of the tensor, for "Forward" or "Backward"; empty classes are left out."""
+
+    def size_class(cell) -> str:
+        return next(label for upper, label in SIZE_CLASSES if cell.bytes_moved / 2 < upper)
+
+    found = _speeds(values, "rope", direction, size_class)
+    return {label: found[label] for _, label in SIZE_CLASSES if label in found}
 
 
 def path_speeds(values: dict, direction: str, least_mib: float = 0) -> dict[str, Speed]:
-    """Speed of the package's other paths, of cells of so many MiB and more."""
-    ratios, rates = _ratios_and_rates(values, "paths", direction)
-    keys = [key for key in ratios if float(key[1]) >= least_mib]
-    paths = dict.fromkeys(key[0].strip("'") for key in keys)
-    return {
-        path: _speed([key for key in keys if key[0].strip("'") == path], ratios, rates)
-        for path in paths
-    }
+    """Speed of the package's other paths, from cells of so many MiB and more."""
+    return _speeds(
+        values, "paths", direction, lambda cell: cell.path if cell.mib >= least_mib else None
+    )
 
 
-def _ratios_and_rates(values: dict, suite: str, direction: str) -> tuple[dict, dict]:
+def _speeds(
+    values: dict, suite: str, direction: str, group: Callable[[Any], str | None]
+) -> dict[str, Speed]:
     metrics = (f"{suite}.{direction}.track_{name}" for name in ("copy_ratio", "gbps"))
     ratios, rates = (values.get(metric, {}) for metric in metrics)
-    return ratios, rates
+    groups: dict[str, list] = {}
+    for key in ratios:
+        if label := group(cell_of(suite, key)):
+            groups.setdefault(label, []).append(key)
+    return {label: _speed(keys, ratios, rates) for label, keys in groups.items()}
 
 
 def _speed(keys: list, ratios: dict, rates: dict) -> Speed:
@@ -70,44 +76,19 @@ def _speed(keys: list, ratios: dict, rates: dict) -> Speed:
 
 
 def speed_table(values: dict) -> list[str]:
-    """Copy ratio and GB/s by the size of the tensor, one line a class and direction."""
+    """Copy ratio and GB/s, a line for each direction and class of sizes, then other path."""
+    found = {
+        (d, f"tensors {label:12}"): s for d in DIRECTIONS for label, s in speeds(values, d).items()
+    }
+    found |= {
+        (d, f"{path:20}"): s for d in DIRECTIONS for path, s in path_speeds(values, d).items()
+    }
     return [
-        _line(f"{direction:8}  tensors {label:12}", speed)
-        for direction in DIRECTIONS
-        for label, speed in speeds(values, direction).items()
-    ]
-
-
-def path_table(values: dict) -> list[str]:
-    """Copy ratio and GB/s of the package's other paths, one line a path and direction."""
-    return [
-        _line(f"{direction:8}  {path:20}", speed)
-        for direction in DIRECTIONS
-        for path, speed in path_speeds(values, direction).items()
-    ]
-
-
-def _line(title: str, speed: Speed) -> str:
-    return (
-        f"{title}  {speed.cells:4} cells  "
+        f"{direction:8}  {title}  {speed.cells:4} cells  "
         f"speed of a copy: min {speed.least:.3f}, median {speed.median:.3f}  "
         f"median {speed.gbps:5.0f} GB/s"
-    )
-
-
-def _by_size(values: dict) -> Iterator[tuple[str, list]]:
-    sizes = {key: _cell(key).bytes_moved / 2 for key in values}
-    lower = 0.0
-    for upper, label in SIZE_CLASSES:
-        keys = [key for key, size in sizes.items() if lower <= size < upper]
-        if keys:
-            yield label, keys
-        lower = upper
-
-
-def _cell(key: tuple[str, ...]) -> Cell:
-    seq_len, hidden_size, batch, dtype, fmt = key
-    return Cell(int(seq_len), int(hidden_size), int(batch), dtype.strip("'"), fmt.strip("'"))
+        for (direction, title), speed in found.items()
+    ]
 
 
 def codegen_table(values: dict) -> list[str]:

@@ -1,4 +1,4 @@
-"""asv's own pages without another host: what they take from CDNs lies beside them instead.
+"""Serve the scripts and styles of asv's pages from the site itself: no external requests.
 
 ``vendor/asv`` has the same releases as their authors published them, with their licences. Where it
 cannot have the very files that asv names, because npm has none of them: flot's are the sources of

@@ -1,4 +1,4 @@
-"""Measure the commits of a branch that a machine has no results of yet."""
+"""Measure the commits of a branch that have no results of a machine yet."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._cells.grid import OWN_BENCHMARKS
 from .._system import checkout, gpu_monitor
-from .branch import git
+from .._system.repository import git_text
 
 NO_GPU = "no-gpu-"
 """What the names of machines without a GPU begin with."""
@@ -24,16 +24,8 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
     Results of ``compare`` are of few cells and do not count.
     """
-    log = git(
-        root,
-        "log",
-        "--first-parent",
-        "--format=%H",
-        "HEAD",
-        "--",
-        "rope_triton",
-        ":!rope_triton/*.md",
-    )
+    changed = ("--", "rope_triton", ":!rope_triton/*.md")
+    log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD", *changed)
     stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
     measured = {path.name.split("-")[0] for path in stored if "-compare-" not in path.name}
     return [commit for commit in log.split() if commit[:8] not in measured][:limit][::-1]

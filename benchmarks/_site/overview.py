@@ -1,4 +1,4 @@
-"""asv's graphs -> what the overview shows, as plain data. Measures and judges nothing."""
+"""The overview's data, made from asv's graphs. Measures and judges nothing."""
 
 import itertools
 import math

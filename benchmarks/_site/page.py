@@ -1,4 +1,4 @@
-"""The overview's data -> ``overview.html`` in asv's site, and a tab to it on asv's own pages.
+"""Write ``overview.html`` into asv's site, and a tab to it on asv's own pages.
 
 The page is one file that asks no server for anything: style, script and data are inside. It draws
 with uPlot, in ``vendor`` as its authors published it.

@@ -1,5 +1,6 @@
-"""The shipped sweep of other libraries -> what the overview shows of it, as plain data."""
+"""The overview's data of other libraries, from the sweep that ships."""
 
+from collections import Counter
 from pathlib import Path
 
 from .._peers.providers import PROVIDERS
@@ -56,8 +57,14 @@ def _what(figure: Figure) -> str:
 def _batch(figure: Figure, results: Results) -> dict:
     """What one chart shows; a provider without any speed has no line."""
     (batch,) = {cell.batch for cell in figure.cells}
-    rows = {name: _rows(figure, results, name) for name in figure.providers}
-    gbps = {name: [_gbps(row) for row in found] for name, found in rows.items()}
+    rows: dict[str, list[Row | None]] = {}  # by sequence length, None where the sweep has none
+    for cell in figure.cells:
+        row = results.rows.get(Timing(figure.direction, cell))
+        rows.setdefault(cell.provider, []).append(row)
+    gbps = {
+        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in found]
+        for name, found in rows.items()
+    }
     return {
         "batch": batch,
         "seq_len": list(dict.fromkeys(cell.seq_len for cell in figure.cells)),
@@ -66,26 +73,16 @@ def _batch(figure: Figure, results: Results) -> dict:
     }
 
 
-def _rows(figure: Figure, results: Results, provider: str) -> list[Row | None]:
-    """By sequence length, None where the sweep has none."""
-    cells = (cell for cell in figure.cells if cell.provider == provider)
-    return [results.rows.get(Timing(figure.direction, cell)) for cell in cells]
-
-
-def _gbps(row: Row | None) -> float | None:
-    return rounded(row.gbps) if row and row.status == "measured" else None
-
-
 def _without(provider: str, rows: list[Row | None]) -> list[dict]:
     """Each reason once, with how many of the provider's lengths it holds for."""
-    count: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if not row or row.status != "measured":
-            key = (row.status, _short(row.reason)) if row else ("not measured", "")
-            count[key] = count.get(key, 0) + 1
+    reasons = Counter(
+        (row.status, _short(row.reason)) if row else ("not measured", "")
+        for row in rows
+        if not row or row.status != "measured"
+    )
     return [
         {"provider": provider, "status": status, "reason": reason, "count": n, "of": len(rows)}
-        for (status, reason), n in count.items()
+        for (status, reason), n in reasons.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks readme``: put the tables where the READMEs mark their place."""
+"""``python -m benchmarks readme``: write the tables where the READMEs mark their place."""
 
 import argparse
 import re
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from .._peers.sweep.state import SweepError
-from .readme_tables import PAGES, ROOT, STEPS, TABLES, ReadmeError, unnamed
+from .readme_tables import PAGES, ROOT, STEPS, TABLES, ReadmeError, results, unnamed
 
 _MARKED = re.compile(
     r"(<!-- table: (?P<name>[a-z]+) -->\n)(?P<old>.*?)(<!-- /table -->\n)", re.DOTALL
@@ -58,9 +58,10 @@ def generated(path: Path) -> str:
             f"{', '.join(names) or 'none'}"
         )
 
+    stored = results()
+
     def made(match: re.Match) -> str:
-        lines = TABLES[match["name"]]()
-        body = "".join(f"{line}\n" for line in lines)
+        body = "".join(f"{line}\n" for line in TABLES[match["name"]](stored))
         return f"{match[1]}{body}{match[4]}"
 
     return _MARKED.sub(made, text)

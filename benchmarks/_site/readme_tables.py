@@ -1,4 +1,4 @@
-"""The tables of the READMEs, each as its lines, from what is stored. Imports no torch."""
+"""The tables of the READMEs, each as its lines, from stored results. Imports no torch."""
 
 import json
 import statistics
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .._cells.forms import ITEM_BYTES
 from .._peers.sweep import tables
 from .._peers.sweep.command import EVIDENCE, stored
-from .._peers.sweep.experiments import COMPILE, COMPILE_ANGLES, Experiment, Timing
+from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
 from .._system.process import ROOT
 from . import figures
@@ -21,14 +21,11 @@ MACHINE = "nvidia-h200"
 STEPS = Path(__file__).with_name("steps.json")
 
 FULL_CELLS = 504
-# Host times -> what a call is named in the table, by its parameter.
-_CALLS = {
-    "host.Call": "`apply_rotary_pos_emb`, {}",
-    "host.PathCall": "`{}`",
-    "peers.Call": "{}",
-}
 PATH_MIB = 32
 WIDTH = 100
+
+_Sweeps = Mapping[str, tuple[Experiment, Results]]
+"""By name, the experiments that ship."""
 
 
 class ReadmeError(RuntimeError):
@@ -47,13 +44,11 @@ class Stored(NamedTuple):
 
 def results(directory: Path = RESULTS / MACHINE) -> list[Stored]:
     """What ``asv run`` stored of the commits of ``steps.json``, in its order; of no others."""
-    found = []
-    for commit in json.loads(STEPS.read_text()):
-        found += [
-            Stored(commit, figures.load_values(path))
-            for path in sorted(directory.glob(f"{commit}*-existing-*.json"))
-        ]
-    return found
+    return [
+        Stored(commit, figures.load_values(path))
+        for commit in json.loads(STEPS.read_text())
+        for path in sorted(directory.glob(f"{commit}*-existing-*.json"))
+    ]
 
 
 def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
@@ -63,7 +58,7 @@ def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
     return [name for name in names if not name.startswith(steps)]
 
 
-# --- of both ------------------------------------------------------------------------------------
+# --- the first page -------------------------------------------------------------------------------
 
 
 # Provider -> the experiment that has it, and what it is called.
@@ -103,14 +98,16 @@ def summary(of: Sequence[Stored], directory: Path = EVIDENCE) -> list[str]:
         f"figures {MACHINE} {newest.commit}`), beside other libraries at `{sweep}` (`python -m "
         "benchmarks sweep`):"
     )
-    return [*_wrapped(intro), "", *_head(["", "minimum", "median"]), *rows]
+    return _table(intro, ["", "minimum", "median"], rows)
 
 
-# --- of asv's results -----------------------------------------------------------------------------
+# --- asv's results --------------------------------------------------------------------------------
+
+_SPEEDS = ("forward: minimum", "median", "GB/s", "backward: minimum", "median", "GB/s")
 
 
 def speed(of: Sequence[Stored]) -> list[str]:
-    """The newest commit of which the full grid was measured both ways, by the tensor's size."""
+    """The newest commit with the full grid measured both ways, by the tensor's size."""
     newest = _newest_whole(of)
     forward, backward = (figures.speeds(newest.values, each) for each in figures.DIRECTIONS)
     machine = _gpu()
@@ -125,8 +122,7 @@ def speed(of: Sequence[Stored]) -> list[str]:
         f"| {label} | {ours.cells} | {_numbers(ours)} | {_numbers(backward[label])} |"
         for label, ours in forward.items()
     ]
-    head = ["tensor", "cells", "forward: least", "median", "GB/s", "backward: least", "median"]
-    return [*_wrapped(intro), "", *_head([*head, "GB/s"]), *rows]
+    return _table(intro, ["tensor", "cells", *_SPEEDS], rows)
 
 
 def _gpu() -> dict[str, str]:
@@ -148,7 +144,7 @@ def history(of: Sequence[Stored]) -> list[str]:
 
 
 def paths(of: Sequence[Stored]) -> list[str]:
-    """The newest commit of which the other paths were measured."""
+    """The newest commit with results of the other paths."""
     newest = _newest(of, lambda each: bool(figures.path_speeds(each.values, "Forward", PATH_MIB)))
     forward, backward = (
         figures.path_speeds(newest.values, each, PATH_MIB) for each in figures.DIRECTIONS
@@ -163,8 +159,15 @@ def paths(of: Sequence[Stored]) -> list[str]:
         + (f"{_numbers(backward[path])} |" if path in backward else "n/a | | |")
         for path, ours in forward.items()
     ]
-    head = ["path", "forward: least", "median", "GB/s", "backward: least", "median", "GB/s"]
-    return [*_wrapped(intro), "", *_head(head), *rows]
+    return _table(intro, ["path", *_SPEEDS], rows)
+
+
+# Host times -> what a call is named in the table, by its parameter.
+_CALLS = {
+    "host.Call": "`apply_rotary_pos_emb`, {}",
+    "host.PathCall": "`{}`",
+    "peers.Call": "{}",
+}
 
 
 def calls(of: Sequence[Stored]) -> list[str]:
@@ -182,7 +185,7 @@ def calls(of: Sequence[Stored]) -> list[str]:
         for suite, label in _CALLS.items()
         for param, (forward, both) in _host_seconds(newest, suite).items()
     ]
-    return [*_wrapped(intro), "", *_head(["call", "forward", "forward and gradient"]), *rows]
+    return _table(intro, ["call", "forward", "forward and gradient"], rows)
 
 
 def _host_seconds(of: Stored, suite: str) -> dict[str, tuple[float | None, float | None]]:
@@ -197,19 +200,23 @@ def _microseconds(seconds: float | None) -> str:
 
 
 def _newest_whole(of: Sequence[Stored]) -> Stored:
-    """The newest commit of which the full grid was measured both ways."""
+    """The newest commit with the full grid measured both ways."""
     return _newest(of, lambda each: all(each.cells(d) == FULL_CELLS for d in figures.DIRECTIONS))
 
 
 def _newest(of: Sequence[Stored], has: Callable[[Stored], bool]) -> Stored:
-    for each in reversed(of):
-        if has(each):
-            return each
-    raise ReadmeError(f"no result in {RESULTS / MACHINE} has what a table of the README shows")
+    found = next(filter(has, reversed(of)), None)
+    if found is None:
+        raise ReadmeError(f"no result in {RESULTS / MACHINE} has what a table of the README shows")
+    return found
 
 
 def _numbers(speed: figures.Speed) -> str:
     return f"{speed.least:.3f} | {speed.median:.3f} | {speed.gbps:.0f}"
+
+
+def _table(intro: str, titles: Sequence[str], rows: Sequence[str]) -> list[str]:
+    return [*_wrapped(intro), "", *_head(titles), *rows]
 
 
 def _head(titles: Sequence[str]) -> list[str]:
@@ -220,42 +227,37 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-# --- of the sweep ---------------------------------------------------------------------------------
+# --- the sweep ------------------------------------------------------------------------------------
 
 
 def peers(directory: Path = EVIDENCE) -> list[str]:
     """The package beside other libraries, from the sweep that ships; nothing where none does."""
     found = stored(directory)
-    lines: list[str] = []
-    if "throughput" in found:
-        experiment, measured = found["throughput"]
-        lines += [*_intro(measured, "throughput"), ""]
-        lines += tables.seed_table(experiment, measured)[2:]
-        lines += ["", *_pictures(experiment), ""]
-    return [*lines, *_gains(found), "", *_compiled(found)] if found else []
+    if not found:
+        return []
+    throughput = _throughput(*found["throughput"]) if "throughput" in found else []
+    return [*throughput, *_gains(found), "", *_compiled(found)]
 
 
-def _intro(measured: Results, name: str) -> list[str]:
+def _throughput(experiment: Experiment, measured: Results) -> list[str]:
     machine, commit, command = tables.source(measured.header)
+    where = "evidence/sweep"
     text = (
         f"Beside other libraries, on the same buffers and by the same clock: {machine}, {commit} "
-        f"(`{command}`; [all of it](evidence/sweep/{name}.md)). Median GB/s from "
+        f"(`{command}`; [all of it]({where}/throughput.md)). Median GB/s from "
         f"{tables.SETTLED_SEQ_LEN} tokens on, 64 heads of 128, float16, beside what the "
         "seed published of an RTX 2070 Super:"
     )
-    return _wrapped(text)
-
-
-def _pictures(experiment: Experiment) -> list[str]:
-    where = "evidence/sweep"
-    return [
+    pictures = [
         f"[![{each.title}]({where}/{each.name}.png)]({where}/{experiment.name}.md)"
         for each in (experiment.figures[0], experiment.figures[-1])
     ]
+    seeds = tables.seed_table(experiment, measured)[2:]
+    return [*_wrapped(text), "", *seeds, "", *pictures, ""]
 
 
-def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
-    """How many times as fast as each other provider in each experiment, and where it is slower."""
+def _gains(found: _Sweeps) -> list[str]:
+    """Speedup over each other provider in each experiment, and where it is slower."""
     gains = {name: tables.gains_over(*each) for name, each in found.items()}
     providers = dict.fromkeys(p for of in gains.values() for p, values in of.items() if values)
     commits = {name: results.header["commit"][:8] for name, (_, results) in found.items()}
@@ -265,44 +267,40 @@ def _gains(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
         for name, commit in commits.items()
     )
     text = (
-        "Times as fast as each other, least and median, and in brackets the number of timings in "
-        f"which the other is faster, where there are any ({where}; the same command with "
-        "`--experiment`):"
+        "Speedup over each provider: minimum, median (number of timings in which the provider is "
+        f"faster), in {where}; the same command with `--experiment`:"
     )
     titles = [f"{name}, of {max(map(len, of.values()))}" for name, of in gains.items()]
     rows = [
         f"| {provider} | {' | '.join(_gain(of.get(provider, [])) for of in gains.values())} |"
         for provider in providers
     ]
-    return [*_wrapped(text), "", *_head(["provider", *titles]), *rows]
+    return _table(text, ["provider", *titles], rows)
 
 
 _BY_COMPILER = {
-    COMPILE: "torch.compile with ready-made tables and static shapes",
-    COMPILE_ANGLES: "the same by angles, which is what the package computes",
+    "compile": "torch.compile with ready-made tables and static shapes",
+    "compile-angles": "the same by angles, which is what the package computes",
 }
 _PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
 
 
-def _compiled(found: Mapping[str, tuple[Experiment, Results]]) -> list[str]:
-    """The same over torch.compile in all experiments together, by channels of a head."""
+def _compiled(found: _Sweeps) -> list[str]:
+    """Speedup over torch.compile in all experiments together, by channels of a head."""
     timings = [timing for experiment, _ in found.values() for timing in experiment.timings]
     measured = {timing.cell.provider for timing in timings}
     over = {name: about for name, about in _BY_COMPILER.items() if name in measured}
-    told = ", and ".join(f"`{name}`, {about}" for name, about in over.items())
     columns = [(name, precision) for name in over for precision in _PRECISIONS]
     rows = []
     for size in sorted({timing.cell.hidden_size for timing in timings}):
         gains = (_gain(_over_compiled(found, *column, size)) for column in columns)
         rows.append(f"| {size} | {' | '.join(gains)} |")
+    names = ", and ".join(f"`{name}`, {about}" for name, about in over.items())
     titles = [f"`{name}`, {precision}" for name, precision in columns]
-    text = f"Over {told}, in all experiments together:"
-    return [*_wrapped(text), "", *_head(["channels a head", *titles]), *rows]
+    return _table(f"Over {names}, in all experiments together:", ["channels a head", *titles], rows)
 
 
-def _over_compiled(
-    found: Mapping[str, tuple[Experiment, Results]], provider: str, precision: str, hidden_size: int
-) -> list[float]:
+def _over_compiled(found: _Sweeps, provider: str, precision: str, hidden_size: int) -> list[float]:
     def counts(timing: Timing) -> bool:
         asked = hidden_size, _PRECISIONS[precision]
         return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == asked
@@ -319,13 +317,9 @@ def _gain(values: Sequence[float]) -> str:
     return f"{text} ({faster})" if faster else text
 
 
-TABLES: dict[str, Callable[[], list[str]]] = {
-    "summary": lambda: summary(results()),
-    "speed": lambda: speed(results()),
-    "history": lambda: history(results()),
-    "paths": lambda: paths(results()),
-    "calls": lambda: calls(results()),
-    "peers": peers,
+TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
+    **{"summary": summary, "speed": speed, "history": history, "paths": paths, "calls": calls},
+    "peers": lambda _: peers(),
 }
 
 PAGES = {

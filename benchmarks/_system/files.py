@@ -1,34 +1,13 @@
-"""Files that a kill leaves whole, locks that end with their process, and plain JSON."""
+"""Files that a kill leaves whole, and locks that end with their process."""
 
 import contextlib
 import fcntl
-import math
 import os
 import sys
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
 """How the name of a file begins that is being written."""
-
-
-def plain_json(value, where: str):
-    """The value as JSON gives it back: tuples become lists.
-
-    Raises
-    ------
-    ValueError
-        If it is not plain JSON with text keys and finite numbers; ``where`` and a path say what.
-    """
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float() if math.isfinite(value):
-            return float(value)
-        case list() | tuple():
-            return [plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
-        case dict() if all(isinstance(key, str) for key in value):
-            return {key: plain_json(item, f"{where}.{key}") for key, item in value.items()}
-    raise ValueError(f"{where} must be plain JSON with finite numbers, got {value!r}")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

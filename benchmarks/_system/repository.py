@@ -4,6 +4,7 @@ Reads git's objects and runs nothing of them.
 """
 
 import hashlib
+import os
 import re
 import subprocess
 import tomllib
@@ -31,6 +32,28 @@ def git(repository: Path, *arguments: str) -> bytes | None:
     """
     done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True)
     return None if done.returncode else done.stdout
+
+
+class GitError(RuntimeError):
+    """git failed, or is not installed; the message says why."""
+
+
+def git_text(repository: Path, *arguments: str, **variables: str) -> str:
+    """What git prints, as text without its last newline; ``variables`` go over the environment.
+
+    Raises
+    ------
+    GitError
+        If git fails or is not installed.
+    """
+    command, environment = ["git", "-C", str(repository), *arguments], os.environ | variables
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise GitError("git is not on the PATH") from None
+    if done.returncode:
+        raise GitError(f"git {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def package_tree(repository: Path, commit: str) -> str:

@@ -5,6 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
+from benchmarks._cells.grid import subject_params
 from benchmarks._compare import exact, measure, session, store
 from benchmarks._report.markdown import markdown
 from benchmarks._verdict.rules import Answer, Subject
@@ -27,6 +28,7 @@ from tests.lab import (
     ROUNDS,
     SMALL,
     SPILLS,
+    VARIANTS,
     WARM_START,
     behaviour_of,
     both,
@@ -47,20 +49,19 @@ def test_no_slower_passes(lab, capsys):
     assert "PASS: none of 12 timings is slower by more than" in capsys.readouterr().out
 
 
-def test_slower_cells_fail(lab):
-    lab.versions({}, {"slower": {SMALL: 1.05}})
-    assert lab.compare() == FAIL
-    slower = [each for each in lab.found.timings if each.answer is Answer.FAIL]
-    assert {each.subject for each in slower} == set(both(SMALL))
-    assert all(0.045 < each.effect < 0.055 and each.change == "slower" for each in slower)
-
-
-def test_the_versions_are_not_mixed_up(lab):
-    lab.versions({"slower": {SMALL: 1.05}}, {})
-    assert lab.compare() == PASS
-    faster = {each.subject for each in lab.found.timings if each.change == "faster"}
-    assert faster == set(both(SMALL))
+@pytest.mark.parametrize("side", ["head", "base"])
+def test_slower_cells_fail_and_faster_ones_do_not(lab, side):
+    slow = {"slower": {SMALL: 1.05}}
+    lab.versions(*([{}, slow] if side == "head" else [slow, {}]))
+    assert lab.compare() == (FAIL if side == "head" else PASS)
     assert lab.found.base.name == "base"
+    changed = [each for each in lab.found.timings if each.change != "none"]
+    assert {each.subject for each in changed} == set(both(SMALL))
+    for each in changed:
+        assert (each.change, each.answer) == (
+            ("slower", Answer.FAIL) if side == "head" else ("faster", Answer.PASS)
+        )
+        assert 0.045 < abs(each.effect) < 0.055
 
 
 def test_slower_on_the_host_fails(lab):
@@ -95,9 +96,9 @@ def test_the_first_check_finds_an_empty_cache_and_the_rounds_what_it_compiled(la
     assert lab.compare() == FAIL
     assert [bool(files) for files in seen] == [False] * CHECKS + [True] * 2 * ROUNDS
     assert lab.compare() == FAIL
-    seen.clear()
+    assert len(seen) == lab.gpu.answered == ALL
     assert lab.compare("base", "head", "--afresh") == FAIL
-    assert [bool(files) for files in seen[:CHECKS]] == [False] * CHECKS
+    assert [bool(files) for files in seen[ALL:]] == [False] * CHECKS + [True] * 2 * ROUNDS
 
 
 def test_wrong_output_fails_and_has_no_speed(lab):
@@ -110,45 +111,35 @@ def test_wrong_output_fails_and_has_no_speed(lab):
     assert set(both(LARGE)) <= timed and not timed & set(both(SMALL))
 
 
-def test_wrong_everywhere_is_not_timed_at_all(lab):
-    names = [" ".join(measure.as_params(cell)) for cell in CELLS]
-    lab.versions({}, {"wrong": names})
-    assert lab.compare() == FAIL
+@pytest.mark.parametrize("base_too", [False, True])
+def test_wrong_everywhere_is_not_timed_at_all(lab, capsys, base_too):
+    wrong = {"wrong": [" ".join(subject_params(cell)) for cell in CELLS]}
+    lab.versions(wrong if base_too else {}, wrong)
+    assert lab.compare() == (COULD_NOT_RUN if base_too else FAIL)
     assert lab.gpu.answered == CHECKS
-    assert len(lab.found.wrong) == 8
+    said = capsys.readouterr()
+    if base_too:
+        assert "no cell is right in both versions: rope.Forward" in said.err
+    else:
+        assert len(lab.found.wrong) == 8
 
 
-def test_wrong_everywhere_in_both_versions_is_no_verdict(lab, capsys):
-    names = [" ".join(measure.as_params(cell)) for cell in CELLS]
-    lab.versions({"wrong": names}, {"wrong": names, "launches": 1})
-    assert lab.compare() == COULD_NOT_RUN
-    assert "no cell is right in both versions" in capsys.readouterr().err
-
-
-def test_afresh_measures_again(lab):
-    lab.versions({}, {"slower": {SMALL: 1.2}})
-    assert lab.compare() == FAIL
-    before = lab.gpu.answered
-    assert lab.compare() == FAIL
-    assert lab.gpu.answered == before
-    assert lab.compare("base", "head", "--afresh") == FAIL
-    assert lab.gpu.answered > before
-
-
-@pytest.mark.parametrize("worse", [{"launches": 2}, {"variants": 7}])
-def test_exact_metric_that_got_worse_fails(lab, worse):
+@pytest.mark.parametrize(
+    ("worse", "metric", "status"),
+    [
+        ({"launches": 2}, LAUNCHES.metric, FAIL),
+        ({"variants": 7}, VARIANTS, FAIL),
+        ({"registers": 48}, REGISTERS, PASS),  # the clock judges these, they are only shown
+        ({"spills": 48}, SPILLS, PASS),
+    ],
+)
+def test_exact_metric_that_got_worse(lab, worse, metric, status):
     lab.versions({}, worse)
-    assert lab.compare() == FAIL
-    failed = [each for each in lab.found.exact if each.answer is Answer.FAIL]
-    assert [each.change for each in failed] == ["worse"]
+    assert lab.compare() == status
+    found = [each for each in lab.found.exact if each.change == "worse"]
+    answer = Answer.FAIL if status == FAIL else Answer.PASS
+    assert [(each.subject.metric, each.answer) for each in found] == [(metric, answer)]
     assert all(each.answer is Answer.PASS for each in lab.found.timings)
-
-
-@pytest.mark.parametrize(("worse", "metric"), [("registers", REGISTERS), ("spills", SPILLS)])
-def test_machine_code_that_the_clock_judges_is_only_shown(lab, worse, metric):
-    lab.versions({}, {worse: 48})
-    assert lab.compare() == PASS
-    assert [e.subject.metric for e in lab.found.exact if e.change == "worse"] == [metric]
 
 
 def test_noise_cannot_be_told(lab):
@@ -270,34 +261,25 @@ def test_samples_land_in_asvs_results(lab):
     assert medians == [timing.base, timing.head]
 
 
-def test_working_tree_is_not_stored(lab, capsys):
+def test_only_a_commit_is_stored_and_nothing_where_asked(lab, capsys):
     lab.commit("base")
     lab.write(slower={SMALL: 1.05})
+    assert lab.compare("base", "--no-store") == FAIL
+    assert not lab.stored()
     assert lab.compare("base") == FAIL
     assert [path.name[:8] for path in lab.stored()] == [lab.git("rev-parse", "base")[:8]]
     assert "the head is not in asv's results" in capsys.readouterr().err
 
 
-def test_nothing_is_stored_where_asked(lab):
-    lab.versions({}, {})
-    assert lab.compare("base", "head", "--no-store") == PASS
-    assert not lab.stored()
-
-
 # --- the reports ----------------------------------------------------------------------------------
 
 
-def test_reports_are_written_whole(lab, tmp_path):
+def test_reports_are_written_whole_and_progress_goes_beside_them(lab, tmp_path, capsys):
     lab.versions({}, {})
     path = tmp_path / "report.md"
     assert lab.compare("base", "head", "--markdown", str(path)) == PASS
     assert path.read_text() == markdown(lab.found)
     assert lab.found.reproduce == f"python -m benchmarks compare base head --rounds {ROUNDS}"
-
-
-def test_progress_goes_beside_the_report(lab, capsys):
-    lab.versions({}, {})
-    assert lab.compare() == PASS
     output = capsys.readouterr()
     assert f"look1: round 3 of {ROUNDS}" in output.err
     assert "look1" not in output.out

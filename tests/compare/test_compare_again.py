@@ -1,14 +1,12 @@
-"""A comparison that was killed, disturbed, short of time or unable to tell, and goes on."""
+"""A comparison that was killed, disturbed, short of time or inconclusive, and goes on."""
 
-import itertools
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from benchmarks._compare import command, rounds, session, state
+from benchmarks._compare import command, rounds, session
+from benchmarks._system import journal
 from benchmarks._verdict.rules import MIN_ROUNDS, Answer
 from tests.lab import (
     ALL,
@@ -40,21 +38,6 @@ def kill_at(number: int):
     return before
 
 
-def kill_at_write(monkeypatch, number: int, after: bool) -> None:
-    """Kill the run before or after it writes the state's file ``number``."""
-    write, written = state.write_atomically, itertools.count(1)
-
-    def killing(path, data):
-        this = next(written) == number
-        if this and not after:
-            raise Killed
-        write(path, data)
-        if this:
-            raise Killed
-
-    monkeypatch.setattr(state, "write_atomically", killing)
-
-
 @pytest.fixture
 def clean(lab) -> Lab:
     """A lab whose head is slower in one cell; nothing has been measured yet."""
@@ -71,13 +54,9 @@ def finish(lab: Lab) -> None:
     assert {each.rounds for each in found.timings} == {ROUNDS}
     slower = {each.subject for each in found.timings if each.answer is Answer.FAIL}
     assert slower == set(both(SMALL))
-    with state.State.open(lab.states()[0], manifest_of(lab.states()[0])) as kept:
-        numbers = [each.number for each in kept.rounds("look1")]
-    assert numbers == list(range(ROUNDS))
-
-
-def manifest_of(directory: Path) -> dict:
-    return json.loads((directory / "manifest.json").read_text())["content"]
+    kept = [entry["round"] for entry in journal.read(lab.states()[0]) if "round" in entry]
+    assert [each["number"] for each in kept] == list(range(ROUNDS))
+    assert {path.suffix for path in (lab.scratch / "states").iterdir()} == {".jsonl", ".lock"}
 
 
 @pytest.mark.parametrize("number", range(1, ALL + 1))
@@ -92,48 +71,29 @@ def test_killed_in_a_process(clean, number):
     assert clean.gpu.answered == ALL + lost
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 12, 13, ALL, ALL + 1])
-def test_killed_around_a_write(clean, monkeypatch, number, after):
-    with monkeypatch.context() as patch:
-        kill_at_write(patch, number, after)
-        with pytest.raises(Killed):
-            clean.compare("base", "head", "--no-store")
-    finish(clean)
-    written = number - 1 + after  # the manifest, an answer a check, two a round
-    half = written > 1 + CHECKS and (written - 1 - CHECKS) % 2
-    assert any("before every arm" in reason for reason in clean.found.discarded) == bool(half)
-
-
 _CHILD = """
 import os, sys
 from pathlib import Path
 import pytest
 from tests.lab import KILLED, Lab
 lab = Lab(Path(sys.argv[1]), pytest.MonkeyPatch())
-if sys.argv[2] == "process":
-    lab.gpu.before = lambda number: number == int(sys.argv[3]) and os._exit(KILLED)
-else:
-    replace, calls = os.replace, []
-    def killing(*paths):
-        calls.append(paths)
-        len(calls) == int(sys.argv[3]) and os._exit(KILLED)
-        replace(*paths)
-    os.replace = killing
+fsync, calls = os.fsync, []
+def killing(descriptor):
+    calls.append(descriptor)
+    len(calls) == int(sys.argv[2]) and os._exit(KILLED)
+    fsync(descriptor)
+os.fsync = killing
 lab.compare("base", "head", "--no-store")
 """
 
 
-@pytest.mark.parametrize(("where", "number"), [("process", 8), ("write", 1), ("write", 7)])
-def test_killed_for_good(clean, where, number):
-    """As by SIGKILL: no handler runs, locks and half a file are left behind."""
-    line = [sys.executable, "-c", _CHILD, str(clean.root), where, str(number)]
+@pytest.mark.parametrize("write", [1, 2, 4, 5, 9])
+def test_killed_for_good(clean, write):
+    """As by SIGKILL, in a write: the header, its name, a check, rounds. No handler runs."""
+    line = [sys.executable, "-c", _CHILD, str(clean.root), str(write)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == KILLED, done.stderr
-    left = [path for path in clean.states()[0].iterdir() if path.name.startswith(".tmp")]
-    assert bool(left) == (where == "write")
     finish(clean)
-    assert not [path for path in clean.states()[0].iterdir() if path.name.startswith(".tmp")]
 
 
 def test_complete_run_is_only_judged_again(lab):
@@ -145,16 +105,17 @@ def test_complete_run_is_only_judged_again(lab):
     assert lab.found.families == first.families
 
 
-def test_other_rounds_are_another_state(lab):
+@pytest.mark.parametrize(("option", "rounds"), [([], 12), (["--every-cell"], ROUNDS)])
+def test_what_measures_other_rounds_is_another_state(lab, option, rounds):
     """More rounds are what a "cannot tell" asks for: the first ones do not stand in their way."""
     lab.versions({}, {})
     assert lab.compare() == PASS
     (first,) = lab.states()
-    content = {path: path.read_bytes() for path in first.iterdir()}
-    assert lab.compare(rounds=12) == PASS
-    assert lab.found.rounds == 12 and len(lab.states()) == 2
-    assert lab.gpu.answered == ALL + CHECKS + 24
-    assert {path: path.read_bytes() for path in first.iterdir()} == content
+    content = first.read_bytes()
+    assert lab.compare("base", "head", *option, rounds=rounds) == PASS
+    assert lab.found.rounds == rounds and len(lab.states()) == 2
+    assert lab.gpu.answered == ALL + CHECKS + 2 * rounds
+    assert first.read_bytes() == content
 
 
 def test_changed_working_tree_is_another_state(lab):
@@ -229,23 +190,27 @@ def fake_clock(lab: Lab, monkeypatch):
 # --- disturbed ------------------------------------------------------------------------------------
 
 
-def test_disturbed_round_is_repeated_and_reported(lab):
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (
+            {"events": {"hardware thermal slowdown": 3}},
+            "hardware thermal slowdown in 3 of 9 samples",
+        ),
+        (
+            {"sm_mhz": [1500, 1500, 1500]},
+            "SM clock at 1500 MHz under load, 1980 in earlier rounds",
+        ),
+    ],
+    ids=["heat", "clock"],
+)
+def test_disturbed_round_is_repeated_and_reported(lab, seen, reason):
     lab.versions({}, {})
-    heat = {"hardware thermal slowdown": 3}
-    lab.gpu.events = lambda answered: {"events": heat} if answered == CHECKS + 4 else {}
+    lab.gpu.events = lambda answered: seen if answered == CHECKS + 4 else {}
     assert lab.compare() == PASS
     assert lab.gpu.answered == ALL + 2
-    assert lab.found.discarded == ("look1, round 2: hardware thermal slowdown in 3 of 9 samples",)
+    assert lab.found.discarded == (f"look1, round 2: {reason}",)
     assert lab.found.rounds == ROUNDS
-
-
-def test_clock_that_drops_is_a_disturbance(lab):
-    lab.versions({}, {})
-    low = {"sm_mhz": [1500, 1500, 1500]}
-    lab.gpu.events = lambda answered: low if answered == CHECKS + 4 else {}
-    assert lab.compare() == PASS
-    (reason,) = lab.found.discarded
-    assert "SM clock at 1500 MHz under load, 1980 in earlier rounds" in reason
 
 
 def test_disturbed_again_and_again(lab, capsys):
@@ -262,7 +227,7 @@ def test_disturbed_again_and_again(lab, capsys):
 # --- the second look ------------------------------------------------------------------------------
 
 
-def test_untold_cells_are_measured_again_and_judged_by_that_alone(lab):
+def test_inconclusive_cells_are_measured_again_and_judged_by_that_alone(lab):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     lab.gpu.pace = lambda subject, number: 1.0 if number <= ALL else 2.0
@@ -275,7 +240,7 @@ def test_untold_cells_are_measured_again_and_judged_by_that_alone(lab):
         assert timing.base == pytest.approx(2e-5 if again else 1e-5, rel=0.02)
     jobs = [job for _, job in lab.gpu.jobs[ALL:]]
     assert len(jobs) == 2 * added
-    assert all(job["cells"] == [[128, 64, 1, "float32", "sbhd"]] for job in jobs)
+    assert all(job["cells"] == [["rope", SMALL.split()]] for job in jobs)
     assert not any(job["host"] for job in jobs)
 
 
@@ -287,7 +252,7 @@ def test_slowdown_that_only_the_second_look_sees_fails(lab):
     assert lab.found.extension
 
 
-def test_host_that_cannot_be_told_is_measured_again_without_the_cells(lab):
+def test_inconclusive_host_is_measured_again_without_the_cells(lab):
     lab.versions({}, {})
     lab.gpu.noise = lambda subject, number: (
         0.001 if subject.metric not in HOST else 0.5 if number <= ALL else 0.01
@@ -309,38 +274,21 @@ def test_no_time_for_a_second_look(lab, monkeypatch):
     assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS
 
 
-def test_the_same_command_never_adds_rounds_to_what_was_judged(lab, monkeypatch):
+@pytest.mark.parametrize(("noise", "rounds"), [(0.1, ROUNDS), (0.0, 16)], ids=["look2", "look1"])
+def test_the_same_command_never_adds_rounds_to_what_was_judged(lab, monkeypatch, noise, rounds):
     """With more time it would judge the same timings once more, until one look passes."""
     lab.versions({}, {})
-    noisy(lab, SMALL, 0.1)
+    if noise:
+        noisy(lab, SMALL, noise)
     fake_clock(lab, monkeypatch)
-    fitting = MIN_ROUNDS + 2
-    enough = ALL + 2 * fitting
-    assert lab.compare("base", "head", "--budget", str(enough)) == CANNOT_TELL
+    enough = CHECKS + 2 * 12 + (2 * ROUNDS if noise else 0)
+    status = lab.compare("base", "head", "--budget", str(enough), rounds=rounds)
+    assert status == (CANNOT_TELL if noise else PASS)
     first = lab.found
-    assert first.extension == fitting
-    assert lab.compare("base", "head", "--budget", "6000") == CANNOT_TELL
+    assert (first.rounds, first.extension) == ((ROUNDS + 12, 12) if noise else (12, 0))
+    assert lab.compare("base", "head", "--budget", "6000", rounds=rounds) == status
     assert lab.gpu.answered == enough
     assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
-
-
-def test_the_same_command_never_adds_rounds_to_the_first_look(lab, monkeypatch):
-    lab.versions({}, {})
-    fake_clock(lab, monkeypatch)
-    budget = str(CHECKS + 2 * 12)
-    assert lab.compare("base", "head", "--budget", budget, rounds=16) == PASS
-    first = lab.found
-    assert lab.compare("base", "head", "--budget", "6000", rounds=16) == PASS
-    assert lab.found.rounds == 12 and lab.gpu.answered == CHECKS + 2 * 12
-    assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
-
-
-def test_every_cell_is_another_state(lab):
-    """Its rounds have more cells than those that an earlier run left."""
-    lab.versions({}, {})
-    assert lab.compare() == PASS
-    assert lab.compare("base", "head", "--every-cell") == PASS
-    assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 3])

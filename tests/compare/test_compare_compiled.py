@@ -1,6 +1,7 @@
 """What was compiled of a version is kept, and a survey that has no more time goes on from it."""
 
 import contextlib
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._compare import compiled, exact
+from benchmarks._compare.rounds import BudgetError
 from benchmarks._machine_code import fingerprint, worker_pool
 from tests.lab import COULD_NOT_RUN, MACHINE, PASS, fake_code
 
@@ -20,42 +22,30 @@ ANSWERS = {CALL: FACTS, PATH_CALL: NotImplementedError("no qkv yet"), SWEEP: 2}
 
 
 class Book:
-    """Ledgers of one version in a directory, and what they say."""
+    """Ledgers of one version, and what they say."""
 
-    def __init__(self, directory: Path):
-        self.directory, self.said = directory, []
-        directory.parent.mkdir(exist_ok=True)
+    def __init__(self, scratch: Path):
+        self.version, self.said = compiled.Version(scratch, "digest", MACHINE), []
 
-    def ledger(self, seconds: float = 60.0, afresh: bool = False) -> compiled.Ledger:
+    def ledger(self, seconds: float = 60.0) -> compiled.Ledger:
         deadline = time.monotonic() + seconds
-        progress = compiled.Progress(deadline, self.said.append, afresh)
-        return compiled.Ledger("base", self.directory, progress)
-
-    def keep(self, answers: dict) -> None:
-        ledger = self.ledger()
-        ledger.begin(list(answers))
-        for job, answer in answers.items():
-            ledger.add(job, answer)
-        ledger.end()
+        progress = compiled.Progress(deadline, self.said.append, "the same command")
+        return compiled.Ledger("base", self.version, progress)
 
     def known(self, *jobs: tuple) -> dict:
         return self.ledger().begin(jobs or list(ANSWERS))
 
-    @property
-    def files(self) -> list[Path]:
-        return sorted(self.directory.glob("*"))
-
 
 @pytest.fixture
 def book(tmp_path):
-    return Book(tmp_path / "code" / "version")
+    return Book(tmp_path)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
 
 
 def test_answers_of_every_kind_are_found_again(book):
-    book.keep(ANSWERS)
+    book.version.add(ANSWERS)
     found = book.known()
     assert (found[CALL], found[SWEEP]) == (FACTS, 2)
     assert type(found[PATH_CALL]) is NotImplementedError and str(found[PATH_CALL]) == "no qkv yet"
@@ -65,52 +55,58 @@ def test_answers_of_every_kind_are_found_again(book):
 
 def test_a_failure_is_tried_again(book):
     """The machine's memory may have been to blame."""
-    book.keep(ANSWERS | {CALL: RuntimeError("ended its process with exit status -9")})
+    ledger = book.ledger()
+    for job, answer in (ANSWERS | {CALL: RuntimeError("ended with exit status -9")}).items():
+        ledger.add(job, answer)
+    ledger.end()
     assert book.known().keys() == {PATH_CALL, SWEEP}
 
 
 def test_a_survey_that_is_killed_leaves_what_it_had(book, monkeypatch):
     monkeypatch.setattr(compiled, "_KEEP_SECONDS", 0.0)
-    ledger = book.ledger()
-    ledger.begin(list(ANSWERS))
-    ledger.add(CALL, FACTS)  # and then no end
+    book.ledger().add(CALL, FACTS)  # and then no end
     assert book.known() == {CALL: FACTS}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [lambda data: data[:-9], lambda data: data.replace(b"412", b"411"), lambda data: b""],
-    ids=["cut", "changed", "empty"],
-)
-def test_a_damaged_file_is_never_believed(book, damage):
-    book.keep({CALL: FACTS})
-    book.keep({SWEEP: 2})
-    path = next(path for path in book.files if b"412" in path.read_bytes())
-    path.write_bytes(damage(path.read_bytes()))
-    book.said.clear()
+def test_a_damaged_journal_is_never_believed(book):
+    book.version.add({CALL: FACTS})
+    path = book.version.path
+    path.write_bytes(path.read_bytes().replace(b"412", b"411"))
+    assert book.known() == {}
+    assert "line 2, was changed" in book.said[0] and "is compiled again" in book.said[0]
+    book.version.add({SWEEP: 2})
     assert book.known() == {SWEEP: 2}
-    assert book.said[0] == f"{path} was damaged and is deleted: what it held is compiled again"
-    assert not path.exists()
 
 
-def test_versions_that_are_compiled_at_once_share_a_directory(book):
+def test_the_versions_that_were_last_used_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "KEEP", 2)
+    versions = [compiled.Version(tmp_path, name, MACHINE) for name in "abc"]
+    for age, version in enumerate(versions[:2]):
+        version.add({SWEEP: 2})
+        os.utime(version.path, (age, age))
+    assert versions[0].read(print) == {SWEEP: 2}
+    versions[2].add({SWEEP: 2})
+    assert [version.path.exists() for version in versions] == [True, False, True]
+    assert len(list(versions[0].path.parent.iterdir())) == 2 * 2
+
+
+def test_versions_that_are_compiled_at_once_share_a_journal(book):
     start = threading.Barrier(8)
 
     def write(number):
         start.wait()
-        book.keep(ANSWERS)
-        book.keep({(*CALL[:-1], number): FACTS})
+        book.version.add(ANSWERS)
+        book.version.add({(*CALL[:-1], number): FACTS})
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
     found = book.known(*ANSWERS, *((*CALL[:-1], number) for number in range(8)))
     assert len(found) == 3 + 8 - 1  # one of the numbers is that of CALL
-    assert {path.suffix for path in book.files} == {".json"}
 
 
-def test_a_directory_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
+def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
     def here(digest="a", **machine):
-        return compiled.directory(tmp_path, digest, MACHINE | machine)
+        return compiled.Version(tmp_path, digest, MACHINE | machine).path
 
     first = here()
     found = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]
@@ -135,7 +131,7 @@ def test_a_directory_is_of_all_that_the_machine_code_depends_on(tmp_path, monkey
 def test_progress_of_both_versions_is_told_from_time_to_time(book, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(compiled.time, "monotonic", lambda: now[0])
-    progress = compiled.Progress(1e9, book.said.append)
+    progress = compiled.Progress(1e9, book.said.append, "")
     progress.begin(50, 0)
     progress.begin(50, 10)
     now[0] += 60  # of importing torch
@@ -144,7 +140,7 @@ def test_progress_of_both_versions_is_told_from_time_to_time(book, monkeypatch):
         now[0] += 4.0
     assert book.said[0] == "compiled 15 of 100, about 6 minutes to go"  # 16 s after the first
     assert book.said[1] == "compiled 19 of 100, about 5 minutes to go"
-    assert "compiled 79 of 100, 84 s to go" in book.said
+    assert "compiled 79 of 100, about 1 minutes to go" in book.said
     assert book.said[-1] == "compiled 100 of 100"
     assert len(book.said) == 23
 
@@ -186,7 +182,7 @@ def survey(ledger, jobs=JOBS):
 
 
 def test_a_survey_asks_only_for_what_is_not_known(book, asked):
-    book.keep({JOBS[1]: 5})
+    book.version.add({JOBS[1]: 5})
     assert survey(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
     assert asked == ["start", JOBS[0], JOBS[2]]
     asked.clear()
@@ -195,35 +191,16 @@ def test_a_survey_asks_only_for_what_is_not_known(book, asked):
 
 
 @pytest.mark.parametrize(
-    ("afresh", "again"),
-    [(False, "the same command"), (True, "the same command, without --afresh,")],
+    ("last", "error", "message"),
+    [
+        # It is compiled by nobody, and the time goes by.
+        ("hang", BudgetError, "compiled 1 of 3, which are kept: the same command goes on from"),
+        ("crash", worker_pool.PoolError, "the pool ended"),
+    ],
 )
-def test_a_survey_without_time_keeps_what_it_has(book, asked, monkeypatch, afresh, again):
-    ledger, add = book.ledger(afresh=afresh), compiled.Ledger.add
-
-    def add_and_be_late(self, job, answer):
-        add(self, job, answer)
-        ledger._progress._deadline = 0.0
-
-    monkeypatch.setattr(compiled.Ledger, "add", add_and_be_late)
-    with pytest.raises(compiled.TimeUp) as error:
-        survey(ledger)
-    text = f"the time is up: compiled 1 of 3, which are kept: {again} goes on from there"
-    assert str(error.value) == text
-    assert book.known(*JOBS) == {JOBS[0]: 7}
-
-
-def test_a_job_that_hangs_does_not_outlast_the_time(book, asked):
-    start = time.monotonic()
-    with pytest.raises(compiled.TimeUp):
-        survey(book.ledger(seconds=0.1), [JOBS[0], ("variants", "hang"), JOBS[2]])
-    assert time.monotonic() - start < 20
-    assert book.known(*JOBS) == {JOBS[0]: 7}
-
-
-def test_a_survey_that_fails_keeps_what_it_has(book, asked):
-    with pytest.raises(worker_pool.PoolError):
-        survey(book.ledger(), [JOBS[0], ("variants", "crash"), JOBS[2]])
+def test_a_survey_that_stops_keeps_what_it_has(book, asked, last, error, message):
+    with pytest.raises(error, match=message):
+        survey(book.ledger(seconds=1.0), [JOBS[0], ("variants", last), JOBS[2]])
     assert book.known(*JOBS) == {JOBS[0]: 7}
 
 
@@ -258,6 +235,10 @@ def compiling(lab, monkeypatch):
 
 def test_without_a_gpu_it_stops_in_time_and_goes_on_from_there(compiling, capsys):
     compiling.versions({}, {})
+    compiling.limit = 0
+    assert compiling.compare("base", "head", "--afresh") == COULD_NOT_RUN
+    said = capsys.readouterr().err
+    assert "which are kept: the same command, without --afresh, goes on from there" in said
     compiling.limit = 12
     assert compiling.compare() == COULD_NOT_RUN
     said = capsys.readouterr().err.splitlines()
@@ -301,8 +282,8 @@ def test_budget(arguments, gpu, minutes, lab, monkeypatch):
     class Asked(Exception):
         pass
 
-    def compare(pair, machine, arch, wishes, *_):
-        asked.append((wishes.deadline - time.monotonic()) / 60)
+    def compare(unmeasured, pair, arch, options, *_):
+        asked.append((options.deadline - time.monotonic()) / 60)
         raise Asked
 
     lab.versions({}, {})

@@ -1,44 +1,41 @@
-"""``python -m benchmarks compare`` of versions of which one lacks what the other has."""
+"""``python -m benchmarks compare`` where one version lacks what the other has."""
 
-from tests.lab import FAIL, FORWARD, PASS, ROUNDS, SMALL, both, noisy
+import pytest
 
-
-def test_cell_that_only_the_head_lacks_fails(lab):
-    lab.versions({}, {"cannot": [SMALL]})
-    assert lab.compare() == FAIL
-    assert [text for text in lab.found.wrong if SMALL in text and "it is cannot" in text]
-    assert not {each.subject for each in lab.found.timings} & set(both(SMALL))
+from tests.lab import BACKWARD, FAIL, FORWARD, IN_PLACE, PASS, PATHS, ROUNDS, SMALL, noisy
 
 
-def test_cell_that_only_the_base_lacks_is_noted(lab):
-    lab.versions({"cannot": [SMALL]}, {})
-    assert lab.compare() == PASS
-    assert f"{FORWARD} {SMALL} and 1 more: not in the base: it is cannot" in lab.found.notes
-    assert not lab.found.wrong
-    assert not {each.subject for each in lab.found.timings} & set(both(SMALL))
+@pytest.mark.parametrize(
+    ("base", "head", "said"),
+    [(False, True, ""), (True, False, "not in the base"), (True, True, "in neither version")],
+)
+def test_cells_and_paths_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, said):
+    lab.with_paths()
+    lacks = {"cannot": [SMALL, IN_PLACE]}
+    lab.versions(lacks if base else {}, lacks if head else {})
+    assert lab.compare() == (PASS if base else FAIL)
+    if base:
+        expected = f"{FORWARD} {SMALL} and 2 more: {said}: it is cannot"
+        assert expected in lab.found.notes and not lab.found.wrong
+    else:
+        assert f"{FORWARD} {SMALL}: it is cannot" in lab.found.wrong
+        assert f"{PATHS[0]} {IN_PLACE}: it is cannot" in lab.found.wrong
+    timed = {" ".join(each.subject.params) for each in lab.found.timings}
+    assert timed and not timed & {SMALL, IN_PLACE}
 
 
-def test_cell_that_both_lack_is_noted(lab):
-    lab.versions({"cannot": [SMALL]}, {"cannot": [SMALL]})
-    assert lab.compare() == PASS
-    assert f"{FORWARD} {SMALL} and 1 more: in neither version: it is cannot" in lab.found.notes
-    assert not lab.found.wrong
-
-
-def test_head_that_fails_in_one_process_of_many(lab):
-    lab.versions({}, {"fails": {SMALL: [7]}})
-    assert lab.compare() == FAIL
-    text = f"{FORWARD} {SMALL}: failed in 1 of {ROUNDS} processes of the head: lost in the round"
-    assert text in lab.found.wrong
+@pytest.mark.parametrize("side", ["head", "base"])
+def test_a_version_that_fails_in_one_process_of_many(lab, side):
+    fails = {"fails": {SMALL: [7]}}
+    lab.versions(*([{}, fails] if side == "head" else [fails, {}]))
+    assert lab.compare() == (FAIL if side == "head" else PASS)
+    said = f"failed in 1 of {ROUNDS} processes of the {side}: lost in the round"
+    if side == "head":
+        assert f"{FORWARD} {SMALL}: {said}" in lab.found.wrong
+    else:
+        assert f"{BACKWARD} {SMALL} and 1 more: {said}" in lab.found.notes and not lab.found.wrong
     assert {each.rounds for each in lab.found.timings} == {ROUNDS}
     assert len(lab.found.timings) == 10
-
-
-def test_base_that_fails_in_one_process_of_many(lab):
-    lab.versions({"fails": {SMALL: [7]}}, {})
-    assert lab.compare() == PASS
-    assert any(f"failed in 1 of {ROUNDS} processes of the base" in n for n in lab.found.notes)
-    assert not lab.found.wrong
 
 
 def test_cell_that_neither_can_time_is_noted(lab):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks._compare.measure import as_params
+from benchmarks._compare.findings import subjects_of
 from benchmarks._verdict.rules import Answer, Subject
-from tests.lab import CELLS, FAIL, IN_PLACE, PASS, PATHS, QKV, ROUNDS, both, noisy
+from tests.lab import CELLS, FAIL, IN_PLACE, PASS, PATHS, QKV, ROUNDS, noisy
 
 
 @pytest.fixture
@@ -26,10 +26,7 @@ def test_paths_are_timed_with_the_grid_and_stored(pathed):
     pathed.versions({}, {})
     assert pathed.compare() == PASS
     timed = {each.subject for each in pathed.found.families["gpu"].timings}
-    assert timed == {
-        *PATH_SUBJECTS,
-        *(s for cell in CELLS for s in both(" ".join(as_params(cell)))),
-    }
+    assert timed == set().union(PATH_SUBJECTS, *map(subjects_of, CELLS))
     (stored, _) = (json.loads(path.read_text())["results"] for path in pathed.stored())
     assert set(PATHS) <= set(stored)
 
@@ -45,19 +42,5 @@ def test_path_that_cannot_be_told_is_looked_at_again(pathed):
     pathed.versions({}, {})
     noisy(pathed, QKV, 0.001)
     assert pathed.compare() == PASS
-    assert pathed.gpu.jobs[-1][1]["cells"] == [["qkv", 4, "bfloat16"]]
+    assert pathed.gpu.jobs[-1][1]["cells"] == [["paths", ["qkv", "4", "bfloat16"]]]
     assert pathed.timing(PATH_SUBJECTS[0]).rounds > ROUNDS
-
-
-def test_path_that_only_the_head_has_is_noted(pathed):
-    pathed.versions({"cannot": [QKV, IN_PLACE]}, {})
-    assert pathed.compare() == PASS
-    said = "paths.Forward.track_latency qkv 4 bfloat16 and 2 more: not in the base: it is cannot"
-    assert said in pathed.found.notes and not pathed.found.wrong
-    assert not {each.subject for each in pathed.found.timings} & set(PATH_SUBJECTS)
-
-
-def test_path_that_the_head_has_lost_fails(pathed):
-    pathed.versions({}, {"cannot": [IN_PLACE]})
-    assert pathed.compare() == FAIL
-    assert [text for text in pathed.found.wrong if IN_PLACE in text and "it is cannot" in text]

@@ -8,10 +8,12 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._cells.grid import all_cells
-from benchmarks._compare import caught, evidence, mutants, planted, session
+from benchmarks._compare import bench, caught, evidence, findings, measure, mutants, planted
+from benchmarks._compare.findings import subjects_of
 from benchmarks._system import checkout
 from benchmarks._verdict import rules as _verdict
 from benchmarks._verdict.rules import Subject
+from tests.lab import CELLS, LAUNCHES
 
 DOCUMENTS = {
     what: json.loads((evidence.DIRECTORY / f"{what}.json").read_text())
@@ -20,18 +22,16 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("what", DOCUMENTS)
-def test_names_command_and_machine(what):
+def test_document_says_how_it_was_made_and_was_judged_by_the_rules_of_today(what):
     document = DOCUMENTS[what]
     assert document["command"].startswith(f"python -m benchmarks evidence {what} --commit ")
     assert document["machine"]["gpu"].startswith("NVIDIA")
-
-
-@pytest.mark.parametrize("what", DOCUMENTS)
-def test_was_judged_by_the_rules_of_today(what):
     rules = {name: vars(each) for name, each in _verdict.RULES.items()}
-    assert DOCUMENTS[what]["rules"].items() <= rules.items()
-    assert DOCUMENTS[what]["rules"].keys() >= {"gpu", "host"}
-    assert DOCUMENTS[what]["rounds"] == evidence.ROUNDS
+    assert document["rules"].items() <= rules.items()
+    assert document["rules"].keys() >= {"gpu", "host"}
+    assert document["rounds"] == evidence.ROUNDS
+    said = {"aa": "of 20 comparisons of", "power": "2%: seen in", "mutants": "caught: spill"}
+    assert said[what] in evidence.summary(what, document)
 
 
 def test_a_version_differs_from_itself_at_most_once_in_twenty():
@@ -44,8 +44,10 @@ def test_a_version_differs_from_itself_at_most_once_in_twenty():
 
 
 def test_the_pool_is_of_all_that_a_comparison_times():
-    subjects = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
-    assert set().union(*map(session._subjects, all_cells("small"))) <= set(subjects)
+    pool = evidence.Pool.from_json(DOCUMENTS["aa"]["pool"])
+    assert pool.as_json() == DOCUMENTS["aa"]["pool"]
+    subjects = pool.subjects
+    assert set().union(*map(subjects_of, all_cells("small"))) <= set(subjects)
     calls = [each for each in subjects if each.metric.startswith(_verdict.FAMILIES["host"])]
     assert len(calls) == 17
 
@@ -81,6 +83,21 @@ def test_outcome_of_a_mutant_that_nothing_catches():
     assert "SURVIVED: python-20us" in evidence.summary("mutants", {"mutants": [outcome]})
 
 
+def test_what_the_gpu_answered_is_kept(lab, monkeypatch):
+    monkeypatch.setattr(bench, "ROOT", lab.root)
+    lab.commit("base")
+    gpu = bench.Bench("base", time.monotonic() + 60, lab.scratch)
+    versions = {"one": gpu.base, "other": gpu.base}
+    job, check = measure.timing_job(CELLS, host=True), measure.check_job([])
+    for _ in range(2):
+        measured = gpu.rounds("aa", versions, 4, job)
+        assert [each.number for each in measured] == [0, 1, 2, 3]
+        assert len(evidence.Pool.of(measured, versions).subjects) == 12
+        facts = findings.facts_of(gpu.answers("facts", versions, check)["other"])
+        assert facts == {LAUNCHES: 1}
+        assert lab.gpu.answered == 2 * 4 + 2
+
+
 class _Clock:
     """Stands for the GPU: every mutant takes a tenth longer wherever it must."""
 
@@ -93,7 +110,7 @@ class _Clock:
     def mutant(self, name):
         return name
 
-    def measured(self, name, versions, count, job):
+    def rounds(self, name, versions, count, job):
         self.asked.append((name, list(versions), job))
         return [versions] * count
 
@@ -114,7 +131,7 @@ def test_one_mutant_is_made_alone(monkeypatch):
     assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1)
     ((name, versions, job),) = bench.asked
     assert name == "speed-written-past-l2" and versions == ["base", "written-past-l2"]
-    assert [cell for cell in job["cells"] if cell[0] == "then-read"] and not job["host"]
+    assert [cell for cell in job["cells"] if cell[1][0] == "then-read"] and not job["host"]
 
 
 def test_what_is_made_anew_takes_the_place_of_what_was():
@@ -147,16 +164,6 @@ def test_unknown_mutants_are_refused(capsys):
     assert "mutants are lost-vector-access, spill" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", DOCUMENTS)
-def test_summary_says_what_the_file_says(what):
-    text = evidence.summary(what, DOCUMENTS[what])
-    assert {
-        "aa": "of 20 comparisons of a version with itself",
-        "power": "2%: seen in",
-        "mutants": "caught: spill",
-    }[what] in text
-
-
 def test_text_is_json_with_a_line_for_each_row():
     document = {"a": 1, "rows": [{"x": 1}, {"x": 2}], "pool": {"seconds": {"one": [[1.5], [2.5]]}}}
     text = evidence._text(document)
@@ -165,63 +172,51 @@ def test_text_is_json_with_a_line_for_each_row():
     assert "    [2.5]" in text.splitlines()
 
 
-def test_the_planted_version_waits_as_told(tmp_path):
-    root = evidence.ROOT
-    base = checkout.from_working_tree(root, tmp_path / "sources")
-    version = planted.plant("slow", base, {"64 2 128 float16 sbhd False": 7}, tmp_path / "sources")
-    package = version.root / "rope_triton"
-    assert json.loads((package / "cycles.json").read_text()) == {"64 2 128 float16 sbhd False": 7}
-    assert "wait_for_cycles(wait)" in (package / "kernel" / "kernels.py").read_text()
-
-
 class _Bench:
     """Stands for the GPU: a call takes a microsecond, and what it waits, at 2 GHz and 0.2 us."""
-
-    machine = {"machine": "toy"}
-
-    def __init__(self, base):
-        self.base, self.processes = base, 0
-
-    def once(self, arm, job):
-        self.processes += 1
-        path = arm.root / "rope_triton" / "cycles.json"
-        cycles = json.loads(path.read_text())
-        return {
-            subject: 1.2e-6 + cycles.get(planted._key(subject), 0) / 2e9
-            for subject in self.subjects
-        }
 
     subjects = [
         Subject(f"rope.{direction}.track_latency", ("128", "64", "1", "float16", "sbhd"))
         for direction in ("Forward", "Backward")
     ]
 
+    def __init__(self, scratch):
+        self.sources, self.asked = scratch, []
+        self.base = checkout.from_working_tree(bench.ROOT, scratch)
+
+    def answers(self, name, versions, job):
+        self.asked.append((name, {arm: version.digest for arm, version in versions.items()}))
+        return {arm: {"timings": self.timings(version)} for arm, version in versions.items()}
+
+    def timings(self, version):
+        cycles = json.loads((version.root / "rope_triton" / "cycles.json").read_text())
+        return [
+            [*subject, [1.2e-6 + cycles.get(planted.key_of(subject), 0) / 2e9]]
+            for subject in self.subjects
+        ]
+
+
+def test_the_planted_version_waits_as_told(tmp_path):
+    cycles = {"64 2 128 float16 sbhd False": 7}
+    package = planted.plant("slow", _Bench(tmp_path), cycles).root / "rope_triton"
+    assert json.loads((package / "cycles.json").read_text()) == cycles
+    assert "wait_for_cycles(wait)" in (package / "kernel" / "kernels.py").read_text()
+
 
 def test_waits_are_found_from_what_a_first_version_shows(tmp_path):
-    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
-    found = planted.versions(bench, {"slow": 0.05, "slower": 0.1}, {}, tmp_path)
-    (base, _) = bench.once(found["base"], {}).values()
-    for name, dose in (("slow", 0.05), ("slower", 0.1)):
-        (seconds, _) = bench.once(found[name], {}).values()
-        assert seconds / base - 1 == pytest.approx(dose, rel=0.02)
-    used = bench.processes
-    again = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
-    assert bench.processes == used
-    assert all(again[name].digest == found[name].digest for name in ("base", "slow"))
-
-
-def test_waits_that_were_found_beside_another_base_are_found_anew(tmp_path):
-    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
-    former = tmp_path / "evidence" / f"waits-{bench.base.digest[:8]}-toy.json"
-    former.parent.mkdir()
-    former.write_text("{}")
-    planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
-    assert bench.processes == 2
+    gpu, doses = _Bench(tmp_path), {"slow": 0.05, "slower": 0.1}
+    found = planted.versions(gpu, doses, {})
+    seconds = {name: gpu.timings(version)[0][-1][0] for name, version in found.items()}
+    for name, dose in doses.items():
+        assert seconds[name] / seconds["base"] - 1 == pytest.approx(dose, rel=0.02)
+    # Where the answers are kept, another run finds the same versions.
+    asked, gpu.asked = gpu.asked, []
+    assert planted.versions(gpu, doses, {}) == found
+    assert gpu.asked == asked and len({name for name, _ in asked}) == 2
 
 
 def test_what_waits_differs_in_its_cycles_alone(tmp_path):
-    bench = _Bench(checkout.from_working_tree(evidence.ROOT, tmp_path / "sources"))
-    found = planted.versions(bench, {"slow": 0.05}, {}, tmp_path)
+    found = planted.versions(_Bench(tmp_path), {"slow": 0.05}, {})
     files = {
         name: {path.name: path.read_bytes() for path in (arm.root / "rope_triton").glob("*.*")}
         for name, arm in found.items()
@@ -230,20 +225,11 @@ def test_what_waits_differs_in_its_cycles_alone(tmp_path):
     assert differ == ["cycles.json"] and files["base"].keys() == files["slow"].keys()
 
 
-def test_pool_keeps_what_it_holds():
-    subjects = [Subject("host.Call.track_forward", ("sbhd",))]
-    pool = evidence.Pool(subjects, {"one": np.array([[1.0], [2.0]])})
-    again = evidence.Pool.from_json(json.loads(json.dumps(pool.as_json())))
-    assert again.subjects == subjects
-    assert again.seconds["one"].tolist() == [[1.0], [2.0]]
-
-
 def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
     def no_gpu(*_):
-        raise evidence.gpu_monitor.WatchError("NVML failed")
+        raise bench.gpu_monitor.WatchError("NVML failed")
 
-    monkeypatch.setattr(evidence.gpu_monitor, "gpu_uuid", no_gpu)
-    monkeypatch.setattr(evidence.machine, "probe", lambda: ({"machine": "x"}, "none"))
-    monkeypatch.setattr(evidence, "SCRATCH", tmp_path)
+    monkeypatch.setattr(bench.gpu_monitor, "gpu_uuid", no_gpu)
+    monkeypatch.setattr(bench.machine, "probe", lambda: ({"machine": "x"}, "none"))
     assert evidence.run("aa", "HEAD", budget=time.monotonic()) == 3
     assert "could not run: NVML failed" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def texts(call):
 
 def test_names_are_those_of_asv(surveys):
     asked = surveys(facts(registers=9, digest="e"), 3)
-    values, digests = exact.codegen_facts(ROOT, **SUBSET)
+    values = exact.codegen_facts(ROOT, **SUBSET)
     assert asked == [SMALL, LARGE]
     tracks = {name for name in vars(codegen.Codegen) if name.startswith("track_")}
     metrics = {f"codegen.Codegen.{name}" for name in tracks} | {"codegen.Variants.track_variants"}
@@ -77,12 +77,11 @@ def test_names_are_those_of_asv(surveys):
     assert values[registers, texts(LARGE)] == 9
     assert values["codegen.Codegen.track_narrow_share", texts(LARGE)] == 0.25
     assert values["codegen.Variants.track_variants", SMALL[:4]] == 3
-    assert digests == {texts(SMALL): "d", texts(LARGE): "e"}
 
 
 def test_everything_is_asked_by_default(surveys):
     asked = surveys(facts(), 2)
-    values, _ = exact.codegen_facts(ROOT)
+    values = exact.codegen_facts(ROOT)
     assert len(asked) == len(set(asked)) == 8 * 3 * 2 * 2 * 3 * 2
     assert sum(s.metric == "codegen.Variants.track_variants" for s in values) == 8 * 3 * 2 * 2
 
@@ -90,9 +89,9 @@ def test_everything_is_asked_by_default(surveys):
 @pytest.mark.parametrize(
     ("subset", "message"),
     [
-        ({"archs": ("sm_90",)}, "got 'archs'"),
-        ({"arch": ("sm_1",)}, r"arch: expected some of .*, got \('sm_1',\)"),
-        ({"arch": ()}, r"arch: expected some of .*, got \(\)"),
+        ({"archs": ("sm_90",)}, "got archs="),
+        ({"arch": ("sm_1",)}, r"got arch=\('sm_1',\)"),
+        ({"arch": ()}, r"got arch=\(\)"),
     ],
 )
 def test_subset_that_is_none(subset, message):
@@ -102,10 +101,10 @@ def test_subset_that_is_none(subset, message):
 
 def test_compare_says_worse_better_and_none(surveys):
     surveys(facts(), 2)
-    base = exact.codegen_facts(ROOT, **SUBSET).values
+    base = exact.codegen_facts(ROOT, **SUBSET)
     assert {verdict.change for verdict in exact.compare(base, dict(base))} == {"none"}
     surveys(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
-    verdicts = exact.compare(base, exact.codegen_facts(ROOT, **SUBSET).values)
+    verdicts = exact.compare(base, exact.codegen_facts(ROOT, **SUBSET))
     changed = {
         (v.subject.metric.rpartition("_")[2], v.subject.params[-1], v.change): v.answer
         for v in verdicts
@@ -121,29 +120,23 @@ def test_compare_says_worse_better_and_none(surveys):
 
 def test_clock_decides_about_calls_but_not_about_variants(surveys):
     surveys(facts(), 2)
-    base = exact.codegen_facts(ROOT, **SUBSET).values
+    base = exact.codegen_facts(ROOT, **SUBSET)
     surveys(facts(spilled_bytes=16, narrow_accesses=2, instructions=7), 3)
-    head = exact.codegen_facts(ROOT, **SUBSET).values
+    head = exact.codegen_facts(ROOT, **SUBSET)
     strict, lenient = (
         {v.subject: v for v in exact.compare(base, head, clock_decides=decides)}
         for decides in (False, True)
     )
-    worse = {subject for subject, verdict in strict.items() if verdict.answer is Answer.FAIL}
-    assert {subject.metric.partition(".track_")[2] for subject in worse} == {
-        *("spilled_bytes", "narrow_share", "variants")
-    }
-    failed = {subject.metric for subject, v in lenient.items() if v.answer is Answer.FAIL}
-    assert failed == {"codegen.Variants.track_variants"}
+    failed = [
+        {s.metric.partition(".track_")[2] for s, v in found.items() if v.answer is Answer.FAIL}
+        for found in (strict, lenient)
+    ]
+    assert failed == [{"spilled_bytes", "narrow_share", "variants"}, {"variants"}]
     # All of it is still shown as it is.
     assert {s: v.change for s, v in lenient.items()} == {s: v.change for s, v in strict.items()}
     launches = Subject("host.Launches.track_launches", ("forward", "sbhd"))
     (launched,) = exact.compare({launches: 1}, {launches: 2}, clock_decides=True)
     assert launched.answer is Answer.FAIL
-
-
-def test_what_is_missing_fails_whatever_decides(surveys):
-    surveys(facts(), 2)
-    base = exact.codegen_facts(ROOT, **SUBSET).values
     lost = exact.compare(base, {}, clock_decides=True)
     assert {(v.change, v.answer) for v in lost} == {("missing", Answer.FAIL)}
 
@@ -153,13 +146,12 @@ def test_what_the_head_does_not_compile_fails_and_says_why(surveys):
     base = exact.codegen_facts(ROOT, **SUBSET)
     surveys(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
     head = exact.codegen_facts(ROOT, **SUBSET)
-    assert head.digests.keys() == {texts(SMALL)}
-    lost = [v for v in exact.compare(base.values, head.values) if v.change == "missing"]
+    lost = [v for v in exact.compare(base, head) if v.change == "missing"]
     assert {v.subject.params for v in lost} == {texts(LARGE)}
     gating = {v.subject.metric for v in lost if v.answer == Answer.FAIL}
     assert gating >= {name for name in exact.UNITS if "Codegen" in name and UNITS[name].gates}
-    assert exact.problems(base.values) == []
-    assert exact.problems(head.values) == ["6 values missing: PTXASError: too narrow a world"]
+    assert exact.problems(base) == []
+    assert exact.problems(head) == ["6 values missing: PTXASError: too narrow a world"]
 
 
 def test_what_neither_side_has_is_not_compared():

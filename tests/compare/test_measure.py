@@ -73,31 +73,30 @@ def test_process_that_dies_before_it_is_ready(process):
         started.wait_until_ready()
 
 
-def test_process_that_dies_at_work(process):
-    dying = FAKE_TORCH.replace("pass", "import os; os.write(2, b'last words'); os._exit(5)")
-    started = process("", torch=dying)
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ("import os; os.write(2, b'last words'); os._exit(5)", "(?s)ended with 5.*last words"),
+        ("import time; time.sleep(60)", "longer than 1 s"),
+    ],
+)
+def test_process_that_dies_or_hangs_at_work(process, work, said):
+    started = process("", torch=FAKE_TORCH.replace("pass", work))
     started.wait_until_ready()
-    with pytest.raises(measure.ProcessError, match="(?s)ended with 5.*last words"):
-        started.answer(JOB)
+    with pytest.raises(measure.ProcessError, match=said):
+        started.answer(JOB, timeout=1.0 if "sleep" in work else 60.0)
 
 
-def test_process_that_would_die_at_its_end(process):
-    """As torch's threads make some do when the interpreter is taken down; its work is done."""
-    started = process("import atexit, os\natexit.register(os.abort)")
-    started.wait_until_ready()
-    assert started.answer(JOB)["gpu"] == UUID
-
-
-def test_process_that_takes_too_long(process):
-    slow = FAKE_TORCH.replace("pass", "import time; time.sleep(60)")
-    started = process("", torch=slow)
-    started.wait_until_ready()
-    with pytest.raises(measure.ProcessError, match="longer than 1 s"):
-        started.answer(JOB, timeout=1.0)
-
-
-def test_process_that_prints_is_ready_all_the_same(process):
-    started = process("print('hello')")
+@pytest.mark.parametrize(
+    "source",
+    [
+        # As torch's threads make some do when the interpreter is taken down; its work is done.
+        "import atexit, os\natexit.register(os.abort)",
+        "print('hello')",
+    ],
+)
+def test_process_that_would_die_at_its_end_or_prints_is_sound(process, source):
+    started = process(source)
     started.wait_until_ready()
     assert started.answer(JOB)["gpu"] == UUID
 

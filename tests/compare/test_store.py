@@ -218,42 +218,27 @@ def test_the_suite_of_this_repository_is_known(scratch):
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"),
+    ("samples", "options", "message"),
     [
-        ({("toy.other", ()): FAST}, "knows no toy.other.*just-discover"),
-        ({cell("129"): FAST}, "no seq_len '129'.*128, 2048, 8192"),
-        ({(LATENCY, ("128",)): FAST}, r"takes \(seq_len, dtype\)"),
-        ({cell(): []}, "finite numbers"),
-        ({cell(): [1.0, float("nan")]}, "finite numbers"),
-        ({cell(): [1.0, None]}, "finite numbers"),
+        ({("toy.other", ()): FAST}, {}, "knows no toy.other.*just-discover"),
+        ({cell("129"): FAST}, {}, "no seq_len '129'.*128, 2048, 8192"),
+        ({(LATENCY, ("128",)): FAST}, {}, r"takes \(seq_len, dtype\)"),
+        ({cell(): []}, {}, "finite numbers"),
+        ({cell(): [1.0, float("nan")]}, {}, "finite numbers"),
+        ({cell(): [1.0, None]}, {}, "finite numbers"),
+        ({cell(): FAST}, {"exact": {cell(): 1.0}}, "samples and an exact value"),
+        ({}, {"commit": "0" * 40}, "has no commit"),
+        ({}, {"commit": "HEAD"}, "full hash, got 'HEAD'"),
+        ({}, {"machine": {k: v for k, v in MACHINE.items() if k != "triton"}}, "lacks triton"),
+        ({}, {"machine": MACHINE | {"machine": "../x"}}, "must be a directory's"),
     ],
 )
-def test_bad_values_are_refused_and_nothing_is_written(scratch, samples, message):
+def test_bad_values_are_refused_and_nothing_is_written(scratch, samples, options, message):
     scratch.store({cell("2048"): FAST})
     before = files(scratch.results)
     with pytest.raises(StoreError, match=message):
-        scratch.store({cell("2048"): SLOW} | samples)
+        scratch.store({cell("2048"): SLOW} | samples, **options)
     assert files(scratch.results) == before
-
-
-def test_a_subject_has_samples_or_an_exact_value(scratch):
-    with pytest.raises(StoreError, match="samples and an exact value"):
-        scratch.store({cell(): FAST}, {cell(): 1.0})
-
-
-def test_an_unknown_commit_is_refused(scratch):
-    with pytest.raises(StoreError, match="has no commit"):
-        scratch.store({cell(): FAST}, commit="0" * 40)
-    with pytest.raises(StoreError, match="full hash, got 'HEAD'"):
-        scratch.store({cell(): FAST}, commit="HEAD")
-
-
-def test_a_machine_record_must_name_its_software(scratch):
-    machine = {key: value for key, value in MACHINE.items() if key != "triton"}
-    with pytest.raises(StoreError, match="lacks triton"):
-        scratch.store({cell(): FAST}, machine=machine)
-    with pytest.raises(StoreError, match="must be a directory's"):
-        scratch.store({cell(): FAST}, machine=MACHINE | {"machine": "../x"})
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '{"version": 1}'])
@@ -264,50 +249,34 @@ def test_without_a_list_of_benchmarks_it_says_how_to_get_one(scratch, text):
         scratch.store({cell(): FAST})
 
 
-def other_commit(data):
-    data["commit_hash"] = data["commit_hash"][:8] + "0" * 32
+def edited(**changes):
+    """A change of a results file: new values of its keys, None for keys that go."""
+
+    def edit(data: bytes) -> bytes:
+        content = json.loads(data) | changes
+        return json.dumps({k: v for k, v in content.items() if v is not None}).encode()
+
+    return edit
 
 
-def cut_row(data):
-    data["results"][LATENCY][0] = [1.0, 2.0]
+def another_commit(data: bytes) -> bytes:
+    return edited(commit_hash=json.loads(data)["commit_hash"][:8] + "0" * 32)(data)
 
 
-def no_results(data):
-    del data["results"]
+def cut_row(data: bytes) -> bytes:
+    results = json.loads(data)["results"]
+    results[LATENCY][0] = [1.0, 2.0]
+    return edited(results=results)(data)
 
 
-def rows_of_numbers(data):
-    data["results"] = {LATENCY: 3}
+DAMAGES = [another_commit, cut_row, edited(results=None), edited(results={LATENCY: 3})]
+DAMAGES += [edited(params=[]), edited(version=99)]
 
 
-def no_parameters(data):
-    data["params"] = []
-
-
-def newer(data):
-    data["version"] = 99
-
-
-DAMAGES = [other_commit, cut_row, no_results, rows_of_numbers, no_parameters, newer]
-
-
-@pytest.mark.parametrize("change", DAMAGES)
-def test_a_foreign_file_is_left_alone(scratch, change):
+@pytest.mark.parametrize("change", [*DAMAGES, b"", b"{", b"[]", b"null", b"{}", b"\xff"])
+def test_a_damaged_or_foreign_file_is_left_alone(scratch, change):
     path = scratch.store({cell(): FAST})
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-    refused(scratch, path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "\xff"])
-def test_an_unreadable_file_is_left_alone(scratch, text):
-    path = scratch.store({cell(): FAST})
-    path.write_bytes(text.encode("latin-1"))
-    refused(scratch, path)
-
-
-def refused(scratch, path):
+    path.write_bytes(change if isinstance(change, bytes) else change(path.read_bytes()))
     before = files(scratch.results)
     with pytest.raises(StoreError, match=f"{re.escape(path.name)}.*left alone"):
         scratch.store({cell(): SLOW})

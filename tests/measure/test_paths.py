@@ -82,7 +82,7 @@ def test_starts_differ_and_the_angles_reach_them():
 
 def test_cells_of_both_grids_are_told_apart_by_their_values():
     for cell in [*grid.all_cells("small"), *FULL]:
-        assert grid.cell_of(tuple(vars(cell).values())) == cell
+        assert grid.cell_of(cell.suite, grid.subject_params(cell)) == cell
     assert grid.all_cells("full")[-len(FULL) :] == FULL
 
 

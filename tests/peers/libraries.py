@@ -139,14 +139,7 @@ def llama_apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
 
 
 def vllm_rotary_embedding(
-    positions,
-    query,
-    key,
-    head_size,
-    cos_sin_cache,
-    is_neox,
-    rope_dim_offset=0,
-    inverse=False,
+    positions, query, key, head_size, cos_sin_cache, is_neox, rope_dim_offset=0, inverse=False
 ) -> None:
     assert key is None and is_neox and positions.dtype == torch.int64
     assert query.shape[0] == positions.shape[0] and query.dtype == cos_sin_cache.dtype

@@ -1,4 +1,4 @@
-"""``python -m benchmarks sweep`` on GPUs of the test's own, which answer as they are told."""
+"""``python -m benchmarks sweep`` on made-up GPUs with made-up answers, for tests."""
 
 import contextlib
 import random
@@ -10,16 +10,14 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._measure.workload import Outcome
-from benchmarks._peers.cells import PeerCell
-from benchmarks._peers.sweep import closeness, command, gpus, plots, state
+from benchmarks._peers.sweep import command, gpus, plots
 from benchmarks._peers.sweep.experiments import GRIDS, Timing
-from benchmarks._peers.sweep.state import Row
+from benchmarks._peers.sweep.state import Row, as_json, from_json
 from benchmarks._system.checkout import Arm
 from tests.lab import MACHINE
 
 FULL, SMALL = GRIDS["full"], GRIDS["small"]
 SHA = "0123456789abcdef0123456789abcdef01234567"
-MODEL = MACHINE["gpu"]
 UUIDS = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(4)]
 SPEEDS = {
     **{"rope-triton": 1.0, "rope-triton-tables": 0.99, "copy": 1.01, "pytorch": 0.08},
@@ -48,20 +46,6 @@ def outcome(timing: Timing) -> Outcome:
     )
 
 
-def check(seq_len: int) -> list[dict]:
-    """A check of a length: right by the promised tolerance, else not."""
-    arithmetics = (closeness.ROUNDED, closeness.IN_HALF, closeness.UNROUNDED)
-    return [
-        {
-            **{"seq_len": seq_len, "against": against, "tolerance": name, "rtol": r, "atol": a},
-            **{"passes": passes, "outside": 0.0 if passes else 0.25, "largest": 1e-3},
-        }
-        for against in arithmetics
-        for name, (r, a) in closeness.TOLERANCES.items()
-        for passes in [(against, name) == closeness.PROMISED]
-    ]
-
-
 @dataclass
 class Bench:
     """The GPUs and what became of them.
@@ -71,11 +55,9 @@ class Bench:
 
     scratch: Path
     evidence: Path
-    models: dict[str, str] = field(default_factory=lambda: dict.fromkeys(UUIDS, MODEL))
     answer: Callable[[Timing], Outcome] = outcome
     before: Callable[[str, Timing, int], None] = lambda uuid, timing, count: None
     answered: list[tuple[str, Timing]] = field(default_factory=list)
-    workers: list[str] = field(default_factory=list)
 
     def path(self, experiment: str) -> Path:
         return self.scratch / MACHINE["machine"] / SHA[:8] / f"{experiment}.jsonl"
@@ -88,44 +70,26 @@ class Bench:
     def measured(self) -> list[Timing]:
         return [timing for _, timing in self.answered]
 
-
-def fake_worker(bench: Bench):
-    class Worker:
-        def __init__(self, uuid):
-            self.uuid, self.gpu = uuid, bench.models[uuid]
-            bench.workers.append(uuid)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exception):
-            pass
-
-        def answers(self, job):
-            for seq_len in job.get("check", ()):
-                yield from ({"check": found} for found in check(seq_len))
-            for values in job.get("cells", ()):
-                timing = Timing(job["direction"], PeerCell(*values))
-                bench.before(self.uuid, timing, len(bench.answered))
-                bench.answered.append((self.uuid, timing))
-                yield state.as_json(Row(timing, bench.answer(timing), self.uuid))
-            yield {"done": [0.0, 1.0]}
-
-    return Worker
+    def rows(self, uuid, timings, model):
+        """In place of a process that measures."""
+        for timing in timings:
+            self.before(uuid, timing, len(self.answered))
+            self.answered.append((uuid, timing))
+            yield from_json(as_json(Row(timing, self.answer(timing), uuid)))
 
 
 def install(monkeypatch, tmp_path: Path, count: int = 1) -> Bench:
     """A machine of so many GPUs, on which nothing else runs, and a clean checkout."""
     bench = Bench(tmp_path / "state", tmp_path / "evidence")
-    arm = Arm("working tree", SHA, "digest", tmp_path)
+    version = Arm("working tree", SHA, "digest", tmp_path)
     monkeypatch.setattr(command, "SCRATCH", bench.scratch)
     monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
-    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: arm)
-    monkeypatch.setattr(command._machine, "probe", lambda: (dict(MACHINE), "sm_90"))
+    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: version)
+    monkeypatch.setattr(command.machine, "probe", lambda: (dict(MACHINE), "sm_90"))
     monkeypatch.setattr(command.gpu_monitor, "gpu_uuids", lambda: UUIDS[:count])
     monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
-    monkeypatch.setattr(gpus, "Worker", fake_worker(bench))
+    monkeypatch.setattr(gpus, "rows", bench.rows)
     return bench
 
 

@@ -19,7 +19,6 @@ IN_PLACE = {"liger", "unsloth", "vllm"}
 PAIRS = {"liger", "unsloth", "huggingface"}
 COMPILED_PEERS = "compile", "compile-angles"
 DTYPES = tuple(forms.ITEM_BYTES)
-all_providers = pytest.mark.parametrize("provider", PROVIDERS)
 all_timed = pytest.mark.parametrize(
     ("provider", "direction"),
     [(name, each) for name in PROVIDERS for each in DIRECTIONS if each == FORWARD]
@@ -39,22 +38,17 @@ def called(cell, direction, device="cpu"):
 # --- the calls and their check --------------------------------------------------------------------
 
 
+ODD = dict(dtype="float32", heads=3, seq_len=7, hidden_size=24, batch=3)
+
+
 @all_timed
 @both_formats
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_right_output_passes(here, provider, direction, format, dtype):
-    call, output, given = called(cell_of(provider, format, dtype), direction, here)
+@pytest.mark.parametrize("form", [*({"dtype": each} for each in DTYPES), ODD], ids=str)
+def test_right_output_passes(here, provider, direction, format, form):
+    call, output, given = called(cell_of(provider, format, **form), direction, here)
     package_calls.check(output, given, call, direction)
     for part, expected in zip(call.split(output), call.split(given), strict=True):
         assert part.shape == expected.shape
-
-
-@all_providers
-@both_formats
-def test_odd_forms_pass(here, provider, format):
-    cell = cell_of(provider, format, "float32", heads=3, seq_len=7, hidden_size=24, batch=3)
-    call, output, given = called(cell, FORWARD, here)
-    package_calls.check(output, given, call, FORWARD)
 
 
 @all_timed
@@ -79,30 +73,23 @@ def test_mistakes_are_found(here, provider, direction, format):
             refused(wrong)
 
 
-@pytest.mark.parametrize("provider", sorted(FORWARD_ONLY))
-def test_no_backward_is_not_a_failure(here, provider):
-    with pytest.raises(Unavailable, match=f"{provider} has no backward pass"):
-        called(cell_of(provider), BACKWARD, here)
-
-
-@pytest.mark.parametrize("provider", ["flash-attention", "fla"])
-def test_wide_heads_are_refused(here, provider):
-    with pytest.raises(Unavailable, match="up to 256, got 512"):
-        calls.of(cell_of(provider, hidden_size=512), None)
-
-
-@pytest.mark.parametrize("provider", sorted(PAIRS))
-def test_queries_and_keys_need_two_heads(here, provider):
-    with pytest.raises(Unavailable, match="needs 2 heads or more, got 1"):
-        calls.of(cell_of(provider, heads=1), None)
-
-
 @pytest.mark.parametrize(
-    ("cell", "message"),
-    [(cell_of("nobody"), "provider must be one of"), (cell_of("copy", "thd"), "format must be")],
+    ("cell", "error", "message"),
+    [
+        *(
+            (cell_of(name, hidden_size=512), Unavailable, "up to 256, got 512")
+            for name in ("flash-attention", "fla")
+        ),
+        *(
+            (cell_of(name, heads=1), Unavailable, "needs 2 heads or more, got 1")
+            for name in sorted(PAIRS)
+        ),
+        (cell_of("nobody"), ValueError, "provider must be one of"),
+        (cell_of("copy", "thd"), ValueError, "format must be"),
+    ],
 )
-def test_what_does_not_exist_is_refused(cell, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_called_is_refused(cell, error, message):
+    with pytest.raises(error, match=message):
         calls.of(cell, None)
 
 

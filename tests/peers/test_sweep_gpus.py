@@ -1,5 +1,6 @@
-"""A sweep on several GPUs: how they share the work, and lose a process."""
+"""A sweep on several GPUs: how they share the work, and what a lost process costs."""
 
+import threading
 from collections import Counter
 
 import pytest
@@ -7,43 +8,42 @@ import pytest
 from benchmarks._measure.workload import Outcome
 from benchmarks._peers.sweep import gpus, state
 from benchmarks._peers.sweep.state import SweepError
+from tests.lab import MACHINE
 from tests.peers import sweeping
 from tests.peers.sweeping import FULL, SMALL, UUIDS, sweep
 
 bench, undrawn = sweeping.bench, sweeping.undrawn  # fixtures
 
 
-# --- shared work ----------------------------------------------------------------------------------
-
-
-def test_gpus_are_dealt_whole_points_in_turns():
-    timings = SMALL["throughput"].timings
-    hands = gpus.dealt(timings, 3)
-    assert Counter(sum(hands, [])) == Counter(timings)
-    assert hands == gpus.dealt(timings, 3)
-    points = [{(t.direction, t.cell.seq_len, t.cell.batch) for t in hand} for hand in hands]
-    assert sum(map(len, points)) == len(set().union(*points)) == 12
-    assert [len(each) for each in points] == [4, 4, 4]
-
-
-def test_a_process_has_one_direction_and_not_too_many_timings():
-    timings = FULL["study"].timings
-    groups = list(gpus.groups(timings))
+@pytest.mark.parametrize(("name", "count"), [("study", 1), ("study", 8), ("throughput", 500)])
+def test_a_process_measures_whole_points_of_one_direction_and_not_too_many(name, count):
+    timings = FULL[name].timings
+    groups = gpus.grouped(timings, count)
     assert sum(groups, []) == timings
     assert all(len({timing.direction for timing in group}) == 1 for group in groups)
+    points = [{(t.direction, *list(vars(t.cell).values())[1:]) for t in group} for group in groups]
+    assert sum(map(len, points)) == len(set().union(*points))
     assert max(map(len, groups)) <= gpus.GROUP_TIMINGS
+    assert len(groups) >= min(count, len(set().union(*points)))
 
 
 @pytest.mark.parametrize(("given", "used"), [("2", 2), ("all", 3)])
 def test_gpus_share_the_work(monkeypatch, tmp_path, undrawn, given, used):
     bench = sweeping.install(monkeypatch, tmp_path, count=3)
+    barrier = threading.Barrier(used, timeout=30)
+    begun: set = set()
+
+    def begin(uuid, timing, count):
+        if uuid not in begun:
+            begun.add(uuid)
+            barrier.wait()  # else one could take everything before the others start
+
+    bench.before = begin
     assert sweep("--experiment", "bandwidth", "--gpus", given) == 0
     assert Counter(bench.measured) == Counter(SMALL["bandwidth"].timings)
-    hands = gpus.dealt(SMALL["bandwidth"].timings, used)
-    for uuid, hand in zip(UUIDS, hands, strict=False):
-        assert {timing for who, timing in bench.answered if who == uuid} == set(hand)
     rows = state.read(bench.path("bandwidth")).rows
     assert {row.gpu for row in rows.values()} == set(UUIDS[:used])
+    assert {(row.gpu, timing) for timing, row in rows.items()} == set(bench.answered)
 
 
 def test_more_gpus_than_there_are(bench, capsys):
@@ -54,11 +54,18 @@ def test_more_gpus_than_there_are(bench, capsys):
             sweep("--gpus", wrong)
 
 
-def test_a_gpu_of_another_model_is_refused(monkeypatch, tmp_path, undrawn, capsys):
-    bench = sweeping.install(monkeypatch, tmp_path, count=2)
-    bench.models[UUIDS[1]] = "Other"
-    assert sweep("--experiment", "bandwidth", "--gpus", "2") == 3
-    assert f"{UUIDS[1]} is a Other, and the results are a Toy's" in capsys.readouterr().err
+def test_an_error_on_one_gpu_ends_the_others(bench):
+    """Within the timing that each is measuring, and with the error."""
+
+    def fails(uuid, timing, count):
+        if count == 2:
+            raise SweepError("another model")
+
+    bench.before = fails
+    rows = []
+    with pytest.raises(SweepError, match="another model"):
+        gpus.measure(FULL["study"].timings, UUIDS[:3], rows.append, MACHINE["gpu"])
+    assert len(rows) < 20
 
 
 # --- real processes -------------------------------------------------------------------------------
@@ -67,7 +74,7 @@ def test_a_gpu_of_another_model_is_refused(monkeypatch, tmp_path, undrawn, capsy
 _PRETEND = """
 import os, torch, types
 from benchmarks._measure import workload
-from benchmarks._peers.sweep import worker
+from benchmarks._peers.sweep import gpus
 gpu = os.environ["CUDA_VISIBLE_DEVICES"]
 properties = types.SimpleNamespace(name="Toy", uuid=gpu.removeprefix("GPU-"))
 torch.cuda.device_count = lambda: 1
@@ -80,46 +87,43 @@ def measure_cells(cells, direction, finished):
             os._exit(9)
         finished(cell, workload.Outcome((1e-6, 2e-6), (1e-6, 1e-6)))
 workload.measure_cells = measure_cells
-worker.main()
+gpus.work(sys.argv[2])
 """
 
 
 def test_processes_see_one_gpu_each_and_a_lost_one_costs_one_timing(monkeypatch):
-    monkeypatch.setattr(gpus, "_MAIN", _PRETEND)
-    study = SMALL["study"].of(["rope-triton"])
-    timings = [timing for timing in study.timings if timing.direction == "forward"][:4]
+    monkeypatch.setattr(gpus, "_WORK", _PRETEND)
+    timings = [t for t in SMALL["study"].of(["rope-triton"]).timings if t.direction == "forward"]
     lost = [timing for timing in timings if timing.cell.seq_len == 2048][:1]
-    timings = [timing for timing in timings if timing.cell.seq_len != 2048] + lost
-    found: dict = {}
-    hands = [timings, timings[:1]]
-    gpus.measure(hands, UUIDS[:2], lambda row: found.setdefault((row.gpu, row.timing), row), "Toy")
-    assert found.keys() == {
-        (uuid, timing) for uuid, hand in zip(UUIDS, hands, strict=False) for timing in hand
-    }
-    for (_, timing), row in found.items():
-        if timing in lost:
+    timings = [*lost, *(timing for timing in timings if timing.cell.seq_len != 2048)][:3]
+    rows = []
+    gpus.measure(timings, UUIDS[:2], rows.append, "Toy")
+    assert Counter(row.timing for row in rows) == Counter(timings)
+    assert {row.gpu for row in rows} <= set(UUIDS[:2])
+    for row in rows:
+        if row.timing in lost:
             assert row.status == "failed" and "ended with 9" in row.outcome.error
             assert "out of order" in row.outcome.error
         else:
             assert row.outcome == Outcome((1e-6, 2e-6), (1e-6, 1e-6))
+    with pytest.raises(SweepError, match=f"{UUIDS[0]} alone, a Other, and found gpu 'Toy'"):
+        gpus.measure(timings, UUIDS[:1], rows.append, "Other")
 
 
-def test_a_process_that_sees_no_gpu_is_refused():
-    with pytest.raises(SweepError, match="sees 0, the first none"):
-        gpus.Worker(UUIDS[0]).__enter__()
-
-
-def test_a_process_that_cannot_start_is_refused(monkeypatch):
-    monkeypatch.setattr(gpus, "_MAIN", "sys.exit('no libcuda')")
-    with pytest.raises(SweepError, match="ended with 1(.|\\n)*no libcuda"):
-        gpus.Worker(UUIDS[0]).__enter__()
-
-
-def test_a_process_that_says_nothing_is_ended(monkeypatch):
-    monkeypatch.setattr(gpus, "CELL_SECONDS", 0.5)
-    monkeypatch.setattr(gpus, "_MAIN", "import time\ntime.sleep(60)")
-    with pytest.raises(SweepError, match="ended with -9"):
-        gpus.Worker(UUIDS[0]).__enter__()
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (gpus._WORK, "found gpus 0"),
+        ("sys.exit('no libcuda')", "ended with 1(.|\\n)*no libcuda"),
+        ("import time\ntime.sleep(60)", "ended with -9"),
+    ],
+)
+def test_a_process_without_its_gpu_is_refused(monkeypatch, work, message):
+    monkeypatch.setattr(gpus, "_WORK", work)
+    if "sleep" in work:
+        monkeypatch.setattr(gpus, "CELL_SECONDS", 0.5)
+    with pytest.raises(SweepError, match=message):
+        next(gpus.rows(UUIDS[0], SMALL["study"].timings[:1], "Toy"))
 
 
 def test_a_process_that_ends_with_the_sweep_is_no_failure_of_its_timing(bench, monkeypatch):
@@ -132,5 +136,5 @@ def test_a_process_that_ends_with_the_sweep_is_no_failure_of_its_timing(bench, m
 
     bench.before = ended
     rows = []
-    gpus.measure([SMALL["bandwidth"].timings], UUIDS[:1], rows.append, sweeping.MODEL)
+    gpus.measure(SMALL["bandwidth"].timings, UUIDS[:1], rows.append, MACHINE["gpu"])
     assert [row.timing for row in rows] == bench.measured and len(rows) == 2

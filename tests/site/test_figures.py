@@ -46,7 +46,7 @@ def test_other_paths_have_a_line_each(tmp_path):
         "paths.Backward.track_copy_ratio": ([1.25, 1.0, float("nan"), 2.0], params),
         "paths.Backward.track_gbps": ([2000.0, 4000.0, 1.0, 1500.0], params),
     }
-    lines = figures.path_table(figures.load_values(stored(tmp_path / "r.json", **tables)))
+    lines = figures.speed_table(figures.load_values(stored(tmp_path / "r.json", **tables)))
     assert [line.split()[:3] for line in lines] == [
         ["Backward", "thd", "2"],
         ["Backward", "qkv", "1"],

@@ -133,7 +133,7 @@ def shipped(directory, name, commit=SHA):
         **{"software": {"fla-core": "1"}, "command": f"python -m benchmarks sweep {name}"},
     )
     rows = {timing: Row(timing, sweeping.outcome(timing), "g") for timing in experiment.timings}
-    sweep_command.publish(experiment, Results(head, rows, {}), directory)
+    sweep_command.publish(experiment, Results(head, rows), directory)
 
 
 def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):

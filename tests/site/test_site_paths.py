@@ -44,12 +44,9 @@ def of_graphs(points: dict[str, dict[int, list[float | None]]]) -> dict:
     return overview.overview(conf, repo, {}, graphs, revisions)
 
 
-def test_a_line_without_paths_says_so():
+def test_paths_have_cells_and_changes_of_their_own():
     (line,) = of_graphs({"rope.Forward.track_copy_ratio": {3: [1.0]}})["speed"]
     assert line["paths"] is None
-
-
-def test_paths_have_cells_and_changes_of_their_own():
     data = of_graphs(
         {
             "rope.Forward.track_copy_ratio": {1: [1.0], 5: [2.0]},
@@ -128,14 +125,6 @@ def paths_address(paths_site):
         yield url
 
 
-def choose(browser, commit: str) -> None:
-    browser.run(
-        f"""const select = document.getElementById("commit");
-        select.value = [...select.options].find(o => o.text.startsWith("{commit[:7]}")).value;
-        select.dispatchEvent(new Event("change"));"""
-    )
-
-
 def table(browser) -> dict[str, dict[str, list[str]]]:
     """Path -> direction -> what its cells say."""
     bodies = browser.run(
@@ -152,15 +141,11 @@ def changed(site: Path, name: str, change: Callable[[dict], None]) -> None:
     publishing.change_overview(site, name, lambda data: change(*data["speed"]))
 
 
-def text_of(browser, selector: str) -> str:
-    return browser.run(f"return document.querySelector('{selector}').innerText")
-
-
 def test_a_history_without_paths_has_no_heading_for_them(browser, paths_site, paths_address):
     changed(paths_site, "without.html", lambda line: line.update(paths=None))
     browser.load(f"{paths_address}/without.html", READY)
     assert browser.run("return document.getElementById('paths').offsetHeight") == 0
-    assert "Other paths" not in text_of(browser, "main")
+    assert "Other paths" not in browser.text("main")
 
 
 def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
@@ -174,14 +159,9 @@ def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
     assert found["thd"]["forward"][3] == "1.30 3080"
     # A row further up, where there is no tables-inplace.
     assert found["starts"]["backward"][0] == f"{1 / 1.47:.2f} 5880"
-    shown = text_of(browser, "#paths")
+    shown = browser.text("#paths")
     assert all(call in shown for call in overview.CALLS.values())
-    assert browser.logged() == []
-
-
-def test_cells_are_coloured_as_those_of_the_map(browser, paths_address):
-    browser.load(f"{paths_address}/overview.html", READY)
-    classes = browser.run(
+    classes = browser.run(  # coloured as those of the map
         "return [...document.querySelectorAll('#paths td[class^=s]')].map(td => td.className)"
     )
     assert len(classes) == 11 * 6 + 9 * 6 and classes[0] == "s6"
@@ -190,20 +170,15 @@ def test_cells_are_coloured_as_those_of_the_map(browser, paths_address):
 
 def test_an_older_commit_shows_what_it_had(browser, paths_address):
     browser.load(f"{paths_address}/overview.html", READY)
-    choose(browser, BEFORE)
+    browser.choose("commit", BEFORE[:7])
     found = table(browser)
     have = {path for path in found if found[path]["forward"] != ["n/a"] * 6}
-    assert have == set(OF_BEFORE) and text_of(browser, "#paths-note") == ""
-    choose(browser, LACKING)  # before there were any: those of the first that has them
+    assert have == set(OF_BEFORE) and browser.text("#paths-note") == ""
+    browser.choose("commit", LACKING[:7])  # before there were any: those of the first that has them
     assert table(browser) == found
     note = f"Measured at {BEFORE[:7]}: none of them was at {LACKING[:7]}."
-    assert text_of(browser, "#paths-note") == note
-    assert browser.logged() == []
-
-
-def test_the_last_changes_count_the_paths(browser, paths_address):
-    browser.load(f"{paths_address}/overview.html", READY)
-    said = text_of(browser, "#changes > li")
+    assert browser.text("#paths-note") == note
+    said = browser.text("#changes > li")
     assert "Forward, paths" in said and "Backward, paths" in said
     assert said.count("1 slower (of 12); worst +25.0 % at thd, 4 MiB, float32") == 2
 
@@ -217,7 +192,6 @@ def test_a_cell_leads_to_its_graph(browser, paths_address):
     (line,) = browser.run(f"return {plot}.getData().map(line => line.data.map(p => p[1]))")
     index = 2 * 6 + 4  # 256 MiB, float32
     assert line == pytest.approx([FACTORS["latency"] * (0.75 + 0.02 * index)] * 2)
-    assert browser.logged() == []
 
 
 def test_a_newest_commit_without_paths_shows_the_one_before(browser, paths_site, paths_address):
@@ -229,9 +203,8 @@ def test_a_newest_commit_without_paths_shows_the_one_before(browser, paths_site,
     changed(paths_site, "without.html", without_the_newest)
     browser.load(f"{paths_address}/without.html", READY)
     note = f"Measured at {BEFORE[:7]}: none of them was at {NEWEST[:7]}."
-    assert text_of(browser, "#paths-note") == note
+    assert browser.text("#paths-note") == note
     assert table(browser)["qkv"]["forward"][0] != "n/a"
-    assert browser.logged() == []
 
 
 def test_a_line_of_paths_alone_draws_without_a_word(browser, paths_site, paths_address):
@@ -244,7 +217,6 @@ def test_a_line_of_paths_alone_draws_without_a_word(browser, paths_site, paths_a
     changed(paths_site, "alone.html", of_paths_alone)
     browser.load(f"{paths_address}/alone.html", READY)
     assert table(browser)["qkv"]["forward"][0] != "n/a"
-    assert browser.logged() == []
 
 
 def test_the_page_opens_with_a_commit_that_has_both_directions(browser, paths_site, paths_address):
@@ -256,9 +228,8 @@ def test_the_page_opens_with_a_commit_that_has_both_directions(browser, paths_si
     browser.load(f"{paths_address}/cut-off.html", READY)
     chosen = "return document.getElementById('commit').selectedOptions[0].text"
     assert browser.run(chosen).startswith(BEFORE[:7])
-    choose(browser, NEWEST)
+    browser.choose("commit", NEWEST[:7])
     assert browser.run(chosen).startswith(NEWEST[:7])
-    assert browser.logged() == []
 
 
 @pytest.mark.parametrize("width", [390, 500, 800])
@@ -268,4 +239,3 @@ def test_no_cell_is_cut_or_beyond_the_screen(browser, paths_address, width):
     assert browser.run("return document.documentElement.scrollWidth") == width
     cells = "[...document.querySelectorAll('#paths td, #paths th')]"
     assert not browser.run(f"return {cells}.some(cell => cell.scrollWidth > cell.clientWidth)")
-    assert browser.logged() == []

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks._measure.workload import Outcome
 from benchmarks._peers.sweep import state
-from benchmarks._peers.sweep.experiments import COPY, GRIDS, OURS, SEED, TABLES, Timing
+from benchmarks._peers.sweep.experiments import COPY, GRIDS, OURS, Timing
 from benchmarks._peers.sweep.state import Results, Row, SweepError
 from benchmarks._site import page, peers
 from tests import publishing
@@ -36,7 +36,7 @@ def written(path: Path, answer=sweeping.outcome, **said) -> Path:
     )
     outcomes = {timing: answer(timing) for timing in EXPERIMENT.timings}
     rows = {t: Row(t, found, "GPU-1") for t, found in outcomes.items() if found}
-    state.write(path, Results(head | said, rows, {}), EXPERIMENT.timings)
+    state.write(path, Results(head | said, rows), EXPERIMENT.timings)
     return path
 
 
@@ -85,33 +85,9 @@ def test_of_what_ships_every_provider_has_a_line_or_a_reason():
         assert explained | set(each["gbps"]) == set(data["providers"])
 
 
-def test_what_the_sweep_says(file):
-    data = peers.peers(written(file))
-    assert data["what"] == "forward, 64 heads of 128, float16, sbhd"
-    assert data["source"][1:] == ["commit 01234567, grid small", "sweep it"]
-    assert data["providers"][SEED].startswith("a Triton program for each position and head")
-    assert batch(data, 4)["seq_len"] == LENGTHS
-    json.dumps(data, allow_nan=False)
+def test_what_a_sweep_says(file):
+    """TransformerEngine is not installed, the seed is wrong in batches of eight, and more."""
 
-
-def test_who_is_not_installed_has_no_line_but_a_reason(file):
-    data = peers.peers(written(file))
-    assert MISSING not in batch(data, 1)["gbps"]
-    assert without(data, 1, MISSING) == [
-        {"provider": MISSING, "status": "n/a", "reason": sweeping.MISSING, "count": 3, "of": 3}
-    ]
-
-
-def test_who_is_wrong_has_no_line_and_is_called_wrong(file):
-    data = peers.peers(written(file))
-    assert SEED in batch(data, 4)["gbps"] and not without(data, 4, SEED)
-    assert SEED not in batch(data, 8)["gbps"]
-    (gap,) = without(data, 8, SEED)
-    assert (gap["status"], gap["count"]) == ("wrong", 3)
-    assert gap["reason"] == "AssertionError: Tensor-likes are not close!"
-
-
-def test_a_line_has_a_gap_where_there_is_no_speed(file):
     def answer(timing: Timing) -> Outcome | None:
         match timing.cell:
             case cell if cell.provider == "compile" and cell.seq_len == 2048:
@@ -121,6 +97,21 @@ def test_a_line_has_a_gap_where_there_is_no_speed(file):
         return sweeping.outcome(timing)
 
     data = peers.peers(written(file, answer))
+    json.dumps(data, allow_nan=False)
+    assert data["what"] == "forward, 64 heads of 128, float16, sbhd"
+    assert data["source"][1:] == ["commit 01234567, grid small", "sweep it"]
+    assert data["providers"]["seed"].startswith("a Triton program for each position and head")
+    assert batch(data, 4)["seq_len"] == LENGTHS
+
+    assert MISSING not in batch(data, 1)["gbps"]
+    assert without(data, 1, MISSING) == [
+        {"provider": MISSING, "status": "n/a", "reason": sweeping.MISSING, "count": 3, "of": 3}
+    ]
+    assert "seed" in batch(data, 4)["gbps"] and not without(data, 4, "seed")
+    assert "seed" not in batch(data, 8)["gbps"]
+    (gap,) = without(data, 8, "seed")
+    assert (gap["status"], gap["count"]) == ("wrong", 3)
+    assert gap["reason"] == "AssertionError: Tensor-likes are not close!"
     first, second, third = batch(data, 2)["gbps"]["compile"]
     assert first and second is None and third
     (gap,) = without(data, 2, "compile")
@@ -131,39 +122,22 @@ def test_a_line_has_a_gap_where_there_is_no_speed(file):
     assert (gap["status"], gap["reason"]) == ("not measured", "")
 
 
-def test_without_the_file_there_is_nothing_to_show(tmp_path):
-    assert peers.peers(tmp_path / "throughput.jsonl") is None
-
-
-def cut(content: bytes) -> bytes:
-    return content[:-20]
-
-
-def lacking_a_key(content: bytes) -> bytes:
-    return content.replace(b'"commit":', b'"comment":', 1)
-
-
-def of_bytes(content: bytes) -> bytes:
-    return content + b"\xff\n"
-
-
-def headless(content: bytes) -> bytes:
-    return content.partition(b"\n")[2]
-
-
-def header_alone(content: bytes) -> bytes:
-    return content.partition(b"\n")[0]
+def test_without_the_file_there_is_nothing_to_show(file):
+    assert peers.peers(file) is None
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (cut, "throughput.jsonl, line 109, is damaged"),
-        (of_bytes, "throughput.jsonl is damaged: 'utf-8'"),
-        (headless, "is not a file of"),
-        (header_alone, "has no rows"),
-        (lacking_a_key, "line 1, does not say its commit"),
-        (lambda content: b"", "is not a file of"),
+        (lambda content: content[:-20], "does not end with a line"),
+        (lambda content: content + b"\xff\n", "throughput.jsonl, line 110, is damaged: 'utf-8'"),
+        (lambda content: content.partition(b"\n")[2], "is no sweep"),
+        (lambda content: content.partition(b"\n")[0] + b"\n", "has no rows"),
+        (lambda content: b"", "is no journal"),
+        (
+            lambda content: content.replace(b'"commit":', b'"comment":', 1),
+            "line 1, does not say its commit",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused(file, damage, said):
@@ -177,22 +151,12 @@ def test_a_damaged_file_is_refused(file, damage, said):
     [
         ({"experiment": "study"}, "holds the experiment 'study'"),
         ({"grid": "huge"}, "of the grid 'huge', which is not known"),
-        ({"schema": 2}, "has schema 2"),
+        ({"schema": 2}, "no sweep of schema 1: 2"),
     ],
 )
 def test_a_file_of_something_else_is_refused(file, other, said):
     with pytest.raises(SweepError, match=said):
         peers.peers(written(file, **other))
-
-
-def test_publishing_says_that_the_file_is_damaged(tmp_path):
-    clone = publishing.cloned(tmp_path / "clone")
-    for others in (clone / "benchmarks" / "results").glob("*/*-*.json"):
-        others.unlink()  # of asv: what it makes of them takes its time
-    shipped = clone / peers.EVIDENCE.relative_to(ROOT)
-    shipped.write_bytes(cut(shipped.read_bytes()))
-    with pytest.raises(AssertionError, match=r"throughput\.jsonl, line \d+, is damaged"):
-        publishing.published(clone)
 
 
 def test_it_needs_nothing_that_a_publishing_machine_lacks():
@@ -237,18 +201,6 @@ def shipped(site):
     return publishing.overview_data(site)["peers"]
 
 
-def choose(browser, of: int) -> None:
-    browser.run(
-        f"""const select = document.getElementById("peers-batch");
-        select.value = [...select.options].find((o) => o.text === "{of}").value;
-        select.dispatchEvent(new Event("change"));"""
-    )
-
-
-def text_of(browser, selector: str) -> str:
-    return browser.run(f"return document.querySelector('{selector}').innerText")
-
-
 def legend(browser) -> dict[str, str]:
     """What stands under the chart: line -> value where the mouse is."""
     rows = browser.run(
@@ -284,14 +236,28 @@ def load(browser, address: str, name: str = page.PAGE) -> None:
     browser.load(f"{address}/{name}", READY)
 
 
-def test_there_is_a_line_for_each_that_has_a_speed(browser, address, shipped):
+def test_each_batch_has_a_drawing_a_legend_and_speeds(browser, address, shipped):
     load(browser, address)
+    drawings, labels, speeds = set(), set(), set()
     for each in shipped["batches"]:
-        choose(browser, each["batch"])
+        browser.choose("peers-batch", each["batch"])
         names = list(legend(browser))[1:]
         assert set(names) == set(each["gbps"])
         assert (names[0], names[-1]) == (OURS, COPY)  # the wide one below, the dashes above
-    assert browser.logged() == []
+        drawings.add(browser.run("return document.querySelector('#peers canvas').toDataURL()"))
+        label = browser.run("return document.getElementById('peers-chart').ariaLabel")
+        assert "GB/s by sequence length" in label and f"batch {each['batch']}" in label
+        labels.add(label)
+        speeds.add(tuple(speed for speed, _ in table(browser).values()))
+        for share, index in ((0, 0), (1, -1)):
+            point_at(browser, share, each["seq_len"][index])
+            found = legend(browser)
+            del found["length"]
+            values = {name: line[index] for name, line in each["gbps"].items()}
+            assert {name: float(text) for name, text in found.items()} == pytest.approx(
+                values, abs=0.51
+            )
+    assert len(drawings) == len(labels) == len(speeds) == 4
 
 
 def test_our_line_is_wide_and_the_copy_dashed(browser, address):
@@ -304,39 +270,12 @@ def test_our_line_is_wide_and_the_copy_dashed(browser, address):
     )
     styles = {name: style for name, style, _ in markers}
     widths = {name: width for name, _, width in markers}
-    assert styles == dict.fromkeys(styles, "solid") | {COPY: "dashed", TABLES: "dotted"}
+    unlike = {COPY: "dashed", "rope-triton-tables": "dotted"}
+    assert styles == dict.fromkeys(styles, "solid") | unlike
     assert widths[OURS] > 2 * max(width for name, width in widths.items() if name != OURS)
 
 
-def test_the_mouse_reads_the_values_of_the_chosen_batch(browser, address, shipped):
-    load(browser, address)
-    for each in shipped["batches"]:
-        choose(browser, each["batch"])
-        for share, index in ((0, 0), (1, -1)):
-            point_at(browser, share, each["seq_len"][index])
-            found = legend(browser)
-            del found["length"]
-            values = {name: line[index] for name, line in each["gbps"].items()}
-            assert {name: float(text) for name, text in found.items()} == pytest.approx(
-                values, abs=0.51
-            )
-    assert browser.logged() == []
-
-
-def test_a_batch_has_a_drawing_of_its_own(browser, address, shipped):
-    load(browser, address)
-    drawings, labels, speeds = set(), set(), set()
-    for each in shipped["batches"]:
-        choose(browser, each["batch"])
-        drawings.add(browser.run("return document.querySelector('#peers canvas').toDataURL()"))
-        label = browser.run("return document.getElementById('peers-chart').ariaLabel")
-        assert "GB/s by sequence length" in label and f"batch {each['batch']}" in label
-        labels.add(label)
-        speeds.add(tuple(speed for speed, _ in table(browser).values()))
-    assert len(drawings) == len(labels) == len(speeds) == 4
-
-
-def test_the_table_says_who_computes_what_and_how_fast(browser, address, shipped):
+def test_the_text_says_who_computes_what_how_fast_and_where(browser, address, shipped):
     load(browser, address)
     found, first = table(browser), shipped["batches"][0]
     assert list(found) == list(shipped["providers"])
@@ -347,15 +286,10 @@ def test_the_table_says_who_computes_what_and_how_fast(browser, address, shipped
     for gap in first["without"]:
         speed, said = found[gap["provider"]]
         assert speed == gap["status"] and f"{gap['status']}: {gap['reason']}" in said
-    head = text_of(browser, "#peers-table thead")
-    assert f"GB/s at {first['seq_len'][-1]}" in head
-
-
-def test_it_says_where_it_comes_from_and_how_to_have_it_again(browser, address, shipped):
-    load(browser, address)
-    said = text_of(browser, "#peers-source")
-    assert all(line in said for line in shipped["source"])
-    assert shipped["what"] in text_of(browser, "#peers > p")
+    assert f"GB/s at {first['seq_len'][-1]}" in browser.text("#peers-table thead")
+    source = browser.text("#peers-source")
+    assert all(line in source for line in shipped["source"])
+    assert shipped["what"] in browser.text("#peers > p")
 
 
 def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, file):
@@ -367,9 +301,9 @@ def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, 
     made_up = peers.peers(written(file, answer))
     publishing.change_overview(site, "made-up.html", lambda data: data.update(peers=made_up))
     load(browser, address, "made-up.html")
-    choose(browser, 8)
-    assert SEED not in legend(browser)
-    speed, said = table(browser)[SEED]
+    browser.choose("peers-batch", 8)
+    assert "seed" not in legend(browser)
+    speed, said = table(browser)["seed"]
     assert speed == "wrong" and "wrong: AssertionError: Tensor-likes are not close!" in said
     bad = browser.run("return document.querySelector('#peers-table td .bad').innerText")
     assert bad == "wrong"
@@ -378,7 +312,6 @@ def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, 
     assert "wrong at 1 of 3 lengths: AssertionError" in table(browser)["compile"][1]
     point_at(browser, 0, 256)
     assert float(legend(browser)["compile"]) > 0
-    assert browser.logged() == []
 
 
 def test_a_value_between_two_gaps_is_seen(browser, site, address):
@@ -393,30 +326,17 @@ def test_a_value_between_two_gaps_is_seen(browser, site, address):
         return browser.run("return document.querySelector('#peers canvas').toDataURL()")
 
     assert len({drawing(), drawing(10), drawing(29)}) == 3
-    assert browser.logged() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("without-a-file.html", lambda data: data.update(peers=None)),
-        ("without-a-word.html", lambda data: data.pop("peers")),
-    ],
-)
-def test_without_a_sweep_there_is_no_heading_for_it(browser, site, address, name, change):
-    publishing.change_overview(site, name, change)
-    load(browser, address, name)
+def test_it_and_the_history_need_not_each_other(browser, site, address):
+    publishing.change_overview(site, "without.html", lambda data: data.update(peers=None))
+    load(browser, address, "without.html")
     assert browser.run("return document.getElementById('peers').offsetHeight") == 0
-    assert "Beside other libraries" not in text_of(browser, "main")
+    assert "Beside other libraries" not in browser.text("main")
     assert browser.run("return document.querySelectorAll('canvas').length") == 2  # the rest is
-    assert browser.logged() == []
-
-
-def test_it_needs_no_history(browser, site, address):
     publishing.change_overview(site, "alone.html", lambda data: data.update(speed=[], codegen=[]))
     load(browser, address, "alone.html")
     assert list(legend(browser))[1] == OURS and table(browser)
-    assert browser.logged() == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -430,7 +350,6 @@ def test_nothing_is_cut_or_wider_than_the_screen(browser, address, width, scheme
     assert not browser.run(f"return {parts}.some(part => part.scrollWidth > part.clientWidth)")
     beyond = "[...document.querySelectorAll('#peers *')].filter(e => e.getBoundingClientRect()"
     assert browser.run(f"return {beyond}.right > {width}).length") == 0
-    assert browser.logged() == []
 
 
 def test_the_lines_take_the_colours_of_the_scheme(browser, address):
@@ -438,4 +357,3 @@ def test_the_lines_take_the_colours_of_the_scheme(browser, address):
     light = browser.run("return document.querySelector('#peers canvas').toDataURL()")
     browser.prefer("dark")
     browser.wait(f"document.querySelector('#peers canvas').toDataURL() !== '{light}'")
-    assert browser.logged() == []

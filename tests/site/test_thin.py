@@ -1,11 +1,11 @@
-"""What bounds the stored history."""
+"""Old results are thinned and the oldest go, and asv reads what is left."""
 
 import json
 import shutil
 
 import pytest
 
-from benchmarks._site import thin
+from benchmarks._site import branch
 from tests.site.test_history import GPU, RESULTS, ROOT, records
 
 
@@ -25,8 +25,8 @@ def machine(tmp_path):
 
 def test_old_results_keep_their_values_and_the_oldest_go(machine):
     before = {path.name: path.read_bytes() for path in machine.glob("*-*.json")}
-    said = thin.thin(machine.parent, statistics=1, kept=3)
-    assert len(said) == 3 and thin.thin(machine.parent, statistics=1, kept=3) == []
+    said = branch.thin(machine.parent, statistics=1, kept=3)
+    assert len(said) == 3 and branch.thin(machine.parent, statistics=1, kept=3) == []
     after = {path.name: path.read_bytes() for path in machine.glob("*-*.json")}
     assert sorted(after) == [f"{str(day) * 8}-e.json" for day in (1, 2, 3)]
     assert after["33333333-e.json"] == before["33333333-e.json"]
@@ -38,7 +38,7 @@ def test_asv_reads_what_is_left(machine):
 
     name = "00000000-e.json"
     full = Results.load(str(machine / name), machine_name=GPU)
-    thin.thin(machine.parent, statistics=0)
+    branch.thin(machine.parent, statistics=0)
     left = Results.load(str(machine / name), machine_name=GPU)
     metric = "rope.Forward.track_latency"
     params = full.get_result_params(metric)

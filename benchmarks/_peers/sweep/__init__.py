@@ -1,1 +1,1 @@
-"""``python -m benchmarks sweep``: the experiments this project grew out of, by one command each."""
+"""The sweep: four experiments that compare this package with other libraries."""

@@ -1,6 +1,7 @@
-"""``python -m benchmarks sweep``: measure experiments, resumable, on one GPU or all; show them."""
+"""``python -m benchmarks sweep``: measure the experiments, resumable, on any number of GPUs."""
 
 import argparse
+import collections
 import contextlib
 import importlib.metadata
 import sys
@@ -8,20 +9,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..._system import checkout, gpu_monitor, suite
-from ..._system import machine as _machine
+from ..._system import checkout, gpu_monitor, machine, suite
+from ..._system.journal import Journal, JournalError
 from ..._system.process import ROOT
-from ..._system.progress import say
+from ..._system.progress import missing, say
 from ..providers import PROVIDERS
 from . import gpus, plots, tables
-from .experiments import EXPERIMENTS, GRIDS, SHORT_SEQ_LENS, Experiment
-from .state import Results, Row, State, SweepError, header, read_experiment, set_aside, write
+from .experiments import EXPERIMENTS, GRIDS, Experiment
+from .state import (
+    MAY_DIFFER,
+    Results,
+    Row,
+    SweepError,
+    as_json,
+    header,
+    read_experiment,
+    results_of,
+    write,
+)
 
 SCRATCH = ROOT / ".asv" / "sweep"
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
 
 DONE, BAD, COULD_NOT_RUN = 0, 1, 3
-EXPECTED = (SweepError, gpu_monitor.WatchError, gpu_monitor.GpuBusyError, checkout.ArmError)
+EXPECTED = (
+    *(SweepError, JournalError, checkout.ArmError),
+    *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
+)
 
 # What libraries are called where they are installed: their versions are part of what is measured.
 _DISTRIBUTIONS = (
@@ -41,35 +55,17 @@ run. A library that is not installed is n/a."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "--experiment", choices=EXPERIMENTS, action="append", help="may be repeated; default: all"
-    )
-    parser.add_argument(
-        "--providers", type=_providers, metavar="A,B", help=f"of {', '.join(PROVIDERS)}"
-    )
-    parser.add_argument("--grid", choices=sorted(GRIDS), default="full", help="default: full")
-    parser.add_argument(
-        "--gpus", type=_gpus, default=1, metavar="N", help='how many, or "all"; default: 1'
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="default: beside the state, in .asv/sweep"
-    )
-    parser.add_argument(
-        "--ship", action="store_true", help="write to benchmarks/evidence/sweep as well"
-    )
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="for GPUs that another measurement uses; default: 0",
-    )
-    parser.add_argument(
-        "--afresh", action="store_true", help="set aside what was measured, and begin anew"
-    )
-    parser.add_argument(
-        "--redraw", type=Path, metavar="DIR", help="measure nothing: show what DIR holds again"
-    )
+    add = parser.add_argument
+    add("--experiment", choices=EXPERIMENTS, action="append", help="may be repeated; default: all")
+    add("--providers", type=_providers, metavar="A,B", help=f"of {', '.join(PROVIDERS)}")
+    add("--grid", choices=sorted(GRIDS), default="full", help="default: full")
+    add("--gpus", type=_gpus, default=1, metavar="N", help='how many, or "all"; default: 1')
+    add("--output", type=Path, metavar="DIR", help="default: beside the state, in .asv/sweep")
+    add("--ship", action="store_true", help="write to benchmarks/evidence/sweep as well")
+    waits = "for GPUs that another measurement uses; default: 0"
+    add("--wait", type=float, default=0.0, metavar="SECONDS", help=waits)
+    add("--afresh", action="store_true", help="rename what was measured, and begin anew")
+    add("--redraw", type=Path, metavar="DIR", help="measure nothing: show what DIR holds again")
 
 
 def _providers(text: str) -> tuple[str, ...]:
@@ -88,13 +84,11 @@ def _gpus(text: str) -> int | None:
     return int(text)
 
 
-def run(**options) -> int:
+def run(**given) -> int:
     """Do what the arguments say; the exit status."""
-    wishes = argparse.Namespace(**options)
+    options = argparse.Namespace(**given)
     try:
-        if wishes.redraw:
-            return _redraw(wishes)
-        return _sweep(wishes)
+        return _redraw(options) if options.redraw else _sweep(options)
     except EXPECTED as error:
         print(f"could not run: {error}", file=sys.stderr)
         return COULD_NOT_RUN
@@ -103,65 +97,62 @@ def run(**options) -> int:
 # --- measure --------------------------------------------------------------------------------------
 
 
-def _sweep(wishes: argparse.Namespace) -> int:
-    _refuse_partial_shipping(wishes)
-    arm = checkout.from_working_tree(ROOT, SCRATCH / "sources")
-    if not arm.sha:
+def _sweep(options: argparse.Namespace) -> int:
+    if options.ship and (options.grid != "full" or options.providers):
+        raise SweepError("what ships is the full grid with every provider: leave the others out")
+    version = checkout.from_working_tree(ROOT, SCRATCH / "sources")
+    if not version.sha:
         raise SweepError(
             "rope_triton differs from HEAD, under which the results would be filed: commit it"
         )
-    machine, _ = _machine.probe()
-    directory = SCRATCH / machine["machine"] / arm.sha[:8]
-    with _held(wishes, machine) as uuids:
+    record, _ = machine.probe()
+    directory = SCRATCH / record["machine"] / version.sha[:8]
+    with _held(options, record) as uuids:
         statuses = []
-        for experiment in _chosen(wishes):
+        for experiment in _chosen(options):
             head = header(
                 experiment=experiment.name,
-                grid=wishes.grid,
-                commit=arm.sha,
-                machine=machine,
+                grid=options.grid,
+                commit=version.sha,
+                machine=record,
                 software=_software(),
                 suite=suite.digest(_MEASURING),
-                command=_command(wishes, experiment.name),
+                command=_command(options, experiment.name),
             )
             path = directory / f"{experiment.name}.jsonl"
-            if wishes.afresh and path.exists():
-                say(f"set aside: {set_aside(path)}")
+            if options.afresh and path.exists():
+                aside = path.with_suffix(f".{time.time_ns()}.jsonl")
+                say(f"renamed to {path.rename(aside)}")
             results = _measured(experiment, path, head, uuids)
-            statuses.append(_shown(experiment, results, wishes, directory / "output"))
+            statuses.append(_shown(experiment, results, options, directory / "output"))
     return max(statuses)
 
 
-def _refuse_partial_shipping(wishes: argparse.Namespace) -> None:
-    if wishes.ship and (wishes.grid != "full" or wishes.providers):
-        raise SweepError("what ships is the full grid with every provider: leave the others out")
-
-
-def _chosen(wishes: argparse.Namespace) -> list[Experiment]:
+def _chosen(options: argparse.Namespace) -> list[Experiment]:
     """The experiments that were asked for, with the providers that were."""
-    grid = GRIDS[wishes.grid]
-    chosen = [grid[name] for name in dict.fromkeys(wishes.experiment or EXPERIMENTS)]
-    if not wishes.providers:
+    names = dict.fromkeys(options.experiment or EXPERIMENTS)
+    chosen = [GRIDS[options.grid][name] for name in names]
+    if not options.providers:
         return chosen
-    kept = [experiment.of(wishes.providers) for experiment in chosen]
+    kept = [experiment.of(options.providers) for experiment in chosen]
     empty = [each.name for each in kept if not each.timings]
     if empty:
-        raise SweepError(f"{', '.join(empty)} has none of {', '.join(wishes.providers)}")
+        raise SweepError(f"{', '.join(empty)} has none of {', '.join(options.providers)}")
     return kept
 
 
 @contextlib.contextmanager
-def _held(wishes: argparse.Namespace, machine: Mapping[str, str]) -> Iterator[list[str]]:
+def _held(options: argparse.Namespace, record: Mapping[str, str]) -> Iterator[list[str]]:
     """UUIDs of the GPUs to measure on, each free and held until the block ends."""
-    if machine["gpu"] == "none":
+    if record["gpu"] == "none":
         raise SweepError("no NVIDIA GPU: torch.cuda.is_available() is False")
     uuids = gpu_monitor.gpu_uuids()
-    count = wishes.gpus or len(uuids)
+    count = options.gpus or len(uuids)
     if count > len(uuids):
         raise SweepError(f"--gpus {count}, and CUDA sees {len(uuids)} here")
     with contextlib.ExitStack() as stack:
         for uuid in uuids[:count]:
-            stack.enter_context(gpu_monitor.gpu_lock(uuid, wishes.wait))
+            stack.enter_context(gpu_monitor.gpu_lock(uuid, options.wait))
             gpu_monitor.require_free(uuid)
         yield uuids[:count]
 
@@ -175,52 +166,32 @@ def _software() -> dict[str, str]:
     return found
 
 
-def _command(wishes: argparse.Namespace, experiment: str) -> str:
+def _command(options: argparse.Namespace, experiment: str) -> str:
     words = ["python -m benchmarks sweep", f"--experiment {experiment}"]
-    words += [f"--grid {wishes.grid}"] if wishes.grid != "full" else []
-    words += [f"--providers {','.join(wishes.providers)}"] if wishes.providers else []
-    words += [f"--gpus {wishes.gpus or 'all'}"] if wishes.gpus != 1 else []
+    words += [f"--grid {options.grid}"] if options.grid != "full" else []
+    words += [f"--providers {','.join(options.providers)}"] if options.providers else []
+    words += [f"--gpus {options.gpus or 'all'}"] if options.gpus != 1 else []
     return " ".join(words)
 
 
 def _measured(experiment: Experiment, path: Path, head: dict, uuids: Sequence[str]) -> Results:
-    """What the state holds when everything is measured."""
-    model = head["machine"]["gpu"]
-    with State(path, head) as state:
-        asked = experiment.timings
-        known = sum(timing in state.results.rows for timing in asked)
-        if known:
-            say(f"{experiment.name}: {known} of {len(asked)} timings are known, from {path}")
-        progress = _Progress(experiment.name, len(asked), known)
+    """What the journal holds when everything is measured."""
+    with Journal(path, head, may_differ=MAY_DIFFER) as journal:
+        shown = journal.header | {key: head[key] for key in MAY_DIFFER}
+        results = results_of(path, shown, journal.entries)
+        left = [timing for timing in experiment.timings if timing not in results.rows]
+        total = len(experiment.timings)
+        if len(left) < total:
+            say(f"{experiment.name}: {total - len(left)} of {total} timings are known, from {path}")
+        progress = _Progress(experiment.name, total, total - len(left))
 
         def keep(row: Row) -> None:
-            state.add(row)
+            journal.append(as_json(row))
+            results.rows[row.timing] = row
             progress.tell(row)
 
-        hands = [
-            [timing for timing in hand if timing not in state.results.rows]
-            for hand in gpus.dealt(asked, len(uuids))
-        ]
-        gpus.measure(hands, uuids, keep, model)
-        if experiment.name == "milliseconds":
-            _check(state, uuids[0])
-        state.results.header |= {key: head[key] for key in ("grid", "command")}
-        return state.results
-
-
-def _check(state: State, uuid: str) -> None:
-    """Is the package's result close to PyTorch's?"""
-    lengths = [n for n in SHORT_SEQ_LENS if n not in {key[0] for key in state.results.checks}]
-    if not lengths:
-        return
-    try:
-        with gpus.Worker(uuid) as worker:
-            found = list(worker.answers({"check": lengths}))
-    except gpus.ProcessLost as error:
-        raise SweepError(f"the results could not be compared with PyTorch's: {error}") from error
-    for answer in found:
-        if "check" in answer:
-            state.add_check(answer["check"])
+        gpus.measure(left, uuids, keep, head["machine"]["gpu"])
+        return results
 
 
 class _Progress:
@@ -229,21 +200,19 @@ class _Progress:
     def __init__(self, name: str, total: int, known: int, clock: Callable = time.monotonic):
         self._name, self._total, self._known = name, total, known
         self._clock, self._start, self._said = clock, clock(), clock()
-        self._states: dict[str, int] = {}
+        self._states: collections.Counter[str] = collections.Counter()
 
     def tell(self, row: Row) -> None:
-        self._states[row.status] = self._states.get(row.status, 0) + 1
-        new = sum(self._states.values())
+        self._states[row.status] += 1
+        new = self._states.total()
         done, now = self._known + new, self._clock()
         if done < self._total and now - self._said < _SAY_SECONDS:
             return
-        self._said = now
-        seconds = now - self._start
-        left = (self._total - done) * seconds / new
+        self._said, seconds = now, now - self._start
         states = ", ".join(f"{count} {status}" for status, count in self._states.items())
         say(
-            f"{self._name}: {done} of {self._total} timings in {seconds:.0f} s, about {left:.0f} s "
-            f"left ({states})"
+            f"{self._name}: {done} of {self._total} timings in {seconds:.0f} s, about "
+            f"{(self._total - done) * seconds / new:.0f} s left ({states})"
         )
 
 
@@ -251,10 +220,10 @@ class _Progress:
 
 
 def _shown(
-    experiment: Experiment, results: Results, wishes: argparse.Namespace, usual: Path
+    experiment: Experiment, results: Results, options: argparse.Namespace, usual: Path
 ) -> int:
     """Write the files of an experiment; the status that its results deserve."""
-    directories = [wishes.output or usual, *([EVIDENCE] if wishes.ship else [])]
+    directories = [options.output or usual, *([EVIDENCE] if options.ship else [])]
     for directory in directories:
         publish(experiment, results, directory)
     for line in tables.gain_table(experiment, results)[2:]:
@@ -264,9 +233,6 @@ def _shown(
     bad = [row for row in shown if row.status in ("wrong", "failed")]
     for row in bad[:10]:
         print(f"{row.status.upper()}: {row.timing.direction} {row.timing.cell}: {row.reason}")
-    if experiment.name == "milliseconds" and not tables.promise_is_kept(results):
-        print("WRONG: the result is not close to PyTorch's, or was not compared with it")
-        return BAD
     return BAD if bad or len(shown) < len(experiment.timings) else DONE
 
 
@@ -279,36 +245,32 @@ def publish(experiment: Experiment, results: Results, directory: Path) -> None:
     try:
         for figure in experiment.figures:
             plots.draw(figure, results, directory)
-    except plots.PlotError as error:
-        say(f"n/a: {error}; then: python -m benchmarks sweep --redraw {directory}")
+    except ModuleNotFoundError as error:
+        if (how := missing(error)) is None:
+            raise
+        say(f"no plots: {how}; then: python -m benchmarks sweep --redraw {directory}")
         drawn = False
-    page = tables.as_markdown(experiment, results, PROVIDERS, drawn)
+    page = tables.as_markdown(experiment, results, drawn)
     (directory / f"{experiment.name}.md").write_text(page)
 
 
 def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:
     """The experiments that a directory holds, with the providers that were measured."""
-    found = {}
-    for name in EXPERIMENTS:
-        path = directory / f"{name}.jsonl"
-        if path.exists():
-            found[name] = read_experiment(path, name)
-    return found
+    paths = {name: directory / f"{name}.jsonl" for name in EXPERIMENTS}
+    return {name: read_experiment(path, name) for name, path in paths.items() if path.exists()}
 
 
-def _redraw(wishes: argparse.Namespace) -> int:
-    found = stored(wishes.redraw)
-    chosen = [name for name in wishes.experiment or EXPERIMENTS if name in found]
+def _redraw(options: argparse.Namespace) -> int:
+    found = stored(options.redraw)
+    chosen = [name for name in options.experiment or EXPERIMENTS if name in found]
     if not chosen:
-        raise SweepError(f"{wishes.redraw} holds none of {wishes.experiment or list(EXPERIMENTS)}")
-    if wishes.ship:
-        _refuse_shipping_part(found, chosen)
-    return max(_shown(*found[name], wishes, wishes.redraw) for name in chosen)
-
-
-def _refuse_shipping_part(found: Mapping, chosen: Sequence[str]) -> None:
-    for name in chosen:
-        experiment, results = found[name]
-        whole = GRIDS["full"][name]
-        if results.header["grid"] != "full" or set(whole.timings) - set(results.rows):
+        asked = options.experiment or list(EXPERIMENTS)
+        raise SweepError(f"{options.redraw} holds none of {asked}")
+    for name in chosen if options.ship else ():
+        results = found[name][1]
+        whole = results.header["grid"] == "full" and not (
+            set(GRIDS["full"][name].timings) - set(results.rows)
+        )
+        if not whole:
             raise SweepError(f"what ships is the full grid with every provider; {name} is not")
+    return max(_shown(*found[name], options, options.redraw) for name in chosen)

@@ -1,6 +1,6 @@
-"""What each experiment measures, and the figures that show it. Imports no torch.
+"""The sweep's four experiments: which cells each measures, and the figures that show them.
 
-``published.json`` has where each comes from, and what its author saw.
+``published.json`` has what the seeds' authors saw. Imports no torch.
 """
 
 import itertools
@@ -12,47 +12,41 @@ from ..cells import PeerCell
 
 HALF, FORMAT = "float16", "sbhd"
 HIDDEN_SIZE, HEADS = 128, 64
+OURS, COPY = "rope-triton", "copy"
+_TENSOR = f"{HEADS} heads of {HIDDEN_SIZE}"
 
-OURS, TABLES, COPY = "rope-triton", "rope-triton-tables", "copy"
-ENGINE, SEED = "transformer-engine", "seed"
-COMPILE, COMPILE_ANGLES = "compile", "compile-angles"
-FLASH, LIGER, FLA, PYTORCH = "flash-attention", "liger", "fla", "pytorch"
-
-GBPS, MILLISECONDS, SHARE = "gbps", "milliseconds", "share"
-
-
-class Axis(NamedTuple):
-    """What a figure varies: a field of :class:`PeerCell` or "mib", the tensor's size."""
-
-    name: str
-    label: str
-    doubles: bool
-
-
-SEQ_LEN = Axis("seq_len", "sequence length [tokens]", doubles=True)
-EVEN_SEQ_LEN = SEQ_LEN._replace(doubles=False)
-SIZE = Axis("mib", "size of the tensor [MiB]", doubles=True)
 AXES = {
-    "seq_len": SEQ_LEN,
-    "hidden_size": Axis("hidden_size", "hidden size of a head [channels]", doubles=True),
-    "heads": Axis("heads", "heads", doubles=True),
-    "batch": Axis("batch", "batch [sequences]", doubles=True),
+    "seq_len": "sequence length [tokens]",
+    "hidden_size": "hidden size of a head [channels]",
+    "heads": "heads",
+    "batch": "batch [sequences]",
+    "mib": "size of the tensor [MiB]",
 }
+"""What a figure varies, a field of :class:`PeerCell` or the tensor's size -> its label."""
 
 
 class Figure(NamedTuple):
-    """A plot and a table: ``metric`` over ``axis``, a line for each provider of the cells."""
+    """A plot and a table: ``metric`` over ``axis``, a line for each provider of the cells.
+
+    ``metric`` is "gbps", "milliseconds" or "share" (of a copy's speed), ``axis`` a key of
+    :data:`AXES`. ``doubles`` says whether the axis is logarithmic.
+    """
 
     name: str
     title: str
     direction: str
     metric: str
-    axis: Axis
+    axis: str
     cells: tuple[PeerCell, ...]
+    doubles: bool = True
 
     @property
     def providers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(cell.provider for cell in self.cells))
+
+    def position(self, cell: PeerCell) -> float:
+        """Where a cell lies on the axis."""
+        return cell.bytes_moved / 2 / 2**20 if self.axis == "mib" else getattr(cell, self.axis)
 
 
 class Timing(NamedTuple):
@@ -83,13 +77,6 @@ class Experiment(NamedTuple):
         return self._replace(figures=tuple(figures))
 
 
-def position(axis: Axis, cell: PeerCell) -> float:
-    """Where a cell lies on an axis."""
-    if axis is SIZE or axis.name == SIZE.name:
-        return cell.bytes_moved / 2 / 2**20
-    return getattr(cell, axis.name)
-
-
 def _cells(providers: Iterable[str], points: Iterable[dict]) -> tuple[PeerCell, ...]:
     """Every provider at every point, the providers of a point one after the other."""
     usual = {"hidden_size": HIDDEN_SIZE, "heads": HEADS, "batch": 1, "dtype": HALF}
@@ -99,81 +86,75 @@ def _cells(providers: Iterable[str], points: Iterable[dict]) -> tuple[PeerCell, 
     )
 
 
-# --- bandwidth over the sequence length, for four batches -----------------------------------------
-
-_THROUGHPUT = (OURS, TABLES, COPY, ENGINE, SEED, COMPILE, FLASH, LIGER, FLA)
+_COMPILED = ("compile", "compile-angles")
+_BY_TABLES = ("flash-attention", "liger", "fla")
+_THROUGHPUT = (OURS, "rope-triton-tables", COPY, "transformer-engine", "seed", "compile")
+_MILLISECONDS = (OURS, "rope-triton-tables", COPY, "pytorch", *_COMPILED)
+_STUDY = (OURS, "transformer-engine", "liger", "flash-attention", *_COMPILED, "pytorch")
+_BANDWIDTH = (OURS, "rope-triton-tables", "transformer-engine", "seed", *_COMPILED)
 
 
 def _throughput(steps: Iterable[int], batches: Iterable[int]) -> Experiment:
+    """Bandwidth over the sequence length, one figure per batch."""
     figures = [
         Figure(
             f"throughput-batch-{batch}",
-            f"Bandwidth, batch {batch}, forward ({HEADS} heads of {HIDDEN_SIZE}, {HALF}, {FORMAT})",
+            f"Bandwidth, batch {batch}, forward ({_TENSOR}, {HALF}, {FORMAT})",
             FORWARD,
-            GBPS,
-            EVEN_SEQ_LEN,
-            _cells(_THROUGHPUT, ({"seq_len": 128 * step, "batch": batch} for step in steps)),
+            "gbps",
+            "seq_len",
+            _cells(
+                (*_THROUGHPUT, *_BY_TABLES),
+                ({"seq_len": 128 * step, "batch": batch} for step in steps),
+            ),
+            doubles=False,
         )
         for batch in batches
     ]
     return Experiment("throughput", "Bandwidth over the sequence length", tuple(figures))
 
 
-# --- milliseconds of short sequences --------------------------------------------------------------
-
-SHORT_SEQ_LENS = (32, 64, 128, 256, 512)
-_COMPILED = COMPILE, COMPILE_ANGLES
-_MILLISECONDS = (OURS, TABLES, COPY, PYTORCH, *_COMPILED, ENGINE, SEED, FLASH, LIGER, FLA)
-
-
 def _milliseconds(seq_lens: Iterable[int]) -> Experiment:
-    points = [{"seq_len": seq_len} for seq_len in seq_lens]
+    """Latency of short sequences."""
+    providers = (*_MILLISECONDS, "transformer-engine", "seed", *_BY_TABLES)
     figures = [
         Figure(
             f"milliseconds-{direction}",
-            f"Time a call, {direction} (batch 1, {HEADS} heads of {HIDDEN_SIZE}, {HALF}, {FORMAT})",
+            f"Time a call, {direction} (batch 1, {_TENSOR}, {HALF}, {FORMAT})",
             direction,
-            MILLISECONDS,
-            SEQ_LEN,
-            _cells(_MILLISECONDS, points),
+            "milliseconds",
+            "seq_len",
+            _cells(providers, ({"seq_len": seq_len} for seq_len in seq_lens)),
         )
         for direction in (FORWARD, BACKWARD)
     ]
     return Experiment("milliseconds", "Milliseconds of short sequences", tuple(figures))
 
 
-# --- fused, fused and not fused -------------------------------------------------------------------
-
-_STUDY = (OURS, ENGINE, LIGER, FLASH, *_COMPILED, PYTORCH)
 _STUDY_POINT = {"seq_len": 2048, "hidden_size": 128, "heads": 32, "batch": 4}
 
 
 def _study(**values: Iterable[int]) -> Experiment:
+    """Fused, fused and unfused calls around one point; each figure varies one of its values."""
     figures = []
     for direction, (name, along) in itertools.product((FORWARD, BACKWARD), values.items()):
         rest = {key: value for key, value in _STUDY_POINT.items() if key != name}
         where = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in rest.items())
-        points = [_STUDY_POINT | {name: value} for value in along]
-        title = f"Fused or not, {direction} ({where}, {HALF}, {FORMAT})"
         figures.append(
             Figure(
                 f"study-{direction}-{name.replace('_', '-')}",
-                title,
+                f"Fused or not, {direction} ({where}, {HALF}, {FORMAT})",
                 direction,
-                GBPS,
-                AXES[name],
-                _cells(_STUDY, points),
+                "gbps",
+                name,
+                _cells(_STUDY, (_STUDY_POINT | {name: value} for value in along)),
             )
         )
     return Experiment("study", "Fused against fused against unfused", tuple(figures))
 
 
-# --- share of a copy's speed ----------------------------------------------------------------------
-
-_BANDWIDTH = (OURS, TABLES, ENGINE, SEED, *_COMPILED, FLASH, LIGER, FLA)
-
-
 def _bandwidth(sizes: Iterable[int]) -> Experiment:
+    """Speed as a share of a copy's over the tensor's size in MiB."""
     figures = []
     for direction, dtype in itertools.product((FORWARD, BACKWARD), ITEM_BYTES):
         token_bytes = HEADS * HIDDEN_SIZE * ITEM_BYTES[dtype]
@@ -181,12 +162,11 @@ def _bandwidth(sizes: Iterable[int]) -> Experiment:
         figures.append(
             Figure(
                 f"bandwidth-{direction}-{dtype}",
-                f"Share of a copy's speed, {direction}, {dtype} (batch 1, {HEADS} heads of "
-                f"{HIDDEN_SIZE}, {FORMAT})",
+                f"Share of a copy's speed, {direction}, {dtype} (batch 1, {_TENSOR}, {FORMAT})",
                 direction,
-                SHARE,
-                SIZE,
-                _cells(_BANDWIDTH, points),
+                "share",
+                "mib",
+                _cells((*_BANDWIDTH, *_BY_TABLES), points),
             )
         )
     return Experiment("bandwidth", "Share of the device's own copy", tuple(figures))
@@ -200,7 +180,7 @@ GRIDS: dict[str, dict[str, Experiment]] = {
     # The seeds' own points. 1 MiB fits in any L2 and 1 GiB in none.
     "full": _by_name(
         _throughput(range(2, 32), (1, 2, 4, 8)),
-        _milliseconds(SHORT_SEQ_LENS),
+        _milliseconds((32, 64, 128, 256, 512)),
         _study(
             seq_len=(256, 512, 1024, 2048, 4096, 8192, 16384),
             hidden_size=(32, 64, 96, 128, 192, 256),

@@ -1,7 +1,8 @@
-"""Fresh processes that measure, one a GPU at a time, and what each of several GPUs is given."""
+"""Measure timings on every GPU at once: each GPU takes groups of timings from one queue."""
 
-import contextlib
+import itertools
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -9,22 +10,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
-from typing import IO
 
-from ..._measure.workload import Outcome
+from ..._measure import workload
 from ..._system import process
 from ..._system.progress import PROGRESS_VARIABLE
+from ..cells import PeerCell
 from .experiments import Timing
-from .state import Row, SweepError, from_json
+from .state import Row, SweepError, as_json, from_json
 
 # The slowest is a compilation by torch.compile, which takes seconds.
 CELL_SECONDS = 300.0
-# Of a process, which costs five seconds to start and to warm up; what a lost process loses is one.
+# For one process, which takes five seconds to start and to warm up.
 GROUP_TIMINGS = 72
 
-_MAIN = """
-from benchmarks._peers.sweep import worker
-worker.main()
+_WORK = """
+from benchmarks._peers.sweep import gpus
+gpus.work(sys.argv[2])
 """
 
 
@@ -32,140 +33,26 @@ class ProcessLost(RuntimeError):
     """A measuring process ended, or said nothing for too long; the message has its last words."""
 
 
-class Worker:
-    """A fresh process that sees one GPU and nothing of the others; a ``with`` block ends it.
-
-    Parameters
-    ----------
-    uuid : str
-        Of the GPU, as NVML and CUDA name it.
-
-    Raises
-    ------
-    SweepError
-        If the process cannot be started, or finds another GPU than the one it was given.
-    """
-
-    def __init__(self, uuid: str):
-        self.uuid = uuid
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
-        self._popen = process.start(
-            _MAIN,
-            env={"CUDA_VISIBLE_DEVICES": uuid, PROGRESS_VARIABLE: os.devnull},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            # What ends the sweep is not for it: a cell that is cut short would count as a failure.
-            start_new_session=True,
-        )
-        stdin, stdout = self._popen.stdin, self._popen.stdout
-        assert stdin is not None and stdout is not None  # pipes
-        self._stdin: IO[str] = stdin
-        self._stdout: IO[str] = stdout
-
-    def __enter__(self) -> "Worker":
-        try:
-            self.gpu = self._hello()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._popen.kill()  # it has nothing left to do, and holds the GPU's memory
-        self._popen.wait()
-        self._stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            self._stdin.close()
-        self._log.close()
-
-    def _hello(self) -> str:
-        try:
-            found = self._receive()
-        except ProcessLost as error:
-            problem = f"no process could be started to measure on {self.uuid}: {error}"
-            raise SweepError(problem) from error
-        if found["gpus"] != 1 or found["uuid"] != self.uuid:
-            raise SweepError(
-                f"a process was to see GPU {self.uuid} alone, and sees {found['gpus']}, "
-                f"the first {found['uuid'] or 'none'}"
-            )
-        return found["gpu"]
-
-    def answers(self, job: dict) -> Iterator[dict]:
-        """What the process says about a job, line by line, the line that ends it included.
-
-        Raises
-        ------
-        ProcessLost
-            If the process ends, or says nothing for ``CELL_SECONDS``.
-        """
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
-            self._stdin.write(json.dumps(job) + "\n")
-            self._stdin.flush()
-        while True:
-            answer = self._receive()
-            yield answer
-            if "done" in answer:
-                return
-
-    def _receive(self) -> dict:
-        timer = threading.Timer(CELL_SECONDS, self._popen.kill)
-        timer.daemon = True  # nothing waits for it when the sweep is stopped
-        timer.start()
-        try:
-            line = self._stdout.readline()
-        finally:
-            timer.cancel()
-        if not line.endswith("\n"):
-            raise ProcessLost(self._last_words())
-        return json.loads(line)
-
-    def _last_words(self) -> str:
-        status = self._popen.wait()
-        self._log.seek(0)
-        words = self._log.read().strip()[-2000:]
-        said = f":\n{words}" if words else ""
-        return f"the process ended with {status}, or was ended after {CELL_SECONDS:.0f} s{said}"
-
-
-def dealt(timings: Sequence[Timing], gpus: int) -> list[list[Timing]]:
-    """What each GPU measures: whole points, all providers together, in turns.
-
-    Depends on the timings and the number of GPUs alone.
-    """
-    points: dict[tuple, list[Timing]] = {}
-    for timing in timings:
-        values = astuple(timing.cell)
-        points.setdefault((timing.direction, *values[1:]), []).append(timing)
-    hands: list[list[Timing]] = [[] for _ in range(gpus)]
-    for index, point in enumerate(points.values()):
-        hands[index % gpus] += point
-    return hands
-
-
-def groups(timings: Sequence[Timing]) -> Iterator[list[Timing]]:
-    """The timings of one fresh process after the other: of one direction, and not too many."""
-    group: list[Timing] = []
-    for timing in timings:
-        if group and (timing.direction != group[0].direction or len(group) >= GROUP_TIMINGS):
-            yield group
-            group = []
-        group.append(timing)
-    if group:
-        yield group
+def grouped(timings: Sequence[Timing], gpus: int) -> list[list[Timing]]:
+    """What is measured by one process each: whole points, with all providers, of one direction."""
+    most = min(GROUP_TIMINGS, math.ceil(len(timings) / gpus))
+    groups: list[list[Timing]] = []
+    for _, found in itertools.groupby(timings, lambda t: (t.direction, *astuple(t.cell)[1:])):
+        point = list(found)
+        last = groups[-1] if groups else []
+        if last and last[0].direction == point[0].direction and len(last + point) <= most:
+            last += point
+        else:
+            groups.append(point)
+    return groups
 
 
 def measure(
-    hands: Sequence[Sequence[Timing]],
-    uuids: Sequence[str],
-    keep: Callable[[Row], object],
-    model: str,
+    timings: Sequence[Timing], uuids: Sequence[str], keep: Callable[[Row], object], model: str
 ) -> None:
-    """Measure what each GPU was dealt, all GPUs at once; a lost process costs one timing.
+    """Measure on all GPUs at once; a lost process costs one timing.
 
-    ``keep`` is called with each row as it is known, by one thread at a time.
+    ``keep`` is called with each row as soon as it is known, by one thread at a time.
 
     Raises
     ------
@@ -173,24 +60,28 @@ def measure(
         If a process cannot be started, or a GPU is not of the model that the results are filed
         under.
     """
-    lock, stop = threading.Lock(), threading.Event()
+    queue, lock = iter(grouped(timings, len(uuids))), threading.Lock()
+    stop = threading.Event()
 
-    def kept(row: Row) -> None:
+    def kept(row: Row) -> bool:
         with lock:
             keep(row)
+        return not stop.is_set()
 
-    def serve(uuid: str, hand: Sequence[Timing]) -> None:
+    def serve(uuid: str) -> None:
         try:
-            for group in groups(hand):
-                if stop.is_set():
+            while not stop.is_set():
+                with lock:
+                    group = next(queue, None)
+                if group is None:
                     return
-                _measure_group(uuid, group, kept, model, stop)
+                _measure_group(uuid, group, kept, model)
         except BaseException:
             stop.set()
             raise
 
     with ThreadPoolExecutor(len(uuids)) as pool:
-        served = [pool.submit(serve, *each) for each in zip(uuids, hands, strict=True)]
+        served = [pool.submit(serve, uuid) for uuid in uuids]
         try:
             for each in served:
                 each.result()
@@ -199,36 +90,101 @@ def measure(
             raise
 
 
-def _measure_group(
-    uuid: str,
-    group: Sequence[Timing],
-    keep: Callable[[Row], None],
-    model: str,
-    stop: threading.Event,
-) -> None:
-    left = list(group)
-    while left and not stop.is_set():
-        with Worker(uuid) as worker:
-            if worker.gpu != model:
-                raise SweepError(f"GPU {uuid} is a {worker.gpu}, and the results are a {model}'s")
+def _measure_group(uuid: str, left: list[Timing], kept: Callable[[Row], bool], model: str) -> None:
+    while left:
+        try:
+            for row in rows(uuid, tuple(left), model):
+                left.remove(row.timing)
+                if not kept(row):
+                    return
+        except ProcessLost as lost:
+            if process.stopping():
+                return  # the process was ended with the sweep: nothing is wrong with its timing
+            if not kept(Row(left.pop(0), workload.Outcome(error=str(lost)), uuid)):
+                return
+
+
+def rows(uuid: str, timings: Sequence[Timing], model: str) -> Iterator[Row]:
+    """The rows of timings of one direction, as a fresh process that sees one GPU finishes them.
+
+    Raises
+    ------
+    SweepError
+        If the process cannot be started, or finds another GPU than the one it was given.
+    ProcessLost
+        If it ends before all are measured, or says nothing for ``CELL_SECONDS``.
+    """
+    job = json.dumps([timings[0].direction, [astuple(timing.cell) for timing in timings]])
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        process.start(
+            _WORK,
+            job,
+            env={"CUDA_VISIBLE_DEVICES": uuid, PROGRESS_VARIABLE: os.devnull},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            # What ends the sweep is not for it: a cell that is cut short would count as a failure.
+            start_new_session=True,
+        ) as child,
+    ):
+        try:
             try:
-                for row in rows(worker, left):
-                    left.remove(row.timing)
-                    keep(row)
-                    if stop.is_set():
-                        return
-                problem = "the process said that it was done before it was"
+                hello = _answer(child, log)
             except ProcessLost as error:
-                problem = str(error)
-        if process.stopping():
-            return  # the process was ended with the sweep: nothing is wrong with its timing
-        if left:  # the first of these was being measured
-            keep(Row(left.pop(0), Outcome(error=problem), uuid))
+                raise SweepError(
+                    f"no process could be started to measure on {uuid}: {error}"
+                ) from error
+            for what, expected in {"gpus": 1, "uuid": uuid, "gpu": model}.items():
+                if hello[what] != expected:
+                    raise SweepError(
+                        f"a process was to see GPU {uuid} alone, a {model}, and found "
+                        f"{what} {hello[what]!r}"
+                    )
+            for _ in timings:
+                yield from_json(_answer(child, log))
+        finally:
+            child.kill()  # it has nothing left to do, and holds the GPU's memory
 
 
-def rows(worker: Worker, timings: Sequence[Timing]) -> Iterator[Row]:
-    """The rows of timings of one direction, as the process finishes them."""
-    cells = [astuple(timing.cell) for timing in timings]
-    for answer in worker.answers({"direction": timings[0].direction, "cells": cells}):
-        if "done" not in answer:
-            yield from_json(answer)
+def _answer(child: subprocess.Popen, log) -> dict:
+    timer = threading.Timer(CELL_SECONDS, child.kill)
+    timer.daemon = True  # nothing waits for it when the sweep is stopped
+    timer.start()
+    assert child.stdout is not None  # a pipe
+    try:
+        line = child.stdout.readline()
+    finally:
+        timer.cancel()
+    if line.endswith("\n"):
+        return json.loads(line)
+    status = child.wait()
+    log.seek(0)
+    words = log.read().strip()[-2000:]
+    raise ProcessLost(
+        f"the process ended with {status}, or was ended after {CELL_SECONDS:.0f} s"
+        + (f":\n{words}" if words else "")
+    )
+
+
+def work(job: str) -> None:
+    """In a fresh process: say which GPU it sees, then measure and say a row for each cell."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not end up among the answers
+    import torch
+
+    def say(content: dict) -> None:
+        print(json.dumps(content, allow_nan=False), file=answers, flush=True)
+
+    count = torch.cuda.device_count()
+    here = torch.cuda.get_device_properties(0) if count else None
+    uuid = f"GPU-{here.uuid}" if here else ""
+    say({"gpus": count, "gpu": here.name if here else "none", "uuid": uuid})
+    direction, values = json.loads(job)
+    cells: list = [PeerCell(*each) for each in values]
+
+    def finished(cell, outcome: workload.Outcome) -> None:
+        say(as_json(Row(Timing(direction, cell), outcome, uuid)))
+
+    workload.measure_cells(cells, direction, finished)

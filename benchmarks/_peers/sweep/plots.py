@@ -4,28 +4,9 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from .experiments import (
-    COMPILE,
-    COMPILE_ANGLES,
-    COPY,
-    ENGINE,
-    FLA,
-    FLASH,
-    LIGER,
-    MILLISECONDS,
-    OURS,
-    PYTORCH,
-    SEED,
-    SHARE,
-    TABLES,
-    Figure,
-    Timing,
-    position,
-)
+from .experiments import AXES, COPY, OURS, Figure, Timing
 from .state import Results
 from .tables import METRICS, source, value
-
-INSTALL = "pip install matplotlib, or this project with its [sweep] extra"
 
 
 class Style(NamedTuple):
@@ -37,16 +18,16 @@ class Style(NamedTuple):
 # Okabe and Ito's colours, told apart with any colour vision; a marker each besides.
 STYLES = {
     OURS: Style("#D55E00", "o"),
-    TABLES: Style("#E69F00", "s"),
+    "rope-triton-tables": Style("#E69F00", "s"),
     COPY: Style("#888888", "", "--"),
-    ENGINE: Style("#009E73", "^"),
-    SEED: Style("#CC79A7", "v"),
-    COMPILE: Style("#56B4E9", "D"),
-    COMPILE_ANGLES: Style("#56B4E9", "d", "--"),
-    FLASH: Style("#0072B2", "P"),
-    LIGER: Style("#000000", "X"),
-    FLA: Style("#7A5C00", "<"),
-    PYTORCH: Style("#5A5A5A", ">", ":"),
+    "transformer-engine": Style("#009E73", "^"),
+    "seed": Style("#CC79A7", "v"),
+    "compile": Style("#56B4E9", "D"),
+    "compile-angles": Style("#56B4E9", "d", "--"),
+    "flash-attention": Style("#0072B2", "P"),
+    "liger": Style("#000000", "X"),
+    "fla": Style("#7A5C00", "<"),
+    "pytorch": Style("#5A5A5A", ">", ":"),
     "huggingface": Style("#AA3377", "h", "-."),
     "vllm": Style("#4477AA", "*", "-."),
     "unsloth": Style("#228833", "d", "-."),
@@ -66,24 +47,18 @@ _SETTINGS = {
 _SIZE, _DPI = (8.4, 5.0), 150  # inches; 1260 pixels, shown at the width of a README
 
 
-class PlotError(RuntimeError):
-    """Plots that cannot be drawn; the message says what is missing."""
-
-
 def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
     """Write ``NAME.png`` and ``NAME.svg``; their paths.
 
     Raises
     ------
-    PlotError
+    ModuleNotFoundError
         If matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise PlotError(f"plots need matplotlib: {INSTALL}") from error
-    told = "; ".join(source(results.header))
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    origin = "; ".join(source(results.header))
     with matplotlib.rc_context(_SETTINGS):
         canvas = Canvas(figsize=_SIZE, layout="constrained")
         axes = canvas.subplots()
@@ -92,8 +67,8 @@ def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
         _titles(axes, figure, results)
         canvas.legend(loc="outside lower center", ncols=4, fontsize=9, handlelength=2.6)
         png, svg = (directory / f"{figure.name}.{form}" for form in ("png", "svg"))
-        canvas.savefig(png, dpi=_DPI, metadata={"Software": None, "Description": told})
-        canvas.savefig(svg, metadata={"Date": None, "Creator": None, "Description": told})
+        canvas.savefig(png, dpi=_DPI, metadata={"Software": None, "Description": origin})
+        canvas.savefig(svg, metadata={"Date": None, "Creator": None, "Description": origin})
     return [png, svg]
 
 
@@ -102,16 +77,16 @@ def _plot(axes, figure: Figure, results: Results) -> None:
         style = STYLES[provider]
         cells = sorted(
             (cell for cell in figure.cells if cell.provider == provider),
-            key=lambda cell: position(figure.axis, cell),
+            key=figure.position,
         )
         rows = [results.rows.get(Timing(figure.direction, cell)) for cell in cells]
+        states = [row.status if row else "not measured" for row in rows]
         # A gap where there is no speed: no line leads over it.
         values = [
             value(figure, row) if row and row.status == "measured" else math.nan for row in rows
         ]
-        states = [row.status if row else "not measured" for row in rows]
         axes.plot(
-            [position(figure.axis, cell) for cell in cells],
+            [figure.position(cell) for cell in cells],
             values,
             color=style.colour,
             marker=style.marker,
@@ -141,22 +116,22 @@ def _scale(axes, figure: Figure) -> None:
     def plainly(number: float, _) -> str:
         return f"{number:g}"
 
-    places = sorted({position(figure.axis, cell) for cell in figure.cells})
-    if figure.axis.doubles:
+    places = sorted({figure.position(cell) for cell in figure.cells})
+    if figure.doubles:
         axes.set_xscale("log", base=2)
         axes.set_xticks(places)
     else:
         axes.set_xticks([place for place in places if place % 512 == 0] or places)
     axes.xaxis.set_major_formatter(FuncFormatter(plainly))
     axes.xaxis.set_minor_locator(NullLocator())
-    if figure.metric == MILLISECONDS:
+    if figure.metric == "milliseconds":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(plainly))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(bottom=0)
-    if figure.metric == SHARE:
+    if figure.metric == "share":
         axes.axhline(1, color=STYLES[COPY].colour, linestyle=STYLES[COPY].line, label="copy = 1")
 
 
@@ -167,5 +142,5 @@ def _titles(axes, figure: Figure, results: Results) -> None:
     about = f"{rest.removesuffix(')')}; {where}"
     axes.set_title(f"{short}\n", loc="left", fontsize=13, fontweight="bold")
     axes.text(0, 1.02, about, transform=axes.transAxes, fontsize=9, color="#555555")
-    axes.set_xlabel(figure.axis.label)
+    axes.set_xlabel(AXES[figure.axis])
     axes.set_ylabel(METRICS[figure.metric][0].replace("`", ""))

@@ -1,27 +1,27 @@
-"""What a sweep has measured: JSON lines, the first of which says where and of what.
+"""The rows of a sweep, and how they are stored, read and published.
 
-Each line is written as soon as a cell is finished, so a killed run goes on from there. What is
-published has the same form.
+A running sweep keeps them in a :class:`Journal`, so a killed run goes on. What is published has
+the same lines without checksums.
 """
 
-import fcntl
 import json
-import os
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from ..._measure.workload import Outcome
-from ..._system.files import plain_json, write_atomically
+from ..._system import journal
+from ..._system.files import write_atomically
 from ..cells import PeerCell
 from .experiments import GRIDS, Experiment, Timing
 
 FORMAT = "rope-triton sweep"
 SCHEMA = 1
-# Must agree between what is stored and what is measured. Command and grid may differ: a row is the
-# same whatever was measured beside it.
-_SAME = ("format", "schema", "experiment", "commit", "machine", "software", "suite")
+MAY_DIFFER = ("grid", "command")
+"""Keys of the header that may change between runs: a row is the same whatever lies beside it."""
+
+_KEYS = ("experiment", "commit", "machine", "software", "suite", *MAY_DIFFER)
 _DIGITS = 6  # far below the noise
 
 
@@ -80,127 +80,53 @@ class Row:
 
 @dataclass
 class Results:
-    """The rows of one experiment by timing, with what is said of them all, and its checks."""
+    """The rows of one experiment by timing, and the header that says where they come from."""
 
     header: dict
     rows: dict[Timing, Row]
-    checks: dict[tuple, dict]
-
-    def check(self, found: dict) -> None:
-        """Take what ``closeness`` found, in place of an earlier answer to the same question."""
-        self.checks[found["seq_len"], found["against"], found["tolerance"]] = found
-
-
-class State:
-    """The file of one experiment, open for more rows; a ``with`` block closes it.
-
-    Parameters
-    ----------
-    path : Path
-        Made if missing.
-    header : dict
-        What is measured, where, and by what; plain JSON, see :func:`header`.
-
-    Raises
-    ------
-    SweepError
-        If the file is of another machine, commit or software, is damaged, or is in use.
-    """
-
-    def __init__(self, path: Path, header: dict):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._stream = path.open("a+b")
-        try:
-            self._lock()
-            self._drop_half_a_line()
-            if not path.stat().st_size:
-                self._append(header)
-            self.results = read(path)
-            _agree(path, self.results.header, header)
-        except BaseException:
-            self._stream.close()
-            raise
-
-    def __enter__(self) -> "State":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._stream.close()
-
-    def add(self, row: Row) -> None:
-        self._append(as_json(row))
-        self.results.rows[row.timing] = row
-
-    def add_check(self, check: dict) -> None:
-        self._append({"check": check})
-        self.results.check(check)
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SweepError(
-                f"{self.path} is in use by another sweep: wait until it ends"
-            ) from None
-
-    def _append(self, content: dict) -> None:
-        self._stream.write(_line(content))
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-
-    def _drop_half_a_line(self) -> None:
-        """What a kill left of a line that was being written."""
-        self._stream.seek(0)
-        data = self._stream.read()
-        self._stream.truncate(data.rfind(b"\n") + 1)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a state so that the experiment begins anew; its new name."""
-    number = 1
-    while (aside := path.with_name(f"{path.stem}.aside-{number}{path.suffix}")).exists():
-        number += 1
-    path.rename(aside)
-    return aside
 
 
 def header(**said) -> dict:
-    """The first line of a state: experiment, grid, commit, machine, software, suite and command.
-
-    All but grid and command must agree for rows to be shown together.
-    """
-    return plain_json({"format": FORMAT, "schema": SCHEMA, **said}, "header")
+    """A journal's header: experiment, grid, commit, machine, software, suite and command."""
+    return {"format": FORMAT, "schema": SCHEMA, **said}
 
 
-def read(path: Path) -> Results:
-    """The results that a file holds.
+def results_of(path: Path, header: dict, entries: Iterable[dict]) -> Results:
+    """The results that a journal's header and entries are; ``path`` is for messages.
 
     Raises
     ------
     SweepError
-        If it is no such file, of another schema, or damaged.
+        If they are not a sweep's, or not all rows.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except UnicodeDecodeError as error:
-        raise SweepError(f"{path} is damaged: {error}") from error
-    found = [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
-    if not found or found[0].get("format") != FORMAT:
-        raise SweepError(f"{path} is not a file of a {FORMAT}")
-    if found[0].get("schema") != SCHEMA:
-        raise SweepError(f"{path} has schema {found[0].get('schema')!r}, this suite has {SCHEMA}")
-    results = Results(found[0], {}, {})
-    for number, content in enumerate(found[1:], 2):
+    for key, expected in (("format", FORMAT), ("schema", SCHEMA)):
+        if header.get(key) != expected:
+            raise SweepError(f"{path} is no sweep of {key} {expected!r}: {header.get(key)!r}")
+    rows = {}
+    for number, content in enumerate(entries, 2):
+        if "check" in content:  # of an earlier version, which compared results with PyTorch's
+            continue
         try:
-            if "check" in content:
-                results.check(content["check"])
-                continue
             row = from_json(content)
         except (KeyError, TypeError, ValueError) as error:
             raise SweepError(f"{path}, line {number}, is no row: {error!r}") from error
-        results.rows[row.timing] = row
-    return results
+        rows[row.timing] = row
+    return Results(header, rows)
+
+
+def read(path: Path) -> Results:
+    """The results that a stored or published file holds.
+
+    Raises
+    ------
+    SweepError
+        If it is damaged, or no sweep's.
+    """
+    try:
+        head, *entries = journal.read(path)
+    except journal.JournalError as error:
+        raise SweepError(str(error)) from error
+    return results_of(path, head, entries)
 
 
 def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
@@ -213,7 +139,7 @@ def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
         not say where its rows come from.
     """
     results = read(path)
-    lacking = [key for key in (*_SAME, "grid", "command") if key not in results.header]
+    lacking = [key for key in _KEYS if key not in results.header]
     if lacking:
         raise SweepError(f"{path}, line 1, does not say its {', '.join(lacking)}")
     if results.header["experiment"] != name:
@@ -226,55 +152,20 @@ def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
 
 def write(path: Path, results: Results, timings: Iterable[Timing]) -> None:
     """Write the rows of these timings, in their order."""
-    content: Iterator[dict] = (
-        as_json(results.rows[each]) for each in timings if each in results.rows
-    )
-    checks = ({"check": check} for check in results.checks.values())
-    write_atomically(path, b"".join(map(_line, [results.header, *content, *checks])))
-
-
-def _parsed(path: Path, number: int, line: str) -> dict:
-    try:
-        content = json.loads(line)
-    except ValueError as error:
-        raise SweepError(f"{path}, line {number}, is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise SweepError(f"{path}, line {number}, is damaged: no object")
-    return content
-
-
-def _agree(path: Path, stored: dict, present: dict) -> None:
-    differences = [
-        f"{key}: stored {stored.get(key)!r}, present {present.get(key)!r}"
-        for key in _SAME
-        if stored.get(key) != present.get(key)
-    ]
-    if differences:
-        raise SweepError(
-            f"{path} holds another sweep, whose rows are not mixed with new ones:\n  "
-            + "\n  ".join(differences)
-            + "\nsweep --afresh sets it aside and begins anew"
-        )
-
-
-def _line(content: dict) -> bytes:
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    rows = (as_json(results.rows[each]) for each in timings if each in results.rows)
+    lines = (json.dumps(each, separators=(",", ":")) for each in (results.header, *rows))
+    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def as_json(row: Row) -> dict:
     """A row as a line of the file has it."""
-    rounded = {
+    samples = {
         name: [float(f"{value:.{_DIGITS}g}") for value in getattr(row.outcome, name)]
         for name in ("latency", "copy")
-        if getattr(row.outcome, name)
     }
-    why = {
-        name: getattr(row.outcome, name)
-        for name in ("unavailable", "error")
-        if getattr(row.outcome, name)
-    }
-    cell = {"direction": row.timing.direction, "cell": list(astuple(row.timing.cell))}
-    return cell | rounded | why | {"gpu": row.gpu}
+    why = {"unavailable": row.outcome.unavailable, "error": row.outcome.error}
+    what = {"direction": row.timing.direction, "cell": list(astuple(row.timing.cell))}
+    return what | {k: v for k, v in (samples | why).items() if v} | {"gpu": row.gpu}
 
 
 def from_json(content: dict) -> Row:

@@ -1,39 +1,27 @@
-"""An experiment's rows as CSV and Markdown. Measures nothing, decides nothing."""
+"""An experiment's rows as CSV and Markdown, and the package's speedup over each provider."""
 
 import csv
 import io
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 
 from ..._cells.forms import ITEM_BYTES
 from ..cells import PeerCell
-from . import closeness
-from .experiments import (
-    COMPILE,
-    COMPILE_ANGLES,
-    ENGINE,
-    GBPS,
-    MILLISECONDS,
-    OURS,
-    SEED,
-    SHARE,
-    Experiment,
-    Figure,
-    Timing,
-    position,
-)
+from ..providers import PROVIDERS
+from .experiments import AXES, OURS, Experiment, Figure, Timing
 from .state import Results, Row
 
 PUBLISHED = Path(__file__).with_name("published.json")
 
 # Metric -> its unit, its value of a row, how it is written.
 METRICS: dict[str, tuple[str, Callable[[Row], float], str]] = {
-    GBPS: ("GB/s", lambda row: row.gbps, ".0f"),
-    MILLISECONDS: ("milliseconds a call", lambda row: row.seconds * 1e3, ".4f"),
-    SHARE: ("share of `copy_`'s speed", lambda row: row.share, ".3f"),
+    "gbps": ("GB/s", lambda row: row.gbps, ".0f"),
+    "milliseconds": ("milliseconds a call", lambda row: row.seconds * 1e3, ".4f"),
+    "share": ("share of `copy_`'s speed", lambda row: row.share, ".3f"),
 }
 # Where bandwidth has settled, and the seeds read theirs off.
 SETTLED_SEQ_LEN = 2048
@@ -58,9 +46,6 @@ def source(header: dict) -> list[str]:
     ]
 
 
-# --- CSV ------------------------------------------------------------------------------------------
-
-
 def as_csv(experiment: Experiment, results: Results) -> str:
     """A line for each timing; the first lines, which begin with ``#``, say where it comes from."""
     text = io.StringIO()
@@ -70,59 +55,40 @@ def as_csv(experiment: Experiment, results: Results) -> str:
     measured = ["status", "latency_s", "copy_s", "gbps", "share_of_copy", "gpu", "reason"]
     writer.writerow(["direction", *names, "bytes_moved", *measured])
     for timing in experiment.timings:
-        if timing in results.rows:
-            writer.writerow(_csv_row(results.rows[timing]))
+        if row := results.rows.get(timing):
+            numbers, reason = ["", "", "", ""], row.reason
+            if row.status == "measured":
+                seconds = f"{row.seconds:.6g}", f"{row.copy_seconds:.6g}"
+                numbers, reason = [*seconds, f"{row.gbps:.5g}", f"{row.share:.4f}"], ""
+            cell = [*astuple(timing.cell), timing.cell.bytes_moved]
+            writer.writerow([timing.direction, *cell, row.status, *numbers, row.gpu, reason])
     return text.getvalue()
 
 
-def _csv_row(row: Row) -> list:
-    cell = row.timing.cell
-    numbers: list = ["", "", "", ""]
-    if row.status == "measured":
-        numbers = [
-            f"{row.seconds:.6g}",
-            f"{row.copy_seconds:.6g}",
-            f"{row.gbps:.5g}",
-            f"{row.share:.4f}",
-        ]
-    who = [row.gpu, "" if row.status == "measured" else row.reason]
-    return [row.timing.direction, *astuple(cell), cell.bytes_moved, row.status, *numbers, *who]
-
-
-# --- Markdown -------------------------------------------------------------------------------------
-
-
-def as_markdown(experiment: Experiment, results: Results, told: dict[str, str], drawn: bool) -> str:
-    """The experiment's page.
-
-    Parameters
-    ----------
-    told : dict of str -> str
-        What each provider computes, in a line.
-    drawn : bool
-        Whether the plots lie beside the page.
-    """
+def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
+    """The experiment's page; ``drawn`` says whether the plots lie beside it."""
     machine, commit, command = source(results.header)
     lines = [f"# {experiment.title}", "", f"{machine}, {commit}:", "", "```sh", command, "```", ""]
-    lines += _summary(experiment, results)
-    if experiment.name == "milliseconds":
-        lines += ["", *closeness_lines(results)]
+    if experiment.name == "throughput":
+        lines += [*seed_table(experiment, results), ""]
+    lines += gain_table(experiment, results)
     for figure in experiment.figures:
         unit = METRICS[figure.metric][0]
         lines += ["", f"## {figure.title}", ""]
         if drawn:
             lines += [f"![{figure.title}]({figure.name}.png)", ""]
         lines += [f"{unit[0].upper()}{unit[1:]}:", "", *figure_table(figure, results)]
-    lines += ["", *_providers(experiment, told), *_reasons(experiment, results)]
-    return "\n".join(lines) + "\n"
+    names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
+    lines += ["", "## Providers", "", *(f"- `{name}`: {PROVIDERS[name]}" for name in names)]
+    return "\n".join([*lines, *_reasons(experiment, results)]) + "\n"
 
 
 def figure_table(figure: Figure, results: Results) -> list[str]:
     """A row for each place on the axis, a column for each provider."""
-    places = list(dict.fromkeys(position(figure.axis, cell) for cell in figure.cells))
-    at = {(position(figure.axis, cell), cell.provider): cell for cell in figure.cells}
+    places = dict.fromkeys(map(figure.position, figure.cells))
+    at = {(figure.position(cell), cell.provider): cell for cell in figure.cells}
     lines = [
-        f"| {figure.axis.label} | " + " | ".join(figure.providers) + " |",
+        f"| {AXES[figure.axis]} | " + " | ".join(figure.providers) + " |",
         "|---" * (1 + len(figure.providers)) + "|",
     ]
     for place in places:
@@ -140,12 +106,6 @@ def _written(figure: Figure, row: Row | None) -> str:
     if row.status == "measured":
         return f"{value(figure, row):{METRICS[figure.metric][2]}}"
     return row.status if row.status == "n/a" else f"**{row.status}**"
-
-
-def _summary(experiment: Experiment, results: Results) -> list[str]:
-    if experiment.name == "throughput":
-        return [*seed_table(experiment, results), "", *gain_table(experiment, results)]
-    return gain_table(experiment, results)
 
 
 def seed_table(experiment: Experiment, results: Results) -> list[str]:
@@ -166,7 +126,7 @@ def seed_table(experiment: Experiment, results: Results) -> list[str]:
         seed = theirs[batch]
         gbps = "not given" if seed["gbps"] is None else f"about {seed['gbps']} GB/s"
         ours, engine, design = (
-            settled(figure, results, provider) for provider in (OURS, ENGINE, SEED)
+            settled(figure, results, provider) for provider in (OURS, "transformer-engine", "seed")
         )
         lines.append(
             f"| {batch} | {gbps} | {seed['gain']:+.0%} | {_gbps(ours)} | {_gbps(engine)} | "
@@ -197,11 +157,11 @@ def _gain(ours: float | str, other: float | str) -> str:
 
 
 def gain_table(experiment: Experiment, results: Results) -> list[str]:
-    """How much faster the package is than each other provider, over an experiment's cells."""
+    """Speedup of the package over each other provider, over an experiment's cells."""
     lines = [
-        "How many times as fast as each other the package is, where both were measured:",
+        "Speedup of the package over each provider, where both were measured:",
         "",
-        "| provider | timings | least | median | most | timings in which it is faster |",
+        "| provider | timings | minimum | median | maximum | timings it wins |",
         "|---|---|---|---|---|---|",
     ]
     for provider, gains in gains_over(experiment, results).items():
@@ -211,18 +171,15 @@ def gain_table(experiment: Experiment, results: Results) -> list[str]:
             lines.append(f"| {provider} | {len(gains)} | {ordered} | {faster} |")
         else:
             lines.append(f"| {provider} | none | | | | |")
-    return [*lines, *_over_the_compiler(experiment, results)]
-
-
-def _over_the_compiler(experiment: Experiment, results: Results) -> Iterator[str]:
-    gains = gains_over(experiment, results, _is_large_half)
-    for provider in (COMPILE, COMPILE_ANGLES):
-        if found := gains.get(provider):
-            yield ""
-            yield (
+    large = gains_over(experiment, results, _is_large_half)
+    for provider in ("compile", "compile-angles"):
+        if found := large.get(provider):
+            lines += [
+                "",
                 f"In half precision, from {LARGE_BYTES // 10**6} MB a tensor on: at least "
-                f"{min(found):.2f} times as fast as `{provider}`, in {len(found)} timings."
-            )
+                f"{min(found):.2f} times as fast as `{provider}`, in {len(found)} timings.",
+            ]
+    return lines
 
 
 def _is_large_half(timing: Timing) -> bool:
@@ -238,92 +195,27 @@ def gains_over(
     """Provider -> its latency over the package's, of every timing that counts and both have."""
     gains: dict[str, list[float]] = {}
     for timing in experiment.timings:
-        provider = timing.cell.provider
-        if provider == OURS or not counts(timing):
+        if timing.cell.provider == OURS or not counts(timing):
             continue
-        mine = results.rows.get(_of(timing, OURS))
+        ours = results.rows.get(timing._replace(cell=replace(timing.cell, provider=OURS)))
         row = results.rows.get(timing)
-        found = gains.setdefault(provider, [])
-        if row and mine and row.status == mine.status == "measured":
-            found.append(row.seconds / mine.seconds)
+        found = gains.setdefault(timing.cell.provider, [])
+        if row and ours and row.status == ours.status == "measured":
+            found.append(row.seconds / ours.seconds)
     return gains
-
-
-def _of(timing: Timing, provider: str) -> Timing:
-    return timing._replace(cell=PeerCell(provider, *astuple(timing.cell)[1:]))
-
-
-def _providers(experiment: Experiment, told: dict[str, str]) -> list[str]:
-    names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
-    return ["## Providers", "", *(f"- `{name}`: {told[name]}" for name in names)]
 
 
 def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
     """What has no speed and why, each reason once."""
-    why: dict[tuple[str, str, str], int] = {}
-    for timing in experiment.timings:
-        row = results.rows.get(timing)
-        if row and row.status != "measured":
-            key = timing.cell.provider, row.status, row.reason
-            why[key] = why.get(key, 0) + 1
+    rows = map(results.rows.get, experiment.timings)
+    why = Counter(
+        (row.timing.cell.provider, row.status, row.reason)
+        for row in rows
+        if row and row.status != "measured"
+    )
     if why:
         yield from ("", "## Without a speed", "")
     for (provider, status, reason), count in why.items():
-        yield f"- `{provider}`, {count} timings {status}: {_code(reason)}"
-
-
-def _code(text: str) -> str:
-    """Text of others as Markdown shows it and does not read it."""
-    shown = text if len(text) <= 300 else text[:300] + " ..."
-    return "``` " + shown.replace("```", "'''") + " ```"
-
-
-# --- is it close? ---------------------------------------------------------------------------------
-
-
-def closeness_lines(results: Results) -> list[str]:
-    """Which tolerance the package's result passes against which arithmetic, and why."""
-    lines = ["## Is the result close to PyTorch's?", ""]
-    if not results.checks:
-        return [*lines, "Not checked."]
-    seq_lens = list(dict.fromkeys(found["seq_len"] for found in results.checks.values()))
-    passed = promise_is_kept(results)
-    lines += [
-        f"`assert_close` against the {closeness.ROUNDED}: "
-        + ("passes for every length." if passed else "**FAILS**."),
-        "",
-        "| against the | tolerance | rtol, atol | "
-        + " | ".join(map(str, seq_lens))
-        + " | furthest apart |",
-        "|---" * (4 + len(seq_lens)) + "|",
-    ]
-    for against, tolerance in dict.fromkeys(key[1:] for key in results.checks):
-        found = [results.checks[seq_len, against, tolerance] for seq_len in seq_lens]
-        answers = ["passes" if f["passes"] else f"fails: {_share(f['outside'])}" for f in found]
-        limits = f"{found[0]['rtol']:g}, {found[0]['atol']:g}"
-        largest = max(f["largest"] for f in found)
-        lines.append(
-            f"| {against} | `{tolerance}` | {limits} | {' | '.join(answers)} | {largest:.2g} |"
-        )
-    lines += ["", "Columns: sequence lengths; of a failure, the share of elements outside.", ""]
-    return [
-        *lines,
-        closeness.WHY,
-        "",
-        "The second seed's own check failed; which tolerance and arithmetic it used is not on "
-        "record here, so this shows which fail for a right result, and why.",
-    ]
-
-
-def promise_is_kept(results: Results) -> bool:
-    """Whether the check that must pass was made and passes for every length."""
-    found = [
-        each["passes"]
-        for each in results.checks.values()
-        if (each["against"], each["tolerance"]) == closeness.PROMISED
-    ]
-    return bool(found) and all(found)
-
-
-def _share(outside: float) -> str:
-    return f"{outside:.2%}" if outside >= 1e-4 else f"{outside:.0e}"
+        # Text of others, as Markdown shows it and does not read it.
+        shown = (reason if len(reason) <= 300 else reason[:300] + " ...").replace("```", "'''")
+        yield f"- `{provider}`, {count} timings {status}: ``` {shown} ```"

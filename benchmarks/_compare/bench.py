@@ -1,0 +1,69 @@
+"""A commit on this machine's GPU, and what any changes of it measure there, for the evidence."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .._cells.grid import GRIDS, Cell, cells
+from .._system import checkout, gpu_monitor, machine
+from .._system.progress import say
+from . import mutants, session
+from .command import ROOT, SCRATCH
+from .rounds import Plan, Round, Rounds
+
+ROUNDS = 12
+
+Versions = Mapping[str, checkout.Arm]
+
+
+def small_grid() -> list[Cell]:
+    """The cells that a comparison times first."""
+    return cells(GRIDS["small"])
+
+
+class Bench:
+    """The machine, the version to start from, and rounds of any versions on this GPU.
+
+    ``deadline`` in ``time.monotonic``'s seconds.
+    """
+
+    def __init__(self, commit: str, deadline: float, scratch: Path = SCRATCH):
+        self.scratch, self.sources, self._deadline = scratch, scratch / "sources", deadline
+        self.base = checkout.from_commit(commit, ROOT, self.sources)
+        self.machine, _ = machine.probe()
+        self._uuid = gpu_monitor.gpu_uuid()
+
+    def rounds(self, name: str, versions: Versions, count: int, job: dict) -> list[Round]:
+        """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
+        with self._open(name, versions, job) as kept:
+            kept.measure(name, count, job)
+            return kept.rounds(name)
+
+    def answers(self, name: str, versions: Versions, job: dict) -> dict[str, dict]:
+        """What one process of each version answers; kept as well."""
+        with self._open(name, versions, job) as kept:
+            return kept.check(job)
+
+    def mutant(self, name: str) -> checkout.Arm:
+        """The version to start from with a known bad change."""
+        return checkout.from_directory(
+            name, self.sources, lambda to: mutants.apply(name, self.base.root, to)
+        )
+
+    @contextlib.contextmanager
+    def _open(self, name: str, versions: Versions, job: dict) -> Iterator[Rounds]:
+        header = {
+            "digests": {arm: version.digest for arm, version in versions.items()},
+            "job": job,
+            "machine": dict(self.machine),
+            "suite": session.suite_digest(),
+        }
+        caches = {
+            name: session.cache(self.scratch, self.machine, version.digest[:16])
+            for name, version in versions.items()
+        }
+        plan = Plan(dict(versions), caches, self._uuid, self._deadline)
+        of = f"{self.base.digest[:8]}-{self.machine['machine']}"
+        path = self.scratch / "evidence" / f"{name}-{of}.jsonl"
+        with gpu_monitor.gpu_lock(self._uuid, 0.0), Rounds(plan, path, header, say) as kept:
+            yield kept

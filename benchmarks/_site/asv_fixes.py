@@ -1,0 +1,61 @@
+"""What asv does not do by itself for this history: stable names, and publishing without a fault."""
+
+import functools
+from pathlib import Path
+
+_VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
+
+
+def name_interpreters_by_version() -> None:
+    """Let results of ``asv run -E existing:PATH`` be named by the interpreter's version.
+
+    asv names them by its path, and would draw a line for each path.
+    """
+    from asv.environment import ExistingEnvironment, get_env_name
+    from asv.util import check_output
+
+    @functools.cache
+    def python(self) -> str:
+        return check_output([self._executable, "-c", _VERSION]).strip()
+
+    def name(self) -> str:
+        return get_env_name(self.tool_name, self.python, {}, self._tagged_env_vars)
+
+    ExistingEnvironment.python, ExistingEnvironment.name = property(python), property(name)
+
+
+def forget_missing_commits(conf, repo) -> None:
+    """Drop commits of ``regressions_first_commits`` that a shallow clone does not have.
+
+    asv would end with an error. Nothing that is left is of before such a commit.
+    """
+    from asv.console import log
+    from asv.repo import NoSuchNameError
+
+    for pattern, commit in list(conf.regressions_first_commits.items()):
+        if commit is None:  # no regressions at all
+            continue
+        try:
+            repo.get_hash_from_name(commit)
+        except NoSuchNameError:
+            log.warning(
+                f"{commit}, after which regressions of {pattern} count, is not in this clone"
+            )
+            del conf.regressions_first_commits[pattern]
+
+
+def write_empty_summaries(site: Path, benchmarks, graphs) -> None:
+    """Write an empty graph where asv writes none, though its front page asks for every one.
+
+    Parameters
+    ----------
+    site : path
+        What ``asv publish`` is writing.
+    benchmarks, graphs
+        As asv hands them to ``OutputPublisher.publish``.
+    """
+    directory = site / "graphs" / "summary"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in benchmarks:
+        if not graphs.get_graph_group(name):
+            (directory / f"{name}.json").write_text("[]")
