@@ -47,6 +47,12 @@ def test_tables_in_a_fence(case):
 
 
 @in_a_fence
+@covering.pairs(FLA | FENCED)
+def test_positions_before_the_tables_in_a_fence(case):
+    other_libraries.fla(case, (2, 300, 4, 72), "cuda")
+
+
+@in_a_fence
 @covering.pairs(other_libraries.FORMATS | FENCED)
 def test_formats_in_a_fence(case):
     other_libraries.formats(case, (3, 301, 5, 72), "cuda")

@@ -43,6 +43,12 @@ def test_tables_in_a_fence(case, device):
 
 
 @in_a_fence
+@covering.pairs(FLA | FENCED)
+def test_positions_before_the_tables_in_a_fence(case, device):
+    other_libraries.fla(case, (2, 4, 4, 24), device)
+
+
+@in_a_fence
 @covering.pairs(other_libraries.FORMATS | FENCED)
 def test_formats_in_a_fence(case, device):
     other_libraries.formats(case, (2, 3, 3, 24), device)

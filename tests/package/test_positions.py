@@ -108,14 +108,15 @@ def test_search_for_a_tokens_sequence(lengths, sizes, fused, device):
 
 
 @both_paths
+@pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("cu_seqlens", [[0, 3, 5], [2, 5, 9], [5, 5], [0, 5, 3, 9]], ids=str)
-def test_tokens_of_no_sequence_stay(cu_seqlens, fused, device):
-    freqs, t = (
-        oracle.random_angles(TABLE, CHANNELS, device),
-        torch.randn(9, HEADS, CHANNELS, device=device),
-    )
-    bounds = torch.tensor(cu_seqlens, device=device)
-    out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds, fused=fused)
+def test_tokens_of_no_sequence_stay(cu_seqlens, moved, fused, device):
+    t = torch.randn(9, HEADS, CHANNELS, device=device)
+    options = dict(cu_seqlens=torch.tensor(cu_seqlens, device=device), fused=fused)
+    if moved:  # before the first sequence, a start brings the tokens into the table
+        options["start_positions"] = torch.full((len(cu_seqlens) - 1,), 7, device=device)
+    freqs = oracle.random_angles(TABLE, CHANNELS, device)
+    out = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", **options)
     outside = [i for i in range(9) if not cu_seqlens[0] <= i < cu_seqlens[-1]]
     torch.testing.assert_close(out[outside], t[outside], rtol=0, atol=0)
     inside = [i for i in range(9) if i not in outside]
