@@ -1,6 +1,7 @@
-"""``python -m benchmarks sweep`` on made-up GPUs with made-up answers, for tests."""
+"""``python -m benchmarks sweep`` on a made-up GPU with made-up answers, for tests."""
 
 import contextlib
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,15 +11,14 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._measure.workload import Outcome
-from benchmarks._peers.sweep import command, gpus, plots
+from benchmarks._peers.sweep import command, plots
 from benchmarks._peers.sweep.experiments import GRIDS, Timing
-from benchmarks._peers.sweep.state import Row, as_json, from_json
+from benchmarks._peers.sweep.state import Row, as_json
 from benchmarks._system.checkout import Arm
-from tests.lab import MACHINE
+from tests.lab import MACHINE, UUID
 
 FULL, SMALL = GRIDS["full"], GRIDS["small"]
 SHA = "0123456789abcdef0123456789abcdef01234567"
-UUIDS = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(4)]
 SPEEDS = {
     **{"rope-triton": 1.0, "rope-triton-tables": 0.99, "copy": 1.01, "pytorch": 0.08},
     **{"compile": 0.45, "compile-angles": 0.5, "seed": 0.2, "liger": 0.93},
@@ -48,16 +48,13 @@ def outcome(timing: Timing) -> Outcome:
 
 @dataclass
 class Bench:
-    """The GPUs and what became of them.
-
-    ``before`` is called before each answer with the GPU, the timing and how many were answered.
-    """
+    """What is measured; ``before`` is called before each answer with how many there were."""
 
     scratch: Path
     evidence: Path
     answer: Callable[[Timing], Outcome] = outcome
-    before: Callable[[str, Timing, int], None] = lambda uuid, timing, count: None
-    answered: list[tuple[str, Timing]] = field(default_factory=list)
+    before: Callable[[int], object] = lambda count: None
+    measured: list[Timing] = field(default_factory=list)
 
     def path(self, experiment: str) -> Path:
         return self.scratch / MACHINE["machine"] / SHA[:8] / f"{experiment}.jsonl"
@@ -66,31 +63,13 @@ class Bench:
     def output(self) -> Path:
         return self.path("any").parent / "output"
 
-    @property
-    def measured(self) -> list[Timing]:
-        return [timing for _, timing in self.answered]
-
-    def rows(self, uuid, timings, model):
+    def call(self, work, direction, cells, uuid, model, file, env):
         """In place of a process that measures."""
-        for timing in timings:
-            self.before(uuid, timing, len(self.answered))
-            self.answered.append((uuid, timing))
-            yield from_json(as_json(Row(timing, self.answer(timing), uuid)))
-
-
-def install(monkeypatch, tmp_path: Path, count: int = 1) -> Bench:
-    """A machine of so many GPUs, on which nothing else runs, and a clean checkout."""
-    bench = Bench(tmp_path / "state", tmp_path / "evidence")
-    version = Arm("working tree", SHA, "digest", tmp_path)
-    monkeypatch.setattr(command, "SCRATCH", bench.scratch)
-    monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
-    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: version)
-    monkeypatch.setattr(command.machine, "probe", lambda: (dict(MACHINE), "sm_90"))
-    monkeypatch.setattr(command.gpu_monitor, "gpu_uuids", lambda: UUIDS[:count])
-    monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
-    monkeypatch.setattr(gpus, "rows", bench.rows)
-    return bench
+        with file.open("w") as rows:
+            for timing in (Timing(direction, cell) for cell in cells):
+                self.before(len(self.measured))
+                self.measured.append(timing)
+                rows.write(json.dumps(as_json(Row(timing, self.answer(timing), uuid))) + "\n")
 
 
 def sweep(*words) -> int:
@@ -103,7 +82,18 @@ def sweep(*words) -> int:
 
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
-    return install(monkeypatch, tmp_path)
+    """A machine with a GPU, on which nothing else runs, and a clean checkout."""
+    bench = Bench(tmp_path / "state", tmp_path / "evidence")
+    version = Arm("working tree", SHA, "digest", tmp_path)
+    monkeypatch.setattr(command, "SCRATCH", bench.scratch)
+    monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
+    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: version)
+    monkeypatch.setattr(command.machine, "probe", lambda: (dict(MACHINE), "sm_90"))
+    monkeypatch.setattr(command.gpu_monitor, "gpu_uuid", lambda: UUID)
+    monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
+    monkeypatch.setattr(command.process, "call", bench.call)
+    return bench
 
 
 @pytest.fixture

@@ -1,22 +1,27 @@
 """The sweep: what it measures, how it resumes after a kill, and the files that it writes."""
 
 import csv
-import json
+import dataclasses
+import os
 import statistics
 import sys
 import types
+import uuid
 import xml.etree.ElementTree as ET
 from collections import Counter
 
 import pytest
+import torch
 
 from benchmarks import __main__ as entry
+from benchmarks._measure import workload
 from benchmarks._measure.workload import Outcome
 from benchmarks._peers.providers import PROVIDERS
-from benchmarks._peers.sweep import command, plots, state, tables
-from benchmarks._peers.sweep.experiments import EXPERIMENTS, Timing
+from benchmarks._peers.sweep import command, plots, state
+from benchmarks._peers.sweep.experiments import EXPERIMENTS
+from benchmarks._peers.sweep.state import SweepError
 from benchmarks._system.journal import Journal
-from tests.lab import MACHINE
+from tests.lab import MACHINE, UUID
 from tests.peers import sweeping
 from tests.peers.sweeping import FULL, SHA, SMALL, sweep
 
@@ -82,7 +87,9 @@ class Killed(BaseException):
 
 
 def test_a_killed_run_goes_on(bench, undrawn, capsys):
-    def killed(uuid, timing, count):
+    """Also what the stopped process has measured is known, though its group was not finished."""
+
+    def killed(count):
         if count == 50:
             raise Killed
 
@@ -93,12 +100,15 @@ def test_a_killed_run_goes_on(bench, undrawn, capsys):
     assert len(state.read(path).rows) == 50
     with path.open("ab") as file:
         file.write(b'{"direction": "forw')  # a kill while it is written
-    bench.before = lambda *_: None
+    bench.before, _ = lambda count: None, capsys.readouterr()
     assert sweep("--experiment", "bandwidth") == 0
     assert Counter(bench.measured) == Counter(timings)  # none twice
-    assert f"50 of {len(timings)} timings are known" in capsys.readouterr().err
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith(f"bandwidth: 50 of {len(timings)} timings are known, from ")
+    left = f"bandwidth: {len(timings)} of {len(timings)} timings in 0 s, about 0 s left"
+    assert said[-1].startswith(f"{left} (") and " n/a" in said[-1] and "measured" in said[-1]
     assert sweep("--experiment", "bandwidth") == 0
-    assert len(bench.answered) == len(timings)
+    assert len(bench.measured) == len(timings)
 
 
 def test_a_larger_grid_goes_on_from_a_smaller(bench, undrawn, tmp_path):
@@ -111,19 +121,68 @@ def test_a_larger_grid_goes_on_from_a_smaller(bench, undrawn, tmp_path):
     assert published.header["grid"] == "full" and "--grid" not in published.header["command"]
 
 
-def test_progress_is_said_from_time_to_time(capsys):
-    now = [0.0]
-    progress = command._Progress("study", 10, 4, lambda: now[0])
-    row = state.Row(SMALL["study"].timings[0], Outcome(latency=(1.0,)), "")
-    for _ in range(6):
-        now[0] += 6
-        progress.tell(row)
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "study: 6 of 10 timings in 12 s, about 24 s left (2 measured)",
-        "study: 8 of 10 timings in 24 s, about 12 s left (4 measured)",
-        "study: 10 of 10 timings in 36 s, about 0 s left (6 measured)",
+# --- processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["study", "throughput", "bandwidth"])
+def test_a_process_measures_whole_points_of_one_direction_and_not_too_many(name):
+    timings = FULL[name].timings
+    groups = list(command.grouped(timings))
+    assert sum(groups, []) == timings
+    assert all(len({timing.direction for timing in group}) == 1 for group in groups)
+    points = [{(t.direction, *list(vars(t.cell).values())[1:]) for t in group} for group in groups]
+    assert sum(map(len, points)) == len(set().union(*points))
+    sizes = list(map(len, groups))
+    assert max(sizes) <= 36 and statistics.median(sizes) > 18
+
+
+def pretended(direction, cells, gpu, model, file):
+    """A process on a made-up GPU, which 2048 tokens end."""
+    found = types.SimpleNamespace(
+        name="Toy", uuid=uuid.UUID(os.environ["CUDA_VISIBLE_DEVICES"][4:])
+    )
+    torch.cuda.is_available = lambda: True
+    torch.cuda.get_device_properties = lambda index: found
+
+    def measure_cells(cells, direction, finished):
+        for cell in cells:
+            if cell.seq_len == 2048:
+                print("out of order", file=sys.stderr, flush=True)
+                os._exit(9)
+            finished(cell, Outcome((1e-6, 2e-6), (1e-6, 1e-6)))
+
+    workload.measure_cells = measure_cells
+    command._work(direction, cells, gpu, model, file)
+
+
+def unstarted(*job):
+    sys.exit("no libcuda")
+
+
+def test_a_process_that_ends_costs_one_timing(monkeypatch):
+    first, *_ = SMALL["study"].of(["rope-triton"]).timings
+    timings = [
+        first._replace(cell=dataclasses.replace(first.cell, seq_len=length))
+        for length in (256, 512, 2048, 4096)
     ]
+    rows = []
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "_work", pretended)
+        command.measure(timings, UUID, "Toy", rows.extend)
+        assert [row.timing for row in rows] == timings and {row.gpu for row in rows} == {UUID}
+        lost = rows.pop(2)
+        assert lost.status == "failed" and "ended with 9" in lost.outcome.error
+        assert "out of order" in lost.outcome.error
+        assert {row.outcome for row in rows} == {Outcome((1e-6, 2e-6), (1e-6, 1e-6))}
+        with pytest.raises(SweepError, match="a Other, and found .*'Toy'"):
+            command.measure(timings, UUID, "Other", rows.extend)
+        patched.setattr(command, "_work", unstarted)
+        with pytest.raises(SweepError, match="ended with 1(.|\n)*no libcuda"):
+            command.measure(timings, UUID, "Toy", rows.extend)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SweepError, match=f"see GPU {UUID}, a Toy, and found None"):
+        command.measure(timings, UUID, "Toy", rows.extend)
+    assert len(rows) == 3
 
 
 # --- refused --------------------------------------------------------------------------------------
@@ -132,7 +191,7 @@ def test_progress_is_said_from_time_to_time(capsys):
 @pytest.mark.parametrize("what", ["machine", "commit", "software", "suite"])
 def test_another_sweeps_journal_is_refused_and_renamed_when_asked(bench, undrawn, what, capsys):
     sweep("--experiment", "milliseconds")
-    path, count = bench.path("milliseconds"), len(bench.answered)
+    path, count = bench.path("milliseconds"), len(bench.measured)
     head = state.read(path).header | {what: {"of": "another"}}
     path.unlink()
     with Journal(path, head):
@@ -141,9 +200,9 @@ def test_another_sweeps_journal_is_refused_and_renamed_when_asked(bench, undrawn
     assert sweep("--experiment", "milliseconds") == 3
     said = capsys.readouterr().err
     assert f"{what}" in said and "another" in said and "--afresh" in said
-    assert len(bench.answered) == count
+    assert len(bench.measured) == count
     assert sweep("--experiment", "milliseconds", "--afresh") == 0
-    assert len(bench.answered) == 2 * count
+    assert len(bench.measured) == 2 * count
     (aside,) = path.parent.glob("milliseconds.[0-9]*.jsonl")
     assert state.read(aside).header[what] == {"of": "another"}
 
@@ -160,23 +219,6 @@ def test_an_entry_that_is_no_row_is_refused(bench, undrawn, entry, capsys):
         journal.append(entry)
     assert sweep("--experiment", "milliseconds") == 3
     assert f"{path}, line 2, is no row" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("key", ["format", "schema"])
-def test_another_kind_of_file_is_refused(tmp_path, key):
-    path = tmp_path / "throughput.jsonl"
-    path.write_text(json.dumps({"format": state.FORMAT, "schema": state.SCHEMA, key: "?"}) + "\n")
-    with pytest.raises(state.SweepError, match=f"no sweep of {key}"):
-        state.read(path)
-
-
-def test_checks_that_an_earlier_version_stored_are_passed_over(bench, undrawn, tmp_path):
-    sweep("--experiment", "milliseconds", "--output", str(tmp_path))
-    path = tmp_path / "milliseconds.jsonl"
-    before = state.read(path)
-    with path.open("a") as file:
-        file.write('{"check":{"seq_len":32,"passes":true}}\n')
-    assert state.read(path) == before
 
 
 def test_it_measures_a_commit_on_a_gpu(bench, monkeypatch, capsys):
@@ -246,16 +288,6 @@ def test_without_matplotlib_there_are_tables(bench, monkeypatch, tmp_path, capsy
     assert "![" not in (tmp_path / "milliseconds.md").read_text()
 
 
-def test_redraw_needs_no_gpu_and_gives_the_same(bench, undrawn, monkeypatch, tmp_path):
-    sweep("--experiment", "bandwidth", "--output", str(tmp_path / "there"))
-    monkeypatch.setattr(command, "_sweep", None)
-    words = ["sweep", "--redraw", str(tmp_path / "there"), "--output", str(tmp_path / "here")]
-    assert entry.main(words) == 0
-    for path in sorted((tmp_path / "there").iterdir()):
-        assert (tmp_path / "here" / path.name).read_bytes() == path.read_bytes()
-    assert entry.main(["sweep", "--redraw", str(tmp_path / "nowhere")]) == 3
-
-
 def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     """The CSV files, pages and rows of benchmarks/evidence/sweep, made again."""
     assert entry.main(["sweep", "--redraw", str(command.EVIDENCE), "--output", str(tmp_path)]) == 0
@@ -263,6 +295,8 @@ def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     assert len(made) == 3 * len(EXPERIMENTS)
     for path in made:
         assert path.read_bytes() == (command.EVIDENCE / path.name).read_bytes(), path.name
+    assert len(undrawn) == 4 + 2 + 8 + 6
+    assert entry.main(["sweep", "--redraw", str(tmp_path / "nowhere")]) == 3
 
 
 def test_what_ships_is_whole(bench, undrawn, capsys):
@@ -280,23 +314,6 @@ def test_what_ships_is_whole(bench, undrawn, capsys):
 # --- what they show -------------------------------------------------------------------------------
 
 
-def test_figures_show_their_metric(bench, undrawn, tmp_path):
-    sweep("--output", str(tmp_path))
-    for name in EXPERIMENTS:
-        results = state.read(tmp_path / f"{name}.jsonl")
-        for figure in SMALL[name].figures:
-            row = results.rows[Timing(figure.direction, figure.cells[0])]
-            expected = {
-                "gbps": row.timing.cell.bytes_moved / row.seconds / 1e9,
-                "milliseconds": row.seconds * 1e3,
-                "share": pytest.approx(row.copy_seconds / row.seconds, rel=0.02),
-            }
-            assert tables.value(figure, row) == expected[figure.metric]
-            first = tables.figure_table(figure, results)[2].split(" | ")
-            assert float(first[1]) == pytest.approx(tables.value(figure, row), abs=0.5)
-    assert len(undrawn) == 4 + 2 + 8 + 6
-
-
 def test_what_is_missing_and_what_is_wrong_is_said(bench, undrawn, tmp_path, capsys):
     assert sweep("--experiment", "throughput", "--output", str(tmp_path)) == 1
     page = (tmp_path / "throughput.md").read_text()
@@ -310,18 +327,6 @@ def test_what_is_missing_and_what_is_wrong_is_said(bench, undrawn, tmp_path, cap
     assert plots._label("fla", ["n/a"] * 3) == "fla (n/a)"
     states = ["measured", "wrong", "wrong", "n/a"]
     assert plots._label("fla", states) == "fla (2 wrong, 1 n/a)"
-
-
-def test_the_seeds_figures_stand_beside_ours(bench, undrawn, tmp_path):
-    bench.answer = lambda timing: Outcome((1e-5,), (1e-5,))
-    sweep("--experiment", "throughput", "--output", str(tmp_path))
-    lines = (tmp_path / "throughput.md").read_text().splitlines()
-    first, second, fourth, eighth = (line for line in lines if line.startswith("| ") if "%" in line)
-    assert first.startswith("| 1 | about 260 GB/s | +4% |")
-    assert second.startswith("| 2 | about 310 GB/s | +24% |")
-    assert fourth.startswith("| 4 | not given | +36% |")
-    assert eighth.startswith("| 8 | not given | +44% |") and eighth.endswith("| +0% |")
-    assert "https://github.com/nicksypark/rope-triton" in "\n".join(lines)
 
 
 def test_what_is_faster_than_the_package_is_counted(bench, undrawn, tmp_path):

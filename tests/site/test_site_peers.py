@@ -151,6 +151,7 @@ def test_a_damaged_file_is_refused(file, damage, said):
     [
         ({"experiment": "study"}, "holds the experiment 'study'"),
         ({"grid": "huge"}, "of the grid 'huge', which is not known"),
+        ({"format": "other"}, "no sweep of format 'rope-triton sweep': 'other'"),
         ({"schema": 2}, "no sweep of schema 1: 2"),
     ],
 )

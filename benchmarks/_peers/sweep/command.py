@@ -1,32 +1,29 @@
-"""``python -m benchmarks sweep``: measure the experiments, resumable, on any number of GPUs."""
+"""``python -m benchmarks sweep``: measure the experiments on one GPU, and show them."""
 
 import argparse
-import collections
 import contextlib
 import importlib.metadata
+import itertools
+import json
+import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ..._system import checkout, gpu_monitor, machine, suite
+from ..._measure import workload
+from ..._system import checkout, gpu_monitor, machine, process, suite
 from ..._system.journal import Journal, JournalError
 from ..._system.process import ROOT
-from ..._system.progress import missing, say
+from ..._system.progress import PROGRESS_VARIABLE, missing, say
+from ..cells import PeerCell
 from ..providers import PROVIDERS
-from . import gpus, plots, tables
-from .experiments import EXPERIMENTS, GRIDS, Experiment
-from .state import (
-    MAY_DIFFER,
-    Results,
-    Row,
-    SweepError,
-    as_json,
-    header,
-    read_experiment,
-    results_of,
-    write,
-)
+from . import plots, state, tables
+from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing
+from .state import Results, Row, SweepError
 
 SCRATCH = ROOT / ".asv" / "sweep"
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
@@ -44,7 +41,8 @@ _DISTRIBUTIONS = (
 )
 # What says how a cell is measured: a change of it is another sweep.
 _MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", "_peers/*.py"),)
-_SAY_SECONDS = 10.0
+# For one process: it takes seconds to start and to warm up, and a kill loses its work.
+_GROUP_TIMINGS = 36
 
 _DESCRIPTION = """\
 Measure experiments and write each as CSV, Markdown, PNG and SVG. A killed run goes on from what it
@@ -59,10 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--experiment", choices=EXPERIMENTS, action="append", help="may be repeated; default: all")
     add("--providers", type=_providers, metavar="A,B", help=f"of {', '.join(PROVIDERS)}")
     add("--grid", choices=sorted(GRIDS), default="full", help="default: full")
-    add("--gpus", type=_gpus, default=1, metavar="N", help='how many, or "all"; default: 1')
     add("--output", type=Path, metavar="DIR", help="default: beside the state, in .asv/sweep")
     add("--ship", action="store_true", help="write to benchmarks/evidence/sweep as well")
-    waits = "for GPUs that another measurement uses; default: 0"
+    waits = "for the GPU, while another measurement uses it; default: 0"
     add("--wait", type=float, default=0.0, metavar="SECONDS", help=waits)
     add("--afresh", action="store_true", help="rename what was measured, and begin anew")
     add("--redraw", type=Path, metavar="DIR", help="measure nothing: show what DIR holds again")
@@ -74,14 +71,6 @@ def _providers(text: str) -> tuple[str, ...]:
     if unknown:
         raise argparse.ArgumentTypeError(f"providers are {', '.join(PROVIDERS)}, got {unknown}")
     return names
-
-
-def _gpus(text: str) -> int | None:
-    if text == "all":
-        return None
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f'a number above 0 or "all" is needed, got {text!r}')
-    return int(text)
 
 
 def run(**given) -> int:
@@ -106,11 +95,14 @@ def _sweep(options: argparse.Namespace) -> int:
             "rope_triton differs from HEAD, under which the results would be filed: commit it"
         )
     record, _ = machine.probe()
+    if record["gpu"] == "none":
+        raise SweepError("no NVIDIA GPU: torch.cuda.is_available() is False")
     directory = SCRATCH / record["machine"] / version.sha[:8]
-    with _held(options, record) as uuids:
-        statuses = []
+    uuid, statuses = gpu_monitor.gpu_uuid(), []
+    with gpu_monitor.gpu_lock(uuid, options.wait):
+        gpu_monitor.require_free(uuid)
         for experiment in _chosen(options):
-            head = header(
+            head = state.header(
                 experiment=experiment.name,
                 grid=options.grid,
                 commit=version.sha,
@@ -123,7 +115,7 @@ def _sweep(options: argparse.Namespace) -> int:
             if options.afresh and path.exists():
                 aside = path.with_suffix(f".{time.time_ns()}.jsonl")
                 say(f"renamed to {path.rename(aside)}")
-            results = _measured(experiment, path, head, uuids)
+            results = _measured(experiment, path, head, uuid)
             statuses.append(_shown(experiment, results, options, directory / "output"))
     return max(statuses)
 
@@ -141,22 +133,6 @@ def _chosen(options: argparse.Namespace) -> list[Experiment]:
     return kept
 
 
-@contextlib.contextmanager
-def _held(options: argparse.Namespace, record: Mapping[str, str]) -> Iterator[list[str]]:
-    """UUIDs of the GPUs to measure on, each free and held until the block ends."""
-    if record["gpu"] == "none":
-        raise SweepError("no NVIDIA GPU: torch.cuda.is_available() is False")
-    uuids = gpu_monitor.gpu_uuids()
-    count = options.gpus or len(uuids)
-    if count > len(uuids):
-        raise SweepError(f"--gpus {count}, and CUDA sees {len(uuids)} here")
-    with contextlib.ExitStack() as stack:
-        for uuid in uuids[:count]:
-            stack.enter_context(gpu_monitor.gpu_lock(uuid, options.wait))
-            gpu_monitor.require_free(uuid)
-        yield uuids[:count]
-
-
 def _software() -> dict[str, str]:
     """Versions of the libraries that are installed."""
     found = {}
@@ -170,50 +146,105 @@ def _command(options: argparse.Namespace, experiment: str) -> str:
     words = ["python -m benchmarks sweep", f"--experiment {experiment}"]
     words += [f"--grid {options.grid}"] if options.grid != "full" else []
     words += [f"--providers {','.join(options.providers)}"] if options.providers else []
-    words += [f"--gpus {options.gpus or 'all'}"] if options.gpus != 1 else []
     return " ".join(words)
 
 
-def _measured(experiment: Experiment, path: Path, head: dict, uuids: Sequence[str]) -> Results:
+def _measured(experiment: Experiment, path: Path, head: dict, uuid: str) -> Results:
     """What the journal holds when everything is measured."""
-    with Journal(path, head, may_differ=MAY_DIFFER) as journal:
-        shown = journal.header | {key: head[key] for key in MAY_DIFFER}
-        results = results_of(path, shown, journal.entries)
+    with Journal(path, head, may_differ=state.MAY_DIFFER) as journal:
+        shown = journal.header | {key: head[key] for key in state.MAY_DIFFER}
+        results = state.results_of(path, shown, journal.entries)
+
+        def keep(rows: Sequence[Row]) -> None:
+            journal.append(*map(state.as_json, rows))
+            results.rows.update((row.timing, row) for row in rows)
+
         left = [timing for timing in experiment.timings if timing not in results.rows]
-        total = len(experiment.timings)
-        if len(left) < total:
-            say(f"{experiment.name}: {total - len(left)} of {total} timings are known, from {path}")
-        progress = _Progress(experiment.name, total, total - len(left))
-
-        def keep(row: Row) -> None:
-            journal.append(as_json(row))
-            results.rows[row.timing] = row
-            progress.tell(row)
-
-        gpus.measure(left, uuids, keep, head["machine"]["gpu"])
+        total, new, start = len(experiment.timings), 0, time.monotonic()
+        if known := total - len(left):
+            say(f"{experiment.name}: {known} of {total} timings are known, from {path}")
+        for group in grouped(left):
+            measure(group, uuid, head["machine"]["gpu"], keep)
+            new, seconds = new + len(group), time.monotonic() - start
+            states = Counter(results.rows[timing].status for timing in left[:new])
+            say(
+                f"{experiment.name}: {known + new} of {total} timings in {seconds:.0f} s, about "
+                f"{(len(left) - new) * seconds / new:.0f} s left "
+                f"({', '.join(f'{count} {status}' for status, count in states.items())})"
+            )
         return results
 
 
-class _Progress:
-    """Says from time to time how far a sweep is."""
+def grouped(timings: Sequence[Timing]) -> Iterator[list[Timing]]:
+    """What is measured by one process each: whole points, with all providers, of one direction."""
+    group: list[Timing] = []
+    for _, found in itertools.groupby(
+        timings, lambda t: t._replace(cell=replace(t.cell, provider=""))
+    ):
+        point = list(found)
+        full = len(group + point) > _GROUP_TIMINGS
+        if group and (full or group[0].direction != point[0].direction):
+            yield group
+            group = []
+        group += point
+    if group:
+        yield group
 
-    def __init__(self, name: str, total: int, known: int, clock: Callable = time.monotonic):
-        self._name, self._total, self._known = name, total, known
-        self._clock, self._start, self._said = clock, clock(), clock()
-        self._states: collections.Counter[str] = collections.Counter()
 
-    def tell(self, row: Row) -> None:
-        self._states[row.status] += 1
-        new = self._states.total()
-        done, now = self._known + new, self._clock()
-        if done < self._total and now - self._said < _SAY_SECONDS:
-            return
-        self._said, seconds = now, now - self._start
-        states = ", ".join(f"{count} {status}" for status, count in self._states.items())
-        say(
-            f"{self._name}: {done} of {self._total} timings in {seconds:.0f} s, about "
-            f"{(self._total - done) * seconds / new:.0f} s left ({states})"
-        )
+def measure(
+    timings: Sequence[Timing], uuid: str, model: str, keep: Callable[[Sequence[Row]], object]
+) -> None:
+    """Measure timings of one direction in a fresh process; one that ends early costs one timing.
+
+    ``keep`` is called with the rows of each process when it ends, also where Ctrl-C ends it.
+
+    Raises
+    ------
+    SweepError
+        If a process cannot be started, or finds another GPU than the one it was given.
+    """
+    left = list(timings)
+    environment = {"CUDA_VISIBLE_DEVICES": uuid, PROGRESS_VARIABLE: os.devnull}
+    while left:
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch, "rows.jsonl")
+            job = left[0].direction, [timing.cell for timing in left], uuid, model, file
+            lost = None
+            try:
+                process.call(_work, *job, env=environment)
+            except RuntimeError as error:
+                lost = error
+            finally:
+                text = file.read_text() if file.exists() else ""
+                whole = text[: text.rfind("\n") + 1].splitlines()
+                rows = [state.from_json(json.loads(line)) for line in whole]
+                keep(rows)
+            if lost and not file.exists():
+                raise SweepError(f"no process can measure on {uuid}: {lost}") from lost
+        if not rows:  # else the next process begins with the timing that may be to blame
+            status, _, output = str(lost).partition("\n")
+            failed = workload.Outcome(error=f"{status}\n{output[-2000:]}")
+            rows = [Row(left[0], failed, uuid)]
+            keep(rows)
+        left = left[len(rows) :]
+
+
+def _work(direction: str, cells: Sequence[PeerCell], uuid: str, model: str, file: Path) -> None:
+    """In a fresh process that sees one GPU: add each cell's row to the file as it is known."""
+    import torch
+
+    here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+    found = here and (f"GPU-{here.uuid}", here.name)
+    if found != (uuid, model):
+        raise SweepError(f"a process was to see GPU {uuid}, a {model}, and found {found}")
+    with file.open("w") as rows:
+
+        def finished(cell: PeerCell, outcome: workload.Outcome) -> None:
+            content = state.as_json(Row(Timing(direction, cell), outcome, uuid))
+            rows.write(json.dumps(content, allow_nan=False) + "\n")
+            rows.flush()
+
+        workload.measure_cells(cells, direction, finished)
 
 
 # --- show -----------------------------------------------------------------------------------------
@@ -239,7 +270,7 @@ def _shown(
 def publish(experiment: Experiment, results: Results, directory: Path) -> None:
     """Write an experiment's rows, CSV, Markdown and, if matplotlib is here, plots."""
     directory.mkdir(parents=True, exist_ok=True)
-    write(directory / f"{experiment.name}.jsonl", results, experiment.timings)
+    state.write(directory / f"{experiment.name}.jsonl", results, experiment.timings)
     (directory / f"{experiment.name}.csv").write_text(tables.as_csv(experiment, results))
     drawn = True
     try:
@@ -257,7 +288,9 @@ def publish(experiment: Experiment, results: Results, directory: Path) -> None:
 def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:
     """The experiments that a directory holds, with the providers that were measured."""
     paths = {name: directory / f"{name}.jsonl" for name in EXPERIMENTS}
-    return {name: read_experiment(path, name) for name, path in paths.items() if path.exists()}
+    return {
+        name: state.read_experiment(path, name) for name, path in paths.items() if path.exists()
+    }
 
 
 def _redraw(options: argparse.Namespace) -> int:

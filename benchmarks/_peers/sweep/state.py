@@ -104,8 +104,6 @@ def results_of(path: Path, header: dict, entries: Iterable[dict]) -> Results:
             raise SweepError(f"{path} is no sweep of {key} {expected!r}: {header.get(key)!r}")
     rows = {}
     for number, content in enumerate(entries, 2):
-        if "check" in content:  # of an earlier version, which compared results with PyTorch's
-            continue
         try:
             row = from_json(content)
         except (KeyError, TypeError, ValueError) as error:
