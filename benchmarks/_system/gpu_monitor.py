@@ -68,37 +68,16 @@ def gpu_uuid() -> str:
         models in an order that only CUDA knows; or NVML fails.
     """
     with _nvml() as nvml:
-        handles = _handles(nvml)
-        visible = _visible(nvml, handles)[:1]
-        if not visible:
+        found = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        handles = {nvml.nvmlDeviceGetUUID(handle): handle for handle in found}
+        uuid = _first(nvml, handles)
+        if uuid is None:
             raise WatchError(
                 f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} leaves none of "
                 f"the {len(handles)} GPUs that NVML finds here: {', '.join(handles) or 'none'}"
             )
-        _refuse_mig(nvml, visible[0], handles[visible[0]])
-        return visible[0]
-
-
-def gpu_uuids() -> list[str]:
-    """UUIDs of all GPUs that CUDA sees here, in its order, without starting CUDA.
-
-    Raises
-    ------
-    WatchError
-        As :func:`gpu_uuid` does.
-    """
-    with _nvml() as nvml:
-        handles = _handles(nvml)
-        visible = _visible(nvml, handles)
-        for uuid in visible:
-            _refuse_mig(nvml, uuid, handles[uuid])
-        return visible
-
-
-def _handles(nvml) -> dict:
-    """UUID -> NVML's handle, of every GPU, in NVML's order."""
-    found = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    return {nvml.nvmlDeviceGetUUID(handle): handle for handle in found}
+        _refuse_mig(nvml, uuid, handles[uuid])
+        return uuid
 
 
 @contextlib.contextmanager
@@ -271,33 +250,28 @@ def _nvml():
         ) from error
 
 
-def _visible(nvml, handles: dict) -> list[str]:
-    """UUIDs in CUDA's order; as in CUDA, an entry that names nothing ends the list."""
+def _first(nvml, handles: dict) -> str | None:
+    """UUID of CUDA's first GPU; as in CUDA, a first entry that names nothing leaves none."""
     uuids, variable = list(handles), os.environ.get("CUDA_VISIBLE_DEVICES")
-    entries = [str(i) for i in range(len(uuids))] if variable is None else variable.split(",")
-    visible = []
-    for entry in map(str.strip, entries):
-        if entry.startswith("MIG-"):
+    entry = "0" if variable is None else variable.partition(",")[0].strip()
+    if entry.startswith("MIG-"):
+        raise WatchError(
+            f"CUDA_VISIBLE_DEVICES={variable!r} names a MIG instance, whose clocks and heat "
+            "are shared with its neighbours: measure on a whole GPU"
+        )
+    if entry.isdecimal():
+        if len(set(map(nvml.nvmlDeviceGetName, handles.values()))) > 1 and (
+            os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+        ):
             raise WatchError(
-                f"CUDA_VISIBLE_DEVICES={variable!r} names a MIG instance, whose clocks and heat "
-                "are shared with its neighbours: measure on a whole GPU"
+                "the GPUs here are of different models, which CUDA numbers by speed: set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a GPU's UUID"
             )
-        if entry.isdecimal():
-            if len({nvml.nvmlDeviceGetName(each) for each in handles.values()}) > 1 and (
-                os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-            ):
-                raise WatchError(
-                    "the GPUs here are of different models, which CUDA numbers by speed: set "
-                    "CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a GPU's UUID"
-                )
-            found = uuids[int(entry) :][:1]
-        else:
-            whole = entry.startswith("GPU-") and len(entry) > len("GPU-")
-            found = [uuid for uuid in uuids if whole and uuid.startswith(entry)]
-        if len(found) != 1:
-            break
-        visible += found
-    return visible
+        found = uuids[int(entry) :][:1]
+    else:
+        whole = entry.startswith("GPU-") and len(entry) > len("GPU-")
+        found = [uuid for uuid in uuids if whole and uuid.startswith(entry)]
+    return found[0] if len(found) == 1 else None
 
 
 def _refuse_mig(nvml, uuid: str, handle) -> None:
