@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import os
 import statistics
 import sys
@@ -20,6 +21,7 @@ from benchmarks._peers.providers import PROVIDERS
 from benchmarks._peers.sweep import command, plots, state
 from benchmarks._peers.sweep.experiments import EXPERIMENTS
 from benchmarks._peers.sweep.state import SweepError
+from benchmarks._system import gpu_monitor
 from benchmarks._system.journal import Journal
 from tests.lab import MACHINE, UUID
 from tests.peers import sweeping
@@ -86,7 +88,7 @@ class Killed(BaseException):
     """Ends a run as Ctrl-C does."""
 
 
-def test_a_killed_run_goes_on(bench, undrawn, capsys):
+def test_a_killed_run_goes_on(bench, undrawn, monkeypatch, capsys):
     """Also what the stopped process has measured is known, though its group was not finished."""
 
     def killed(count):
@@ -101,12 +103,16 @@ def test_a_killed_run_goes_on(bench, undrawn, capsys):
     with path.open("ab") as file:
         file.write(b'{"direction": "forw')  # a kill while it is written
     bench.before, _ = lambda count: None, capsys.readouterr()
+    clock = types.SimpleNamespace(monotonic=itertools.count(0, 60).__next__)
+    monkeypatch.setattr(command, "time", clock)
     assert sweep("--experiment", "bandwidth") == 0
     assert Counter(bench.measured) == Counter(timings)  # none twice
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith(f"bandwidth: 50 of {len(timings)} timings are known, from ")
-    left = f"bandwidth: {len(timings)} of {len(timings)} timings in 0 s, about 0 s left"
-    assert said[-1].startswith(f"{left} (") and " n/a" in said[-1] and "measured" in said[-1]
+    assert said[1::3] == [
+        "bandwidth: 81 of 162 timings in 60 s, about 157 s left (28 measured, 3 n/a)",
+        "bandwidth: 162 of 162 timings in 240 s, about 0 s left (100 measured, 12 n/a)",
+    ]
     assert sweep("--experiment", "bandwidth") == 0
     assert len(bench.measured) == len(timings)
 
@@ -221,7 +227,15 @@ def test_an_entry_that_is_no_row_is_refused(bench, undrawn, entry, capsys):
     assert f"{path}, line 2, is no row" in capsys.readouterr().err
 
 
-def test_it_measures_a_commit_on_a_gpu(bench, monkeypatch, capsys):
+def test_it_measures_a_commit_on_a_gpu_that_is_free(bench, monkeypatch, capsys):
+    def busy(uuid, *_):
+        raise gpu_monitor.GpuBusyError(f"GPU {uuid} is in use")
+
+    for guard in ("gpu_lock", "require_free"):
+        with monkeypatch.context() as patched:
+            patched.setattr(gpu_monitor, guard, busy)
+            assert sweep() == 3
+        assert f"GPU {UUID} is in use" in capsys.readouterr().err
     with monkeypatch.context() as patched:
         changed = types.SimpleNamespace(sha="")
         patched.setattr(command.checkout, "from_working_tree", lambda *_: changed)

@@ -45,9 +45,10 @@ _MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", 
 _GROUP_TIMINGS = 36
 
 _DESCRIPTION = """\
-Measure experiments and write each as CSV, Markdown, PNG and SVG. A killed run goes on from what it
-has when it is started again. Exit status: 0 done, 1 a provider was wrong or failed, 3 could not
-run. A library that is not installed is n/a."""
+Measure experiments on the first GPU that CUDA_VISIBLE_DEVICES shows, and write each as CSV,
+Markdown, PNG and SVG. A killed run goes on from what it has when it is started again. A library
+that is not installed is n/a. Exit status: 0 done, 1 a provider was wrong or failed, 3 could not
+run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
