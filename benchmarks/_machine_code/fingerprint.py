@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid as _grid
-from .._cells import subjects
+from .._cells import grid, subjects
 from .._system.repository import PACKAGE
 from . import disassembly, worker_pool
 from .stub_driver import Launch, StandInDriver
 
 # The grid, and other sizes that users have: one token, odd prompts, odd batches.
-_SWEPT_SEQ_LENS = (*_grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
-_SWEPT_BATCHES = (*_grid.GRIDS["full"]["batch"], 3, 5)
+_SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
+_SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 
 # Each of these makes Triton compile something else than for a user, or nothing.
@@ -176,11 +175,11 @@ def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -
     return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
 
 
-def _cell(dtype: str, form: str, first, *others) -> _grid.AnyCell:
+def _cell(dtype: str, form: str, first, *others) -> grid.AnyCell:
     if not others:
-        return _grid.PathCell(form, first, dtype)
+        return grid.PathCell(form, first, dtype)
     seq_len, batch = others
-    return _grid.Cell(seq_len, first, batch, dtype, form)
+    return grid.Cell(seq_len, first, batch, dtype, form)
 
 
 def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
@@ -223,7 +222,7 @@ def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
     driver = StandInDriver.activate(arch)
     launchers: set[object] = set()
     for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
-        _call(driver, _grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
+        _call(driver, grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
         launchers.update(launch.kernel for launch in driver.launches)
     return len(launchers)
 
@@ -245,7 +244,7 @@ def _compile_each_kernel_once() -> None:
     triton.compiler.compile = compile_or_copy
 
 
-def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
+def _call(driver: StandInDriver, cell: grid.AnyCell, direction: str) -> None:
     """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
     import torch
 
@@ -262,7 +261,7 @@ def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
 
 
-def _call_of(cell: _grid.AnyCell):
+def _call_of(cell: grid.AnyCell):
     import torch
 
     angles = torch.zeros(cell.positions, cell.hidden_size)  # nothing is rotated by them

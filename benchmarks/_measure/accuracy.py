@@ -7,8 +7,7 @@ result is float64, of the very angles or tables that the call gets.
 The inputs are the same on every machine. 6 digits, because the order of a sum in float64 is not.
 """
 
-from .._cells import angles as _angles
-from .._cells import package_calls, subjects
+from .._cells import angles, package_calls, subjects
 from .._cells.forms import FORWARD
 from .._cells.grid import Cell, PathCell
 from . import inputs
@@ -34,13 +33,13 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
 
     seq_len, batch, _, width = _SHAPE
     x = random(_SHAPE, getattr(torch, dtype))
-    angles = _angles.exact(subjects.POSITIONS[positions], seq_len, width).float()
+    radians = angles.exact(subjects.POSITIONS[positions], seq_len, width).float()
     pairs_adjoin = interleaved == "True"
-    freqs = _angles.by_channel(angles, pairs_adjoin).to(inputs.DEVICE)
+    freqs = angles.by_channel(radians, pairs_adjoin).to(inputs.DEVICE)
     cell = Cell(seq_len, width, batch, dtype, "sbhd")
     call = package_calls.Rotation(cell, freqs, interleaved=pairs_adjoin)
     result = _result(call, x.to(inputs.DEVICE), direction)
-    return relative([result], [exact_rotation(x, angles, direction, pairs_adjoin)], x.dtype)
+    return relative([result], [exact_rotation(x, radians, direction, pairs_adjoin)], x.dtype)
 
 
 def path_error(direction: str, path: str, dtype: str) -> float:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import repository as _sources
-from .repository import PACKAGE, Requirements, requirements_of
+from .repository import PACKAGE, Requirements, git, requirements, requirements_of
 
 WORKING_TREE = "working tree"
 
@@ -59,7 +58,7 @@ def from_commit(name: str, repository: Path, sources: Path) -> Arm:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(directory, filter="data")
 
-    asked = _asked(name, lambda: _sources.requirements(repository, commit))
+    asked = _asked(name, lambda: requirements(repository, commit))
     return _arm(name, commit, sources, unpack, asked)
 
 
@@ -149,6 +148,6 @@ def _arm(
 def _git(repository: Path, *arguments: str) -> bytes | None:
     """What git prints, None if it fails."""
     try:
-        return _sources.git(repository, *arguments)
+        return git(repository, *arguments)
     except FileNotFoundError:
         raise ArmError("git is not on the PATH; versions come from it") from None

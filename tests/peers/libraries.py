@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 
-from benchmarks._cells import angles as _angles
+from benchmarks._cells.angles import of_cell
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import workload
 from benchmarks._peers import plain
@@ -241,7 +241,7 @@ def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidde
 
 
 def angles(cell, device="cpu"):
-    return _angles.of_cell(cell, device)
+    return of_cell(cell, device)
 
 
 def random(cell, device="cpu"):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._report import artifact as _artifact
-from benchmarks._report import pull_request
+from benchmarks._report import artifact, pull_request
 from tests import conftest
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
@@ -375,9 +374,9 @@ def test_report_marks_a_stale_commit(runner):
 def test_the_workflow_knows_the_marker_the_limit_and_the_gpu():
     script = "".join(step["run"] for step in steps(GPU["jobs"]["report"]))
     assert GPU["env"]["MARKER"] == pull_request.MARKER
-    assert " --gpu nvidia-h200 " in script and "nvidia-h200" in _artifact.ARCHITECTURES
+    assert " --gpu nvidia-h200 " in script and "nvidia-h200" in artifact.ARCHITECTURES
     assert "nvidia-h200" in GPU["jobs"]["measure"]["runs-on"]["labels"]
-    assert f"head -c {_artifact.MAX_ARCHIVE_BYTES + 1} " in script
+    assert f"head -c {artifact.MAX_ARCHIVE_BYTES + 1} " in script
 
 
 # --- every script ---------------------------------------------------------------------------------
