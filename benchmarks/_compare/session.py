@@ -26,14 +26,14 @@ class NothingToTimeError(RuntimeError):
     """No cell works in either version: that is no verdict."""
 
 
-# What is inconclusive in the first look is measured in so many more rounds, or as time permits, and
-# judged by these alone: the first ones chose it, and must not count twice.
+# What is inconclusive in the first look is measured in this many more rounds, or as time permits,
+# and judged by these alone: the first rounds chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
-# Where both versions run the very same code, so many cells are timed at least, or a quarter.
+# Where both versions run the same machine code, at least this many cells are timed, or a quarter.
 SAME_CODE_CELLS = 16
 
 EXPECTED = (
-    *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
+    *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
     *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
     *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )
@@ -174,7 +174,7 @@ def _empty_caches(measured: Rounds) -> None:
 # --- what both versions compile to ----------------------------------------------------------------
 
 _Code = dict[str, dict[Subject, float | Exception]]  # by arm
-_Ledgers = Callable[[str], worker_pool.Ledger]  # of an arm, a new one for each survey
+_Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
 
 
 def _ledgers(

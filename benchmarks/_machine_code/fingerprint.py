@@ -23,14 +23,14 @@ from typing import NamedTuple
 from .._cells import grid, subjects
 from .._system.repository import PACKAGE
 from . import disassembly, worker_pool
-from .stub_driver import Launch, StandInDriver
+from .stub_driver import Launch, StubDriver
 
 # The grid, and other sizes that users have: one token, odd prompts, odd batches.
 _SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 _SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 
-# Each of these makes Triton compile something else than for a user, or nothing.
+# With any of these Triton compiles something other than what users get, or nothing.
 _REFUSED_VARIABLES = (
     "TRITON_INTERPRET",
     "TRITON_OVERRIDE_ARCH",
@@ -47,7 +47,7 @@ class Facts:
     the maximum over the kernels. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
     ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches, as ``disassembly``
     counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
-    and the numbers among the arguments, such as strides: where two are equal, the GPU does the very
+    and the numbers among the arguments, such as strides: where two are equal, the GPU does the
     same work.
     """
 
@@ -170,7 +170,7 @@ def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -
     triton.knobs.compilation.listener = lambda *, metadata, metadata_group, **_: files.update(
         {metadata["hash"]: metadata_group}
     )
-    driver = StandInDriver.activate(arch)
+    driver = StubDriver.activate(arch)
     _call(driver, _cell(dtype, form, *size), direction)
     return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
 
@@ -219,7 +219,7 @@ def _facts(kernels: Sequence[_Kernel]) -> Facts:
 
 def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
     _compile_each_kernel_once()
-    driver = StandInDriver.activate(arch)
+    driver = StubDriver.activate(arch)
     launchers: set[object] = set()
     for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
         _call(driver, grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
@@ -230,7 +230,7 @@ def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
 def _compile_each_kernel_once() -> None:
     """Reuse the first variant of a kernel for the others, which are only counted.
 
-    Else a kernel that is compiled anew for every length would take hours to be found.
+    Otherwise it would take hours to find a kernel that is compiled anew for every length.
     """
     import triton.compiler
 
@@ -244,7 +244,7 @@ def _compile_each_kernel_once() -> None:
     triton.compiler.compile = compile_or_copy
 
 
-def _call(driver: StandInDriver, cell: grid.AnyCell, direction: str) -> None:
+def _call(driver: StubDriver, cell: grid.AnyCell, direction: str) -> None:
     """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
     import torch
 

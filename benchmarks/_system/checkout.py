@@ -1,4 +1,4 @@
-"""A commit, a branch or the working tree -> a directory that holds its package and nothing else."""
+"""Copy the package of a commit, a branch or the working tree into a directory of its own."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""The asv machine record of a GPU: its name, and the software that its figures depend on."""
+"""Describe this machine to asv: its GPU, and the software that its figures depend on."""
 
 import importlib.util
 import json
