@@ -247,7 +247,7 @@ def _append_only() -> None:
 def _asv(log: TextIO, *arguments: str) -> int:
     """Run asv on this checkout, its output to the log and the headlines of it to stdout."""
     environment = dict(os.environ)
-    # What is measured is what was found to be HEAD, whatever else is installed.
+    # Measure this checkout, which is HEAD, whatever else is installed.
     paths = [str(ROOT), environment.get("ASV_PYTHONPATH")]
     environment["ASV_PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     # asv hides what benchmarks print; they find this process's stderr by its path.
@@ -293,7 +293,7 @@ def _end(asv: subprocess.Popen) -> None:
 
 
 def _is_headline(line: str) -> bool:
-    """Whether a line is a message of asv's: no border of a table, and no output of a benchmark."""
+    """Whether a line is a message from asv, not a table's border or a benchmark's output."""
     _, bullet, text = line.rpartition("·")
     return bool(bullet) and "····" not in line and not set(text) <= set("= \n")
 

@@ -138,7 +138,7 @@ def facts_of(answer: dict) -> dict[Subject, float | Exception]:
 
 
 def _reasons(answer: dict, prefixes: tuple[str, ...]) -> dict[Subject, str]:
-    """Why timings are missing: the last line says it, what is above is a traceback."""
+    """Why timings are missing: the last line of each traceback."""
     return {
         Subject(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
         for metric, params, reason in answer["errors"] + answer["unavailable"]
@@ -175,7 +175,7 @@ def _how_often(lost: int, processes: int) -> str:
 
 
 def _together(said: Mapping[Subject, str]) -> list[str]:
-    """A line for each thing that is said: its first subject, and of how many more it is said."""
+    """A line for each message: its first subject, and how many more have the same."""
     alike: dict[str, list[Subject]] = {}
     for subject, what in said.items():
         alike.setdefault(what, []).append(subject)

@@ -1,8 +1,8 @@
-"""The error of a result relative to the error of rounding the exact result. Exact.
+"""Measure a result's error relative to the error of rounding the exact result. Exact.
 
-1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, also one below
-half a unit in the last place of bfloat16, which no largest error and no tolerance shows. The exact
-result is float64, of the very angles or tables that the call gets.
+1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, even one below
+half a unit in the last place of bfloat16, which neither a maximum nor a tolerance shows. The exact
+result is computed in float64 from the same angles or tables that the call gets.
 
 The inputs are the same on every machine. 6 digits, because the order of a sum in float64 is not.
 """
@@ -43,7 +43,7 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
 
 
 def path_error(direction: str, path: str, dtype: str) -> float:
-    """The same of a call of another path.
+    """The error of a call of another path; see :func:`error`.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def random(shape: tuple[int, ...], dtype):
 
 
 def relative(results, exact, dtype) -> float:
-    """Of all parts of a result together, against the float64 ones, as :func:`error` says."""
+    """The error of all parts of a result together, against the float64 parts; see :func:`error`."""
     import torch
 
     result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))

@@ -50,7 +50,7 @@ class Peer(Rotation):
 
 
 class Tables(Peer):
-    """By cosines and sines that are ready made, as the layers of a model share them."""
+    """A call by ready-made cosines and sines, which the layers of a model share."""
 
     whole = False  # whether the tables have a column for each channel, not for each pair
     rounds_products = False

@@ -1,4 +1,4 @@
-"""Host time of a provider's eager call, and the error of its result.
+"""Measure the host time of a provider's eager call, and the error of its result.
 
 Functions for a process that may use the GPU, answered as ``host`` answers.
 """

@@ -1,4 +1,4 @@
-"""What a comparison found, and its JSON.
+"""The result of a comparison, and its JSON.
 
 The JSON, ``to_json``, is one object: ``schema``, ``answer``, which must be the one that follows
 from the rest, and the fields of ``Comparison``. Every key is there, no other is allowed, and every
@@ -170,8 +170,8 @@ def _check_family(name: str, family: Family, rounds: int) -> None:
     control, size = family.control, len(family.timings)
     if not size or control.subjects != size or control.failed > 2 * size:
         raise ValueError(
-            f"the control of {name} is of {control.subjects} timings, {control.failed} of which "
-            f"failed, and there are {size}"
+            f"the control of {name} counts {control.subjects} timings and {control.failed} "
+            f"failures, the family has {size} timings"
         )
     for timing in family.timings:
         unit_of(timing.subject)

@@ -30,7 +30,7 @@ def test_document_says_how_it_was_made_and_was_judged_by_the_rules_of_today(what
     assert document["rules"].items() <= current.items()
     assert document["rules"].keys() >= {"gpu", "host"}
     assert document["rounds"] == evidence.ROUNDS
-    said = {"aa": "of 20 comparisons of", "power": "2%: seen in", "mutants": "caught: spill"}
+    said = {"aa": "of 20 comparisons of", "power": "2%: detected in", "mutants": "caught: spill"}
     assert said[what] in evidence.summary(what, document)
 
 

@@ -237,7 +237,7 @@ def remembered(function):
 
 
 def erasing(function):
-    """Zero, of which the rotation is zero."""
+    """Zero, whose rotation is zero."""
 
     def apply(t, freqs, tensor_format="sbhd"):
         t.detach().zero_()

@@ -66,7 +66,7 @@ def test_ci_workflows(runner):
 
 def needs_jq():
     if not shutil.which("jq"):
-        pytest.skip("gh has jq within, its stand-in needs the program")
+        pytest.skip("gh has jq within, its stub needs the program")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def github(runner):
 
 
 def statuses(runner):
-    """Those that were set: of which commit, the state, the description."""
+    """The statuses that were set: the commit, the state, the description."""
     calls = [json.loads(line)[1] for line in runner.read("calls").splitlines()]
     found = []
     for path, *rest in (each[1:] for each in calls if "/statuses/" in " ".join(each[:2])):
@@ -274,7 +274,7 @@ def test_steps_of_the_job_on_the_gpu_fit_its_time():
 
 
 def commits(runner):
-    """Two commits of which the second changes the package."""
+    """Two commits; the second changes the package."""
     return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
 
 
@@ -327,7 +327,7 @@ def test_report(runner, make, state):
     assert any(call.startswith(f"gh api repos/{REPO}/statuses/{head} ") for call in runner.calls)
 
 
-def test_report_updates_its_own_comment_and_nobody_elses(runner):
+def test_report_updates_its_own_comment_and_no_other(runner):
     def written(number, login, body):
         return {"id": number, "user": {"login": login}, "body": body}
 
