@@ -38,7 +38,7 @@ _NO_MATTER = ("TRITON_CACHE_DIR",)  # each pool has its own
 
 
 class Version:
-    """What is kept, below ``scratch``, of the machine code of a version.
+    """The stored facts of a version's machine code, below ``scratch``.
 
     ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
     """
@@ -86,7 +86,7 @@ class Version:
 
 
 class Progress:
-    """How far a comparison's compiling is, of both versions together, and how long it may take.
+    """How far the compiling of both versions is, and how long it may take.
 
     ``deadline`` in ``time.monotonic``'s seconds; ``say`` tells the user; ``again`` is the command
     that goes on from what is kept.

@@ -45,7 +45,7 @@ def subjects_of(cell: AnyCell) -> frozenset[Subject]:
 
 
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[AnyCell]) -> Checks:
-    """What is wrong, missing or exact, by what a process of each arm answered."""
+    """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
     bad = {arm: _reasons(answers[arm], FAMILIES["gpu"]) for arm in ARMS}
     missing = {
@@ -82,12 +82,12 @@ def judge_rounds(measured: Sequence[Round], only: Set[Subject] | None = None) ->
 
 
 def no_look(*notes: str) -> Look:
-    """Where no rounds are judged, and why."""
+    """A look at no rounds, and why there are none."""
     return Look(0, {}, [], list(notes))
 
 
 def joined(first: Look, second: Look) -> Look:
-    """Two looks: the second's verdicts stand in place of those that it judged anew."""
+    """Two looks in one: the second's verdicts replace those that it judged anew."""
     families = {
         name: _joined(family, second.families[name]) if name in second.families else family
         for name, family in first.families.items()

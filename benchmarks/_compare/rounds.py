@@ -25,7 +25,7 @@ class InvalidRoundError(RuntimeError):
 
 
 class Plan(NamedTuple):
-    """Who is measured where.
+    """Which versions are measured, and where.
 
     arms: by name, in the order of round 0; it is reversed in every other round, so that with two
     arms it alternates: A B | B A | A B. caches: Triton's cache directory of each. uuid: of the GPU.

@@ -221,7 +221,7 @@ def _compile_here(
 
 
 def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
-    """Triton's cache directory of an owner on this machine; it is made."""
+    """Triton's cache directory of an owner on this machine; creates it."""
     path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}" / owner
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -255,7 +255,7 @@ def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> di
 
 
 def suite_digest() -> str:
-    """Digest of the files that measure: what they measured in another way is not mixed in."""
+    """Digest of the files that measure: what other files measured is not mixed in."""
     return suite.digest(_MEASURING)
 
 
@@ -267,9 +267,9 @@ def _first_look(
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
-    Settled by how long two take, one in each order, and by nothing else of them. Where the time is
-    not enough for the fewest, all are begun, and another run goes on. A run that goes on keeps to
-    what was settled: with more rounds it would judge what was judged before once more.
+    The number is settled by how long two rounds take, one in each order, and by nothing else about
+    them. If the time is too short even for the fewest, measuring begins all the same, and another
+    run goes on. That run keeps to the settled number: with more rounds it would judge twice.
     """
     job, most, notes = measure.timing_job(cells, host=True), options.rounds, []
     measured.run("look1", most, job, only=2)

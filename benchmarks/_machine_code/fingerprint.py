@@ -163,7 +163,7 @@ def _answer(kind: str, *job) -> Facts | int:
 
 
 def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
-    """``form`` is a format or a path, and ``size`` as :func:`fingerprint` has it."""
+    """The kernels of a call; ``form``: a format or a path; ``size``: see :func:`fingerprint`."""
     import triton
 
     files = {}
@@ -191,7 +191,7 @@ def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
 
 
 def _code(form: str, binary: Path) -> disassembly.Code:
-    """Disassembling takes longer than finding a kernel in Triton's cache: so it is kept there."""
+    """Counts of a kernel's code, kept beside it: disassembling takes longer than reading them."""
     kept = binary.with_suffix(".code")
     if not kept.exists():
         scratch = kept.with_suffix(f".{os.getpid()}")

@@ -72,7 +72,7 @@ class Tables(Peer):
         return getattr(torch, self.cell.dtype)
 
     def cos_sin(self) -> tuple:
-        """As the tables have it: their own rounding is an error that no other call here has."""
+        """From the tables: their own rounding is an error that no other call here has."""
         return tuple(self._bshd(table.double()[None, :, None]) for table in self._half)
 
 

@@ -83,13 +83,13 @@ class Request:
 
     @property
     def command(self) -> str:
-        """What the job runs, and anybody can."""
+        """The command that the job runs, and that anybody can run."""
         return f"python -m benchmarks compare {self.base} {self.head}"
 
 
 class Commits(NamedTuple):
-    """What git says of the two commits: whether their package is the same, and what they ask to run
-    on that is not."""
+    """What git says of the two commits: whether they have the same package, and which requirements
+    differ."""
 
     same_sources: bool
     requirement_changes: tuple[str, ...]

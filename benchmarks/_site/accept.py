@@ -45,7 +45,7 @@ _CELLS = Size(0, 100_000)
 
 
 class _Result(TypedDict):
-    """asv's file, its rows aside."""
+    """asv's result file, except its rows."""
 
     commit_hash: _Plain
     env_name: _Plain

@@ -92,7 +92,7 @@ def from_working_tree(repository: Path, sources: Path) -> Arm:
 
 
 def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
-    """A version that is no commit: whatever ``fill`` puts into the directory that it is given."""
+    """A version that is no commit: ``fill`` writes its files into the directory that it gets."""
     return _arm(name, "", sources, fill, {})
 
 

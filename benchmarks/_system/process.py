@@ -104,7 +104,7 @@ file.write_bytes(pickle.dumps(function(*args)))
 
 
 def call(function: Callable, *args, path: tuple[str, ...] = (), env: dict | None = None):
-    """What a function that can be pickled returns in a process with nothing of this one's memory.
+    """Call a picklable function in a process with nothing of this one's memory; its result.
 
     Raises
     ------

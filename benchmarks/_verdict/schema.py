@@ -142,7 +142,7 @@ def _renamed(value: Any, depth: int = 5) -> Any:
 
 
 def _check(comparison: Comparison) -> None:
-    """What types do not say."""
+    """Check what types cannot say."""
     subjects = [timing.subject for timing in comparison.timings]
     exact = [each.subject for each in comparison.exact]
     if len(subjects) > MAX_TIMINGS:
@@ -182,7 +182,7 @@ def _check_family(name: str, family: Family, rounds: int) -> None:
 
 
 def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
-    """What no judge of samples says, and an answer that is not the one of the numbers."""
+    """Numbers that no judgement gives, and an answer that does not follow from them."""
     if not MIN_ROUNDS <= timing.rounds <= rounds or timing.rounds % 2:
         yield f"an even number of {MIN_ROUNDS} to {rounds} rounds was judged, not {timing.rounds}"
     if not _rises(timing.low, timing.effect, timing.upper, timing.high):
