@@ -23,8 +23,7 @@ from ._compare import command as _compare
 from ._peers.sweep import command as _sweep
 from ._site import figures as _figures
 from ._site import readme as _readme
-from ._system import machine as _machine
-from ._system import process as _process
+from ._system import machine, process
 from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
 from ._system.repository import GitError, git_text
@@ -68,7 +67,7 @@ def stop_on_signals() -> None:
     def stop(number: int, frame: object) -> NoReturn:
         for each in _STOPPING:
             signal.signal(each, signal.SIG_IGN)  # the rest takes a moment: do not begin it again
-        _process.stop()
+        process.stop()
         raise KeyboardInterrupt(number)
 
     for each in _STOPPING:
@@ -86,7 +85,7 @@ def _insist(reader: int, main_thread: int) -> None:
     Python misses one that comes just before the main thread starts to wait for another thread.
     """
     (number,) = os.read(reader, 1)
-    while not _process.stopping():
+    while not process.stopping():
         signal.pthread_kill(main_thread, number)
         time.sleep(0.05)
 
@@ -164,8 +163,8 @@ def _make_evidence(**options) -> int:
 
 
 def _write_machine() -> int:
-    record = _machine.machine_record()
-    _machine.save_record(record)
+    record = machine.machine_record()
+    machine.save_record(record)
     for key in sorted(record):
         print(f"{key:8} {record[key]}")
     print(f"\nasv files results under this name: asv run --machine {record['machine']}")
@@ -180,8 +179,8 @@ def _run() -> int:
     head = _git("rev-parse", "HEAD")
     _refuse_dirty_package()
     _append_only()
-    record = _machine.machine_record()
-    _machine.save_record(record)
+    record = machine.machine_record()
+    machine.save_record(record)
     say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
     if record["gpu"] == "none":
         say("no NVIDIA GPU here: codegen.* is measured for every architecture, all else is n/a")
@@ -248,7 +247,7 @@ def _append_only() -> None:
 def _asv(log: TextIO, *arguments: str) -> int:
     """Run asv on this checkout, its output to the log and the headlines of it to stdout."""
     environment = dict(os.environ)
-    # What is measured is what was found to be HEAD, whatever else is installed.
+    # Measure this checkout, which is HEAD, whatever else is installed.
     paths = [str(ROOT), environment.get("ASV_PYTHONPATH")]
     environment["ASV_PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     # asv hides what benchmarks print; they find this process's stderr by its path.
@@ -294,7 +293,7 @@ def _end(asv: subprocess.Popen) -> None:
 
 
 def _is_headline(line: str) -> bool:
-    """Whether a line is a message of asv's: no border of a table, and no output of a benchmark."""
+    """Whether a line is a message from asv, not a table's border or a benchmark's output."""
     _, bullet, text = line.rpartition("·")
     return bool(bullet) and "····" not in line and not set(text) <= set("= \n")
 

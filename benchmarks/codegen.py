@@ -15,7 +15,7 @@ class _Code:
     timeout = 60
 
     def setup(self, answers, *call):
-        """Raise what stands for a failure; asv shows NotImplementedError as n/a."""
+        """Raise the exception that a failed call left; asv shows NotImplementedError as n/a."""
         if isinstance(answers[call], Exception):
             raise answers[call]
 

@@ -11,7 +11,7 @@ from ._measure import host
 
 
 def _track(metric: str, unit: str) -> Callable:
-    """A track that picks its answers; its setup raises what stands for a failure.
+    """A track that picks its answers; its setup raises the exception that a failure left.
 
     asv shows NotImplementedError as n/a. Each track has a setup of its own, because one may fail
     without the other.
@@ -66,7 +66,7 @@ class Call(_Host):
 class FirstCall(_Host):
     """Wall time of a process's first call: Triton's cache empty, and filled by another's.
 
-    The own start is what is left of the latter once another kernel was launched, and Triton begun.
+    The own start is the latter after another kernel was launched, which starts Triton.
     """
 
     def setup_cache(self):

@@ -8,7 +8,7 @@ call and its error are measured as in ``host``. No verdict depends on these: non
 from ._cells.forms import BACKWARD, FORWARD
 from ._cells.subjects import HostMetric
 from ._measure import workload
-from ._peers import host as _peer_host
+from ._peers import host
 from ._peers.cells import PEER_PARAM_NAMES, PeerCell, active_peers, peer_cells
 from .host import _Host
 from .rope import _Direction
@@ -40,9 +40,9 @@ class Backward(_Peer):
 
 
 _METRICS = {
-    _peer_host.CALL_FORWARD: HostMetric(_peer_host.CALL_PARAMS, "seconds"),
-    _peer_host.CALL_FORWARD_BACKWARD: HostMetric(_peer_host.CALL_PARAMS, "seconds"),
-    _peer_host.ERROR: HostMetric(_peer_host.ERROR_PARAMS, "x rounding"),
+    host.CALL_FORWARD: HostMetric(host.CALL_PARAMS, "seconds"),
+    host.CALL_FORWARD_BACKWARD: HostMetric(host.CALL_PARAMS, "seconds"),
+    host.ERROR: HostMetric(host.ERROR_PARAMS, "x rounding"),
 }
 
 
@@ -50,11 +50,11 @@ class Call(_Host, metrics=_METRICS, setup_seconds=SETUP_SECONDS):
     """Host time of an eager call; the GPU is never waited for."""
 
     def setup_cache(self):
-        return _peer_host.call_samples()
+        return host.call_samples()
 
 
 class Error(_Host, metrics=_METRICS, setup_seconds=SETUP_SECONDS):
     """Error against float64, over that of the exact result's rounding; 1 is perfect. Exact."""
 
     def setup_cache(self):
-        return _peer_host.error_facts()
+        return host.error_facts()

@@ -106,7 +106,7 @@ class Browser:
         return [f"{entry['level']} {entry['message']}" for entry in entries]
 
     def require_silence(self) -> None:
-        """Raise AssertionError if something was logged that nobody asked :meth:`logged` for."""
+        """Raise AssertionError if something was logged that :meth:`logged` did not return."""
         said = self.logged()
         assert not said, f"the page wrote to the console: {said}"
 

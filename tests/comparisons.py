@@ -83,7 +83,7 @@ def start_family(slowdown=0.0):
 
 
 def codegen(**changes):
-    """Exact values of a small survey; changes: the head's, by metric."""
+    """Exact values of a few calls; changes: the head's, by metric."""
     values = {"registers": 32.0, "spilled_bytes": 0.0, "instructions": 412.0, "narrow_share": 0.0}
     return tuple(
         judge_exact(
@@ -216,7 +216,7 @@ def of_the_same_sources():
 
 
 def unfinished():
-    note = "no second look at 60 timings that cannot be told: the time is up before round 3 of 24"
+    note = "no second look at 60 inconclusive timings: the time is up before round 3 of 24"
     return comparison({"gpu": gpu_family(noise=0.008)}, codegen(), minutes=8.0, notes=(note,))
 
 

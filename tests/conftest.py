@@ -99,7 +99,7 @@ def pytest_report_collectionfinish(config):
 
 
 def pytest_terminal_summary(terminalreporter):
-    # Here, not beside the tests on a GPU: where workers run them, nobody else reads that conftest.
+    # Here, not beside the tests on a GPU: where workers run them, only they read that conftest.
     reports = itertools.chain.from_iterable(terminalreporter.stats.values())
     for line in memory.largest(reports):
         terminalreporter.write_line(line)
@@ -113,7 +113,7 @@ def device() -> str:
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """A toy GPU, versions that behave on it as told, and ``compare``: see ``tests/lab.py``."""
+    """A toy GPU, versions that behave on it as specified, and ``compare``: see ``tests/lab.py``."""
     from tests.lab import Lab
 
     return Lab(tmp_path, monkeypatch).init()

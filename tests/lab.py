@@ -189,7 +189,7 @@ def fake_digests(root: Path, arch: str, cells, ledger=None) -> dict[Subject, str
 
 
 class Lab:
-    """A repository whose commits behave as they are told, the GPU, and the command on both."""
+    """A repository whose commits behave as specified, the GPU, and the command on both."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch):
         self.root, self.gpu, self.patch = root, Gpu(), patch

@@ -116,7 +116,7 @@ def positions(lengths: list[int], starts: list[int] | None, cp_size: int, cp_ran
 def angles_at(freqs: torch.Tensor, held: list[list[int]], tensor_format: str) -> torch.Tensor:
     """Each token's own angles, for :func:`rotate_by`, from the positions of each sequence.
 
-    A position that the table lacks has the angle 0, which turns nothing.
+    A position that the table lacks has the angle 0, the identity.
     """
     at = torch.tensor([i if 0 <= i < len(freqs) else len(freqs) for i in sum(held, [])]).long()
     rows = torch.cat((freqs, torch.zeros_like(freqs[:1])))[at.to(freqs.device), 0]

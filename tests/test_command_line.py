@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._system import machine as _machine
+from benchmarks._system import machine
 from tests import publishing
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
@@ -111,11 +111,11 @@ def test_figures_of_an_unknown_machine():
 
 @pytest.mark.parametrize("words", [[], ["old-gpu"]], ids=["anywhere", "of a machine"])
 def test_figures_are_of_the_newest_result_by_default(words, monkeypatch, tmp_path, capsys):
-    for machine, commit, date in [
+    for name, commit, date in [
         *(("old-gpu", "aaaaaaaa", 1), ("old-gpu", "bbbbbbbb", 3)),
         *(("old-gpu", "cccccccc", 2), ("new-gpu", "dddddddd", 4)),
     ]:
-        path = tmp_path / machine / f"{commit}-python.json"
+        path = tmp_path / name / f"{commit}-python.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'{{"date": {date}, "result_columns": [], "results": {{}}}}')
         path.with_name("machine.json").write_text("{}")
@@ -303,10 +303,10 @@ here = pathlib.Path({here!r})
 entry.ASV, entry.LOG, entry.RESULTS = [sys.executable, "-c", {asv!r}], here / "log" / "l", here
 entry.ASV_SECONDS = 1.0
 entry._refuse_dirty_package = lambda: None
-entry._machine.machine_record = lambda: dict.fromkeys(("machine", "torch", "triton"), "x") | {{
+entry.machine.machine_record = lambda: dict.fromkeys(("machine", "torch", "triton"), "x") | {{
     "gpu": "none"
 }}
-entry._machine.save_record = lambda record: None
+entry.machine.save_record = lambda record: None
 entry.stop_on_signals()
 sys.exit(entry.main(["run"]))
 """
@@ -325,10 +325,10 @@ def test_asv_ends_itself_and_its_own_when_a_run_is_stopped(number, tmp_path):
 def test_a_machine_is_described_by_a_process_that_prints_nothing_more(monkeypatch):
     """The caller has looked for torch, triton and asv before it starts one."""
     started = []
-    monkeypatch.setattr(_machine._process, "start", lambda *_, **__: started.append(1))
+    monkeypatch.setattr(machine.process, "start", lambda *_, **__: started.append(1))
     monkeypatch.setattr(
-        _machine.importlib.util, "find_spec", lambda name: None if name == "asv" else name
+        machine.importlib.util, "find_spec", lambda name: None if name == "asv" else name
     )
     with pytest.raises(ModuleNotFoundError, match="asv") as error:
-        _machine.probe()
+        machine.probe()
     assert error.value.name == "asv" and not started

@@ -1,4 +1,4 @@
-"""The suite's own angles, which calls get and results are checked by; the package's must agree.
+"""Compute the angles that calls get and results are checked by; the package's own must agree.
 
 They are Python floats and one product in float64, so they are the same on every machine and for
 every commit.

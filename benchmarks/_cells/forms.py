@@ -1,4 +1,4 @@
-"""What all cells have in common, and the package's other paths: the calls beside the plain one."""
+"""The base class of all cells, and the package's other paths: all calls but the plain one."""
 
 import math
 from typing import ClassVar, NamedTuple
@@ -65,8 +65,8 @@ PATH_HIDDEN_SIZE = 128
 class PathForm(NamedTuple):
     """A way to call the package: the order of the dimensions, and the size of a token.
 
-    ``heads`` of ``channels`` each, of which ``rotated`` have angles. In fused QKV a head is a group
-    of heads.
+    ``heads`` of ``channels`` each; the first ``rotated`` have angles. In fused QKV a head is a
+    group of heads.
     """
 
     format: str

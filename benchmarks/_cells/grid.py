@@ -1,4 +1,4 @@
-"""The grids: which calls of the package are timed, and why these. Imports no torch."""
+"""The grids: which calls of the package are timed, and why. Imports no torch."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The metrics beside GPU time: asv's names, parameters and units. Measures nothing."""
+"""Names, parameters and units of all metrics but GPU time. Measures nothing."""
 
 import itertools
 from typing import NamedTuple

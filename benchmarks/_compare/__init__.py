@@ -1,1 +1,1 @@
-"""Two versions of the package, compared."""
+"""From two versions of the package to a verdict."""

@@ -18,7 +18,7 @@ class EvidenceError(RuntimeError):
 
 
 def kept(path: Path, head: Mapping) -> list[dict]:
-    """The mutants of a file that others may join: of the same machine, rounds and rules."""
+    """The mutants of a file, if it is of the same machine, rounds and rules as new ones."""
     stored = json.loads(path.read_text())
     same = {key: stored[key] == head[key] for key in ("machine", "rounds")}
     same["rules"] = stored["rules"].items() <= head["rules"].items()
@@ -35,7 +35,7 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
 
 
 def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
-    """What became of the mutants of the bench's version: of all, or of those that are named."""
+    """The outcomes of mutants of the bench's version: of all, or of those that are named."""
     chosen = [mutant for mutant in mutants.load().values() if not only or mutant.name in only]
     judges = {"code": _by_code, "facts": _by_facts, "host": _by_clock, "speed": _by_clock}
     failures: dict[str, list[dict]] = {}
@@ -55,7 +55,7 @@ def _group(mutant: mutants.Mutant) -> str:
 
 
 def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
-    """What is kept of a mutant of a commit: whether what must fail is among what failed."""
+    """A mutant's entry in the file: whether the metrics that must fail are among those that did."""
     relevant = [
         one for one in failed if mutant.concerns(Subject(one["metric"], tuple(one["params"])))
     ]

@@ -20,25 +20,25 @@ from .._system.journal import Journal, JournalError
 from .rounds import BudgetError
 
 KEEP = 300
-"""Versions whose machine code is kept, those that were last used."""
+"""How many versions keep their machine code: those used last."""
 
 _SAY_SECONDS = 15.0
 _KEEP_SECONDS = 5.0  # of work are lost at most when the run is killed
-# What finds the facts out, and what writes them.
+# The files that make the facts and store them.
 _MEASURING = (
     *("_cells/grid.py", "_cells/package_calls.py", "_cells/subjects.py"),
     *("_machine_code/*.py", "_system/process.py", "_system/journal.py", "_compare/compiled.py"),
 )
-# Of environment variables that Triton, its compilers and the package look at.
+# Prefixes of the environment variables that Triton, its compilers and the package read.
 _VARIABLES = (
     *("TRITON_", "LLVM_", "MLIR_", "PTXAS", "NVPTX_", "AMDGCN_", "DISABLE_", "USE_IR_LOC"),
     "ROPE_TRITON_",
 )
-_NO_MATTER = ("TRITON_CACHE_DIR",)  # each survey has one of its own
+_NO_MATTER = ("TRITON_CACHE_DIR",)  # each pool has its own
 
 
 class Version:
-    """What is kept, below ``scratch``, of the machine code of a version.
+    """The stored facts of a version's machine code, below ``scratch``.
 
     ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
     """
@@ -86,7 +86,7 @@ class Version:
 
 
 class Progress:
-    """How far a comparison's compiling is, of both versions together, and how long it may take.
+    """How far the compiling of both versions is, and how long it may take.
 
     ``deadline`` in ``time.monotonic``'s seconds; ``say`` tells the user; ``again`` is the command
     that goes on from what is kept.

@@ -70,7 +70,7 @@ def summary(what: str, document: Mapping) -> str:
         return f"{failed} of {len(each)} comparisons of a version with itself have a failed cell"
     if what == "power":
         return "\n".join(
-            f"{dose['planted']:.0%}: seen in {dose['seen']} of {dose['timings']} timings, in "
+            f"{dose['planted']:.0%}: detected in {dose['seen']} of {dose['timings']} timings, in "
             f"{dose['seen_above_4_mb']} of {dose['timings_above_4_mb']} above 4 MB; "
             f"measured {dose['median_effect']:+.2%} in the median"
             for dose in document["doses"]
@@ -144,7 +144,7 @@ def _power(bench: Bench) -> dict:
 
 
 def dose_seen(pool: Pool, name: str, planted_share: float) -> dict:
-    """In how many timings a planted slowdown was seen, and how large it was measured."""
+    """In how many timings a planted slowdown was detected, and how large it was measured."""
     timings = pool.judged("base", name)["gpu"].timings
     # A tensor's bytes, in and out.
     large = [timing for timing in timings if cell_of(*timing.subject).bytes_moved > 2 * 4e6]

@@ -88,9 +88,9 @@ def cell_digests(
 ) -> dict[Subject, str | Exception]:
     """Digest of what the package compiles to and launches for each timing of these cells.
 
-    Of the cells themselves, not of a size that stands for them: a package may change kernels at
-    any size. Where two roots agree in a subject, the GPU runs the very same kernels on the very
-    same grid. What PyTorch itself launches, such as a copy, is not in it.
+    Each cell is compiled at its own size, because a package may change kernels at any size. Where
+    two roots agree in a subject, the GPU runs the same kernels on the same grid. What PyTorch
+    itself launches, such as a copy, is not in it.
 
     Parameters
     ----------

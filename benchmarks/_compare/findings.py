@@ -45,7 +45,7 @@ def subjects_of(cell: AnyCell) -> frozenset[Subject]:
 
 
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[AnyCell]) -> Checks:
-    """What is wrong, missing or exact, by what a process of each arm answered."""
+    """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
     bad = {arm: _reasons(answers[arm], FAMILIES["gpu"]) for arm in ARMS}
     missing = {
@@ -82,12 +82,12 @@ def judge_rounds(measured: Sequence[Round], only: Set[Subject] | None = None) ->
 
 
 def no_look(*notes: str) -> Look:
-    """Where no rounds are judged, and why."""
+    """A look at no rounds, and why there are none."""
     return Look(0, {}, [], list(notes))
 
 
 def joined(first: Look, second: Look) -> Look:
-    """Two looks: the second's verdicts stand in place of those that it judged anew."""
+    """Two looks in one: the second's verdicts replace those that it judged anew."""
     families = {
         name: _joined(family, second.families[name]) if name in second.families else family
         for name, family in first.families.items()
@@ -138,7 +138,7 @@ def facts_of(answer: dict) -> dict[Subject, float | Exception]:
 
 
 def _reasons(answer: dict, prefixes: tuple[str, ...]) -> dict[Subject, str]:
-    """Why timings are missing: the last line says it, what is above is a traceback."""
+    """Why timings are missing: the last line of each traceback."""
     return {
         Subject(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
         for metric, params, reason in answer["errors"] + answer["unavailable"]
@@ -175,7 +175,7 @@ def _how_often(lost: int, processes: int) -> str:
 
 
 def _together(said: Mapping[Subject, str]) -> list[str]:
-    """A line for each thing that is said: its first subject, and of how many more it is said."""
+    """A line for each message: its first subject, and how many more have the same."""
     alike: dict[str, list[Subject]] = {}
     for subject, what in said.items():
         alike.setdefault(what, []).append(subject)

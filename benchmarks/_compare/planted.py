@@ -38,7 +38,7 @@ def versions(bench: Bench, doses: Mapping[str, float], job: dict) -> dict[str, c
 
 
 def plant(name: str, bench: Bench, cycles: Mapping[str, int]) -> checkout.Arm:
-    """The base with a kernel that waits for so many cycles, by the call's shape and dtype."""
+    """The base with a kernel that waits for ``cycles``, by the call's shape and dtype."""
 
     def fill(directory: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__")

@@ -20,7 +20,7 @@ class Pool(NamedTuple):
 
     @classmethod
     def of(cls, measured: Sequence[Round], arms: Iterable[str]) -> "Pool":
-        """What these rounds say of the subjects that every process has."""
+        """The medians of these rounds, for the subjects that every process has."""
         rows = {arm: medians(measured, arm) for arm in arms}
         subjects = sorted(set.intersection(*(set(row) for all_ in rows.values() for row in all_)))
         return cls(

@@ -1,4 +1,4 @@
-"""Measure several versions in turns, in fresh processes; discard and repeat disturbed rounds."""
+"""Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
 import itertools
 import statistics
@@ -20,12 +20,12 @@ class BudgetError(RuntimeError):
     """The time is up; what was measured is kept."""
 
 
-class DisturbedError(RuntimeError):
-    """A round was disturbed again and again."""
+class InvalidRoundError(RuntimeError):
+    """A round was invalid again and again."""
 
 
 class Plan(NamedTuple):
-    """Who is measured where.
+    """Which versions are measured, and where.
 
     arms: by name, in the order of round 0; it is reversed in every other round, so that with two
     arms it alternates: A B | B A | A B. caches: Triton's cache directory of each. uuid: of the GPU.
@@ -126,7 +126,7 @@ class Rounds(Journal):
         ------
         BudgetError
             If the next round would end after the deadline.
-        DisturbedError, GpuBusyError, ProcessError
+        InvalidRoundError, GpuBusyError, ProcessError
             If the GPU is not ours alone, or a process dies.
         """
         if known := self._of_earlier_runs.pop(phase, 0):
@@ -184,14 +184,14 @@ class Rounds(Journal):
                     for arm, following in zip(order, [*order[1:], ahead], strict=True)
                 }
             seen = watching.summary()
-            reason = gpu_monitor.disturbance(seen, [each.watch for each in self.rounds(phase)])
+            reason = gpu_monitor.why_invalid(seen, [each.watch for each in self.rounds(phase)])
             measured = Round(phase, number, answers, seen, settled, reason)
             self.append({"round": measured._asdict()})
             if not reason:
                 return
             self._report(f"{phase}: round {number + 1} is repeated: {reason}")
-        raise DisturbedError(
-            f"round {number + 1} of {phase} was disturbed {ATTEMPTS} times: {reason}"
+        raise InvalidRoundError(
+            f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
         )
 
     def _answer(self, arm: str, job: dict, following: str | None) -> dict:

@@ -26,14 +26,14 @@ class NothingToTimeError(RuntimeError):
     """No cell works in either version: that is no verdict."""
 
 
-# What is inconclusive in the first look is measured in so many more rounds, or as time permits, and
-# judged by these alone: the first ones chose it, and must not count twice.
+# What is inconclusive in the first look is measured in this many more rounds, or as time permits,
+# and judged by these alone: the first rounds chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
-# Where both versions run the very same code, so many cells are timed at least, or a quarter.
+# Where both versions run the same machine code, at least this many cells are timed, or a quarter.
 SAME_CODE_CELLS = 16
 
 EXPECTED = (
-    *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.DisturbedError),
+    *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
     *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
     *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )
@@ -174,7 +174,7 @@ def _empty_caches(measured: Rounds) -> None:
 # --- what both versions compile to ----------------------------------------------------------------
 
 _Code = dict[str, dict[Subject, float | Exception]]  # by arm
-_Ledgers = Callable[[str], worker_pool.Ledger]  # of an arm, a new one for each survey
+_Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
 
 
 def _ledgers(
@@ -221,7 +221,7 @@ def _compile_here(
 
 
 def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
-    """Triton's cache directory of an owner on this machine; it is made."""
+    """Triton's cache directory of an owner on this machine; creates it."""
     path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}" / owner
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -255,7 +255,7 @@ def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> di
 
 
 def suite_digest() -> str:
-    """Digest of the files that measure: what they measured in another way is not mixed in."""
+    """Digest of the files that measure: what other files measured is not mixed in."""
     return suite.digest(_MEASURING)
 
 
@@ -267,9 +267,9 @@ def _first_look(
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
-    Settled by how long two take, one in each order, and by nothing else of them. Where the time is
-    not enough for the fewest, all are begun, and another run goes on. A run that goes on keeps to
-    what was settled: with more rounds it would judge what was judged before once more.
+    The number is settled by how long two rounds take, one in each order, and by nothing else about
+    them. If the time is too short even for the fewest, measuring begins all the same, and another
+    run goes on. That run keeps to the settled number: with more rounds it would judge twice.
     """
     job, most, notes = measure.timing_job(cells, host=True), options.rounds, []
     measured.run("look1", most, job, only=2)

@@ -20,18 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid as _grid
-from .._cells import subjects
+from .._cells import grid, subjects
 from .._system.repository import PACKAGE
 from . import disassembly, worker_pool
-from .stub_driver import Launch, StandInDriver
+from .stub_driver import Launch, StubDriver
 
 # The grid, and other sizes that users have: one token, odd prompts, odd batches.
-_SWEPT_SEQ_LENS = (*_grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
-_SWEPT_BATCHES = (*_grid.GRIDS["full"]["batch"], 3, 5)
+_SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
+_SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 
-# Each of these makes Triton compile something else than for a user, or nothing.
+# With any of these Triton compiles something other than what users get, or nothing.
 _REFUSED_VARIABLES = (
     "TRITON_INTERPRET",
     "TRITON_OVERRIDE_ARCH",
@@ -48,7 +47,7 @@ class Facts:
     the maximum over the kernels. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
     ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches, as ``disassembly``
     counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
-    and the numbers among the arguments, such as strides: where two are equal, the GPU does the very
+    and the numbers among the arguments, such as strides: where two are equal, the GPU does the
     same work.
     """
 
@@ -164,23 +163,23 @@ def _answer(kind: str, *job) -> Facts | int:
 
 
 def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
-    """``form`` is a format or a path, and ``size`` as :func:`fingerprint` has it."""
+    """The kernels of a call; ``form``: a format or a path; ``size``: see :func:`fingerprint`."""
     import triton
 
     files = {}
     triton.knobs.compilation.listener = lambda *, metadata, metadata_group, **_: files.update(
         {metadata["hash"]: metadata_group}
     )
-    driver = StandInDriver.activate(arch)
+    driver = StubDriver.activate(arch)
     _call(driver, _cell(dtype, form, *size), direction)
     return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
 
 
-def _cell(dtype: str, form: str, first, *others) -> _grid.AnyCell:
+def _cell(dtype: str, form: str, first, *others) -> grid.AnyCell:
     if not others:
-        return _grid.PathCell(form, first, dtype)
+        return grid.PathCell(form, first, dtype)
     seq_len, batch = others
-    return _grid.Cell(seq_len, first, batch, dtype, form)
+    return grid.Cell(seq_len, first, batch, dtype, form)
 
 
 def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
@@ -192,7 +191,7 @@ def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
 
 
 def _code(form: str, binary: Path) -> disassembly.Code:
-    """Disassembling takes longer than finding a kernel in Triton's cache: so it is kept there."""
+    """Counts of a kernel's code, kept beside it: disassembling takes longer than reading them."""
     kept = binary.with_suffix(".code")
     if not kept.exists():
         scratch = kept.with_suffix(f".{os.getpid()}")
@@ -220,10 +219,10 @@ def _facts(kernels: Sequence[_Kernel]) -> Facts:
 
 def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
     _compile_each_kernel_once()
-    driver = StandInDriver.activate(arch)
+    driver = StubDriver.activate(arch)
     launchers: set[object] = set()
     for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
-        _call(driver, _grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
+        _call(driver, grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
         launchers.update(launch.kernel for launch in driver.launches)
     return len(launchers)
 
@@ -231,7 +230,7 @@ def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
 def _compile_each_kernel_once() -> None:
     """Reuse the first variant of a kernel for the others, which are only counted.
 
-    Else a kernel that is compiled anew for every length would take hours to be found.
+    Otherwise it would take hours to find a kernel that is compiled anew for every length.
     """
     import triton.compiler
 
@@ -245,7 +244,7 @@ def _compile_each_kernel_once() -> None:
     triton.compiler.compile = compile_or_copy
 
 
-def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
+def _call(driver: StubDriver, cell: grid.AnyCell, direction: str) -> None:
     """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
     import torch
 
@@ -262,7 +261,7 @@ def _call(driver: StandInDriver, cell: _grid.AnyCell, direction: str) -> None:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
 
 
-def _call_of(cell: _grid.AnyCell):
+def _call_of(cell: grid.AnyCell):
     import torch
 
     angles = torch.zeros(cell.positions, cell.hidden_size)  # nothing is rotated by them

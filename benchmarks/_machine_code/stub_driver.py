@@ -36,7 +36,7 @@ class Launch(NamedTuple):
     numbers: tuple
 
 
-class StandInDriver:
+class StubDriver:
     """The driver that Triton asks, for an architecture that this machine need not have."""
 
     def __init__(self, arch: str):
@@ -53,7 +53,7 @@ class StandInDriver:
         self.launches: list[Launch] = []
 
     @classmethod
-    def activate(cls, arch: str) -> "StandInDriver":
+    def activate(cls, arch: str) -> "StubDriver":
         import triton
 
         driver = cls(arch)

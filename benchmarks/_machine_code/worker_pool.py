@@ -163,7 +163,7 @@ def _import_problem(package: str) -> str | None:
 
 
 def _prepare_triton() -> None:
-    """Do once what otherwise each fork does again, two seconds' worth."""
+    """Do once what every fork would repeat, which takes two seconds."""
     from triton.runtime.cache import triton_key
 
     triton_key()  # hashes the whole compiler and keeps the result
@@ -208,7 +208,7 @@ def _received(receiver, fork, job: tuple):
 
 
 def _attempt(task: Callable, *job):
-    """The task's result, or what stands for its exception: not every exception pickles."""
+    """The task's result, or an exception that pickles in place of the one it raised."""
     try:
         return task(*job)
     except NotImplementedError as error:

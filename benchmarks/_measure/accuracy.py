@@ -1,14 +1,13 @@
-"""The error of a result relative to the error of rounding the exact result. Exact.
+"""Measure a result's error relative to the error of rounding the exact result. Exact.
 
-1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, also one below
-half a unit in the last place of bfloat16, which no largest error and no tolerance shows. The exact
-result is float64, of the very angles or tables that the call gets.
+1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, even one below
+half a unit in the last place of bfloat16, which neither a maximum nor a tolerance shows. The exact
+result is computed in float64 from the same angles or tables that the call gets.
 
 The inputs are the same on every machine. 6 digits, because the order of a sum in float64 is not.
 """
 
-from .._cells import angles as _angles
-from .._cells import package_calls, subjects
+from .._cells import angles, package_calls, subjects
 from .._cells.forms import FORWARD
 from .._cells.grid import Cell, PathCell
 from . import inputs
@@ -34,17 +33,17 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
 
     seq_len, batch, _, width = _SHAPE
     x = random(_SHAPE, getattr(torch, dtype))
-    angles = _angles.exact(subjects.POSITIONS[positions], seq_len, width).float()
+    radians = angles.exact(subjects.POSITIONS[positions], seq_len, width).float()
     pairs_adjoin = interleaved == "True"
-    freqs = _angles.by_channel(angles, pairs_adjoin).to(inputs.DEVICE)
+    freqs = angles.by_channel(radians, pairs_adjoin).to(inputs.DEVICE)
     cell = Cell(seq_len, width, batch, dtype, "sbhd")
     call = package_calls.Rotation(cell, freqs, interleaved=pairs_adjoin)
     result = _result(call, x.to(inputs.DEVICE), direction)
-    return relative([result], [exact_rotation(x, angles, direction, pairs_adjoin)], x.dtype)
+    return relative([result], [exact_rotation(x, radians, direction, pairs_adjoin)], x.dtype)
 
 
 def path_error(direction: str, path: str, dtype: str) -> float:
-    """The same of a call of another path.
+    """The error of a call of another path; see :func:`error`.
 
     Parameters
     ----------
@@ -80,7 +79,7 @@ def random(shape: tuple[int, ...], dtype):
 
 
 def relative(results, exact, dtype) -> float:
-    """Of all parts of a result together, against the float64 ones, as :func:`error` says."""
+    """The error of all parts of a result together, against the float64 parts; see :func:`error`."""
     import torch
 
     result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))

@@ -1,4 +1,4 @@
-"""Time of a process's first call: with compilation, and with everything compiled before.
+"""Time the first call of a process: with compilation, and with everything compiled before.
 
 With everything compiled, most of it is Triton's own: before the first kernel of a process, Triton
 reads and hashes its whole library (460 MB in 3.7). What the package adds to that is clocked after

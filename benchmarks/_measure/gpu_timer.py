@@ -1,14 +1,14 @@
-"""GPU time of callables, with cold caches, CUDA graphs and a warm GPU.
+"""Time callables on the GPU: CUDA graphs, cold caches, a warm GPU.
 
 A CUDA graph calls the callable once on each of K separate buffer sets. K is so large that no call
-finds its data in L2, and larger: the place of the buffers in memory moves a small kernel by
-percents, and many sets average that out. The graph is replayed for milliseconds between two CUDA
-events, and the time is divided by the number of calls. Graphs that are compared take turns, sample
-by sample, so that their samples pair.
+finds its data in L2. It is larger still because a small kernel's time moves by percents with the
+buffers' place in memory, and many sets average that out. The graph is replayed for milliseconds
+between two CUDA events, and the time is divided by the number of calls. Graphs that are compared
+take turns, sample by sample, so that their samples pair.
 
 Every sample begins with an L2 full of other data, as other layers of a model leave it. A kernel
-that streams past L2 never displaces them, any other kernel does so at once. Without
-the other data, L2 would belong to the call, which would take up to 2 % less or 5 % more.
+that streams past L2 never displaces it, any other kernel does so at once. With an L2 of its own
+a call would take up to 2 % less or 5 % more.
 """
 
 import functools
@@ -24,7 +24,7 @@ FILLED_L2_MULTIPLE = 2
 
 
 def cold_sets(bytes_moved: int) -> int:
-    """Buffer sets that a call of ``bytes_moved`` bytes needs to find a cold L2; at least 2."""
+    """How many buffer sets a call of ``bytes_moved`` bytes needs to find a cold L2; at least 2."""
     return max(2, math.ceil(COLD_L2_MULTIPLE * _l2_bytes() / bytes_moved))
 
 
@@ -90,7 +90,7 @@ class Recording:
         self.graph.replay()
 
     def time(self, replays: int) -> float:
-        """GPU seconds of a call, the mean over so many replays."""
+        """GPU seconds of a call, the mean over the replays."""
         import torch
 
         fill_l2()

@@ -1,8 +1,8 @@
-"""What a call costs besides its GPU time: host time, compilation, memory, launches, rounding.
+"""Measure what a call costs besides GPU time: host time, compilation, memory, launches, rounding.
 
 Functions for a process that may use the GPU. Answers are keyed by (metric, params): asv's name of
-the benchmark and its parameters as strings. Where there is no answer stands the exception that says
-why: ``NotImplementedError`` for what cannot be had (no GPU, a commit without the feature),
+the benchmark and its parameters as strings. An exception in place of an answer says why there is
+none: ``NotImplementedError`` for what cannot be had (no GPU, a commit without the feature),
 ``RuntimeError`` with the traceback for what went wrong.
 """
 

@@ -1,4 +1,4 @@
-"""Host time of eager calls: the calls, and their clock. For a process that may use the GPU."""
+"""Time eager calls on the host. For a process that may use the GPU."""
 
 import contextlib
 import gc
@@ -53,7 +53,7 @@ def call(direction: str, format: str) -> Callable:
 
 
 def path_call(direction: str, path: str) -> Callable:
-    """The same of one of ``subjects.PATHS``."""
+    """A call of one of ``subjects.PATHS`` to be clocked; see :func:`call`."""
     return eager_call(inputs.call_of(subjects.path_call_cell(path)), direction)
 
 

@@ -1,4 +1,4 @@
-"""Inputs of measured calls that are the same on every machine."""
+"""Make the inputs of measured calls, the same on every machine."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The GPU memory and the launches that a step of inference or training asks for. Exact."""
+"""Count the GPU memory and the launches of a step of inference or training. Exact."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""Time the GPU's work of a cell: inputs, calls, their check, and samples."""
+"""Time a cell on the GPU: make its inputs, check its calls, take samples."""
 
 import contextlib
 import gc

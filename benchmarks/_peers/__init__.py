@@ -1,1 +1,1 @@
-"""The same rotation by other libraries, called as their users call them and checked as ours is."""
+"""Rotation by other libraries, called as their users call them and checked as ours is."""

@@ -50,7 +50,7 @@ class Peer(Rotation):
 
 
 class Tables(Peer):
-    """By cosines and sines that are ready made, as the layers of a model share them."""
+    """A call by ready-made cosines and sines, which the layers of a model share."""
 
     whole = False  # whether the tables have a column for each channel, not for each pair
     rounds_products = False
@@ -72,7 +72,7 @@ class Tables(Peer):
         return getattr(torch, self.cell.dtype)
 
     def cos_sin(self) -> tuple:
-        """As the tables have it: their own rounding is an error that no other call here has."""
+        """From the tables: their own rounding is an error that no other call here has."""
         return tuple(self._bshd(table.double()[None, :, None]) for table in self._half)
 
 

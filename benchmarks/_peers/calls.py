@@ -1,4 +1,4 @@
-"""Provider -> the adapter that calls it."""
+"""Find the adapter that calls a provider."""
 
 from typing import Any
 

@@ -45,7 +45,7 @@ PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))
 PeerGrid = Mapping[str, tuple]
 """The values of each field of :class:`PeerCell`."""
 
-# Of each provider 16 cells, inside an L2 and far beyond it; a batch of four tells the formats
+# 16 cells for each provider, inside an L2 and far beyond it; a batch of four tells the formats
 # apart. torch.compile takes seconds for each: `sweep` has the finer steps.
 _FULL = {
     "provider": tuple(PROVIDERS),

@@ -1,4 +1,4 @@
-"""Host time of a provider's eager call, and the error of its result.
+"""Measure the host time of a provider's eager call, and the error of its result.
 
 Functions for a process that may use the GPU, answered as ``host`` answers.
 """
@@ -7,8 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from .._cells import angles as _angles
-from .._cells import subjects
+from .._cells import angles, subjects
 from .._cells.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from .._measure import accuracy, host, host_time, inputs, workload
 from .cells import PeerCell
@@ -93,8 +92,8 @@ def error(direction: str, provider: str, dtype: str) -> float:
     (rotate,) = workload.calls(call, direction, [x.to(inputs.DEVICE, copy=True)])
     results = call.split(rotate())
     given = call.split(x if direction == FORWARD else call.cotangent(x))
-    angles = _angles.exact(0, cell.positions, cell.hidden_size).float()[None, :, 0]
-    exact = [accuracy.exact_rotation(part, angles, direction, interleaved=False) for part in given]
+    radians = angles.exact(0, cell.positions, cell.hidden_size).float()[None, :, 0]
+    exact = [accuracy.exact_rotation(part, radians, direction, interleaved=False) for part in given]
     return accuracy.relative(results, exact, x.dtype)
 
 

@@ -90,7 +90,7 @@ def _formula():
 
 
 class _ByCompiler(Peer):
-    """Its function by torch.compile, for exactly this form of the call.
+    """Runs its function by torch.compile, for exactly this form of the call.
 
     torch counts compilations by the function's code object, and goes back to plain PyTorch after
     eight: each call has a code object of its own, shares nothing and is shared by nothing. Should

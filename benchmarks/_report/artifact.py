@@ -6,7 +6,7 @@ on it, and no more is inflated than a file may have.
 
 A comparison is accepted if it is the measurement that was asked for: of these commits, on this GPU,
 of subjects that this branch's suite has, and for a pass of all of them. What the commits themselves
-say is asked of git, never of the artifact. That the numbers are true, nobody can check here.
+say is asked of git, never of the artifact. Whether the numbers are true cannot be checked here.
 """
 
 import functools
@@ -83,13 +83,13 @@ class Request:
 
     @property
     def command(self) -> str:
-        """What the job runs, and anybody can."""
+        """The command that the job runs, and that anybody can run."""
         return f"python -m benchmarks compare {self.base} {self.head}"
 
 
 class Commits(NamedTuple):
-    """What git says of the two commits: whether their package is the same, and what they ask to run
-    on that is not."""
+    """What git says of the two commits: whether they have the same package, and which requirements
+    differ."""
 
     same_sources: bool
     requirement_changes: tuple[str, ...]
@@ -159,7 +159,7 @@ def _require_what_was_asked(comparison: Comparison, request: Request, found: Com
 def _differences(
     comparison: Comparison, request: Request, found: Commits
 ) -> Iterator[tuple[str, Set[Subject]]]:
-    """What is named and is in no suite; and what a pass of two packages says nothing about."""
+    """Names that the suite does not have; and what a pass of two packages must have, but lacks."""
     timed, exact = timed_subjects(), exact_subjects(ARCHITECTURES[request.gpu])
     for name, family in comparison.families.items():
         ours = {timing.subject for timing in family.timings}
@@ -181,7 +181,7 @@ def _differences(
 
 @functools.cache
 def timed_subjects() -> dict[str, frozenset[Subject]]:
-    """Of each family, all that is timed of a pull request."""
+    """All that is timed for a pull request, by family."""
     gpu = {
         Subject(metric, tuple(str(value) for value in vars(cell).values()))
         for cell in all_cells(GRID)
@@ -194,7 +194,7 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
 
 @functools.cache
 def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
-    """All that is exact of a pull request: an architecture's machine code, and what a GPU gives."""
+    """All that is exact for a pull request: its machine code for ``arch``, and what a GPU gives."""
     suites = (
         ("codegen.Codegen.", subjects.CODE_PARAMS),
         ("codegen.Variants.", subjects.VARIANT_PARAMS),

@@ -11,7 +11,7 @@ _CHANGES = ("missing", "worse", "new", "better", "none")  # from the worst
 
 @dataclass(frozen=True)
 class Summary:
-    """Some exact values. ``changes``: "2 worse", "" if none changed. The rest is of the worst."""
+    """Some exact values. ``changes``: "2 worse", "" if none changed. The rest: the worst one."""
 
     size: int
     changes: str

@@ -1,4 +1,4 @@
-"""Pieces of GitHub's Markdown, made of text that anyone may have given. Pure."""
+"""Make GitHub's Markdown from untrusted text. Pure."""
 
 import re
 

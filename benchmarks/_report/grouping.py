@@ -1,4 +1,4 @@
-"""Timings that moved alike, put together for a reader. Pure; no verdict depends on it."""
+"""Group timings that moved alike, for a reader. Pure; no verdict depends on it."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -62,7 +62,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def _fitting(blocks: Sequence[str], budget: int) -> str:
-    """The blocks as a text; what is too long for it is said to be left out."""
+    """The blocks as one text; a block too long for it is replaced by a line that says so."""
     text = ""
     for block in blocks:
         fits = len((text + block).encode()) < budget
@@ -172,7 +172,7 @@ def _measured(seen: View, discarded: Sequence[str]) -> Iterable[str]:
 
 
 def _all_timings(seen: View, budget: int) -> str:
-    """Every timing, in groups where a line each is too much; what is left out is said."""
+    """Every timing, in groups where a line each is too much; says what is left out."""
     if not seen.rows:
         return ""
     budget -= 600  # for all around them

@@ -3,9 +3,9 @@
 ``python -m benchmarks._report.pull_request`` runs where the token may write, with nothing
 installed, and the artifact may be anything: whoever can change what is measured can write it. So
 only what ``artifact`` accepts is shown, and whatever goes wrong is a comment and a status too.
-Which pull request, which commits and which GPU, the caller says. That the numbers are true, nobody
-can check here: a pull request whose author is not trusted can forge those too, and the comment says
-so.
+The caller says which pull request, which commits and which GPU. Whether the numbers are true cannot
+be checked here: a pull request whose author is not trusted can forge those too, and the comment
+says so.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The state of each timing, and the sentence that gives the reasons of an answer. Pure.
+"""Name the state of each timing, and the reasons for an answer in one sentence. Pure.
 
 A timing that is not slower comes with its bound, an inconclusive one with the minimum detectable
 effect: so "no change" never just means low statistical power.

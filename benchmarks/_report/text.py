@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them. Pure."""
+"""Write numbers and names as a reader sees them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,6 +1,6 @@
-"""What a reader sees of a comparison: built once, then printed by ``terminal`` and ``markdown``.
+"""Reduce a comparison to what a reader sees; ``terminal`` and ``markdown`` print it.
 
-Pure. The numbers of a view are texts already; its other texts may be anybody's, so whoever prints
+Pure. The numbers of a view are texts already; its other texts are untrusted, so whoever prints
 them must make them inert.
 """
 
@@ -51,7 +51,7 @@ class Row:
 
 
 class Check(NamedTuple):
-    """One thing that was looked at: how it came out, its name, what was found."""
+    """One thing that was checked: its state, its name, what was found."""
 
     symbol: str
     name: str

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     missing = commands.add_parser("measure", help="measure what main has and a machine has not")
     missing.add_argument("machine")
     missing.add_argument("--limit", type=int, default=10, help="newest commits; default: 10")
-    held = commands.add_parser("hold", help="run a command while nobody else measures on the GPU")
+    held = commands.add_parser("hold", help="run a command while nothing else measures on the GPU")
     held.add_argument("machine")
     held.add_argument("held", nargs=argparse.REMAINDER, metavar="COMMAND")
     taken = commands.add_parser("accept", help="check results of other jobs, and add them")

@@ -20,7 +20,7 @@ from .branch import lost
 MAX_FILES, MAX_BYTES = 100, 4_000_000
 _NAME = re.compile(r"([0-9a-f]{8})-[A-Za-z0-9._+-]{1,180}\.json")
 _MACHINE = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
-# Of a machine: asv's names and those of benchmarks/_system/machine.py. Of an environment: asv's. No
+# A machine has asv's names and those of benchmarks/_system/machine.py, an environment asv's. No
 # others: asv makes directories of all names in any result, and a path has a longest length.
 _PARAMS = {
     *("machine", "os", "arch", "cpu", "num_cpu", "ram"),
@@ -36,16 +36,16 @@ _Plain = Annotated[str, Text(r"(?a:[\w .,:;+*/@()'=~-]*)", 200)]
 _Metric = Annotated[str, Text(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){1,3}", 200)]
 _Texts = dict[_Plain, _Plain | None]
 _Finite = Annotated[float, Number(-_LARGEST, _LARGEST)]
-# NaN is asv's n/a; an infinity or a negative figure is nobody's.
+# NaN is asv's n/a; no figure is infinite or negative.
 _Value = Annotated[float, Number(0, _LARGEST, nan=True)]
-# Of a confidence interval, which is infinite where there are few samples.
+# A confidence interval is infinite where there are few samples.
 _Bound = Annotated[float, Number(-_LARGEST, _LARGEST, infinite=True)]
 _Count = Annotated[int, Number(1, _LARGEST)]
 _CELLS = Size(0, 100_000)
 
 
 class _Result(TypedDict):
-    """asv's file, its rows aside."""
+    """asv's result file, except its rows."""
 
     commit_hash: _Plain
     env_name: _Plain

@@ -1,4 +1,4 @@
-"""What asv does not do by itself for this history: stable names, and publishing without a fault."""
+"""Work around asv: keep the names of results stable, and publish this history without a fault."""
 
 import functools
 from pathlib import Path

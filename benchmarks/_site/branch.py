@@ -17,10 +17,10 @@ from .._system.repository import git_text
 
 BRANCH = "refs/heads/benchmark-results"
 KEEP_STATISTICS = 100
-"""Newest results of a machine that stay as they were measured."""
+"""How many of a machine's newest results stay as they were measured."""
 
 KEEP_RESULTS = 1000
-"""Newest results of a machine that stay at all: with the above, 45 MB for the full grid."""
+"""How many of a machine's newest results stay at all: about 45 MB for the full grid."""
 
 _COLUMNS = ["result", "params", "version", "started_at", "duration"]
 _DIGITS = 6
@@ -41,7 +41,7 @@ def stored(root: Path, remote: str) -> str:
     Raises
     ------
     RuntimeError
-        If the remote cannot be asked: then nobody knows what is stored.
+        If the remote does not answer, so that what is stored is unknown.
     """
     return git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
 

@@ -1,4 +1,4 @@
-"""The figures of a stored asv result: speeds, and lines to print at the end of a run. No torch."""
+"""Read the figures of a stored asv result, and format them for a terminal. No torch."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 class Speed(NamedTuple):
-    """Of some cells: their number, speed as a share of a copy's (minimum, median), median GB/s."""
+    """Some cells: their number, speed as a share of a copy's (minimum, median), median GB/s."""
 
     cells: int
     least: float
@@ -51,7 +51,7 @@ def speeds(values: dict, direction: str) -> dict[str, Speed]:
 
 
 def path_speeds(values: dict, direction: str, least_mib: float = 0) -> dict[str, Speed]:
-    """Speed of the package's other paths, from cells of so many MiB and more."""
+    """Speed of the package's other paths, from cells of at least this many MiB."""
     return _speeds(
         values, "paths", direction, lambda cell: cell.path if cell.mib >= least_mib else None
     )

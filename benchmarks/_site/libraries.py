@@ -1,8 +1,8 @@
 """Serve the scripts and styles of asv's pages from the site itself: no external requests.
 
-``vendor/asv`` has the same releases as their authors published them, with their licences. Where it
-cannot have the very files that asv names, because npm has none of them: flot's are the sources of
-that release, not minified, and stupid-table is of a later one.
+``vendor/asv`` has the same releases as their authors published them, with their licences. Two
+are not the files that asv names, because npm lacks those: flot's are the sources of that release,
+not minified, and stupid-table is of a later one.
 """
 
 import base64

@@ -12,10 +12,10 @@ from .._system import checkout, gpu_monitor
 from .._system.repository import git_text
 
 NO_GPU = "no-gpu-"
-"""What the names of machines without a GPU begin with."""
+"""Prefix of the names of machines without a GPU."""
 
 WAIT_SECONDS = 3600
-"""For the GPU, which a comparison may hold."""
+"""How long to wait for the GPU, which a comparison may hold."""
 
 
 def missing(root: Path, machine: str, limit: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The overview's data, made from asv's graphs. Measures and judges nothing."""
+"""Make the overview's data from asv's graphs. Measures and judges nothing."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ CALLS = {
 """Which call each of the other paths is, in half a line. A path without one is still shown."""
 
 CHANGE = 0.02
-"""A cell is listed as changed from here on. It sorts what to look at; a verdict it is not."""
+"""Relative change from which a cell is listed as changed; this is not a verdict."""
 
 # asv's parameters that tell lines of one machine apart, in the order in which they are shown.
 _LABEL = ("driver", "cuda", "torch", "triton", "python")
@@ -261,7 +261,7 @@ def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
 
 
 def rounded(value: float | None) -> float | None:
-    """Four digits, what a figure is good for; None for what is no number."""
+    """The value with four digits; None for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""The overview's data of other libraries, from the sweep that ships."""
+"""Make the overview's data on other libraries from the sweep that ships."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,7 +14,7 @@ EXPERIMENT = "throughput"
 EVIDENCE = SUITE / "evidence" / "sweep" / f"{EXPERIMENT}.jsonl"
 
 REASON_LENGTH = 200
-"""Of a reason; an error of others can have any length."""
+"""Most characters of a reason: another library's error can have any length."""
 
 
 def peers(path: Path) -> dict | None:

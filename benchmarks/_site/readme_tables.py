@@ -1,4 +1,4 @@
-"""The tables of the READMEs, each as its lines, from stored results. Imports no torch."""
+"""Make the tables of the READMEs from stored results, as lines. Imports no torch."""
 
 import json
 import statistics

@@ -1,1 +1,1 @@
-"""Processes, the machine, its GPU, checkouts of commits and files."""
+"""Handle processes, the machine, its GPU, checkouts of commits, and files."""

@@ -1,4 +1,4 @@
-"""A commit, a branch or the working tree -> a directory that holds its package and nothing else."""
+"""Copy the package of a commit, a branch or the working tree into a directory of its own."""
 
 import contextlib
 import hashlib
@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import repository as _sources
-from .repository import PACKAGE, Requirements, requirements_of
+from .repository import PACKAGE, Requirements, git, requirements, requirements_of
 
 WORKING_TREE = "working tree"
 
@@ -59,7 +58,7 @@ def from_commit(name: str, repository: Path, sources: Path) -> Arm:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(directory, filter="data")
 
-    asked = _asked(name, lambda: _sources.requirements(repository, commit))
+    asked = _asked(name, lambda: requirements(repository, commit))
     return _arm(name, commit, sources, unpack, asked)
 
 
@@ -93,7 +92,7 @@ def from_working_tree(repository: Path, sources: Path) -> Arm:
 
 
 def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
-    """A version that is no commit: whatever ``fill`` puts into the directory that it is given."""
+    """A version that is no commit: ``fill`` writes its files into the directory that it gets."""
     return _arm(name, "", sources, fill, {})
 
 
@@ -149,6 +148,6 @@ def _arm(
 def _git(repository: Path, *arguments: str) -> bytes | None:
     """What git prints, None if it fails."""
     try:
-        return _sources.git(repository, *arguments)
+        return git(repository, *arguments)
     except FileNotFoundError:
         raise ArmError("git is not on the PATH; versions come from it") from None

@@ -1,4 +1,4 @@
-"""Files that a kill leaves whole, and locks that end with their process."""
+"""Write files that a kill leaves whole, and take locks that end with their process."""
 
 import contextlib
 import fcntl
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
-"""How the name of a file begins that is being written."""
+"""Prefix of the name of a file that is still being written."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:

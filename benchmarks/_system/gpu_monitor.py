@@ -1,10 +1,10 @@
-"""The GPU while it is measured: a lock on it, who else uses it, and what disturbs a round.
+"""Lock the GPU that is measured, and watch it for whatever makes a round invalid.
 
 NVML is asked through nvidia-ml-py, which opens no CUDA context: the process that watches must hold
 no GPU memory, or it would count as one of the GPU's processes.
 
-Processes are counted, not recognised: in a container NVML reports the pids of the host, or other
-containers' processes without a name. One process measures at a time, so a second one is a stranger.
+Processes are counted, not identified: in a container NVML reports the pids of the host, or other
+containers' processes without a name. One process measures at a time, so a second one is not ours.
 """
 
 import contextlib
@@ -197,15 +197,15 @@ class Watch:
         }
 
 
-def disturbance(summary: dict, earlier: Sequence[dict] = ()) -> str:
+def why_invalid(summary: dict, earlier: Sequence[dict] = ()) -> str:
     """Why a round is invalid, in words; empty if it is valid.
 
     Parameters
     ----------
     summary : dict
-        Of the round, as :meth:`Watch.summary` gives it.
+        What :meth:`Watch.summary` gave of the round.
     earlier : sequence of dict
-        Of the valid rounds before it; with none, clocks are not judged.
+        Summaries of the valid rounds before it; with none, clocks are not judged.
     """
     if not summary["under_load"]:
         return f"the GPU was never seen under load ({summary['samples']} samples)"
@@ -289,7 +289,7 @@ def _refuse_mig(nvml, uuid: str, handle) -> None:
 
 
 def _users(nvml, handle) -> str:
-    """Who is on the GPU, in words; empty if nobody is."""
+    """Who is on the GPU, in words; empty if it is free."""
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     if processes:
         return ", ".join(_describe(nvml, process) for process in processes)
@@ -339,7 +339,7 @@ def _open_lock(path: Path) -> int:
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 made = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                os.fchmod(made, 0o666)  # whatever the umask
+                os.fchmod(made, 0o666)  # despite the umask
                 return made
             descriptor = os.open(path, flags)
     except OSError as error:

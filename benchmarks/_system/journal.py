@@ -1,9 +1,9 @@
-"""A file of measurements that grows line by line, so that a killed command goes on from it.
+"""Store measurements line by line, so that a killed command goes on from them.
 
 The first line, the header, says what was measured and where; the other lines are the entries. Each
 is JSON with a checksum of itself and of all lines before it. A kill at any point leaves whole lines
-and perhaps the beginning of one more, which is dropped. Whatever else is not as it was written is
-an error, and is left alone.
+and perhaps the beginning of one more, which is dropped. A file that was changed in any other way is
+an error, and is left as it is.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The asv machine record of a GPU: its name, and the software that its figures depend on."""
+"""Describe this machine to asv: its GPU, and the software that its figures depend on."""
 
 import importlib.util
 import json
@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 
-from . import process as _process
+from . import process
 
 
 def machine_record() -> dict[str, str]:
@@ -59,9 +59,9 @@ def probe() -> tuple[dict[str, str], str]:
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    with _process.start(_PROBE, stdout=subprocess.PIPE, text=True) as process:
-        output, _ = process.communicate()
-    if process.returncode:
+    with process.start(_PROBE, stdout=subprocess.PIPE, text=True) as probe:
+        output, _ = probe.communicate()
+    if probe.returncode:
         raise RuntimeError(
             f"this machine cannot be described: a process ended, see above: {output}"
         )

@@ -1,4 +1,4 @@
-"""Python processes that have this suite, and nothing that lies beside it, on their path."""
+"""Start Python processes that can import this suite, and nothing that lies beside it."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ SUITE = Path(__file__).resolve().parents[1]
 """The directory of ``benchmarks``."""
 
 ROOT = SUITE.parent
-"""The clone that this suite is of."""
+"""Root of the clone that holds this suite."""
 
 CALL_SECONDS = 600
 
@@ -104,7 +104,7 @@ file.write_bytes(pickle.dumps(function(*args)))
 
 
 def call(function: Callable, *args, path: tuple[str, ...] = (), env: dict | None = None):
-    """What a function that can be pickled returns in a process with nothing of this one's memory.
+    """Call a picklable function in a process with nothing of this one's memory; its result.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Messages beside the output: progress, and what is missing. Imports no torch."""
+"""Report progress and missing packages beside the output. Imports no torch."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What git says of a commit: the tree of its package, and what the package asks to run on.
+"""Ask git about a commit: the tree of its package, and what the package requires.
 
 Reads git's objects and runs nothing of them.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 PACKAGE = "rope_triton"
 
 Requirements = Mapping[str, str]
-"""By the name of a dependency of the package, its specifier and its pin in constraints.txt."""
+"""Each dependency of the package -> its specifier, and its pin in constraints.txt."""
 
 MAX_BYTES = 20_000
-"""Of a file that says what a commit runs on, and may be anybody's: tomllib can take the square."""
+"""Size limit of pyproject.toml and constraints.txt: both are untrusted, and tomllib can be slow."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -72,7 +72,7 @@ def package_tree(repository: Path, commit: str) -> str:
 
 
 def requirements(repository: Path, commit: str) -> Requirements:
-    """What the package of a commit asks to run on.
+    """What the package of a commit requires.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def requirements(repository: Path, commit: str) -> Requirements:
 
 
 def requirements_of(read: Callable[[str], bytes | None]) -> Requirements:
-    """The same of whatever ``read`` finds: the content of a file, None if there is none.
+    """The requirements by the files that ``read`` returns: a content, or None for no such file.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _dependencies(pyproject: str) -> list[str]:
 
 
 def requirement_changes(base: Requirements, head: Requirements) -> list[str]:
-    """A sentence for each dependency that the two sides ask for otherwise."""
+    """A sentence for each dependency whose requirement differs between the sides."""
     return [
         f"{name}: the base asks for {base.get(name, 'none')}, the head for "
         f"{head.get(name, 'none')}; both ran on what is installed, so this change was not measured"

@@ -1,4 +1,4 @@
-"""What stands for a way of measuring: a digest of the files that do it, committed or not."""
+"""Digest the files that measure, committed or not, so that figures are kept apart by them."""
 
 import hashlib
 from collections.abc import Iterable

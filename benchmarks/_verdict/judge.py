@@ -1,10 +1,10 @@
 """Judge whether timings of two versions differ. Pure: numbers in, verdicts out.
 
 The unit of evidence is a fresh process, which gives one median latency for each subject. Processes
-of the two versions alternate, A B | B A | A B | ..., and a round is one process of each. Of a
+of the two versions alternate, A B | B A | A B | ..., and a round is one process of each. For a
 subject, round r gives E[r] = log(head / base). If the versions are equally fast, the two processes
 of a round could be swapped, for all subjects at once, without changing how likely the outcome was:
-all that is said here rests on that and on nothing about the distribution (``permutation_test``).
+every result here rests on that and assumes nothing about the distribution (``permutation_test``).
 """
 
 from collections.abc import Sequence
@@ -136,8 +136,8 @@ def _minimum_detectable(
     """The smallest slowdown that fails with a power of 90 %, by the noise of the control.
 
     A slowdown d moves the mean to d and the mean square up by d^2: the statistic reaches t where
-    d = t * sqrt((s^2 + s0^2) / (1 - t^2)), s0 being the family's part of the scale. To that comes
-    how far the mean of n rounds and, here and in the test, their spread may be off.
+    d = t * sqrt((s^2 + s0^2) / (1 - t^2)), s0 being the family's part of the scale. Added
+    to d is how far the mean of n rounds may be off, and their spread, here and in the test.
     """
     spread = control.var(axis=0, ddof=1)
     squares = np.mean(control**2, axis=0) + permutation_test.common_square(control)

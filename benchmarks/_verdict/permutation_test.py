@@ -1,4 +1,4 @@
-"""Exact tests and intervals from sign flips and subset means. Pure; arrays are [rounds, subjects].
+"""Sign-flip permutation tests and exact intervals. Pure; arrays are [rounds, subjects].
 
 If the sign of a round's values is as likely to be one as the other, jointly for all subjects, then
 of all 2^n patterns of flipped rounds the one that was observed is not special. Nothing is assumed
@@ -48,12 +48,12 @@ def patterns(rounds: int, seed: int = 0) -> np.ndarray:
 
 
 def scale(values: np.ndarray) -> np.ndarray:
-    """What a subject's mean is divided by: no flip of rounds changes it.
+    """The divisor of each subject's mean; no flip of rounds changes it.
 
-    The root of two squares' sum. The subject's mean square, which makes its statistic one with
-    Student's t; and the family's median variance of |values|, which is noise, however many subjects
-    have changed. With a dozen rounds some subject's spread comes out small by chance, and without
-    the second it would set the bar for all the others.
+    It is the root of a sum of two squares. The first is the subject's mean square: it makes
+    the statistic equivalent to Student's t. The second is the family's median variance of |values|,
+    which is noise however many subjects have changed. With a dozen rounds some subject's spread
+    comes out small by chance; without the second it would set the bar for all the others.
     """
     total = np.sqrt(np.mean(values**2, axis=0) + common_square(values))
     return np.where(total > 0, total, 1.0)

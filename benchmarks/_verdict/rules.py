@@ -1,4 +1,4 @@
-"""What a verdict is and which answer follows from its numbers. Pure Python, no packages.
+"""The rules of a verdict: which answer follows from which numbers. Pure Python, no packages.
 
 ``judge`` makes the numbers from samples. Whoever reads a verdict from a file derives its answers
 here again, also where nothing is installed.
@@ -17,7 +17,7 @@ MIN_ROUNDS, MAX_ROUNDS = 10, 62
 """The fewest rounds that can be significant by the rules below, and the most that are tested."""
 
 MAX_INCONCLUSIVE_SHARE = 0.05
-"""Of a family's changed timings, how many may be inconclusive in a pass."""
+"""Share of a family's changed timings that may be inconclusive in a pass."""
 
 FAMILIES = {
     "gpu": ("rope.", "paths."),
@@ -119,7 +119,7 @@ class Timing:
 class Control:
     """The A/A control of a family: what its processes say of a version compared with itself.
 
-    failed: subjects on which the very test and threshold of the verdict would see a change, one way
+    failed: subjects on which the verdict's own test and threshold would see a change, one way
     or the other. floor: the 95 % quantile over the subjects of their absolute A/A effect. noise:
     the median over the subjects of the standard deviation of a paired round.
     """

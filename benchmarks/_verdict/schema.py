@@ -1,4 +1,4 @@
-"""What a comparison found, and its JSON.
+"""The result of a comparison, and its JSON.
 
 The JSON, ``to_json``, is one object: ``schema``, ``answer``, which must be the one that follows
 from the rest, and the fields of ``Comparison``. Every key is there, no other is allowed, and every
@@ -142,7 +142,7 @@ def _renamed(value: Any, depth: int = 5) -> Any:
 
 
 def _check(comparison: Comparison) -> None:
-    """What types do not say."""
+    """Check what types cannot say."""
     subjects = [timing.subject for timing in comparison.timings]
     exact = [each.subject for each in comparison.exact]
     if len(subjects) > MAX_TIMINGS:
@@ -170,8 +170,8 @@ def _check_family(name: str, family: Family, rounds: int) -> None:
     control, size = family.control, len(family.timings)
     if not size or control.subjects != size or control.failed > 2 * size:
         raise ValueError(
-            f"the control of {name} is of {control.subjects} timings, {control.failed} of which "
-            f"failed, and there are {size}"
+            f"the control of {name} counts {control.subjects} timings and {control.failed} "
+            f"failures, the family has {size} timings"
         )
     for timing in family.timings:
         unit_of(timing.subject)
@@ -182,7 +182,7 @@ def _check_family(name: str, family: Family, rounds: int) -> None:
 
 
 def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
-    """What no judge of samples says, and an answer that is not the one of the numbers."""
+    """Numbers that no judgement gives, and an answer that does not follow from them."""
     if not MIN_ROUNDS <= timing.rounds <= rounds or timing.rounds % 2:
         yield f"an even number of {MIN_ROUNDS} to {rounds} rounds was judged, not {timing.rounds}"
     if not _rises(timing.low, timing.effect, timing.upper, timing.high):

@@ -1,4 +1,4 @@
-"""A comparison that was killed, disturbed, short of time or inconclusive, and goes on."""
+"""A comparison that goes on after a kill, invalid rounds, too little time or no conclusion."""
 
 import subprocess
 import sys
@@ -186,7 +186,7 @@ def fake_clock(lab: Lab, monkeypatch):
     return seconds
 
 
-# --- disturbed ------------------------------------------------------------------------------------
+# --- invalid rounds -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def fake_clock(lab: Lab, monkeypatch):
     ],
     ids=["heat", "clock"],
 )
-def test_disturbed_round_is_repeated_and_reported(lab, seen, reason):
+def test_invalid_round_is_repeated_and_reported(lab, seen, reason):
     lab.versions({}, {})
     lab.gpu.events = lambda answered: seen if answered == CHECKS + 4 else {}
     assert lab.compare() == PASS
@@ -212,11 +212,11 @@ def test_disturbed_round_is_repeated_and_reported(lab, seen, reason):
     assert lab.found.rounds == ROUNDS
 
 
-def test_disturbed_again_and_again(lab, capsys):
+def test_invalid_again_and_again(lab, capsys):
     lab.versions({}, {})
     lab.gpu.events = lambda answered: {"processes": 2}
     assert lab.compare() == COULD_NOT_RUN
-    assert f"round 1 of look1 was disturbed {rounds.ATTEMPTS} times" in capsys.readouterr().err
+    assert f"round 1 of look1 was invalid {rounds.ATTEMPTS} times" in capsys.readouterr().err
     assert lab.gpu.answered == CHECKS + 2 * rounds.ATTEMPTS
     lab.gpu.events = lambda answered: {}
     assert lab.compare() == PASS

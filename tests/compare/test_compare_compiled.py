@@ -1,4 +1,4 @@
-"""What was compiled of a version is kept, and a survey that has no more time goes on from it."""
+"""What was compiled of a version is kept, and a run whose time was up goes on from it."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ def test_a_failure_is_tried_again(book):
     assert book.known().keys() == {PATH_CALL, SWEEP}
 
 
-def test_a_survey_that_is_killed_leaves_what_it_had(book, monkeypatch):
+def test_a_map_that_is_killed_leaves_what_it_had(book, monkeypatch):
     monkeypatch.setattr(compiled, "_KEEP_SECONDS", 0.0)
     book.ledger().add(CALL, FACTS)  # and then no end
     assert book.known() == {CALL: FACTS}
@@ -145,7 +145,7 @@ def test_progress_of_both_versions_is_told_from_time_to_time(book, monkeypatch):
     assert len(book.said) == 23
 
 
-# --- a survey -------------------------------------------------------------------------------------
+# --- a map ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -177,30 +177,30 @@ def asked(monkeypatch):
 JOBS = [("variants", arch) for arch in ("sm_80", "sm_90", "gfx942")]
 
 
-def survey(ledger, jobs=JOBS):
+def map_jobs(ledger, jobs=JOBS):
     return worker_pool.map(abs, [jobs[:2], jobs[2:]], Path("unused"), ledger)
 
 
-def test_a_survey_asks_only_for_what_is_not_known(book, asked):
+def test_a_map_asks_only_for_what_is_not_known(book, asked):
     book.version.add({JOBS[1]: 5})
-    assert survey(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
+    assert map_jobs(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
     assert asked == ["start", JOBS[0], JOBS[2]]
     asked.clear()
-    assert survey(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
+    assert map_jobs(book.ledger()) == {JOBS[0]: 7, JOBS[1]: 5, JOBS[2]: 7}
     assert asked == []
 
 
 @pytest.mark.parametrize(
     ("last", "error", "message"),
     [
-        # It is compiled by nobody, and the time goes by.
+        # Nothing compiles it, and the time goes by.
         ("hang", BudgetError, "compiled 1 of 3, which are kept: the same command goes on from"),
         ("crash", worker_pool.PoolError, "the pool ended"),
     ],
 )
-def test_a_survey_that_stops_keeps_what_it_has(book, asked, last, error, message):
+def test_a_map_that_stops_keeps_what_it_has(book, asked, last, error, message):
     with pytest.raises(error, match=message):
-        survey(book.ledger(seconds=1.0), [JOBS[0], ("variants", last), JOBS[2]])
+        map_jobs(book.ledger(seconds=1.0), [JOBS[0], ("variants", last), JOBS[2]])
     assert book.known(*JOBS) == {JOBS[0]: 7}
 
 

@@ -77,16 +77,16 @@ def test_package_that_does_not_compile(lab, monkeypatch):
 
 
 def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
-    """The compiler and the survey are the real ones, on a part of what they survey."""
+    """The compiler and its pool are the real ones, on a part of the calls."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    survey, digests = exact.codegen_facts, exact.cell_digests
+    facts, digests = exact.codegen_facts, exact.cell_digests
     lab = Lab(tmp_path, monkeypatch).init()
     lab.machine = MACHINE | {"gpu": "none", "machine": "no-gpu"}
     part = {"dtype": ("float16",), "format": ("sbhd",), "hidden_size": (64,)}
     part |= {"direction": ("forward",)}
     monkeypatch.setattr(session, "ARCHITECTURES", ("sm_90",))
     monkeypatch.setattr(
-        exact, "codegen_facts", lambda root, book, **arch: survey(root, book, **part | arch)
+        exact, "codegen_facts", lambda root, book, **arch: facts(root, book, **part | arch)
     )
     monkeypatch.setattr(exact, "cell_digests", digests)
     ignored = shutil.ignore_patterns("__pycache__")

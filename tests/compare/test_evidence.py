@@ -11,7 +11,7 @@ from benchmarks._cells.grid import all_cells
 from benchmarks._compare import bench, caught, evidence, findings, measure, mutants, planted
 from benchmarks._compare.findings import subjects_of
 from benchmarks._system import checkout
-from benchmarks._verdict import rules as _verdict
+from benchmarks._verdict import rules
 from benchmarks._verdict.rules import Subject
 from tests.lab import CELLS, LAUNCHES
 
@@ -26,11 +26,11 @@ def test_document_says_how_it_was_made_and_was_judged_by_the_rules_of_today(what
     document = DOCUMENTS[what]
     assert document["command"].startswith(f"python -m benchmarks evidence {what} --commit ")
     assert document["machine"]["gpu"].startswith("NVIDIA")
-    rules = {name: vars(each) for name, each in _verdict.RULES.items()}
-    assert document["rules"].items() <= rules.items()
+    current = {name: vars(each) for name, each in rules.RULES.items()}
+    assert document["rules"].items() <= current.items()
     assert document["rules"].keys() >= {"gpu", "host"}
     assert document["rounds"] == evidence.ROUNDS
-    said = {"aa": "of 20 comparisons of", "power": "2%: seen in", "mutants": "caught: spill"}
+    said = {"aa": "of 20 comparisons of", "power": "2%: detected in", "mutants": "caught: spill"}
     assert said[what] in evidence.summary(what, document)
 
 
@@ -48,7 +48,7 @@ def test_the_pool_is_of_all_that_a_comparison_times():
     assert pool.as_json() == DOCUMENTS["aa"]["pool"]
     subjects = pool.subjects
     assert set().union(*map(subjects_of, all_cells("small"))) <= set(subjects)
-    calls = [each for each in subjects if each.metric.startswith(_verdict.FAMILIES["host"])]
+    calls = [each for each in subjects if each.metric.startswith(rules.FAMILIES["host"])]
     assert len(calls) == 17
 
 

@@ -24,7 +24,7 @@ SUBSET = {
 }
 
 
-# --- names and missing values, from surveys made up -----------------------------------------------
+# --- names and missing values, from made-up facts -------------------------------------------------
 
 
 def facts(**changes):
@@ -37,18 +37,18 @@ def facts(**changes):
 
 
 @pytest.fixture
-def surveys(monkeypatch):
-    """Let the next surveys give these answers, and note what they were asked."""
+def compiler_gives(monkeypatch):
+    """Let the compiler give these answers next, and note what it was asked."""
 
     def answer(large, variants):
         asked = []
 
-        def survey(calls, sweeps, root, ledger):
+        def compile_sizes(calls, sweeps, root, ledger):
             asked.extend(calls)
             answers = {call: large if call[-1] == "large" else facts() for call in calls}
             return answers, dict.fromkeys(sweeps, variants)
 
-        monkeypatch.setattr(exact.fingerprint, "compile_sizes", survey)
+        monkeypatch.setattr(exact.fingerprint, "compile_sizes", compile_sizes)
         return asked
 
     return answer
@@ -58,8 +58,8 @@ def texts(call):
     return tuple(map(str, call))
 
 
-def test_names_are_those_of_asv(surveys):
-    asked = surveys(facts(registers=9, digest="e"), 3)
+def test_names_are_those_of_asv(compiler_gives):
+    asked = compiler_gives(facts(registers=9, digest="e"), 3)
     values = exact.codegen_facts(ROOT, **SUBSET)
     assert asked == [SMALL, LARGE]
     tracks = {name for name in vars(codegen.Codegen) if name.startswith("track_")}
@@ -72,8 +72,8 @@ def test_names_are_those_of_asv(surveys):
     assert values["codegen.Variants.track_variants", SMALL[:4]] == 3
 
 
-def test_everything_is_asked_by_default(surveys):
-    asked = surveys(facts(), 2)
+def test_everything_is_asked_by_default(compiler_gives):
+    asked = compiler_gives(facts(), 2)
     values = exact.codegen_facts(ROOT)
     assert len(asked) == len(set(asked)) == 8 * 3 * 2 * 2 * 3 * 2
     assert sum(s.metric == "codegen.Variants.track_variants" for s in values) == 8 * 3 * 2 * 2
@@ -92,11 +92,11 @@ def test_subset_that_is_none(subset, message):
         exact.codegen_facts(ROOT, **subset)
 
 
-def test_compare_says_worse_better_and_none(surveys):
-    surveys(facts(), 2)
+def test_compare_says_worse_better_and_none(compiler_gives):
+    compiler_gives(facts(), 2)
     base = exact.codegen_facts(ROOT, **SUBSET)
     assert {verdict.change for verdict in exact.compare(base, dict(base))} == {"none"}
-    surveys(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
+    compiler_gives(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
     verdicts = exact.compare(base, exact.codegen_facts(ROOT, **SUBSET))
     changed = {
         (v.subject.metric.rpartition("_")[2], v.subject.params[-1], v.change): v.answer
@@ -111,10 +111,10 @@ def test_compare_says_worse_better_and_none(surveys):
     }
 
 
-def test_clock_decides_about_calls_but_not_about_variants(surveys):
-    surveys(facts(), 2)
+def test_clock_decides_about_calls_but_not_about_variants(compiler_gives):
+    compiler_gives(facts(), 2)
     base = exact.codegen_facts(ROOT, **SUBSET)
-    surveys(facts(spilled_bytes=16, narrow_accesses=2, instructions=7), 3)
+    compiler_gives(facts(spilled_bytes=16, narrow_accesses=2, instructions=7), 3)
     head = exact.codegen_facts(ROOT, **SUBSET)
     strict, lenient = (
         {v.subject: v for v in exact.compare(base, head, clock_decides=decides)}
@@ -134,10 +134,10 @@ def test_clock_decides_about_calls_but_not_about_variants(surveys):
     assert {(v.change, v.answer) for v in lost} == {("missing", Answer.FAIL)}
 
 
-def test_what_the_head_does_not_compile_fails_and_says_why(surveys):
-    surveys(facts(), 2)
+def test_what_the_head_does_not_compile_fails_and_says_why(compiler_gives):
+    compiler_gives(facts(), 2)
     base = exact.codegen_facts(ROOT, **SUBSET)
-    surveys(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
+    compiler_gives(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
     head = exact.codegen_facts(ROOT, **SUBSET)
     lost = [v for v in exact.compare(base, head) if v.change == "missing"]
     assert {v.subject.params for v in lost} == {texts(LARGE)}

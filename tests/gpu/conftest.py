@@ -20,7 +20,7 @@ def progress(tmp_path, monkeypatch):
 
 @pytest.fixture
 def unwarmed(monkeypatch):
-    """Two seconds less for each process: who compares with a copy in turns needs no settled clock,
-    if the bounds are wide.
+    """Skip the warm-up, two seconds a process: a comparison in turns with a copy needs no settled
+    clock if its bounds are wide.
     """
     monkeypatch.setattr(gpu_timer, "warm_up", lambda: None)

@@ -15,7 +15,7 @@ from benchmarks._cells.forms import FORWARD
 from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
 from benchmarks._measure import workload
-from benchmarks._system import process as _process
+from benchmarks._system import process
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -78,6 +78,6 @@ def test_comparison(name, tmp_path):
 @all_packages
 def test_asv(name, tmp_path):
     root = package(name, tmp_path)
-    found = _process.call(workload.measure_cells, [CELL], FORWARD, path=(str(root),))
+    found = process.call(workload.measure_cells, [CELL], FORWARD, path=(str(root),))
     assert bool(found[CELL].latency) == (name == "right")
     assert bool(found[CELL].error) == (name != "right")

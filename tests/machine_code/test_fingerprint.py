@@ -263,7 +263,7 @@ def test_package_that_cannot_be_imported(tmp_path):
 def test_missing_package(tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
         fingerprint.fingerprint([CALL], tmp_path)
-    monkeypatch.setattr(fingerprint, "PACKAGE", "rope_triton_that_nobody_has")
+    monkeypatch.setattr(fingerprint, "PACKAGE", "rope_triton_that_is_missing")
     with pytest.raises(ModuleNotFoundError, match="cannot be imported"):
         fingerprint.fingerprint([CALL])
 

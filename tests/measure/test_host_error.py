@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles as _angles
-from benchmarks._cells import subjects
+from benchmarks._cells import angles, subjects
 from benchmarks._measure import accuracy
 from tests import oracle
 from tests.measure.common import change, implement, params_of
@@ -54,7 +53,7 @@ def test_loss_of_precision_is_seen(on_cpu, loss, dtype, direction, monkeypatch):
 
 def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(on_cpu, monkeypatch):
     """cos and sin with the error of hardware approximations, in float32."""
-    freqs = _angles.by_channel(_angles.exact(0, 64, 128).float())
+    freqs = angles.by_channel(angles.exact(0, 64, 128).float())
     t = torch.rand(64, 1, 2, 128)
     coarse = rounded_rotation(LOSSES["approximation"][0])
     exact = oracle.rotate(t, freqs, "sbhd", False).float()
@@ -109,14 +108,14 @@ def test_nan_has_no_error(on_cpu, monkeypatch):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_exact_result_is_that_of_the_oracle(interleaved):
-    angles = _angles.exact(1000, 16, 12).float()
+    radians = angles.exact(1000, 16, 12).float()
     x = torch.rand(16, 2, 3, 12)
-    twice = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
+    twice = radians.repeat_interleave(2, -1) if interleaved else torch.cat((radians, radians), -1)
     options = twice, "sbhd", interleaved
     close = functools.partial(torch.testing.assert_close, rtol=1e-14, atol=1e-14)
-    close(accuracy.exact_rotation(x, angles, "forward", interleaved), oracle.rotate(x, *options))
+    close(accuracy.exact_rotation(x, radians, "forward", interleaved), oracle.rotate(x, *options))
     close(
-        accuracy.exact_rotation(x, angles, "backward", interleaved),
+        accuracy.exact_rotation(x, radians, "backward", interleaved),
         oracle.gradient(x, *options, x),
     )
 
@@ -124,5 +123,5 @@ def test_exact_result_is_that_of_the_oracle(interleaved):
 def test_long_positions_have_the_angles_of_the_package():
     for first in subjects.POSITIONS.values():
         expected = rope_triton.RotaryPositionEmbedding(128, device="cpu")(64, offset=first)
-        found = _angles.by_channel(_angles.exact(first, 64, 128)).float()
-        torch.testing.assert_close(found, expected, rtol=_angles.TOLERANCE, atol=0)
+        found = angles.by_channel(angles.exact(first, 64, 128)).float()
+        torch.testing.assert_close(found, expected, rtol=angles.TOLERANCE, atol=0)

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles as _angles
-from benchmarks._cells import forms, grid
+from benchmarks._cells import angles, forms, grid
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
@@ -167,14 +166,14 @@ def test_angles_are_checked_once_a_process(monkeypatch):
 
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Counted)
     for width in (64, 128, 64, 128):
-        _angles.check_package(16, width, "cpu")
+        angles.check_package(16, width, "cpu")
     assert made == [64, 64, 128, 128], "each asked for 16 positions and for all"
 
 
 @pytest.mark.parametrize("width", sorted({cell.hidden_size for cell in CELLS}))
 def test_float32_arithmetic_passes(width, monkeypatch):
     """The package's, and what the tolerance is derived for: rounded at every step."""
-    _angles.check_package(16, width, "cpu")
+    angles.check_package(16, width, "cpu")
 
     class Rounded(torch.nn.Module):
         def __init__(self, dim):
@@ -186,28 +185,28 @@ def test_float32_arithmetic_passes(width, monkeypatch):
 
         def forward(self, positions):
             at = torch.arange(positions, dtype=torch.float32)
-            return _angles.by_channel(torch.outer(at, self.inv_freq))[:, None, None]
+            return angles.by_channel(torch.outer(at, self.inv_freq))[:, None, None]
 
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Rounded)
-    _angles.check_package(16, width, "cpu")
+    angles.check_package(16, width, "cpu")
 
 
 def test_no_sequence_is_longer_than_what_is_checked():
-    assert max(cell.positions for cell in CELLS) <= _angles.CHECKED_POSITIONS
-    assert _angles.CHECKED_POSITIONS < 2**24  # where float32 no longer has every position
+    assert max(cell.positions for cell in CELLS) <= angles.CHECKED_POSITIONS
+    assert angles.CHECKED_POSITIONS < 2**24  # where float32 no longer has every position
 
 
 def test_the_package_does_not_make_what_it_is_checked_by(monkeypatch):
-    right = _angles.of_cell(CELL, "cpu")
+    right = angles.of_cell(CELL, "cpu")
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Zero)
     for name in ("rotary_angles", "frequencies_from_config"):
         monkeypatch.delattr(rope_triton, name)
-    assert torch.equal(_angles.of_cell(CELL, "cpu"), right)
-    torch.testing.assert_close(right, Right(64, device="cpu")(16), rtol=_angles.TOLERANCE, atol=0)
+    assert torch.equal(angles.of_cell(CELL, "cpu"), right)
+    torch.testing.assert_close(right, Right(64, device="cpu")(16), rtol=angles.TOLERANCE, atol=0)
 
 
 def test_only_the_check_asks_for_the_packages_angles():
-    sources = Path(_angles.__file__).parents[1].rglob("*.py")
+    sources = Path(angles.__file__).parents[1].rglob("*.py")
     naming = {path.name for path in sources if "RotaryPositionEmbedding" in path.read_text()}
     assert naming == {"angles.py"}
 
@@ -238,7 +237,7 @@ def remembered(function):
 
 
 def erasing(function):
-    """Zero, of which the rotation is zero."""
+    """Zero, whose rotation is zero."""
 
     def apply(t, freqs, tensor_format="sbhd"):
         t.detach().zero_()

@@ -83,7 +83,7 @@ def test_angles_of_their_own(case, device):
     )
 
 
-# Heads and channels of which a program rotates some tokens, and a single one.
+# Heads and channels with which a program rotates some tokens, and a single one.
 MANY, ONE = (1, CHANNELS), (16, 32)
 SEARCHED = [[i % 3 for i in range(n - 1)] + [1] for n in (1, 2, 3, 4, 5, 31, 32, 33)]
 # Empty sequences outnumber a step of the search, and more than two steps are needed.

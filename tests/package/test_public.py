@@ -17,7 +17,7 @@ TESTS = files("tests")
 GPU_TESTS = {name: path for name, path in TESTS.items() if name.startswith("gpu.test_")}
 # Why a module is not public.
 OWN = {
-    "gpu.test_clock_gpu": "the suite's clock; the comparison runs it on every version",
+    "gpu.test_gpu_timer_gpu": "the suite's GPU timer; the comparison runs it on every version",
     "gpu.test_host_gpu": "the suite's measures, likewise",
     "gpu.test_paths_gpu": "the suite's measures, likewise",
     "gpu.test_peers_gpu": "the suite's measures, likewise",

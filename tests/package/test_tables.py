@@ -1,6 +1,6 @@
 """Ready-made tables, of tokens or in attention's layout, and rotation in place.
 
-Against a float64 oracle; and what autograd is told of a change in place.
+Against a float64 oracle; and what autograd learns of a change in place.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Stand-ins for other libraries' modules, with their signatures and habits, in plain PyTorch.
+"""Stubs of other libraries' modules, with their signatures and habits, in plain PyTorch.
 
 What is theirs: names and places, the order of dimensions, what they copy, overwrite and refuse.
 Also small cells to call them in, and a fixture that lets them be called: ``here = libraries.here``.
@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 
-from benchmarks._cells import angles as _angles
+from benchmarks._cells.angles import of_cell
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import workload
 from benchmarks._peers import plain
@@ -241,7 +241,7 @@ def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidde
 
 
 def angles(cell, device="cpu"):
-    return _angles.of_cell(cell, device)
+    return of_cell(cell, device)
 
 
 def random(cell, device="cpu"):
@@ -250,7 +250,7 @@ def random(cell, device="cpu"):
 
 @pytest.fixture
 def here(monkeypatch, device):
-    """Cells are called where the kernels run, by stand-ins of all libraries."""
+    """Cells are called where the kernels run, by stubs of all libraries."""
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
     monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks._report import artifact as _artifact
-from benchmarks._report import pull_request
+from benchmarks._report import artifact, pull_request
 from benchmarks._report.artifact import Commits
 from benchmarks._report.pull_request import comment, is_stale
 from tests.comparisons import job_blind, job_failing, job_passing
@@ -28,7 +27,7 @@ from tests.report.artifacts import (
 from tests.report.test_artifact import NOT_ASKED_FOR, REFUSED
 from tests.workflows.common import ROOT, commit, git
 
-commits_by_git = _artifact.commits
+commits_by_git = artifact.commits
 
 
 INJECTION = (
@@ -61,7 +60,7 @@ def test_markdown_and_html_stay_text():
 
 @pytest.fixture(autouse=True)
 def commits_that_differ(monkeypatch):
-    monkeypatch.setattr(_artifact, "commits", lambda *_: DIFFER)
+    monkeypatch.setattr(artifact, "commits", lambda *_: DIFFER)
 
 
 def arguments_for(tmp_path, **changes):
@@ -153,7 +152,7 @@ def test_git_says_what_the_commits_have(history):
 
 
 def test_git_without_a_commit_is_no_verdict(history, tmp_path, monkeypatch):
-    monkeypatch.setattr(_artifact, "commits", commits_by_git)
+    monkeypatch.setattr(artifact, "commits", commits_by_git)
     repository, (first, _, _) = history
     content = archive(document(job_passing))
     text, status = report(tmp_path, content, repository=repository, base=first)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._site import accept, branch
-from benchmarks._system import machine as _machine
+from benchmarks._system import machine
 from tests import publishing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,8 +226,8 @@ def test_asv_publishes_all_that_was_accepted(accepted, tmp_path):
     taken, count = accepted
     assert 10 < len(taken) < count / 4
     clone = publishing.cloned(tmp_path / "clone")
-    for machine in (clone / RESULTS).glob("*/"):
-        shutil.rmtree(machine)
+    for folder in (clone / RESULTS).glob("*/"):
+        shutil.rmtree(folder)
     (clone / RESULTS / "benchmarks.json").write_text(json.dumps(described(clone / RESULTS)))
     for number, directory in enumerate(taken):
         shutil.copytree(directory, clone / RESULTS / str(number) / GPU)
@@ -243,4 +243,4 @@ def test_the_names_that_are_known_are_those_of_what_measures():
     from asv.config import Config
 
     environment = Config.load(str(ROOT / "asv.conf.json")).matrix["req"]
-    assert {*_machine.machine_record(), *environment, "python"} == accept._PARAMS
+    assert {*machine.machine_record(), *environment, "python"} == accept._PARAMS

@@ -230,7 +230,7 @@ def test_history_from_a_commit_to_a_page(origin, tmp_path):
     assert all(commit in text for commit in new)
 
 
-def test_a_machine_that_sends_nonsense_costs_nobody_else(origin, tmp_path):
+def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):
     _, artifact = measured(origin, tmp_path, GPU)
     bad = tmp_path / "bad"
     bad.mkdir()
@@ -284,7 +284,7 @@ def more_stored(origin, tmp_path):
 
 
 def failing_git(tools, command):
-    """A git on the PATH of which one command fails."""
+    """A git on the PATH whose one command fails."""
     script = f'#!/bin/bash\n[[ $3 != {command} ]] || exit 1\nexec {shutil.which("git")} "$@"\n'
     tools.mkdir(exist_ok=True)
     (tools / "git").write_text(script)

@@ -139,7 +139,7 @@ def test_a_shallow_clone_publishes_what_it_measured(tmp_path):
     assert [c["hash"] for c in publishing.overview_data(site)["commits"].values()] == [head]
 
 
-def test_what_nobody_measured_has_an_empty_graph_on_the_front_page(tmp_path):
+def test_what_was_never_measured_has_an_empty_graph_on_the_front_page(tmp_path):
     graphs = SimpleNamespace(get_graph_group={"a.b": ["a graph"]}.get)
     asv_fixes.write_empty_summaries(tmp_path, ["a.b", "a.c"], graphs)
     (path,) = tmp_path.rglob("*.json")

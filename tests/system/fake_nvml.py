@@ -11,7 +11,7 @@ IDLE, POWER_CAP, HW, SW_HEAT, HW_HEAT, BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 
 
 class FakeNvml(types.ModuleType):
-    """What of pynvml the watch uses, with the constants' values as NVML has them."""
+    """The part of pynvml that the watch uses, with the constants' values as NVML has them."""
 
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2

@@ -1,4 +1,4 @@
-"""The digest that stands for a way of measuring."""
+"""The digest of the files that measure."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_digest_follows_content_and_names_of_what_matches(files):
         return suite.digest(("timer.py", "_peers/*.py"))
 
     first = digest()
-    (files / "_report.py").write_text("measures nothing")
+    (files / "report.py").write_text("measures nothing")
     assert digest() == first
     (files / "_peers/b.py").write_text("another way")
     second = digest()

@@ -127,8 +127,8 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
             lambda document: document["families"].update(GPU=document["families"].pop("gpu")),
             "a family is one of .*, got 'GPU'",
         ),
-        (CONTROL("subjects", 95), "the control of gpu is of 95 timings"),
-        (CONTROL("failed", 193), "193 of which failed"),
+        (CONTROL("subjects", 95), "the control of gpu counts 95 timings"),
+        (CONTROL("failed", 193), "and 193 failures"),
         (CONTROL("floor", -1), "control.floor must be a finite number from 0"),
         (CONTROL("noise", -1), "control.noise must be a finite number from 0"),
         (changed("exact", 0, "unit", "gates", True), "has another unit or answer"),
@@ -161,7 +161,7 @@ def test_a_family_is_never_empty(name):
     document = json.loads(text_of(passing))
     document["families"][name]["timings"] = []
     document["families"][name]["control"]["subjects"] = 0
-    with pytest.raises(ValueError, match=f"the control of {name} is of 0 timings"):
+    with pytest.raises(ValueError, match=f"the control of {name} counts 0 timings"):
         from_json(document)
 
 

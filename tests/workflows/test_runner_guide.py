@@ -1,4 +1,4 @@
-"""RUNNER.md's commands, run as they are written, with stand-ins for GitHub, QEMU and the GPU."""
+"""RUNNER.md's commands, run as they are written, with stubs of GitHub, QEMU and the GPU."""
 
 import json
 import re

@@ -113,7 +113,7 @@ def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
     assert jobs["plan"]["environment"] == "gpu"
     assert jobs["measure"]["needs"] == "plan" and "if" not in jobs["measure"]
     assert jobs["wait"]["needs"] == "plan"
-    # At once after a push, and in nobody's queue: only the GPU has one.
+    # At once after a push, and in no queue: only the GPU has one.
     assert jobs["outdate"]["if"] == "github.event.action == 'synchronize'"
     assert "needs" not in jobs["outdate"] and "environment" not in jobs["outdate"]
     assert [name for name, job in jobs.items() if "concurrency" in job] == ["measure"]

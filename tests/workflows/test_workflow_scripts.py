@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._report import artifact as _artifact
-from benchmarks._report import pull_request
+from benchmarks._report import artifact, pull_request
 from tests import conftest
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
@@ -67,7 +66,7 @@ def test_ci_workflows(runner):
 
 def needs_jq():
     if not shutil.which("jq"):
-        pytest.skip("gh has jq within, its stand-in needs the program")
+        pytest.skip("gh has jq within, its stub needs the program")
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def github(runner):
 
 
 def statuses(runner):
-    """Those that were set: of which commit, the state, the description."""
+    """The statuses that were set: the commit, the state, the description."""
     calls = [json.loads(line)[1] for line in runner.read("calls").splitlines()]
     found = []
     for path, *rest in (each[1:] for each in calls if "/statuses/" in " ".join(each[:2])):
@@ -275,7 +274,7 @@ def test_steps_of_the_job_on_the_gpu_fit_its_time():
 
 
 def commits(runner):
-    """Two commits of which the second changes the package."""
+    """Two commits; the second changes the package."""
     return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
 
 
@@ -328,7 +327,7 @@ def test_report(runner, make, state):
     assert any(call.startswith(f"gh api repos/{REPO}/statuses/{head} ") for call in runner.calls)
 
 
-def test_report_updates_its_own_comment_and_nobody_elses(runner):
+def test_report_updates_its_own_comment_and_no_other(runner):
     def written(number, login, body):
         return {"id": number, "user": {"login": login}, "body": body}
 
@@ -375,9 +374,9 @@ def test_report_marks_a_stale_commit(runner):
 def test_the_workflow_knows_the_marker_the_limit_and_the_gpu():
     script = "".join(step["run"] for step in steps(GPU["jobs"]["report"]))
     assert GPU["env"]["MARKER"] == pull_request.MARKER
-    assert " --gpu nvidia-h200 " in script and "nvidia-h200" in _artifact.ARCHITECTURES
+    assert " --gpu nvidia-h200 " in script and "nvidia-h200" in artifact.ARCHITECTURES
     assert "nvidia-h200" in GPU["jobs"]["measure"]["runs-on"]["labels"]
-    assert f"head -c {_artifact.MAX_ARCHIVE_BYTES + 1} " in script
+    assert f"head -c {artifact.MAX_ARCHIVE_BYTES + 1} " in script
 
 
 # --- every script ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The clock on a GPU: what a call takes does not depend on what else is measured."""
+"""The GPU timer on a GPU: what a call takes does not depend on what else is measured."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""The clock's arithmetic and its turns, on a GPU whose every call takes a known time."""
+"""The GPU timer's arithmetic and its turns, on a GPU whose every call takes a known time."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""The GPU that is watched: the one that CUDA would take, and nobody else's."""
+"""Which GPU is measured: the one that CUDA would take, if no other process uses it."""
 
 import sys
 import types

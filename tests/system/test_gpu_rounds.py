@@ -1,4 +1,4 @@
-"""The watch while a round is measured: what disturbs the round, and when the watch is blind."""
+"""Watching the GPU during a round: what makes the round invalid, and when NVML fails."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks._system import gpu_monitor
-from benchmarks._system.gpu_monitor import Watch, WatchError, disturbance
+from benchmarks._system.gpu_monitor import Watch, WatchError, why_invalid
 from tests.system import fake_nvml
 from tests.system.fake_nvml import BRAKE, GPU, HW, HW_HEAT, IDLE, POWER_CAP, SW_HEAT, process
 
@@ -37,7 +37,7 @@ def _until(running, samples):
         time.sleep(0.001)
 
 
-# --- what disturbs --------------------------------------------------------------------------------
+# --- what makes a round invalid -------------------------------------------------------------------
 
 
 def test_a_quiet_round(nvml):
@@ -47,8 +47,8 @@ def test_a_quiet_round(nvml):
     assert summary["processes"] == 1
     assert 4 <= summary["under_load"] < summary["samples"]
     assert set(summary["events"]) == {"software power cap"}
-    assert disturbance(summary) == ""
-    assert disturbance(summary, [summary]) == ""
+    assert why_invalid(summary) == ""
+    assert why_invalid(summary, [summary]) == ""
 
 
 @pytest.mark.parametrize(
@@ -60,26 +60,26 @@ def test_a_quiet_round(nvml):
         (BRAKE, "hardware power brake"),
     ],
 )
-def test_heat_and_hardware_disturb(nvml, bit, words):
+def test_heat_and_hardware_invalidate(nvml, bit, words):
     summary = watched(nvml, [load(), load(reasons=bit | POWER_CAP), load()])
-    reason = disturbance(summary)
+    reason = why_invalid(summary)
     assert reason.startswith(f"{words} in ") and "power cap" not in reason
     assert reason.endswith(f"of {summary['under_load']} samples")
 
 
-def test_a_second_process_disturbs_however_short(nvml):
+def test_a_second_process_invalidates_however_short(nvml):
     summary = watched(nvml, [load(), load(processes=[process(1), process(2)]), load()])
-    assert "2 processes on the GPU at once" in disturbance(summary)
+    assert "2 processes on the GPU at once" in why_invalid(summary)
 
 
 def test_processes_that_cannot_be_seen_are_no_reason_to_see_no_load(nvml):
     summary = watched(nvml, [ABSENT, load(processes=[])])
     assert summary["processes"] == 0 and summary["sm_mhz"] == [1980] * 3
-    assert disturbance(summary) == ""
+    assert why_invalid(summary) == ""
 
 
 @pytest.mark.parametrize(("index", "words"), [(0, "SM clock"), (1, "memory clock")])
-def test_a_clock_below_the_earlier_rounds_disturbs(nvml, index, words):
+def test_a_clock_below_the_earlier_rounds_invalidates(nvml, index, words):
     usual = watched(nvml, [load()])
 
     def at(factor):
@@ -88,20 +88,20 @@ def test_a_clock_below_the_earlier_rounds_disturbs(nvml, index, words):
         return watched(nvml, [load(clocks=clocks)])
 
     low, near = at(0.94), at(0.96)
-    assert disturbance(near, [usual] * 3) == ""
-    assert disturbance(low) == ""
-    reason = disturbance(low, [usual, low, usual])
+    assert why_invalid(near, [usual] * 3) == ""
+    assert why_invalid(low) == ""
+    reason = why_invalid(low, [usual, low, usual])
     before = usual[gpu_monitor._Sample._fields[index]][1]
     assert reason.startswith(f"{words} at ") and f"{before:g} in earlier rounds" in reason
 
 
 def test_several_reasons_are_all_given(nvml):
     summary = watched(nvml, [load(processes=[process(1), process(2)], reasons=HW_HEAT)])
-    assert "thermal" in disturbance(summary) and "2 processes" in disturbance(summary)
+    assert "thermal" in why_invalid(summary) and "2 processes" in why_invalid(summary)
 
 
 def test_a_round_in_which_the_gpu_did_nothing_is_no_round(nvml):
-    assert "never seen under load" in disturbance(watched(nvml, [ABSENT]))
+    assert "never seen under load" in why_invalid(watched(nvml, [ABSENT]))
 
 
 # --- what cannot be read --------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_the_lock_ends_with_the_block(holder, locks):
     holder.stdin.flush()
     assert holder.stdout.readline() == "free\n"
     (path,) = locks.iterdir()
-    assert path.read_bytes() == b""  # and names nobody
+    assert path.read_bytes() == b""  # and names no process
     with gpu_monitor.gpu_lock(GPU, wait_seconds=0):
         assert f"pid {os.getpid()} " in path.read_text()
 
