@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import GRID_VARIABLE, OWN_BENCHMARKS, active_grid, active_paths, cells, path_cells
+from ._cells.grid import GRID_VARIABLE, OWN_BENCHMARKS, active_grid
 from ._compare import command as _compare
 from ._peers.sweep import command as _sweep
 from ._site import figures as _figures
@@ -173,7 +172,7 @@ def _write_machine() -> int:
 
 def _run() -> int:
     try:
-        timings = _timings()
+        active_grid()
     except ValueError as error:  # of the variable that names the grid
         sys.exit(str(error))
     head = _git("rev-parse", "HEAD")
@@ -184,8 +183,6 @@ def _run() -> int:
     say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
     if record["gpu"] == "none":
         say("no NVIDIA GPU here: codegen.* is measured for every architecture, all else is n/a")
-    else:
-        say(f"{timings} timings on {record['gpu']}, and what a call costs besides")
     start, environment = time.time(), f"existing:{sys.executable}"
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:
@@ -197,12 +194,6 @@ def _run() -> int:
     if published == 0:
         say(f"site: {ROOT / '.asv' / 'html' / 'index.html'} (serve it with: asv preview)")
     return status or published
-
-
-def _timings() -> int:
-    """The number of timings in the active grid."""
-    grids = [path_cells(active_paths(direction)) for direction in (FORWARD, BACKWARD)]
-    return 2 * len(cells(active_grid())) + sum(map(len, grids))
 
 
 def _show_figures(machine: str | None, commit: str | None) -> int:

@@ -114,23 +114,14 @@ def call(function: Callable, *args, path: tuple[str, ...] = (), env: dict | None
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "call.pickle")
         file.write_bytes(pickle.dumps((function, args)))
-        process = start(
-            _CALL,
-            str(file),
-            path=path,
-            env=env,
-            cwd=scratch,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=CALL_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"a fresh process was not done after {CALL_SECONDS} s") from None
-        finally:
-            process.kill()
-            process.wait()
+        to = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": scratch}
+        with start(_CALL, str(file), path=path, env=env, **to) as process:
+            try:
+                output, _ = process.communicate(timeout=CALL_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"a fresh process was not done after {CALL_SECONDS} s") from None
+            finally:
+                process.kill()
         if process.returncode:
             raise RuntimeError(f"a fresh process ended with {process.returncode}:\n{output}")
         return pickle.loads(file.read_bytes())

@@ -1,6 +1,5 @@
 """The sweep: what it measures, how it resumes after a kill, and the files that it writes."""
 
-import csv
 import dataclasses
 import itertools
 import os
@@ -260,7 +259,6 @@ def test_every_experiment_ends_in_files(bench, name, tmp_path, monkeypatch):
     assert Counter(bench.measured) == Counter(experiment.timings)
     results = state.read(out / f"{name}.jsonl")
     assert list(results.rows) == experiment.timings
-    _check_csv(out / f"{name}.csv", experiment)
     page = (out / f"{name}.md").read_text()
     told = [MACHINE["gpu"], SHA[:8], f"python -m benchmarks sweep --experiment {name} --grid small"]
     assert all(text in page for text in told)
@@ -275,38 +273,20 @@ def test_every_experiment_ends_in_files(bench, name, tmp_path, monkeypatch):
     assert picture.read_bytes() == before
 
 
-def _check_csv(path, experiment):
-    lines = path.read_text().splitlines()
-    comments = [line for line in lines if line.startswith("#")]
-    assert len(comments) == 3 and MACHINE["gpu"] in comments[0] and SHA[:8] in comments[1]
-    rows = list(csv.DictReader(lines[len(comments) :]))
-    assert len(rows) == len(experiment.timings)
-    for row, timing in zip(rows, experiment.timings, strict=True):
-        expected = sweeping.outcome(timing)
-        assert (row["direction"], row["provider"]) == (timing.direction, timing.cell.provider)
-        if not expected.latency:
-            assert row["latency_s"] == row["gbps"] == "" and row["reason"]
-            continue
-        seconds = statistics.median(expected.latency)
-        assert float(row["latency_s"]) == pytest.approx(seconds, rel=1e-5)
-        gbps = timing.cell.bytes_moved / seconds / 1e9
-        assert float(row["gbps"]) == pytest.approx(gbps, rel=1e-4)
-
-
 def test_without_matplotlib_there_are_tables(bench, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert sweep("--experiment", "milliseconds", "--output", str(tmp_path)) == 0
     assert "no plots: matplotlib is not installed: pip install" in capsys.readouterr().err
     names = {path.name for path in tmp_path.iterdir()} - {"state", "evidence"}
-    assert names == {f"milliseconds.{form}" for form in ("jsonl", "csv", "md")}
+    assert names == {f"milliseconds.{form}" for form in ("jsonl", "md")}
     assert "![" not in (tmp_path / "milliseconds.md").read_text()
 
 
 def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
-    """The CSV files, pages and rows of benchmarks/evidence/sweep, made again."""
+    """The pages and rows of benchmarks/evidence/sweep, made again."""
     assert entry.main(["sweep", "--redraw", str(command.EVIDENCE), "--output", str(tmp_path)]) == 0
     made = sorted(tmp_path.iterdir())
-    assert len(made) == 3 * len(EXPERIMENTS)
+    assert len(made) == 2 * len(EXPERIMENTS)
     for path in made:
         assert path.read_bytes() == (command.EVIDENCE / path.name).read_bytes(), path.name
     assert len(undrawn) == 4 + 2 + 8 + 6

@@ -45,7 +45,7 @@ _MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", 
 _GROUP_TIMINGS = 36
 
 _DESCRIPTION = """\
-Measure experiments on the first GPU that CUDA_VISIBLE_DEVICES shows, and write each as CSV,
+Measure experiments on the first GPU that CUDA_VISIBLE_DEVICES shows, and write each as JSON lines,
 Markdown, PNG and SVG. A killed run goes on from what it has when it is started again. A library
 that is not installed is n/a. Exit status: 0 done, 1 a provider was wrong or failed, 3 could not
 run."""
@@ -269,10 +269,9 @@ def _shown(
 
 
 def publish(experiment: Experiment, results: Results, directory: Path) -> None:
-    """Write an experiment's rows, CSV, Markdown and, if matplotlib is here, plots."""
+    """Write an experiment's rows, Markdown and, if matplotlib is here, plots."""
     directory.mkdir(parents=True, exist_ok=True)
     state.write(directory / f"{experiment.name}.jsonl", results, experiment.timings)
-    (directory / f"{experiment.name}.csv").write_text(tables.as_csv(experiment, results))
     drawn = True
     try:
         for figure in experiment.figures:

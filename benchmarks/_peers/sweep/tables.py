@@ -1,16 +1,13 @@
-"""An experiment's rows as CSV and Markdown, and the package's speedup over each provider."""
+"""An experiment's rows as Markdown, and the package's speedup over each provider."""
 
-import csv
-import io
 import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..._cells.forms import ITEM_BYTES
-from ..cells import PeerCell
 from ..providers import PROVIDERS
 from .experiments import AXES, OURS, Experiment, Figure, Timing
 from .state import Results, Row
@@ -44,25 +41,6 @@ def source(header: dict) -> list[str]:
         f"commit {header['commit'][:8]}, grid {header['grid']}",
         header["command"],
     ]
-
-
-def as_csv(experiment: Experiment, results: Results) -> str:
-    """A line for each timing; the first lines, which begin with ``#``, say where it comes from."""
-    text = io.StringIO()
-    text.writelines(f"# {line}\n" for line in source(results.header))
-    writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in fields(PeerCell)]
-    measured = ["status", "latency_s", "copy_s", "gbps", "share_of_copy", "gpu", "reason"]
-    writer.writerow(["direction", *names, "bytes_moved", *measured])
-    for timing in experiment.timings:
-        if row := results.rows.get(timing):
-            numbers, reason = ["", "", "", ""], row.reason
-            if row.status == "measured":
-                seconds = f"{row.seconds:.6g}", f"{row.copy_seconds:.6g}"
-                numbers, reason = [*seconds, f"{row.gbps:.5g}", f"{row.share:.4f}"], ""
-            cell = [*astuple(timing.cell), timing.cell.bytes_moved]
-            writer.writerow([timing.direction, *cell, row.status, *numbers, row.gpu, reason])
-    return text.getvalue()
 
 
 def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
