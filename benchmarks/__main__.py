@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from ._cells.grid import GRID_VARIABLE, OWN_BENCHMARKS, active_grid
+from ._cells.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
 from ._compare import command as _compare
 from ._peers.sweep import command as _sweep
 from ._site import figures as _figures
@@ -172,7 +172,7 @@ def _write_machine() -> int:
 
 def _run() -> int:
     try:
-        active_grid()
+        active(GRIDS)
     except ValueError as error:  # of the variable that names the grid
         sys.exit(str(error))
     head = _git("rev-parse", "HEAD")

@@ -6,10 +6,11 @@ call and its error are measured as in ``host``. No verdict depends on these: non
 """
 
 from ._cells.forms import BACKWARD, FORWARD
+from ._cells.grid import active
 from ._cells.subjects import HostMetric
 from ._measure import workload
 from ._peers import host
-from ._peers.cells import PEER_PARAM_NAMES, PeerCell, active_peers, peer_cells
+from ._peers.cells import PEER_GRIDS, PEER_PARAM_NAMES, PeerCell, peer_cells
 from .host import _Host
 from .rope import _Direction
 
@@ -18,7 +19,7 @@ SETUP_SECONDS = 3600  # every form of a call is compiled anew by torch.compile
 
 class _Peer(_Direction):
     cell = PeerCell
-    params = list(active_peers().values())
+    params = list(active(PEER_GRIDS).values())
     param_names = list(PEER_PARAM_NAMES)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
@@ -26,7 +27,7 @@ class _Peer(_Direction):
 
 class Forward(_Peer):
     def setup_cache(self):
-        return workload.measure_cells(peer_cells(active_peers()), FORWARD)
+        return workload.measure_cells(peer_cells(active(PEER_GRIDS)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -34,7 +35,7 @@ class Forward(_Peer):
 class Backward(_Peer):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return workload.measure_cells(peer_cells(active_peers()), BACKWARD)
+        return workload.measure_cells(peer_cells(active(PEER_GRIDS)), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

@@ -7,7 +7,7 @@ throughput and the ratio to a copy all come from the same ones.
 from typing import Any
 
 from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import PARAM_NAMES, Cell, active_grid, cells
+from ._cells.grid import GRIDS, PARAM_NAMES, Cell, active, cells
 from ._measure import workload
 
 SETUP_SECONDS = 1800
@@ -15,7 +15,7 @@ SETUP_SECONDS = 1800
 
 class _Direction:
     cell: Any = Cell
-    params: list = list(active_grid().values())
+    params: list = list(active(GRIDS).values())
     param_names = list(PARAM_NAMES)
     # The way of measuring: raise it when gpu_timer, workload or the meaning of the grid changes.
     version = "1"
@@ -51,7 +51,7 @@ class _Direction:
 
 class Forward(_Direction):
     def setup_cache(self):
-        return workload.measure_cells(cells(active_grid()), FORWARD)
+        return workload.measure_cells(cells(active(GRIDS)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -59,7 +59,7 @@ class Forward(_Direction):
 class Backward(_Direction):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return workload.measure_cells(cells(active_grid()), BACKWARD)
+        return workload.measure_cells(cells(active(GRIDS)), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

@@ -138,7 +138,7 @@ def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, cap
     from benchmarks._machine_code import fingerprint
 
     def refused(*_, **__):
-        fingerprint.fingerprint([])
+        fingerprint.compile_all([])
 
     lab.versions({}, {})
     monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -15,9 +15,12 @@ class BaseCell:
     """
 
     suite: ClassVar[str]
+    seq_len: int
+    batch: int
+    heads: int
+    hidden_size: int
     dtype: str
     format: str
-    hidden_size: int
 
     def call(self, freqs):
         """The call that is measured, by these angles."""
@@ -26,12 +29,14 @@ class BaseCell:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor that is rotated, in the order of ``format``."""
-        raise NotImplementedError
+        leading = (self.seq_len, self.batch)
+        ordered = leading if self.format == "sbhd" else leading[::-1]
+        return (*ordered, self.heads, self.hidden_size)
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Tokens of each sequence."""
-        raise NotImplementedError
+        return (self.seq_len,) * self.batch
 
     @property
     def starts(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .package_calls import PATH_CALLS, Rotation
@@ -47,6 +47,7 @@ class Cell(BaseCell):
     """A call on 64 heads."""
 
     suite = "rope"
+    heads = HEADS
     seq_len: int
     hidden_size: int
     batch: int
@@ -55,15 +56,6 @@ class Cell(BaseCell):
 
     def call(self, freqs) -> Rotation:
         return Rotation(self, freqs)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        leading = (self.seq_len, self.batch)
-        return (*(leading if self.format == "sbhd" else leading[::-1]), HEADS, self.hidden_size)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return (self.seq_len,) * self.batch
 
 
 PARAM_NAMES = tuple(field.name for field in fields(Cell))
@@ -153,10 +145,8 @@ def _halves(tokens: int) -> Iterator[int]:
 
 # --- which are measured ---------------------------------------------------------------------------
 
-_Values = TypeVar("_Values")
 
-
-def active(grids: Mapping[str, _Values]) -> _Values:
+def active(grids: Mapping[str, Grid]) -> Grid:
     """The one of these grids that the environment names.
 
     Raises
@@ -168,11 +158,6 @@ def active(grids: Mapping[str, _Values]) -> _Values:
     if name not in grids:
         raise ValueError(f"{GRID_VARIABLE} must be one of {sorted(grids)}, got {name!r}")
     return grids[name]
-
-
-def active_grid() -> Grid:
-    """The grid of :class:`Cell` that the environment names; errors as :func:`active`."""
-    return active(GRIDS)
 
 
 def active_paths(direction: str) -> Grid:

@@ -46,7 +46,7 @@ def codegen_facts(
     ValueError
         If there is no such parameter, or it has no such value.
     ModuleNotFoundError, worker_pool.PoolError
-        As ``fingerprint.fingerprint`` does.
+        As ``fingerprint.compile_all`` does.
     """
     calls, sweeps = _restricted(CODE_PARAMS, subset), _restricted(VARIANT_PARAMS, subset)
     facts, variants = fingerprint.compile_sizes(calls, sweeps, root, ledger)
@@ -76,7 +76,7 @@ def _texts(values: tuple) -> tuple[str, ...]:
 
 
 def _asked(arch: str, cell: AnyCell, direction: str) -> tuple:
-    """The call of a timing as ``fingerprint.fingerprint`` takes it."""
+    """The call of a timing as ``fingerprint.compile_all`` takes it."""
     if isinstance(cell, PathCell):
         return arch, cell.dtype, cell.path, direction, cell.mib
     size = cell.hidden_size, cell.seq_len, cell.batch
@@ -106,7 +106,7 @@ def cell_digests(
     Raises
     ------
     ValueError, ModuleNotFoundError, worker_pool.PoolError
-        As ``fingerprint.fingerprint`` does.
+        As ``fingerprint.compile_all`` does.
     """
     calls = {
         Subject(metric, subject_params(cell)): _asked(arch, cell, direction)
@@ -114,7 +114,7 @@ def cell_digests(
         for direction, metric in cell.metrics.items()
     }
     # Sorted, dtypes become neighbours.
-    answers = fingerprint.fingerprint(sorted(calls.values()), root, ledger)
+    answers = fingerprint.compile_all(sorted(calls.values()), (), root, ledger)[0]
     facts = {subject: answers[call] for subject, call in calls.items()}
     return {s: each if isinstance(each, Exception) else each.digest for s, each in facts.items()}
 

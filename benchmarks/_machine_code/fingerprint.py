@@ -66,12 +66,13 @@ class Facts:
         return self.narrow_accesses / self.global_accesses
 
 
-def fingerprint(
+def compile_all(
     calls: Iterable[tuple],
+    sweeps: Iterable[tuple] = (),
     root: str | os.PathLike | None = None,
     ledger: worker_pool.Ledger | None = None,
-) -> dict[tuple, Facts | Exception]:
-    """Compile calls on all cores, reporting progress.
+) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
+    """Compile calls, and count the variants of sweeps, on all cores, reporting progress.
 
     Parameters
     ----------
@@ -80,6 +81,9 @@ def fingerprint(
         batch of 2 and 64 heads. Or ``(arch, dtype, path, direction, mib)``, a cell of another path
         of the package. Compiling is faster if calls with the same first two are neighbours. In a
         backward call only the kernels of the backward pass count.
+    sweeps : iterable of (arch, dtype, format, direction)
+        64 heads of 128 channels at every length and batch of the full grid and some odd ones: the
+        kernels that a process compiles, each of which costs its user a compilation.
     root : path, optional
         Directory that holds the package to benchmark, e.g. another checkout; by default, the
         package that this process would import.
@@ -88,10 +92,10 @@ def fingerprint(
 
     Returns
     -------
-    dict
-        For each call its facts, or the exception in their place: ``NotImplementedError`` where the
-        package lacks the function or says that it lacks the feature, ``RuntimeError`` with the
-        traceback for any other failure.
+    tuple of two dicts
+        The facts of each call and the number of kernels of each sweep, or the exception in their
+        place: ``NotImplementedError`` where the package lacks the function or says that it lacks
+        the feature, ``RuntimeError`` with the traceback for any other failure.
 
     Raises
     ------
@@ -100,30 +104,8 @@ def fingerprint(
     worker_pool.PoolError
         If the package cannot be imported, or an environment variable changes what Triton compiles.
     ValueError
-        If an architecture or a direction is not one of those above.
+        If an architecture or a direction is not one of ``subjects``.
     """
-    return compile_all(calls, (), root, ledger)[0]
-
-
-def count_variants(
-    sweeps: Iterable[tuple], root: str | os.PathLike | None = None
-) -> dict[tuple, int | Exception]:
-    """Count the kernels that a process compiles while sequences and batches change.
-
-    A sweep is ``(arch, dtype, format, direction)``: 64 heads of 128 channels at every length and
-    batch of the full grid and some odd ones. Each variant costs its user a compilation. Otherwise
-    as :func:`fingerprint`.
-    """
-    return compile_all((), sweeps, root)[1]
-
-
-def compile_all(
-    calls: Iterable[tuple],
-    sweeps: Iterable[tuple],
-    root: str | os.PathLike | None = None,
-    ledger: worker_pool.Ledger | None = None,
-) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
-    """:func:`fingerprint` and :func:`count_variants` at once: starting a pool takes seconds."""
     package = _package_file(root)
     asked = {"fingerprint": list(calls), "variants": list(sweeps)}
     _refuse([job for jobs in asked.values() for job in jobs])

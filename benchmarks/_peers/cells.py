@@ -1,11 +1,10 @@
 """The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from .._cells.forms import BaseCell
-from .._cells.grid import active
+from .._cells.grid import Grid
 from . import calls
 from .providers import PROVIDERS
 
@@ -27,23 +26,8 @@ class PeerCell(BaseCell):
         """The provider's call by these angles: see ``calls.of``."""
         return calls.of(self, freqs)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor that is rotated, in the order of ``format``."""
-        leading = (self.seq_len, self.batch)
-        ordered = leading if self.format == "sbhd" else leading[::-1]
-        return (*ordered, self.heads, self.hidden_size)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return (self.seq_len,) * self.batch
-
 
 PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))
-
-
-PeerGrid = Mapping[str, tuple]
-"""The values of each field of :class:`PeerCell`."""
 
 # 16 cells for each provider, inside an L2 and far beyond it; a batch of four tells the formats
 # apart. torch.compile takes seconds for each: `sweep` has the finer steps.
@@ -56,24 +40,13 @@ _FULL = {
     "dtype": ("float32", "bfloat16"),
     "format": ("sbhd", "bshd"),
 }
-PEER_GRIDS: dict[str, PeerGrid] = {
+PEER_GRIDS: dict[str, Grid] = {
     "full": _FULL,
     "small": _FULL | {"seq_len": (4096,), "dtype": ("bfloat16",)},
 }
 
 
-def active_peers() -> PeerGrid:
-    """The grid of the peers that the environment names.
-
-    Raises
-    ------
-    ValueError
-        If ``ROPE_GRID`` names no grid.
-    """
-    return active(PEER_GRIDS)
-
-
-def peer_cells(grid: PeerGrid) -> list[PeerCell]:
+def peer_cells(grid: Grid) -> list[PeerCell]:
     """Every cell of a grid, provider by provider, in the fixed order in which it is measured."""
     values = itertools.product(*(grid[name] for name in PEER_PARAM_NAMES))
     return [PeerCell(*each) for each in values]

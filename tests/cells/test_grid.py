@@ -59,13 +59,13 @@ def test_shape_and_bytes_moved(cell):
 
 def test_full_grid_is_the_default_and_unknown_grids_are_refused(monkeypatch):
     monkeypatch.delenv(grid.GRID_VARIABLE, raising=False)
-    assert grid.active_grid() == grid.GRIDS["full"]
+    assert grid.active(grid.GRIDS) == grid.GRIDS["full"]
     monkeypatch.setenv(grid.GRID_VARIABLE, "small")
-    assert grid.active_grid() == grid.GRIDS["small"]
+    assert grid.active(grid.GRIDS) == grid.GRIDS["small"]
     for name in ("tiny", "", "FULL"):
         monkeypatch.setenv(grid.GRID_VARIABLE, name)
         with pytest.raises(ValueError) as caught:
-            grid.active_grid()
+            grid.active(grid.GRIDS)
         assert str(caught.value) == f"ROPE_GRID must be one of ['full', 'small'], got {name!r}"
 
 

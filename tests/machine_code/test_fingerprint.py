@@ -147,7 +147,7 @@ def toy_facts(toy):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
-        facts = fingerprint.fingerprint([(*call, *SMALL) for call in calls], root=toy)
+        facts = fingerprint.compile_all([(*call, *SMALL) for call in calls], root=toy)[0]
     return {call[:-2]: answer for call, answer in facts.items()}
 
 
@@ -225,7 +225,7 @@ def test_variants(toy):
         (*HERE[:3], "backward"),
         ("sm_90", "float16", "bshd", "forward"),
     ]
-    counts = fingerprint.count_variants(sweeps, root=toy)
+    counts = fingerprint.compile_all((), sweeps, root=toy)[1]
     lengths = len(fingerprint._SWEPT_SEQ_LENS)
     assert counts == {forward: lengths, backward: lengths, fixed: 1}
 
@@ -244,7 +244,7 @@ def test_package_without_the_function_is_not_applicable(tmp_path):
         ("sm_90", "float16", "qkv", "forward", 4): "apply_fused_qkv_rotary_pos_emb",
         ("sm_90", "float16", "tables-inplace", "forward", 4): "apply_rotary_emb",
     }
-    for call, answer in fingerprint.fingerprint(names, root).items():
+    for call, answer in fingerprint.compile_all(names, (), root)[0].items():
         assert type(answer) is NotImplementedError
         assert str(answer) == f"cannot import name '{names[call]}' from 'rope_triton'"
 
@@ -257,28 +257,28 @@ CALL = (*HERE, 128, *SMALL)
 def test_package_that_cannot_be_imported(tmp_path):
     root = write_package(tmp_path, "raise OSError('no such luck')")
     with pytest.raises(RuntimeError, match="(?s)cannot be imported from .*no such luck"):
-        fingerprint.fingerprint([CALL], root)
+        fingerprint.compile_all([CALL], (), root)
 
 
 def test_missing_package(tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
-        fingerprint.fingerprint([CALL], tmp_path)
+        fingerprint.compile_all([CALL], (), tmp_path)
     monkeypatch.setattr(fingerprint, "PACKAGE", "rope_triton_that_is_missing")
     with pytest.raises(ModuleNotFoundError, match="cannot be imported"):
-        fingerprint.fingerprint([CALL])
+        fingerprint.compile_all([CALL])
 
 
 @pytest.mark.parametrize("name", fingerprint._REFUSED_VARIABLES)
 def test_environment_that_changes_the_compiler(name, monkeypatch):
     monkeypatch.setenv(name, "1")
     with pytest.raises(RuntimeError, match=f"unset {name}"):
-        fingerprint.fingerprint([CALL])
+        fingerprint.compile_all([CALL])
 
 
 @pytest.mark.parametrize("call", [("sm_1", *CALL[1:]), (*CALL[:3], "sideways", *CALL[4:])])
 def test_unknown_call(call):
     with pytest.raises(ValueError, match="expected one of"):
-        fingerprint.fingerprint([call])
+        fingerprint.compile_all([call])
 
 
 # --- the package itself ---------------------------------------------------------------------------
@@ -294,8 +294,8 @@ def test_runs_agree_wherever_the_package_lies(tmp_path):
         ("sm_90", "float16", "sbhd", "backward", 128, *SMALL),
         ("gfx942", "bfloat16", "bshd", "forward", 64, *SMALL),
     ]
-    facts = fingerprint.fingerprint(calls)
-    assert facts == fingerprint.fingerprint(calls, root=tmp_path / "a" / "longer" / "path")
+    facts = fingerprint.compile_all(calls)[0]
+    assert facts == fingerprint.compile_all(calls, root=tmp_path / "a" / "longer" / "path")[0]
     assert len({fact.digest for fact in facts.values()}) == len(calls)
     for fact in facts.values():
         assert fact.registers > 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks._cells import package_calls
+from benchmarks._cells import grid, package_calls
 from benchmarks._measure import workload
 from benchmarks._peers import calls, cells
 from benchmarks._peers import host as peer_host
@@ -41,10 +41,10 @@ def test_bytes_are_those_of_the_tensor_twice(cell):
 
 def test_environment_names_the_grid(monkeypatch):
     monkeypatch.setenv("ROPE_GRID", "small")
-    assert cells.active_peers() == PEER_GRIDS["small"]
+    assert grid.active(PEER_GRIDS) == PEER_GRIDS["small"]
     monkeypatch.setenv("ROPE_GRID", "none")
     with pytest.raises(ValueError, match=r"ROPE_GRID must be one of \['full', 'small'\]"):
-        cells.active_peers()
+        grid.active(PEER_GRIDS)
 
 
 # --- as asv sees them -----------------------------------------------------------------------------
