@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._compare import session
+from benchmarks._compare import compiled, session
 from benchmarks._system import suite
 
 
@@ -33,6 +33,15 @@ def test_digest_follows_content_and_names_of_what_matches(files):
 def test_a_file_that_is_gone_is_an_error(files):
     with pytest.raises(ValueError, match="no file of .* matches '_cloak.py'"):
         suite.digest(("_cloak.py",))
+
+
+def test_every_file_that_finds_facts_of_machine_code_counts(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
+    compiled.Version(tmp_path, "digest", {"torch": "1", "triton": "1"})
+    found = {file for pattern in asked for file in suite.SUITE.glob(pattern)}
+    rooms = ("_cells", "_machine_code")
+    assert found >= {file for room in rooms for file in (suite.SUITE / room).glob("*.py")}
 
 
 def test_every_file_that_times_the_first_call_counts(monkeypatch):
