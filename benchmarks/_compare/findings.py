@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from .._cells.grid import AnyCell, subject_params
+from .._cells.subjects import COMPILE
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Exact, Family, Subject
 from . import exact
@@ -16,7 +17,6 @@ from .rounds import Round
 
 ARMS = BASE, HEAD = ("base", "head")
 
-_COMPILE = "host.FirstCall.track_compile"
 
 Values = Mapping[Subject, float | Exception]
 
@@ -56,7 +56,7 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[AnyCell]) -> Checks
         f"{arm} {samples[0]:.2f} s"
         for arm in ARMS
         for metric, _, samples in answers[arm]["timings"]
-        if metric == _COMPILE
+        if metric == COMPILE
     )
     first = [f"first call with an empty cache, one process each: {compiling}"] * bool(compiling)
     return Checks(

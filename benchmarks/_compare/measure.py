@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from .._cells import subjects
 from .._cells.grid import AnyCell, cell_of, subject_params
 from .._measure import gpu_timer, workload
 from .._system import process
@@ -162,7 +163,7 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
 
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
-        answers.add_host(_host.first_call_here(_host.WARM_START))
+        answers.add_host(_host.first_call_here(subjects.WARM_START))
     gpu_timer.warm_up(WARM_UP_SECONDS)
     for cell in cells:
         with answers.about(cell, cell.metrics.values()):
@@ -178,7 +179,7 @@ def _check(cells: list[AnyCell]) -> dict:
     from .._measure import host as _host
 
     answers = _Answers()
-    answers.add_host(_host.first_call_here(_host.COMPILE))
+    answers.add_host(_host.first_call_here(subjects.COMPILE))
     for cell in cells:
         for direction, metric in cell.metrics.items():
             with answers.about(cell, [metric]):

@@ -11,8 +11,6 @@ from collections.abc import Callable, MutableMapping
 
 from .._cells import subjects
 from .._cells.forms import BACKWARD, FORWARD
-from .._cells.subjects import COMPILE as COMPILE
-from .._cells.subjects import WARM_START as WARM_START
 from .._cells.subjects import Key
 from .._system import process, progress
 from . import accuracy, first_call, host_time, memory_and_launches, workload

@@ -15,7 +15,7 @@ from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import host as _host
 from benchmarks._measure import workload
-from tests.compare import samples
+from tests.measure import samples
 from tests.package import plain
 
 FULL, SMALL = (grid.path_cells(grid.PATH_GRIDS[name]) for name in ("full", "small"))
@@ -284,7 +284,6 @@ def test_commit_without_the_paths_is_not_available(old, direction):
 @all_paths
 def test_process_checks_and_times_every_direction(on_cpu, path, monkeypatch):
     host = types.SimpleNamespace(
-        COMPILE="c",
         first_call_here=lambda metric: {},
         exact_facts=dict,
     )

@@ -9,7 +9,7 @@ import rope_triton
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell
 from benchmarks._measure import gpu_timer, workload
-from tests.compare import samples
+from tests.measure import samples
 from tests.package import plain
 
 CELLS = [

@@ -18,7 +18,7 @@ from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import host, workload
 from benchmarks._peers.cells import PEER_GRIDS, PeerCell, peer_cells
-from tests.compare import samples
+from tests.measure import samples
 from tests.package import plain
 
 CELL = Cell(16, 64, 2, "float32", "bshd")

@@ -14,8 +14,8 @@ from benchmarks._measure import host_time, inputs, workload
 from benchmarks._peers import host as peer_host
 from benchmarks._peers import plain
 from benchmarks._peers.providers import INSTALL, PROVIDERS
-from tests.compare import samples
 from tests.conftest import COMPILED
+from tests.measure import samples
 from tests.package import plain as plain_package
 from tests.peers import libraries
 from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, cell_of

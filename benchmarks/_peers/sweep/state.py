@@ -43,11 +43,6 @@ class Row:
         return statistics.median(self.outcome.latency)
 
     @property
-    def copy_seconds(self) -> float:
-        """Median latency of ``copy_`` of the same bytes, in turns with the call."""
-        return statistics.median(self.outcome.copy)
-
-    @property
     def gbps(self) -> float:
         """Input and output bytes over the latency."""
         return self.timing.cell.bytes_moved / self.seconds / 1e9
