@@ -21,7 +21,7 @@ SIZES = {
     "large": (max(GRIDS["full"]["seq_len"]), max(GRIDS["full"]["batch"])),
 }
 VARIANT_PARAMS = {
-    "arch": ARCHITECTURES,
+    "target": ARCHITECTURES,
     "dtype": DTYPES,
     "format": FORMATS,
     "direction": DIRECTIONS,

@@ -76,7 +76,7 @@ def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
 
 
 def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
-    subset = {"arch": ("sm_90", "gfx942"), "dtype": ("float16",)}
+    subset = {"target": ("sm_90", "gfx942"), "dtype": ("float16",)}
     base, found = exact.codegen_facts(bench.base.root, **subset), {}
     for name in names:
         head = exact.codegen_facts(bench.mutant(name).root, **subset)

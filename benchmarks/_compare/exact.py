@@ -33,7 +33,7 @@ def codegen_facts(
     ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
     **subset : iterable
-        Values of one of their parameters to restrict it to, e.g. ``arch=("sm_90", "gfx942")``; a
+        Values of one of their parameters to restrict it to, e.g. ``target=("sm_90", "gfx942")``; a
         size or hidden size restricts the calls only.
 
     Returns

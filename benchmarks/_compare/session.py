@@ -195,7 +195,7 @@ def _compile(
     report(f"compiling both versions for {', '.join(architectures)}")
 
     def values(arm: str) -> dict[Subject, float | Exception]:
-        return exact.codegen_facts(pair[arm].root, ledgers(arm), arch=architectures)
+        return exact.codegen_facts(pair[arm].root, ledgers(arm), target=architectures)
 
     with ThreadPoolExecutor() as pool:
         return dict(zip(ARMS, pool.map(values, ARMS), strict=True))

@@ -101,10 +101,10 @@ def codegen_table(values: dict) -> list[str]:
     spilled = values.get("codegen.Codegen.track_spilled_bytes", {})
     lines = []
     for key in registers:
-        arch, *call = (text.strip("'") for text in key)
+        target, *call = (text.strip("'") for text in key)
         if call in (_HEADLINE_CALL, [*_HEADLINE_CALL, "large"]):
             lines.append(
-                f"{arch:8} float16 sbhd forward, hidden 128: {registers[key]:3.0f} registers, "
+                f"{target:8} float16 sbhd forward, hidden 128: {registers[key]:3.0f} registers, "
                 f"{instructions[key]:4.0f} instructions, {spilled[key]:.0f} bytes spilled"
             )
     return lines

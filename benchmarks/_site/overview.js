@@ -375,9 +375,9 @@
     const metrics = Object.keys(entry.values);
     const head = element("tr", {}, element("th", { scope: "col" }, "architecture"),
       ...metrics.map((metric) => element("th", { scope: "col" }, metric.replace("_", " "))));
-    const rows = values(grid, "arch").map((arch) => {
-      const index = flat(grid, { ...call, arch });
-      return element("tr", {}, element("th", { scope: "row" }, arch), ...metrics.map((metric) => {
+    const rows = values(grid, "target").map((target) => {
+      const index = flat(grid, { ...call, target });
+      return element("tr", {}, element("th", { scope: "row" }, target), ...metrics.map((metric) => {
         const value = entry.values[metric][revision]?.[index] ?? null;
         const old = entry.values[metric][before]?.[index] ?? null;
         const was = value !== null && old !== null && old !== value ? [element("small", {}, `${old}${ARROW}`)] : [];
@@ -433,7 +433,7 @@
   function startCodegen() {
     const wanted = { dtype: "bfloat16", format: "sbhd", direction: "forward", hidden_size: "128", size: "large" };
     const title = { dtype: "Type", hidden_size: "Head size" };
-    for (const name of data.codegen_grid.names.filter((n) => n !== "arch")) {
+    for (const name of data.codegen_grid.names.filter((n) => n !== "target")) {
       const select = element("select", { "data-name": name });
       fill(select, plain(values(data.codegen_grid, name)), wanted[name]);
       select.addEventListener("change", codegen);

@@ -213,8 +213,8 @@ def compiling(lab, monkeypatch):
     lab.machine["gpu"] = "none"
     lab.limit, lab.compiled = 10**9, []
 
-    def facts(root, ledger, *, arch):
-        jobs = [("variants", each, number) for each in arch for number in range(10)]
+    def facts(root, ledger, *, target):
+        jobs = [("variants", each, number) for each in target for number in range(10)]
         known = ledger.begin(jobs)
         try:
             for job in jobs:

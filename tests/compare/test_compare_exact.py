@@ -86,7 +86,7 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     part |= {"direction": ("forward",)}
     monkeypatch.setattr(session, "ARCHITECTURES", ("sm_90",))
     monkeypatch.setattr(
-        exact, "codegen_facts", lambda root, book, **arch: facts(root, book, **part | arch)
+        exact, "codegen_facts", lambda root, book, **target: facts(root, book, **part | target)
     )
     monkeypatch.setattr(exact, "cell_digests", digests)
     ignored = shutil.ignore_patterns("__pycache__")

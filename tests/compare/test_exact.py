@@ -16,7 +16,7 @@ ROOT = Path(exact.__file__).resolve().parents[2]
 SMALL = ("sm_90", "float16", "sbhd", "forward", 64, "small")
 LARGE = (*SMALL[:-1], "large")
 SUBSET = {
-    "arch": ("sm_90",),
+    "target": ("sm_90",),
     "dtype": ("float16",),
     "format": ("sbhd",),
     "direction": ("forward",),
@@ -83,8 +83,8 @@ def test_everything_is_asked_by_default(compiler_gives):
     ("subset", "message"),
     [
         ({"archs": ("sm_90",)}, "got archs="),
-        ({"arch": ("sm_1",)}, r"got arch=\('sm_1',\)"),
-        ({"arch": ()}, r"got arch=\(\)"),
+        ({"target": ("sm_1",)}, r"got target=\('sm_1',\)"),
+        ({"target": ()}, r"got target=\(\)"),
     ],
 )
 def test_subset_that_is_none(subset, message):

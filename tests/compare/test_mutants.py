@@ -28,7 +28,7 @@ OTHER_CODE = [
 ]
 CALL = ("sm_90", "float16", "sbhd", "forward", 128, "large")
 SUBSET = {
-    "arch": ("sm_90", "gfx942"),
+    "target": ("sm_90", "gfx942"),
     "dtype": ("float16",),
     "format": ("sbhd",),
     "direction": ("forward",),

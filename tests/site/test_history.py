@@ -261,6 +261,21 @@ def test_what_another_job_stored_is_never_lost(origin, tmp_path):
     assert json.loads((clones[1] / RESULTS / GPU / "machine.json").read_text()) == {"in": "one"}
 
 
+def test_what_was_stored_under_another_parameters_name_is_read_by_the_checkouts(origin, tmp_path):
+    """Results hold a parameter's values; its name is in benchmarks.json alone, the checkout's."""
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    clone, described = tmp_path / "clone", RESULTS / "benchmarks.json"
+    ours = (clone / described).read_text()
+    values = {path: json.loads(path.read_text())["results"] for path in records(clone / RESULTS)}
+    assert ours.count('"target"') == 7 and not branch.restore(clone, "origin")
+    (clone / described).write_text(ours.replace('"target"', '"arch"'))
+    branch.store(clone, "origin")
+    assert '"arch"' in git(origin, "show", f"{branch.BRANCH}:{described}")
+    (clone / described).write_text(ours)
+    assert branch.restore(clone, "origin") and (clone / described).read_text() == ours
+    assert {path: json.loads(path.read_text())["results"] for path in values} == values
+
+
 def test_a_remote_that_cannot_be_asked_is_not_an_empty_one(origin, tmp_path):
     git(tmp_path, "clone", "-q", str(origin), "clone")
     with pytest.raises(RuntimeError, match="ls-remote"):

@@ -81,6 +81,12 @@ def test_the_grid_shows_every_benchmark(browser, address, index):
     assert sorted(links) == sorted(f"#{name}" for name in index["benchmarks"])
 
 
+def test_no_parameter_of_a_benchmark_is_named_like_a_field_of_the_machine(index):
+    """asv's legend has one entry for both, and its addresses cannot tell them apart."""
+    named = {name for each in index["benchmarks"].values() for name in each["param_names"]}
+    assert "target" in named and not named & index["params"].keys()
+
+
 def test_a_cell_shows_every_measured_commit(browser, address, index, cell, measured):
     browser.load(f"{address}/{cell[1]}", PLOT)
     assert len(measured) >= 6
