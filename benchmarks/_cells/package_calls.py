@@ -4,6 +4,7 @@ The check is the suite's own formula on the tables that the call gets, never the
 """
 
 import itertools
+from collections.abc import Callable
 
 from .forms import BACKWARD, FORWARD, QK_HEADS, QKV_HEADS, BaseCell
 
@@ -39,6 +40,9 @@ class Rotation:
     by_angles = True
     # Whether it may overwrite its input.
     in_place = False
+    # Whether pairs of channels are neighbours, and what is rounded besides the result.
+    interleaved = False
+    rounding = "once"
     # Error that the call's arithmetic may add to the rounding of the result, relative to the length
     # of the rotated pair of channels.
     slack = 0.0
@@ -56,6 +60,13 @@ class Rotation:
         except ImportError as error:  # of a name; the package's path says nothing
             reason = str(error).removesuffix(f" ({error.path})")
             raise NotImplementedError(reason) from None
+
+    def call_through(self, change: Callable) -> None:
+        """From now on, call the package's function with every argument changed by ``change``."""
+        function = self._function
+        self._function = lambda *args, **options: function(
+            *map(change, args), **{name: change(value) for name, value in options.items()}
+        )
 
     def _find(self):
         from rope_triton import apply_rotary_pos_emb
@@ -84,6 +95,10 @@ class Rotation:
     def cotangent(self, x):
         """A gradient for the output, in the memory of ``x``."""
         return x
+
+    def given(self, x, direction: str):
+        """What is rotated: the input, or the cotangents in the memory of ``x``."""
+        return x if direction == FORWARD else self.cotangent(x)
 
     def split(self, whole) -> tuple:
         """The tensors in an output, an input or a gradient, in the order of the output."""
@@ -308,9 +323,9 @@ def check(output, x, call: Rotation, direction: str) -> None:
     beyond the slack that the call documents. ``x`` is the input, or in the backward the memory of
     the cotangents.
     """
-    given = x if direction == FORWARD else call.cotangent(x)
+    given = call.split(call.given(x, direction))
     cos_sin = [each.float() for each in call.cos_sin()]
-    parts = zip(call.split(output), call.split(given), call.rotated, strict=True)
+    parts = zip(call.split(output), given, call.rotated, strict=True)
     for found, part, rotated in parts:
         _check_part(found, part, cos_sin if rotated else None, call, direction)
 
@@ -326,25 +341,41 @@ def _check_part(output, x, cos_sin, call: Rotation, direction: str) -> None:
         expected, found = x.narrow(*here), output.narrow(*here)
         if cos_sin:
             cos, sin = (each.narrow(*here) for each in cos_sin)
-            part, expected = expected, _rotated(expected, cos, sin, direction).to(x.dtype)
-            found = _without_slack(found, expected, part, call.slack) if call.slack else found
+            part, expected = expected, _rotated(expected, cos, sin, call, direction).to(x.dtype)
+            found = _without_slack(found, expected, part, call) if call.slack else found
         torch.testing.assert_close(found, expected)
 
 
-def _without_slack(found, expected, x, slack: float):
-    """``found``, moved towards ``expected`` by ``slack`` of the length of each pair of ``x``."""
+def _without_slack(found, expected, x, call: Rotation):
+    """``found``, moved towards ``expected`` by the call's slack of the length of each pair."""
     import torch
 
-    length = torch.hypot(*x.float().chunk(2, dim=-1)) * slack
-    allowed = torch.cat((length, length), dim=-1)
+    length = torch.hypot(*_pairs(x.float(), call.interleaved)) * call.slack
+    allowed = _joined((length, length), call.interleaved)
     off = found.float() - expected.float()
     return (expected.float() + (off - off.clamp(-allowed, allowed))).to(found.dtype)
 
 
-def _rotated(x, cos, sin, direction: str):
-    import torch
-
-    first, second = x.float().chunk(2, dim=-1)
+def _rotated(x, cos, sin, call: Rotation, direction: str):
+    rounded = {"once": (False, False), "tables": (True, False), "each": (True, True)}
+    tables_too, products_too = rounded[call.rounding]
+    first, second = _pairs(x.float(), call.interleaved)
+    if tables_too:
+        cos, sin = (table.to(x.dtype).float() for table in (cos, sin))
     if direction == BACKWARD:
         sin = -sin
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    products = first * cos, second * sin, second * cos, first * sin
+    if products_too:
+        products = tuple(product.to(x.dtype).float() for product in products)
+    turned = products[0] - products[1], products[2] + products[3]
+    return _joined(turned, call.interleaved)
+
+
+def _pairs(x, interleaved: bool) -> tuple:
+    return (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
+
+
+def _joined(pair: tuple, interleaved: bool):
+    import torch
+
+    return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)

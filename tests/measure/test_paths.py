@@ -148,9 +148,9 @@ def test_every_chunk_is_checked(without_gpu, cell, direction, monkeypatch):
     chunks = []
     rotate = package_calls._rotated
 
-    def counted(x, cos, sin, direction):
+    def counted(x, cos, sin, call, direction):
         chunks.append(max(cos.shape[:2]))
-        return rotate(x, cos, sin, direction)
+        return rotate(x, cos, sin, call, direction)
 
     monkeypatch.setattr(package_calls, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
     monkeypatch.setattr(package_calls, "_rotated", counted)

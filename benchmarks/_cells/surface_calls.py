@@ -1,0 +1,237 @@
+"""Call the package in any form of the surface, and say what is right."""
+
+import itertools
+import math
+from typing import Any
+
+from . import angles
+from .forms import FORWARD, QKV_HEADS
+from .package_calls import Rotation, leaves
+
+FUNCTIONS = {
+    "angles": "apply_rotary_pos_emb",
+    "qk": "apply_qk_rotary_pos_emb",
+    "qkv": "apply_fused_qkv_rotary_pos_emb",
+    "tables": "apply_rotary_emb",
+    "qktables": "apply_qk_rotary_emb",
+    "attention": "rotary_embedding",
+}
+"""Names in a form, and the public functions."""
+BY_ANGLES = ("angles", "qk", "qkv")
+ROUNDINGS = {"": "once", "rtables": "tables", "reach": "each"}
+CP_SIZE, CP_RANK = 2, 1
+OFFSET = 3  # rows of the tables, where one offset is given for all sequences
+
+
+class SurfaceCall(Rotation):
+    """A call in one of the forms; see ``package_calls.Rotation``.
+
+    ``freqs`` has the angles of the first sequence and head; where others have their own, these grow
+    with the index of the sequence and the head.
+    """
+
+    cell: Any  # a ``SurfaceCell``, which makes this
+
+    def __init__(self, cell, freqs):
+        form = self._form = cell.of
+        self.by_angles = form.function in BY_ANGLES
+        self.interleaved, self.in_place = bool(form.interleaved), bool(form.inplace)
+        self.rounding = ROUNDINGS[form.rounding]
+        self._partial = form.rotated < form.channels
+        self.rotated = tuple(itertools.chain.from_iterable(self._rotated_parts()))
+        super().__init__(cell, freqs)
+        if self.rounding != "once":
+            self.slack = _rounding_slack(self.rounding, self.cell.dtype)
+        self._cell_angles = _for_each(freqs[: cell.positions, ..., : form.rotated // 2], cell)
+        self._arguments = self._tables(freqs.device)
+
+    def _rotated_parts(self):
+        for index in range(len(self._form.head_counts)):
+            turned = self._form.function != "qkv" or index < 2
+            yield (turned, False) if self._partial else (turned,)
+
+    def _find(self):
+        import rope_triton
+
+        name = FUNCTIONS[self._form.function]
+        try:
+            return getattr(rope_triton, name)
+        except AttributeError:
+            raise ImportError(f"rope_triton has no {name}") from None
+
+    def _more(self, device) -> dict:
+        """The keyword arguments besides tensors and tables."""
+        import torch
+
+        form, cell = self._form, self.cell
+        options: dict = {"interleaved": self.interleaved}
+        if self.by_angles:
+            options["tensor_format"] = form.format
+        if self.rounding != "once":
+            options["rounding"] = self.rounding
+        if form.inplace:
+            options["inplace"] = True
+        if form.parallel:
+            options |= {"cp_size": CP_SIZE, "cp_rank": CP_RANK}
+        if form.format == "thd":
+            whole = CP_SIZE if form.parallel else 1
+            bounds = itertools.accumulate((whole * each for each in cell.lengths), initial=0)
+            options["cu_seqlens"] = torch.tensor(list(bounds), dtype=torch.int32, device=device)
+        if form.position == "starts":
+            name = "start_positions" if self.by_angles else "seqlen_offsets"
+            options[name] = torch.tensor(cell.starts, dtype=torch.int32, device=device)
+        if form.position == "offset":
+            options["seqlen_offsets"] = OFFSET
+        if form.position == "ids":
+            options["position_ids"] = self._positions(device).to(torch.int32)
+        return options
+
+    def _tables(self, device) -> tuple:
+        """The angles or the tables as the function takes them."""
+        import torch
+
+        form, given = self._form, self._cell_angles
+        if self.by_angles:
+            freqs = angles.by_channel(given, self.interleaved)
+            if form.function == "qkv":
+                channels = [count * form.channels for count in QKV_HEADS]
+                return freqs, freqs, channels
+            return (freqs,)
+        dtype = torch.float32 if form.table_dtype else getattr(torch, self.cell.dtype)
+        tables = tuple(table.to(dtype) for table in (given.double().cos(), given.double().sin()))
+        if not form.tables:
+            return tuple(table[:, 0, 0] for table in tables)
+        return tuple(table.permute(1, 2, 0, 3) for table in tables)
+
+    def forward(self, x):
+        tensors = x if isinstance(x, tuple) else (x,)
+        out = self._function(*tensors, *self._arguments, **self._options)
+        if self.in_place and out.data_ptr() != tensors[0].data_ptr():
+            raise AssertionError("the call did not rotate in place: its output is a new tensor")
+        return out
+
+    def operand(self, x):
+        return self._views(x, self.cell.given_shapes)
+
+    def leaf(self, x):
+        given = self.operand(x)
+        return leaves(given) if isinstance(given, tuple) else given.detach().requires_grad_()
+
+    def cotangent(self, x):
+        return self._views(x, self.cell.shapes)
+
+    def given(self, x, direction: str):
+        return self.operand(x) if direction == FORWARD else self.cotangent(x)
+
+    def copies(self, x):
+        return self.cotangent(x)
+
+    def _views(self, x, shapes):
+        """Tensors of these shapes in the memory of ``x``, in the form's layout."""
+        views, begin = [], 0
+        for shape in shapes:
+            view, elements = _view(x, begin, shape, self._form.layout)
+            views.append(view)
+            begin += elements
+        return tuple(views) if len(views) > 1 else views[0]
+
+    def split(self, whole) -> tuple:
+        form = self._form
+        tensors = whole if isinstance(whole, tuple) else (whole,)
+        if form.function == "qkv" and len(tensors) == 1:
+            channels = [count * form.channels for count in QKV_HEADS]
+            parts = tensors[0].split(channels, dim=-1)
+            tensors = tuple(
+                part.unflatten(-1, (-1, form.channels)).flatten(-3, -2) for part in parts
+            )
+        if not self._partial:
+            return tensors
+        sizes = [form.rotated, form.channels - form.rotated]
+        return tuple(itertools.chain.from_iterable(each.split(sizes, -1) for each in tensors))
+
+    def cos_sin(self) -> tuple:
+        import torch
+
+        cell, given = self.cell, self._cell_angles.double()
+        sequences = torch.arange(len(cell.lengths), device=given.device)
+        if self._form.format == "thd":
+            sequences = sequences.repeat_interleave(sequences.new_tensor(cell.lengths))
+        else:
+            sequences = sequences[:, None]
+        if given.shape[1] == 1:
+            sequences = sequences * 0
+        token = given[self._positions(given.device), sequences]  # [b, s or t, h or 1, rotated / 2]
+        if self._form.format == "sbhd":
+            token = token.transpose(0, 1)
+        if self._form.format == "bhsd":
+            token = token.transpose(1, 2)
+        tables = token.cos(), token.sin()
+        if self.by_angles:
+            return tables
+        dtype = torch.float32 if self._form.table_dtype else getattr(torch, cell.dtype)
+        return tuple(table.to(dtype).double() for table in tables)
+
+    def _positions(self, device):
+        """Each token's row of the table: ``[b, s]``, or ``[t]`` of packed sequences."""
+        import torch
+
+        starts, lengths = (
+            torch.tensor(each, device=device) for each in (self.cell.starts, self.cell.lengths)
+        )
+        if self._form.format == "thd":
+            before = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+            index = torch.arange(len(before), device=device) - before
+            starts, lengths = (each.repeat_interleave(lengths) for each in (starts, lengths))
+        else:
+            index = torch.arange(self.cell.lengths[0], device=device)
+            starts, lengths = starts[:, None], lengths[:, None]
+        if self._form.parallel:  # the rank's two chunks, each half of its tokens
+            chunk = lengths // 2
+            second = 2 * CP_SIZE - 1 - CP_RANK
+            index = torch.where(
+                index < chunk, index + CP_RANK * chunk, index + (second - 1) * chunk
+            )
+        return starts + index
+
+
+def _rounding_slack(rounding: str, dtype: str) -> float:
+    """What rounding may cost that is not rounded alike, over the length of a pair of channels.
+
+    A cosine whose last bit differs, though its error is within float32's, may be rounded to either
+    neighbour, and so may a product.
+    """
+    import torch
+
+    eps = torch.finfo(getattr(torch, dtype)).eps
+    return eps if rounding == "tables" else 2 * eps
+
+
+def _for_each(given, cell):
+    """Angles ``[positions, 1 or b, 1 or h, n]``: those of later sequences and heads are larger."""
+    import torch
+
+    form = cell.of
+    batch = len(cell.lengths) if form.tables in ("perbatch", "pereach") else 1
+    heads = form.heads if form.tables in ("perhead", "pereach") else 1
+    if batch == heads == 1:
+        return given
+    steps = torch.arange(batch * heads, device=given.device, dtype=given.dtype)
+    return given * (1 + steps.view(1, batch, heads, 1) / 64)
+
+
+def _view(x, begin: int, shape: tuple[int, ...], layout: str) -> tuple:
+    """A tensor of this shape in the flat memory ``x`` from ``begin`` on, and how much it took."""
+    rows, channels = math.prod(shape[:-1]), shape[-1]
+    if layout == "misaligned":
+        begin += 1
+        return x[begin : begin + rows * channels].view(shape), rows * channels + 1
+    if not layout:
+        return x[begin : begin + rows * channels].view(shape), rows * channels
+    if layout == "transposed":  # heads before positions; where they are, positions before heads
+        order = [1, 0, 2] if len(shape) == 3 else [0, 2, 1, 3]
+        memory = [shape[dim] for dim in order]
+        return x[begin : begin + rows * channels].view(memory).permute(order), rows * channels
+    width = channels + 1 if layout == "odd" else 2 * channels
+    row = x[begin : begin + rows * width].view(*shape[:-1], width)
+    view = row[..., ::2] if layout == "strided" else row[..., :channels]
+    return view, rows * width
