@@ -20,18 +20,32 @@ class _Code:
             raise answers[call]
 
 
-class Codegen(_Code):
-    """Facts of the machine code of one call, as defined in ``fingerprint.Facts``.
+class _Facts(_Code):
+    """Facts of the machine code of one call, as defined in ``fingerprint.Facts``."""
 
-    ``size`` is one of ``subjects.SIZES``.
-    """
+
+class Codegen(_Facts):
+    """Calls of the grid; ``size`` is one of ``subjects.SIZES``."""
 
     version = "2"  # 1: small calls only
     param_names = list(subjects.CODE_PARAMS)
     params = list(subjects.CODE_PARAMS.values())
 
     def setup_cache(self):
-        return fingerprint.compile_sizes(itertools.product(*self.params), ())[0]
+        return fingerprint.compile_sizes(itertools.product(*self.params), ()).facts
+
+    setup_cache.timeout = 900
+
+
+class Surface(_Facts):
+    """Every form in which the public functions can be called: ``_cells.surface``."""
+
+    version = "1"
+    param_names = list(subjects.SURFACE_PARAMS)
+    params = list(subjects.SURFACE_PARAMS.values())
+
+    def setup_cache(self):
+        return fingerprint.compile_forms(itertools.product(*self.params))
 
     setup_cache.timeout = 900
 
@@ -52,7 +66,7 @@ for _name, _unit in {
     "instructions": "instructions",
     "narrow_share": "share",
 }.items():
-    setattr(Codegen, f"track_{_name}", _track(_name, _unit))
+    setattr(_Facts, f"track_{_name}", _track(_name, _unit))
 
 
 class Variants(_Code):
@@ -63,7 +77,7 @@ class Variants(_Code):
     params = list(subjects.VARIANT_PARAMS.values())
 
     def setup_cache(self):
-        return fingerprint.compile_all((), itertools.product(*self.params))[1]
+        return fingerprint.compile_all((), itertools.product(*self.params)).variants
 
     setup_cache.timeout = 900
 

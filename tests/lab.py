@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells import grid
+from benchmarks._cells import grid, subjects, surface
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
+from benchmarks._machine_code import fingerprint
 from benchmarks._system import gpu_monitor, machine
 from benchmarks._verdict.rules import Subject
 from benchmarks._verdict.schema import Comparison, from_json
@@ -70,7 +71,7 @@ class Gpu:
     ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell: [number of its
     timing process, from 1]}: failed, or out of memory, when it is timed), "start" (seconds of
     the first call), "launches", "registers", "spills", "variants" (exact values), "code" (its
-    machine code, as a text).
+    machine code, as a text), "codes" ({cell: machine code}), "features" (what calls launch).
     """
 
     def __init__(self):
@@ -180,9 +181,22 @@ def fake_code(root: Path, ledger=None, **subset) -> dict[Subject, float]:
     }
 
 
-def fake_digests(root: Path, arch: str, cells, ledger=None) -> dict[Subject, str]:
-    code = behaviour_of(root).get("code", root.name)
-    return {subject: code for cell in cells for subject in subjects_of(cell)}
+def facts_of(code: str) -> fingerprint.Facts:
+    """Facts of a machine code that differ from those of any other."""
+    return fingerprint.Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code)
+
+
+def fake_surface(root: Path, target: str, cells, ledger=None) -> exact.Surface:
+    """One machine code for all calls, but those in the behaviour's "codes", {cell: code}."""
+    behaviour = behaviour_of(root)
+    code, codes = behaviour.get("code", root.name), behaviour.get("codes", {})
+    reach = {"features": set(behaviour.get("features", ())), "failures": {}}
+    facts = {
+        subject: facts_of(codes.get(" ".join(subject.params), code))
+        for cell in cells
+        for subject in subjects_of(cell)
+    }
+    return exact.Surface(facts, {"dense": reach, "forms": {"features": set(), "failures": {}}})
 
 
 # --- a repository of versions, and the command ----------------------------------------------------
@@ -197,12 +211,15 @@ class Lab:
         self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
         for name, value in (("ROOT", root), ("SCRATCH", self.scratch)):
             patch.setattr(command, name, value)
-        patch.setitem(grid.GRIDS, "small", GRID)
-        patch.setitem(grid.PATH_GRIDS, "small", NO_PATHS)
+        for name in ("small", "full"):
+            patch.setitem(grid.GRIDS, name, GRID)
+            patch.setitem(grid.PATH_GRIDS, name, NO_PATHS)
+        patch.setattr(surface, "forms", lambda: {})
+        patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(exact, "codegen_facts", fake_code)
-        patch.setattr(exact, "cell_digests", fake_digests)
+        patch.setattr(exact, "compiled_surface", fake_surface)
         patch.setattr(gpu_monitor, "LOCK_DIRECTORY", root)
         patch.setattr(gpu_monitor, "gpu_uuid", lambda: UUID)
         patch.setattr(gpu_monitor, "require_free", self.gpu.require_free)
@@ -238,7 +255,8 @@ class Lab:
 
     def with_paths(self) -> None:
         """Let there be other paths to compare, too."""
-        self.patch.setitem(grid.PATH_GRIDS, "small", PATH_GRID)
+        for name in ("small", "full"):
+            self.patch.setitem(grid.PATH_GRIDS, name, PATH_GRID)
 
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.

@@ -128,7 +128,7 @@ def test_figures_are_of_the_newest_result_by_default(words, monkeypatch, tmp_pat
 def test_help_of_compare_says_what_counts_by_default(capsys):
     assert status_of(["compare", "--help"]) == PASS
     text = " ".join(capsys.readouterr().out.split())
-    assert "default: 8, with --grid full 25, where only what is exact is compared 20" in text
+    assert "default: 15, with --grid full 60, where only what is exact is compared 20" in text
     assert "also 3, not 2, for a mistake in the arguments" in text
     assert "for a GPU that another comparison uses; default: 0" in text
 

@@ -4,11 +4,13 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
+from . import surface
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .package_calls import PATH_CALLS, Rotation
+from .surface import SurfaceCell
 
 OWN_BENCHMARKS = r"^(?!peers\.)"
 """asv's pattern for all but the other libraries', which no commit of ours changes."""
@@ -134,7 +136,7 @@ class PathCell(BaseCell):
 
 PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
 
-AnyCell = Cell | PathCell
+AnyCell = Cell | PathCell | SurfaceCell
 
 
 def _halves(tokens: int) -> Iterator[int]:
@@ -183,9 +185,21 @@ def all_cells(name: str) -> list[AnyCell]:
     return [*cells(GRIDS[name]), *path_cells(PATH_GRIDS[name])]
 
 
-def subject_params(cell: AnyCell) -> tuple[str, ...]:
+def candidates() -> list[AnyCell]:
+    """All that a comparison may time, the most telling first: small grid, surface, full grid."""
+    forms = sorted(surface.cells(), key=lambda cell: -cell.mib)
+    return list(dict.fromkeys([*all_cells("small"), *forms, *all_cells("full")]))
+
+
+def checked_cells() -> list[AnyCell]:
+    """The cells whose output is checked before anything is timed: each form at one size."""
+    forms = {cell.form: cell for cell in reversed(surface.cells())}
+    return [*all_cells("small"), *forms.values()]
+
+
+def subject_params(cell: BaseCell) -> tuple[str, ...]:
     """A cell's parameters as asv's texts, without quotes."""
-    return tuple(map(str, astuple(cell)))
+    return tuple(str(getattr(cell, field.name)) for field in fields(cell))  # type: ignore[arg-type]
 
 
 def cell_of(metric: str, params: Sequence[str]) -> AnyCell:
@@ -196,7 +210,8 @@ def cell_of(metric: str, params: Sequence[str]) -> AnyCell:
     ValueError
         If the benchmark is not one of cells, or its parameters are others.
     """
-    kind: Any = {Cell.suite: Cell, PathCell.suite: PathCell}.get(metric.partition(".")[0])
+    kinds = {kind.suite: kind for kind in (Cell, PathCell, SurfaceCell)}
+    kind: Any = kinds.get(metric.partition(".")[0])
     if kind is None or len(params) != len(fields(kind)):
         raise ValueError(f"no cell has the benchmark {metric!r} and the parameters {params}")
     texts = zip(fields(kind), params, strict=True)

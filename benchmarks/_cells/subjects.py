@@ -3,6 +3,7 @@
 import itertools
 from typing import NamedTuple
 
+from . import surface
 from .forms import BACKWARD, FORWARD
 from .grid import GRIDS, PATH_GRIDS, Cell, PathCell
 
@@ -30,6 +31,13 @@ CODE_PARAMS = VARIANT_PARAMS | {
     "hidden_size": GRIDS["full"]["hidden_size"],
     "size": tuple(SIZES),
 }
+
+SURFACE_PARAMS = {
+    "target": ("sm_90",),
+    "form": tuple(surface.forms()),
+    "direction": DIRECTIONS,
+}
+"""Of every form of a call, at the larger of its sizes."""
 
 # --- host, memory and error -----------------------------------------------------------------------
 

@@ -8,13 +8,16 @@ import collections
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from .._cells.grid import AnyCell, PathCell, subject_params
-from .._cells.subjects import CODE_PARAMS, VARIANT_PARAMS
+from .._cells import surface
+from .._cells.forms import BaseCell
+from .._cells.grid import Cell, PathCell, SurfaceCell, subject_params
+from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
 from .._verdict.rules import UNITS, Exact, Subject, judge_exact
 
-_CALL_METRIC = "codegen.Codegen.track_"
+_CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"
 _VARIANTS_METRIC = "codegen.Variants.track_variants"
 _CALL_FACTS = tuple(
     name.removeprefix(_CALL_METRIC) for name in UNITS if name.startswith(_CALL_METRIC)
@@ -49,7 +52,7 @@ def codegen_facts(
         As ``fingerprint.compile_all`` does.
     """
     calls, sweeps = _restricted(CODE_PARAMS, subset), _restricted(VARIANT_PARAMS, subset)
-    facts, variants = fingerprint.compile_sizes(calls, sweeps, root, ledger)
+    facts, variants, _ = fingerprint.compile_sizes(calls, sweeps, root, ledger)
     values = {
         Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
         for name in _CALL_FACTS
@@ -75,48 +78,94 @@ def _texts(values: tuple) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def _asked(arch: str, cell: AnyCell, direction: str) -> tuple:
+def _asked(target: str, cell: BaseCell, direction: str) -> tuple:
     """The call of a timing as ``fingerprint.compile_all`` takes it."""
-    if isinstance(cell, PathCell):
-        return arch, cell.dtype, cell.path, direction, cell.mib
-    size = cell.hidden_size, cell.seq_len, cell.batch
-    return arch, cell.dtype, cell.format, direction, *size
+    if isinstance(cell, Cell):
+        size = cell.hidden_size, cell.seq_len, cell.batch
+        return target, cell.dtype, cell.format, direction, *size
+    assert isinstance(cell, PathCell | SurfaceCell)
+    name = cell.path if isinstance(cell, PathCell) else cell.form
+    return target, cell.dtype, name, direction, cell.mib
 
 
-def cell_digests(
-    root: Path, arch: str, cells: Iterable[AnyCell], ledger: worker_pool.Ledger | None = None
-) -> dict[Subject, str | Exception]:
-    """Digest of what the package compiles to and launches for each timing of these cells.
+class Surface(NamedTuple):
+    """What a version's calls compile to on one architecture, and what they launch.
 
-    Each cell is compiled at its own size, because a package may change kernels at any size. Where
-    two roots agree in a subject, the GPU runs the same kernels on the same grid. What PyTorch
-    itself launches, such as a copy, is not in it.
+    facts: of every timing. reach: of ``fingerprint.compile_all``'s enumerations, "forms" and
+    "dense", the sets "features" and the dicts "failures" of ``uncompiled.reach``.
+    """
+
+    facts: dict[Subject, fingerprint.Facts | Exception]
+    reach: dict[str, dict]
+
+    def values(self, target: str) -> dict[Subject, float | Exception]:
+        """The exact metrics of ``codegen.Surface``."""
+        found: dict[Subject, float | Exception] = {}
+        for _, form, direction in itertools.product(*SURFACE_PARAMS.values()):
+            cell = surface.largest(form)
+            if direction in cell.directions:
+                answer = self.facts[Subject(cell.metrics[direction], subject_params(cell))]
+                for name in _CALL_FACTS:
+                    subject = Subject(_SURFACE_METRIC + name, (target, form, direction))
+                    found[subject] = _fact(answer, name)
+        return found
+
+
+def compiled_surface(
+    root: Path,
+    target: str,
+    cells: Iterable[BaseCell],
+    ledger: worker_pool.Ledger | None = None,
+    enumerations: Iterable[str] = ("forms", "dense"),
+) -> Surface:
+    """What the package compiles to and launches for each timing of these cells.
+
+    Each cell is compiled at its own size, because a package may change kernels at any size. What
+    PyTorch itself launches, such as a copy, is not in it.
 
     Parameters
     ----------
     root : Path
         Directory that holds the package.
-    arch : str
+    target : str
         One of ``subjects.ARCHITECTURES``, e.g. "sm_90".
-    cells : iterable of AnyCell
+    cells : iterable of BaseCell
         All directions of each are looked at.
     ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
+    enumerations : iterable of str
+        Those whose launches are described.
 
     Raises
     ------
     ValueError, ModuleNotFoundError, worker_pool.PoolError
         As ``fingerprint.compile_all`` does.
+    RuntimeError
+        If what calls launch cannot be described.
     """
     calls = {
-        Subject(metric, subject_params(cell)): _asked(arch, cell, direction)
+        Subject(metric, subject_params(cell)): _asked(target, cell, direction)
         for cell in cells
         for direction, metric in cell.metrics.items()
     }
+    asked = {which: (target, which) for which in enumerations}
     # Sorted, dtypes become neighbours.
-    answers = fingerprint.compile_all(sorted(calls.values()), (), root, ledger)[0]
-    facts = {subject: answers[call] for subject, call in calls.items()}
-    return {s: each if isinstance(each, Exception) else each.digest for s, each in facts.items()}
+    answers = fingerprint.compile_all(sorted(set(calls.values())), (), root, ledger, asked.values())
+    return Surface(
+        {subject: answers.facts[call] for subject, call in calls.items()},
+        {which: _joined(answers.reach[each]) for which, each in asked.items()},
+    )
+
+
+def _joined(parts: Iterable[dict | Exception]) -> dict:
+    features: set[str] = set()
+    failures: dict[str, str] = {}
+    for part in parts:
+        if isinstance(part, Exception):
+            raise RuntimeError(f"what calls launch cannot be described: {part}") from part
+        features |= set(part["features"])
+        failures |= part["failures"]
+    return {"features": features, "failures": failures}
 
 
 def compare(

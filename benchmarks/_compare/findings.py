@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from .._cells.grid import AnyCell, subject_params
+from .._cells.forms import BaseCell
+from .._cells.grid import subject_params
 from .._cells.subjects import COMPILE
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Exact, Family, Subject
@@ -24,7 +25,7 @@ Values = Mapping[Subject, float | Exception]
 class Checks(NamedTuple):
     """What was checked and counted before anything was timed."""
 
-    right: list[AnyCell]  # in both versions
+    right: list[BaseCell]  # in both versions
     exact: list[Exact]
     wrong: list[str]
     notes: list[str]
@@ -39,12 +40,12 @@ class Look(NamedTuple):
     notes: list[str]
 
 
-def subjects_of(cell: AnyCell) -> frozenset[Subject]:
+def subjects_of(cell: BaseCell) -> frozenset[Subject]:
     """The timings of a cell, one a direction."""
     return frozenset(Subject(metric, subject_params(cell)) for metric in cell.metrics.values())
 
 
-def judge_checks(answers: Mapping[str, dict], grid: Iterable[AnyCell]) -> Checks:
+def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Checks:
     """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
     bad = {arm: _reasons(answers[arm], FAMILIES["gpu"]) for arm in ARMS}

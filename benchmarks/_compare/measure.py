@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from .._cells import subjects
-from .._cells.grid import AnyCell, cell_of, subject_params
+from .._cells.forms import BaseCell
+from .._cells.grid import cell_of, subject_params
 from .._measure import gpu_timer, workload
 from .._system import process
 
@@ -148,17 +149,17 @@ def main(answer: str) -> None:
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
 
 
-def check_job(cells: Iterable[AnyCell]) -> dict:
+def check_job(cells: Iterable[BaseCell]) -> dict:
     """The job of a process that checks cells, and says what is exact."""
     return {"task": "check", "cells": [[cell.suite, subject_params(cell)] for cell in cells]}
 
 
-def timing_job(cells: Iterable[AnyCell], host: bool) -> dict:
+def timing_job(cells: Iterable[BaseCell], host: bool) -> dict:
     """The job of a process that times cells and, on demand, the host; a round adds its seed."""
     return check_job(cells) | {"task": "measure", "host": host}
 
 
-def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
+def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
     from .._measure import host as _host
 
     answers, shuffle = _Answers(), random.Random(seed).shuffle
@@ -175,7 +176,7 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
     return vars(answers)
 
 
-def _check(cells: list[AnyCell]) -> dict:
+def _check(cells: list[BaseCell]) -> dict:
     from .._measure import host as _host
 
     answers = _Answers()
@@ -197,7 +198,7 @@ class _Answers:
         self.beside: dict[str, list[float]] = {}
 
     @contextlib.contextmanager
-    def about(self, cell: AnyCell, metrics: Iterable[str]) -> Iterator[None]:
+    def about(self, cell: BaseCell, metrics: Iterable[str]) -> Iterator[None]:
         """File what goes wrong inside under these metrics of the cell, and free what they took."""
         import torch
 
@@ -226,11 +227,11 @@ class _Answers:
                 (self.timings if isinstance(value, list) else self.facts).append([*subject, value])
 
 
-def _row(metric: str, cell: AnyCell, answer) -> list:
+def _row(metric: str, cell: BaseCell, answer) -> list:
     return [metric, list(subject_params(cell)), answer]
 
 
-def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
+def _latencies(cell: BaseCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
     """Seconds a call by metric, all directions on the same inputs."""
     samples = workload.checked_samples(
         *(cell, cell.directions),
@@ -241,7 +242,7 @@ def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list
     return dict(zip(cell.metrics.values(), samples, strict=True))
 
 
-def _check_cell(cell: AnyCell, direction: str) -> None:
+def _check_cell(cell: BaseCell, direction: str) -> None:
     import torch
 
     workload.check_memory(cell, 1)

@@ -1,6 +1,7 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
 import itertools
+import json
 import statistics
 import time
 from collections import Counter
@@ -106,6 +107,14 @@ class Rounds(Journal):
 
     def _all(self) -> list[Round]:
         return [Round(**each["round"]) for each in self.entries if "round" in each]
+
+    def settle(self, key: str, value: object):
+        """What an earlier run settled on under this key; if none did, this value, from now on."""
+        for each in self.entries:
+            if key in each.get("settled", {}):
+                return each["settled"][key]
+        self.append({"settled": {key: value}})
+        return json.loads(json.dumps(value))
 
     def check(self, job: dict) -> dict[str, dict]:
         """The answer of each arm to the job, from the journal where it has it."""

@@ -2,23 +2,25 @@
 
 import hashlib
 import platform
-import random
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells.grid import AnyCell, all_cells
-from .._cells.subjects import ARCHITECTURES
+from .._cells import grid, surface
+from .._cells.forms import BaseCell
+from .._cells.grid import cell_of, subject_params
+from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
 from .._verdict.schema import Comparison
-from . import compiled, exact, findings, measure, rounds
-from .findings import ARMS, Look, subjects_of
+from . import compiled, exact, findings, measure, rounds, selection
+from .findings import ARMS, BASE, Look, subjects_of
 from .rounds import Rounds
 
 
@@ -29,8 +31,7 @@ class NothingToTimeError(RuntimeError):
 # What is inconclusive in the first look is measured in this many more rounds, or as time permits,
 # and judged by these alone: the first rounds chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
-# Where both versions run the same machine code, at least this many cells are timed, or a quarter.
-SAME_CODE_CELLS = 16
+_TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
@@ -88,8 +89,16 @@ def compare(
         why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
         code = _compile(pair, ARCHITECTURES, ledgers, report)
-        verdicts, notes = findings.judge_code(code, clock_decides=False)
-        return replace(unmeasured, exact=tuple(verdicts), notes=(note, *notes))
+        surfaces = _compile_surface(pair, _TARGET, surface.cells(), ledgers, report)
+        verdicts, notes = findings.judge_code(_with_surface(code, surfaces, _TARGET), False)
+        same = len(selection.identical(_facts(surfaces)))
+        differs = f"{len(surfaces[BASE].facts) - same} of {len(surfaces[BASE].facts)} timings"
+        return replace(
+            unmeasured,
+            exact=tuple(verdicts),
+            unmeasured=(*unmeasured.unmeasured, *_unreached(surfaces)),
+            notes=(note, f"machine code for {_TARGET}: {differs} of the surface differ", *notes),
+        )
     uuid = gpu_monitor.gpu_uuid()
     with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
         name = _name(pair, machine, options)
@@ -111,24 +120,32 @@ def _compare_on_gpu(
     ledgers: "_Ledgers",
     report: _Report,
 ) -> Comparison:
-    before, grid, known = measured.minutes, all_cells(options.grid), arch in ARCHITECTURES
+    before, known = measured.minutes, arch in ARCHITECTURES
+    cells: list[BaseCell] = [*grid.candidates()]
+    checked = grid.checked_cells()
     gpu_monitor.require_free(measured.plan.uuid)
     _empty_caches(measured)
     with ThreadPoolExecutor() as pool:
         # The checks leave the CPU to the compiler; the timings will not.
-        compiling = pool.submit(_compile_here, pair, arch, grid, ledgers, report) if known else None
-        checks = findings.judge_checks(measured.check(measure.check_job(grid)), grid)
-        code, identical = compiling.result() if compiling else ({arm: {} for arm in ARMS}, set())
+        there = pair, arch, cells, ledgers, report
+        compiling = pool.submit(_compile_here, *there) if known else None
+        checks = findings.judge_checks(measured.check(measure.check_job(checked)), checked)
+        code, surfaces = compiling.result() if compiling else ({arm: {} for arm in ARMS}, {})
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
-    cells = checks.right
-    if not options.every_cell:
-        cells, left_out = _worth_timing(cells, identical)
-        notes += left_out
-    if not cells and not checks.wrong:
+    identical = selection.identical(_facts(surfaces)) if known else set()
+    if not known:  # what differs is not known either
+        cells = [*grid.all_cells("small")]
+    timed, left = _chosen(measured, cells, surfaces, options, pair, report)
+    same = [cell for cell in cells if subjects_of(cell) <= identical]
+    if untimed := len(set(same) - set(timed)):
+        of = f"{untimed} of {len(same)} cells of the same machine code"
+        notes.append(f"{of} were not timed (--every-cell)")
+    timed = [cell for cell in timed if cell in checks.right or cell not in checked]
+    if not timed and not checks.wrong:
         reasons = "; ".join(notes[:3] or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
-    first = _first_look(measured, cells, options, report) if cells else findings.no_look()
-    second = _second_look(measured, cells, first, identical, report)
+    first = _first_look(measured, timed, options, report) if timed else findings.no_look()
+    second = _second_look(measured, timed, first, identical, report)
     look = findings.joined(first, second)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
     return replace(
@@ -140,27 +157,58 @@ def _compare_on_gpu(
         families=look.families,
         exact=(*checks.exact, *verdicts),
         identical=frozenset(identical),
+        represented=left.represented,
+        unmeasured=(*unmeasured.unmeasured, *_untimed(left), *_unreached(surfaces)),
         wrong=(*checks.wrong, *look.wrong),
         notes=(*notes, *look.notes, *problems),
         discarded=tuple(measured.discarded),
     )
 
 
-def _worth_timing(cells: list[AnyCell], identical: Set[Subject]) -> tuple[list[AnyCell], list[str]]:
-    """Every cell whose machine code differs, and of the others a sample, the same one each time.
-
-    These cannot differ in the kernel: the sample looks for noise, and for what is besides it.
-    """
-    same = [cell for cell in cells if subjects_of(cell) <= identical]
-    size = max(SAME_CODE_CELLS, len(same) // 4)
-    if len(same) <= size:
-        return cells, []
-    left = set(same) - set(random.Random(0).sample(same, size))
-    note = (
-        f"{len(left)} of {len(same)} cells of the same machine code were not timed (--every-cell "
-        "times them)"
+def _chosen(
+    measured: Rounds,
+    cells: list[BaseCell],
+    surfaces: "_Surfaces",
+    options: CompareOptions,
+    pair: _Pair,
+    report: _Report,
+) -> tuple[list[BaseCell], selection.Left]:
+    """The cells to time, which another run keeps to, and what differs and is not among them."""
+    facts = _facts(surfaces)
+    left = max(0.0, options.deadline - time.monotonic())
+    everything = options.grid == "full"
+    chosen = selection.choose(
+        cells,
+        facts,
+        len(cells) if everything else selection.affordable(left, MIN_ROUNDS),
+        seed="".join(pair[arm].digest for arm in ARMS),
+        few=len(cells) if everything else selection.FEW_CELLS,
+        every_cell=options.every_cell,
     )
-    return [cell for cell in cells if cell not in left], [note]
+    rows = [[cell.suite, list(subject_params(cell))] for cell in chosen]
+    settled = measured.settle("cells", rows)
+    timed: list[BaseCell] = [cell_of(suite, params) for suite, params in settled]
+    minutes = selection.minutes(len(timed), options.rounds)
+    report(f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds")
+    return timed, selection.left(cells, facts, timed)
+
+
+def _untimed(left: selection.Left) -> list[str]:
+    """A sentence on what differs and is not timed, if there is any."""
+    if not left.untimed:
+        return []
+    named = [" ".join([subject.metric, *subject.params]) for subject in sorted(left.untimed)]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return [
+        f"{len(named)} timings run machine code that changed, and there was no time for them "
+        f"(a larger --budget has): {', '.join(named[:3])}{more}"
+    ]
+
+
+def _unreached(surfaces: "_Surfaces") -> list[str]:
+    return (
+        selection.unreached({arm: each.reach for arm, each in surfaces.items()}) if surfaces else []
+    )
 
 
 def _empty_caches(measured: Rounds) -> None:
@@ -174,6 +222,7 @@ def _empty_caches(measured: Rounds) -> None:
 # --- what both versions compile to ----------------------------------------------------------------
 
 _Code = dict[str, dict[Subject, float | Exception]]  # by arm
+_Surfaces = Mapping[str, exact.Surface]  # by arm; empty if the GPU's architecture is not known
 _Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
 
 
@@ -201,20 +250,40 @@ def _compile(
         return dict(zip(ARMS, pool.map(values, ARMS), strict=True))
 
 
-def _compile_here(
-    pair: _Pair, arch: str, grid: list[AnyCell], ledgers: _Ledgers, report: _Report
-) -> tuple[_Code, set[Subject]]:
-    """On the GPU's own architecture, and the timings for which both versions run the same code."""
+def _compile_surface(
+    pair: _Pair, target: str, cells: Sequence[BaseCell], ledgers: _Ledgers, report: _Report
+) -> "_Surfaces":
+    """What both versions compile these cells to."""
 
-    def digests(arm: str) -> dict[Subject, str | Exception]:
-        return exact.cell_digests(pair[arm].root, arch, grid, ledgers(arm))
+    def compiled_of(arm: str) -> exact.Surface:
+        return exact.compiled_surface(pair[arm].root, target, cells, ledgers(arm))
 
     with ThreadPoolExecutor() as pool:
+        surfaces = dict(zip(ARMS, pool.map(compiled_of, ARMS), strict=True))
+    same, of = len(selection.identical(_facts(surfaces))), len(surfaces[BASE].facts)
+    report(f"{target}: same machine code in {same} of {of} timings")
+    return surfaces
+
+
+def _compile_here(
+    pair: _Pair, arch: str, cells: list[BaseCell], ledgers: _Ledgers, report: _Report
+) -> tuple[_Code, "_Surfaces"]:
+    """Both versions on the GPU's own architecture."""
+    with ThreadPoolExecutor() as pool:
         code = pool.submit(_compile, pair, (arch,), ledgers, report)
-        base, head = pool.map(digests, ARMS)
-        same = {s for s, d in base.items() if isinstance(d, str) and head.get(s) == d}
-        report(f"same machine code in {len(same)} of {len(base)} timings")
-        return code.result(), same
+        surfaces = _compile_surface(pair, arch, cells, ledgers, report)
+        return _with_surface(code.result(), surfaces, arch), surfaces
+
+
+def _with_surface(code: _Code, surfaces: "_Surfaces", target: str) -> _Code:
+    """With the exact values of the surface, where the suite tracks them for this target."""
+    if target not in SURFACE_PARAMS["target"]:
+        return code
+    return {arm: code[arm] | surfaces[arm].values(target) for arm in ARMS}
+
+
+def _facts(surfaces: "_Surfaces") -> dict[str, selection.Compiled]:
+    return {arm: surfaces[arm].facts if surfaces else {} for arm in ARMS}
 
 
 # --- where it is kept, and what must agree --------------------------------------------------------
@@ -263,7 +332,7 @@ def suite_digest() -> str:
 
 
 def _first_look(
-    measured: Rounds, cells: list[AnyCell], options: CompareOptions, report: _Report
+    measured: Rounds, cells: list[BaseCell], options: CompareOptions, report: _Report
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
@@ -291,7 +360,7 @@ def _first_look(
 
 def _second_look(
     measured: Rounds,
-    cells: list[AnyCell],
+    cells: list[BaseCell],
     first: Look,
     identical: Set[Subject],
     report: _Report,

@@ -8,7 +8,6 @@ version).
 Every call is made in a process of its own; the caller's Triton is never touched, nor imported.
 """
 
-import copy
 import hashlib
 import importlib
 import importlib.util
@@ -20,15 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, subjects
+from .._cells import grid, subjects, surface
+from .._cells.forms import BaseCell
 from .._system.repository import PACKAGE
-from . import disassembly, worker_pool
+from . import disassembly, uncompiled, worker_pool
 from .stub_driver import Launch, StubDriver
 
-# The grid, and other sizes that users have: one token, odd prompts, odd batches.
-_SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
-_SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
-_SWEPT_HIDDEN_SIZE = 128
+_PARTS = 4  # of an enumeration, each in a process of its own
 
 # With any of these Triton compiles something other than what users get, or nothing.
 _REFUSED_VARIABLES = (
@@ -48,7 +45,8 @@ class Facts:
     ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches, as ``disassembly``
     counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
     and the numbers among the arguments, such as strides: where two are equal, the GPU does the
-    same work.
+    same work. ``code`` is one of the machine code, warps and shared memory alone, which calls of
+    several sizes have in common.
     """
 
     registers: int
@@ -59,6 +57,7 @@ class Facts:
     global_accesses: int
     narrow_accesses: int
     digest: str
+    code: str
 
     @property
     def narrow_share(self) -> float:
@@ -66,22 +65,38 @@ class Facts:
         return self.narrow_accesses / self.global_accesses
 
 
+class Answers(NamedTuple):
+    """What :func:`compile_all` found.
+
+    ``NotImplementedError`` in place of an answer: the package lacks the function or says that it
+    lacks the feature. ``RuntimeError``, with the traceback: any other failure.
+
+    facts: of each call. variants: the number of kernels of each sweep. reach: what the calls of
+    each enumeration launch, see ``uncompiled.reach``; a failed part is an exception in a list.
+    """
+
+    facts: dict[tuple, Facts | Exception]
+    variants: dict[tuple, int | Exception]
+    reach: dict[tuple, list[dict | Exception]]
+
+
 def compile_all(
-    calls: Iterable[tuple],
+    calls: Iterable[tuple] = (),
     sweeps: Iterable[tuple] = (),
     root: str | os.PathLike | None = None,
     ledger: worker_pool.Ledger | None = None,
-) -> tuple[dict[tuple, Facts | Exception], dict[tuple, int | Exception]]:
+    enumerations: Iterable[tuple] = (),
+) -> Answers:
     """Compile calls, and count the variants of sweeps, on all cores, reporting progress.
 
     Parameters
     ----------
-    calls : iterable of (arch, dtype, format, direction, hidden_size, seq_len, batch)
+    calls : iterable of (target, dtype, format, direction, hidden_size, seq_len, batch)
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
-        batch of 2 and 64 heads. Or ``(arch, dtype, path, direction, mib)``, a cell of another path
-        of the package. Compiling is faster if calls with the same first two are neighbours. In a
-        backward call only the kernels of the backward pass count.
-    sweeps : iterable of (arch, dtype, format, direction)
+        batch of 2 and 64 heads. Or ``(target, dtype, name, direction, mib)``, a cell of another
+        path or a form of ``surface``. Compiling is faster if calls with the same first two are
+        neighbours. In a backward call only the kernels of the backward pass count.
+    sweeps : iterable of (target, dtype, format, direction)
         64 heads of 128 channels at every length and batch of the full grid and some odd ones: the
         kernels that a process compiles, each of which costs its user a compilation.
     root : path, optional
@@ -89,13 +104,8 @@ def compile_all(
         package that this process would import.
     ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
-
-    Returns
-    -------
-    tuple of two dicts
-        The facts of each call and the number of kernels of each sweep, or the exception in their
-        place: ``NotImplementedError`` where the package lacks the function or says that it lacks
-        the feature, ``RuntimeError`` with the traceback for any other failure.
+    enumerations : iterable of (target, "forms" or "dense")
+        Calls of ``surface`` whose launches are described, with nothing compiled.
 
     Raises
     ------
@@ -107,24 +117,42 @@ def compile_all(
         If an architecture or a direction is not one of ``subjects``.
     """
     package = _package_file(root)
-    asked = {"fingerprint": list(calls), "variants": list(sweeps)}
-    _refuse([job for jobs in asked.values() for job in jobs])
+    calls, sweeps, enumerations = list(calls), list(sweeps), list(enumerations)
+    _refuse(calls + sweeps, enumerations)
     # Neighbours of one architecture and dtype have code in common, to be compiled once.
     groups = [
         [(kind, *job) for job in group]
-        for kind, jobs in asked.items()
+        for kind, jobs in (("fingerprint", calls), ("variants", sweeps))
         for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
     ]
-    answers = worker_pool.map(_answer, groups, package, ledger or worker_pool.Ledger("codegen"))
-    facts, variants = ({job: answers[kind, *job] for job in jobs} for kind, jobs in asked.items())
-    return facts, variants
+    parts = {
+        each: [("reach", *each, part, _PARTS) for part in range(_PARTS)] for each in enumerations
+    }
+    groups += [[job] for jobs in parts.values() for job in jobs]
+    found = worker_pool.map(_answer, groups, package, ledger or worker_pool.Ledger("codegen"))
+    return Answers(
+        {job: found["fingerprint", *job] for job in calls},
+        {job: found["variants", *job] for job in sweeps},
+        {each: [found[job] for job in jobs] for each, jobs in parts.items()},
+    )
 
 
-def compile_sizes(calls, sweeps, root=None, ledger=None):
+def compile_sizes(calls, sweeps, root=None, ledger=None) -> Answers:
     """:func:`compile_all` of calls that end with one of ``subjects.SIZES``, by those calls."""
     sized = {call: (*call[:-1], *subjects.SIZES[call[-1]]) for call in calls}
-    facts, variants = compile_all(sized.values(), sweeps, root, ledger)
-    return {call: facts[job] for call, job in sized.items()}, variants
+    answers = compile_all(sized.values(), sweeps, root, ledger)
+    return answers._replace(facts={call: answers.facts[job] for call, job in sized.items()})
+
+
+def compile_forms(calls: Iterable[tuple]) -> dict[tuple, Facts | Exception]:
+    """The facts of calls (target, form, direction), each at the largest size of the form."""
+    jobs = {}
+    for call in calls:
+        target, form, direction = call
+        cell = surface.largest(form)
+        jobs[call] = target, cell.dtype, form, direction, cell.mib
+    facts = compile_all(sorted(jobs.values())).facts
+    return {call: facts[job] for call, job in jobs.items()}
 
 
 # --- in a process for each job: calling the package ----------------------------------------------
@@ -140,12 +168,14 @@ class _Kernel(NamedTuple):
     numbers: tuple
 
 
-def _answer(kind: str, *job) -> Facts | int:
-    return _variants(*job) if kind == "variants" else _facts(_launched_kernels(*job))
+def _answer(kind: str, *job) -> Facts | int | dict:
+    if kind == "fingerprint":
+        return _facts(_launched_kernels(*job))
+    return uncompiled.variants(*job) if kind == "variants" else uncompiled.reach(*job)
 
 
 def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
-    """The kernels of a call; ``form``: a format or a path; ``size``: see :func:`fingerprint`."""
+    """The kernels of a call; ``form``, ``size``: see :func:`compile_all`."""
     import triton
 
     files = {}
@@ -153,13 +183,14 @@ def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -
         {metadata["hash"]: metadata_group}
     )
     driver = StubDriver.activate(arch)
-    _call(driver, _cell(dtype, form, *size), direction)
+    uncompiled.call(driver, _cell(dtype, form, *size), direction)
     return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
 
 
-def _cell(dtype: str, form: str, first, *others) -> grid.AnyCell:
+def _cell(dtype: str, form: str, first, *others) -> BaseCell:
     if not others:
-        return grid.PathCell(form, first, dtype)
+        is_path = form in grid.PATHS
+        return grid.PathCell(form, first, dtype) if is_path else surface.SurfaceCell(form, first)
     seq_len, batch = others
     return grid.Cell(seq_len, first, batch, dtype, form)
 
@@ -195,74 +226,34 @@ def _facts(kernels: Sequence[_Kernel]) -> Facts:
         instructions=sum(code.instructions for code in codes),
         global_accesses=sum(code.global_accesses for code in codes),
         narrow_accesses=sum(code.narrow_accesses for code in codes),
-        digest=hashlib.sha256(repr(work).encode()).hexdigest(),
+        digest=_digest(work),
+        code=_digest([each[:3] for each in work]),
     )
 
 
-def _variants(arch: str, dtype: str, format: str, direction: str) -> int:
-    _compile_each_kernel_once()
-    driver = StubDriver.activate(arch)
-    launchers: set[object] = set()
-    for seq_len, batch in itertools.product(_SWEPT_SEQ_LENS, _SWEPT_BATCHES):
-        _call(driver, grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
-        launchers.update(launch.kernel for launch in driver.launches)
-    return len(launchers)
-
-
-def _compile_each_kernel_once() -> None:
-    """Reuse the first variant of a kernel for the others, which are only counted.
-
-    Otherwise it would take hours to find a kernel that is compiled anew for every length.
-    """
-    import triton.compiler
-
-    compile, compiled = triton.compiler.compile, {}
-
-    def compile_or_copy(src, *args, **kwargs):
-        if src.fn not in compiled:
-            compiled[src.fn] = compile(src, *args, **kwargs)
-        return copy.copy(compiled[src.fn])  # it never ran, so each copy gets its own launcher
-
-    triton.compiler.compile = compile_or_copy
-
-
-def _call(driver: StubDriver, cell: grid.AnyCell, direction: str) -> None:
-    """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
-    import torch
-
-    call, backward = _call_of(cell), direction == "backward"
-    # Memory that nothing touches costs nothing, however large the tensor.
-    t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
-    given = call.leaf(t) if backward else call.operand(t)
-    driver.launches.clear()
-    out = call.forward(given)
-    if backward:
-        driver.launches.clear()
-        torch.autograd.grad(out, given, call.cotangent(grad))
-    if not driver.launches:
-        raise RuntimeError(f"the {direction} call launched no Triton kernel")
-
-
-def _call_of(cell: grid.AnyCell):
-    import torch
-
-    angles = torch.zeros(cell.positions, cell.hidden_size)  # nothing is rotated by them
-    return cell.call(angles[:, None, None])
+def _digest(of: list) -> str:
+    return hashlib.sha256(repr(of).encode()).hexdigest()
 
 
 # --- in the caller's process: validation ----------------------------------------------------------
 
 
-def _refuse(jobs: list[tuple]) -> None:
+def _refuse(jobs: list[tuple], enumerations: list[tuple]) -> None:
     variables = [name for name in _REFUSED_VARIABLES if name in os.environ]
     if variables:
         names = ", ".join(variables)
         raise worker_pool.PoolError(f"unset {names}: Triton would not compile what users get")
-    for arch, _, _, direction, *_ in jobs:
-        if arch not in subjects.ARCHITECTURES or direction not in subjects.DIRECTIONS:
+    for target, _, _, direction, *_ in jobs:
+        if target not in subjects.ARCHITECTURES or direction not in subjects.DIRECTIONS:
             raise ValueError(
                 f"expected one of {subjects.ARCHITECTURES} and of {subjects.DIRECTIONS}, got "
-                f"{arch!r}, {direction!r}"
+                f"{target!r}, {direction!r}"
+            )
+    for target, which in enumerations:
+        if target not in subjects.ARCHITECTURES or which not in uncompiled.ENUMERATIONS:
+            raise ValueError(
+                f"expected one of {subjects.ARCHITECTURES} and of {list(uncompiled.ENUMERATIONS)}, "
+                f"got {target!r}, {which!r}"
             )
 
 

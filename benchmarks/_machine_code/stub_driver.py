@@ -80,17 +80,17 @@ class StubDriver:
         return module, function, registers, spills, max_threads
 
     def launcher_cls(self, src, metadata) -> "_Launcher":
-        return _Launcher(metadata, self.launches)
+        return _Launcher(src, metadata, self.launches)
 
     def get_benchmarker(self):
         raise RuntimeError("an autotuned kernel cannot choose its configuration without a GPU")
 
 
 class _Launcher:
-    """A compiled kernel whose launches are only noted."""
+    """A compiled kernel whose launches are only noted; ``source`` is Triton's ``ASTSource``."""
 
-    def __init__(self, metadata, launches: list):
-        self.metadata = metadata
+    def __init__(self, source, metadata, launches: list):
+        self.source, self.metadata = source, metadata
         self._launches = launches
 
     def __call__(self, grid_x: int, grid_y: int, grid_z: int, *rest) -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._cells import subjects
-from .._cells.grid import all_cells
+from .._cells.grid import candidates
+from .._cells.surface import parsed
 from .._system.repository import package_tree, requirement_changes, requirements
 from .._system.untrusted import load_json
 from .._verdict.rules import UNITS, Answer, Subject
@@ -164,12 +165,14 @@ def _differences(
     for name, family in comparison.families.items():
         ours = {timing.subject for timing in family.timings}
         yield f"the suite has no such timing of {name}", ours - timed[name]
-    yield "the suite has no such timing with machine code", comparison.identical - timed["gpu"]
+    of_code = comparison.identical | comparison.represented
+    yield "the suite has no such timing with machine code", of_code - timed["gpu"]
     values = {each.subject for each in comparison.exact}
     yield "the suite has no such exact value", values.difference(*exact.values())
     if comparison.answer is Answer.PASS and not found.same_sources:
         times = {timing.subject for timing in comparison.timings}
-        yield "a pass lacks GPU times", timed["gpu"] - times - comparison.identical
+        accounted = times | comparison.identical | comparison.represented
+        yield "a pass lacks GPU times", timed["gpu"] - accounted
         yield "a pass lacks any GPU time", set() if "gpu" in comparison.families else timed["gpu"]
         yield "a pass lacks host times", timed["host"] - times
         for what, needed in exact.items():
@@ -184,7 +187,7 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
     """All that is timed for a pull request, by family."""
     gpu = {
         Subject(metric, tuple(str(value) for value in vars(cell).values()))
-        for cell in all_cells(GRID)
+        for cell in candidates()
         for metric in cell.metrics.values()
     }
     host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
@@ -198,6 +201,7 @@ def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
     suites = (
         ("codegen.Codegen.", subjects.CODE_PARAMS),
         ("codegen.Variants.", subjects.VARIANT_PARAMS),
+        ("codegen.Surface.", subjects.SURFACE_PARAMS),
     )
     code = {
         Subject(metric, tuple(map(str, call)))
@@ -205,6 +209,7 @@ def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
         for metric in UNITS
         if metric.startswith(prefix)
         for call in itertools.product((arch,), *[*params.values()][1:])
+        if "form" not in params or call[2] in parsed(call[1]).directions
     }
     host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
     return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}

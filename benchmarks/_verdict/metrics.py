@@ -31,11 +31,22 @@ _FLOAT32_ERROR = Unit("x rounding", "smaller", exact=True, gates=True, tolerance
 # In half precision none of that reaches the digits that are shown.
 _ERROR = replace(_FLOAT32_ERROR, tolerance=0.0)
 
+_CALLS = ("Codegen", "Surface")
+_CODE = {
+    "registers": Unit("registers/thread", "smaller", exact=True, gates=False),
+    "spilled_bytes": Unit("bytes/thread", "smaller", exact=True, gates=True),
+    "stack_bytes": Unit("bytes/thread", "smaller", exact=True, gates=False),
+    "shared_bytes": Unit("bytes/program", "smaller", exact=True, gates=False),
+    "instructions": Unit("instructions", "smaller", exact=True, gates=False),
+    "narrow_share": Unit("share", "smaller", exact=True, gates=True),
+}
 UNITS = {
     "rope.Forward.track_latency": _SECONDS,
     "rope.Backward.track_latency": _SECONDS,
     "paths.Forward.track_latency": _SECONDS,
     "paths.Backward.track_latency": _SECONDS,
+    "surface.Forward.track_latency": _SECONDS,
+    "surface.Backward.track_latency": _SECONDS,
     "host.Call.track_forward": _SECONDS,
     "host.Call.track_forward_backward": _SECONDS,
     "host.PathCall.track_forward": _SECONDS,
@@ -43,12 +54,7 @@ UNITS = {
     "host.FirstCall.track_compile": _SHOWN_SECONDS,
     "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
     "host.FirstCall.track_own_start": _SHOWN_SECONDS,
-    "codegen.Codegen.track_registers": Unit("registers/thread", "smaller", True, gates=False),
-    "codegen.Codegen.track_spilled_bytes": Unit("bytes/thread", "smaller", True, gates=True),
-    "codegen.Codegen.track_stack_bytes": Unit("bytes/thread", "smaller", True, gates=False),
-    "codegen.Codegen.track_shared_bytes": Unit("bytes/program", "smaller", True, gates=False),
-    "codegen.Codegen.track_instructions": Unit("instructions", "smaller", True, gates=False),
-    "codegen.Codegen.track_narrow_share": Unit("share", "smaller", True, gates=True),
+    **{f"codegen.{suite}.track_{name}": unit for suite in _CALLS for name, unit in _CODE.items()},
     "codegen.Variants.track_variants": Unit("variants", "smaller", True, gates=True),
     "host.Memory.track_peak_bytes": _BYTES,
     "host.PathMemory.track_peak_bytes": _BYTES,

@@ -20,21 +20,21 @@ MAX_INCONCLUSIVE_SHARE = 0.05
 """Share of a family's changed timings that may be inconclusive in a pass."""
 
 FAMILIES = {
-    "gpu": ("rope.", "paths."),
+    "gpu": ("rope.", "paths.", "surface."),
     "host": ("host.Call.", "host.PathCall."),
     "start": ("host.FirstCall.",),
 }
 """Timings that are tested together: the beginnings of their metrics' names."""
 
 # Machine code of single calls.
-_CALL_CODE = "codegen.Codegen.track_"
+_CALL_CODE = ("codegen.Codegen.track_", "codegen.Surface.track_")
 
 # What a file may hold. Nobody measures more than an hour, or a factor of more than a million.
 _Seconds = Annotated[float, Number(1e-12, 3600)]
 _Effect = Annotated[float, Number(-0.999999, 1e6)]
 _Size = Annotated[float, Number(0)]
 _Probability = Annotated[float, Number(0, 1)]
-_Parameter = Annotated[str, Text(r"(?a)[\w.+-]{1,40}")]
+_Parameter = Annotated[str, Text(r"(?a)[\w.+-]{1,80}")]
 
 Change = Literal["slower", "faster", "none"]
 """What a timing did."""

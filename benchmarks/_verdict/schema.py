@@ -30,9 +30,9 @@ from .rules import (
     unit_of,
 )
 
-SCHEMA = 4
-MAX_TIMINGS = 2000  # the full grid has 1,128
-MAX_ITEMS = 4000  # of all architectures there are 3,552 exact values, and of a GPU 124 more
+SCHEMA = 5
+MAX_TIMINGS = 4000  # the full grid and the surface have some 2,300
+MAX_ITEMS = 10_000  # of all architectures there are 3,552 exact values, of the surface 3,500
 # Keys that were renamed after schema 3. Swapped, so schema 3 with a key of today is refused.
 _RENAMED = {"visible": "mde", "disturbed": "discarded", "mde": "visible", "discarded": "disturbed"}
 _ROUNDING = 1e-9  # of a computation that took another way to the same number
@@ -54,6 +54,7 @@ class Comparison:
     ``{"SM": "1980 MHz"}``. rounds: those judged, with the ``extension`` that was added because the
     first ones were inconclusive. minutes: wall time of all the runs that it was measured in.
     identical: what has the same machine code for this GPU on both sides, timed or not.
+    represented: what differs and was not timed, because the same machine code was, at another size.
     same_sources: whether both sides have the same package, byte by byte. reproduce: the command
     that measures this again.
 
@@ -78,6 +79,7 @@ class Comparison:
     notes: tuple[str, ...]
     discarded: tuple[str, ...]
     reproduce: str
+    represented: Annotated[frozenset[Subject], Size(0, MAX_TIMINGS)] = frozenset()
     clocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rules: Rules = dataclasses.field(default_factory=Rules)
 
@@ -122,9 +124,11 @@ def from_json(document: dict) -> Comparison:
         raise ValueError(f"a comparison is an object, got {type(document).__name__}")
     fields = dict(document)
     schema, answer = fields.pop("schema", None), fields.pop("answer", None)
-    if type(schema) is not int or schema not in (3, SCHEMA):
-        raise ValueError(f"schema {schema!r:.80} is unknown, this version reads 3 and {SCHEMA}")
+    if type(schema) is not int or schema not in (3, 4, SCHEMA):
+        raise ValueError(f"schema {schema!r:.80} is unknown, this version reads 3, 4 and {SCHEMA}")
     fields = _renamed(fields) if schema == 3 else fields
+    if schema < SCHEMA:
+        fields.setdefault("represented", [])
     comparison = validated(Comparison, fields, "comparison")
     _check(comparison)
     if answer != comparison.answer.value:
@@ -155,7 +159,7 @@ def _check(comparison: Comparison) -> None:
         raise ValueError(f"{comparison.rounds} rounds, {comparison.extension} of them added")
     for name, family in comparison.families.items():
         _check_family(name, family, comparison.rounds)
-    for subject in comparison.identical:
+    for subject in comparison.identical | comparison.represented:
         if not subject.metric.startswith(FAMILIES["gpu"]):
             raise ValueError(f"{subject.metric!r:.80} has no machine code of its own")
         unit_of(subject)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, package_calls, surface
+from benchmarks._cells import angles, grid, package_calls, surface
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.surface import FUNCTIONS, OPTIONS, Form, SurfaceCell, forms, parsed
 
@@ -92,6 +92,16 @@ def test_sizes_are_about_what_they_are_called(name):
     for cell in (each for each in surface.cells() if each.form == name):
         mib = cell.bytes_moved / 2**21
         assert 0.3 * cell.mib < mib <= 1.01 * cell.mib or cell.of.length == "decode", cell
+
+
+def test_candidates_come_once_and_the_small_grid_first():
+    cells = grid.candidates()
+    assert len(cells) == len(set(cells)) > 1000
+    suites = [cell.suite for cell in cells]
+    assert suites[0] == "rope" and suites.index("surface") == len(grid.all_cells("small"))
+    checked = grid.checked_cells()
+    assert set(checked) < set(cells)
+    assert [cell.form for cell in checked if cell.suite == "surface"] == list(FORMS)[::-1]
 
 
 def test_dense_calls_are_the_same_each_time_and_of_every_size():

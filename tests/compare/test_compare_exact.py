@@ -79,7 +79,7 @@ def test_package_that_does_not_compile(lab, monkeypatch):
 def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     """The compiler and its pool are the real ones, on a part of the calls."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    facts, digests = exact.codegen_facts, exact.cell_digests
+    facts, compiled = exact.codegen_facts, exact.compiled_surface
     lab = Lab(tmp_path, monkeypatch).init()
     lab.machine = MACHINE | {"gpu": "none", "machine": "no-gpu"}
     part = {"dtype": ("float16",), "format": ("sbhd",), "hidden_size": (64,)}
@@ -88,7 +88,13 @@ def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         exact, "codegen_facts", lambda root, book, **target: facts(root, book, **part | target)
     )
-    monkeypatch.setattr(exact, "cell_digests", digests)
+
+    def compiled_but_not_enumerated(root, target, cells, ledger):
+        found = compiled(root, target, cells, ledger, enumerations=())
+        nothing = {"features": set(), "failures": {}}
+        return found._replace(reach={"dense": nothing, "forms": nothing})
+
+    monkeypatch.setattr(exact, "compiled_surface", compiled_but_not_enumerated)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "rope_triton", lab.root / "rope_triton", ignore=ignored)
     lab.git("add", "rope_triton")

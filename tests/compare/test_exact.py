@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import codegen
 from benchmarks._cells.forms import PATHS
-from benchmarks._cells.grid import Cell, PathCell
+from benchmarks._cells.grid import Cell, PathCell, SurfaceCell
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
 from benchmarks._verdict.rules import UNITS, Answer, Subject
@@ -32,7 +32,7 @@ def facts(**changes):
         ("registers", "spilled_bytes", "stack_bytes", "shared_bytes", "instructions"), 8
     )
     return fingerprint.Facts(
-        **plain | {"global_accesses": 4, "narrow_accesses": 1, "digest": "d"} | changes
+        **plain | {"global_accesses": 4, "narrow_accesses": 1, "digest": "d", "code": "c"} | changes
     )
 
 
@@ -46,7 +46,7 @@ def compiler_gives(monkeypatch):
         def compile_sizes(calls, sweeps, root, ledger):
             asked.extend(calls)
             answers = {call: large if call[-1] == "large" else facts() for call in calls}
-            return answers, dict.fromkeys(sweeps, variants)
+            return fingerprint.Answers(answers, dict.fromkeys(sweeps, variants), {})
 
         monkeypatch.setattr(exact.fingerprint, "compile_sizes", compile_sizes)
         return asked
@@ -166,7 +166,7 @@ def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, mo
     assert tile in source
     path.write_text(source.replace(tile, "(2, 128): Tile(1, 8, 4),"))
     small, large = (Cell(seq_len, 128, 4, "float16", "sbhd") for seq_len in (128, 2048))
-    base, head = (exact.cell_digests(root, "sm_90", [small, large]) for root in (ROOT, tmp_path))
+    base, head = (compiled(root, [small, large]) for root in (ROOT, tmp_path))
     assert {subject for subject in base if base[subject] != head[subject]} == {
         (f"rope.{direction}.track_latency", ("2048", "128", "4", "float16", "sbhd"))
         for direction in ("Forward", "Backward")
@@ -177,9 +177,38 @@ def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, mo
 def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     cells = [PathCell(path, 4, "bfloat16") for path in PATHS if path != "thd-short"]
-    found = exact.cell_digests(ROOT, "sm_90", cells)
+    found = compiled(ROOT, cells)
     assert set(found) == {
         (metric, (cell.path, "4", "bfloat16")) for cell in cells for metric in cell.metrics.values()
     }
-    assert all(isinstance(digest, str) for digest in found.values())
-    assert len(set(found.values())) == len(found)
+    assert len({facts.digest for facts in found.values()}) == len(found)
+
+
+def test_sizes_of_a_form_have_their_code_in_common(monkeypatch):
+    """Unlike the work: the grids differ. The history has the facts of the larger size."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    form = "angles-bshd-bf16-64x256-il"
+    small, large = (SurfaceCell(form, mib) for mib in (4, 32))
+    monkeypatch.setitem(exact.SURFACE_PARAMS, "form", (form,))
+    surface = exact.compiled_surface(ROOT, "sm_90", [small, large], enumerations=())
+    by_cell = {each: surface.facts[*key(small)[:1], params(each)] for each in (small, large)}
+    assert by_cell[small].code == by_cell[large].code
+    assert by_cell[small].digest != by_cell[large].digest
+    values = surface.values("sm_90")
+    assert {subject.params for subject in values} == {
+        ("sm_90", form, direction) for direction in ("forward", "backward")
+    }
+    registers = values[Subject("codegen.Surface.track_registers", ("sm_90", form, "forward"))]
+    assert registers == by_cell[large].registers > 8
+
+
+def key(cell):
+    return cell.metrics["forward"], params(cell)
+
+
+def params(cell):
+    return tuple(map(str, (cell.form, cell.mib)))
+
+
+def compiled(root, cells):
+    return exact.compiled_surface(root, "sm_90", cells, enumerations=()).facts

@@ -194,7 +194,7 @@ def test_unmutated_copy_shows_nothing(base, tmp_path):
 
 @functools.cache
 def digest_of(root: Path) -> str:
-    (facts,) = fingerprint.compile_sizes([CALL], (), root)[0].values()
+    (facts,) = fingerprint.compile_sizes([CALL], (), root).facts.values()
     return facts.digest
 
 

@@ -10,7 +10,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from benchmarks._cells import subjects
-from benchmarks._machine_code import fingerprint, stub_driver
+from benchmarks._machine_code import fingerprint, stub_driver, uncompiled
 from benchmarks._system import process
 
 # --- a package made for these tests ---------------------------------------------------------------
@@ -147,7 +147,7 @@ def toy_facts(toy):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
-        facts = fingerprint.compile_all([(*call, *SMALL) for call in calls], root=toy)[0]
+        facts = fingerprint.compile_all([(*call, *SMALL) for call in calls], root=toy).facts
     return {call[:-2]: answer for call, answer in facts.items()}
 
 
@@ -225,8 +225,8 @@ def test_variants(toy):
         (*HERE[:3], "backward"),
         ("sm_90", "float16", "bshd", "forward"),
     ]
-    counts = fingerprint.compile_all((), sweeps, root=toy)[1]
-    lengths = len(fingerprint._SWEPT_SEQ_LENS)
+    counts = fingerprint.compile_all((), sweeps, root=toy).variants
+    lengths = len(uncompiled.SWEPT_SEQ_LENS)
     assert counts == {forward: lengths, backward: lengths, fixed: 1}
 
 
@@ -244,7 +244,7 @@ def test_package_without_the_function_is_not_applicable(tmp_path):
         ("sm_90", "float16", "qkv", "forward", 4): "apply_fused_qkv_rotary_pos_emb",
         ("sm_90", "float16", "tables-inplace", "forward", 4): "apply_rotary_emb",
     }
-    for call, answer in fingerprint.compile_all(names, (), root)[0].items():
+    for call, answer in fingerprint.compile_all(names, (), root).facts.items():
         assert type(answer) is NotImplementedError
         assert str(answer) == f"cannot import name '{names[call]}' from 'rope_triton'"
 
@@ -294,7 +294,7 @@ def test_runs_agree_wherever_the_package_lies(tmp_path):
         ("sm_90", "float16", "sbhd", "backward", 128, *SMALL),
         ("gfx942", "bfloat16", "bshd", "forward", 64, *SMALL),
     ]
-    facts = fingerprint.compile_all(calls)[0]
+    facts = fingerprint.compile_all(calls).facts
     assert facts == fingerprint.compile_all(calls, root=tmp_path / "a" / "longer" / "path")[0]
     assert len({fact.digest for fact in facts.values()}) == len(calls)
     for fact in facts.values():

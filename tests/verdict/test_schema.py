@@ -18,14 +18,15 @@ def test_json_round_trip(make, answer):
     made = make()
     text = json.dumps(to_json(made), allow_nan=False)
     document = json.loads(text)
-    assert (document["schema"], document["answer"]) == (4, answer.value)
+    assert (document["schema"], document["answer"]) == (5, answer.value)
     assert from_json(document) == made
-    older = text.replace('"schema": 4', '"schema": 3').replace('"discarded"', '"disturbed"')
+    older = text.replace('"schema": 5', '"schema": 3').replace('"discarded"', '"disturbed"')
     assert from_json(json.loads(older.replace('"mde"', '"visible"'))) == made
 
 
 def test_a_comparison_without_a_gpu_has_the_values_of_all_architectures():
-    suites = ("codegen.Codegen.", codegen.Codegen), ("codegen.Variants.", codegen.Variants)
+    classes = codegen.Codegen, codegen.Surface, codegen.Variants
+    suites = tuple((f"codegen.{suite.__name__}.", suite) for suite in classes)
     exact = tuple(
         judge_exact(Subject(metric, tuple(map(str, call))), 1.0, 1.0)
         for prefix, suite in suites
@@ -81,7 +82,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed("schema", 2), "schema 2 is unknown, this version reads 3 and 4"),
+        (changed("schema", 2), "schema 2 is unknown, this version reads 3, 4 and 5"),
         (changed("schema", 3), r"comparison lacks \['discarded'\]"),
         (changed("schema", True), "schema True is unknown"),
         (lambda document: document.pop("schema"), "schema None is unknown"),
@@ -104,7 +105,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (SETS("subject", "metric", "x.y.z"), "no unit for the metric 'x.y.z'"),
         (SETS("subject", "params", ["</pre>"]), r"params\[0\] must be a text that matches"),
         (SETS("subject", "params", ["a\n"]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["x" * 41]), r"params\[0\] must be a text that matches"),
+        (SETS("subject", "params", ["x" * 81]), r"params\[0\] must be a text that matches"),
         (SETS("subject", "params", ["1"] * 7), "params must be a list of 0 to 6 items"),
         (SETS("answer", "cannot tell"), "the answer is 'cannot tell' and 'none'"),
         (SETS("change", "faster"), "the answer is 'pass' and 'faster'"),

@@ -70,7 +70,7 @@ def test_larger_is_better_for_some(monkeypatch):
 
 SUITES = (
     *(rope.Forward, rope.Backward, paths.Forward, paths.Backward),
-    *(codegen.Codegen, codegen.Variants),
+    *(codegen.Codegen, codegen.Surface, codegen.Variants),
     *(host.Call, host.FirstCall, host.Memory, host.Launches, host.Error),
     *(host.PathCall, host.PathMemory, host.PathLaunches, host.PathError),
 )
@@ -85,7 +85,8 @@ def test_units_are_those_of_the_benchmarks():
     }
     # Derived from the latency; a copy's own speed is in the ratio.
     derived = {name for name in tracks if name.endswith(("gbps", "copy_ratio"))}
-    units = {name: unit.name for name, unit in rules.UNITS.items()}
+    # A form of a call is timed where its machine code changed, and in no history.
+    units = {n: unit.name for n, unit in rules.UNITS.items() if not n.startswith("surface.")}
     assert units == {name: unit for name, unit in tracks.items() if name not in derived}
 
 

@@ -1,0 +1,155 @@
+"""Choose what is timed: all that differs, as far as there is time, and a sample of the rest.
+
+Pure. The machine code says what differs. Calls of several sizes run the same machine code: a
+variant, which is timed at one size at least, and at more where few variants changed.
+"""
+
+import random
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from .._cells.forms import BaseCell
+from .._machine_code.fingerprint import Facts
+from .._verdict.rules import Subject
+from .findings import ARMS, subjects_of
+
+Compiled = Mapping[Subject, Facts | Exception]
+
+# An H200 took 10.8 s for a process of 81 cells, 3.5 s of it for the host's times (`compare 6c8b895
+# 1db72f3`, 24 processes and 2 checks in 4.3 minutes).
+CELL_SECONDS, PROCESS_SECONDS = 0.085, 4.0
+# So many are timed at least, if that many differ: 12 rounds then take five minutes.
+FEW_CELLS = 64
+# Of the same machine code so many are timed, other ones for each pair of versions.
+SAME_CODE_CELLS = 16
+
+
+class Left(NamedTuple):
+    """Timings that differ and are not timed.
+
+    represented: others of the same variant are timed. untimed: none is.
+    """
+
+    represented: frozenset[Subject]
+    untimed: frozenset[Subject]
+
+
+def affordable(seconds: float, rounds: int) -> int:
+    """The cells that so many rounds can time in this time, as far as is known before."""
+    return max(0, int((seconds / (2 * rounds) - PROCESS_SECONDS) / CELL_SECONDS))
+
+
+def minutes(cells: int, rounds: int) -> float:
+    """About how long so many rounds of two processes take."""
+    return 2 * rounds * (PROCESS_SECONDS + CELL_SECONDS * cells) / 60
+
+
+def choose(
+    cells: Sequence[BaseCell],
+    compiled: Mapping[str, Compiled],
+    at_most: int,
+    seed: str,
+    few: int = FEW_CELLS,
+    every_cell: bool = False,
+) -> list[BaseCell]:
+    """The cells to time, in the order in which they are given, which is that of preference.
+
+    Parameters
+    ----------
+    compiled : mapping of arm to mapping of Subject to Facts or Exception
+        What both arms' timings compile to.
+    at_most : int
+        Cells that there is time for.
+    seed : str
+        Of the sample of what is the same.
+    few : int
+        Cells up to which a variant is timed at more than one size.
+    every_cell : bool
+        Whether all cells are timed that do not differ, too.
+    """
+    there = [cell for cell in cells if _is_in_both(cell, compiled)]
+    differing = [cell for cell in there if _variants(compiled, [cell])]
+    same = [cell for cell in there if not _variants(compiled, [cell])]
+    chosen = _first_of_each_variant(differing, compiled)[:at_most]
+    more = [cell for cell in differing if cell not in set(chosen)]
+    chosen += more[: max(0, min(few, at_most) - len(chosen))]
+    count = len(same) if every_cell else min(len(same), SAME_CODE_CELLS)
+    sample = random.Random(seed).sample(same, min(count, at_most - len(chosen)))
+    return [cell for cell in cells if cell in {*chosen, *sample}]
+
+
+def left(
+    cells: Sequence[BaseCell], compiled: Mapping[str, Compiled], timed: Sequence[BaseCell]
+) -> Left:
+    """What differs of these cells and is not timed."""
+    seen, without = _variants(compiled, timed), set(timed)
+    others = {
+        subject: variant(compiled, subject)
+        for cell in cells
+        if cell not in without and _is_in_both(cell, compiled)
+        for subject in subjects_of(cell)
+    }
+    differing = {subject: found for subject, found in others.items() if found}
+    represented = frozenset(subject for subject, found in differing.items() if found in seen)
+    return Left(represented, frozenset(differing) - represented)
+
+
+def variant(compiled: Mapping[str, Compiled], subject: Subject) -> tuple | None:
+    """The change of machine code that a timing runs, None if it is the same in both arms."""
+    base, head = (compiled[arm].get(subject) for arm in ARMS)
+    if not isinstance(base, Facts) or not isinstance(head, Facts):
+        return (subject,)  # what is not known may be anything
+    return None if base.digest == head.digest else (base.code, head.code)
+
+
+def identical(compiled: Mapping[str, Compiled]) -> set[Subject]:
+    """The timings for which both arms run the same machine code, on the same grids."""
+    return {s for s in compiled[ARMS[0]] if variant(compiled, s) is None}
+
+
+def _is_in_both(cell: BaseCell, compiled: Mapping[str, Compiled]) -> bool:
+    """Whether neither version says that it cannot be called so."""
+    found = [compiled[arm].get(subject) for arm in ARMS for subject in subjects_of(cell)]
+    return not any(isinstance(each, NotImplementedError) for each in found)
+
+
+def _variants(compiled: Mapping[str, Compiled], cells: Sequence[BaseCell]) -> set[tuple]:
+    """The variants that calls of these cells run, of those that differ."""
+    found = {variant(compiled, subject) for cell in cells for subject in subjects_of(cell)}
+    return {each for each in found if each is not None}
+
+
+def _first_of_each_variant(
+    cells: Sequence[BaseCell], compiled: Mapping[str, Compiled]
+) -> list[BaseCell]:
+    chosen: list[BaseCell] = []
+    seen: set[tuple] = set()
+    for cell in cells:
+        if new := _variants(compiled, [cell]) - seen:
+            chosen.append(cell)
+            seen |= new
+    return chosen
+
+
+def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
+    """What only the head's calls do, and none of the forms: sentences that forbid a pass.
+
+    Parameters
+    ----------
+    reach : mapping of arm to mapping of "forms" and "dense" to an answer of ``uncompiled.reach``
+    """
+    (base, head), said = (reach[arm] for arm in ARMS), []
+    new = head["dense"]["features"] - base["dense"]["features"] - base["forms"]["features"]
+    missed: Set[str] = new - head["forms"]["features"]
+    if missed:
+        first = "; ".join(sorted(missed, key=lambda each: (len(each), each))[:3])
+        said.append(
+            f"the head's calls launch what no form of the surface does, in {len(missed)} respects, "
+            f"e.g. {first}: add forms that reach it to benchmarks/_cells/surface.txt"
+        )
+    failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
+    if failed:
+        first_failed = min(failed)
+        why = head["dense"]["failures"][first_failed]
+        said.append(f"{len(failed)} calls fail on the head alone, e.g. {first_failed}: {why}")
+    return said

@@ -1,0 +1,160 @@
+"""What calls launch, while each kernel is compiled once only: for thousands of calls in seconds.
+
+Functions for a process of the pool, which imports the benchmarked package.
+"""
+
+import copy
+import itertools
+import traceback
+from collections.abc import Sequence
+
+from .._cells import grid, surface
+from .._cells.forms import BACKWARD
+from .stub_driver import Launch, StubDriver
+
+# The grid, and other sizes that users have: one token, odd prompts, odd batches.
+SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
+_SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
+_SWEPT_HIDDEN_SIZE = 128
+ENUMERATIONS = {"forms": surface.cells, "dense": surface.dense}
+"""Calls whose launches are described."""
+
+
+def call(driver: StubDriver, cell, direction: str) -> None:
+    """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
+    import torch
+
+    # Nothing is rotated, so angles and tables have a shape and no values: computing them would take
+    # longer than the call.
+    angles = torch.zeros(cell.positions, 1, 1, cell.hidden_size, device="meta")
+    called, backward = cell.call(angles), direction == BACKWARD
+    called.call_through(_with_memory)
+    # Memory that nothing touches costs nothing, however large the tensor.
+    t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
+    given = called.leaf(t) if backward else called.operand(t)
+    driver.launches.clear()
+    out = called.forward(given)
+    if backward:
+        driver.launches.clear()
+        torch.autograd.grad(out, given, called.cotangent(grad))
+    if not driver.launches:
+        raise RuntimeError(f"the {direction} call launched no Triton kernel")
+
+
+def _with_memory(argument):
+    """A tensor in memory, of any values, in place of one that has a shape only."""
+    import torch
+
+    if not isinstance(argument, torch.Tensor) or not argument.is_meta:
+        return argument
+    elements = argument.untyped_storage().nbytes() // argument.element_size()
+    memory = torch.empty(elements, dtype=argument.dtype)
+    return memory.as_strided(argument.shape, argument.stride(), argument.storage_offset())
+
+
+def variants(arch: str, dtype: str, format: str, direction: str) -> int:
+    """Kernels that a process compiles for all lengths and batches of the grid and some odd ones."""
+    driver = _driver(arch)
+    launchers: set[object] = set()
+    for seq_len, batch in itertools.product(SWEPT_SEQ_LENS, _SWEPT_BATCHES):
+        call(driver, grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
+        launchers.update(launch.kernel for launch in driver.launches)
+    return len(launchers)
+
+
+def reach(arch: str, which: str, part: int, parts: int) -> dict:
+    """What the calls of ``surface`` launch: one in ``parts`` of them, from ``part`` on.
+
+    Parameters
+    ----------
+    which : {"forms", "dense"}
+        One of ``ENUMERATIONS``: ``surface.cells``, or ``surface.dense``.
+
+    Returns
+    -------
+    dict
+        "features": sorted texts, see :func:`features`. "failures": by the form's name and the
+        direction, the last line of the error. A function that the package lacks is neither.
+    """
+    driver = _driver(arch)
+    found: set[str] = set()
+    failures: dict[str, str] = {}
+    for cell in ENUMERATIONS[which]()[part::parts]:
+        for direction in cell.directions:
+            try:
+                call(driver, cell, direction)
+            except NotImplementedError:
+                continue
+            except Exception:
+                said = traceback.format_exc().strip().splitlines()[-1][:300]
+                failures[f"{cell.form} {direction}, {cell.mib:g} MiB"] = said
+            else:
+                found |= features(driver.launches)
+    return {"features": sorted(found), "failures": failures}
+
+
+def features(launches: Sequence[Launch]) -> set[str]:
+    """What distinguishes launches, each thing alone, and those that select code in pairs.
+
+    Alone: a number's type and whether it divides by 16, a pointer's alignment. In pairs: constants
+    of the kernel, absent arguments, types of pointers, warps, and the number of launches. Each text
+    begins with the kernel's name.
+    """
+    found = set()
+    for launch in launches:
+        alone, selecting = _of_launch(launch, len(launches))
+        name = launch.kernel.source.fn.__name__
+        found |= {f"{name}: {each}" for each in (*alone, *selecting)}
+        found |= {f"{name}: {a} with {b}" for a, b in itertools.combinations(sorted(selecting), 2)}
+    return found
+
+
+def _of_launch(launch: Launch, launches: int) -> tuple[set[str], set[str]]:
+    source, metadata = launch.kernel.source, launch.kernel.metadata
+    names = source.fn.arg_names
+    constants = {names[path[0]]: value for path, value in source.constants.items()}
+    alone: set[str] = set()
+    selecting = {
+        f"warps={metadata.num_warps}",
+        f"fusion={getattr(metadata, 'enable_fp_fusion', True)}",
+        f"launches={launches}",
+    }
+    for param in source.fn.params:
+        name = param.name
+        if name in constants:
+            value = constants[name]
+            chooses = param.is_constexpr or value is None
+            (selecting if chooses else alone).add(f"{name}={value}")
+        else:
+            kind = source.signature[name]
+            divides = ", aligned" if source.attrs.get((param.num,)) else ""
+            alone.add(f"{name} is {kind}{divides}")
+            if kind.startswith("*"):
+                selecting.add(f"{name} is {kind}")
+    return alone, selecting
+
+
+def _driver(arch: str) -> StubDriver:
+    _compile_each_kernel_once()
+    return StubDriver.activate(arch)
+
+
+def _compile_each_kernel_once() -> None:
+    """Reuse the first variant of a kernel for the others, which are only counted and described.
+
+    Otherwise it would take hours to find a kernel that is compiled anew for every length.
+    """
+    import triton.compiler
+
+    compile, compiled = triton.compiler.compile, {}
+
+    def compile_or_copy(src, *args, options: dict | None = None, **kwargs):
+        if src.fn not in compiled:
+            compiled[src.fn] = compile(src, *args, options=options, **kwargs)
+        copied = copy.copy(compiled[src.fn])  # it never ran, so each copy gets its own launcher
+        metadata = copied.metadata
+        asked = {key: value for key, value in (options or {}).items() if key in metadata._fields}
+        copied.src, copied.metadata = src, metadata._replace(**asked)
+        return copied
+
+    triton.compiler.compile = compile_or_copy
