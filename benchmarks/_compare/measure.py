@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -35,8 +36,9 @@ from .._cells.grid import AnyCell, cell_of, subject_params
 from .._measure import gpu_timer, workload
 from .._system import process
 
-# The process is the unit: what varies within one needs no more than this.
-SAMPLES, SAMPLE_SECONDS = 3, 2e-3
+# The process is the unit: what varies within one needs no more than this. Each sample is of another
+# pass over the cells, because what disturbs a GPU for milliseconds hits up to 11 cells in a row.
+PASSES, SAMPLE_SECONDS = 3, 2e-3
 # The process before has just kept the GPU busy.
 WARM_UP_SECONDS = 0.5
 READY, READY_TIMEOUT = "ready", 300.0
@@ -164,11 +166,8 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
         answers.add_host(_host.first_call_here(subjects.WARM_START))
-    gpu_timer.warm_up(WARM_UP_SECONDS)
-    for cell in cells:
-        with answers.about(cell, cell.metrics.values()):
-            for metric, samples in _latencies(cell, shuffle).items():
-                answers.timings.append(_row(metric, cell, samples))
+    for group in workload.groups(cells) or [[]]:
+        _time(group, shuffle, answers)
     if host:
         found, answers.beside = _host.all_call_samples()
         answers.add_host(found)
@@ -211,6 +210,7 @@ class _Answers:
             else:
                 raise  # nothing that follows can be measured in this process
             reason = workload.why_not(error)
+            traceback.clear_frames(error.__traceback__)  # they hold what was allocated
             where.extend(_row(metric, cell, reason) for metric in metrics)
             gc.collect()
             torch.cuda.empty_cache()
@@ -230,15 +230,40 @@ def _row(metric: str, cell: AnyCell, answer) -> list:
     return [metric, list(subject_params(cell)), answer]
 
 
-def _latencies(cell: AnyCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
-    """Seconds a call by metric, all directions on the same inputs."""
-    samples = workload.checked_samples(
-        *(cell, cell.directions),
-        copies=False,
-        arrange=shuffle,
-        budget=(SAMPLES, SAMPLE_SECONDS),
-    )
-    return dict(zip(cell.metrics.values(), samples, strict=True))
+def _time(cells: list[AnyCell], shuffle: Callable[[list], None], answers: _Answers) -> None:
+    """Time cells whose buffers fit into memory together: a sample of each in every pass over them.
+
+    With no cells the GPU is warmed up all the same.
+    """
+    import torch
+
+    timed = _advanced([_steps(cell, shuffle, answers) for cell in cells])
+    gpu_timer.warm_up(WARM_UP_SECONDS)
+    while timed:
+        timed = _advanced(timed)
+    gc.collect()
+    torch.cuda.empty_cache()  # the next group finds memory as this one found it
+
+
+def _steps(cell: AnyCell, shuffle: Callable[[list], None], answers: _Answers) -> Iterator[None]:
+    """Record a cell's calls, all directions on the same inputs; then a sample at each step.
+
+    The last step checks them and files the samples. After a failure there are no more steps.
+    """
+    with answers.about(cell, cell.metrics.values()):
+        timed = workload.TimedCell(cell, cell.directions, arrange=shuffle)
+        for _ in range(PASSES):
+            yield
+            timed.sample(1, SAMPLE_SECONDS)
+        yield
+        for metric, samples in zip(cell.metrics.values(), timed.checked(), strict=True):
+            answers.timings.append(_row(metric, cell, samples))
+
+
+def _advanced(timed: list[Iterator[None]]) -> list[Iterator[None]]:
+    """Those of the cells that have another step, after this one."""
+    ended = object()
+    return [each for each in timed if next(each, ended) is not ended]
 
 
 def _check_cell(cell: AnyCell, direction: str) -> None:
