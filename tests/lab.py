@@ -70,7 +70,7 @@ class Gpu:
     ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell: [number of its
     timing process, from 1]}: failed, or out of memory, when it is timed), "start" (seconds of
     the first call), "launches", "registers", "spills", "variants" (exact values), "code" (its
-    machine code, as a text).
+    machine code, as a text), "nodes" (what each call puts on the stream, as a text).
     """
 
     def __init__(self):
@@ -88,7 +88,8 @@ class Gpu:
         self.begun += 1
         self.before(self.begun)
         behaviour = behaviour_of(root)
-        rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
+        rows = {kind: [] for kind in ("timings", "facts", "nodes", "unavailable", "errors")}
+        rows["gpu"] = UUID
         cells = {
             " ".join(params): [
                 Subject(metric, tuple(params))
@@ -110,6 +111,8 @@ class Gpu:
         for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
             lost = [s for name in cells if name in behaviour.get(kind, ()) for s in cells[name]]
             rows[where] += [[*subject, f"Traceback\nit is {kind}"] for subject in lost]
+        put = behaviour.get("nodes", "1 x kernel")
+        rows["nodes"] = [[*subject, put] for both in cells.values() for subject in both]
         rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
     def _measure(self, cells, root, behaviour, host: bool, rows) -> None:

@@ -4,8 +4,9 @@ A process imports everything, says that it is ready, waits for its turn with the
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
 ``{"task": "check", "cells": [[suite, params], ...]}``, as ``grid.cell_of`` takes them
-    Is every cell right, forward and backward, what is exact of this version on this GPU, and how
-    long did the first call take, with Triton's cache as it was: empty, if this is the first.
+    Is every cell right, forward and backward, what does it put on the stream, what is exact of this
+    version on this GPU, and how long did the first call take, with Triton's cache as it was: empty,
+    if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
     Latencies of the cells whose recorded calls are right; on the host, of the first call and of
     eager calls. The seed shuffles which input goes with which output in memory: how they lie to
@@ -13,8 +14,9 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
     another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
-...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...],
-"beside": {metric: samples, ...}}``, the last of a reference call: one beside each of the metric's.
+...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
+"errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
+``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
 """
 
 import contextlib
@@ -33,7 +35,7 @@ from pathlib import Path
 
 from .._cells import subjects
 from .._cells.grid import AnyCell, cell_of, subject_params
-from .._measure import gpu_timer, workload
+from .._measure import gpu_timer, graph_nodes, workload
 from .._system import process
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
@@ -182,7 +184,7 @@ def _check(cells: list[AnyCell]) -> dict:
     for cell in cells:
         for direction, metric in cell.metrics.items():
             with answers.about(cell, [metric]):
-                _check_cell(cell, direction)
+                answers.nodes.append(_row(metric, cell, _check_cell(cell, direction)))
     answers.add_host(_host.exact_facts())
     return vars(answers)
 
@@ -191,6 +193,7 @@ class _Answers:
     def __init__(self) -> None:
         self.timings: list[list] = []
         self.facts: list[list] = []
+        self.nodes: list[list] = []
         self.unavailable: list[list] = []
         self.errors: list[list] = []
         self.beside: dict[str, list[float]] = {}
@@ -266,12 +269,16 @@ def _advanced(timed: list[Iterator[None]]) -> list[Iterator[None]]:
     return [each for each in timed if next(each, ended) is not ended]
 
 
-def _check_cell(cell: AnyCell, direction: str) -> None:
+def _check_cell(cell: AnyCell, direction: str) -> str:
+    """What the call puts on the stream; it raises AssertionError if it is wrong."""
     import torch
 
     workload.check_memory(cell, 1)
     torch.manual_seed(0)
-    x = workload.random_tensor(cell)
-    call = workload.call_of(cell)
-    (rotate,) = workload.calls(call, direction, [x])
-    workload.check_once(call, direction, rotate, x)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = workload.random_tensor(cell)
+        call = workload.call_of(cell)
+        (rotate,) = workload.calls(call, direction, [x])
+        workload.check_once(call, direction, rotate, x)
+    return graph_nodes.described(rotate, stream)

@@ -321,3 +321,13 @@ def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypat
     answer = measure._measure([CELL], host=False, seed=1)
     assert [samples for *_, samples in answer["timings"]] == [[1.0] for _ in directions]
     assert asked == [*((CELL, (each,), True) for each in directions), (CELL, directions, False)]
+
+
+def test_the_check_says_what_each_right_call_puts_on_the_stream(on_cpu, monkeypatch):
+    answer = measure._check([CELL])
+    assert [[metric, params] for metric, params, _ in answer["nodes"]] == [
+        [metric, list(grid.subject_params(CELL))] for metric in CELL.metrics.values()
+    ]
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", erasing(plain.apply_rotary_pos_emb))
+    wrong = measure._check([CELL])
+    assert not [metric for metric, *_ in wrong["nodes"] if metric.startswith("rope.Forward")]
