@@ -8,10 +8,10 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
     version on this GPU, and how long did the first call take, with Triton's cache as it was: empty,
     if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
-    Latencies of the cells whose recorded calls are right; on the host, of the first call and of
-    eager calls. The seed shuffles which input goes with which output in memory: how they lie to
-    each other moves a call by percents, so both processes of a round get one seed and every round
-    another.
+    Latencies of the cells whose recorded calls are right; on the host, of the import, the first
+    call, eager calls and a compilation. The seed shuffles which input goes with which output in
+    memory: how they lie to each other moves a call by percents, so both processes of a round get
+    one seed and every round another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
@@ -35,7 +35,7 @@ from pathlib import Path
 
 from .._cells import subjects
 from .._cells.grid import AnyCell, cell_of, subject_params
-from .._measure import gpu_timer, graph_nodes, workload
+from .._measure import first_call, gpu_timer, graph_nodes, workload
 from .._system import process
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
@@ -135,18 +135,15 @@ def main(answer: str) -> None:
     start = time.perf_counter()
     import torch
 
-    import rope_triton
-
-    expected = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-    found = Path(rope_triton.__file__).resolve().parents[1]
-    if found != Path(expected).resolve():
-        raise ImportError(f"rope_triton should have come from {expected}, it came from {found}")
+    own_import = first_call.import_package(os.environ["PYTHONPATH"].split(os.pathsep)[0])
     imported = time.perf_counter() - start
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
     cells = [cell_of(suite, params) for suite, params in job.pop("cells")]
     answers = tasks[job.pop("task")](cells, **job)
+    if job.get("host"):
+        answers["timings"].append([subjects.IMPORT, [], [own_import]])
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
@@ -173,6 +170,7 @@ def _measure(cells: list[AnyCell], host: bool, seed: int) -> dict:
     if host:
         found, answers.beside = _host.all_call_samples()
         answers.add_host(found)
+        answers.add_host(_host.compile_here())
     return vars(answers)
 
 
