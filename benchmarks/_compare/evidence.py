@@ -21,7 +21,7 @@ from .._system.progress import missing, say
 from .._verdict import rules
 from .._verdict.rules import Answer
 from . import caught, measure, planted, session
-from .bench import ROUNDS, Bench, small_grid
+from .bench import ROUNDS, Bench, pooled, small_grid
 from .command import COULD_NOT_RUN
 from .pool import Pool
 from .rounds import BudgetError
@@ -136,12 +136,11 @@ def _aa(bench: Bench, kept: Pool | None) -> dict:
     pools = [] if kept is None else [kept]
     for number in range(0 if kept is None else _runs(kept), AA_RUNS):
         try:
-            measured = bench.rounds(f"aa-{number + 1}", versions, AA_ROUNDS, asked)
+            pools.append(pooled(bench, f"aa-{number + 1}", versions, AA_ROUNDS, asked))
         except BudgetError:
             if not pools:
                 raise
             break
-        pools.append(Pool.of(measured, versions))
     return aa_document(_joined(pools))
 
 
@@ -166,25 +165,18 @@ def _runs(pool: Pool) -> int:
 
 
 def _joined(pools: Sequence[Pool]) -> Pool:
-    """The rounds of all, with the subjects that every one has, to 5 digits."""
+    """The rounds of all, with the subjects that every one has."""
     subjects = sorted(set.intersection(*(set(pool.subjects) for pool in pools)))
     columns = [[pool.subjects.index(subject) for subject in subjects] for pool in pools]
     return Pool(
         subjects,
         {
-            arm: _five_digits(
-                np.concatenate(
-                    [pool.seconds[arm][:, at] for pool, at in zip(pools, columns, strict=True)]
-                )
+            arm: np.concatenate(
+                [pool.seconds[arm][:, at] for pool, at in zip(pools, columns, strict=True)]
             )
             for arm in pools[0].seconds
         },
     )
-
-
-def _five_digits(values: np.ndarray) -> np.ndarray:
-    """A hundredth of the noise is lost, and half of the file."""
-    return np.array([[float(f"{value:.5g}") for value in row] for row in values])
 
 
 def _aa_comparison(pool: Pool, rows: Sequence[int]) -> dict:
@@ -207,7 +199,7 @@ def _power(bench: Bench) -> dict:
     versions = planted.versions(bench)
     asked = measure.timing_job(small_grid(), host=True)
     pool, verification = (
-        Pool.of(bench.rounds(name, versions, count, asked), versions)
+        pooled(bench, name, versions, count, asked)
         for name, count in (("power", ROUNDS), ("verification", planted.VERIFICATION_ROUNDS))
     )
     return {

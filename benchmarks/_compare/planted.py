@@ -17,7 +17,7 @@ from .._cells.grid import Cell, cell_of
 from .._system import checkout
 from .._verdict.rules import FAMILIES, Answer, Subject, Timing
 from . import measure, mutants
-from .bench import Bench, small_grid
+from .bench import Bench, pooled, small_grid
 from .caught import EvidenceError
 from .pool import Pool, medians_of
 
@@ -66,7 +66,7 @@ def versions(bench: Bench) -> dict[str, checkout.Arm]:
     about = {key: median / _ABOUT_SECONDS * _STEP for key, median in seconds.items()}
     levels = {name: plant(name, bench, _scaled(about, share)) for name, share in _LEVELS.items()}
     name = f"calibration-{levels['level-3'].digest[:8]}"
-    pool = Pool.of(bench.rounds(name, levels, CALIBRATION_ROUNDS, job), levels)
+    pool = pooled(bench, name, levels, CALIBRATION_ROUNDS, job)
     whole = waits_of_a_slowdown(pool, about)
     return {"base": none} | {
         name: plant(name, bench, _scaled(whole, dose.share), dose.seconds)

@@ -64,6 +64,9 @@ def test_every_mutant_was_caught_by_what_must_catch_it():
         for one in found[name]["failed"]:
             assert mutant.concerns(Subject(one["metric"], tuple(one["params"])))
             assert one["head"] > one["base"]
+        if "pool" in found[name]:  # of those that were made before pools were kept there is none
+            again = caught.slower(name, evidence.Pool.from_json(found[name]["pool"]))
+            assert all(one in again for one in found[name]["failed"])
 
 
 def test_outcome_of_a_mutant_that_nothing_catches():
@@ -200,10 +203,13 @@ class _Clock:
 
 def test_one_mutant_is_made_alone(monkeypatch):
     bench = _Clock()
-    monkeypatch.setattr(caught.Pool, "of", bench.pool)
+    monkeypatch.setattr(evidence.Pool, "of", bench.pool)
     (entry,) = caught.made(bench, ["written-past-l2"])
+    pool = evidence.Pool.from_json(entry["pool"])
+    assert list(pool.seconds) == ["base", "written-past-l2"]
+    assert caught.slower("written-past-l2", pool) == entry["failed"]
     assert entry["name"] == "written-past-l2" and entry["commit"] == "1" * 40
-    assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1)
+    assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1, rel=1e-3)
     ((name, versions, job),) = bench.asked
     assert name == "speed-written-past-l2" and versions == ["base", "written-past-l2"]
     assert [cell for cell in job["cells"] if cell[1][0] == "then-read"] and not job["host"]
