@@ -271,6 +271,7 @@ def _check_cell(cell: AnyCell, direction: str) -> str:
     """What the call puts on the stream; it raises AssertionError if it is wrong."""
     import torch
 
+    torch.cuda.empty_cache()  # what the cell before left is free
     workload.check_memory(cell, 1)
     torch.manual_seed(0)
     stream = torch.cuda.Stream()

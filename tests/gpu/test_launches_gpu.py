@@ -7,7 +7,7 @@ import triton
 import rope_triton
 from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
-from benchmarks._measure import host
+from benchmarks._measure import graph_nodes, host
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS, Mode
@@ -191,3 +191,19 @@ def test_nodes_of_a_call_repeat_and_show_what_pytorch_launches(direction, monkey
         assert other != one and "cos" in other and "1 x Triton kernel" in other
     else:
         assert other == one, "the gradient alone is recorded"
+
+
+def test_nodes_are_as_many_as_launches_and_say_how_much_is_copied():
+    x, scratch = torch.randn(64, 64, device="cuda"), torch.empty(2, 1024, device="cuda")
+
+    def call():
+        scratch[0].zero_()
+        scratch[1].copy_(scratch[0])
+        return x.cos()
+
+    stream = torch.cuda.Stream()
+    text = graph_nodes.described(call, stream)
+    _, _, summary = text.partition(": ")
+    counts = [int(part.partition(" x ")[0]) for part in summary.split("; ")]
+    assert sum(counts) == graph_nodes.launches(call, stream) == 3
+    assert "1 x copy of 4096x" in summary and "cos" in summary

@@ -52,6 +52,7 @@ def install(patch, progress, sets: int) -> None:
     patch.setattr(torch.cuda, "is_available", lambda: True)
     patch.setattr(embedding, "_usual_device", torch.get_default_device)
     patch.setattr(torch.cuda, "synchronize", lambda: None)
+    patch.setattr(torch.cuda, "empty_cache", lambda: None)
     patch.setattr(torch.cuda, "Stream", object)
     patch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     patch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
