@@ -64,9 +64,11 @@ class Call(_Host):
 
 
 class FirstCall(_Host):
-    """Wall time of a process's first call: Triton's cache empty, and filled by another's.
+    """Wall time until a process's first result: the import, and the first call.
 
-    The own start is the latter after another kernel was launched, which starts Triton.
+    The import is the package's, with torch imported before. The call is made with Triton's cache
+    empty, and filled by another process; the own start is the latter after another kernel was
+    launched, which starts Triton.
     """
 
     def setup_cache(self):

@@ -45,7 +45,9 @@ FORWARD, BACKWARD = CELLS[0].metrics.values()
 PATHS = ["paths.Forward.track_latency", "paths.Backward.track_latency"]
 QKV, IN_PLACE = "qkv 4 bfloat16", "tables-inplace 4 bfloat16"
 HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
-COMPILE, WARM_START = "host.FirstCall.track_compile", "host.FirstCall.track_warm_start"
+IMPORT, COMPILE, WARM_START = (
+    f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start")
+)
 LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
 REGISTERS = "codegen.Codegen.track_registers"
 SPILLS = "codegen.Codegen.track_spilled_bytes"
@@ -69,9 +71,10 @@ class Gpu:
 
     Keys of the behaviour, all optional: "slower" ({cell or metric: factor}), "wrong" and "cannot"
     ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell: [number of its
-    timing process, from 1]}: failed, or out of memory, when it is timed), "start" (seconds of
-    the first call), "launches", "registers", "spills", "variants" (exact values), "code" (its
-    machine code, as a text), "codes" ({cell: machine code}), "features" (what calls launch).
+    timing process, from 1]}: failed, or out of memory, when it is timed), "start",
+    "import" and "compile" (seconds), "launches", "registers", "spills", "variants" (exact values),
+    "code" (its machine code, as a text), "codes" ({cell: machine code}), "nodes" (what each call
+    puts on the stream, as a text), "features" (what calls launch).
     """
 
     def __init__(self):
@@ -89,7 +92,8 @@ class Gpu:
         self.begun += 1
         self.before(self.begun)
         behaviour = behaviour_of(root)
-        rows = {"timings": [], "facts": [], "unavailable": [], "errors": [], "gpu": UUID}
+        rows = {kind: [] for kind in ("timings", "facts", "nodes", "unavailable", "errors")}
+        rows["gpu"] = UUID
         cells = {
             " ".join(params): [
                 Subject(metric, tuple(params))
@@ -111,6 +115,8 @@ class Gpu:
         for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
             lost = [s for name in cells if name in behaviour.get(kind, ()) for s in cells[name]]
             rows[where] += [[*subject, f"Traceback\nit is {kind}"] for subject in lost]
+        put = behaviour.get("nodes", "1 x kernel")
+        rows["nodes"] = [[*subject, put] for both in cells.values() for subject in both]
         rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
     def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
@@ -124,7 +130,9 @@ class Gpu:
             subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
             rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
             if self.starts:
-                rows["timings"].append([WARM_START, [], [behaviour.get("start", 0.1)]])
+                starts = {IMPORT: "import", WARM_START: "start", COMPILE: "compile"}
+                for metric, key in starts.items():
+                    rows["timings"].append([metric, [], [behaviour.get(key, 0.1)]])
         generator = np.random.default_rng(self.begun)
         factors = behaviour.get("slower", {})
         for subject in subjects:

@@ -54,6 +54,8 @@ POSITIONS = {"short": 0, "long": 131072}
 # A call whose host time is clocked takes some 2 us on a GPU: the host never waits for that.
 CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE = 16, 64, 1, "bfloat16"
 CALL_MIB = 1 / 8
+# Of no grid: nothing else that a process calls has compiled its kernel.
+COMPILED_HIDDEN_SIZE = 16
 
 Key = tuple[str, tuple[str, ...]]
 """asv's name of a benchmark, and its parameters as texts."""
@@ -68,6 +70,7 @@ class HostMetric(NamedTuple):
 
 CALL_FORWARD = "host.Call.track_forward"
 CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
+IMPORT = "host.FirstCall.track_import"
 COMPILE = "host.FirstCall.track_compile"
 WARM_START = "host.FirstCall.track_warm_start"
 OWN_START = "host.FirstCall.track_own_start"
@@ -93,6 +96,7 @@ _PATH_ERROR = {"direction": DIRECTIONS, "path": PATHS, "dtype": PATH_GRIDS["full
 HOST_METRICS = {
     CALL_FORWARD: HostMetric({"format": FORMATS}, "seconds"),
     CALL_FORWARD_BACKWARD: HostMetric({"format": FORMATS}, "seconds"),
+    IMPORT: HostMetric({}, "seconds"),
     COMPILE: HostMetric({}, "seconds"),
     WARM_START: HostMetric({}, "seconds"),
     OWN_START: HostMetric({}, "seconds"),
@@ -139,6 +143,11 @@ def _exists(name: str, params: dict) -> bool:
 def call_cell(format: str) -> Cell:
     """The cell whose call on the host is clocked."""
     return Cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
+
+
+def compiled_cell() -> Cell:
+    """The cell whose kernel is compiled while the clock runs, in a process that has others."""
+    return Cell(CALL_SEQ_LEN, COMPILED_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, FORMATS[0])
 
 
 def path_call_cell(path: str) -> PathCell:

@@ -4,11 +4,14 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from .._cells.grid import GRIDS, Cell, cells
 from .._system import checkout, gpu_monitor, machine
 from .._system.progress import say
 from . import mutants, session
 from .command import ROOT, SCRATCH
+from .pool import Pool
 from .rounds import Plan, Round, Rounds
 
 ROUNDS = 12
@@ -19,6 +22,18 @@ Versions = Mapping[str, checkout.Arm]
 def small_grid() -> list[Cell]:
     """The cells that a comparison times first."""
     return cells(GRIDS["small"])
+
+
+def pooled(bench: "Bench", name: str, versions: Versions, count: int, job: dict) -> Pool:
+    """The medians of rounds, to 5 digits: that is far below the noise, and half of a file."""
+    pool = Pool.of(bench.rounds(name, versions, count, job), versions)
+    return Pool(
+        pool.subjects,
+        {
+            arm: np.array([[float(f"{value:.5g}") for value in row] for row in rows])
+            for arm, rows in pool.seconds.items()
+        },
+    )
 
 
 class Bench:
@@ -58,10 +73,8 @@ class Bench:
             "machine": dict(self.machine),
             "suite": session.suite_digest(),
         }
-        caches = {
-            name: session.cache(self.scratch, self.machine, version.digest[:16])
-            for name, version in versions.items()
-        }
+        # One for all: most changes leave most kernels alone, and planted doses leave all alone.
+        caches = dict.fromkeys(versions, session.cache(self.scratch, self.machine, "evidence"))
         plan = Plan(dict(versions), caches, self._uuid, self._deadline)
         of = f"{self.base.digest[:8]}-{self.machine['machine']}"
         path = self.scratch / "evidence" / f"{name}-{of}.jsonl"

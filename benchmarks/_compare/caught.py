@@ -8,7 +8,7 @@ from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
 from .._system.progress import say
 from .._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from . import exact, measure, mutants
-from .bench import ROUNDS, Bench, small_grid
+from .bench import ROUNDS, Bench, pooled, small_grid
 from .findings import facts_of
 from .pool import Pool
 
@@ -37,13 +37,22 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
 def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
     """The outcomes of mutants of the bench's version: of all, or of those that are named."""
     chosen = [mutant for mutant in mutants.load().values() if not only or mutant.name in only]
-    judges = {"code": _by_code, "facts": _by_facts, "host": _by_clock, "speed": _by_clock}
+    groups: dict[str, list[str]] = {}
+    for mutant in chosen:
+        groups.setdefault(_group(mutant), []).append(mutant.name)
     failures: dict[str, list[dict]] = {}
-    for group, judge in judges.items():
-        names = [mutant.name for mutant in chosen if _group(mutant) == group]
-        if names:
-            failures |= judge(bench, group, names)
-    return [outcome(each, bench.base.sha, failures[each.name]) for each in chosen]
+    pools: dict[str, Pool] = {}
+    for group, names in groups.items():
+        if group == "code":
+            failures |= _by_code(bench, names)
+        elif group == "facts":
+            failures |= _by_facts(bench, names)
+        else:
+            pools |= _timed(bench, group, names)
+    failures |= {name: slower(name, pool) for name, pool in pools.items()}
+    return [
+        outcome(each, bench.base.sha, failures[each.name], pools.get(each.name)) for each in chosen
+    ]
 
 
 def _group(mutant: mutants.Mutant) -> str:
@@ -54,8 +63,13 @@ def _group(mutant: mutants.Mutant) -> str:
     return "host" if mutant.caught_by[0].startswith(FAMILIES["host"]) else "facts"
 
 
-def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
-    """A mutant's entry in the file: whether the metrics that must fail are among those that did."""
+def outcome(
+    mutant: mutants.Mutant, commit: str, failed: list[dict], pool: Pool | None = None
+) -> dict:
+    """A mutant's entry in the file: whether the metrics that must fail are among those that did.
+
+    With the medians of the processes that timed it, if a clock decided.
+    """
     relevant = [
         one for one in failed if mutant.concerns(Subject(one["metric"], tuple(one["params"])))
     ]
@@ -72,10 +86,10 @@ def outcome(mutant: mutants.Mutant, commit: str, failed: list[dict]) -> dict:
         else f"{len(relevant)} failed, the worst {worst['metric']} {tuple(worst['params'])}: "
         f"{worst['base']:.6g} -> {worst['head']:.6g}",
         "failed": relevant,
-    }
+    } | ({} if pool is None else {"pool": pool.as_json()})
 
 
-def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
+def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
     subset = {"target": ("sm_90", "gfx942"), "dtype": ("float16",)}
     base, found = exact.codegen_facts(bench.base.root, **subset), {}
     for name in names:
@@ -85,25 +99,31 @@ def _by_code(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]
     return found
 
 
-def _by_facts(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
+def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    answers = bench.answers("-".join([group, *names]), versions, measure.check_job([]))
+    answers = bench.answers("-".join(["facts", *names]), versions, measure.check_job([]))
     facts = {name: facts_of(answer) for name, answer in answers.items()}
     return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
 
 
-def _by_clock(bench: Bench, group: str, names: list[str]) -> dict[str, list[dict]]:
+def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
+    """The medians of the base and of each mutant."""
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
     # Only a call whose output is read next pays for a kernel that writes past L2.
     read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
     timed: list[AnyCell] = [*small_grid(), *read_next] if group == "speed" else []
     job = measure.timing_job(timed, host=group == "host")
-    pool = Pool.of(bench.rounds("-".join([group, *names]), versions, ROUNDS, job), versions)
-    families = {name: pool.judged("base", name).values() for name in names}
+    whole = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
     return {
-        name: _failed(timing for family in found for timing in family.timings)
-        for name, found in families.items()
+        name: Pool(whole.subjects, {arm: whole.seconds[arm] for arm in ("base", name)})
+        for name in names
     }
+
+
+def slower(name: str, pool: Pool) -> list[dict]:
+    """The timings of a mutant that failed."""
+    families = pool.judged("base", name).values()
+    return _failed(timing for family in families for timing in family.timings)
 
 
 def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:

@@ -7,27 +7,28 @@ Three files of ``benchmarks/evidence``, made on a GPU and checked by a test from
 
 import dataclasses
 import json
-import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from .._cells.grid import all_cells, cell_of
+from .._cells.grid import all_cells
 from .._system.files import write_atomically
 from .._system.process import SUITE
-from .._system.progress import missing
+from .._system.progress import missing, say
 from .._verdict import rules
 from .._verdict.rules import Answer
 from . import caught, measure, planted, session
-from .bench import ROUNDS, Bench, small_grid
+from .bench import ROUNDS, Bench, pooled, small_grid
 from .command import COULD_NOT_RUN
 from .pool import Pool
+from .rounds import BudgetError
 
 DIRECTORY = SUITE / "evidence"
-COMPARISONS, POOL_ROUNDS = 20, 20
-DOSES = {"slow-1": 0.01, "slow-2": 0.02, "slow-5": 0.05}
+# Each run has the fewest rounds that a verdict needs: on an H200 it takes 2 to 3 minutes.
+AA_RUNS, AA_ROUNDS = 10, rules.MIN_ROUNDS
 
 
 def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
@@ -43,14 +44,17 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
         head = {
             "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
             "machine": dict(bench.machine),
-            "rounds": ROUNDS,
+            "rounds": AA_ROUNDS if what == "aa" else ROUNDS,
+            "suite": session.suite_digest(),
             "rules": {name: dataclasses.asdict(each) for name, each in rules.RULES.items()},
         }
         if what == "mutants":
             kept = caught.kept(path, head) if only else []
             document = {"mutants": caught.in_order([*kept, *caught.made(bench, only)])}
+        elif what == "aa":
+            document = _aa(bench, kept_pool(path, head))
         else:
-            document = {"aa": _aa, "power": _power}[what](bench)
+            document = _power(bench)
     except (*session.EXPECTED, caught.EvidenceError) as error:
         if missing(error):
             raise  # the command line says how to install it
@@ -65,98 +69,151 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
 def summary(what: str, document: Mapping) -> str:
     """What a file of evidence says, in a few lines."""
     if what == "aa":
-        each = document["comparisons"]
-        failed = sum(bool(one["failed"]) for one in each)
-        return f"{failed} of {len(each)} comparisons of a version with itself have a failed cell"
-    if what == "power":
-        return "\n".join(
-            f"{dose['planted']:.0%}: detected in {dose['seen']} of {dose['timings']} timings, in "
-            f"{dose['seen_above_4_mb']} of {dose['timings_above_4_mb']} above 4 MB; "
-            f"measured {dose['median_effect']:+.2%} in the median"
-            for dose in document["doses"]
+        runs = document["comparisons"]
+        failed, unsure = (
+            sum(one["answer"] == str(answer) for one in runs)
+            for answer in (Answer.FAIL, Answer.CANNOT_TELL)
         )
+        left = AA_RUNS - len(runs)
+        return (
+            f"of {len(runs)} independent comparisons of a version with itself {failed} failed and "
+            f"{unsure} could not tell" + f"; the same command makes the other {left}" * (left > 0)
+        )
+    if what == "power":
+        return "\n".join([*map(_gpu_line, document["doses"]), *map(_host_line, document["host"])])
     return "\n".join(
         f"{'caught' if one['caught'] else 'SURVIVED'}: {one['name']}: {one['by']}"
         for one in document["mutants"]
     )
 
 
+def _gpu_line(dose: Mapping) -> str:
+    return (
+        f"{dose['planted']:.0%}: detected in {dose['seen']} of {dose['timings']} timings, in "
+        f"{dose['seen_above_4_mb']} of {dose['timings_above_4_mb']} above 4 MB; measured "
+        f"{dose['measured']:+.2%}, {dose['measured_up_to_4_mb']:+.2%} up to 4 MB and "
+        f"{dose['measured_above_4_mb']:+.2%} above{_claim(dose)}"
+    )
+
+
+def _host_line(dose: Mapping) -> str:
+    return (
+        f"{1e6 * dose['planted_seconds']:g} us of Python: detected in {dose['seen']} of "
+        f"{dose['timings']} calls, in {dose['seen_from_5_percent']} of "
+        f"{dose['timings_from_5_percent']} that take 20 times as long or less; measured "
+        f"{1e6 * dose['measured_seconds']:.2f} us{_claim(dose)}"
+    )
+
+
+def _claim(dose: Mapping) -> str:
+    return "" if dose["as_claimed"] else f": NOT AS CLAIMED within {planted.TOLERANCE:.0%}"
+
+
 # --- a version against itself ---------------------------------------------------------------------
 
 
-def _aa(bench: Bench) -> dict:
+def kept_pool(path: Path, head: Mapping) -> Pool | None:
+    """The runs of a file, if they were made as new ones are: on this machine, of this commit."""
+    if not path.exists():
+        return None
+    stored = json.loads(path.read_text())
+    if other := [key for key, value in head.items() if stored.get(key) != value]:
+        say(f"{path} is of another {' and '.join(other)}: all runs are made anew")
+        return None
+    return Pool.from_json(stored["pool"])
+
+
+def _aa(bench: Bench, kept: Pool | None) -> dict:
+    """The runs that there is time for, after those that are ``kept``.
+
+    Raises
+    ------
+    BudgetError
+        If there is not time for one more.
+    """
     versions = {"one": bench.base, "other": bench.base}
     asked = measure.timing_job(all_cells("small"), host=True)
-    pool = Pool.of(bench.rounds("aa", versions, POOL_ROUNDS, asked), versions)
+    pools = [] if kept is None else [kept]
+    for number in range(0 if kept is None else _runs(kept), AA_RUNS):
+        try:
+            pools.append(pooled(bench, f"aa-{number + 1}", versions, AA_ROUNDS, asked))
+        except BudgetError:
+            if not pools:
+                raise
+            break
+    return aa_document(_joined(pools))
+
+
+def aa_document(pool: Pool) -> dict:
+    """What the runs of a pool say, ``AA_ROUNDS`` of its rounds each."""
     return {
         "how": (
-            f"{POOL_ROUNDS} rounds of two fresh processes of one commit, their order alternating; "
-            f"each comparison draws {ROUNDS // 2} of the {POOL_ROUNDS // 2} blocks of two rounds "
-            "without replacement, and which of the two is called the head, by a seed"
+            f"runs of {AA_ROUNDS} rounds each, a round of two fresh processes of one commit, their "
+            "order alternating; every run is compared by itself, as two commits are by their first "
+            "look"
         ),
-        "comparisons": aa_comparisons(pool),
+        "comparisons": [
+            _aa_comparison(pool, range(number * AA_ROUNDS, (number + 1) * AA_ROUNDS))
+            for number in range(_runs(pool))
+        ],
         "pool": pool.as_json(),
     }
 
 
-def aa_comparisons(pool: Pool) -> list[dict]:
-    """Verdicts on comparisons of a version with itself, drawn from a pool of rounds."""
-    draw, found = random.Random(0), []
-    for _ in range(COMPARISONS):
-        blocks = sorted(draw.sample(range(len(pool.seconds["one"]) // 2), ROUNDS // 2))
-        chosen = [row for block in blocks for row in (2 * block, 2 * block + 1)]
-        sides = ["one", "other"]
-        draw.shuffle(sides)
-        base, head = sides
-        families = pool.judged(base, head, chosen)
-        timings = [timing for family in families.values() for timing in family.timings]
-        found.append(
-            {
-                "blocks": blocks,
-                "head": head,
-                "failed": sum(timing.answer is Answer.FAIL for timing in timings),
-                "cannot_tell": sum(timing.answer is Answer.CANNOT_TELL for timing in timings),
-                "faster": sum(timing.change == "faster" for timing in timings),
-                "control_failed": sum(family.control.failed for family in families.values()),
-                "floor": families["gpu"].control.floor,
-                "answer": str(rules.overall(families.values(), ())),
-            }
-        )
-    return found
+def _runs(pool: Pool) -> int:
+    return len(pool.seconds["one"]) // AA_ROUNDS
+
+
+def _joined(pools: Sequence[Pool]) -> Pool:
+    """The rounds of all, with the subjects that every one has."""
+    subjects = sorted(set.intersection(*(set(pool.subjects) for pool in pools)))
+    columns = [[pool.subjects.index(subject) for subject in subjects] for pool in pools]
+    return Pool(
+        subjects,
+        {
+            arm: np.concatenate(
+                [pool.seconds[arm][:, at] for pool, at in zip(pools, columns, strict=True)]
+            )
+            for arm in pools[0].seconds
+        },
+    )
+
+
+def _aa_comparison(pool: Pool, rows: Sequence[int]) -> dict:
+    families = pool.judged("one", "other", rows)
+    timings = [timing for family in families.values() for timing in family.timings]
+    return {
+        "failed": sum(timing.answer is Answer.FAIL for timing in timings),
+        "cannot_tell": sum(timing.answer is Answer.CANNOT_TELL for timing in timings),
+        "faster": sum(timing.change == "faster" for timing in timings),
+        "control_failed": sum(family.control.failed for family in families.values()),
+        "floor": families["gpu"].control.floor,
+        "answer": str(rules.overall(families.values(), ())),
+    }
 
 
 # --- slowdowns of known size ----------------------------------------------------------------------
 
 
 def _power(bench: Bench) -> dict:
-    asked = measure.timing_job(small_grid(), host=False)
-    versions = planted.versions(bench, DOSES, asked)
-    pool = Pool.of(bench.rounds("power", versions, ROUNDS, asked), versions)
+    versions = planted.versions(bench)
+    asked = measure.timing_job(small_grid(), host=True)
+    pool, verification = (
+        pooled(bench, name, versions, count, asked)
+        for name, count in (("power", ROUNDS), ("verification", planted.VERIFICATION_ROUNDS))
+    )
     return {
         "how": (
-            "the programs that the GPU starts a kernel with wait for a number of cycles, which one "
-            "process of the base and one of a slower version set for each cell; every version is "
-            "compared as two commits are with a base that waits for none"
+            "the programs that the GPU starts a kernel with wait, and so does each call on the "
+            "host, in Python; how long a step of waiting takes is found for each cell by a line "
+            f"through the times at four waits, {planted.CALIBRATION_ROUNDS} processes each; every "
+            "version is compared as two commits are with a base that waits for a few steps, and "
+            f"{planted.VERIFICATION_ROUNDS} more processes of each measure how large its dose is"
         ),
-        "doses": [dose_seen(pool, name, DOSES[name]) for name in DOSES],
+        "doses": [planted.gpu_dose(pool, verification, name) for name in planted.DOSES],
+        "host": [planted.host_dose(pool, verification, name) for name in planted.DOSES],
         "pool": pool.as_json(),
-    }
-
-
-def dose_seen(pool: Pool, name: str, planted_share: float) -> dict:
-    """In how many timings a planted slowdown was detected, and how large it was measured."""
-    timings = pool.judged("base", name)["gpu"].timings
-    # A tensor's bytes, in and out.
-    large = [timing for timing in timings if cell_of(*timing.subject).bytes_moved > 2 * 4e6]
-    return {
-        "planted": planted_share,
-        "timings": len(timings),
-        "seen": sum(timing.answer is Answer.FAIL for timing in timings),
-        "timings_above_4_mb": len(large),
-        "seen_above_4_mb": sum(timing.answer is Answer.FAIL for timing in large),
-        "median_effect": float(np.median([timing.effect for timing in timings])),
-        "least_effect": min(timing.effect for timing in timings),
-        "largest_effect": max(timing.effect for timing in timings),
+        "verification": verification.as_json(),
     }
 
 

@@ -68,6 +68,23 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
     )
 
 
+def changed_nodes(answers: Mapping[str, dict]) -> dict[Subject, str]:
+    """The checked calls that do not put the same on the stream in both versions, and what they do.
+
+    ``answers``: of a process of each arm that checked them. A call that only one of them could
+    record is among these.
+    """
+    nodes = {
+        arm: {Subject(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
+        for arm, answer in answers.items()
+    }
+    return {
+        subject: "; ".join(f"{arm} {nodes[arm].get(subject, 'not recorded')}" for arm in ARMS)
+        for subject in sorted(nodes[BASE].keys() | nodes[HEAD].keys())
+        if nodes[BASE].get(subject) != nodes[HEAD].get(subject)
+    }
+
+
 def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[str]]:
     """The verdict on what the arms compile to, and what could not be compiled."""
     return (

@@ -4,17 +4,19 @@ A process imports everything, says that it is ready, waits for its turn with the
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
 ``{"task": "check", "cells": [[suite, params], ...]}``, as ``grid.cell_of`` takes them
-    Is every cell right, forward and backward, what is exact of this version on this GPU, and how
-    long did the first call take, with Triton's cache as it was: empty, if this is the first.
+    Is every cell right, forward and backward, what does it put on the stream, what is exact of this
+    version on this GPU, and how long did the first call take, with Triton's cache as it was: empty,
+    if this is the first.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
-    Latencies of the cells whose recorded calls are right; on the host, of the first call and of
-    eager calls. The seed shuffles which input goes with which output in memory: how they lie to
-    each other moves a call by percents, so both processes of a round get one seed and every round
-    another.
+    Latencies of the cells whose recorded calls are right; on the host, of the import, the first
+    call, eager calls and a compilation. The seed shuffles which input goes with which output in
+    memory: how they lie to each other moves a call by percents, so both processes of a round get
+    one seed and every round another.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
-...], "unavailable": [[metric, params, reason], ...], "errors": [[metric, params, reason], ...],
-"beside": {metric: samples, ...}}``, the last of a reference call: one beside each of the metric's.
+...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
+"errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
+``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
 """
 
 import contextlib
@@ -27,17 +29,19 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from .._cells import subjects
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of, subject_params
-from .._measure import gpu_timer, workload
+from .._measure import first_call, gpu_timer, graph_nodes, workload
 from .._system import process
 
-# The process is the unit: what varies within one needs no more than this.
-SAMPLES, SAMPLE_SECONDS = 3, 2e-3
+# The process is the unit: what varies within one needs no more than this. Each sample is of another
+# pass over the cells, because what disturbs a GPU for milliseconds hits up to 11 cells in a row.
+PASSES, SAMPLE_SECONDS = 3, 2e-3
 # The process before has just kept the GPU busy.
 WARM_UP_SECONDS = 0.5
 READY, READY_TIMEOUT = "ready", 300.0
@@ -132,18 +136,15 @@ def main(answer: str) -> None:
     start = time.perf_counter()
     import torch
 
-    import rope_triton
-
-    expected = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-    found = Path(rope_triton.__file__).resolve().parents[1]
-    if found != Path(expected).resolve():
-        raise ImportError(f"rope_triton should have come from {expected}, it came from {found}")
+    own_import = first_call.import_package(os.environ["PYTHONPATH"].split(os.pathsep)[0])
     imported = time.perf_counter() - start
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
     cells = [cell_of(suite, params) for suite, params in job.pop("cells")]
     answers = tasks[job.pop("task")](cells, **job)
+    if job.get("host"):
+        answers["timings"].append([subjects.IMPORT, [], [own_import]])
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
@@ -165,14 +166,12 @@ def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
         answers.add_host(_host.first_call_here(subjects.WARM_START))
-    gpu_timer.warm_up(WARM_UP_SECONDS)
-    for cell in cells:
-        with answers.about(cell, cell.metrics.values()):
-            for metric, samples in _latencies(cell, shuffle).items():
-                answers.timings.append(_row(metric, cell, samples))
+    for group in workload.groups(cells) or [[]]:
+        _time(group, shuffle, answers)
     if host:
         found, answers.beside = _host.all_call_samples()
         answers.add_host(found)
+        answers.add_host(_host.compile_here())
     return vars(answers)
 
 
@@ -184,7 +183,7 @@ def _check(cells: list[BaseCell]) -> dict:
     for cell in cells:
         for direction, metric in cell.metrics.items():
             with answers.about(cell, [metric]):
-                _check_cell(cell, direction)
+                answers.nodes.append(_row(metric, cell, _check_cell(cell, direction)))
     answers.add_host(_host.exact_facts())
     return vars(answers)
 
@@ -193,6 +192,7 @@ class _Answers:
     def __init__(self) -> None:
         self.timings: list[list] = []
         self.facts: list[list] = []
+        self.nodes: list[list] = []
         self.unavailable: list[list] = []
         self.errors: list[list] = []
         self.beside: dict[str, list[float]] = {}
@@ -212,6 +212,7 @@ class _Answers:
             else:
                 raise  # nothing that follows can be measured in this process
             reason = workload.why_not(error)
+            traceback.clear_frames(error.__traceback__)  # they hold what was allocated
             where.extend(_row(metric, cell, reason) for metric in metrics)
             gc.collect()
             torch.cuda.empty_cache()
@@ -231,23 +232,53 @@ def _row(metric: str, cell: BaseCell, answer) -> list:
     return [metric, list(subject_params(cell)), answer]
 
 
-def _latencies(cell: BaseCell, shuffle: Callable[[list], None]) -> dict[str, list[float]]:
-    """Seconds a call by metric, all directions on the same inputs."""
-    samples = workload.checked_samples(
-        *(cell, cell.directions),
-        copies=False,
-        arrange=shuffle,
-        budget=(SAMPLES, SAMPLE_SECONDS),
-    )
-    return dict(zip(cell.metrics.values(), samples, strict=True))
+def _time(cells: list[BaseCell], shuffle: Callable[[list], None], answers: _Answers) -> None:
+    """Time cells whose buffers fit into memory together: a sample of each in every pass over them.
 
-
-def _check_cell(cell: BaseCell, direction: str) -> None:
+    With no cells the GPU is warmed up all the same.
+    """
     import torch
 
+    timed = _advanced([_steps(cell, shuffle, answers) for cell in cells])
+    gpu_timer.warm_up(WARM_UP_SECONDS)
+    while timed:
+        timed = _advanced(timed)
+    gc.collect()
+    torch.cuda.empty_cache()  # the next group finds memory as this one found it
+
+
+def _steps(cell: BaseCell, shuffle: Callable[[list], None], answers: _Answers) -> Iterator[None]:
+    """Record a cell's calls, all directions on the same inputs; then a sample at each step.
+
+    The last step checks them and files the samples. After a failure there are no more steps.
+    """
+    with answers.about(cell, cell.metrics.values()):
+        timed = workload.TimedCell(cell, cell.directions, arrange=shuffle)
+        for _ in range(PASSES):
+            yield
+            timed.sample(1, SAMPLE_SECONDS)
+        yield
+        for metric, samples in zip(cell.metrics.values(), timed.checked(), strict=True):
+            answers.timings.append(_row(metric, cell, samples))
+
+
+def _advanced(timed: list[Iterator[None]]) -> list[Iterator[None]]:
+    """Those of the cells that have another step, after this one."""
+    ended = object()
+    return [each for each in timed if next(each, ended) is not ended]
+
+
+def _check_cell(cell: BaseCell, direction: str) -> str:
+    """What the call puts on the stream; it raises AssertionError if it is wrong."""
+    import torch
+
+    torch.cuda.empty_cache()  # what the cell before left is free
     workload.check_memory(cell, 1)
     torch.manual_seed(0)
-    x = workload.random_tensor(cell)
-    call = workload.call_of(cell)
-    (rotate,) = workload.calls(call, direction, [x])
-    workload.check_once(call, direction, rotate, x)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = workload.random_tensor(cell)
+        call = workload.call_of(cell)
+        (rotate,) = workload.calls(call, direction, [x])
+        workload.check_once(call, direction, rotate, x)
+    return graph_nodes.described(rotate, stream)

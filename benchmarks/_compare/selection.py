@@ -6,6 +6,7 @@ variant, which is timed at one size at least, and at more where few variants cha
 
 import random
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 from .._cells.forms import BaseCell
@@ -100,6 +101,21 @@ def variant(compiled: Mapping[str, Compiled], subject: Subject) -> tuple | None:
     if not isinstance(base, Facts) or not isinstance(head, Facts):
         return (subject,)  # what is not known may be anything
     return None if base.digest == head.digest else (base.code, head.code)
+
+
+def with_nodes(
+    compiled: Mapping[str, Compiled], changed: Mapping[Subject, str]
+) -> dict[str, Compiled]:
+    """The same, where calls differ as well that put something else on the stream.
+
+    ``changed``: what, see ``findings.changed_nodes``.
+    """
+    base, head = (dict(compiled[arm]) for arm in ARMS)
+    for subject, what in changed.items():
+        if isinstance(facts := head.get(subject), Facts):
+            digest, code = f"{facts.digest} {what}", f"{facts.code} {what}"
+            head[subject] = replace(facts, digest=digest, code=code)
+    return dict(zip(ARMS, (base, head), strict=True))
 
 
 def identical(compiled: Mapping[str, Compiled]) -> set[Subject]:

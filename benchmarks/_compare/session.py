@@ -129,13 +129,15 @@ def _compare_on_gpu(
         # The checks leave the CPU to the compiler; the timings will not.
         there = pair, arch, cells, ledgers, report
         compiling = pool.submit(_compile_here, *there) if known else None
-        checks = findings.judge_checks(measured.check(measure.check_job(checked)), checked)
+        answers = measured.check(measure.check_job(checked))
+        checks = findings.judge_checks(answers, checked)
         code, surfaces = compiling.result() if compiling else ({arm: {} for arm in ARMS}, {})
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
-    identical = selection.identical(_facts(surfaces)) if known else set()
+    facts = selection.with_nodes(_facts(surfaces), findings.changed_nodes(answers))
+    identical = selection.identical(facts)
     if not known:  # what differs is not known either
         cells = [*grid.all_cells("small")]
-    timed, left = _chosen(measured, cells, surfaces, options, pair, report)
+    timed, left = _chosen(measured, cells, facts, options, pair, report)
     same = [cell for cell in cells if subjects_of(cell) <= identical]
     if untimed := len(set(same) - set(timed)):
         of = f"{untimed} of {len(same)} cells of the same machine code"
@@ -168,13 +170,12 @@ def _compare_on_gpu(
 def _chosen(
     measured: Rounds,
     cells: list[BaseCell],
-    surfaces: "_Surfaces",
+    facts: Mapping[str, selection.Compiled],
     options: CompareOptions,
     pair: _Pair,
     report: _Report,
 ) -> tuple[list[BaseCell], selection.Left]:
     """The cells to time, which another run keeps to, and what differs and is not among them."""
-    facts = _facts(surfaces)
     left = max(0.0, options.deadline - time.monotonic())
     everything = options.grid == "full"
     chosen = selection.choose(

@@ -1,4 +1,4 @@
-"""Time the first call of a process: with compilation, and with everything compiled before.
+"""Time how a process starts: the import, the first call with compilation, and without.
 
 With everything compiled, most of it is Triton's own: before the first kernel of a process, Triton
 reads and hashes its whole library (460 MB in 3.7). What the package adds to that is clocked after
@@ -7,6 +7,7 @@ another kernel has been launched.
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from .._cells import package_calls, subjects
@@ -17,22 +18,46 @@ from . import inputs, workload
 PROCESSES = 3
 
 
-def samples() -> list[tuple[float, float, float]]:
-    """Seconds with Triton's cache empty, filled, and filled after another kernel's launch.
+def samples() -> list[tuple[float, float, float, float]]:
+    """Seconds of the import, and of the first call: with Triton's cache empty, and twice filled.
+
+    The second time filled, another kernel was launched before.
 
     ``PROCESSES`` of each, every one of a fresh process.
     """
     found = []
     for _ in range(PROCESSES):
+        imported = process.call(import_package)
         with tempfile.TemporaryDirectory() as cache:
             compiling, warm, own = (
                 seconds(None, Path(cache), after_another=another)
                 for another in (False, False, True)
             )
-        found.append((compiling, warm, own))
+        found.append((imported, compiling, warm, own))
         said = f"compiled in {compiling:.2f} s, warm {warm:.2f} s, {own:.2f} s after another kernel"
+        said = f"imported in {imported:.2f} s, {said}"
         progress.report(f"host.FirstCall: {said}")
     return found
+
+
+def import_package(root: str | None = None) -> float:
+    """Seconds that importing the package takes in a process that has torch and not the package.
+
+    Raises
+    ------
+    RuntimeError
+        If the package comes from elsewhere than the directory ``root``.
+    """
+    import torch  # noqa: F401, a user of the package has it
+
+    start = time.perf_counter()
+    import rope_triton
+
+    taken = time.perf_counter() - start
+    found = Path(rope_triton.__file__).resolve().parents[1]
+    if root is not None and found != Path(root).resolve():
+        raise RuntimeError(f"rope_triton should have come from {root}, it came from {found}")
+    return taken
 
 
 def seconds(root: Path | None, cache_dir: Path, *, after_another: bool = False) -> float:
@@ -76,23 +101,45 @@ def answer(root: str | None = None, after_another: bool = False) -> float | Exce
 
 
 def _clocked(root: str | None, after_another: bool) -> float:
+    import_package(root)
+    call = inputs.call_of(subjects.call_cell("sbhd"))
+    return _checked_call(call, _launch_another if after_another else lambda x: None)
+
+
+def compile_seconds() -> float | Exception:
+    """Seconds of a call that compiles one kernel, in a process that has started Triton.
+
+    Triton's cache is an empty directory meanwhile. ``NotImplementedError`` or ``RuntimeError`` in
+    place of what cannot be had, or went wrong.
+    """
+    reason = workload.why_no_gpu()
+    return NotImplementedError(reason) if reason else workload.attempt(_compiling)
+
+
+def _compiling() -> float:
+    import triton
+
+    call = inputs.call_of(subjects.compiled_cell())
+    with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = cache
+        taken = _checked_call(call)
+        if not any(Path(cache).iterdir()):
+            raise RuntimeError("nothing was compiled: this process had the kernel already")
+    return taken
+
+
+def _checked_call(call, before: Callable = lambda x: None) -> float:
+    """Seconds that a forward call takes, up to its result; ``before`` gets its input first."""
     import torch
 
-    import rope_triton
-
-    found = Path(rope_triton.__file__).resolve().parent.parent
-    if root is not None and found != Path(root):
-        raise RuntimeError(f"rope_triton was to be imported from {root}, but came from {found}")
-    cell = subjects.call_cell("sbhd")
-    x, call = inputs.values(cell), inputs.call_of(cell)
-    if after_another:
-        _launch_another(x)
+    x = inputs.values(call.cell)
+    before(x)
     torch.cuda.synchronize()
     start = time.perf_counter()
     output = call.forward(x)
     torch.cuda.synchronize()
     taken = time.perf_counter() - start
-    package_calls.check(output, inputs.values(cell), call, FORWARD)
+    package_calls.check(output, inputs.values(call.cell), call, FORWARD)
     return taken
 
 

@@ -78,7 +78,7 @@ def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, li
 
 
 def first_call_samples() -> dict[Key, list[float] | Exception]:
-    """Seconds of the first call of a process: ``COMPILE``, ``WARM_START`` and ``OWN_START``.
+    """Seconds of a process's start: ``IMPORT``, ``COMPILE``, ``WARM_START`` and ``OWN_START``.
 
     ``first_call.PROCESSES`` samples each, every one of a fresh process.
     """
@@ -92,7 +92,18 @@ def first_call_samples() -> dict[Key, list[float] | Exception]:
 
 def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
     """A sample of ``COMPILE`` or ``WARM_START`` from this process, which has called nothing yet."""
-    seconds = first_call.answer()
+    return _one_sample(metric, first_call.answer())
+
+
+def compile_here() -> dict[Key, list[float] | Exception]:
+    """A sample of ``COMPILE`` from this process, which may have called anything.
+
+    Shorter than the first call of a process, because Triton has started.
+    """
+    return _one_sample(subjects.COMPILE, first_call.compile_seconds())
+
+
+def _one_sample(metric: str, seconds: float | Exception) -> dict[Key, list[float] | Exception]:
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
 
 

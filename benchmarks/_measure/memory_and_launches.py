@@ -1,13 +1,11 @@
 """Count the GPU memory and the launches of a step of inference or training. Exact."""
 
-import ctypes
 import gc
-from collections import Counter
 from collections.abc import Callable
 
 from .._cells.forms import FORWARD
 from .._cells.grid import AnyCell, Cell, PathCell
-from . import inputs
+from . import graph_nodes, inputs
 
 _SEQ_LEN, _HIDDEN_SIZE, _BATCH = 512, 128, 2
 _PATH_MIB, _PATH_DTYPE = 16, "bfloat16"
@@ -71,42 +69,14 @@ def _requested_bytes(when: str) -> int:
 def launches(step: str, cell: AnyCell, layout: str = "contiguous") -> int:
     """Kernels, copies and fills that a call asks the GPU for; parameters as :func:`peak_bytes`.
 
-    Counted in a CUDA graph of the call: the driver's own list of the work, which depends on no
-    profiler's rights or buffers. A call that waits for the GPU, or copies from pageable memory,
-    cannot be recorded, and fails here.
+    Counted in a CUDA graph of the call: see :mod:`graph_nodes`.
     """
     import torch
 
     stream = torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.stream(stream):
         call = _step_call(step, cell, layout, intermediate=False)
-        call()  # compiles
-        stream.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            call()
-    kinds = Counter(_node_kinds(graph.raw_cuda_graph(), ctypes.CDLL("libcuda.so.1")))
-    return sum(kinds[kind] for kind in _WORK_KINDS)
-
-
-_WORK_KINDS = (0, 1, 2)  # CUgraphNodeType: kernel, memcpy, memset
-
-
-def _node_kinds(graph: int, driver) -> list[int]:
-    """The type of every node of a CUDA graph, by the CUDA driver's library."""
-    handle, count = ctypes.c_void_p(graph), ctypes.c_size_t()
-    _succeed(driver.cuGraphGetNodes(handle, None, ctypes.byref(count)))
-    nodes = (ctypes.c_void_p * count.value)()
-    _succeed(driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)))
-    kinds = [ctypes.c_int() for _ in nodes]
-    for node, kind in zip(nodes, kinds, strict=True):
-        _succeed(driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)))
-    return [kind.value for kind in kinds]
-
-
-def _succeed(status: int) -> None:
-    if status:
-        raise RuntimeError(f"the CUDA driver could not list a graph's nodes: CUresult {status}")
+    return graph_nodes.launches(call, stream)
 
 
 def _step_call(step: str, cell: AnyCell, layout: str, intermediate: bool) -> Callable:

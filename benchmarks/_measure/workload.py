@@ -19,6 +19,9 @@ from .._system import process, progress
 from . import gpu_timer
 
 DEVICE = "cuda"
+HELD_SHARE = 0.5
+"""Share of the GPU's memory that holds recorded cells; the rest has room for a check."""
+
 _Cell = TypeVar("_Cell", bound=BaseCell)
 
 
@@ -166,14 +169,29 @@ def attempt(function: Callable, *args):
 
 
 def checked_samples(
-    cell: BaseCell,
-    directions: Sequence[str],
-    *,
-    copies: bool,
-    arrange: Callable[[list], object] = lambda inputs: None,
-    budget: tuple[int, float] = (gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS),
+    cell: BaseCell, directions: Sequence[str], *, copies: bool
 ) -> list[list[float]]:
-    """GPU seconds per call, samples for each direction, of a cell whose recorded calls are right.
+    """The samples of one cell that is timed alone, as ``asv run`` does; see :class:`TimedCell`.
+
+    Parameters
+    ----------
+    cell : BaseCell
+        The cell.
+    directions, copies
+        As :class:`TimedCell` takes them.
+
+    Raises
+    ------
+    AssertionError
+        As :class:`TimedCell` and :meth:`TimedCell.checked` do.
+    """
+    timed = TimedCell(cell, directions, copies=copies)
+    timed.sample(gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS)
+    return timed.checked()
+
+
+class TimedCell:
+    """The recorded calls of a cell, and samples that only :meth:`checked` gives out.
 
     Everything that times a cell does it here, so nothing is timed unchecked.
 
@@ -184,37 +202,85 @@ def checked_samples(
     directions : sequence of str
         ``FORWARD``, ``BACKWARD`` or both.
     copies : bool
-        Whether a copy of the same bytes is timed in turns with the calls; its samples come last.
+        Whether a copy of the same bytes is timed in turns with the calls.
     arrange : callable
         Reorders the list of inputs in place, and so pairs inputs and outputs in memory.
-    budget : tuple of int and float
-        Samples for each direction, and seconds for each sample.
 
     Raises
     ------
+    torch.cuda.OutOfMemoryError
+        If the buffers do not fit beside what is there already.
     AssertionError
-        If a replay writes a wrong output, or changes its input, or the package's angles are wrong.
+        If the package's angles are wrong.
+    """
+
+    def __init__(
+        self,
+        cell: BaseCell,
+        directions: Sequence[str],
+        *,
+        copies: bool = False,
+        arrange: Callable[[list], object] = lambda inputs: None,
+    ):
+        import torch
+
+        sets = gpu_timer.cold_sets(cell.bytes_moved)
+        check_memory(cell, sets)
+        torch.manual_seed(0)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            self._call = call = call_of(cell)
+            self._inputs = inputs = [random_tensor(cell) for _ in range(sets)]
+            arrange(inputs)
+            self._given = {index: inputs[index].clone() for index in (0, sets - 1)}
+            called = [list(calls(call, direction, inputs)) for direction in directions]
+        rotations = [gpu_timer.Recording(each, stream) for each in called]
+        self._rotations = dict(zip(directions, rotations, strict=True))
+        self._recordings = rotations
+        if copies:
+            copying = [lambda x=x: call.copies(x) for x in inputs]
+            self._recordings = [*rotations, gpu_timer.Recording(copying, stream)]
+        self._samples: list[list[float]] = [[] for _ in self._recordings]
+
+    def sample(self, count: int, seconds: float) -> None:
+        """Take ``count`` samples of each recording, in turns, each ``seconds`` long."""
+        taken = gpu_timer.paired_samples(self._recordings, count, seconds)
+        for samples, more in zip(self._samples, taken, strict=True):
+            samples.extend(more)
+
+    def checked(self) -> list[list[float]]:
+        """All samples, GPU seconds per call, for each direction, those of the copy last.
+
+        Raises
+        ------
+        AssertionError
+            If a replay writes a wrong output, or changes its input.
+        """
+        for direction, rotation in self._rotations.items():
+            _check_replay(rotation, self._inputs, self._given, self._call, direction)
+        return self._samples
+
+
+def groups(cells: Sequence[_Cell]) -> list[list[_Cell]]:
+    """Consecutive cells whose buffers are in memory together: as many as :data:`HELD_SHARE` holds.
+
+    A cell that needs more than that is alone. Groups follow from sizes, not from what is free just
+    now: both sides of a comparison must allocate alike, because the place in memory moves a small
+    cell's time by percents.
     """
     import torch
 
-    sets = gpu_timer.cold_sets(cell.bytes_moved)
-    check_memory(cell, sets)
-    torch.manual_seed(0)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call = call_of(cell)
-        inputs = [random_tensor(cell) for _ in range(sets)]
-        arrange(inputs)
-        given = {index: inputs[index].clone() for index in (0, sets - 1)}
-        called = [list(calls(call, direction, inputs)) for direction in directions]
-    rotations = [gpu_timer.Recording(each, stream) for each in called]
-    recordings = list(rotations)
-    if copies:
-        recordings.append(gpu_timer.Recording([lambda x=x: call.copies(x) for x in inputs], stream))
-    samples = gpu_timer.paired_samples(recordings, *budget)
-    for direction, rotation in zip(directions, rotations, strict=True):
-        _check_replay(rotation, inputs, given, call, direction)
-    return samples
+    _, total = torch.cuda.mem_get_info()
+    found: list[list[_Cell]] = []
+    held = math.inf
+    for cell in cells:
+        needed = needed_bytes(cell, gpu_timer.cold_sets(cell.bytes_moved))
+        if held + needed > HELD_SHARE * total:
+            found.append([])
+            held = 0
+        found[-1].append(cell)
+        held += needed
+    return found
 
 
 def _check_replay(
@@ -257,13 +323,18 @@ def check_memory(cell: BaseCell, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated, if it cannot fit."""
     import torch
 
-    # Inputs, outputs, their copies and autograd's outputs. For the check: two inputs as they were
-    # given, and temporaries.
-    tensors = 4 * sets + 4
-    needed = tensors * cell.bytes_moved // 2
+    needed = needed_bytes(cell, sets)
     free, _ = torch.cuda.mem_get_info()
     if needed > free:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
+
+
+def needed_bytes(cell: BaseCell, sets: int) -> int:
+    """GPU memory that a cell takes with so many sets of buffers, and while it is checked."""
+    # Inputs, outputs, their copies and autograd's outputs. For the check: two inputs as they were
+    # given, and temporaries.
+    tensors = 4 * sets + 4
+    return tensors * cell.bytes_moved // 2
 
 
 def random_tensor(cell: BaseCell):

@@ -51,6 +51,7 @@ UNITS = {
     "host.Call.track_forward_backward": _SECONDS,
     "host.PathCall.track_forward": _SECONDS,
     "host.PathCall.track_forward_backward": _SECONDS,
+    "host.FirstCall.track_import": _SECONDS,
     "host.FirstCall.track_compile": _SHOWN_SECONDS,
     "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
     "host.FirstCall.track_own_start": _SHOWN_SECONDS,

@@ -20,7 +20,7 @@ TRACKS = ("copy_ratio", "gbps", "latency")
 # asv's classes whose parameters are those of every grid, and their tracks.
 UNTIMED = {
     **dict.fromkeys(("host.Call", "host.PathCall", "peers.Call"), ("forward", "forward_backward")),
-    "host.FirstCall": ("compile", "warm_start", "own_start"),
+    "host.FirstCall": ("compile", "import", "own_start", "warm_start"),
     **dict.fromkeys(("host.Memory", "host.PathMemory"), ("peak_bytes",)),
     **dict.fromkeys(("host.Launches", "host.PathLaunches"), ("launches",)),
     **dict.fromkeys(("host.Error", "host.PathError", "peers.Error"), ("error",)),

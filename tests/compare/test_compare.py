@@ -13,11 +13,13 @@ from tests.lab import (
     CANNOT_TELL,
     CELLS,
     CHECKS,
+    COMPILE,
     COULD_NOT_RUN,
     FAIL,
     FORWARD,
     GRID,
     HOST,
+    IMPORT,
     LARGE,
     LAUNCHES,
     PASS,
@@ -72,11 +74,19 @@ def test_first_calls_are_shown_and_fail_nothing(lab, capsys):
     lab.gpu.starts = True
     lab.versions({}, {"start": 0.2, "launches": 1})
     assert lab.compare() == PASS
-    (start,) = lab.found.families["start"].timings
-    assert (start.subject, start.change) == (Subject(WARM_START, ()), "slower")
+    changes = {each.subject.metric: each.change for each in lab.found.families["start"].timings}
+    assert changes == {IMPORT: "none", WARM_START: "slower", COMPILE: "none"}
     (note,) = (note for note in lab.found.notes if "first call" in note)
     assert "base 1.00 s, head 2.00 s" in note
     assert "first call with an empty cache" in capsys.readouterr().out
+
+
+def test_a_slower_import_fails(lab):
+    lab.gpu.starts = True
+    lab.versions({}, {"import": 0.2})
+    assert lab.compare() == FAIL
+    (slower,) = (each for each in lab.found.timings if each.answer is Answer.FAIL)
+    assert slower.subject == Subject(IMPORT, ())
 
 
 def test_the_first_check_finds_an_empty_cache_and_the_rounds_what_it_compiled(lab):

@@ -62,7 +62,7 @@ def test_names_are_those_of_asv(compiler_gives):
     asked = compiler_gives(facts(registers=9, digest="e"), 3)
     values = exact.codegen_facts(ROOT, **SUBSET)
     assert asked == [SMALL, LARGE]
-    tracks = {name for name in vars(codegen.Codegen) if name.startswith("track_")}
+    tracks = {name for name in dir(codegen.Codegen) if name.startswith("track_")}
     metrics = {f"codegen.Codegen.{name}" for name in tracks} | {"codegen.Variants.track_variants"}
     assert {subject.metric for subject in values} == metrics
     registers = "codegen.Codegen.track_registers"

@@ -1,9 +1,16 @@
 """The fresh process that measures, for real: started, waited for, asked, ended."""
 
+import io
+import json
+import os
+import sys
+import types
+
 import pytest
+import torch
 
 from benchmarks._compare import measure
-from tests.lab import LAUNCHES, UUID
+from tests.lab import IMPORT, LAUNCHES, UUID
 
 # What the process asks of torch for a job without cells, on a machine that has a GPU but none for
 # the host's metrics. The real one takes seconds to import.
@@ -106,3 +113,31 @@ def test_process_is_ended(process):
     started.stop()
     assert started._popen.poll() is not None
     started.stop()
+
+
+def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
+    tmp_path, monkeypatch, capsys
+):
+    """The job itself is faked: what is timed on a GPU is tested elsewhere."""
+    asked = []
+
+    def imported(root):
+        asked.append(root)
+        return 0.25
+
+    monkeypatch.setattr(measure.first_call, "import_package", imported)
+    monkeypatch.setattr(measure, "_measure", lambda cells, **job: {"timings": []})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = types.SimpleNamespace(uuid=UUID)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {0: properties}.get)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/arm", "/others"]))
+    answer = tmp_path / "answer.json"
+    found = []
+    for on_host in (True, False):
+        job = json.dumps(measure.timing_job([], on_host) | {"seed": 1})
+        monkeypatch.setattr(sys, "stdin", io.StringIO(job + "\n"))
+        measure.main(str(answer))
+        found.append(json.loads(answer.read_text())["timings"])
+    assert found == [[[IMPORT, [], [0.25]]], []]
+    assert asked == ["/arm"] * 2
+    assert capsys.readouterr().out == f"{measure.READY}\n" * 2

@@ -149,3 +149,10 @@ def test_what_the_head_alone_launches_is_no_pass(lab):
     lab.machine["gpu"] = "none"
     assert lab.compare() == CANNOT_TELL
     assert "kernel: BLOCK=7" in lab.found.unmeasured[0]
+
+
+def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):
+    lab.versions({"code": "a", "nodes": "rotate"}, {"code": "a", "nodes": "rotate, copy"})
+    assert lab.compare() == PASS
+    assert not lab.found.identical
+    assert {timing.subject for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}

@@ -98,6 +98,20 @@ def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_pat
     assert list(tmp_path.rglob("*.cubin"))
 
 
+@pytest.mark.alone
+def test_a_compilation_takes_longer_than_a_warm_start_every_time():
+    """In processes that have called other things, as those of a comparison."""
+    took = process.call(calls_then_compiles)
+    again = process.call(calls_then_compiles)
+    assert all(0.05 < seconds < 60 for seconds in (took, again))
+
+
+def calls_then_compiles():
+    host.answers("host.Call")
+    ((seconds,),) = host.compile_here().values()
+    return seconds
+
+
 # --- memory and launches --------------------------------------------------------------------------
 
 

@@ -5,6 +5,9 @@ import torch
 import triton
 
 import rope_triton
+from benchmarks._cells.grid import Cell
+from benchmarks._compare import measure
+from benchmarks._measure import graph_nodes, host
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS, Mode
@@ -158,3 +161,49 @@ def test_queries_and_keys_are_one_launch_each_way():
 
     step()  # compiles
     assert gpu_activities(step) == ["rope_qk_kernel"] * 2
+
+
+# --- what a comparison knows of them --------------------------------------------------------------
+
+
+def described(cell, direction):
+    (text,) = {text for metric, _, text in measure._check([cell])["nodes"] if metric == direction}
+    return text
+
+
+@pytest.mark.parametrize("direction", ["rope.Forward.track_latency", "rope.Backward.track_latency"])
+def test_nodes_of_a_call_repeat_and_show_what_pytorch_launches(direction, monkeypatch):
+    monkeypatch.setattr(host, "first_call_here", lambda metric: {})
+    monkeypatch.setattr(host, "exact_facts", dict)
+    cell = Cell(64, 64, 2, "float16", "sbhd")
+    one, again = (described(cell, direction) for _ in range(2))
+    assert one == again
+    assert one.count(" x ") == 1 and "1 x Triton kernel, grid" in one
+    apply = rope_triton.apply_rotary_pos_emb
+
+    def with_a_cosine(t, freqs, *args, **options):
+        freqs.cos()
+        return apply(t, freqs, *args, **options)
+
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", with_a_cosine)
+    other = described(cell, direction)
+    if "Forward" in direction:
+        assert other != one and "cos" in other and "1 x Triton kernel" in other
+    else:
+        assert other == one, "the gradient alone is recorded"
+
+
+def test_nodes_are_as_many_as_launches_and_say_how_much_is_copied():
+    x, scratch = torch.randn(64, 64, device="cuda"), torch.empty(2, 1024, device="cuda")
+
+    def call():
+        scratch[0].zero_()
+        scratch[1].copy_(scratch[0])
+        return x.cos()
+
+    stream = torch.cuda.Stream()
+    text = graph_nodes.described(call, stream)
+    _, _, summary = text.partition(": ")
+    counts = [int(part.partition(" x ")[0]) for part in summary.split("; ")]
+    assert sum(counts) == graph_nodes.launches(call, stream) == 3
+    assert "1 x copy of 4096x" in summary and "cos" in summary

@@ -9,7 +9,7 @@ from benchmarks._cells import forms, grid, subjects
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
-from benchmarks._measure import gpu_timer, host, host_time, memory_and_launches, workload
+from benchmarks._measure import host, host_time, memory_and_launches, workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -73,10 +73,12 @@ def test_process_of_a_comparison_checks_and_times_it(path):
     cell = PathCell(path, 4, "bfloat16")
     for direction in cell.directions:
         measure._check_cell(cell, direction)
-    gpu_timer.warm_up(0.1)
-    found = measure._latencies(cell, lambda inputs: None)
-    assert list(found) == list(cell.metrics.values())
-    assert all(1e-6 < seconds < 1e-4 for samples in found.values() for seconds in samples)
+    answer = measure._measure([cell], host=False, seed=1)
+    assert not answer["errors"] and not answer["unavailable"]
+    assert [metric for metric, *_ in answer["timings"]] == list(cell.metrics.values())
+    for *_, samples in answer["timings"]:
+        assert len(samples) == measure.PASSES
+        assert all(1e-6 < seconds < 1e-4 for seconds in samples)
 
 
 # --- what a call costs besides --------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tests.package import plain
 METRICS = {
     subjects.CALL_FORWARD: (2, "seconds"),
     subjects.CALL_FORWARD_BACKWARD: (2, "seconds"),
+    subjects.IMPORT: (1, "seconds"),
     subjects.COMPILE: (1, "seconds"),
     subjects.WARM_START: (1, "seconds"),
     subjects.OWN_START: (1, "seconds"),

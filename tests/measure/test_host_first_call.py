@@ -2,10 +2,12 @@
 
 import math
 import time
+from pathlib import Path
 
 import pytest
+import triton
 
-from benchmarks._cells import subjects
+from benchmarks._cells import grid, subjects
 from benchmarks._measure import first_call, host
 from benchmarks._system import process
 from tests.measure.common import NO_GPU, ROOT, implement
@@ -25,7 +27,7 @@ def test_first_call_is_clocked_and_checked(on_cpu, clock, tmp_path, monkeypatch)
     implement(monkeypatch, lambda t, freqs, **options: t)
     with pytest.raises(AssertionError, match="not close"):
         first_call._clocked(None, False)
-    with pytest.raises(RuntimeError, match="was to be imported from .*, but came from"):
+    with pytest.raises(RuntimeError, match="should have come from .*, it came from"):
         first_call._clocked(str(tmp_path), False)
 
 
@@ -89,13 +91,70 @@ def test_first_calls_share_a_cache_by_threes(on_cpu, monkeypatch):
         return (0.02 if after_another else 0.1) if warm else 1.0 + len(caches)
 
     monkeypatch.setattr(first_call, "seconds", seconds)
+    monkeypatch.setattr(process, "call", {first_call.import_package: 0.2}.get)
     assert host.first_call_samples() == {
+        (subjects.IMPORT, ()): [0.2] * 3,
         (subjects.COMPILE, ()): [2.0, 5.0, 8.0],
         (subjects.WARM_START, ()): [0.1] * 3,
         (subjects.OWN_START, ()): [0.02] * 3,
     }
     assert len(set(caches)) == 3
     assert not any(cache.exists() for cache in caches)
+
+
+def test_import_is_the_packages_own_and_not_torchs(tmp_path):
+    """In a real process: a package that takes a tenth of a second, and a torch that takes more."""
+    for name, seconds in (("torch", 0.4), ("rope_triton", 0.1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"import time; time.sleep({seconds})")
+    path = (str(tmp_path),)
+    taken = process.call(first_call.import_package, str(tmp_path), path=path)
+    assert 0.1 <= taken < 0.4
+    with pytest.raises(RuntimeError, match="should have come from /nowhere, it came from"):
+        process.call(first_call.import_package, "/nowhere", path=path)
+
+
+@pytest.fixture
+def compiling(on_cpu, clock, monkeypatch):
+    """A package whose call compiles into Triton's cache directory, unless it did so before."""
+    known, directories = set(), []
+
+    def apply(t, *args, **options):
+        directory = Path(triton.knobs.cache.dir)
+        directories.append(directory)
+        if t.shape not in known:
+            clock.seconds += 0.7
+            (directory / "kernel").touch()
+        known.add(t.shape)
+        return plain.apply_rotary_pos_emb(t, *args, **options)
+
+    implement(monkeypatch, apply)
+    return directories
+
+
+def test_a_compilation_is_clocked_with_a_cache_of_its_own(compiling):
+    before = triton.knobs.cache.dir
+    assert host.compile_here() == {(subjects.COMPILE, ()): [pytest.approx(0.7)]}
+    (directory,) = compiling
+    assert str(directory) != before == triton.knobs.cache.dir
+    assert not directory.exists()
+
+
+def test_a_kernel_that_was_there_already_is_no_compilation(compiling):
+    host.compile_here()
+    (again,) = host.compile_here().values()
+    assert isinstance(again, RuntimeError) and "nothing was compiled" in str(again)
+
+
+def test_a_wrong_result_has_no_seconds_of_compilation(compiling, monkeypatch):
+    implement(monkeypatch, lambda t, freqs, **options: t)
+    (answer,) = host.compile_here().values()
+    assert isinstance(answer, RuntimeError) and "not close" in str(answer)
+
+
+def test_no_other_cell_compiles_the_kernel_that_is_clocked():
+    cells = [*grid.all_cells("full"), *map(subjects.call_cell, subjects.FORMATS)]
+    assert subjects.COMPILED_HIDDEN_SIZE not in {cell.hidden_size for cell in cells}
 
 
 def test_another_kernel_goes_before_the_clock_starts(on_cpu, clock, monkeypatch):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from benchmarks._cells import subjects
-from benchmarks._measure import memory_and_launches
+from benchmarks._measure import graph_nodes, memory_and_launches
 from tests.measure.common import change, implement, params_of
+from tests.measure.driver import Driver, Node
 
 CELL = memory_and_launches.step_cell("sbhd", "float16")
 
@@ -131,32 +132,6 @@ def test_in_training_only_what_is_saved_outlives_the_forward(on_cpu, saves, monk
     assert alive == [saves]
 
 
-class Driver:
-    """CUDA's list of the nodes of graph 77, whose types are given; ``fails`` at this function."""
-
-    def __init__(self, kinds, fails=None):
-        self.kinds, self.fails = kinds, fails
-
-    def cuGraphGetNodes(self, graph, nodes, count):
-        assert graph.value == 77
-        count._obj.value = len(self.kinds)
-        if nodes is not None:
-            nodes[:] = [1000 + index for index in range(len(self.kinds))]
-        return 700 * (self.fails == "nodes")
-
-    def cuGraphNodeGetType(self, node, kind):
-        kind._obj.value = self.kinds[node.value - 1000]
-        return 700 * (self.fails == "type")
-
-
-def test_nodes_of_a_graph_are_listed():
-    assert memory_and_launches._node_kinds(77, Driver([0, 2, 7, 0, 1])) == [0, 2, 7, 0, 1]
-    assert memory_and_launches._node_kinds(77, Driver([])) == []
-    for fails in ("nodes", "type"):
-        with pytest.raises(RuntimeError, match="CUresult 700"):
-            memory_and_launches._node_kinds(77, Driver([0], fails))
-
-
 def test_launches_are_kernels_copies_and_fills(on_cpu, monkeypatch):
     captured = []
 
@@ -178,9 +153,8 @@ def test_launches_are_kernels_copies_and_fills(on_cpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: keep_graph and graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     # kernel, memcpy, memset; host function, child graph, empty, waits and records of events
-    monkeypatch.setattr(
-        memory_and_launches.ctypes, "CDLL", lambda name: Driver([0, 0, 1, 2, 3, 4, 5, 6, 7])
-    )
+    driver = Driver([Node(kind) for kind in (0, 0, 1, 2, 3, 4, 5, 6, 7)])
+    monkeypatch.setattr(graph_nodes.ctypes, "CDLL", lambda name: driver)
     implement(monkeypatch, apply)
     cell = memory_and_launches.step_cell("sbhd", "float16")  # smaller than CELL
     assert memory_and_launches.launches("forward", cell) == 4

@@ -302,18 +302,32 @@ def test_input_is_looked_at_where_the_output_is_right(on_cpu, monkeypatch):
 
 
 @pytest.mark.parametrize("directions", [(FORWARD,), (BACKWARD,), (FORWARD, BACKWARD)])
-def test_both_commands_time_and_check_by_one_function(on_cpu, directions, monkeypatch):
+def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypatch):
     asked = []
 
-    def checked_samples(cell, directions, **options):
-        asked.append((cell, directions))
-        return [[1.0]] * (len(directions) + options["copies"])
+    class Timed(workload.TimedCell):
+        def __init__(self, cell, directions, *, copies=False, **options):
+            asked.append((cell, directions, copies))
+            super().__init__(cell, directions, copies=copies, **options)
 
-    monkeypatch.setattr(workload, "checked_samples", checked_samples)
+        def checked(self):
+            return [[1.0] for _ in super().checked()]
+
+    monkeypatch.setattr(workload, "TimedCell", Timed)
     monkeypatch.setattr(Cell, "directions", directions)
     for direction in directions:
-        workload.measure_cells([CELL], direction)
-    assert measure._latencies(CELL, lambda inputs: None) == {
-        metric: [1.0] for metric in CELL.metrics.values()
-    }
-    assert asked == [*((CELL, (each,)) for each in directions), (CELL, directions)]
+        (outcome,) = workload.measure_cells([CELL], direction).values()
+        assert outcome == workload.Outcome(latency=(1.0,), copy=(1.0,))
+    answer = measure._measure([CELL], host=False, seed=1)
+    assert [samples for *_, samples in answer["timings"]] == [[1.0] for _ in directions]
+    assert asked == [*((CELL, (each,), True) for each in directions), (CELL, directions, False)]
+
+
+def test_the_check_says_what_each_right_call_puts_on_the_stream(on_cpu, monkeypatch):
+    answer = measure._check([CELL])
+    assert [[metric, params] for metric, params, _ in answer["nodes"]] == [
+        [metric, list(grid.subject_params(CELL))] for metric in CELL.metrics.values()
+    ]
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", erasing(plain.apply_rotary_pos_emb))
+    wrong = measure._check([CELL])
+    assert not [metric for metric, *_ in wrong["nodes"] if metric.startswith("rope.Forward")]

@@ -1,0 +1,47 @@
+"""The planted slowdown on a GPU: kernels stay right, and wait as long as they are told."""
+
+import statistics
+import types
+from pathlib import Path
+
+import pytest
+import triton
+
+from benchmarks._cells.grid import Cell
+from benchmarks._compare import bench, measure, planted
+from benchmarks._system import checkout
+
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+
+CELL = Cell(128, 64, 1, "bfloat16", "sbhd")
+KEYS = [f"128 1 64 bfloat16 sbhd {transposed}" for transposed in (False, True)]
+
+
+def seconds(root: Path) -> list[float]:
+    """Of both directions, in a fresh process."""
+    process = measure.Process(root, Path(triton.knobs.cache.dir))
+    try:
+        process.wait_until_ready()
+        answer = process.answer(measure.timing_job([CELL], host=False) | {"seed": 1})
+    finally:
+        process.stop()
+    assert not answer["errors"] and not answer["unavailable"]
+    return [statistics.median(samples) for *_, samples in answer["timings"]]
+
+
+def test_a_kernel_waits_in_proportion(tmp_path):
+    given = types.SimpleNamespace(
+        base=checkout.from_working_tree(bench.ROOT, tmp_path), sources=tmp_path
+    )
+    # Of a step: a half, which only the mean over calls can have, twenty, and forty.
+    waits = [128, 20 * 256, 40 * 256]
+    roots = [planted.plant("slow", given, dict.fromkeys(KEYS, wait)).root for wait in waits]
+    none = seconds(planted.plant("none", given, {}).root)
+    half, some, twice = (
+        [one - other for one, other in zip(seconds(root), none, strict=True)] for root in roots
+    )
+    for direction in range(2):
+        step = twice[direction] / 40
+        assert 2e-9 < step < 200e-9
+        assert some[direction] == pytest.approx(20 * step, rel=0.15)
+        assert -0.5 * step < half[direction] < 1.5 * step
