@@ -50,7 +50,10 @@ _MEASURING = (
 
 
 class CompareOptions(NamedTuple):
-    """What the user asked for; deadline in ``time.monotonic``'s seconds."""
+    """What the user asked for; deadline in ``time.monotonic``'s seconds.
+
+    only: the timings that are wanted, and what else their comparison finds; empty for all.
+    """
 
     grid: str
     rounds: int
@@ -59,6 +62,21 @@ class CompareOptions(NamedTuple):
     wait_seconds: float
     afresh: bool
     every_cell: bool
+    only: frozenset[Subject]
+
+    def cells(self) -> list[AnyCell]:
+        """The cells to look at, in the order in which they are measured."""
+        found = all_cells(self.grid)
+        wanted = {subject for subject in self.only if subject.metric.startswith(FAMILIES["gpu"])}
+        for metric, params in wanted.difference(*map(subjects_of, found)):
+            raise NothingToTimeError(f"the {self.grid} grid has no {' '.join([metric, *params])}")
+        return [cell for cell in found if not self.only or subjects_of(cell) & wanted]
+
+    @property
+    def host(self) -> bool:
+        """Whether to time calls on the host."""
+        hosts = FAMILIES["host"] + FAMILIES["start"]
+        return not self.only or any(each.metric.startswith(hosts) for each in self.only)
 
 
 def compare(
@@ -111,7 +129,7 @@ def _compare_on_gpu(
     ledgers: "_Ledgers",
     report: _Report,
 ) -> Comparison:
-    before, grid, known = measured.minutes, all_cells(options.grid), arch in ARCHITECTURES
+    before, grid, known = measured.minutes, options.cells(), arch in ARCHITECTURES
     gpu_monitor.require_free(measured.plan.uuid)
     _empty_caches(measured)
     with ThreadPoolExecutor() as pool:
@@ -124,10 +142,11 @@ def _compare_on_gpu(
     if not options.every_cell:
         cells, left_out = _worth_timing(cells, identical)
         notes += left_out
-    if not cells and not checks.wrong:
+    if not cells and not checks.wrong and not options.only:
         reasons = "; ".join(notes[:3] or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
-    first = _first_look(measured, cells, options, report) if cells else findings.no_look()
+    timed = cells or (options.only and options.host)
+    first = _first_look(measured, cells, options, report) if timed else findings.no_look()
     second = _second_look(measured, cells, first, identical, report)
     look = findings.joined(first, second)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
@@ -230,6 +249,9 @@ def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
 def _name(pair: _Pair, machine: _Machine, options: CompareOptions) -> str:
     versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
     asked = f"{options.grid}-{options.rounds}" + ("-every-cell" if options.every_cell else "")
+    if options.only:
+        only = repr(sorted(options.only)).encode()
+        asked += f"-only-{hashlib.sha256(only).hexdigest()[:8]}"
     return f"{versions}-{asked}-{machine['machine']}"
 
 
@@ -245,6 +267,7 @@ def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> di
         "grid": options.grid,
         "rounds": options.rounds,
         "every_cell": options.every_cell,
+        "only": sorted(options.only),
         "extension_rounds": EXTENSION_ROUNDS,
         "first": plan.order(0)[0],
         "machine": dict(machine),
@@ -271,7 +294,7 @@ def _first_look(
     them. If the time is too short even for the fewest, measuring begins all the same, and another
     run goes on. That run keeps to the settled number: with more rounds it would judge twice.
     """
-    job, most, notes = measure.timing_job(cells, host=True), options.rounds, []
+    job, most, notes = measure.timing_job(cells, host=options.host), options.rounds, []
     measured.run("look1", most, job, only=2)
     settled = measured.settled("look1")
     count = settled or measured.affordable("look1", most, like="look1")
