@@ -45,16 +45,16 @@ def body(found: Creep, commits: Sequence[str], run_url: str) -> str:
     judged = cumulative(found.comparison)
     base, head = found.comparison.base.sha, found.comparison.head.sha
     said = sentence(judged, states_of(judged))
-    margin = percent(MARGINS["gpu"], sign="")
+    margin = f"{100 * MARGINS['gpu']:g} %"
     blocks = [
         f"Main at {head}, compared with the baseline {base}: "
         f"**{escaped(clip(said[0].upper() + said[1:], 1000))}**",
         *_table(found, commits),
-        *(escaped(line) for line in _caveats(found, commits)),
+        *_caveats(found, commits),
         f"Each of the changes may have passed on its own: together they must stay within {margin} "
-        "on the GPU. Fix it, or accept it as CONTRIBUTING says under The nightly comparison. This "
-        "text follows the nightly comparison, which closes the issue when main is as fast again or "
-        "the baseline moves.",
+        'on the GPU. Fix it, or accept it: "The nightly comparison" in CONTRIBUTING says how. This '
+        "text is brought up to date every night, and the issue is closed when main is as fast "
+        "again or the baseline moves.",
         folded("The report", markdown(judged)),
         f"[Log of the run]({run_url})",
     ]

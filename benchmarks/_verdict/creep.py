@@ -34,7 +34,8 @@ MOST_TARGETS = 8
 
 MOST_STEPS = 64
 
-_NOTABLE = 0.1  # share of the whole rise below which a range must rise clearly to be listed
+# Shares of the whole rise below which a range must rise clearly to be listed, and is not listed.
+_NOTABLE, _LEAST = 0.1, 0.02
 
 Point = Mapping[Subject, "Level"]
 """How far a commit is from the baseline, for each target."""
@@ -174,7 +175,7 @@ class Search:
             if shares := self._shares(before, after):
                 share, worst = statistics.mean(shares.values()), max(shares, key=shares.__getitem__)
                 likely = share >= _NOTABLE and self._likely(before, after)
-                if likely or self._clear(before, after):
+                if likely or (share >= _LEAST and self._clear(before, after)):
                     rise = shares[worst] * self._whole[worst].at
                     effect = None if self._whole[worst] == _LOST else math.expm1(rise)
                     found.append(Rise(before, after - 1, share, worst, effect))
@@ -217,6 +218,8 @@ def _is_unsteady(family: Family) -> bool:
 
 def _levels(comparison: Comparison, wanted: Sequence[Subject]) -> dict[Subject, Level]:
     """The levels of the wanted subjects that the comparison has."""
+    if comparison.same_sources:
+        return dict.fromkeys(wanted, _SAME)
     timings = {timing.subject: timing for timing in comparison.timings}
     exact = {each.subject: each.answer for each in comparison.exact}
     found = {}
