@@ -138,6 +138,8 @@ def _compare_on_gpu(
         checks = findings.judge_checks(measured.check(measure.check_job(grid)), grid)
         code, identical = compiling.result() if compiling else ({arm: {} for arm in ARMS}, set())
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
+    if options.only:
+        notes.append("no more was timed than what --only names")
     cells = checks.right
     if not options.every_cell:
         cells, left_out = _worth_timing(cells, identical)
