@@ -85,7 +85,10 @@ def _searched(found: Creep, commits: Sequence[str], deadline: float) -> Creep:
         )
     while (commit := Search(found, commits).next_commit()) is not None:
         if len(found.steps) == creep.MOST_STEPS or time.monotonic() > deadline:
-            say(f"the time is up before {commit[:10]}: the same command goes on from there")
+            say(
+                f"stopped before {commit[:10]}, after {len(found.steps)} commits: the same command "
+                "goes on from there"
+            )
             break
         comparison = _compared(base, commit, wanted, deadline)
         if comparison is None and time.monotonic() > deadline - 60 * each:

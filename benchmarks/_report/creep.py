@@ -10,6 +10,7 @@ from .states import sentence, states_of
 from .text import axes_of, clip, count, label, percent
 
 _ROWS = 10
+_FASTER = 1.1  # sum of the shares above which it is no noise
 _BODY_BYTES = 65_000  # GitHub takes 65,536 characters
 
 
@@ -83,6 +84,8 @@ def _caveats(found: Creep, commits: Sequence[str]) -> Iterator[str]:
     search, wanted = Search(found, commits), targets(found.comparison)
     if found.comparison.wrong:
         yield "Which commit made an output wrong was not searched for."
+    if sum(rise.share for rise in search.rises()) > _FASTER:
+        yield "The shares exceed 100 % in all: other commits made it faster."
     if wanted and len(commits) > 1:
         yield (
             f"The shares are means over {count(len(wanted), 'measurement')}, by "

@@ -206,7 +206,7 @@ def test_time_that_is_up_leaves_ranges(lab, history, capsys):
     ((first, last, _),) = culprits(found, shas)
     assert (first, last) == (5, 8) and len(found.steps) == 2
     said = capsys.readouterr()
-    assert "the time is up before" in said.err
+    assert "after 2 commits: the same command goes on from there" in said.err
     assert "The time was up before every change was found." in said.out
 
 

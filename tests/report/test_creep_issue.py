@@ -214,6 +214,14 @@ def test_a_ramp_is_listed_by_share(shas):
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {each[:10] for each in commits}
 
 
+def test_shares_above_all_are_explained(shas):
+    """Faster by 4 %, then slower by 6 %."""
+    explained = "other commits made it faster"
+    faster = searched(shas, (0, -0.04, -0.04, 0.02, 0.02))
+    assert explained in text.body(faster, shas[1:], RUN)
+    assert explained not in text.body(searched(shas), shas[1:], RUN)
+
+
 def test_text_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
     found = searched(shas)
     hostile = ("@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000,) * 500

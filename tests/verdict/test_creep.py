@@ -4,10 +4,12 @@ import dataclasses
 import functools
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks._verdict import creep
 from benchmarks._verdict.creep import Creep, Search, Step
+from benchmarks._verdict.judge import judge
 from benchmarks._verdict.rules import Answer
 from tests.comparisons import (
     comparison,
@@ -142,6 +144,44 @@ def test_what_was_faster_in_between_is_not_hidden_by_it():
     """Faster by 4 %, then slower by 8 %: more than the whole."""
     (worst, *_) = search(c4=-0.04, c5=0.04).rises()
     assert (worst.first, worst.last) == (4, 4) and worst.share > 1.5
+
+
+CELLS = subjects("small")[:24]
+
+
+def noisy(generator, shares, slow):
+    """What is found in a history whose commits are slower by these shares in some cells.
+
+    A round has 0.4 % of noise. The culprits are commits by number, 0 for a range of several.
+    """
+    commits = [f"{number:040x}" for number in range(1, len(shares) + 1)]
+
+    def compared_with(index, wanted=CELLS):
+        base, head = np.exp(0.003 * generator.normal(size=(2, 12, len(wanted)))) * 1e-5
+        family = judge(wanted, base, head * [1 + shares[index] * (s in slow) for s in wanted])
+        return compared(("gpu", family))
+
+    found = Creep(compared_with(-1))
+    while (commit := Search(found, commits).next_commit()) is not None:
+        step = Step(commit, compared_with(commits.index(commit), creep.targets(found.comparison)))
+        found = Creep(found.comparison, (*found.steps, step))
+    rises = Search(found, commits).rises()
+    return found, [rise.last + 1 if rise.first == rise.last else 0 for rise in rises]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_commits_are_found_in_noise(seed):
+    generator = np.random.default_rng(seed)
+    slow = set(CELLS[seed : seed + 6])
+    where = 1 + 3 * seed
+    found, culprits = noisy(generator, [0.02 * (i >= where) for i in range(1, 17)], slow)
+    assert culprits[0] == where and len(found.steps) <= 6
+    found, culprits = noisy(
+        generator, [1.004 ** min(max(i - 3, 0), 10) - 1 for i in range(16)], slow
+    )
+    assert len({*culprits} & {*range(5, 15)}) >= 5 and not {*culprits} - {0, *range(5, 15)}
+    found, culprits = noisy(generator, [0.0] * 16, slow)
+    assert not culprits and not found.steps
 
 
 @pytest.mark.parametrize("make", [passing, failing, job_passing, job_failing])
