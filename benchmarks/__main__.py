@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO
 
 from ._cells.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
 from ._compare import command as _compare
+from ._compare import creep as _creep
 from ._peers.sweep import command as _sweep
 from ._site import figures as _figures
 from ._site import readme as _readme
@@ -113,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
+    creep = commands.add_parser("creep", help="is HEAD slower than the last release?")
+    _creep.add_arguments(creep)
+    creep.set_defaults(command=_creep.run, goes_on=True)
     evidence = commands.add_parser("evidence", help="measure how far compare can be trusted")
     _add_evidence_arguments(evidence)
     evidence.set_defaults(command=_make_evidence, goes_on=True)

@@ -14,7 +14,7 @@ from benchmarks._system import machine
 from tests import publishing
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
-COMMANDS = ("machine", "run", "figures", "compare", "evidence", "sweep", "readme")
+COMMANDS = ("machine", "run", "figures", "compare", "creep", "evidence", "sweep", "readme")
 
 # --- with little installed ------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from .._system import repository
 from .._system.files import write_atomically
 from .._system.process import ROOT
 from .._system.progress import missing, say
-from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
+from .._verdict.creep import only_words
+from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Subject
 
 if TYPE_CHECKING:
     from .._system.checkout import Arm
@@ -50,7 +51,7 @@ arguments."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _exit_on_bad_usage(parser)
+    exit_on_bad_usage(parser)
     parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument("--grid", choices=sorted(GRIDS), default="small", help="default: small")
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
     parser.add_argument(
         "--budget",
-        type=_minutes,
+        type=positive_minutes,
         metavar="MINUTES",
         help=f"take no longer; default: {small}, with --grid full {full}, where only what is exact "
         f"is compared {EXACT_BUDGET_MINUTES}",
@@ -71,6 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--every-cell", action="store_true", help="time those of the same machine code too"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        type=_subject,
+        metavar="'METRIC PARAMETER ...'",
+        help="time no more than this; may be repeated",
     )
     parser.add_argument(
         "--afresh",
@@ -84,11 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for a GPU that another comparison uses; default: 0",
     )
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write the comparison as JSON")
-    parser.add_argument("--markdown", type=_file, metavar="FILE", help="write it as Markdown")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="write the comparison as JSON"
+    )
+    parser.add_argument("--markdown", type=output_file, metavar="FILE", help="write it as Markdown")
 
 
-def _exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
+def exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
     """Let every error of the arguments exit with 3: argparse's 2 is an answer here."""
     parse = parser.parse_known_args
 
@@ -121,13 +132,20 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _minutes(text: str) -> float:
+def positive_minutes(text: str) -> float:
     if not (value := _seconds(text)):
         raise argparse.ArgumentTypeError("a number above 0 is needed, got 0")
     return value
 
 
-def _file(text: str) -> Path:
+def _subject(text: str) -> Subject:
+    metric, *params = text.split() or [""]
+    if metric not in UNITS:
+        raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
+    return Subject(metric, tuple(params))
+
+
+def output_file(text: str) -> Path:
     path = Path(text).resolve()
     if not path.parent.is_dir() or path.is_dir():  # to be known before minutes of measuring
         raise argparse.ArgumentTypeError(f"no file can be written at {path}")
@@ -221,6 +239,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         wait_seconds=options.wait,
         afresh=options.afresh,
         every_cell=options.every_cell,
+        only=frozenset(options.only),
     )
     return session.compare(comparison, pair, arch, asked, SCRATCH, say)
 
@@ -232,4 +251,5 @@ def _reproduce(options: argparse.Namespace) -> str:
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
     flags = ("exact_only", "even_if_same", "every_cell")
     words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
+    words += map(shlex.quote, only_words(options.only))
     return " ".join(words)

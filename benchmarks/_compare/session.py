@@ -4,7 +4,7 @@ import hashlib
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,8 @@ from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
 from .._verdict.schema import Comparison
-from . import compiled, exact, findings, measure, rounds, selection
+from . import compile_both, findings, measure, rounds, selection
+from .compile_both import Pair, Report
 from .findings import ARMS, BASE, Look, subjects_of
 from .rounds import Rounds
 
@@ -40,9 +41,7 @@ EXPECTED = (
 )
 """Errors whose message says all that the user needs."""
 
-_Pair = Mapping[str, checkout.Arm]  # base, head
 _Machine = Mapping[str, str]
-_Report = Callable[[str], None]
 
 _MEASURING = (
     *("_cells/*.py", "_measure/*.py", "_system/process.py"),
@@ -51,7 +50,10 @@ _MEASURING = (
 
 
 class CompareOptions(NamedTuple):
-    """What the user asked for; deadline in ``time.monotonic``'s seconds."""
+    """What the user asked for; deadline in ``time.monotonic``'s seconds.
+
+    only: the timings that are wanted, and what else their comparison finds; empty for all.
+    """
 
     grid: str
     rounds: int
@@ -60,15 +62,30 @@ class CompareOptions(NamedTuple):
     wait_seconds: float
     afresh: bool
     every_cell: bool
+    only: frozenset[Subject]
+
+    def cells(self) -> list[BaseCell]:
+        """The cells to look at, in the order in which they are measured."""
+        found: list[BaseCell] = [*grid.candidates()]
+        wanted = {subject for subject in self.only if subject.metric.startswith(FAMILIES["gpu"])}
+        for metric, params in wanted.difference(*map(subjects_of, found)):
+            raise NothingToTimeError(f"no cell is called {' '.join([metric, *params])}")
+        return [cell for cell in found if not self.only or subjects_of(cell) & wanted]
+
+    @property
+    def host(self) -> bool:
+        """Whether to time calls on the host."""
+        hosts = FAMILIES["host"] + FAMILIES["start"]
+        return not self.only or any(each.metric.startswith(hosts) for each in self.only)
 
 
 def compare(
     unmeasured: Comparison,
-    pair: _Pair,
+    pair: Pair,
     arch: str,
     options: CompareOptions,
     scratch: Path,
-    report: _Report,
+    report: Report,
 ) -> Comparison:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
@@ -84,19 +101,23 @@ def compare(
     The comparison, its minutes those of earlier runs.
     """
     machine = unmeasured.machine
-    ledgers = _ledgers(pair, machine, options, scratch, report)
+    ledgers = compile_both.ledgers_of(
+        pair, machine, scratch, report, deadline=options.deadline, afresh=options.afresh
+    )
     if machine["gpu"] == "none" or options.exact_only:
         why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
-        code = _compile(pair, ARCHITECTURES, ledgers, report)
-        surfaces = _compile_surface(pair, _TARGET, surface.cells(), ledgers, report)
-        verdicts, notes = findings.judge_code(_with_surface(code, surfaces, _TARGET), False)
-        same = len(selection.identical(_facts(surfaces)))
+        code = compile_both.compile_grid(pair, ARCHITECTURES, ledgers, report)
+        surfaces = compile_both.compile_surfaces(pair, _TARGET, surface.cells(), ledgers, report)
+        verdicts, notes = findings.judge_code(
+            compile_both.with_surfaces(code, surfaces, _TARGET), False
+        )
+        same = len(selection.identical(compile_both.facts_of(surfaces)))
         differs = f"{len(surfaces[BASE].facts) - same} of {len(surfaces[BASE].facts)} timings"
         return replace(
             unmeasured,
             exact=tuple(verdicts),
-            unmeasured=(*unmeasured.unmeasured, *_unreached(surfaces)),
+            unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(surfaces)),
             notes=(note, f"machine code for {_TARGET}: {differs} of the surface differ", *notes),
         )
     uuid = gpu_monitor.gpu_uuid()
@@ -114,39 +135,42 @@ def compare(
 def _compare_on_gpu(
     unmeasured: Comparison,
     measured: Rounds,
-    pair: _Pair,
+    pair: Pair,
     arch: str,
     options: CompareOptions,
-    ledgers: "_Ledgers",
-    report: _Report,
+    ledgers: compile_both.Ledgers,
+    report: Report,
 ) -> Comparison:
     before, known = measured.minutes, arch in ARCHITECTURES
-    cells: list[BaseCell] = [*grid.candidates()]
-    checked = grid.checked_cells()
+    cells = options.cells()
+    checked: list[BaseCell] = cells if options.only else [*grid.checked_cells()]
     gpu_monitor.require_free(measured.plan.uuid)
     _empty_caches(measured)
     with ThreadPoolExecutor() as pool:
         # The checks leave the CPU to the compiler; the timings will not.
         there = pair, arch, cells, ledgers, report
-        compiling = pool.submit(_compile_here, *there) if known else None
+        compiling = pool.submit(compile_both.compile_for, *there) if known else None
         answers = measured.check(measure.check_job(checked))
         checks = findings.judge_checks(answers, checked)
         code, surfaces = compiling.result() if compiling else ({arm: {} for arm in ARMS}, {})
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
-    facts = selection.with_nodes(_facts(surfaces), findings.changed_nodes(answers))
+    facts = selection.with_nodes(compile_both.facts_of(surfaces), findings.changed_nodes(answers))
     identical = selection.identical(facts)
     if not known:  # what differs is not known either
-        cells = [*grid.all_cells("small")]
+        cells = checked
+    if options.only:
+        notes.append("no more was timed than what --only names")
     timed, left = _chosen(measured, cells, facts, options, pair, report)
     same = [cell for cell in cells if subjects_of(cell) <= identical]
     if untimed := len(set(same) - set(timed)):
         of = f"{untimed} of {len(same)} cells of the same machine code"
         notes.append(f"{of} were not timed (--every-cell)")
     timed = [cell for cell in timed if cell in checks.right or cell not in checked]
-    if not timed and not checks.wrong:
+    if not timed and not checks.wrong and not options.only:
         reasons = "; ".join(notes[:3] or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
-    first = _first_look(measured, timed, options, report) if timed else findings.no_look()
+    some = timed or (options.only and options.host)
+    first = _first_look(measured, timed, options, report) if some else findings.no_look()
     second = _second_look(measured, timed, first, identical, report)
     look = findings.joined(first, second)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
@@ -160,7 +184,7 @@ def _compare_on_gpu(
         exact=(*checks.exact, *verdicts),
         identical=frozenset(identical),
         represented=left.represented,
-        unmeasured=(*unmeasured.unmeasured, *_untimed(left), *_unreached(surfaces)),
+        unmeasured=(*unmeasured.unmeasured, *_untimed(left), *compile_both.unreached(surfaces)),
         wrong=(*checks.wrong, *look.wrong),
         notes=(*notes, *look.notes, *problems),
         discarded=tuple(measured.discarded),
@@ -172,8 +196,8 @@ def _chosen(
     cells: list[BaseCell],
     facts: Mapping[str, selection.Compiled],
     options: CompareOptions,
-    pair: _Pair,
-    report: _Report,
+    pair: Pair,
+    report: Report,
 ) -> tuple[list[BaseCell], selection.Left]:
     """The cells to time, which another run keeps to, and what differs and is not among them."""
     left = max(0.0, options.deadline - time.monotonic())
@@ -206,12 +230,6 @@ def _untimed(left: selection.Left) -> list[str]:
     ]
 
 
-def _unreached(surfaces: "_Surfaces") -> list[str]:
-    return (
-        selection.unreached({arm: each.reach for arm, each in surfaces.items()}) if surfaces else []
-    )
-
-
 def _empty_caches(measured: Rounds) -> None:
     """Let the first call of a version that was never checked compile it."""
     for arm, path in measured.plan.caches.items():
@@ -221,71 +239,6 @@ def _empty_caches(measured: Rounds) -> None:
 
 
 # --- what both versions compile to ----------------------------------------------------------------
-
-_Code = dict[str, dict[Subject, float | Exception]]  # by arm
-_Surfaces = Mapping[str, exact.Surface]  # by arm; empty if the GPU's architecture is not known
-_Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
-
-
-def _ledgers(
-    pair: _Pair, machine: _Machine, options: CompareOptions, scratch: Path, report: _Report
-) -> _Ledgers:
-    again = "the same command" + (", without --afresh," if options.afresh else "")
-    progress = compiled.Progress(options.deadline, report, again)
-    kept = {arm: compiled.Version(scratch, pair[arm].digest, machine) for arm in ARMS}
-    if options.afresh:
-        for version in kept.values():
-            version.drop()
-    return lambda arm: compiled.Ledger(arm, kept[arm], progress)
-
-
-def _compile(
-    pair: _Pair, architectures: Sequence[str], ledgers: _Ledgers, report: _Report
-) -> _Code:
-    report(f"compiling both versions for {', '.join(architectures)}")
-
-    def values(arm: str) -> dict[Subject, float | Exception]:
-        return exact.codegen_facts(pair[arm].root, ledgers(arm), target=architectures)
-
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(ARMS, pool.map(values, ARMS), strict=True))
-
-
-def _compile_surface(
-    pair: _Pair, target: str, cells: Sequence[BaseCell], ledgers: _Ledgers, report: _Report
-) -> "_Surfaces":
-    """What both versions compile these cells to."""
-
-    def compiled_of(arm: str) -> exact.Surface:
-        return exact.compiled_surface(pair[arm].root, target, cells, ledgers(arm))
-
-    with ThreadPoolExecutor() as pool:
-        surfaces = dict(zip(ARMS, pool.map(compiled_of, ARMS), strict=True))
-    same, of = len(selection.identical(_facts(surfaces))), len(surfaces[BASE].facts)
-    report(f"{target}: same machine code in {same} of {of} timings")
-    return surfaces
-
-
-def _compile_here(
-    pair: _Pair, arch: str, cells: list[BaseCell], ledgers: _Ledgers, report: _Report
-) -> tuple[_Code, "_Surfaces"]:
-    """Both versions on the GPU's own architecture."""
-    with ThreadPoolExecutor() as pool:
-        code = pool.submit(_compile, pair, (arch,), ledgers, report)
-        surfaces = _compile_surface(pair, arch, cells, ledgers, report)
-        return _with_surface(code.result(), surfaces, arch), surfaces
-
-
-def _with_surface(code: _Code, surfaces: "_Surfaces", target: str) -> _Code:
-    """With the exact values of the surface, where the suite tracks them for this target."""
-    if target not in SURFACE_PARAMS["target"]:
-        return code
-    return {arm: code[arm] | surfaces[arm].values(target) for arm in ARMS}
-
-
-def _facts(surfaces: "_Surfaces") -> dict[str, selection.Compiled]:
-    return {arm: surfaces[arm].facts if surfaces else {} for arm in ARMS}
-
 
 # --- where it is kept, and what must agree --------------------------------------------------------
 
@@ -297,13 +250,16 @@ def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
     return path
 
 
-def _name(pair: _Pair, machine: _Machine, options: CompareOptions) -> str:
+def _name(pair: Pair, machine: _Machine, options: CompareOptions) -> str:
     versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
     asked = f"{options.grid}-{options.rounds}" + ("-every-cell" if options.every_cell else "")
+    if options.only:
+        only = repr(sorted(options.only)).encode()
+        asked += f"-only-{hashlib.sha256(only).hexdigest()[:8]}"
     return f"{versions}-{asked}-{machine['machine']}"
 
 
-def _in_order(pair: _Pair) -> dict[str, checkout.Arm]:
+def _in_order(pair: Pair) -> dict[str, checkout.Arm]:
     """The versions, first the one that goes first in the first round."""
     seed = hashlib.sha256("".join(pair[arm].digest for arm in ARMS).encode()).digest()[0]
     return {arm: pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
@@ -315,6 +271,7 @@ def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> di
         "grid": options.grid,
         "rounds": options.rounds,
         "every_cell": options.every_cell,
+        "only": sorted(options.only),
         "extension_rounds": EXTENSION_ROUNDS,
         "first": plan.order(0)[0],
         "machine": dict(machine),
@@ -333,7 +290,7 @@ def suite_digest() -> str:
 
 
 def _first_look(
-    measured: Rounds, cells: list[BaseCell], options: CompareOptions, report: _Report
+    measured: Rounds, cells: list[BaseCell], options: CompareOptions, report: Report
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
@@ -341,7 +298,7 @@ def _first_look(
     them. If the time is too short even for the fewest, measuring begins all the same, and another
     run goes on. That run keeps to the settled number: with more rounds it would judge twice.
     """
-    job, most, notes = measure.timing_job(cells, host=True), options.rounds, []
+    job, most, notes = measure.timing_job(cells, host=options.host), options.rounds, []
     measured.run("look1", most, job, only=2)
     settled = measured.settled("look1")
     count = settled or measured.affordable("look1", most, like="look1")
@@ -364,7 +321,7 @@ def _second_look(
     cells: list[BaseCell],
     first: Look,
     identical: Set[Subject],
-    report: _Report,
+    report: Report,
 ) -> Look:
     """Measure anew what is inconclusive in the first look, and let that decide."""
     open_ = findings.inconclusive(first, identical)

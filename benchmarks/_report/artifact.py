@@ -117,24 +117,43 @@ def read_artifact(archive: bytes, request: Request, found: Commits) -> Compariso
     ArtifactError
         If it is anything else or not the measurement that was asked for.
     """
-    content = _content(archive)
+    document = content(archive)
     try:
-        comparison = from_json(load_json(content))
+        comparison = from_json(load_json(document))
     except ValueError as error:
         raise ArtifactError(f"{MEMBER} is no comparison: {error}") from None
+    require_asked(comparison, request, found)
+    return comparison
+
+
+def require_asked(
+    comparison: Comparison, request: Request, found: Commits, complete: bool = True
+) -> None:
+    """Refuse a comparison that is not the measurement that was asked for.
+
+    Parameters
+    ----------
+    complete : bool
+        Whether a pass must have all that this branch's suite has.
+
+    Raises
+    ------
+    ArtifactError
+        If it is of other commits, another GPU or other subjects.
+    """
     machine = comparison.machine.get("machine", "none")
     if machine != request.gpu or comparison.machine.get("gpu", "none") == "none":
         raise NoGpuError(f"the GPU {request.gpu} was not there, only {machine!r:.80}")
     _require_what_was_asked(comparison, request, found)
-    for what, these in _differences(comparison, request, found):
+    for what, these in _differences(comparison, request, found, complete):
         if these:
             first, more = min(these), f" and {len(these) - 1} more"
             named = " ".join([first.metric, *first.params])
             raise ArtifactError(f"{what}: {named}{more if len(these) > 1 else ''}")
-    return comparison
 
 
-def _require(condition: object, otherwise: str) -> None:
+def require(condition: object, otherwise: str) -> None:
+    """Raise :class:`ArtifactError` with the message unless the condition holds."""
     if not condition:
         raise ArtifactError(otherwise)
 
@@ -143,22 +162,22 @@ def _require_what_was_asked(comparison: Comparison, request: Request, found: Com
     for side, sha in ((comparison.base, request.base), (comparison.head, request.head)):
         got = f"{side.name!r:.50} at {side.sha!r:.50}"
         asked = f"commit {sha} was to be measured, {MEMBER} is of {got}"
-        _require((side.name, side.sha) == (sha, sha), asked)
+        require((side.name, side.sha) == (sha, sha), asked)
     command, grid = comparison.reproduce, comparison.grid
-    _require(command == request.command, "it gives another command than the one that was run")
-    _require(grid == GRID, f"the {GRID} grid was to be measured, not {grid!r:.80}")
-    _require(comparison.minutes <= _MAX_MINUTES, f"nothing takes {comparison.minutes:g} minutes")
+    require(command == request.command, "it gives another command than the one that was run")
+    require(grid == GRID, f"the {GRID} grid was to be measured, not {grid!r:.80}")
+    require(comparison.minutes <= _MAX_MINUTES, f"nothing takes {comparison.minutes:g} minutes")
     same = f"by git the head has {'the same' if found.same_sources else 'another'} package as the "
-    _require(comparison.same_sources == found.same_sources, f"{same}base, it says otherwise")
+    require(comparison.same_sources == found.same_sources, f"{same}base, it says otherwise")
     measured = comparison.families or comparison.exact or comparison.identical or comparison.rounds
     nothing = "both commits have the same package, so nothing was to be measured"
-    _require(not (found.same_sources and measured), nothing)
+    require(not (found.same_sources and measured), nothing)
     listed = set(found.requirement_changes) <= set(comparison.unmeasured)
-    _require(listed, "it leaves out what changed of what the package runs on")
+    require(listed, "it leaves out what changed of what the package runs on")
 
 
 def _differences(
-    comparison: Comparison, request: Request, found: Commits
+    comparison: Comparison, request: Request, found: Commits, complete: bool
 ) -> Iterator[tuple[str, Set[Subject]]]:
     """Names that the suite does not have; and what a pass of two packages must have, but lacks."""
     timed, exact = timed_subjects(), exact_subjects(ARCHITECTURES[request.gpu])
@@ -169,7 +188,7 @@ def _differences(
     yield "the suite has no such timing with machine code", of_code - timed["gpu"]
     values = {each.subject for each in comparison.exact}
     yield "the suite has no such exact value", values.difference(*exact.values())
-    if comparison.answer is Answer.PASS and not found.same_sources:
+    if complete and comparison.answer is Answer.PASS and not found.same_sources:
         times = {timing.subject for timing in comparison.timings}
         accounted = times | comparison.identical | comparison.represented
         yield "a pass lacks GPU times", timed["gpu"] - accounted
@@ -218,8 +237,15 @@ def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
 # The archive.
 
 
-def _content(archive: bytes) -> bytes:
-    _require(
+def content(archive: bytes) -> bytes:
+    """The one file ``comparison.json`` of a ZIP archive that anybody may have written.
+
+    Raises
+    ------
+    ArtifactError
+        If it is anything else.
+    """
+    require(
         len(archive) <= MAX_ARCHIVE_BYTES, f"the archive has more than {MAX_ARCHIVE_BYTES} bytes"
     )
     try:
@@ -237,28 +263,28 @@ def _content(archive: bytes) -> bytes:
 
 def _require_small_directory(archive: bytes) -> None:
     """Refuse what makes ``zipfile`` read a directory of many entries."""
-    _require(len(archive) >= _END.size, "no archive can be read: it is too short")
+    require(len(archive) >= _END.size, "no archive can be read: it is too short")
     signature, *disks, here, members, size, _, comment = _END.unpack(archive[-_END.size :])
     ends = signature == _END_SIGNATURE and not comment
-    _require(ends, "no archive can be read: its end is missing")
+    require(ends, "no archive can be read: its end is missing")
     zip64 = archive[: -_END.size][-_ZIP64_BYTES:].startswith(_ZIP64_SIGNATURE)
-    _require(not zip64, "no archive can be read: it is one of ZIP64")
-    _require(not any(disks), "no archive can be read: it is a part of one")
+    require(not zip64, "no archive can be read: it is one of ZIP64")
+    require(not any(disks), "no archive can be read: it is a part of one")
     small = here == members == 1 and size <= _MAX_DIRECTORY_BYTES
-    _require(small, f"only {MEMBER} may be in the archive, got {members} files")
+    require(small, f"only {MEMBER} may be in the archive, got {members} files")
 
 
 def _member(opened: zipfile.ZipFile) -> zipfile.ZipInfo:
     """The only file, if it is an ordinary one of an acceptable size."""
     # ``filename`` ends at a byte 0, ``orig_filename`` does not.
     names = [each.orig_filename for each in opened.infolist()]
-    _require(names == [MEMBER], f"only {MEMBER} may be in the archive, got {names[:5]!r:.200}")
+    require(names == [MEMBER], f"only {MEMBER} may be in the archive, got {names[:5]!r:.200}")
     (member,) = opened.infolist()
     kind = stat.S_IFMT(member.external_attr >> 16)
     whole = not (member.flag_bits & ~_FLAGS or member.volume)
-    _require(kind in (0, stat.S_IFREG), f"{MEMBER} is no ordinary file")
-    _require(whole, f"{MEMBER} is encrypted, patched or split")
-    _require(member.compress_type in _KINDS, f"{MEMBER} is neither stored nor deflated")
+    require(kind in (0, stat.S_IFREG), f"{MEMBER} is no ordinary file")
+    require(whole, f"{MEMBER} is encrypted, patched or split")
+    require(member.compress_type in _KINDS, f"{MEMBER} is neither stored nor deflated")
     fits = member.file_size <= MAX_DOCUMENT_BYTES
-    _require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
+    require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
     return member

@@ -265,7 +265,7 @@ def test_without_a_gpu_it_stops_in_time_and_goes_on_from_there(compiling, capsys
         ([], "none", 20),
         (["--grid", "full"], "none", 20),
         (["--budget", "3"], "none", 3),
-        ([], "Toy", 8),
+        ([], "Toy", 15),
     ],
     ids=str,
 )

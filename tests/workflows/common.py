@@ -1,4 +1,4 @@
-"""The workflows for pull requests, and a runner of their steps, as GitHub has, in a scratch clone.
+"""The workflows whose steps are run here, and a runner of them, as GitHub has, in a scratch clone.
 
 What a step would fetch or measure is stood in for by small programs that come first on the PATH and
 record how they were called: pip, ruff and the linters, pytest (which would run the tests again),
@@ -19,10 +19,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
-# Run here; what measures what is already on main has tests of its own.
+# Run here, as is the nightly comparison; what stores the history has tests of its own.
 PULL_REQUESTS = {
     name: yaml.safe_load((WORKFLOWS / name).read_text()) for name in ("ci.yml", "gpu.yml")
 }
+NIGHTLY = yaml.safe_load((WORKFLOWS / "nightly.yml").read_text())
 CI = PULL_REQUESTS["ci.yml"]
 GPU = PULL_REQUESTS["gpu.yml"]
 REPO = "rope-triton/rope-triton"
@@ -59,7 +60,11 @@ def act(python):
     if arguments[:2] == ["-m", "pytest"]:
         failing = os.environ.get("PYTEST_FAILS")
         return int(bool(failing) and failing in " ".join(arguments))
-    if arguments[:3] == ["-m", "benchmarks", "compare"] and "--json" in arguments:
+    if arguments == ["-m", "benchmarks", "machine"]:
+        print("machine ", os.environ["PLAYED_MACHINE"])
+        return 0
+    compares = arguments[1:3] in (["benchmarks", "compare"], ["benchmarks", "creep"])
+    if compares and "--json" in arguments:
         answer = scratch / "recorded.json"
         if answer.exists():
             shutil.copy(answer, arguments[arguments.index("--json") + 1])

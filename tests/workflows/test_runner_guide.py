@@ -213,7 +213,10 @@ def test_the_hosts_driver_never_gets_a_gpu_that_can_be_reset(machine):
 
 @pytest.mark.parametrize(
     ("workflow", "status", "group"),
-    [("gpu.yml", "queued", 7), ("history.yml", "in_progress", 8), ("bisect.yml", "queued", 8)],
+    [
+        *[("gpu.yml", "queued", 7), ("history.yml", "in_progress", 8)],
+        *[("bisect.yml", "queued", 8), ("nightly.yml", "queued", 8)],
+    ],
 )
 def test_a_job_that_waits_gets_a_machine_of_its_group(machine, workflow, status, group):
     machine.answer({rf"{workflow}/runs\?status={status}": {"workflow_runs": [{"id": 5}]}})
@@ -231,7 +234,7 @@ def test_a_job_that_waits_gets_a_machine_of_its_group(machine, workflow, status,
 def test_no_machine_starts_while_no_job_waits_for_this_gpu(machine):
     machine.answer({r"gpu.yml/runs\?status=queued": {"workflow_runs": [{"id": 6}]}})
     assert machine.run(NEXT_MACHINE) == 0, machine.said
-    assert len(machine.requests()) == 7 and not machine.calls("qemu-system-x86_64")
+    assert len(machine.requests()) == 9 and not machine.calls("qemu-system-x86_64")
 
 
 def test_the_gpu_is_reset_however_the_machine_ends(machine):

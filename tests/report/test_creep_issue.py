@@ -1,0 +1,305 @@
+"""The issue on what became slower since a baseline: what is accepted, said and asked for."""
+
+import copy
+import dataclasses
+import functools
+import json
+
+import pytest
+
+from benchmarks._report import creep as text
+from benchmarks._report import creep_issue
+from benchmarks._report.artifact import ArtifactError, NoGpuError, Request
+from benchmarks._report.creep_issue import MARKER, Call, Issue
+from benchmarks._verdict import creep
+from benchmarks._verdict.schema import Side
+from tests.comparisons import job_blind, job_comparison, job_passing
+from tests.report.artifacts import RUN, archive
+from tests.workflows.common import git
+
+SLOW = ("qkv", "32", "bfloat16")
+# By how much each commit after the baseline is slower than that.
+STEP, RAMP = (0, 0, 0.03, 0.03, 0.03), (0.004, 0.008, 0.012, 0.016, 0.02)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """A repository whose six commits each change the package."""
+    path = tmp_path_factory.mktemp("history")
+    git(path, "init", "--quiet", "--initial-branch", "main")
+    (path / "rope_triton").mkdir()
+    for number in range(len(STEP) + 1):
+        (path / "rope_triton" / "__init__.py").write_text(f"{number}\n")
+        git(path, "add", "--all")
+        git(path, "commit", "--quiet", "--message", f"<b>change</b> @everybody {number}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shas(history):
+    return git(history, "rev-list", "--reverse", "main").split()
+
+
+@functools.cache
+def slower(share):
+    return job_comparison(slowdown=lambda s: share if s.params == SLOW else 0)
+
+
+def of(made, base, head, wanted=()):
+    """The comparison as ``creep`` has it of two commits."""
+    words = [f"'{word}'" if " " in word else word for word in creep.only_words(wanted)]
+    command = " ".join(["python -m benchmarks compare", base, head, *words])
+    sides = {"base": Side(base, base), "head": Side(head, head), "reproduce": command}
+    made = dataclasses.replace(made, **sides)
+    return creep.trimmed(made, wanted) if wanted else made
+
+
+def searched(shas, shares=STEP, skip=()):
+    """What ``creep`` finds in the history."""
+    base, *commits = shas
+    found = creep.Creep(of(slower(shares[-1]), base, commits[-1]))
+    wanted = creep.targets(found.comparison)
+    while (commit := creep.Search(found, commits).next_commit()) is not None:
+        index = commits.index(commit)
+        compared = None if index in skip else of(slower(shares[index]), base, commit, wanted)
+        found = creep.Creep(found.comparison, (*found.steps, creep.Step(commit, compared)))
+    return found
+
+
+def request(shas):
+    return Request(base=shas[0], head=shas[-1], current=shas[-1], run_url=RUN, gpu="nvidia-h200")
+
+
+def read(history, shas, document):
+    return creep_issue.read_artifact(archive(document), request(shas), history)
+
+
+# --- what is accepted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [STEP, RAMP], ids=["step", "ramp"])
+def test_what_was_asked_for_is_read(history, shas, shares):
+    found = searched(shas, shares)
+    assert found.steps
+    assert read(history, shas, creep.to_json(found)) == (found, shas[1:])
+
+
+def other_base(document, shas):
+    document["comparison"]["base"] = {"name": shas[1], "sha": shas[1]}
+
+
+def other_head(document, shas):
+    document["comparison"]["head"] = {"name": shas[1], "sha": shas[1]}
+
+
+def other_machine(document, shas):
+    document["steps"][0]["comparison"]["machine"]["machine"] = "nvidia-a100"
+
+
+def another_command(document, shas):
+    document["steps"][0]["comparison"]["reproduce"] += " --every-cell"
+
+
+def a_commit_twice(document, shas):
+    document["steps"].append(document["steps"][0])
+
+
+def a_commit_of_nowhere(document, shas):
+    document["steps"][0]["commit"] = "a" * 40
+
+
+def main_itself(document, shas):
+    document["steps"][0]["commit"] = shas[-1]
+
+
+def another_step(document, shas):
+    one, other = document["steps"][:2]
+    one["comparison"], other["comparison"] = other["comparison"], one["comparison"]
+
+
+def unknown_cell(document, shas):
+    document["steps"][0]["comparison"]["families"]["gpu"]["timings"][0]["subject"]["params"] = ["9"]
+
+
+def unknown_cell_of_main(document, shas):
+    document["comparison"]["families"]["gpu"]["timings"][0]["subject"]["params"] = ["9"]
+
+
+def another_answer(document, shas):
+    timings = document["comparison"]["families"]["gpu"]["timings"]
+    next(each for each in timings if each["answer"] == "fail")["answer"] = "pass"
+
+
+def a_number_that_is_none(document, shas):
+    document["comparison"]["families"]["gpu"]["timings"][0]["effect"] = 1e7
+
+
+def text_in_a_commit(document, shas):
+    document["steps"][0]["commit"] = "$(id)"
+
+
+def the_same_sources(document, shas):
+    document["comparison"]["same_sources"] = True
+
+
+def more(document, shas):
+    document["steps"][0]["note"] = "@everybody"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(other_base, other_head, other_machine, another_command, a_commit_twice),
+        *(a_commit_of_nowhere, main_itself, another_step, unknown_cell, unknown_cell_of_main),
+        *(another_answer, a_number_that_is_none, text_in_a_commit, the_same_sources, more),
+    ],
+)
+def test_anything_else_is_refused(history, shas, change):
+    document = copy.deepcopy(creep.to_json(searched(shas)))
+    change(document, shas)
+    with pytest.raises(ArtifactError):
+        read(history, shas, document)
+
+
+def test_a_pass_has_all_and_no_steps(history, shas):
+    made = of(job_passing(), shas[0], shas[-1])
+    assert read(history, shas, creep.to_json(creep.Creep(made)))
+    step = creep.Step(shas[1], None)
+    with pytest.raises(ArtifactError, match="no commit between was to be measured"):
+        read(history, shas, creep.to_json(creep.Creep(made, (step,))))
+    few = dataclasses.replace(made, exact=())
+    with pytest.raises(ArtifactError, match="a pass lacks machine code"):
+        read(history, shas, creep.to_json(creep.Creep(few)))
+
+
+def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
+    machine = {"machine": "no-gpu-x86_64", "gpu": "none"}
+    made = dataclasses.replace(of(job_passing(), shas[0], shas[-1]), machine=machine)
+    with pytest.raises(NoGpuError):
+        read(history, shas, creep.to_json(creep.Creep(made)))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"comparison": NaN, "steps": []}'])
+def test_other_content_is_refused(history, shas, content):
+    with pytest.raises(ArtifactError, match="is not of the nightly comparison"):
+        read(history, shas, content)
+    with pytest.raises(ArtifactError):
+        creep_issue.read_artifact(content.encode(), request(shas), history)
+
+
+# --- what it says ---------------------------------------------------------------------------------
+
+
+def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
+    base, *commits = shas
+    found = searched(shas)
+    assert text.title(found, commits) == (
+        f"main is up to 3.00 % slower than {base[:10]}, most of it from {commits[2][:10]}"
+    )
+    skipped = searched(shas, skip=(2,))
+    named = f"one or more of the 2 commits {commits[2][:10]} to {commits[3][:10]}"
+    assert text.title(skipped, commits).endswith(f"most of it from {named}")
+    body = text.body(skipped, commits, RUN)
+    assert f"| {named} | " in body
+    assert f"could not be compared surely enough: {commits[2][:10]}." in body
+
+
+def test_a_ramp_is_listed_by_share(shas):
+    base, *commits = shas
+    found = searched(shas, RAMP)
+    assert text.title(found, commits).endswith(", by 5 changes together")
+    lines = text.body(found, commits, RUN).splitlines()
+    rows = lines[lines.index("|:--|--:|:--|--:|") + 1 :][:6]
+    assert rows.pop() == "" and all("ward qkv, 32 MiB, bfloat16 | +0." in r for r in rows)
+    assert {row.split(" | ")[0].strip("| ") for row in rows} == {each[:10] for each in commits}
+
+
+def test_shares_above_all_are_explained(shas):
+    """Faster by 4 %, then slower by 6 %."""
+    explained = "other commits made it faster"
+    faster = searched(shas, (0, -0.04, -0.04, 0.02, 0.02))
+    assert explained in text.body(faster, shas[1:], RUN)
+    assert explained not in text.body(searched(shas), shas[1:], RUN)
+
+
+def test_text_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
+    found = searched(shas)
+    hostile = ("@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000,) * 500
+    machine = {**found.comparison.machine, "driver": "@everybody <b>"}
+    compared = dataclasses.replace(
+        found.comparison, notes=hostile, wrong=hostile, discarded=hostile, machine=machine
+    )
+    body = text.body(dataclasses.replace(found, comparison=compared), shas[1:], RUN)
+    assert len(body.encode()) <= 65_000
+    for bad in ("@everybody", "<img", "<b>", "](https://evil", "GH-1 "):
+        assert bad not in body
+    assert "Which commit made an output wrong was not searched for." in body
+
+
+# --- what it asks of GitHub -----------------------------------------------------------------------
+
+
+def asked(found, shas, *known):
+    return list(creep_issue.calls(found, shas[1:], known, RUN))
+
+
+def test_a_failure_opens_one_issue_and_updates_it(shas):
+    found, base = searched(shas), shas[0]
+    (opened,) = asked(found, shas)
+    assert (opened.method, opened.path) == ("POST", "issues")
+    assert opened.body["body"].startswith(MARKER.format(base) + "\n")
+    for is_open in (True, False):  # one that was closed is opened again
+        (call,) = asked(found, shas, Issue(7, is_open, base))
+        assert call == Call("PATCH", "issues/7", opened.body | {"state": "open"})
+
+
+def test_an_issue_is_closed_when_main_is_as_fast_or_the_baseline_moved(shas):
+    passed = creep.Creep(of(job_passing(), shas[0], shas[-1]))
+    assert asked(passed, shas) == asked(passed, shas, Issue(7, False, shas[0])) == []
+    close, comment = asked(passed, shas, Issue(7, True, shas[0]))
+    assert close == Call("PATCH", "issues/7", {"state": "closed", "state_reason": "completed"})
+    assert comment.path == "issues/7/comments" and "As fast as the base" in comment.body["body"]
+    failed = searched(shas)
+    new, close, comment = asked(failed, shas, Issue(3, True, "9" * 40), Issue(4, False, "8" * 40))
+    assert (new.path, close.path) == ("issues", "issues/3")
+    assert close.body == {"state": "closed", "state_reason": "not_planned"}
+    assert comment.body["body"].startswith(f"The baseline is {shas[0]} now.")
+
+
+def test_what_cannot_tell_leaves_the_issue(shas):
+    found = creep.Creep(of(job_blind(), shas[0], shas[-1]))
+    assert asked(found, shas, Issue(7, True, shas[0])) == []
+    assert len(asked(found, shas, Issue(7, True, "9" * 40))) == 2
+
+
+@pytest.mark.parametrize("line", ["", "x", "7\topen\tx", f"7\tlost\t{MARKER.format('1' * 40)}"])
+def test_an_issue_of_another_form_is_an_error(line):
+    assert creep_issue.issues([f"7\topen\t{MARKER.format('1' * 40)}"]) == [Issue(7, True, "1" * 40)]
+    with pytest.raises(ValueError, match="number, state and baseline"):
+        creep_issue.issues([line])
+
+
+def run(tmp_path, history, shas, document):
+    (tmp_path / "artifact.zip").write_bytes(archive(document))
+    (tmp_path / "issues").write_text("")
+    words = {"base": shas[0], "head": shas[-1], "run-url": RUN, "gpu": "nvidia-h200"}
+    words |= {"repository": str(history), "artifact": str(tmp_path / "artifact.zip")}
+    words |= {name: str(tmp_path / name) for name in ("issues", "requests", "summary")}
+    return creep_issue.main([word for name in words for word in (f"--{name}", words[name])])
+
+
+def test_the_program_writes_requests_and_the_answer(tmp_path, history, shas, capsys):
+    found = searched(shas)
+    assert run(tmp_path, history, shas, creep.to_json(found)) == 0
+    assert capsys.readouterr().out == "fail\n"
+    assert (tmp_path / "requests" / "list").read_text() == "POST issues 0.json\n"
+    (call,) = asked(found, shas)
+    assert json.loads((tmp_path / "requests" / "0.json").read_text()) == call.body
+    assert "FAIL since the baseline" in (tmp_path / "summary").read_text()
+
+
+def test_the_program_refuses_without_a_request(tmp_path, history, shas, capsys):
+    assert run(tmp_path, history, shas, "{}") == 1
+    said = capsys.readouterr()
+    assert "the artifact was refused" in said.err and not said.out
+    assert not (tmp_path / "requests").exists()
