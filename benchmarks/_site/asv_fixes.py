@@ -1,7 +1,9 @@
 """Work around asv: keep the names of results stable, and publish this history without a fault."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 _VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
 _TOOLCHAIN = """
@@ -71,3 +73,19 @@ def write_empty_summaries(site: Path, benchmarks, graphs) -> None:
     for name in benchmarks:
         if not graphs.get_graph_group(name):
             (directory / f"{name}.json").write_text("[]")
+
+
+def first_revisions(
+    conf, repo, revisions: dict[str, int], branch: str
+) -> Callable[[str], int | None]:
+    """How ``regressions_first_commits`` is read: a timing's name -> the first revision that counts.
+
+    None where no slowdown does. asv has this in what finds its own regressions, and nowhere else.
+    """
+    from asv.plugins.regressions import _GraphDataFilter
+
+    filtered, graph = (
+        _GraphDataFilter(conf, repo, revisions),
+        SimpleNamespace(params={"branch": branch}),
+    )
+    return lambda name: filtered._get_start_revision(graph, None, name)
