@@ -15,14 +15,14 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import asv_fixes, libraries, overview, page, peers
+    from . import asv_fixes, libraries, overview, page, peers, slowdown_report
 
     asv_fixes.name_interpreters_by_version()
 
     class Overview(OutputPublisher):
         name = "overview"
         button_label = "Overview"
-        description = "Bandwidth, distance from a copy, other libraries, machine code, last changes"
+        description = "Slowdowns, bandwidth, other libraries, machine code, last changes"
         order = -1  # before asv's own, which are handed the same repo
 
         @classmethod
@@ -33,7 +33,10 @@ def setup() -> None:
             asv_fixes.forget_missing_commits(conf, repo)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers.peers(peers.EVIDENCE)
+            slower = slowdown_report.report(conf, repo, benchmarks, graphs, revisions)
+            data["slowdowns"] = slowdown_report.for_page(slower)
             site = Path(conf.html_dir)
+            slowdown_report.write(site, slower)
             page.write(site, conf.project, data)
             libraries.localise(site)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)

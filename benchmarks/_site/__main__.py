@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     taken.add_argument("machines", nargs="+", help="the machines that may report")
     store = commands.add_parser("store", help="thin the results, and store them in place of others")
     store.add_argument("remote")
+    commands.add_parser("simulate", help="what is told of slowdowns in simulated histories")
     options = parser.parse_args(arguments)
     match options.command:
         case "restore":
@@ -50,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
         case "store":
             commit, thinned = branch.store(ROOT, options.remote)
             print(*(thinned or ["nothing to drop"]), commit, sep="\n")
+        case "simulate":
+            from . import slowdown_simulation
+
+            slowdown_simulation.write()
     return 0
 
 

@@ -1,15 +1,26 @@
 """Work around asv: keep the names of results stable, and publish this history without a fault."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 _VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
+_TOOLCHAIN = """
+from importlib import metadata
+for name in ("torch", "triton"):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pass
+"""
 
 
 def name_interpreters_by_version() -> None:
-    """Let results of ``asv run -E existing:PATH`` be named by the interpreter's version.
+    """Let results of ``asv run -E existing:PATH`` be named by the versions of what they ran on.
 
-    asv names them by its path, and would draw a line for each path.
+    asv names them by the interpreter's path, and would draw a line for each path. Torch and Triton
+    are in the name, so that a commit measured again by others does not replace what is stored.
     """
     from asv.environment import ExistingEnvironment, get_env_name
     from asv.util import check_output
@@ -18,8 +29,11 @@ def name_interpreters_by_version() -> None:
     def python(self) -> str:
         return check_output([self._executable, "-c", _VERSION]).strip()
 
+    @functools.cache
     def name(self) -> str:
-        return get_env_name(self.tool_name, self.python, {}, self._tagged_env_vars)
+        lines = check_output([self._executable, "-c", _TOOLCHAIN]).splitlines()
+        toolchain = dict(line.split() for line in lines)
+        return get_env_name(self.tool_name, self.python, toolchain, self._tagged_env_vars)
 
     ExistingEnvironment.python, ExistingEnvironment.name = property(python), property(name)
 
@@ -59,3 +73,19 @@ def write_empty_summaries(site: Path, benchmarks, graphs) -> None:
     for name in benchmarks:
         if not graphs.get_graph_group(name):
             (directory / f"{name}.json").write_text("[]")
+
+
+def first_revisions(
+    conf, repo, revisions: dict[str, int], branch: str
+) -> Callable[[str], int | None]:
+    """How ``regressions_first_commits`` is read: a timing's name -> the first revision that counts.
+
+    None where no slowdown does. asv has this in what finds its own regressions, and nowhere else.
+    """
+    from asv.plugins.regressions import _GraphDataFilter
+
+    filtered, graph = (
+        _GraphDataFilter(conf, repo, revisions),
+        SimpleNamespace(params={"branch": branch}),
+    )
+    return lambda name: filtered._get_start_revision(graph, None, name)

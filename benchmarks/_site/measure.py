@@ -1,10 +1,12 @@
 """Measure the commits of a branch that have no results of a machine yet."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from .._cells.grid import OWN_BENCHMARKS
@@ -30,10 +32,45 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     return [commit for commit in log.split() if commit[:8] not in measured][:limit][::-1]
 
 
+TOOLCHAIN = ("torch", "triton")
+
+
+def again(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[str]:
+    """The newest commit that has a result, if it has none by this torch and Triton.
+
+    Measured by them too, it says what the change of toolchain cost.
+    """
+    stored: dict[str, list[dict]] = {}
+    for path in sorted((root / "benchmarks" / "results" / machine).glob("*-*.json")):
+        result = json.loads(path.read_text())
+        stored.setdefault(result["commit_hash"], []).append(result["params"])
+    log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD").split()
+    newest = next((commit for commit in log if commit in stored), None)
+    if newest is None:
+        return []
+    known = [{name: params.get(name) for name in TOOLCHAIN} for params in stored[newest]]
+    return [] if dict(toolchain) in known else [newest]
+
+
+def installed(machine: str) -> dict[str, str]:
+    """The torch and Triton that results will be stored with: ``python -m benchmarks machine``'s."""
+    from asv.machine import MachineCollection
+
+    record = MachineCollection.load(machine)
+    return {name: record[name] for name in TOOLCHAIN}
+
+
 def measure(root: Path, machine: str, limit: int) -> int:
-    """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed."""
+    """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed.
+
+    First the newest that has a result, if torch or Triton are others now (:func:`again`).
+    """
+    repeated = again(root, machine, installed(machine))
+    if repeated:
+        print(f"{machine}: torch or triton changed, {repeated[0]} once more", flush=True)
     commits = missing(root, machine, limit)
     print(f"{machine}: {len(commits)} commits to measure", flush=True)
+    commits = repeated + commits
     with gpu_of(machine), tempfile.TemporaryDirectory() as scratch:
         failed = [commit for commit in commits if _run(root, machine, commit, Path(scratch))]
     for commit in failed:

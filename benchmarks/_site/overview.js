@@ -342,10 +342,9 @@
     return element("li", {}, key, parts.length ? parts.join("; ") : "the same counts");
   }
 
-  function commitLink(revision) {
-    const { hash } = data.commits[revision];
-    return element("a", { class: "hash", href: data.commit_url + hash }, hash.slice(0, 7));
-  }
+  const hashLink = (hash) =>
+    element("a", { class: "hash", href: data.commit_url + hash }, hash.slice(0, 7));
+  const commitLink = (revision) => hashLink(data.commits[revision].hash);
 
   function speedChanges(revision) {
     const grid = Object.entries(line().changes).map(([direction, steps]) => [direction, data.grid, steps]);
@@ -394,6 +393,31 @@
     const known = Object.values(entry.values).map((each) => Object.keys(each.copy_ratio).map(Number));
     const whole = known[0].filter((revision) => known.every((each) => each.includes(revision)));
     return whole.length ? Math.max(...whole) : entry.all.at(-1);
+  }
+
+  function slowerCell(params, { benchmark, params: texts, change }) {
+    const [suite, direction] = benchmark.split(".");
+    const grid = suite === "rope" ? data.grid : data.paths_grid[direction];
+    const cell = Object.fromEntries(grid.names.map((name, i) => [name, texts[i]]));
+    const text = `${direction} ${described(grid, cell)}`;
+    return element("li", {}, element("a", { href: historyOf(benchmark, { params }, grid, cell) }, text),
+      " ", element("span", { class: "bad" }, percent(change)));
+  }
+
+  function finding(params, { kind, since, until, count, change, cells }) {
+    const commits = kind === "step" ? ["step with ", hashLink(since)] : ["ramp from ", hashLink(since), " to ", hashLink(until)];
+    const rest = count > cells.length ? [element("li", {}, `and ${count - cells.length} more`)] : [];
+    return element("li", {}, ...commits, `: ${count} slower, `, element("span", { class: "bad" }, percent(change)),
+      " in the geometric mean", element("ul", {}, ...cells.map((cell) => slowerCell(params, cell)), ...rest));
+  }
+
+  function startSlowdowns() {
+    $("slowdowns-told").replaceChildren(...data.slowdowns.flatMap(({ params, status, told, findings, toolchains }) => [
+      element("p", {}, element("strong", status === "slower" ? { class: "bad" } : {}, told)),
+      element("ul", { class: "changes" }, ...findings.map((each) => finding(params, each)),
+        ...toolchains.map((each) => element("li", {}, each.told))),
+    ]));
+    $("slowdowns").hidden = false;
   }
 
   function startSpeed() {
@@ -445,6 +469,7 @@
     codegen();
   }
 
+  if (data.slowdowns.length) startSlowdowns();
   if (data.speed.length) startSpeed();
   else $("empty").hidden = false;
   if (data.peers) startPeers();

@@ -20,6 +20,8 @@ MACHINE = "nvidia-h200"
 # Commit -> what it did to the kernel, in the order of the history.
 STEPS = Path(__file__).with_name("steps.json")
 
+SLOWDOWNS = ROOT / "benchmarks" / "evidence" / "slowdowns.json"
+
 FULL_CELLS = 504
 PATH_MIB = 32
 WIDTH = 100
@@ -227,6 +229,31 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
+# --- the simulation of slowdowns ------------------------------------------------------------------
+
+
+def slowdowns(path: Path = SLOWDOWNS) -> list[str]:
+    """How often a slowdown is told that is none, and how many are found."""
+    document = json.loads(path.read_text())
+    kinds = document["kinds"]
+    intro = (
+        f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
+        f"latencies and {document['results']} results, judged with each of them. What was found "
+        "within five commits of having 2 %, where every timing slows down on its own; in brackets "
+        "also what was told as the step or ramp that it is, with its commits:"
+    )
+    rows = []
+    for name, runs in document["scenarios"].items():
+        wrong = f"{sum(map(bool, runs['alarms']))} of {len(runs['alarms'])}"
+        rows.append(f"| {name} | {wrong} | {' | '.join(_found(runs[kind]) for kind in kinds)} |")
+    return _table(intro, ["history", "sites with a false alarm", *kinds.values()], rows)
+
+
+def _found(sites: list[list[int]]) -> str:
+    timings, in_time, _, named = map(sum, zip(*sites, strict=True))
+    return f"{in_time / timings:.1%} ({named / timings:.1%})".replace("%", " %")
+
+
 # --- the sweep ------------------------------------------------------------------------------------
 
 
@@ -320,10 +347,11 @@ def _gain(values: Sequence[float]) -> str:
 TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
     **{"summary": summary, "speed": speed, "history": history, "paths": paths, "calls": calls},
     "peers": lambda _: peers(),
+    "slowdowns": lambda _: slowdowns(),
 }
 
 PAGES = {
     ROOT / "README.md": ("summary",),
-    ROOT / "benchmarks" / "README.md": ("speed", "history", "paths", "calls", "peers"),
+    ROOT / "benchmarks" / "README.md": ("speed", "history", "paths", "calls", "peers", "slowdowns"),
 }
 """Which page has which tables."""

@@ -3,12 +3,15 @@
 import json
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from tests.test_asv import Scratch, asv
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "{}.{}".format(*sys.version_info)
+TOOLCHAIN = f"torch{metadata.version('torch')}-triton{metadata.version('triton')}"
+NAME = f"existing-py{VERSION}-{TOOLCHAIN}"
 
 
 def test_one_line_whatever_the_interpreters_path(tmp_path):
@@ -36,9 +39,9 @@ def test_one_line_whatever_the_interpreters_path(tmp_path):
     stored = [json.loads(path.read_text()) for path in tmp_path.glob("results/toy/*-*.json")]
     assert len(stored) == 2
     for result in stored:
-        assert result["env_name"] == f"existing-py{VERSION}"
+        assert result["env_name"] == NAME
         assert result["python"] == result["params"]["python"] == VERSION
-        assert scratch.file_of(result["commit_hash"]).name.endswith(f"-existing-py{VERSION}.json")
+        assert scratch.file_of(result["commit_hash"]).name.endswith(f"-{NAME}.json")
     done = asv("publish", cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout + done.stderr
     (graph,) = tmp_path.glob("html/graphs/arch-a/**/toy.Track.track_gbps.json")

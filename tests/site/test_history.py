@@ -52,11 +52,15 @@ def run(root, machine, commit, scratch):
     directory.mkdir(exist_ok=True)
     fields = {"machine": machine, "version": 1}
     (directory / "machine.json").write_text(json.dumps(fields))
-    params = record["params"] | {"machine": machine}
+    params = record["params"] | {"machine": machine} | measure.installed(machine)
     date = int(git_text(root, "log", "-1", "--format=%at", commit)) * 1000
     content = record | {"commit_hash": commit, "params": params, "date": date}
-    (directory / f"{commit[:8]}-existing-py.json").write_text(json.dumps(content))
+    name = f"{commit[:8]}-existing-py-torch{params['torch']}.json"
+    (directory / name).write_text(json.dumps(content))
     return 0
+stored = {name: record["params"][name] for name in measure.TOOLCHAIN}
+toolchain = stored | json.loads(os.environ.get("PLAYED_TOOLCHAIN", "{}"))
+measure.installed = lambda machine: toolchain
 measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
 sys.exit(measure.measure(Path.cwd(), sys.argv[1], limit=2))
 """
@@ -228,6 +232,28 @@ def test_history_from_a_commit_to_a_page(origin, tmp_path):
     assert not any(build.run().values()), build.said
     text = (build.clone / ".asv" / "html" / "overview.html").read_text()
     assert all(commit in text for commit in new)
+
+
+def test_a_new_toolchain_measures_the_newest_stored_commit_again(origin, tmp_path):
+    _, artifact = measured(origin, tmp_path, GPU)
+    stored_job(origin, tmp_path, {GPU: artifact})
+    shutil.rmtree(tmp_path / "clone-store-")
+    (tmp_path / "again").mkdir()
+    values = {"matrix.machine": GPU, "matrix.wheels": ""}
+    for number, expected in enumerate([1, 0]):
+        job = Job("history.yml", "measure", origin, tmp_path / "again", **values)
+        job.environment["PLAYED_TOOLCHAIN"] = json.dumps({"torch": "9.9"})
+        assert not any(job.run().values()), job.said
+        newest = git(origin, "rev-parse", "main")
+        assert job.said.count(f"torch or triton changed, {newest} once more") == expected
+        if number == 0:
+            again = job.temp / "results"
+            (path,) = again.glob("*-*.json")
+            assert path.name == f"{newest[:8]}-existing-py-torch9.9.json"
+            assert stored_job(origin, tmp_path, {GPU: again})[1]["Store"] == 0
+            shutil.rmtree(job.clone)
+    names = [name for name in stored_names(origin) if newest[:8] in name]
+    assert len(names) == 2
 
 
 def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import _site
 from benchmarks._peers.sweep.state import SweepError
-from benchmarks._site import asv_fixes, libraries, overview, page, peers
+from benchmarks._site import asv_fixes, libraries, overview, page, peers, slowdown_report
 from tests import publishing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +114,9 @@ def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
         (page, "write"),
         (libraries, "localise"),
         (asv_fixes, "write_empty_summaries"),
+        (slowdown_report, "report"),
+        (slowdown_report, "for_page"),
+        (slowdown_report, "write"),
     ):
         monkeypatch.setattr(module, name, lambda *arguments: None)
     repo = Repo()
