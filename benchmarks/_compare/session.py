@@ -127,7 +127,9 @@ def _compare_on_gpu(
     if not cells and not checks.wrong:
         reasons = "; ".join(notes[:3] or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
-    first = _first_look(measured, cells, options, report) if cells else findings.no_look()
+    first = findings.no_look()
+    if cells:
+        first = _first_look(measured, cells, identical, options, report)
     second = _second_look(measured, cells, first, identical, report)
     look = findings.joined(first, second)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
@@ -263,7 +265,11 @@ def suite_digest() -> str:
 
 
 def _first_look(
-    measured: Rounds, cells: list[AnyCell], options: CompareOptions, report: _Report
+    measured: Rounds,
+    cells: list[AnyCell],
+    identical: Set[Subject],
+    options: CompareOptions,
+    report: _Report,
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
@@ -285,7 +291,7 @@ def _first_look(
         notes = [f"{count} rounds, as the time was not enough for {most}"]
         report(notes[0])
     measured.run("look1", count, job)
-    look = findings.judge_rounds(measured.rounds("look1"))
+    look = findings.judge_rounds(measured.rounds("look1"), identical)
     return look._replace(notes=notes + look.notes)
 
 
@@ -300,7 +306,7 @@ def _second_look(
     open_ = findings.inconclusive(first, identical)
     if not open_:
         return findings.no_look()
-    host = any(subject.metric.startswith(FAMILIES["host"]) for subject in open_)
+    host = any(not subject.metric.startswith(FAMILIES["gpu"]) for subject in open_)
     job = measure.timing_job([cell for cell in cells if subjects_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
     settled = measured.settled("look2")
@@ -315,4 +321,4 @@ def _second_look(
         measured.run("look2", count, job)
     except rounds.BudgetError as error:
         return findings.no_look(f"{missed}: {error}")
-    return findings.judge_rounds(measured.rounds("look2")[:count], open_)
+    return findings.judge_rounds(measured.rounds("look2")[:count], identical, open_)

@@ -9,8 +9,8 @@ class Unit:
     """How a metric is read.
 
     ``exact``: any difference is real; otherwise it is measured and needs statistics. ``gates``: a
-    change for the worse fails, otherwise it is only shown. ``tolerance``: of an exact metric, the
-    relative change for the worse that is only shown.
+    change for the worse fails, as it does of all that is measured; otherwise it is only shown.
+    ``tolerance``: of an exact metric, the relative change for the worse that is only shown.
     """
 
     name: str
@@ -21,7 +21,6 @@ class Unit:
 
 
 _SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
-_SHOWN_SECONDS = Unit("seconds", "smaller", exact=False, gates=False)
 _BYTES = Unit("bytes", "smaller", exact=True, gates=True)
 _LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
 # Which of a sum's two products stays unrounded, as part of one fma, is the compiler's choice, by
@@ -40,9 +39,9 @@ UNITS = {
     "host.Call.track_forward_backward": _SECONDS,
     "host.PathCall.track_forward": _SECONDS,
     "host.PathCall.track_forward_backward": _SECONDS,
-    "host.FirstCall.track_compile": _SHOWN_SECONDS,
-    "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
-    "host.FirstCall.track_own_start": _SHOWN_SECONDS,
+    "host.FirstCall.track_compile": _SECONDS,
+    "host.FirstCall.track_warm_start": _SECONDS,
+    "host.FirstCall.track_own_start": _SECONDS,
     "codegen.Codegen.track_registers": Unit("registers/thread", "smaller", True, gates=False),
     "codegen.Codegen.track_spilled_bytes": Unit("bytes/thread", "smaller", True, gates=True),
     "codegen.Codegen.track_stack_bytes": Unit("bytes/thread", "smaller", True, gates=False),
