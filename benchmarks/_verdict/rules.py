@@ -66,7 +66,7 @@ class Rules:
 
     alpha: the rate of false alarms, one-sided, of one look at one family of timings in which
     nothing changed. A job has two families and at most two looks at each: 1 % in all. The first
-    calls are a third, whose ``min_effect`` noise does not reach.
+    calls are a third, whose ``min_effect`` noise seldom reaches.
     min_effect: no slowdown below this share of the base fails.
     margin: the non-inferiority margin. A timing passes if, with ``confidence``, it is slower by no
     more than this share.

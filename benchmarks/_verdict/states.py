@@ -11,11 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 # The fewest processes of a version in each state.
-_LEAST = 2
+_LEAST = 3
 # The largest standard deviation within states, as a share of how far they are apart.
 _WITHIN = 0.2
 # By how much of that distance the versions may differ in it.
 _AGREE = 0.25
+# By how much of it a change may move the states: by all of it, the slower state of one version
+# would be the faster state of the other.
+_MOVED = 0.5
 
 
 class _Split(NamedTuple):
@@ -31,8 +34,10 @@ def removed(base: np.ndarray, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Logarithms of both versions as if every process had been in the faster state.
 
     Each version's values are split in two where they then vary least. The parts are states if they
-    are clearly apart in both versions, by the same distance. A change moves all of a version and
-    splits nothing, and states of one version alone stay. Subjects without states keep their values.
+    are clearly apart in both versions, by the same distance and at about the same times. A change
+    moves all of a version and splits nothing, and states of one version alone stay. Subjects
+    without states keep their values. That one version is in the slower state more often is removed
+    too.
 
     Where the states are as clear as this demands, to exchange the two versions in a round exchanges
     their states too: a test by such exchanges stays exact but for the distance, which is estimated.
@@ -41,8 +46,10 @@ def removed(base: np.ndarray, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     apart = (splits[0].apart + splits[1].apart) / 2
     within = np.maximum(splits[0].within, splits[1].within)
     agree = np.abs(splits[0].apart - splits[1].apart) <= _AGREE * apart
-    apart = np.where((within <= _WITHIN * apart) & agree, apart, 0.0)
-    return base - apart * splits[0].slow, head - apart * splits[1].slow
+    one, other = base - apart * splits[0].slow, head - apart * splits[1].slow
+    same = np.abs(other.mean(axis=0) - one.mean(axis=0)) <= _MOVED * apart
+    found = (within <= _WITHIN * apart) & agree & same
+    return np.where(found, one, base), np.where(found, other, head)
 
 
 def _split(values: np.ndarray) -> _Split:

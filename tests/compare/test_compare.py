@@ -186,6 +186,8 @@ def test_same_machine_code_overrules_noise_and_forbids_a_slowdown(lab, slower):
         lab.gpu.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.2
     assert lab.compare() == (CANNOT_TELL if slower else PASS)
     assert len(lab.found.identical) == 8
+    assert lab.found.families["gpu"].mean is None
+    assert lab.found.families["host"].mean.timings == len(lab.found.families["host"].timings)
     assert lab.gpu.answered == ALL  # the machine code tells: no second look
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._verdict import permutation_test
 from benchmarks._verdict.judge import judge
-from benchmarks._verdict.rules import Answer, Rules, Subject
+from benchmarks._verdict.rules import Answer, Rules, Subject, varies_more
 
 ROUNDS = 12
 CELL_NOISE = 0.002
@@ -237,6 +237,38 @@ def test_own_control_raises_the_floor_of_a_subject():
     assert (timings[0].answer, timings[0].change) == (Answer.CANNOT_TELL, "none")
     assert {timing.floor for timing in timings[1:]} == {0.005}
     assert {timing.answer for timing in timings[1:]} == {Answer.FAIL}
+
+
+def test_mean_change_is_of_what_differs():
+    base, head = processes(np.random.default_rng(14), ROUNDS, 40)
+    head[:, :10] *= 1.02
+    same = frozenset(subjects(40)[10:])
+    family = judge(subjects(40), base, head, identical=same)
+    assert family.mean.timings == 10 and family.mean.effect == pytest.approx(0.02, abs=0.001)
+    assert 0.018 < family.mean.low < family.mean.effect < family.mean.high < 0.022
+    assert judge(subjects(40), base, head).mean.effect == pytest.approx(0.005, abs=0.001)
+    family = judge(subjects(40), base, head, identical=frozenset(subjects(40)))
+    assert (family.mean, family.spread) == (None, None)
+
+
+def test_a_head_that_varies_more_is_found_and_a_base_is_not():
+    generator = np.random.default_rng(15)
+    base, head = processes(generator, ROUNDS, 40)
+    head *= np.where(generator.random(head.shape) < 0.3, 1.02, 1)
+    assert varies_more(judged(base, head).spread)
+    assert not varies_more(judged(head, base).spread)
+    family = judged(base, base[:, ::-1] * 1.05)  # slower, and no more varied
+    assert not varies_more(family.spread)
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_false_alarms_of_a_head_that_varies_more(noise):
+    generator, alpha, repetitions = np.random.default_rng(16), 0.1, 400
+    alarms = sum(
+        judged(*processes(generator, 8, 5, **noise), alpha=0.1).spread.p <= alpha
+        for _ in range(repetitions)
+    )
+    assert alarms / repetitions == pytest.approx(alpha, abs=4 * (0.09 / repetitions) ** 0.5)
 
 
 def test_a_thousand_subjects_and_the_very_same_numbers():
