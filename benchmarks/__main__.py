@@ -130,8 +130,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Make a file of benchmarks/evidence, on a GPU."
-    parser.add_argument("what", choices=("aa", "power", "mutants"))
+    parser.description = (
+        "Make a file of benchmarks/evidence, on a GPU; simulation.json needs none, but the aa.json "
+        "that is there."
+    )
+    parser.add_argument("what", choices=("aa", "power", "mutants", "simulation"))
     parser.add_argument("--commit", default="HEAD", help="the version to start from; default: HEAD")
     parser.add_argument(
         "--budget",

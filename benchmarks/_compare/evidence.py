@@ -1,8 +1,8 @@
 """``python -m benchmarks evidence``: the false alarms of ``compare``, and what it detects.
 
-Three files of ``benchmarks/evidence``, made on a GPU and checked by a test from the data in them:
-``aa.json`` (a version against itself), ``power.json`` (slowdowns of known size) and
-``mutants.json`` (bad changes of the kinds that pass review).
+Four files of ``benchmarks/evidence``, checked by tests from the data in them. Three are made on a
+GPU: ``aa.json`` (a version against itself), ``power.json`` (slowdowns of known size) and
+``mutants.json`` (bad changes of the kinds that pass review). ``simulation.json`` needs none.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from .._system.process import SUITE
 from .._system.progress import missing, say
 from .._verdict import rules
 from .._verdict.rules import Answer
-from . import caught, measure, planted, session
+from . import caught, measure, planted, session, simulation
 from .bench import ROUNDS, Bench, pooled, small_grid
 from .command import COULD_NOT_RUN
 from .pool import Pool
@@ -40,6 +40,8 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
     try:
         if only and what != "mutants":
             raise caught.EvidenceError(f"--only is for mutants, got {what}")
+        if what == "simulation":
+            return _simulate(path)
         bench = Bench(commit, time.monotonic() + 60 * budget)
         head = {
             "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
@@ -63,6 +65,16 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
     DIRECTORY.mkdir(exist_ok=True)
     write_atomically(path, (_text(head | document) + "\n").encode())
     print(f"{path}\n{summary(what, document)}")
+    return 0
+
+
+def _simulate(path: Path) -> int:
+    pool = Pool.from_json(json.loads((DIRECTORY / "aa.json").read_text())["pool"])
+    found = simulation.simulate(path, pool, "python -m benchmarks evidence simulation")
+    for model, figures in found.items():
+        said = ", ".join(f"{name} {share:.1%}" for name, share in figures.items())
+        print(f"{model}: {said}")
+    print(path)
     return 0
 
 

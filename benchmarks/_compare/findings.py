@@ -93,9 +93,11 @@ def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[
     )
 
 
-def judge_rounds(measured: Sequence[Round], only: Set[Subject] | None = None) -> Look:
+def judge_rounds(
+    measured: Sequence[Round], identical: Set[Subject], only: Set[Subject] | None = None
+) -> Look:
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
-    families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only)
+    families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
     return Look(len(measured), families, *_lost(measured))
 
 
@@ -122,7 +124,8 @@ def _joined(first: Family, second: Family) -> Family:
     newer = {timing.subject: timing for timing in second.timings}
     timings = tuple(newer.get(timing.subject, timing) for timing in first.timings)
     failed = first.control.failed + second.control.failed
-    return Family(timings, dataclasses.replace(first.control, failed=failed))
+    control = dataclasses.replace(first.control, failed=failed)
+    return dataclasses.replace(first, timings=timings, control=control)
 
 
 def inconclusive(look: Look, identical: Set[Subject]) -> set[Subject]:

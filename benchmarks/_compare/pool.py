@@ -44,8 +44,12 @@ class Pool(NamedTuple):
         head: str,
         rounds: Sequence[int] | None = None,
         only: Set[Subject] | None = None,
+        identical: Set[Subject] = frozenset(),
     ) -> dict[str, Family]:
-        """The verdicts, by family: on all rounds and subjects, or on these."""
+        """The verdicts, by family: on all rounds and subjects, or on these.
+
+        identical: what has the same machine code on both sides.
+        """
         families, rows = {}, range(len(self.seconds[base])) if rounds is None else rounds
         for name, prefixes in FAMILIES.items():
             columns = [
@@ -60,6 +64,7 @@ class Pool(NamedTuple):
                     self.seconds[base][index],
                     self.seconds[head][index],
                     RULES[name],
+                    identical,
                 )
         return families
 

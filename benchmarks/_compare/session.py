@@ -170,7 +170,9 @@ def _compare_on_gpu(
         reasons = "; ".join(notes[:3] or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
     some = timed or (options.only and options.host)
-    first = _first_look(measured, timed, options, report) if some else findings.no_look()
+    first = findings.no_look()
+    if some:
+        first = _first_look(measured, timed, identical, options, report)
     second = _second_look(measured, timed, first, identical, report)
     look = findings.joined(first, second)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
@@ -290,7 +292,11 @@ def suite_digest() -> str:
 
 
 def _first_look(
-    measured: Rounds, cells: list[BaseCell], options: CompareOptions, report: Report
+    measured: Rounds,
+    cells: list[BaseCell],
+    identical: Set[Subject],
+    options: CompareOptions,
+    report: Report,
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
@@ -312,7 +318,7 @@ def _first_look(
         notes = [f"{count} rounds, as the time was not enough for {most}"]
         report(notes[0])
     measured.run("look1", count, job)
-    look = findings.judge_rounds(measured.rounds("look1"))
+    look = findings.judge_rounds(measured.rounds("look1"), identical)
     return look._replace(notes=notes + look.notes)
 
 
@@ -327,7 +333,7 @@ def _second_look(
     open_ = findings.inconclusive(first, identical)
     if not open_:
         return findings.no_look()
-    host = any(subject.metric.startswith(FAMILIES["host"]) for subject in open_)
+    host = any(not subject.metric.startswith(FAMILIES["gpu"]) for subject in open_)
     job = measure.timing_job([cell for cell in cells if subjects_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
     settled = measured.settled("look2")
@@ -342,4 +348,4 @@ def _second_look(
         measured.run("look2", count, job)
     except rounds.BudgetError as error:
         return findings.no_look(f"{missed}: {error}")
-    return findings.judge_rounds(measured.rounds("look2")[:count], open_)
+    return findings.judge_rounds(measured.rounds("look2")[:count], identical, open_)

@@ -24,10 +24,11 @@ _REMARKS = 6
 _EXACT_ROWS = 40
 _ALL_TIMINGS_BYTES = 10_000
 _HOW_TO_READ = (
-    "Base, head: medians over the rounds. Change: the mean of the changes of the rounds, which "
-    "under noise is not that of the medians. Floor: the noise floor; no smaller effect counts. "
+    "Base, head: medians over the rounds. Change: the middle of the changes of the rounds, their "
+    "pseudomedian (in reports without a geometric mean, their mean), which under noise is not that "
+    "of the medians. Floor: the noise floor; no smaller effect counts. "
     "MDE: the minimum detectable effect, the smallest slowdown that fails 9 times in 10. Same "
-    "machine code: any difference is noise. Shown only: it never fails the job."
+    "machine code: any difference is noise."
 )
 
 
@@ -44,6 +45,7 @@ def markdown(comparison: Comparison) -> str:
     blocks = [
         f"## {_HEADLINE[comparison.answer]}",
         f"**{escaped(sentence)}**",
+        *_bulleted(seen.means),
         f"{' → '.join(map(code, seen.sides))} · {escaped(seen.setting)}",
         *_remarks("Wrong on the head", comparison.wrong),
         *_remarks("Not measured", comparison.unmeasured),
@@ -89,6 +91,11 @@ def _remarks(title: str, texts: Sequence[str]) -> Iterable[str]:
         yield "\n".join([f"{title}:", "", *_bullets(texts)])
 
 
+def _bulleted(texts: Sequence[str]) -> Iterable[str]:
+    if texts:
+        yield "\n".join(_bullets(texts))
+
+
 def _checks(seen: View) -> Iterable[str]:
     rows = [
         [each.symbol, number(each.name), "<br>".join(map(escaped, each.findings))]
@@ -106,14 +113,14 @@ def _moved(seen: View, comparison: Comparison) -> Iterable[str]:
         # A failure hides what is not slower. Host times of that kind are in the table above.
         hidden = row.state is State.NOT_SLOWER and (failed or not row.is_of_gpu)
         full = [each.state for each in shown].count(row.state) == row.state.most_rows
-        if row.gates and not hidden and not full:
+        if not hidden and not full:
             shown.append(row)
     if not shown:
         return
     interval = f"{100 * comparison.rules.confidence:g} % interval"
     head = ["timings, worst first", "base", "head", "change", interval, "floor", "MDE"]
     yield _table(head, "--:", map(_cells, shown))
-    left = collections.Counter(row.state for row in seen.rows if row.gates)
+    left = collections.Counter(row.state for row in seen.rows)
     left -= collections.Counter(row.state for row in shown for _ in range(row.size))
     if left:
         yield escaped(f"Not in this table: {counted(left.elements())}.")

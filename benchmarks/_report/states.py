@@ -50,8 +50,9 @@ def counted(states: Iterable[State]) -> str:
 
 def sentence(comparison: Comparison, states: Mapping[Subject, State]) -> str:
     """The reasons of the answer."""
-    gating = [timing for timing in comparison.timings if rules.gates(timing)]
-    found = {state: [t for t in gating if states[t.subject] is state] for state in State}
+    found = {
+        state: [t for t in comparison.timings if states[t.subject] is state] for state in State
+    }
     reasons = {Answer.FAIL: _failures, Answer.CANNOT_TELL: _doubts, Answer.PASS: _assurances}
     return "; ".join(reasons[comparison.answer](comparison, found)) + "."
 
@@ -92,9 +93,16 @@ def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
         yield f"{count(len(comparison.unmeasured), 'requirement')} changed without being measured"
     for name, family in comparison.families.items():
         control = family.control
-        if control.failed and any(map(rules.gates, family.timings)):
+        if control.failed:
             differ = f"{control.failed} of {control.subjects} {name} timings differ"
             yield f"{differ} from themselves in the A/A control"
+        spread = family.spread
+        if spread is not None and rules.varies_more(spread):
+            yield (
+                f"the head's processes vary more than the base's, by {percent(spread.head, '')} "
+                f"of a {name} timing instead of {percent(spread.base, '')}: it may be slower in "
+                "some of them"
+            )
     if found[State.NOISE]:
         yield (
             f"{count(len(found[State.NOISE]), 'timing')} came out slower although the machine code "

@@ -14,7 +14,7 @@ _ROWS, _COLUMNS, _LABEL = 12, 100, 44
 def terminal(comparison: Comparison) -> str:
     """The report for a terminal."""
     seen = View(comparison)
-    lines = [f"{comparison.answer.upper()}: {seen.sentence}", ""]
+    lines = [f"{comparison.answer.upper()}: {seen.sentence}", "", *seen.means]
     lines += [" → ".join(seen.sides), seen.setting, ""]
     lines += _remarks("wrong", comparison.wrong)
     lines += _remarks("not measured", comparison.unmeasured)
@@ -55,7 +55,5 @@ def _line(row: Row) -> str:
         State.INCONCLUSIVE: f"inconclusive, MDE {row.mde}",
     }
     reading = readings.get(row.state, "same code: only noise")
-    if not row.gates:
-        reading = f"{row.state.label} (shown only)"
     label = clip(row.label, _LABEL)
     return f"{label:{_LABEL}} {row.base:>9} {row.head:>9} {row.change:>9}  {reading}"

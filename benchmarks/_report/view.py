@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Answer, Exact, Family, Timing
+from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Timing
 from .._verdict.schema import Comparison
 from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
 from .grouping import Group, grouped, single
@@ -42,10 +42,6 @@ class Row:
     mde: str
 
     @property
-    def gates(self) -> bool:
-        return rules.UNITS[self.metric].gates
-
-    @property
     def is_of_gpu(self) -> bool:
         return self.metric.startswith(FAMILIES["gpu"])
 
@@ -61,7 +57,8 @@ class Check(NamedTuple):
 class View:
     """A comparison as its reader sees it.
 
-    sentence: the reasons of the answer. sides, setting, machine: what was compared and where.
+    sentence: the reasons of the answer. means: of each family, how it changed on average. sides,
+    setting, machine: what was compared and where.
     states: of each timing. rows: one for each timing, and groups: those that moved alike together,
     both worst first. checks: all that was looked at. controls: the A/A control of each family.
     exact: by metric. changed: by metric, each value that changed. compiled: by architecture, the
@@ -71,6 +68,11 @@ class View:
     def __init__(self, comparison: Comparison):
         self.states = states_of(comparison)
         self.sentence = sentence(comparison, self.states)
+        self.means = [
+            _mean(name, family.mean, comparison.rules.confidence)
+            for name, family in comparison.families.items()
+            if family.mean is not None
+        ]
         self.sides = side(comparison.base), side(comparison.head)
         self.setting, self.machine = _setting(comparison), _machine(comparison)
         self.rows = self._rows(comparison.timings, lambda timings: map(single, timings))
@@ -107,10 +109,8 @@ class View:
         says, bounded = counted(states), State.NOT_SLOWER.label
         if bounds:
             says = says.replace(bounded, f"{bounded} (within {percent(max(bounds))})")
-        gating = all(map(rules.gates, family.timings))
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
-        power = f"minimum detectable effect {mde} (median)" if gating else "shown only"
-        findings = [f"{says}; {power}"]
+        findings = [f"{says}; minimum detectable effect {mde} (median)"]
         if name == "gpu" and comparison.untimed:
             findings.append(f"{len(comparison.untimed)} not timed: same machine code")
         if name != "gpu":
@@ -118,9 +118,16 @@ class View:
             rows = [_row(self.states[group.worst.subject], group, {}) for group in groups]
             findings += [f"{row.label} {row.base} → {row.head}, {row.change}" for row in rows]
         open_ = rules.too_inconclusive(family.timings, comparison.identical)
-        doubtful = State.NOISE in states or open_ or family.control.failed
+        uneven = rules.varies_more(family.spread)
+        doubtful = State.NOISE in states or open_ or uneven or family.control.failed
         symbol = FAILS if State.SLOWER in states else UNKNOWN if doubtful else FINE
-        return Check(symbol if gating else SHOWN, _CLOCKS[name], findings)
+        return Check(symbol, _CLOCKS[name], findings)
+
+
+def _mean(name: str, mean: MeanChange, confidence: float) -> str:
+    interval = f"{100 * confidence:g} % interval {span((mean.low, mean.high))}"
+    of = count(mean.timings, "changed timing")
+    return f"{_CLOCKS[name]}: {percent(mean.effect)} in the geometric mean of {of} ({interval})"
 
 
 def _setting(comparison: Comparison) -> str:
@@ -150,14 +157,14 @@ def _control(name: str, family: Family) -> str:
     )
 
 
-def _badness(state: State, group: Group) -> tuple[bool, float]:
+def _badness(state: State, group: Group) -> float:
     """Sorts the worst first; of what became faster, the fastest."""
     size = -max(timing.upper for timing in group.timings)
     if state in (State.SLOWER, State.NOISE):
         size = -group.worst.effect
     if state is State.FASTER:
         size = min(timing.effect for timing in group.timings)
-    return not rules.gates(group.worst), size
+    return size
 
 
 def _row(state: State, group: Group, known: Mapping[int, frozenset[str]]) -> Row:

@@ -17,6 +17,7 @@ from . import figures
 
 RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = "nvidia-h200"
+SIMULATION = ROOT / "benchmarks" / "evidence" / "simulation.json"
 # Commit -> what it did to the kernel, in the order of the history.
 STEPS = Path(__file__).with_name("steps.json")
 
@@ -344,14 +345,67 @@ def _gain(values: Sequence[float]) -> str:
     return f"{text} ({faster})" if faster else text
 
 
+# --- the simulated verdict ------------------------------------------------------------------------
+
+# Title -> the figure of a model.
+_FIGURES = {
+    "fails": "fails",
+    "cannot tell, first look": "cannot tell, first look",
+    "cannot tell": "cannot tell",
+    "interval": "intervals hold the truth",
+    "+1 % fails": "+1 % fails",
+    "+1 % passes": "+1 % passes",
+    "+2 % fails": "+2 % fails",
+    "+5 % fails": "+5 % fails",
+    "MDE fails": "MDE fails",
+    "one changed: passes": "one changed, +1 % passes",
+    "eight: pass": "eight changed, +1 % pass",
+    "host +5 % fails": "a host call, +5 % fails",
+}
+_OF_THE_SAME = ("fails", "cannot tell, first look", "cannot tell")
+
+
+def simulation(path: Path = SIMULATION) -> list[str]:
+    """A row for each kind of noise, former figures and today's."""
+    stored = json.loads(path.read_text())
+    runs = dict(stored["runs"])
+    today = runs.pop("today")
+    ((former, before),) = runs.items()
+    rows = []
+    for model, what in stored["noise"].items():
+        figures = [run[model]["figures"] for run in (before, today)]
+        cells = {title: _shares(figures, name) for title, name in _FIGURES.items()}
+        if model in stored["unlike"]:
+            cells |= dict.fromkeys(_OF_THE_SAME, "")
+            cells["fails"] = f"(passes {_shares(figures, 'passes')})"
+        rows.append(f"| {what} | {' | '.join(cells.values())} |")
+    intro = f"In %, by `{former}` → today; `{stored['command']}` simulates it again, without a GPU:"
+    return _table(intro, ["noise", *_FIGURES], rows)
+
+
+def _shares(figures: Sequence[Mapping[str, float]], name: str) -> str:
+    """Former and today's percent; one where they read the same."""
+    texts = [f"{100 * each[name]:.3g}" for each in figures]
+    return " → ".join(dict.fromkeys(texts))
+
+
 TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
     **{"summary": summary, "speed": speed, "history": history, "paths": paths, "calls": calls},
     "peers": lambda _: peers(),
     "slowdowns": lambda _: slowdowns(),
+    "simulation": lambda _: simulation(),
 }
 
 PAGES = {
     ROOT / "README.md": ("summary",),
-    ROOT / "benchmarks" / "README.md": ("speed", "history", "paths", "calls", "peers", "slowdowns"),
+    ROOT / "benchmarks" / "README.md": (
+        "speed",
+        "history",
+        "paths",
+        "calls",
+        "peers",
+        "simulation",
+        "slowdowns",
+    ),
 }
 """Which page has which tables."""

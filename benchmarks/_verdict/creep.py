@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .._system.untrusted import Text, validated
 from . import schema
-from .rules import RULES, Answer, Family, Subject, Timing, answered, gates
+from .rules import RULES, Answer, Family, Subject, Timing, answered
 from .schema import Comparison
 
 MARGINS = {name: rules.margin for name, rules in RULES.items()} | {"gpu": 0.01}
@@ -116,7 +116,7 @@ def targets(comparison: Comparison) -> tuple[Subject, ...]:
     failed = {
         timing.subject: timing.effect
         for timing in cumulative(comparison).timings
-        if timing.answer is Answer.FAIL and gates(timing)
+        if timing.answer is Answer.FAIL
         if timing.subject not in comparison.identical
     }
     failed |= {each.subject: 1.0 for each in comparison.exact if each.answer is Answer.FAIL}
@@ -213,7 +213,7 @@ class Search:
 
 
 def _is_unsteady(family: Family) -> bool:
-    return bool(family.control.failed) and any(map(gates, family.timings))
+    return bool(family.control.failed)
 
 
 def _levels(comparison: Comparison, wanted: Sequence[Subject]) -> dict[Subject, Level]:
@@ -240,7 +240,8 @@ def _levels(comparison: Comparison, wanted: Sequence[Subject]) -> dict[Subject, 
 def trimmed(comparison: Comparison, wanted: Sequence[Subject]) -> Comparison:
     """A step's comparison without what says nothing of the targets."""
     exact = tuple(each for each in comparison.exact if each.subject in wanted)
-    identical = comparison.identical & {*wanted}
+    timed = {timing.subject for timing in comparison.timings}
+    identical = comparison.identical & {*wanted, *timed}
     return dataclasses.replace(comparison, exact=exact, identical=identical, notes=(), discarded=())
 
 

@@ -9,8 +9,8 @@ class Unit:
     """How a metric is read.
 
     ``exact``: any difference is real; otherwise it is measured and needs statistics. ``gates``: a
-    change for the worse fails, otherwise it is only shown. ``tolerance``: of an exact metric, the
-    relative change for the worse that is only shown.
+    change for the worse fails, as it does of all that is measured; otherwise it is only shown.
+    ``tolerance``: of an exact metric, the relative change for the worse that is only shown.
     """
 
     name: str
@@ -21,7 +21,6 @@ class Unit:
 
 
 _SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
-_SHOWN_SECONDS = Unit("seconds", "smaller", exact=False, gates=False)
 _BYTES = Unit("bytes", "smaller", exact=True, gates=True)
 _LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
 # Which of a sum's two products stays unrounded, as part of one fma, is the compiler's choice, by
@@ -52,9 +51,9 @@ UNITS = {
     "host.PathCall.track_forward": _SECONDS,
     "host.PathCall.track_forward_backward": _SECONDS,
     "host.FirstCall.track_import": _SECONDS,
-    "host.FirstCall.track_compile": _SHOWN_SECONDS,
-    "host.FirstCall.track_warm_start": _SHOWN_SECONDS,
-    "host.FirstCall.track_own_start": _SHOWN_SECONDS,
+    "host.FirstCall.track_compile": _SECONDS,
+    "host.FirstCall.track_warm_start": _SECONDS,
+    "host.FirstCall.track_own_start": _SECONDS,
     **{f"codegen.{suite}.track_{name}": unit for suite in _CALLS for name, unit in _CODE.items()},
     "codegen.Variants.track_variants": Unit("variants", "smaller", True, gates=True),
     "host.Memory.track_peak_bytes": _BYTES,

@@ -1,4 +1,4 @@
-"""Sign-flip permutation tests and exact intervals. Pure; arrays are [rounds, subjects].
+"""Sign-flip permutation tests. Pure; arrays are [rounds, subjects].
 
 If the sign of a round's values is as likely to be one as the other, jointly for all subjects, then
 of all 2^n patterns of flipped rounds the one that was observed is not special. Nothing is assumed
@@ -9,8 +9,7 @@ Sources:
 P. H. Westfall, S. S. Young, Resampling-Based Multiple Testing, 1993 (step-down max-T);
 V. G. Tusher, R. Tibshirani, G. Chu, Significance analysis of microarrays, 2001 (a statistic whose
 scale never gets close to zero);
-B. Phipson, G. K. Smyth, Permutation p-values should never be zero, 2010 (count the identity);
-J. A. Hartigan, Using subsample values as typical values, 1969 (intervals from subset means).
+B. Phipson, G. K. Smyth, Permutation p-values should never be zero, 2010 (count the identity).
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ _TIE = 1e-12
 
 
 def patterns(rounds: int, seed: int = 0) -> np.ndarray:
-    """Non-empty subsets of the rounds, [subsets, rounds], 1 where a round is in: flips, or means.
+    """Which rounds are flipped, [patterns, rounds] of 0 and 1; the identity is left out.
 
     All 2^n - 1 of them for n <= 14, else 2^14 - 1 different ones drawn at random: with the identity
     the draw is as exchangeable as the whole.
@@ -45,6 +44,17 @@ def patterns(rounds: int, seed: int = 0) -> np.ndarray:
         generator = np.random.default_rng(seed)
         codes = 1 + generator.choice(2**rounds - 1, drawn, replace=False, shuffle=False)
     return (codes[:, None] >> np.arange(rounds) & 1).astype(float)
+
+
+def winsorized(values: np.ndarray) -> np.ndarray:
+    """The values, the largest quarter of each subject's sizes cut to the size below them.
+
+    One disturbed process then counts no more than any other round. The cut depends on sizes alone,
+    so a flip of a round's signs flips the result: the test stays exact.
+    """
+    sizes = np.sort(np.abs(values), axis=0)
+    most = sizes[len(values) - 1 - len(values) // 4]
+    return values.clip(-most, most)
 
 
 def scale(values: np.ndarray) -> np.ndarray:
@@ -92,31 +102,6 @@ def critical(values: np.ndarray, flips: np.ndarray, alpha: float) -> float:
     maxima = np.sort(np.concatenate([identity, *flipped]))
     allowed = int(alpha * len(maxima))  # so many patterns may reach it, the observed one among them
     return float(maxima[len(maxima) - max(allowed, 1)])
-
-
-def typical_bounds(values: np.ndarray, subsets: np.ndarray, tail: float) -> tuple:
-    """Bounds below and above each subject's centre, each missing it with a chance of <= ``tail``.
-
-    Hartigan's typical values: the N means over subsets of the rounds cut the line into N + 1
-    intervals, and the centre of symmetry is as likely to lie in any of them.
-
-    Raises
-    ------
-    ValueError
-        If there are too few rounds for so small a tail.
-    """
-    beyond = int(tail * (len(subsets) + 1))
-    if beyond < 1:
-        raise ValueError(f"{values.shape[0]} rounds give no bound with an error of {tail}")
-    weights = subsets / subsets.sum(axis=1, keepdims=True)
-    width = max(1, _CHUNK // len(subsets))
-    low, high = [], []
-    for start in range(0, values.shape[1], width):
-        means = weights @ values[:, start : start + width]
-        means.partition((beyond - 1, len(means) - beyond), axis=0)
-        low.append(means[beyond - 1])
-        high.append(means[len(means) - beyond])
-    return np.concatenate(low), np.concatenate(high)
 
 
 def _flipped(values: np.ndarray, flips: np.ndarray) -> Iterator[np.ndarray]:

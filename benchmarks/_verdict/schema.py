@@ -3,7 +3,11 @@
 The JSON, ``to_json``, is one object: ``schema``, ``answer``, which must be the one that follows
 from the rest, and the fields of ``Comparison``. Every key is there, no other is allowed, and every
 number is finite. A subject is ``{"metric": text, "params": [text, ...]}``, an answer one of "pass",
-"fail", "cannot tell". Schema 3 is read too: two of its keys had other names.
+"fail", "cannot tell".
+
+Schemas 3 and 4 are read too. They have no mean change and no spread, their effects are means over
+the rounds, and in 3 two keys had other names. What was judged by former rules is judged again by
+today's, from the numbers that are there.
 """
 
 import dataclasses
@@ -25,12 +29,14 @@ from .rules import (
     Subject,
     Timing,
     answered,
+    changed,
     judge_exact,
     overall,
     unit_of,
 )
 
 SCHEMA = 5
+OLDER = (3, 4)
 MAX_TIMINGS = 4000  # the full grid and the surface have some 2,300
 MAX_ITEMS = 10_000  # of all architectures there are 3,552 exact values, of the surface 3,500
 # Keys that were renamed after schema 3. Swapped, so schema 3 with a key of today is refused.
@@ -117,23 +123,42 @@ def from_json(document: dict) -> Comparison:
     Raises
     ------
     ValueError
-        If anything is missing, unknown, of a wrong type, not finite, too long, or if an answer is
-        not the one that follows from the numbers beside it; the message says where.
+        If anything is missing, unknown, of a wrong type, not finite, too long, or, in today's
+        schema, if an answer is not the one that follows from the numbers beside it; the message
+        says where.
     """
     if not isinstance(document, dict):
         raise ValueError(f"a comparison is an object, got {type(document).__name__}")
     fields = dict(document)
     schema, answer = fields.pop("schema", None), fields.pop("answer", None)
-    if type(schema) is not int or schema not in (3, 4, SCHEMA):
-        raise ValueError(f"schema {schema!r:.80} is unknown, this version reads 3, 4 and {SCHEMA}")
-    fields = _renamed(fields) if schema == 3 else fields
-    if schema < SCHEMA:
-        fields.setdefault("represented", [])
+    if type(schema) is not int or schema not in (*OLDER, SCHEMA):
+        known = f"{', '.join(map(str, OLDER))} and {SCHEMA}"
+        raise ValueError(f"schema {schema!r:.80} is unknown, this version reads {known}")
+    if schema in OLDER:
+        comparison = _judged_again(validated(Comparison, _with_keys(fields, schema), "comparison"))
+        _check(comparison)
+        return comparison
     comparison = validated(Comparison, fields, "comparison")
     _check(comparison)
+    for name, family in comparison.families.items():
+        none = not changed(family.timings, comparison.identical)
+        if (family.mean is None, family.spread is None) != (none, none):
+            raise ValueError(f"{name} has a mean change and a spread if any of its timings differs")
     if answer != comparison.answer.value:
         raise ValueError(f"answer is {answer!r:.80}, the rest says {comparison.answer.value!r}")
     return comparison
+
+
+def _with_keys(fields: dict, schema: int) -> dict:
+    """The keys of today for those of an older schema, whatever the values are."""
+    fields = _renamed(fields) if schema == 3 else dict(fields)
+    fields.setdefault("represented", [])
+    if isinstance(families := fields.get("families"), dict):
+        fields["families"] = {
+            name: family | dict.fromkeys(("mean", "spread")) if isinstance(family, dict) else family
+            for name, family in families.items()
+        }
+    return fields
 
 
 def _renamed(value: Any, depth: int = 5) -> Any:
@@ -143,6 +168,27 @@ def _renamed(value: Any, depth: int = 5) -> Any:
     if depth and isinstance(value, dict):
         return {_RENAMED.get(key, key): _renamed(each, depth - 1) for key, each in value.items()}
     return value
+
+
+def _judged_again(comparison: Comparison) -> Comparison:
+    """The comparison with the answers of its timings by the rules of today."""
+    families = {
+        name: dataclasses.replace(
+            family, timings=tuple(_answered_again(each, RULES[name]) for each in family.timings)
+        )
+        if name in RULES
+        else family
+        for name, family in comparison.families.items()
+    }
+    return dataclasses.replace(comparison, families=families)
+
+
+def _answered_again(timing: Timing, rules: Rules) -> Timing:
+    floor = max(timing.floor, rules.min_effect)
+    probabilities = timing.p_slower, timing.p_faster
+    answer, change = answered(timing.effect, timing.upper, floor, *probabilities, rules)
+    mde = max(timing.mde, floor)
+    return dataclasses.replace(timing, floor=floor, mde=mde, answer=answer, change=change)
 
 
 def _check(comparison: Comparison) -> None:
@@ -157,18 +203,18 @@ def _check(comparison: Comparison) -> None:
         raise ValueError("it was judged by other rules")
     if comparison.extension > comparison.rounds:
         raise ValueError(f"{comparison.rounds} rounds, {comparison.extension} of them added")
-    for name, family in comparison.families.items():
-        _check_family(name, family, comparison.rounds)
     for subject in comparison.identical | comparison.represented:
         if not subject.metric.startswith(FAMILIES["gpu"]):
             raise ValueError(f"{subject.metric!r:.80} has no machine code of its own")
         unit_of(subject)
+    for name, family in comparison.families.items():
+        _check_family(name, family, comparison)
     for each in comparison.exact:
         if each != judge_exact(each.subject, each.base, each.head, "gpu" in comparison.families):
             raise ValueError(f"{_name(each.subject)} has another unit or answer by its values")
 
 
-def _check_family(name: str, family: Family, rounds: int) -> None:
+def _check_family(name: str, family: Family, comparison: Comparison) -> None:
     if name not in FAMILIES:
         raise ValueError(f"a family is one of {list(FAMILIES)}, got {name!r:.80}")
     control, size = family.control, len(family.timings)
@@ -181,8 +227,14 @@ def _check_family(name: str, family: Family, rounds: int) -> None:
         unit_of(timing.subject)
         if not timing.subject.metric.startswith(FAMILIES[name]):
             raise ValueError(f"{timing.subject.metric} does not belong to {name}")
-        for wrong in _contradictions(timing, RULES[name], rounds):
+        for wrong in _contradictions(timing, RULES[name], comparison.rounds):
             raise ValueError(f"{_name(timing.subject)}: {wrong}")
+    if mean := family.mean:
+        differing = len(changed(family.timings, comparison.identical))
+        if mean.timings != differing:
+            raise ValueError(f"the mean of {name} is of {mean.timings} timings, {differing} differ")
+        if not _rises(mean.low, mean.effect, mean.high):
+            raise ValueError(f"the interval of the mean of {name} does not hold its effect")
 
 
 def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:

@@ -22,13 +22,14 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("what", DOCUMENTS)
-def test_document_says_how_it_was_made_and_was_judged_by_the_rules_of_today(what):
+def test_document_says_how_it_was_made_and_by_which_rules_it_was_judged(what):
     document = DOCUMENTS[what]
     assert document["command"].startswith(f"python -m benchmarks evidence {what} --commit ")
     assert document["machine"]["gpu"].startswith("NVIDIA")
     current = {name: vars(each) for name, each in rules.RULES.items()}
-    assert document["rules"].items() <= current.items()
     assert document["rules"].keys() >= {"gpu", "host"}
+    if what != "mutants":  # which ship no rounds to judge again
+        assert document["rules"].items() <= current.items()
     assert document["rounds"] == {"aa": evidence.AA_ROUNDS}.get(what, evidence.ROUNDS)
     said = {"aa": "independent comparisons of a version", "mutants": "caught: spill"}
     assert said[what] in evidence.summary(what, document)

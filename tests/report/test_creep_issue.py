@@ -194,7 +194,7 @@ def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
     base, *commits = shas
     found = searched(shas)
     assert text.title(found, commits) == (
-        f"main is up to 3.00 % slower than {base[:10]}, most of it from {commits[2][:10]}"
+        f"main is up to 2.98 % slower than {base[:10]}, most of it from {commits[2][:10]}"
     )
     skipped = searched(shas, skip=(2,))
     named = f"one or more of the 2 commits {commits[2][:10]} to {commits[3][:10]}"

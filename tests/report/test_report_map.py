@@ -14,7 +14,17 @@ from benchmarks._report.grouping import grouped
 from benchmarks._report.markdown import markdown
 from benchmarks._report.terminal import terminal
 from benchmarks._verdict.judge import judge
-from benchmarks._verdict.rules import RULES, UNITS, Control, Family, Subject, answered, judge_exact
+from benchmarks._verdict.rules import (
+    RULES,
+    UNITS,
+    Control,
+    Family,
+    MeanChange,
+    Spread,
+    Subject,
+    answered,
+    judge_exact,
+)
 from benchmarks._verdict.schema import MAX_ITEMS, MAX_TIMINGS, from_json, to_json
 from tests.comparisons import (
     bell,
@@ -158,7 +168,10 @@ def scattered(subjects, effect=lambda i: 0.1 * (1 + i % 7), **numbers):
         answer, change = answered(*told, RULES["gpu"])
         made = {"subject": subject, "answer": answer, "change": change, **given}
         timings.append(dataclasses.replace(usual, **made))
-    return Family(tuple(timings), Control(len(timings), 0, 0.001, 0.001))
+    mean = MeanChange(len(timings), 0.1, 0.05, 0.2)
+    return Family(
+        tuple(timings), Control(len(timings), 0, 0.001, 0.001), mean, Spread(0.001, 0.001, 0.5)
+    )
 
 
 def named(metric, *axes):
@@ -199,7 +212,9 @@ WORST = {
         )
     },
     "identical": lambda: {
-        "families": {"gpu": scattered(LONG, p_slower=0.0)},
+        "families": {
+            "gpu": dataclasses.replace(scattered(LONG, p_slower=0.0), mean=None, spread=None)
+        },
         "identical": frozenset(LONG),
     },
     "texts": lambda: {

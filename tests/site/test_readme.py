@@ -111,7 +111,7 @@ def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     readme.write_text(readme.read_text().replace(*change))
     assert entry.main(["readme"]) == 3
     assert (
-        "must mark the tables speed, history, paths, calls, peers, slowdowns once each"
+        "must mark the tables speed, history, paths, calls, peers, simulation, slowdowns once each"
         in capsys.readouterr().err
     )
 

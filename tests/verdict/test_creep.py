@@ -51,7 +51,7 @@ def unsteady(made):
         (slower(0.02), Answer.FAIL),
         (slower(0.0, noise=0.01), Answer.CANNOT_TELL),
         (slower(0.02, noise=0.01), Answer.CANNOT_TELL),
-        (compared(("gpu", gpu_family()), ("host", host_family(0.07, 0.002))), Answer.PASS),
+        (compared(("gpu", gpu_family()), ("host", host_family(0.04, 0.002))), Answer.PASS),
         (compared(("gpu", gpu_family()), ("host", host_family(0.15, 0.002))), Answer.FAIL),
         (compared(("gpu", gpu_family()), exact=gpu_facts(error=1.9)), Answer.FAIL),
         (dataclasses.replace(slower(0.0), wrong=("it is",)), Answer.FAIL),

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._verdict import permutation_test
 from benchmarks._verdict.judge import judge
-from benchmarks._verdict.rules import Answer, Rules, Subject
+from benchmarks._verdict.rules import Answer, Rules, Subject, varies_more
 
 ROUNDS = 12
 CELL_NOISE = 0.002
@@ -139,15 +139,21 @@ def test_adjusted_p_is_that_of_the_definition():
         assert p == pytest.approx(brute_force_p(values))
 
 
-def test_bounds_are_subset_means():
-    values = np.random.default_rng(7).standard_normal((5, 2))
-    subsets = itertools.chain.from_iterable(
-        itertools.combinations(range(5), size) for size in range(1, 6)
-    )
-    means = np.sort([values[list(subset)].mean(axis=0) for subset in subsets], axis=0)
-    low, high = permutation_test.typical_bounds(values, permutation_test.patterns(5), 0.1)
-    assert low == pytest.approx(means[2])  # 3 of 32 intervals lie below: 0.1 * 32 = 3.2
-    assert high == pytest.approx(means[-3])
+def test_winsorized_cuts_the_largest_quarter_and_flips_with_the_rounds():
+    values = np.array([3.0, -1, 0.5, -9, 2, 8, 0.1, -0.2])[:, None]
+    cut = permutation_test.winsorized(values)
+    assert cut[:, 0].tolist() == [3.0, -1, 0.5, -3, 2, 3, 0.1, -0.2]
+    signs = np.array([1, -1, -1, 1, -1, 1, 1, -1])[:, None]
+    assert (permutation_test.winsorized(signs * values) == signs * cut).all()
+
+
+def test_one_disturbed_round_changes_little():
+    base, head = processes(np.random.default_rng(13), 14, 20)
+    head[3, 0] *= 0.86  # as a burst does
+    head *= 1.02
+    burst, *others = judged(base, head).timings
+    assert burst.answer is Answer.FAIL and burst.effect == pytest.approx(0.02, abs=0.003)
+    assert burst.high - burst.low < 3 * max(each.high - each.low for each in others)
 
 
 def test_patterns():
@@ -190,36 +196,79 @@ def test_each_answer_is_reached():
     assert blind.rounds == ROUNDS
 
 
-def with_two_states(base, head, cells, size):
-    """Move some cells, of both versions alike, between rounds, so that the A/A control sees it."""
-    high = np.array([0, 1, 1, 0] * 3)[:, None] * size
-    base[:, cells] *= 1 + high
-    head[:, cells] *= 1 + high
+def with_steps(base, head, cells, size):
+    """Move some cells, of both versions alike, from round to round: the A/A control sees it.
+
+    Each block of two rounds has another level, so these are no two states.
+    """
+    levels = np.array([0, 1, 1, 0] * 3) + 3 * np.repeat(np.arange(6), 2)
+    base[:, cells] *= (1 + size) ** levels[:, None]
+    head[:, cells] *= (1 + size) ** levels[:, None]
 
 
 def test_control_sees_what_the_pairs_cancel():
     base, head = processes(np.random.default_rng(10), ROUNDS, 40, noise=0.0005)
     assert judged(base, head).control.failed == 0
-    with_two_states(base, head, slice(0, 1), 0.02)
-    with_two_states(base, head, slice(1, 2), -0.02)
+    with_steps(base, head, slice(0, 1), 0.02)
+    with_steps(base, head, slice(1, 2), -0.02)
     family = judged(base, head)
     assert family.control.failed == 2
     assert family.control.floor < 0.005  # a twentieth of the subjects may lie above it
     assert {timing.answer for timing in family.timings} == {Answer.PASS}
-    with_two_states(base, head, slice(2, 40), 0.02)
+    with_steps(base, head, slice(2, 40), 0.02)
     family = judged(base, head)
     assert family.control.failed >= 1
     assert family.control.floor == pytest.approx(0.02, abs=0.001)
 
 
+def test_floor_goes_by_the_duration():
+    base, head = processes(np.random.default_rng(10), ROUNDS, 96, noise=0.0003)
+    with_steps(base, head, slice(0, 24), 0.02)
+    long = np.repeat([1.0, 50.0], 48)
+    floors = np.array([timing.floor for timing in judged(base * long, head * long).timings])
+    assert (floors[:24] > 0.015).all() and (floors[48:] == 0.005).all()
+
+
 def test_own_control_raises_the_floor_of_a_subject():
     base, head = processes(np.random.default_rng(11), ROUNDS, 40, noise=0.0005)
-    with_two_states(base, head, slice(0, 1), 0.05)
+    with_steps(base, head, slice(0, 1), 0.05)
     timings = judged(base, head * 1.03).timings
     assert timings[0].floor == pytest.approx(0.05, abs=0.002)
     assert (timings[0].answer, timings[0].change) == (Answer.CANNOT_TELL, "none")
     assert {timing.floor for timing in timings[1:]} == {0.005}
     assert {timing.answer for timing in timings[1:]} == {Answer.FAIL}
+
+
+def test_mean_change_is_of_what_differs():
+    base, head = processes(np.random.default_rng(14), ROUNDS, 40)
+    head[:, :10] *= 1.02
+    same = frozenset(subjects(40)[10:])
+    family = judge(subjects(40), base, head, identical=same)
+    assert family.mean.timings == 10 and family.mean.effect == pytest.approx(0.02, abs=0.001)
+    assert 0.018 < family.mean.low < family.mean.effect < family.mean.high < 0.022
+    assert judge(subjects(40), base, head).mean.effect == pytest.approx(0.005, abs=0.001)
+    family = judge(subjects(40), base, head, identical=frozenset(subjects(40)))
+    assert (family.mean, family.spread) == (None, None)
+
+
+def test_a_head_that_varies_more_is_found_and_a_base_is_not():
+    generator = np.random.default_rng(15)
+    base, head = processes(generator, ROUNDS, 40)
+    head *= np.where(generator.random(head.shape) < 0.3, 1.02, 1)
+    assert varies_more(judged(base, head).spread)
+    assert not varies_more(judged(head, base).spread)
+    family = judged(base, base[:, ::-1] * 1.05)  # slower, and no more varied
+    assert not varies_more(family.spread)
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_false_alarms_of_a_head_that_varies_more(noise):
+    generator, alpha, repetitions = np.random.default_rng(16), 0.1, 400
+    alarms = sum(
+        judged(*processes(generator, 8, 5, **noise), alpha=0.1).spread.p <= alpha
+        for _ in range(repetitions)
+    )
+    assert alarms / repetitions == pytest.approx(alpha, abs=4 * (0.09 / repetitions) ** 0.5)
 
 
 def test_a_thousand_subjects_and_the_very_same_numbers():

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks import codegen
-from benchmarks._verdict.rules import UNITS, Subject, judge_exact
+from benchmarks._verdict.rules import UNITS, Answer, Subject, judge_exact
 from benchmarks._verdict.schema import from_json, to_json
 from tests.comparisons import CASES, failing, passing, without_gpu
 
@@ -20,8 +20,34 @@ def test_json_round_trip(make, answer):
     document = json.loads(text)
     assert (document["schema"], document["answer"]) == (5, answer.value)
     assert from_json(document) == made
-    older = text.replace('"schema": 5', '"schema": 3').replace('"discarded"', '"disturbed"')
-    assert from_json(json.loads(older.replace('"mde"', '"visible"'))) == made
+
+
+@pytest.mark.parametrize(("make", "answer"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("schema", [3, 4])
+def test_older_schemas_have_no_mean_change_and_no_spread(make, answer, schema):
+    document = to_json(make())
+    for family in document["families"].values():
+        del family["mean"], family["spread"]
+    text = json.dumps(document | {"schema": schema})
+    if schema == 3:
+        text = text.replace('"discarded"', '"disturbed"').replace('"mde"', '"visible"')
+    read = from_json(json.loads(text))
+    assert read.answer is answer
+    assert all((each.mean, each.spread) == (None, None) for each in read.families.values())
+    assert (read.timings, read.exact) == (make().timings, make().exact)
+
+
+def test_what_was_judged_by_former_rules_is_judged_again():
+    """The host's margin was 10 %: a pass of then may be inconclusive today."""
+    document = to_json(passing()) | {"schema": 4}
+    for family in document["families"].values():
+        del family["mean"], family["spread"]
+    first, *_ = document["families"]["host"]["timings"]
+    first |= {"effect": 0.03, "low": 0.01, "upper": 0.08, "high": 0.09, "floor": 0.05, "mde": 0.09}
+    assert first["answer"] == "pass"
+    read = from_json(document)
+    assert read.families["host"].timings[0].answer is Answer.CANNOT_TELL
+    assert read.answer is Answer.CANNOT_TELL
 
 
 def test_a_comparison_without_a_gpu_has_the_values_of_all_architectures():
@@ -131,6 +157,11 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (CONTROL("subjects", 95), "the control of gpu counts 95 timings"),
         (CONTROL("failed", 193), "and 193 failures"),
         (CONTROL("floor", -1), "control.floor must be a finite number from 0"),
+        (changed("families", "gpu", "mean", None), "gpu has a mean change and a spread if any"),
+        (changed("families", "gpu", "spread", None), "gpu has a mean change and a spread if any"),
+        (changed("families", "gpu", "mean", "timings", 3), "the mean of gpu is of 3 timings"),
+        (changed("families", "gpu", "mean", "low", 0.9), "the interval of the mean of gpu does"),
+        (changed("families", "gpu", "spread", "p", 2), "spread.p must be a finite number from 0"),
         (CONTROL("noise", -1), "control.noise must be a finite number from 0"),
         (changed("exact", 0, "unit", "gates", True), "has another unit or answer"),
         (changed("exact", 0, "answer", "fail"), "has another unit or answer by its values"),
