@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
+from .._cells.surface import largest
 from .._system.progress import say
 from .._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from . import exact, measure, mutants
@@ -58,6 +59,8 @@ def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
 def _group(mutant: mutants.Mutant) -> str:
     if not mutant.needs_gpu:
         return "code"
+    if any(metric.startswith("surface.") for metric in mutant.caught_by):
+        return "surface"
     if any(metric.startswith(FAMILIES["gpu"]) for metric in mutant.caught_by):
         return "speed"
     return "host" if mutant.caught_by[0].startswith(FAMILIES["host"]) else "facts"
@@ -109,15 +112,22 @@ def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
 def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
     """The medians of the base and of each mutant."""
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    # Only a call whose output is read next pays for a kernel that writes past L2.
-    read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
-    timed: list[AnyCell] = [*small_grid(), *read_next] if group == "speed" else []
-    job = measure.timing_job(timed, host=group == "host")
+    job = measure.timing_job(_cells(group, names), host=group == "host")
     whole = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
     return {
         name: Pool(whole.subjects, {arm: whole.seconds[arm] for arm in ("base", name)})
         for name in names
     }
+
+
+def _cells(group: str, names: list[str]) -> list[AnyCell]:
+    """What is timed of each mutant of a group: what one of them must be slower in, and the rest."""
+    if group == "surface":
+        known = mutants.load()
+        return list(dict.fromkeys(largest(form) for name in names for form in known[name].where))
+    # Only a call whose output is read next pays for a kernel that writes past L2.
+    read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
+    return [*small_grid(), *read_next] if group == "speed" else []
 
 
 def slower(name: str, pool: Pool) -> list[dict]:

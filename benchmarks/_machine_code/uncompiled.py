@@ -135,11 +135,11 @@ def _of_launch(launch: Launch, launches: int) -> tuple[set[str], set[str]]:
 
 
 def _driver(arch: str) -> StubDriver:
-    _compile_each_kernel_once()
+    compile_each_kernel_once()
     return StubDriver.activate(arch)
 
 
-def _compile_each_kernel_once() -> None:
+def compile_each_kernel_once() -> None:
     """Reuse the first variant of a kernel for the others, which are only counted and described.
 
     Otherwise it would take hours to find a kernel that is compiled anew for every length.

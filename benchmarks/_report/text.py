@@ -5,13 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from .._verdict.rules import Subject
 from .._verdict.schema import Side
 
+GPU_ROOMS = ("rope", "paths", "surface")
+"""Beginnings of the metrics of GPU times: the two directions of a call may be told together."""
 _ROPE_PARAMS = ("seq_len", "hidden", "batch", "dtype", "format")
 
 
 def name_of(metric: str) -> str:
     """ "host.Call.track_forward" as "Call forward", "rope.Forward.track_latency" as "Forward"."""
     room, suite, name = metric.replace("track_", "").split(".")
-    if room in ("rope", "paths"):
+    if room in GPU_ROOMS:
         return suite
     return name if name == suite.lower() else f"{suite} {name}"
 
@@ -41,6 +43,9 @@ def label(
     if room == "paths" and len(params) == 3:
         path, mib, dtype = params
         return f"{name} {path}, {mib} MiB, {dtype}"
+    if room == "surface" and len(params) == 2:
+        form, mib = params
+        return f"{name} {form}, {mib} MiB"
     if room != "rope" or len(params) != 5:
         return f"{name} ({', '.join(params)})" if params else name
     whole = [len(each) > 1 and frozenset(each) == known.get(i) for i, each in enumerate(given, 1)]

@@ -113,6 +113,9 @@ class View:
         findings = [f"{says}; minimum detectable effect {mde} (median)"]
         if name == "gpu" and comparison.untimed:
             findings.append(f"{len(comparison.untimed)} not timed: same machine code")
+        if name == "gpu" and comparison.represented:
+            other = "the same change of machine code was timed at another size"
+            findings.append(f"{len(comparison.represented)} not timed: {other}")
         if name != "gpu":
             groups = sorted(grouped(family.timings), key=lambda group: group.axes)[:MOST_LINES]
             rows = [_row(self.states[group.worst.subject], group, {}) for group in groups]

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._compare import exact, mutants
+from benchmarks._cells.grid import Cell
+from benchmarks._cells.surface import largest
+from benchmarks._compare import exact, mutants, selection
+from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import UNITS, Answer, Subject
@@ -24,7 +27,12 @@ WITHOUT_GPU = [name for name, mutant in MUTANTS.items() if not mutant.needs_gpu]
 OTHER_CODE = [
     name
     for name, mutant in MUTANTS.items()
-    if mutant.needs_gpu and any("latency" in metric for metric in mutant.caught_by)
+    if mutant.needs_gpu
+    and any(metric.startswith(("rope.", "paths.")) for metric in mutant.caught_by)
+]
+# Caught where the machine code says that a form of a call must be timed.
+OF_THE_SURFACE = [
+    name for name, mutant in MUTANTS.items() if "surface." in " ".join(mutant.caught_by)
 ]
 CALL = ("sm_90", "float16", "sbhd", "forward", 128, "large")
 SUBSET = {
@@ -47,8 +55,9 @@ def mutated(tmp_path_factory):
 # --- the index and the patches --------------------------------------------------------------------
 
 
-def test_eleven_mutants_three_of_them_without_a_gpu():
-    assert len(MUTANTS) == 11
+def test_twelve_kinds_of_mutants_three_of_them_without_a_gpu():
+    assert len(MUTANTS) - len(OF_THE_SURFACE) == 11
+    assert len(OF_THE_SURFACE) == 15
     assert WITHOUT_GPU == ["lost-vector-access", "spill", "variant-per-seq-len"]
     assert OTHER_CODE == [
         "libdevice-trig",
@@ -152,7 +161,9 @@ def test_mutants_are_correct_and_a_wrong_one_is_not(mutated, tmp_path):
     wrong = mutants.apply("precision-loss", ROOT, tmp_path)
     changed = wrong / "rope_triton" / "kernel" / "trigonometry.py"
     changed.write_text(changed.read_text().replace("-1.36524e-3", "-1.3e-3"))
-    problems = problems_of(*(mutated(name) for name in MUTANTS), wrong)
+    # Of those that only take another tile, one stands for all.
+    names = [name for name in MUTANTS if name not in OF_THE_SURFACE[1:]]
+    problems = problems_of(*map(mutated, names), wrong)
     assert problems.keys() == {str(wrong)}, problems
     assert "AssertionError" in problems[str(wrong)]
 
@@ -201,3 +212,72 @@ def digest_of(root: Path) -> str:
 @pytest.mark.parametrize("name", OTHER_CODE)
 def test_machine_code_differs(name, compiled, mutated):
     assert digest_of(mutated(name)) != digest_of(ROOT)
+
+
+# One process for all, as above: what each package launches for each call, with nothing compiled.
+LAUNCHED = """
+import json, sys
+import torch
+from benchmarks._cells import grid, surface
+from benchmarks._machine_code import uncompiled
+from benchmarks._machine_code.stub_driver import StubDriver
+
+forms, *roots = sys.argv[1:]
+cells = [*grid.all_cells("small"), *map(surface.largest, forms.split())]
+uncompiled.compile_each_kernel_once()
+found = {}
+for root in roots:
+    for name in [n for n in sys.modules if n.split(".")[0] == "rope_triton"]:
+        del sys.modules[name]
+    sys.path.insert(0, root)
+    import rope_triton
+    sys.path.remove(root)
+    assert rope_triton.__file__.startswith(root), rope_triton.__file__
+    driver = StubDriver.activate("sm_90")
+    found[root] = {}
+    for cell in cells:
+        for direction, metric in cell.metrics.items():
+            uncompiled.call(driver, cell, direction)
+            subject = " ".join([metric, *grid.subject_params(cell)])
+            found[root][subject] = sorted(uncompiled.features(driver.launches))
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def launched(mutated):
+    """What this package and each mutant of the surface launch, by name and timing."""
+    roots = {"": ROOT} | {name: mutated(name) for name in OF_THE_SURFACE}
+    forms = " ".join(dict.fromkeys(MUTANTS[name].where[0] for name in OF_THE_SURFACE))
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, forms, *map(str, roots.values())],
+        env=environment | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return {name: found[str(root)] for name, root in roots.items()}
+
+
+@pytest.mark.parametrize("name", OF_THE_SURFACE)
+def test_forms_are_selected_where_the_grid_lets_a_mutant_through(name, launched):
+    """Another tile is other machine code: all of the small grid and its paths has the same."""
+    base, head = launched[""], launched[name]
+    differ = {timing for timing in base if base[timing] != head[timing]}
+    assert differ and all(timing.startswith("surface.") for timing in differ)
+    assert any(timing.split()[1] == MUTANTS[name].where[0] for timing in differ)
+
+
+def test_a_mutant_of_a_form_is_timed_there(compiled, mutated):
+    """By the machine code itself, of the one that rotates interleaved pairs."""
+    mutant = MUTANTS["tile-interleaved"]
+    grid, form = Cell(128, 128, 4, "bfloat16", "sbhd"), largest(*mutant.where)
+    base, head = (
+        exact.compiled_surface(root, "sm_90", [grid, form], enumerations=()).facts
+        for root in (ROOT, mutated(mutant.name))
+    )
+    facts = {"base": base, "head": head}
+    assert selection.identical(facts) == subjects_of(grid)
+    assert selection.choose([grid, form], facts, 1, "seed") == [form]

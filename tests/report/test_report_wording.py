@@ -11,7 +11,7 @@ from benchmarks._report.markdown import markdown
 from benchmarks._report.states import State
 from benchmarks._report.terminal import terminal
 from benchmarks._report.text import percent, seconds, side
-from benchmarks._verdict.rules import Answer, Spread
+from benchmarks._verdict.rules import Answer, Spread, Subject
 from benchmarks._verdict.schema import Side
 from tests.comparisons import (
     blind,
@@ -95,6 +95,13 @@ def test_what_was_not_timed_for_its_machine_code_is_counted():
     slow = gpu_family(only=everything[:20], slowdown=lambda subject: 0.05)
     made = comparison({"gpu": slow}, (), identical=code)
     assert "10 of 10 changed timings became slower" in sentence(made)
+
+
+def test_what_another_size_stands_for_is_counted():
+    surface = Subject("surface.Forward.track_latency", ("qk-bshd-bf16-32x128", "4"))
+    made = dataclasses.replace(passing(), represented=frozenset({surface}))
+    said = "1 not timed: the same change of machine code was timed at another size"
+    assert said in " ".join(markdown(made).split())
 
 
 @pytest.mark.parametrize(
