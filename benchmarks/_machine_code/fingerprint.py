@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import itertools
 import os
-import pickle
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from .._system.repository import PACKAGE
 from . import disassembly, uncompiled, worker_pool
 from .stub_driver import Launch, StubDriver
 
+_READ_AT_ONCE = 40  # kernels
 _PARTS = 4  # of an enumeration, each in a process of its own
 
 # With any of these Triton compiles something other than what users get, or nothing.
@@ -129,7 +130,8 @@ def compile_all(
         each: [("reach", *each, part, _PARTS) for part in range(_PARTS)] for each in enumerations
     }
     groups += [[job] for jobs in parts.values() for job in jobs]
-    found = worker_pool.map(_answer, groups, package, ledger or worker_pool.Ledger("codegen"))
+    reading = _Reading(ledger or worker_pool.Ledger("codegen"))
+    found = worker_pool.map(_answer, groups, package, reading) | reading.answers
     return Answers(
         {job: found["fingerprint", *job] for job in calls},
         {job: found["variants", *job] for job in sweeps},
@@ -155,22 +157,76 @@ def compile_forms(calls: Iterable[tuple]) -> dict[tuple, Facts | Exception]:
     return {call: facts[job] for call, job in jobs.items()}
 
 
+class _Reading(worker_pool.Ledger):
+    """Disassembles the kernels of many calls at once, and passes their facts on to a ledger."""
+
+    def __init__(self, ledger: worker_pool.Ledger):
+        self._ledger = ledger
+        self._waiting: dict[tuple, list[_Kernel]] = {}
+        self._codes: dict[disassembly.Cubin, disassembly.Code] = {}
+        self.answers: dict[tuple, Facts | Exception] = {}
+
+    def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
+        return self._ledger.begin(jobs)
+
+    def require_time(self) -> None:
+        self._ledger.require_time()
+
+    def add(self, job: tuple, answer: object) -> None:
+        if not isinstance(answer, list):
+            self._ledger.add(job, answer)
+            return
+        self._waiting[job] = answer
+        if len(self._unread()) >= _READ_AT_ONCE:
+            self._read()
+
+    def end(self) -> None:
+        self._read()
+        self._ledger.end()
+
+    def _unread(self) -> set[disassembly.Cubin]:
+        launched = (kernel.code for kernels in self._waiting.values() for kernel in kernels)
+        cubins = {code for code in launched if isinstance(code, disassembly.Cubin)}
+        return cubins - self._codes.keys()
+
+    def _read(self) -> None:
+        failure = None
+        try:
+            self._codes |= disassembly.read_cubins(self._unread())
+        except Exception:
+            failure = RuntimeError(traceback.format_exc())
+        for job, kernels in self._waiting.items():
+            self.answers[job] = failure or self._facts(kernels)
+            self._ledger.add(job, self.answers[job])
+        self._waiting = {}
+
+    def _facts(self, kernels: Sequence["_Kernel"]) -> Facts | Exception:
+        try:
+            return _facts(kernels, [self._code(each) for each in kernels])
+        except ValueError:
+            return RuntimeError(traceback.format_exc())
+
+    def _code(self, kernel: "_Kernel") -> disassembly.Code:
+        code = kernel.code
+        return self._codes[code] if isinstance(code, disassembly.Cubin) else code
+
+
 # --- in a process for each job: calling the package ----------------------------------------------
 
 
 class _Kernel(NamedTuple):
-    """A launched kernel."""
+    """A launched kernel; that of an NVIDIA GPU is disassembled later, with many others."""
 
-    code: disassembly.Code
+    code: disassembly.Code | disassembly.Cubin
     shared_bytes: int
     num_warps: int
     grid: tuple[int, ...]
     numbers: tuple
 
 
-def _answer(kind: str, *job) -> Facts | int | dict:
+def _answer(kind: str, *job) -> "list[_Kernel] | int | dict":
     if kind == "fingerprint":
-        return _facts(_launched_kernels(*job))
+        return _launched_kernels(*job)
     return uncompiled.variants(*job) if kind == "variants" else uncompiled.reach(*job)
 
 
@@ -199,25 +255,18 @@ def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
     metadata = launch.kernel.metadata
     form = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
     (path,) = (Path(path) for name, path in files.items() if name.endswith(f".{form}"))
-    code = _code(form, path)
+    code: disassembly.Code | disassembly.Cubin
+    if form == "cubin":
+        code = disassembly.cubin(path.read_bytes(), f"SM{metadata.target.arch}")
+    else:
+        code = disassembly.parse_amdgcn(path.read_text())
     return _Kernel(code, metadata.shared, metadata.num_warps, launch.grid, launch.numbers)
 
 
-def _code(form: str, binary: Path) -> disassembly.Code:
-    """Counts of a kernel's code, kept beside it: disassembling takes longer than reading them."""
-    kept = binary.with_suffix(".code")
-    if not kept.exists():
-        scratch = kept.with_suffix(f".{os.getpid()}")
-        scratch.write_bytes(pickle.dumps(disassembly.read(form, binary.read_bytes())))
-        scratch.replace(kept)  # whole, whoever else writes it
-    return pickle.loads(kept.read_bytes())
-
-
-def _facts(kernels: Sequence[_Kernel]) -> Facts:
-    codes = [kernel.code for kernel in kernels]
+def _facts(kernels: Sequence[_Kernel], codes: Sequence[disassembly.Code]) -> Facts:
     if not any(code.global_accesses for code in codes):  # then the parser missed something
         raise ValueError("found no access to global memory in the machine code")
-    work = [(kernel.code.digest, *kernel[1:]) for kernel in kernels]
+    work = [(code.digest, *kernel[1:]) for code, kernel in zip(codes, kernels, strict=True)]
     return Facts(
         registers=max(code.registers for code in codes),
         spilled_bytes=sum(code.spilled_bytes for code in codes),

@@ -169,6 +169,19 @@ def _prepare_triton() -> None:
     triton_key()  # hashes the whole compiler and keeps the result
     importlib.import_module("triton.experimental.gluon")  # imported by the first kernel launch
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # by the first gradient
+    _use_meta_tensors()
+
+
+def _use_meta_tensors() -> None:
+    """What the first operations on tensors without memory import, a second's worth."""
+    import torch
+
+    angles = torch.zeros(4, 1, 1, 4, device="meta")
+    torch.cat((angles, angles), -1).repeat_interleave(2, -1)
+    steps = torch.arange(4, device="meta").view(1, 4, 1, 1)
+    (angles[:4, ..., :2] * (1 + steps / 64)).double().cos().to(torch.float16).permute(1, 2, 0, 3)
+    index = torch.tensor((0, 1), device="meta")
+    (index[:, None] + torch.where(index < 1, index, 2)).to(torch.int32)
 
 
 def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, object]]:

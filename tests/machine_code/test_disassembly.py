@@ -1,6 +1,8 @@
 """Reading machine code: small texts in the formats of the disassemblers, whose counts are known."""
 
 import hashlib
+import struct
+from pathlib import Path
 
 import pytest
 
@@ -162,3 +164,47 @@ def test_amdgcn_digest_is_of_the_code_alone():
 def test_unknown_amdgcn_is_refused(code, message):
     with pytest.raises(ValueError, match=message):
         disassembly.parse_amdgcn(code)
+
+
+# --- many kernels in one run of the disassembler --------------------------------------------------
+
+
+def elf(*sections):
+    """An ELF file of sections (name, content), as far as it is read."""
+    names = b"\0".join([b"", *[name.encode() for name, _ in sections], b".shstrtab", b""])
+    parts, headers, at = [], [], 64
+    for name, content in [*sections, (".shstrtab", names)]:
+        headers.append((names.index(name.encode()), 1, 0, 0, at, len(content)))
+        parts.append(content)
+        at += len(content)
+    table = b"".join(struct.pack("<IIQQQQIIQQ", *header, 0, 0, 0, 0) for header in headers)
+    start = struct.pack("<Q", at)
+    head = b"\x7fELF".ljust(0x28, b"\0") + start + b"\0" * 10
+    return head + struct.pack("<HHH", 64, len(headers), len(headers) - 1) + b"".join(parts) + table
+
+
+def test_functions_of_an_elf_file():
+    file = elf((".nv.info", b"x" * 5), (".text.one", b"1" * 32), (".text.two", b"2" * 16))
+    assert list(disassembly._functions(file)) == [b"1" * 32, b"2" * 16]
+
+
+def test_kernels_are_counted_apart(monkeypatch):
+    """The disassembler is asked once a processor, for the instructions of all in a row."""
+    asked = []
+    body = ["LDG.E.128 R4, [R2]", "STG.E R5, [R2]", *PAD]
+
+    def output_of(tool, option, processor, *others):
+        asked.append(processor)
+        count = Path(others[-1]).stat().st_size // 16 // len(body)
+        return sass(*body * count).replace(".text.kernel:", "")
+
+    monkeypatch.setattr(disassembly, "_output_of", output_of)
+    function = b"i" * 16 * len(body)
+    one = disassembly.Cubin("SM90", USAGE, (function,))
+    two = disassembly.Cubin("SM90", USAGE, (function, function))
+    other = disassembly.Cubin("SM80", USAGE, (function,))
+    counts = disassembly.read_cubins([one, two, other, one])
+    assert asked == ["SM80", "SM90"]
+    assert counts[one] == counts[other] == disassembly.parse_sass(USAGE, sass(*body))
+    assert counts[two].instructions == 2 * counts[one].instructions
+    assert disassembly.read_cubins([]) == {}
