@@ -148,13 +148,16 @@ def compile_sizes(calls, sweeps, root=None, ledger=None) -> Answers:
 
 def compile_forms(calls: Iterable[tuple]) -> dict[tuple, Facts | Exception]:
     """The facts of calls (target, form, direction), each at the largest size of the form."""
-    jobs = {}
+    jobs, found = {}, {}
     for call in calls:
         target, form, direction = call
         cell = surface.largest(form)
-        jobs[call] = target, cell.dtype, form, direction, cell.mib
+        if direction in cell.directions:
+            jobs[call] = target, cell.dtype, form, direction, cell.mib
+        else:
+            found[call] = NotImplementedError("a rotation in place has no backward pass of its own")
     facts = compile_all(sorted(jobs.values())).facts
-    return {call: facts[job] for call, job in jobs.items()}
+    return found | {call: facts[job] for call, job in jobs.items()}
 
 
 class _Reading(worker_pool.Ledger):

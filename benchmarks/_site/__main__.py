@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     taken.add_argument("machines", nargs="+", help="the machines that may report")
     store = commands.add_parser("store", help="thin the results, and store them in place of others")
     store.add_argument("remote")
-    commands.add_parser("simulate", help="what is told of slowdowns in simulated histories")
+    commands.add_parser("simulate", help="find slowdowns in simulated histories")
     options = parser.parse_args(arguments)
     match options.command:
         case "restore":

@@ -234,14 +234,14 @@ def _wrapped(text: str) -> list[str]:
 
 
 def slowdowns(path: Path = SLOWDOWNS) -> list[str]:
-    """How often a slowdown is told that is none, and how many are found."""
+    """How often there is a false alarm, and how many slowdowns are found."""
     document = json.loads(path.read_text())
     kinds = document["kinds"]
     intro = (
         f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
         f"latencies and {document['results']} results, judged with each of them. What was found "
         "within five commits of having 2 %, where every timing slows down on its own; in brackets "
-        "also what was told as the step or ramp that it is, with its commits:"
+        "also those named as the step or ramp that they are, with their commits:"
     )
     rows = []
     for name, runs in document["scenarios"].items():

@@ -158,7 +158,7 @@ class Drawn(NamedTuple):
         )
 
     def told(self) -> np.ndarray:
-        """Whether each timing is told as slower at each result, by what is known then."""
+        """Whether each timing is found slower at each result, by what is known then."""
         least, results = measured().floors, range(len(self.commits))
         if not self.pairs:
             return slowdowns.slower(self.own, self.ratio, least, results)
@@ -195,7 +195,7 @@ def draw(
 
 
 def alarms(seed: int, **history) -> int:
-    """Timings of a site without any slowdown that are told as slower at any of its results."""
+    """Timings of a site without any slowdown that are found slower at any of its results."""
     return int(draw(np.random.default_rng(seed), **history).told().any(axis=1).sum())
 
 
@@ -219,7 +219,7 @@ class Told(NamedTuple):
 
 
 def told(seed: int, kind: str, **history) -> Told:
-    """What is told of slowdowns of a kind, except those that a larger threshold leaves out."""
+    """What is found of slowdowns of a kind, except those that a larger threshold leaves out."""
     rng = np.random.default_rng(seed)
     begin = rng.integers(15, 80, len(measured().floors))
     more, due = slowdown(kind, begin)

@@ -24,9 +24,12 @@ UNTIMED = {
     **dict.fromkeys(("host.Memory", "host.PathMemory"), ("peak_bytes",)),
     **dict.fromkeys(("host.Launches", "host.PathLaunches"), ("launches",)),
     **dict.fromkeys(("host.Error", "host.PathError", "peers.Error"), ("error",)),
-    "codegen.Codegen": (
-        *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
-        "stack_bytes",
+    **dict.fromkeys(
+        ("codegen.Codegen", "codegen.Surface"),
+        (
+            *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
+            "stack_bytes",
+        ),
     ),
     "codegen.Variants": ("variants",),
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks._cells import subjects
+from benchmarks._cells import subjects, surface
 from benchmarks._machine_code import fingerprint, stub_driver, uncompiled
 from benchmarks._system import process
 
@@ -300,3 +300,18 @@ def test_runs_agree_wherever_the_package_lies(tmp_path):
     for fact in facts.values():
         assert fact.registers > 0
         assert fact.instructions > fact.global_accesses > 1
+
+
+def test_forms_of_the_surface(monkeypatch):
+    """The facts of asv's ``Surface``: n/a where a form has no backward pass."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    in_place = next(name for name, form in surface.forms().items() if form.inplace)
+    calls = [
+        ("sm_90", form, direction)
+        for form in ("qk-bshd-bf16-32x128", in_place)
+        for direction in ("forward", "backward")
+    ]
+    *facts, missing = map(fingerprint.compile_forms(calls).get, calls)
+    assert isinstance(missing, NotImplementedError)
+    assert all(each.registers > 8 for each in facts)
+    assert len({each.digest for each in facts}) == 3

@@ -22,6 +22,8 @@ OWN = {
     "gpu.test_paths_gpu": "the suite's measures, likewise",
     "gpu.test_peers_gpu": "the suite's measures, likewise",
     "gpu.test_wrong_package_gpu": "makes packages of its own",
+    "gpu.test_passes_gpu": "the suite's measures, likewise",
+    "gpu.test_planted_gpu": "makes packages of its own",
     "gpu.test_launches_gpu": "a version may name and count its kernels in another way",
 }
 
