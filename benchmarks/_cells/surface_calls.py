@@ -43,7 +43,7 @@ class SurfaceCall(Rotation):
         if self.rounding != "once":
             self.slack = _rounding_slack(self.rounding, self.cell.dtype)
         self._cell_angles = _for_each(freqs[: cell.positions, ..., : form.rotated // 2], cell)
-        self._arguments = self._tables(freqs.device)
+        self._arguments = self._tables()
 
     def _rotated_parts(self):
         for index in range(len(self._form.head_counts)):
@@ -86,22 +86,28 @@ class SurfaceCall(Rotation):
             options["position_ids"] = self._positions(device).to(torch.int32)
         return options
 
-    def _tables(self, device) -> tuple:
+    def _tables(self) -> tuple:
         """The angles or the tables as the function takes them."""
-        import torch
-
         form, given = self._form, self._cell_angles
         if self.by_angles:
             freqs = angles.by_channel(given, self.interleaved)
             if form.function == "qkv":
-                channels = [count * form.channels for count in QKV_HEADS]
-                return freqs, freqs, channels
+                return freqs, freqs, self._qkv_channels()
             return (freqs,)
-        dtype = torch.float32 if form.table_dtype else getattr(torch, self.cell.dtype)
+        dtype = self._table_dtype()
         tables = tuple(table.to(dtype) for table in (given.double().cos(), given.double().sin()))
         if not form.tables:
             return tuple(table[:, 0, 0] for table in tables)
         return tuple(table.permute(1, 2, 0, 3) for table in tables)
+
+    def _table_dtype(self):
+        import torch
+
+        return torch.float32 if self._form.table_dtype else getattr(torch, self.cell.dtype)
+
+    def _qkv_channels(self) -> list[int]:
+        """Channels of queries, keys and values in a group."""
+        return [count * self._form.channels for count in QKV_HEADS]
 
     def forward(self, x):
         tensors = x if isinstance(x, tuple) else (x,)
@@ -139,8 +145,7 @@ class SurfaceCall(Rotation):
         form = self._form
         tensors = whole if isinstance(whole, tuple) else (whole,)
         if form.function == "qkv" and len(tensors) == 1:
-            channels = [count * form.channels for count in QKV_HEADS]
-            parts = tensors[0].split(channels, dim=-1)
+            parts = tensors[0].split(self._qkv_channels(), dim=-1)
             tensors = tuple(
                 part.unflatten(-1, (-1, form.channels)).flatten(-3, -2) for part in parts
             )
@@ -168,7 +173,7 @@ class SurfaceCall(Rotation):
         tables = token.cos(), token.sin()
         if self.by_angles:
             return tables
-        dtype = torch.float32 if self._form.table_dtype else getattr(torch, cell.dtype)
+        dtype = self._table_dtype()
         return tuple(table.to(dtype).double() for table in tables)
 
     def _positions(self, device):
