@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._cells import grid, subjects, surface
-from benchmarks._compare import command, exact, measure
+from benchmarks._compare import command, exact, measure, rounds
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
 from benchmarks._system import gpu_monitor, machine
@@ -102,22 +102,21 @@ class Gpu:
             for suite, params in job["cells"]
         }
         if job["task"] == "check":
-            self._check(cells, behaviour, rows)
+            self._check(cells, behaviour, rows, job["exact"])
         else:
             self._measure(cells, root, behaviour, job["host"], rows)
         self.answered += 1
         self.jobs.append((root, job))
         return json.loads(json.dumps(rows))
 
-    def _check(self, cells, behaviour, rows) -> None:
-        if self.starts:
-            rows["timings"].append([COMPILE, [], [10 * behaviour.get("start", 0.1)]])
+    def _check(self, cells, behaviour, rows, exact) -> None:
         for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
             lost = [s for name in cells if name in behaviour.get(kind, ()) for s in cells[name]]
             rows[where] += [[*subject, f"Traceback\nit is {kind}"] for subject in lost]
         put = behaviour.get("nodes", "1 x kernel")
         rows["nodes"] = [[*subject, put] for both in cells.values() for subject in both]
-        rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
+        if exact:
+            rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
     def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
@@ -177,6 +176,8 @@ def fake_process(gpu: Gpu):
         def stop(self):
             self.stopped = True
 
+        kill = stop
+
     return Process
 
 
@@ -226,6 +227,7 @@ class Lab:
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(measure, "Process", fake_process(self.gpu))
+        patch.setattr(rounds, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
         patch.setattr(exact, "codegen_facts", fake_code)
         patch.setattr(exact, "compiled_surface", fake_surface)
         patch.setattr(gpu_monitor, "LOCK_DIRECTORY", root)

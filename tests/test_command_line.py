@@ -218,7 +218,7 @@ def test_stopped_while_it_compiles(number, clone, tmp_path):
     words = ["compare", "HEAD", "HEAD", "--even-if-same", "--exact-only"]
 
     def compiling(pid, said):
-        return "compiling both versions" in said and len(group(pid)) >= 3
+        return "compiling the base" in said and len(group(pid)) >= 3
 
     line = ["-m", "benchmarks", *words]
     text = interrupted(line, tmp_path, compiling, number, cwd=clone)

@@ -73,8 +73,7 @@ class Bench:
             "machine": dict(self.machine),
             "suite": session.suite_digest(),
         }
-        # One for all: most changes leave most kernels alone, and planted doses leave all alone.
-        caches = dict.fromkeys(versions, session.cache(self.scratch, self.machine, "evidence"))
+        caches = dict.fromkeys(versions, session.cache(self.scratch, self.machine))
         plan = Plan(dict(versions), caches, self._uuid, self._deadline)
         of = f"{self.base.digest[:8]}-{self.machine['machine']}"
         path = self.scratch / "evidence" / f"{name}-{of}.jsonl"

@@ -23,6 +23,7 @@ def ledgers_of(
     pair: Pair,
     machine: Mapping[str, str],
     scratch: Path,
+    cache: Path,
     report: Report,
     *,
     deadline: float,
@@ -30,51 +31,44 @@ def ledgers_of(
 ) -> Ledgers:
     """What is kept of both versions; ``afresh`` drops it. ``deadline``: see ``Progress``."""
     again = "the same command" + (", without --afresh," if afresh else "")
-    progress = compiled.Progress(deadline, report, again)
+    progress = {arm: compiled.Progress(deadline, report, again) for arm in ARMS}
     kept = {arm: compiled.Version(scratch, pair[arm].digest, machine) for arm in ARMS}
     if afresh:
         for version in kept.values():
             version.drop()
-    return lambda arm: compiled.Ledger(arm, kept[arm], progress)
+    return lambda arm: compiled.Ledger(arm, kept[arm], progress[arm], cache)
 
 
-def compile_grid(pair: Pair, targets: Sequence[str], ledgers: Ledgers, report: Report) -> Code:
-    """The exact values of asv's ``Codegen`` and ``Variants`` for these targets."""
-    report(f"compiling both versions for {', '.join(targets)}")
+def compile_both(
+    pair: Pair,
+    targets: Sequence[str],
+    target: str,
+    cells: Sequence[BaseCell],
+    ledgers: Ledgers,
+    report: Report,
+) -> tuple[Code, Surfaces]:
+    """Compile the versions, one after the other: Triton's cache has what they have in common.
 
-    def values(arm: str) -> dict[Subject, float | Exception]:
-        return exact.codegen_facts(pair[arm].root, ledgers(arm), target=targets)
-
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(ARMS, pool.map(values, ARMS), strict=True))
-
-
-def compile_surfaces(
-    pair: Pair, target: str, cells: Sequence[BaseCell], ledgers: Ledgers, report: Report
-) -> Surfaces:
-    """What both versions compile these cells to."""
-
-    def compiled_of(arm: str) -> exact.Surface:
-        return exact.compiled_surface(pair[arm].root, target, cells, ledgers(arm))
-
-    with ThreadPoolExecutor() as pool:
-        surfaces = dict(zip(ARMS, pool.map(compiled_of, ARMS), strict=True))
+    Returns
+    -------
+    The exact values of asv's ``Codegen`` and ``Variants`` for ``targets``, and what the cells
+    compile to for ``target``, whose values are among the first where the suite tracks them.
+    """
+    code: Code = {}
+    surfaces: dict[str, exact.Surface] = {}
+    for arm in ARMS:
+        report(f"compiling the {arm} for {', '.join(targets)}")
+        root = pair[arm].root
+        with ThreadPoolExecutor() as pool:
+            values = pool.submit(exact.codegen_facts, root, ledgers(arm), target=targets)
+            surfaces[arm] = exact.compiled_surface(root, target, cells, ledgers(arm))
+            code[arm] = values.result()
     same, of = len(selection.identical(facts_of(surfaces))), len(surfaces[BASE].facts)
     report(f"{target}: same machine code in {same} of {of} timings")
-    return surfaces
+    return _with_surfaces(code, surfaces, target), surfaces
 
 
-def compile_for(
-    pair: Pair, target: str, cells: list[BaseCell], ledgers: Ledgers, report: Report
-) -> tuple[Code, Surfaces]:
-    """Both versions on one architecture: the exact values, and the surface."""
-    with ThreadPoolExecutor() as pool:
-        code = pool.submit(compile_grid, pair, (target,), ledgers, report)
-        surfaces = compile_surfaces(pair, target, cells, ledgers, report)
-        return with_surfaces(code.result(), surfaces, target), surfaces
-
-
-def with_surfaces(code: Code, surfaces: Surfaces, target: str) -> Code:
+def _with_surfaces(code: Code, surfaces: Surfaces, target: str) -> Code:
     """With the exact values of the surface, where the suite tracks them for this target."""
     if target not in SURFACE_PARAMS["target"]:
         return code

@@ -86,7 +86,7 @@ class Version:
 
 
 class Progress:
-    """How far the compiling of both versions is, and how long it may take.
+    """How far the compiling of a version is, and how long it may take.
 
     ``deadline`` in ``time.monotonic``'s seconds; ``say`` tells the user; ``again`` is the command
     that goes on from what is kept.
@@ -129,11 +129,12 @@ class Progress:
 class Ledger(worker_pool.Ledger):
     """What is kept of a version is not compiled again, and what is compiled is kept.
 
-    A failure is not, since it may be the machine's: it is tried again.
+    A failure is not, since it may be the machine's: it is tried again. ``cache``: Triton's.
     """
 
-    def __init__(self, arm: str, version: Version, progress: Progress):
+    def __init__(self, arm: str, version: Version, progress: Progress, cache: Path | None = None):
         super().__init__(arm)
+        self.cache = cache
         self._arm, self._version, self._progress = arm, version, progress
         self._new: dict[tuple, object] = {}
         self._kept = time.monotonic()

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from .._cells.forms import BaseCell
 from .._cells.grid import subject_params
-from .._cells.subjects import COMPILE
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Exact, Family, Subject
 from . import exact
@@ -53,18 +52,11 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
         **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s in bad[BASE]},
         **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
     }
-    compiling = ", ".join(
-        f"{arm} {samples[0]:.2f} s"
-        for arm in ARMS
-        for metric, _, samples in answers[arm]["timings"]
-        if metric == COMPILE
-    )
-    first = [f"first call with an empty cache, one process each: {compiling}"] * bool(compiling)
     return Checks(
         right=[cell for cell in grid if not subjects_of(cell) & (bad[BASE].keys() | bad[HEAD])],
         exact=exact.compare(facts[BASE], facts[HEAD]),
         wrong=[f"{_words(s)}: {why}" for s, why in bad[HEAD].items() if s not in bad[BASE]],
-        notes=[*_problems(facts), *_together(missing), *first],
+        notes=[*_problems(facts), *_together(missing)],
     )
 
 

@@ -3,10 +3,9 @@
 A process imports everything, says that it is ready, waits for its turn with the GPU, does one job
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
-``{"task": "check", "cells": [[suite, params], ...]}``, as ``grid.cell_of`` takes them
-    Is every cell right, forward and backward, what does it put on the stream, what is exact of this
-    version on this GPU, and how long did the first call take, with Triton's cache as it was: empty,
-    if this is the first.
+``{"task": "check", "cells": [[suite, params], ...], "exact": bool}``
+    Is every cell, as ``grid.cell_of`` takes it, right, forward and backward, and what does it put
+    on the stream; on demand, what is exact of this version on this GPU.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
     Latencies of the cells whose recorded calls are right; on the host, of the import, the first
     call, eager calls and a compilation. The seed shuffles which input goes with which output in
@@ -44,6 +43,7 @@ from .._system import process
 PASSES, SAMPLE_SECONDS = 3, 2e-3
 # The process before has just kept the GPU busy.
 WARM_UP_SECONDS = 0.5
+_MANY_CELLS = 100  # which two processes check faster than one
 READY, READY_TIMEOUT = "ready", 300.0
 
 _MAIN = """
@@ -118,6 +118,10 @@ class Process:
             raise ProcessError(f"a process ended with {status}:\n{self._last_words()}")
         return json.loads(self._answer.read_text())
 
+    def kill(self) -> None:
+        """Let another thread's :meth:`answer` raise ProcessError now."""
+        self._popen.kill()
+
     def stop(self) -> None:
         """End the process, whatever it does."""
         if self._popen.poll() is None:
@@ -151,13 +155,37 @@ def main(answer: str) -> None:
 
 
 def check_job(cells: Iterable[BaseCell]) -> dict:
-    """The job of a process that checks cells, and says what is exact."""
-    return {"task": "check", "cells": [[cell.suite, subject_params(cell)] for cell in cells]}
+    """The job that checks cells, and says what is exact; see :func:`parts`."""
+    return {"task": "check", "cells": _rows(cells), "exact": True}
 
 
 def timing_job(cells: Iterable[BaseCell], host: bool) -> dict:
     """The job of a process that times cells and, on demand, the host; a round adds its seed."""
-    return check_job(cells) | {"task": "measure", "host": host}
+    return {"task": "measure", "cells": _rows(cells), "host": host}
+
+
+def _rows(cells: Iterable[BaseCell]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(cell.suite, subject_params(cell)) for cell in cells]
+
+
+def parts(job: dict) -> list[dict]:
+    """A job of :func:`check_job`, of many cells as two jobs: the first says what is exact."""
+    count = 2 if len(job["cells"]) > _MANY_CELLS else 1
+    return [
+        job | {"cells": job["cells"][part::count], "exact": job["exact"] and not part}
+        for part in range(count)
+    ]
+
+
+def joined(answers: list[dict]) -> dict:
+    """The answer to a job, from those to its parts."""
+    first, *others = answers
+    return {
+        key: value + [row for each in others for row in each[key]]
+        if isinstance(value, list)
+        else value
+        for key, value in first.items()
+    }
 
 
 def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
@@ -165,7 +193,7 @@ def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
 
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
-        answers.add_host(_host.first_call_here(subjects.WARM_START))
+        answers.add_host(_host.warm_start_here())
     for group in workload.groups(cells) or [[]]:
         _time(group, shuffle, answers)
     if host:
@@ -175,16 +203,16 @@ def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
     return vars(answers)
 
 
-def _check(cells: list[BaseCell]) -> dict:
+def _check(cells: list[BaseCell], exact: bool) -> dict:
     from .._measure import host as _host
 
     answers = _Answers()
-    answers.add_host(_host.first_call_here(subjects.COMPILE))
     for cell in cells:
         for direction, metric in cell.metrics.items():
             with answers.about(cell, [metric]):
                 answers.nodes.append(_row(metric, cell, _check_cell(cell, direction)))
-    answers.add_host(_host.exact_facts())
+    if exact:
+        answers.add_host(_host.exact_facts())
     return vars(answers)
 
 

@@ -1,11 +1,11 @@
 """Run one comparison: what is exact, then two looks at the clock, then the verdicts."""
 
 import hashlib
+import os
 import platform
 import shutil
 import time
 from collections.abc import Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ class NothingToTimeError(RuntimeError):
 # What is inconclusive in the first look is measured in this many more rounds, or as time permits,
 # and judged by these alone: the first rounds chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
+_MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 
 EXPECTED = (
@@ -101,17 +102,19 @@ def compare(
     The comparison, its minutes those of earlier runs.
     """
     machine = unmeasured.machine
+    triton_cache = cache(scratch, machine)
     ledgers = compile_both.ledgers_of(
-        pair, machine, scratch, report, deadline=options.deadline, afresh=options.afresh
+        *(pair, machine, scratch, triton_cache, report),
+        deadline=options.deadline,
+        afresh=options.afresh,
     )
     if machine["gpu"] == "none" or options.exact_only:
         why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
-        code = compile_both.compile_grid(pair, ARCHITECTURES, ledgers, report)
-        surfaces = compile_both.compile_surfaces(pair, _TARGET, surface.cells(), ledgers, report)
-        verdicts, notes = findings.judge_code(
-            compile_both.with_surfaces(code, surfaces, _TARGET), False
+        code, surfaces = compile_both.compile_both(
+            pair, ARCHITECTURES, _TARGET, surface.cells(), ledgers, report
         )
+        verdicts, notes = findings.judge_code(code, False)
         same = len(selection.identical(compile_both.facts_of(surfaces)))
         differs = f"{len(surfaces[BASE].facts) - same} of {len(surfaces[BASE].facts)} timings"
         return replace(
@@ -123,7 +126,7 @@ def compare(
     uuid = gpu_monitor.gpu_uuid()
     with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
         name = _name(pair, machine, options)
-        caches = {arm: cache(scratch, machine, f"{name}-{arm}") for arm in ARMS}
+        caches = dict.fromkeys(ARMS, triton_cache)
         plan = rounds.Plan(_in_order(pair), caches, uuid, options.deadline)
         journal = scratch / "states" / f"{name}.jsonl"
         if options.afresh:
@@ -145,14 +148,12 @@ def _compare_on_gpu(
     cells = options.cells()
     checked: list[BaseCell] = cells if options.only else [*grid.checked_cells()]
     gpu_monitor.require_free(measured.plan.uuid)
-    _empty_caches(measured)
-    with ThreadPoolExecutor() as pool:
-        # The checks leave the CPU to the compiler; the timings will not.
-        there = pair, arch, cells, ledgers, report
-        compiling = pool.submit(compile_both.compile_for, *there) if known else None
-        answers = measured.check(measure.check_job(checked))
-        checks = findings.judge_checks(answers, checked)
-        code, surfaces = compiling.result() if compiling else ({arm: {} for arm in ARMS}, {})
+    code: compile_both.Code = {arm: {} for arm in ARMS}
+    surfaces: compile_both.Surfaces = {}
+    if known:
+        code, surfaces = compile_both.compile_both(pair, (arch,), arch, cells, ledgers, report)
+    answers = measured.check(measure.check_job(checked))
+    checks = findings.judge_checks(answers, checked)
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
     facts = selection.with_nodes(compile_both.facts_of(surfaces), findings.changed_nodes(answers))
     identical = selection.identical(facts)
@@ -232,22 +233,17 @@ def _untimed(left: selection.Left) -> list[str]:
     ]
 
 
-def _empty_caches(measured: Rounds) -> None:
-    """Let the first call of a version that was never checked compile it."""
-    for arm, path in measured.plan.caches.items():
-        if arm not in measured.checked:
-            shutil.rmtree(path)
-            path.mkdir()
-
-
-# --- what both versions compile to ----------------------------------------------------------------
-
 # --- where it is kept, and what must agree --------------------------------------------------------
 
 
-def cache(scratch: Path, machine: _Machine, owner: str) -> Path:
-    """Triton's cache directory of an owner on this machine; creates it."""
-    path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}" / owner
+def cache(scratch: Path, machine: _Machine) -> Path:
+    """Triton's cache directory on this machine, of all versions; creates it.
+
+    Triton names a kernel by all that it depends on. A directory that is full is emptied.
+    """
+    path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}"
+    if path.is_dir() and len(os.listdir(path)) > _MOST_KERNELS:
+        shutil.rmtree(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -14,7 +14,8 @@ import importlib.util
 import itertools
 import os
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from .._system.repository import PACKAGE
 from . import disassembly, uncompiled, worker_pool
 from .stub_driver import Launch, StubDriver
 
-_READ_AT_ONCE = 40  # kernels
+_READ_AT_ONCE, _READERS = 40, 4  # kernels for a run of the disassembler, and runs at a time
 _PARTS = 4  # of an enumeration, each in a process of its own
 
 # With any of these Triton compiles something other than what users get, or nothing.
@@ -95,7 +96,7 @@ def compile_all(
     calls : iterable of (target, dtype, format, direction, hidden_size, seq_len, batch)
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
         batch of 2 and 64 heads. Or ``(target, dtype, name, direction, mib)``, a cell of another
-        path or a form of ``surface``. Compiling is faster if calls with the same first two are
+        path or a form of ``surface``. Compiling is faster if calls with the same first three are
         neighbours. In a backward call only the kernels of the backward pass count.
     sweeps : iterable of (target, dtype, format, direction)
         64 heads of 128 channels at every length and batch of the full grid and some odd ones: the
@@ -120,16 +121,18 @@ def compile_all(
     package = _package_file(root)
     calls, sweeps, enumerations = list(calls), list(sweeps), list(enumerations)
     _refuse(calls + sweeps, enumerations)
-    # Neighbours of one architecture and dtype have code in common, to be compiled once.
+    # Neighbours of one architecture, dtype and form have code in common, to be compiled once.
     groups = [
         [(kind, *job) for job in group]
         for kind, jobs in (("fingerprint", calls), ("variants", sweeps))
-        for _, group in itertools.groupby(jobs, key=lambda job: job[:2])
+        for _, group in itertools.groupby(jobs, key=lambda job: job[:3])
     ]
+    groups.sort(key=len, reverse=True)  # no core is left with a long one at the end
     parts = {
         each: [("reach", *each, part, _PARTS) for part in range(_PARTS)] for each in enumerations
     }
-    groups += [[job] for jobs in parts.values() for job in jobs]
+    # These take longest, so they begin first.
+    groups = [[job] for jobs in parts.values() for job in jobs] + groups
     reading = _Reading(ledger or worker_pool.Ledger("codegen"))
     found = worker_pool.map(_answer, groups, package, reading) | reading.answers
     return Answers(
@@ -160,13 +163,18 @@ def compile_forms(calls: Iterable[tuple]) -> dict[tuple, Facts | Exception]:
     return found | {call: facts[job] for call, job in jobs.items()}
 
 
+_CODES: dict[disassembly.Cubin, disassembly.Code] = {}
+"""What was disassembled in this process: two versions have most kernels in common."""
+
+
 class _Reading(worker_pool.Ledger):
     """Disassembles the kernels of many calls at once, and passes their facts on to a ledger."""
 
     def __init__(self, ledger: worker_pool.Ledger):
-        self._ledger = ledger
+        self._ledger, self.cache = ledger, ledger.cache
         self._waiting: dict[tuple, list[_Kernel]] = {}
-        self._codes: dict[disassembly.Cubin, disassembly.Code] = {}
+        self._pool = ThreadPoolExecutor(_READERS)
+        self._read: list[tuple[dict[tuple, list[_Kernel]], Future]] = []
         self.answers: dict[tuple, Facts | Exception] = {}
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
@@ -179,29 +187,37 @@ class _Reading(worker_pool.Ledger):
         if not isinstance(answer, list):
             self._ledger.add(job, answer)
             return
+        if not _unread([answer]):
+            self._note({job: answer})
+            return
         self._waiting[job] = answer
-        if len(self._unread()) >= _READ_AT_ONCE:
-            self._read()
+        if len(_unread(self._waiting.values())) >= _READ_AT_ONCE:
+            self._begin_to_read()
+        while self._read and self._read[0][1].done():
+            self._note(*self._read.pop(0))
 
     def end(self) -> None:
-        self._read()
+        self._begin_to_read()
+        self._pool.shutdown()
+        for each in self._read:
+            self._note(*each)
         self._ledger.end()
 
-    def _unread(self) -> set[disassembly.Cubin]:
-        launched = (kernel.code for kernels in self._waiting.values() for kernel in kernels)
-        cubins = {code for code in launched if isinstance(code, disassembly.Cubin)}
-        return cubins - self._codes.keys()
+    def _begin_to_read(self) -> None:
+        unread = _unread(self._waiting.values())
+        self._read.append((self._waiting, self._pool.submit(disassembly.read_cubins, unread)))
+        self._waiting = {}
 
-    def _read(self) -> None:
+    def _note(self, calls: Mapping[tuple, list["_Kernel"]], reading: Future | None = None) -> None:
         failure = None
         try:
-            self._codes |= disassembly.read_cubins(self._unread())
+            if reading:
+                _CODES.update(reading.result())
         except Exception:
             failure = RuntimeError(traceback.format_exc())
-        for job, kernels in self._waiting.items():
+        for job, kernels in calls.items():
             self.answers[job] = failure or self._facts(kernels)
             self._ledger.add(job, self.answers[job])
-        self._waiting = {}
 
     def _facts(self, kernels: Sequence["_Kernel"]) -> Facts | Exception:
         try:
@@ -211,7 +227,13 @@ class _Reading(worker_pool.Ledger):
 
     def _code(self, kernel: "_Kernel") -> disassembly.Code:
         code = kernel.code
-        return self._codes[code] if isinstance(code, disassembly.Cubin) else code
+        return _CODES[code] if isinstance(code, disassembly.Cubin) else code
+
+
+def _unread(calls: Iterable[list["_Kernel"]]) -> set[disassembly.Cubin]:
+    """The kernels that these calls launch and that nobody has disassembled yet."""
+    launched = (kernel.code for kernels in calls for kernel in kernels)
+    return {code for code in launched if isinstance(code, disassembly.Cubin)} - _CODES.keys()
 
 
 # --- in a process for each job: calling the package ----------------------------------------------

@@ -117,7 +117,7 @@ def _of_launch(launch: Launch, launches: int) -> tuple[set[str], set[str]]:
     selecting = {
         f"warps={metadata.num_warps}",
         f"fusion={getattr(metadata, 'enable_fp_fusion', True)}",
-        f"launches={launches}",
+        f"launches={'one' if launches == 1 else 'several'}",
     }
     for param in source.fn.params:
         name = param.name

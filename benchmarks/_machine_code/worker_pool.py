@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from .._system import process
 from .._system.progress import report
 
 _JOB_SECONDS = 120  # far above any compilation
-_MAX_FORKS = 8  # each compiler takes memory of its own
+_MAX_FORKS = 16  # each compiler takes memory of its own
 
 
 class PoolError(RuntimeError):
@@ -30,7 +31,12 @@ class PoolError(RuntimeError):
 
 
 class Ledger:
-    """The progress of a :func:`map`; this one reports each tenth to whoever waits."""
+    """The progress of a :func:`map`; this one reports each tenth to whoever waits.
+
+    ``cache``: Triton's cache directory for the jobs; None: a new one, which is not kept.
+    """
+
+    cache: Path | None = None
 
     def __init__(self, title: str):
         self._title, self._done, self._total = title, 0, 0
@@ -83,7 +89,7 @@ def map(task: Callable, groups: list[list[tuple]], package: Path, ledger: Ledger
     left = [[job for job in group if job not in answers] for group in groups]
     try:
         if any(left):
-            with _server(task, [group for group in left if group], package) as server:
+            with _server(task, [group for group in left if group], package, ledger.cache) as server:
                 for _ in range(sum(len(group) for group in left)):
                     ledger.require_time()
                     while not server.poll(1.0):
@@ -105,7 +111,9 @@ worker_pool.serve(sys.argv[2])
 
 
 @contextlib.contextmanager
-def _server(task: Callable, groups: list[list[tuple]], package: Path) -> Iterator[Connection]:
+def _server(
+    task: Callable, groups: list[list[tuple]], package: Path, cache: Path | None
+) -> Iterator[Connection]:
     """A process that runs :func:`serve`: pairs of a job and its answer come out."""
     # A killed compiler may still write there while it is removed.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
@@ -115,8 +123,7 @@ def _server(task: Callable, groups: list[list[tuple]], package: Path) -> Iterato
             str(package),
             path=(str(package.parent.parent),),
             env={
-                # New, and this map's own: nothing old is read, nothing is left behind.
-                "TRITON_CACHE_DIR": str(Path(scratch, "cache")),
+                "TRITON_CACHE_DIR": str(cache or Path(scratch, "cache")),
                 "TMPDIR": scratch,
                 # Threads do not survive a fork, so let there be none.
                 "OMP_NUM_THREADS": "1",
@@ -159,6 +166,7 @@ def _import_problem(package: str) -> str | None:
         return f"{name} cannot be imported from {package}:\n{traceback.format_exc()}"
     if found is None or not os.path.samefile(found, package):
         return f"{name} was to be imported from {package}, but came from {found}"
+    _hash_kernels(name)
     return None
 
 
@@ -170,6 +178,18 @@ def _prepare_triton() -> None:
     importlib.import_module("triton.experimental.gluon")  # imported by the first kernel launch
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # by the first gradient
     _use_meta_tensors()
+
+
+def _hash_kernels(package: str) -> None:
+    """Let Triton hash the kernels' sources, which takes as long as all else in most jobs."""
+    from triton.runtime.jit import JITFunction
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == package:
+            for kernel in vars(module).values():
+                if isinstance(kernel, JITFunction):
+                    with contextlib.suppress(Exception):  # the job that launches it says why
+                        _ = kernel.cache_key
 
 
 def _use_meta_tensors() -> None:

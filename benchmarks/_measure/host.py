@@ -90,9 +90,9 @@ def first_call_samples() -> dict[Key, list[float] | Exception]:
     return dict(zip(keys, map(list, zip(*found, strict=True)), strict=True))
 
 
-def first_call_here(metric: str) -> dict[Key, list[float] | Exception]:
-    """A sample of ``COMPILE`` or ``WARM_START`` from this process, which has called nothing yet."""
-    return _one_sample(metric, first_call.answer())
+def warm_start_here() -> dict[Key, list[float] | Exception]:
+    """A sample of ``WARM_START`` from this process, which has called nothing yet."""
+    return _one_sample(subjects.WARM_START, first_call.answer())
 
 
 def compile_here() -> dict[Key, list[float] | Exception]:

@@ -1,10 +1,12 @@
 """``python -m benchmarks compare`` from its arguments to its exit status, see ``lab``."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from benchmarks._cells.grid import subject_params
-from benchmarks._compare import measure, selection, session
+from benchmarks._compare import exact, measure, rounds, selection, session
 from benchmarks._report.markdown import markdown
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
@@ -71,16 +73,13 @@ def test_slower_on_the_host_fails(lab):
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.14, PASS), (0.2, FAIL)])
-def test_first_calls_fail_by_a_large_factor(lab, seconds, status, capsys):
+def test_first_calls_fail_by_a_large_factor(lab, seconds, status):
     lab.gpu.starts = True
     lab.versions({}, {"start": seconds, "launches": 1})
     assert lab.compare() == status
     changes = {each.subject.metric: each.change for each in lab.found.families["start"].timings}
     slower = "slower" if status == FAIL else "none"
     assert changes == {IMPORT: "none", WARM_START: slower, COMPILE: "none"}
-    (note,) = (note for note in lab.found.notes if "first call" in note)
-    assert f"base 1.00 s, head {10 * seconds:.2f} s" in note
-    assert "first call with an empty cache" in capsys.readouterr().out
 
 
 def test_a_slower_import_fails(lab):
@@ -91,23 +90,67 @@ def test_a_slower_import_fails(lab):
     assert slower.subject == Subject(IMPORT, ())
 
 
-def test_the_first_check_finds_an_empty_cache_and_the_rounds_what_it_compiled(lab):
-    seen = []
+def test_all_processes_find_what_was_compiled_before_until_there_is_too_much(lab):
+    seen, compiled = [], exact.compiled_surface
 
     class Process(measure.Process):
         def __init__(self, root, cache):
             super().__init__(root, cache)
-            seen.append(list(cache.iterdir()))
-            (cache / "kernel").touch()
+            seen.append({path.name for path in cache.iterdir()})
+
+    def compiled_surface(root, target, cells, ledger):
+        (ledger.cache / f"kernel of {root.name}").mkdir()
+        return compiled(root, target, cells, ledger)
 
     lab.patch.setattr(measure, "Process", Process)
+    lab.patch.setattr(exact, "compiled_surface", compiled_surface)
+    lab.patch.setattr(session, "_MOST_KERNELS", 1)
     lab.versions({}, {"slower": {SMALL: 1.2}})
     assert lab.compare() == FAIL
-    assert [bool(files) for files in seen] == [False] * CHECKS + [True] * 2 * ROUNDS
-    assert lab.compare() == FAIL
     assert len(seen) == lab.gpu.answered == ALL
-    assert lab.compare("base", "head", "--afresh") == FAIL
-    assert [bool(files) for files in seen[ALL:]] == [False] * CHECKS + [True] * 2 * ROUNDS
+    assert all(files == seen[0] and len(files) == 2 for files in seen)
+    assert lab.compare("base", "head", "--afresh") == FAIL  # which emptied it, or mkdir would fail
+    assert len(seen) == 2 * ALL
+
+
+def test_many_cells_are_checked_by_several_processes_at_a_time(lab):
+    together = threading.Barrier(4)
+
+    def before(number):
+        if number <= 4:
+            together.wait(30)
+
+    lab.gpu.before = before
+    lab.patch.setattr(rounds, "CHECKED_AT_ONCE", 4)
+    lab.patch.setattr(measure, "_MANY_CELLS", len(CELLS) - 1)
+    # A cell of the part that says nothing of what is exact.
+    lab.versions({}, {"wrong": [LARGE], "launches": 2})
+    assert lab.compare() == FAIL
+    jobs = [job for _, job in lab.gpu.jobs if job["task"] == "check"]
+    assert sorted(job["exact"] for job in jobs) == [False, False, True, True]
+    assert all(len(job["cells"]) == len(CELLS) // 2 for job in jobs)
+    assert lab.found.wrong == tuple(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
+    assert [each.answer for each in lab.found.exact if each.subject == LAUNCHES] == [Answer.FAIL]
+
+
+def test_when_one_check_fails_to_answer_the_others_end(lab):
+    ended = threading.Event()
+
+    class Process(measure.Process):
+        def kill(self):
+            super().kill()
+            ended.set()
+
+    def before(number):
+        if number == 2:
+            raise measure.ProcessError("it died")
+        assert ended.wait(30)
+
+    lab.patch.setattr(measure, "Process", Process)
+    lab.patch.setattr(rounds, "CHECKED_AT_ONCE", 4)
+    lab.gpu.before = before
+    lab.versions({}, {})
+    assert lab.compare() == COULD_NOT_RUN
 
 
 def test_wrong_output_fails_and_has_no_speed(lab):

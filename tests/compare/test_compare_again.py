@@ -64,11 +64,12 @@ def test_killed_in_a_process(clean, number):
     clean.gpu.before = kill_at(number)
     with pytest.raises(Killed):
         clean.compare("base", "head")
-    assert clean.gpu.answered == number - 1
+    beside = clean.gpu.answered - (number - 1)  # the other check may be answered meanwhile
+    assert beside == 0 or (number, beside) == (1, 1)
     finish(clean)
-    # Of what was answered, only the first half of a round is measured again.
+    # Of what was answered before, only the first half of a round is measured again.
     lost = max(number - 1 - CHECKS, 0) % 2
-    assert clean.gpu.answered == ALL + lost
+    assert clean.gpu.answered == ALL + lost + beside
 
 
 _CHILD = """

@@ -22,7 +22,7 @@ class cuda:
         uuid = "{UUID}"
         def __init__(self, device): pass
 """
-JOB = {"task": "check", "cells": []}
+JOB = {"task": "check", "cells": [], "exact": True}
 
 
 @pytest.fixture
