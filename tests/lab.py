@@ -40,6 +40,8 @@ CELLS = grid.cells(GRID)
 # Three timings of other paths, for the tests that ask for them.
 PATH_GRID = {"path": ("qkv", "tables-inplace"), "mib": (4,), "dtype": ("bfloat16",)}
 NO_PATHS = dict.fromkeys(PATH_GRID, ())
+# Of one size, and of two, in place: three timings.
+FORMS = ("qk-bshd-bf16-8x96r48-il-decode", "tables-bshd-fp16-1x64-inplace")
 SMALL, LARGE = "128 64 1 float32 sbhd", "2048 64 1 float32 sbhd"
 FORWARD, BACKWARD = CELLS[0].metrics.values()
 PATHS = ["paths.Forward.track_latency", "paths.Backward.track_latency"]
@@ -267,6 +269,12 @@ class Lab:
         """Let there be other paths to compare, too."""
         for name in ("small", "full"):
             self.patch.setitem(grid.PATH_GRIDS, name, PATH_GRID)
+
+    def with_forms(self) -> None:
+        """Let there be forms of the surface to compare, too."""
+        listed = {name: surface.parsed(name) for name in FORMS}
+        self.patch.setattr(surface, "forms", lambda: listed)
+        self.patch.setitem(subjects.SURFACE_PARAMS, "form", FORMS)
 
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.

@@ -16,6 +16,7 @@ The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric,
 ...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
 "errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
 ``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
+``"seconds"``: what the parts of the job took.
 """
 
 import contextlib
@@ -150,7 +151,7 @@ def main(answer: str) -> None:
     if job.get("host"):
         answers["timings"].append([subjects.IMPORT, [], [own_import]])
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    answers["seconds"] = {"import": imported, "job": time.perf_counter() - start - imported}
+    answers["seconds"]["import"] = imported
     Path(answer).write_text(json.dumps(answers, allow_nan=False))
 
 
@@ -194,12 +195,14 @@ def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
         answers.add_host(_host.warm_start_here())
-    for group in workload.groups(cells) or [[]]:
-        _time(group, shuffle, answers)
+    with answers.clocked("cells"):
+        for group in workload.groups(cells) or [[]]:
+            _time(group, shuffle, answers)
     if host:
-        found, answers.beside = _host.all_call_samples()
-        answers.add_host(found)
-        answers.add_host(_host.compile_here())
+        with answers.clocked("host"):
+            found, answers.beside = _host.all_call_samples()
+            answers.add_host(found)
+            answers.add_host(_host.compile_here())
     return vars(answers)
 
 
@@ -207,12 +210,14 @@ def _check(cells: list[BaseCell], exact: bool) -> dict:
     from .._measure import host as _host
 
     answers = _Answers()
-    for cell in cells:
-        for direction, metric in cell.metrics.items():
-            with answers.about(cell, [metric]):
-                answers.nodes.append(_row(metric, cell, _check_cell(cell, direction)))
+    with answers.clocked("cells"):
+        for cell in cells:
+            for direction, metric in cell.metrics.items():
+                with answers.about(cell, [metric]):
+                    answers.nodes.append(_row(metric, cell, _check_cell(cell, direction)))
     if exact:
-        answers.add_host(_host.exact_facts())
+        with answers.clocked("exact"):
+            answers.add_host(_host.exact_facts())
     return vars(answers)
 
 
@@ -224,6 +229,14 @@ class _Answers:
         self.unavailable: list[list] = []
         self.errors: list[list] = []
         self.beside: dict[str, list[float]] = {}
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def clocked(self, part: str) -> Iterator[None]:
+        """Note how long a part of the job takes: what a comparison costs follows from it."""
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = time.perf_counter() - start
 
     @contextlib.contextmanager
     def about(self, cell: BaseCell, metrics: Iterable[str]) -> Iterator[None]:

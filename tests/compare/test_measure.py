@@ -126,7 +126,7 @@ def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
         return 0.25
 
     monkeypatch.setattr(measure.first_call, "import_package", imported)
-    monkeypatch.setattr(measure, "_measure", lambda cells, **job: {"timings": []})
+    monkeypatch.setattr(measure, "_measure", lambda cells, **job: {"timings": [], "seconds": {}})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = types.SimpleNamespace(uuid=UUID)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {0: properties}.get)
