@@ -12,6 +12,7 @@ from pathlib import Path
 from .._cells.grid import OWN_BENCHMARKS
 from .._system import checkout, gpu_monitor
 from .._system.repository import git_text
+from . import slowdowns
 
 NO_GPU = "no-gpu-"
 """Prefix of the names of machines without a GPU."""
@@ -36,20 +37,25 @@ TOOLCHAIN = ("torch", "triton")
 
 
 def again(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[str]:
-    """The newest commit that has a result, if it has none by this torch and Triton.
+    """The newest commits that have a result and none by this torch and Triton, oldest first.
 
-    Measured by them too, it says what the change of toolchain cost.
+    Measured by them too, they say what the change of toolchain cost. With those that are known
+    already they are ``slowdowns.PAIRS``, or all that there are. Without a GPU all values are exact,
+    and one commit says it.
     """
     stored: dict[str, list[dict]] = {}
     for path in sorted((root / "benchmarks" / "results" / machine).glob("*-*.json")):
         result = json.loads(path.read_text())
         stored.setdefault(result["commit_hash"], []).append(result["params"])
     log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD").split()
-    newest = next((commit for commit in log if commit in stored), None)
-    if newest is None:
-        return []
-    known = [{name: params.get(name) for name in TOOLCHAIN} for params in stored[newest]]
-    return [] if dict(toolchain) in known else [newest]
+    known = {
+        commit: [{name: params.get(name) for name in TOOLCHAIN} for params in stored[commit]]
+        for commit in log
+        if commit in stored
+    }
+    others = [commit for commit in known if any(each != toolchain for each in known[commit])]
+    count = 1 if machine.startswith(NO_GPU) else slowdowns.PAIRS
+    return [each for each in others[:count] if toolchain not in known[each]][::-1]
 
 
 def installed(machine: str) -> dict[str, str]:
@@ -63,11 +69,12 @@ def installed(machine: str) -> dict[str, str]:
 def measure(root: Path, machine: str, limit: int) -> int:
     """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed.
 
-    First the newest that has a result, if torch or Triton are others now (:func:`again`).
+    First the newest that have a result, if torch or Triton are others now (:func:`again`).
     """
     repeated = again(root, machine, installed(machine))
     if repeated:
-        print(f"{machine}: torch or triton changed, {repeated[0]} once more", flush=True)
+        said = ", ".join(commit[:8] for commit in repeated)
+        print(f"{machine}: torch or triton changed, once more: {said}", flush=True)
     commits = missing(root, machine, limit)
     print(f"{machine}: {len(commits)} commits to measure", flush=True)
     commits = repeated + commits

@@ -192,20 +192,24 @@ def _toolchains(line: Timeline, steady: np.ndarray, hashes: Mapping[int, str]) -
         after = int(np.flatnonzero(numbers == new)[0])
         earlier = np.flatnonzero(numbers == new - 1)
         before = int(max([c for c in earlier if c < after], default=earlier[-1]))
-        old, now = exact[-1] if exact else (before, after)
+        compared = exact or [(before, after)]
+        old, now = compared[-1]
         changed = {
             name: [line.toolchains[new - 1].get(name), value]
             for name, value in line.toolchains[new].items()
             if value != line.toolchains[new - 1].get(name)
         }
-        cost = np.where(steady, line.own[:, now] - line.own[:, old], np.nan)
+        changes = np.stack([line.own[:, b] - line.own[:, a] for a, b in compared], axis=1)
+        cost = np.where(steady, slowdowns.median(changes), np.nan)
         rows = np.flatnonzero(~np.isnan(cost))
         commits = [hashes[line.results[column].revision] for column in (old, now)]
         about: dict = {"changed": changed, "before": commits[0], "after": commits[1]}
-        about |= {"exact": bool(exact), "timings": len(rows), "cost": None, "interval": None}
+        about |= {"exact": bool(exact), "commits": len(compared), "timings": len(rows)}
+        about |= {"cost": None, "interval": None}
         if len(rows):
             mean, worst = float(cost[rows].mean()), int(rows[np.argmax(cost[rows])])
-            ends = None if spread is None else [mean - 1.96 * spread, mean + 1.96 * spread]
+            error = None if spread is None else 1.96 * spread / len(compared) ** 0.5
+            ends = None if error is None else [mean - error, mean + error]
             about["cost"] = _rounded(math.expm1(mean))
             about["interval"] = ends and [_rounded(math.expm1(end)) for end in ends]
             about["worst"] = _cell(line, worst, math.expm1(cost[worst]))
@@ -232,7 +236,7 @@ def _cost_told(about: Mapping) -> str:
     cell = f"{worst['benchmark'].removesuffix('.track_latency')} {', '.join(worst['params'])}"
     old, new = about["before"][:7], about["after"][:7]
     how = (
-        f"measured on {new} with both"
+        f"measured on {_counted(about['commits'], new)} with both"
         if about["exact"]
         else f"an estimate, as {new} differs from {old} in its code too"
     )
@@ -240,6 +244,10 @@ def _cost_told(about: Mapping) -> str:
         f"{names}: {_percent(about['cost'])}{interval} in the geometric mean of "
         f"{about['timings']:,} timings, the worst {_percent(worst['change'])} ({cell}); {how}."
     )
+
+
+def _counted(commits: int, newest: str) -> str:
+    return newest if commits == 1 else f"{commits} commits up to {newest}"
 
 
 def _percent(change: float) -> str:

@@ -137,7 +137,7 @@ def slowdown(kind: str, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Drawn(NamedTuple):
-    """A site's history as it would be stored: with each new toolchain a commit is there twice."""
+    """A site's history as it would be stored: some commits are there by two toolchains."""
 
     own: np.ndarray
     ratio: np.ndarray
@@ -183,8 +183,12 @@ def draw(
     own_state: float = OWN_STATE,
     toolchains: Sequence[int] = (),
 ) -> Drawn:
-    """A site; each toolchain costs each timing something else, 1 % in standard deviation."""
-    commits = np.sort([*range(RESULTS), *(begin - 1 for begin in toolchains)])
+    """A site; each toolchain costs each timing something else, 1 % in standard deviation.
+
+    The ``slowdowns.PAIRS`` newest commits are measured again with each.
+    """
+    twice = [begin - 1 - n for begin in toolchains for n in range(slowdowns.PAIRS)]
+    commits = np.sort([*range(RESULTS), *twice])
     again = np.concatenate([[False], commits[1:] == commits[:-1]])
     numbers = np.searchsorted(toolchains, commits, side="right") + again
     own, copies = site(rng, len(commits), own_state)
@@ -250,7 +254,7 @@ class Scenario(NamedTuple):
 SCENARIOS = {
     "as measured": Scenario({}, 400, 4),
     "copies move by 0.3 % of their own": Scenario({"own_state": 0.003}, 100, 2),
-    "three changes of toolchain": Scenario({"toolchains": TOOLCHAINS}, 40, 2),
+    "three changes of toolchain": Scenario({"toolchains": TOOLCHAINS}, 120, 4),
 }
 KINDS = {
     "step": "one step of +2 %",

@@ -22,6 +22,9 @@ SHORTEST = BEST + RECENT
 FLOOR = 0.01
 """Least slowdown that is looked for: the verdict's non-inferiority margin."""
 
+PAIRS, PAIRS_BELOW = 8, 0.7
+"""Commits by two toolchains that say what the change cost, and the share that stays below it."""
+
 NOISE = 3.0
 """Least slowdown in standard deviations of the timing."""
 
@@ -174,18 +177,23 @@ def aligned(
 
     Notes
     -----
-    A toolchain's cost is the larger of two: that of the pair, and that between the median of the
-    ``RECENT`` results before and the upper quartile of those after. Disturbed results, most of
-    which are too fast, then make no timing slower; a slowdown by the first commits after the change
-    is taken for the toolchain's. A timing whose cost is unknown begins anew.
+    Where ``PAIRS`` are known, a toolchain's cost is what ``PAIRS_BELOW`` of their changes
+    stay below, a little more than their median: an error of the cost hides a slowdown or makes one
+    up, of all timings for good. Where fewer are, it is the largest of their changes and of that
+    between the median of the ``RECENT`` results before and the upper quartile of those after.
+    Disturbed results, most of which are too fast, then make no timing slower; a slowdown by the
+    first commits after the change is taken for the toolchain's. A timing whose cost is unknown
+    begins anew.
     """
     numbers, shifted = np.asarray(toolchains), values.copy()
     for new in sorted(set(toolchains))[1:]:
         old = max(number for number in numbers if number < new)
         before = median(shifted[:, numbers == old][:, -RECENT:])
-        costs = [quantile(values[:, numbers == new][:, :RECENT], 0.75) - before]
-        costs += [values[:, b] - shifted[:, a] for a, b in pairs if numbers[b] == new]
-        cost = np.fmax.reduce(costs)
+        beside = quantile(values[:, numbers == new][:, :RECENT], 0.75) - before
+        changes = [values[:, b] - shifted[:, a] for a, b in pairs if numbers[b] == new]
+        paired = np.stack([*changes, np.full(len(values), np.nan)], axis=1)
+        enough = np.sum(~np.isnan(paired), axis=1) >= PAIRS
+        cost = np.where(enough, quantile(paired, PAIRS_BELOW), np.fmax.reduce([beside, *changes]))
         unknown = np.isnan(cost) | anew
         shifted[np.ix_(unknown, numbers < new)] = np.nan
         shifted[:, numbers == new] -= np.where(unknown, 0, cost)[:, None]

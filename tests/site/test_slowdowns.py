@@ -101,6 +101,19 @@ def test_a_disturbed_result_of_a_pair_makes_nothing_slower():
     assert not slowdowns.slower(*both).any()
 
 
+@pytest.mark.parametrize(("twice", "found"), [(1, False), (slowdowns.PAIRS, True)])
+def test_a_step_beside_a_new_toolchain_is_found_where_enough_commits_have_both(twice, found):
+    commits = np.sort([*range(40), *range(20 - twice, 20)])
+    again = np.flatnonzero(commits[1:] == commits[:-1]) + 1
+    numbers = np.where(commits >= 20, 1, 0)
+    numbers[again] = 1
+    own, ratio = history(0.02 * (commits >= 20) + 0.05 * numbers)
+    own[0, again[0]] -= 0.1 * (twice > 1)  # disturbed
+    known = numbers.tolist(), [(at - 1, at) for at in again.tolist()], np.zeros(1, bool)
+    both = [slowdowns.aligned(x, *known) for x in (own, ratio)]
+    assert slowdowns.slower(*both).all() == found
+
+
 # --- what ships -----------------------------------------------------------------------------------
 
 SHIPPED = json.loads(simulation.EVIDENCE.read_text())
@@ -118,9 +131,9 @@ def test_the_simulation_gives_what_ships(name):
         assert list(simulation.told(0, "step")) == runs["step"][0]
 
 
-def test_what_ships_reaches_its_targets():
-    runs = SHIPPED["scenarios"]["as measured"]
-    assert len(runs["alarms"]) >= 400
+@pytest.mark.parametrize("name", ["as measured", "three changes of toolchain"])
+def test_what_ships_reaches_its_targets(name):
+    runs = SHIPPED["scenarios"][name]
     assert sum(map(bool, runs["alarms"])) / len(runs["alarms"]) <= 1 / 40
     for kind in SHIPPED["kinds"]:
         timings, in_time, *_ = map(sum, zip(*runs[kind], strict=True))
