@@ -21,7 +21,7 @@ MOST_LINES = 12
 _CODE = "codegen.Codegen.track_"
 _ERRORS = ("host.Error.", "host.PathError.")
 _MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
-_CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "first call"}
+_CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
 _VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
 
 

@@ -124,11 +124,11 @@ def test_reasons(given, says):
 
 
 @pytest.mark.parametrize(("slowdown", "answer"), [(0.4, Answer.PASS), (0.6, Answer.FAIL)])
-def test_a_first_call_fails_by_a_large_factor(slowdown, answer):
+def test_a_process_start_fails_by_a_large_factor(slowdown, answer):
     made = comparison({"gpu": gpu_family(), "start": start_family(slowdown=slowdown)}, ())
     assert made.answer is answer
     says = "2 slower" if answer is Answer.FAIL else "2 not slower"
-    assert f"first&nbsp;call | {says}" in markdown(made)
+    assert f"process&nbsp;start | {says}" in markdown(made)
 
 
 def test_mean_changes_come_first():
