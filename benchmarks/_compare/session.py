@@ -1,7 +1,6 @@
 """Run one comparison: what is exact, then two looks at the clock, then the verdicts."""
 
 import hashlib
-import os
 import platform
 import shutil
 import time
@@ -239,12 +238,16 @@ def _untimed(left: selection.Left) -> list[str]:
 def cache(scratch: Path, machine: _Machine) -> Path:
     """Triton's cache directory on this machine, of all versions; creates it.
 
-    Triton names a kernel by all that it depends on. A directory that is full is emptied.
+    Triton names a kernel by all that it depends on. Of a full directory the newer half is kept,
+    which another comparison may just have compiled.
     """
     path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}"
-    if path.is_dir() and len(os.listdir(path)) > _MOST_KERNELS:
-        shutil.rmtree(path)
     path.mkdir(parents=True, exist_ok=True)
+    kernels = list(path.iterdir())
+    if len(kernels) > _MOST_KERNELS:
+        newest_first = sorted(kernels, key=lambda each: -each.stat().st_mtime)
+        for each in newest_first[_MOST_KERNELS // 2 :]:
+            shutil.rmtree(each, ignore_errors=True)  # another comparison may delete it too
     return path
 
 

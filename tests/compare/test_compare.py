@@ -1,5 +1,6 @@
 """``python -m benchmarks compare`` from its arguments to its exit status, see ``lab``."""
 
+import os
 import threading
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.lab import (
     IMPORT,
     LARGE,
     LAUNCHES,
+    MACHINE,
     PASS,
     REGISTERS,
     ROUNDS,
@@ -90,7 +92,7 @@ def test_a_slower_import_fails(lab):
     assert slower.subject == Subject(IMPORT, ())
 
 
-def test_all_processes_find_what_was_compiled_before_until_there_is_too_much(lab):
+def test_all_processes_find_what_was_compiled_before(lab):
     seen, compiled = [], exact.compiled_surface
 
     class Process(measure.Process):
@@ -104,13 +106,21 @@ def test_all_processes_find_what_was_compiled_before_until_there_is_too_much(lab
 
     lab.patch.setattr(measure, "Process", Process)
     lab.patch.setattr(exact, "compiled_surface", compiled_surface)
-    lab.patch.setattr(session, "_MOST_KERNELS", 1)
     lab.versions({}, {"slower": {SMALL: 1.2}})
     assert lab.compare() == FAIL
     assert len(seen) == lab.gpu.answered == ALL
     assert all(files == seen[0] and len(files) == 2 for files in seen)
-    assert lab.compare("base", "head", "--afresh") == FAIL  # which emptied it, or mkdir would fail
-    assert len(seen) == 2 * ALL
+
+
+def test_of_too_many_kernels_the_newer_half_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_MOST_KERNELS", 4)
+    path = session.cache(tmp_path, MACHINE)
+    for age in range(5):
+        (path / f"{age}").mkdir()
+        (path / f"{age}" / "kernel.cubin").touch()
+        os.utime(path / f"{age}", (1000 - age, 1000 - age))
+        found = {each.name for each in session.cache(tmp_path, MACHINE).iterdir()}
+        assert found == ({"0", "1"} if age == 4 else set(map(str, range(age + 1))))
 
 
 def test_many_cells_are_checked_by_several_processes_at_a_time(lab):
