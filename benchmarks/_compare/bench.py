@@ -73,8 +73,8 @@ class Bench:
             "machine": dict(self.machine),
             "suite": session.suite_digest(),
         }
-        caches = dict.fromkeys(versions, session.cache(self.scratch, self.machine))
-        plan = Plan(dict(versions), caches, self._uuid, self._deadline)
+        cache = session.cache(self.scratch, self.machine)
+        plan = Plan(dict(versions), cache, self._uuid, self._deadline)
         of = f"{self.base.digest[:8]}-{self.machine['machine']}"
         path = self.scratch / "evidence" / f"{name}-{of}.jsonl"
         with gpu_monitor.gpu_lock(self._uuid, 0.0), Rounds(plan, path, header, say) as kept:

@@ -157,25 +157,23 @@ def main(answer: str) -> None:
 
 def check_job(cells: Iterable[BaseCell]) -> dict:
     """The job that checks cells, and says what is exact; see :func:`parts`."""
-    return {"task": "check", "cells": _rows(cells), "exact": True}
+    return {"task": "check", "cells": rows_of(cells), "exact": True}
 
 
 def timing_job(cells: Iterable[BaseCell], host: bool) -> dict:
     """The job of a process that times cells and, on demand, the host; a round adds its seed."""
-    return {"task": "measure", "cells": _rows(cells), "host": host}
+    return {"task": "measure", "cells": rows_of(cells), "host": host}
 
 
-def _rows(cells: Iterable[BaseCell]) -> list[tuple[str, tuple[str, ...]]]:
+def rows_of(cells: Iterable[BaseCell]) -> list[tuple[str, tuple[str, ...]]]:
+    """Suite and parameters of each cell, as ``grid.cell_of`` takes them."""
     return [(cell.suite, subject_params(cell)) for cell in cells]
 
 
 def parts(job: dict) -> list[dict]:
     """A job of :func:`check_job`, of many cells as two jobs: the first says what is exact."""
     count = 2 if len(job["cells"]) > _MANY_CELLS else 1
-    return [
-        job | {"cells": job["cells"][part::count], "exact": job["exact"] and not part}
-        for part in range(count)
-    ]
+    return [job | {"cells": job["cells"][part::count], "exact": part == 0} for part in range(count)]
 
 
 def joined(answers: list[dict]) -> dict:

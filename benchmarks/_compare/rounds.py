@@ -31,12 +31,12 @@ class Plan(NamedTuple):
     """Which versions are measured, and where.
 
     arms: by name, in the order of round 0; it is reversed in every other round, so that with two
-    arms it alternates: A B | B A | A B. caches: Triton's cache directory of each. uuid: of the GPU.
+    arms it alternates: A B | B A | A B. cache: Triton's cache directory. uuid: of the GPU.
     deadline: in ``time.monotonic``'s seconds.
     """
 
     arms: dict[str, Arm]
-    caches: dict[str, Path]
+    cache: Path
     uuid: str
     deadline: float
 
@@ -237,20 +237,14 @@ class Rounds(Journal):
             self._stop_ahead()
             self._ahead = arm, self._start(arm)
         (_, process), self._ahead = self._ahead, None
+        return self._answer_of(process, job, following)
 
-        def start_following() -> None:
-            if following is not None:
-                self._ahead = following, self._start(following)
-
-        return self._answer_of(process, job, start_following)
-
-    def _answer_of(
-        self, process: measure.Process, job: dict, when_ready: Callable[[], None] = lambda: None
-    ) -> dict:
+    def _answer_of(self, process: measure.Process, job: dict, following: str | None = None) -> dict:
         start = time.monotonic()
         try:
             process.wait_until_ready()
-            when_ready()
+            if following is not None:
+                self._ahead = following, self._start(following)
             answer = process.answer(job)
         finally:
             process.stop()
@@ -261,7 +255,7 @@ class Rounds(Journal):
         return answer | {"wall_seconds": time.monotonic() - start}
 
     def _start(self, arm: str) -> measure.Process:
-        return measure.Process(self.plan.arms[arm].root, self.plan.caches[arm])
+        return measure.Process(self.plan.arms[arm].root, self.plan.cache)
 
     def _stop_ahead(self) -> None:
         if self._ahead is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .._cells import grid, surface
 from .._cells.forms import BaseCell
-from .._cells.grid import cell_of, subject_params
+from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
@@ -125,8 +125,7 @@ def compare(
     uuid = gpu_monitor.gpu_uuid()
     with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
         name = _name(pair, machine, options)
-        caches = dict.fromkeys(ARMS, triton_cache)
-        plan = rounds.Plan(_in_order(pair), caches, uuid, options.deadline)
+        plan = rounds.Plan(_in_order(pair), triton_cache, uuid, options.deadline)
         journal = scratch / "states" / f"{name}.jsonl"
         if options.afresh:
             journal.unlink(missing_ok=True)
@@ -212,8 +211,7 @@ def _chosen(
         few=len(cells) if everything else selection.FEW_CELLS,
         every_cell=options.every_cell,
     )
-    rows = [[cell.suite, list(subject_params(cell))] for cell in chosen]
-    settled = measured.settle("cells", rows)
+    settled = measured.settle("cells", measure.rows_of(chosen))
     timed: list[BaseCell] = [cell_of(suite, params) for suite, params in settled]
     minutes = selection.minutes(len(timed), options.rounds)
     report(f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds")

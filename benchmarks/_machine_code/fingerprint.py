@@ -188,19 +188,19 @@ class _Reading(worker_pool.Ledger):
             self._ledger.add(job, answer)
             return
         if not _unread([answer]):
-            self._note({job: answer})
+            self._note(job, self._facts(answer))
             return
         self._waiting[job] = answer
         if len(_unread(self._waiting.values())) >= _READ_AT_ONCE:
             self._begin_to_read()
         while self._read and self._read[0][1].done():
-            self._note(*self._read.pop(0))
+            self._end_to_read(*self._read.pop(0))
 
     def end(self) -> None:
         self._begin_to_read()
         self._pool.shutdown()
         for each in self._read:
-            self._note(*each)
+            self._end_to_read(*each)
         self._ledger.end()
 
     def _begin_to_read(self) -> None:
@@ -208,16 +208,18 @@ class _Reading(worker_pool.Ledger):
         self._read.append((self._waiting, self._pool.submit(disassembly.read_cubins, unread)))
         self._waiting = {}
 
-    def _note(self, calls: Mapping[tuple, list["_Kernel"]], reading: Future | None = None) -> None:
+    def _end_to_read(self, calls: Mapping[tuple, list["_Kernel"]], reading: Future) -> None:
         failure = None
         try:
-            if reading:
-                _CODES.update(reading.result())
+            _CODES.update(reading.result())
         except Exception:
             failure = RuntimeError(traceback.format_exc())
         for job, kernels in calls.items():
-            self.answers[job] = failure or self._facts(kernels)
-            self._ledger.add(job, self.answers[job])
+            self._note(job, failure or self._facts(kernels))
+
+    def _note(self, job: tuple, answer: Facts | Exception) -> None:
+        self.answers[job] = answer
+        self._ledger.add(job, answer)
 
     def _facts(self, kernels: Sequence["_Kernel"]) -> Facts | Exception:
         try:

@@ -97,7 +97,7 @@ def features(launches: Sequence[Launch]) -> set[str]:
     """What distinguishes launches, each thing alone, and those that select code in pairs.
 
     Alone: a number's type and whether it divides by 16, a pointer's alignment. In pairs: constants
-    of the kernel, absent arguments, types of pointers, warps, and the number of launches. Each text
+    of the kernel, absent arguments, types of pointers, warps, and one launch or several. Each text
     begins with the kernel's name.
     """
     found = set()
