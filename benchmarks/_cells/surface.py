@@ -197,7 +197,7 @@ class SurfaceCell(BaseCell):
     def hidden_size(self) -> int:  # type: ignore[override]
         return self.of.rotated
 
-    @property
+    @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
         form = self.of
         tokens = max(1, int(self.mib * 2**20) // form.token_bytes)
@@ -225,12 +225,12 @@ class SurfaceCell(BaseCell):
             start + whole * length for start, length in zip(self.starts, self.lengths, strict=True)
         )
 
-    @property
+    @functools.cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the tensors that are returned."""
         return tuple(self._shape(count, self.of.channels) for count in self.of.head_counts)
 
-    @property
+    @functools.cached_property
     def given_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the tensors that the function gets."""
         form = self.of

@@ -210,9 +210,8 @@ def _check(cells: list[BaseCell], exact: bool) -> dict:
     answers = _Answers()
     with answers.clocked("cells"):
         for cell in cells:
-            for direction, metric in cell.metrics.items():
-                with answers.about(cell, [metric]):
-                    answers.nodes.append(_row(metric, cell, _check_cell(cell, direction)))
+            with answers.about(cell, cell.metrics.values()):
+                _check_cell(cell, answers)
     if exact:
         with answers.clocked("exact"):
             answers.add_host(_host.exact_facts())
@@ -307,8 +306,8 @@ def _advanced(timed: list[Iterator[None]]) -> list[Iterator[None]]:
     return [each for each in timed if next(each, ended) is not ended]
 
 
-def _check_cell(cell: BaseCell, direction: str) -> str:
-    """What the call puts on the stream; it raises AssertionError if it is wrong."""
+def _check_cell(cell: BaseCell, answers: _Answers) -> None:
+    """Check a cell's calls, and file what they put on the stream."""
     import torch
 
     torch.cuda.empty_cache()  # what the cell before left is free
@@ -316,8 +315,9 @@ def _check_cell(cell: BaseCell, direction: str) -> str:
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        x = workload.random_tensor(cell)
-        call = workload.call_of(cell)
-        (rotate,) = workload.calls(call, direction, [x])
-        workload.check_once(call, direction, rotate, x)
-    return graph_nodes.described(rotate, stream)
+        x, call = workload.random_tensor(cell), workload.call_of(cell)
+        for direction, metric in cell.metrics.items():
+            with answers.about(cell, [metric]):
+                (rotate,) = workload.calls(call, direction, [x])
+                workload.check_once(call, direction, rotate, x)
+                answers.nodes.append(_row(metric, cell, graph_nodes.described(rotate, stream)))

@@ -21,6 +21,7 @@ from . import gpu_timer
 DEVICE = "cuda"
 HELD_SHARE = 0.5
 """Share of the GPU's memory that holds recorded cells; the rest has room for a check."""
+_ROUNDING_BYTES = 4 * 512  # the allocator rounds each tensor of a set up
 
 _Cell = TypeVar("_Cell", bound=BaseCell)
 
@@ -226,20 +227,26 @@ class TimedCell:
 
         sets = gpu_timer.cold_sets(cell.bytes_moved)
         check_memory(cell, sets)
+        piece = sets * (cell.bytes_moved // 2 + _ROUNDING_BYTES)
         torch.manual_seed(0)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             self._call = call = call_of(cell)
+            gpu_timer.reserve(piece)
             self._inputs = inputs = [random_tensor(cell) for _ in range(sets)]
             arrange(inputs)
             self._given = {index: inputs[index].clone() for index in (0, sets - 1)}
-            called = [list(calls(call, direction, inputs)) for direction in directions]
-        rotations = [gpu_timer.Recording(each, stream) for each in called]
+            called = []
+            for direction in directions:
+                if direction != FORWARD:
+                    gpu_timer.reserve(piece)  # for the outputs of the forward
+                called.append(list(calls(call, direction, inputs)))
+        rotations = [gpu_timer.Recording(each, stream, piece) for each in called]
         self._rotations = dict(zip(directions, rotations, strict=True))
         self._recordings = rotations
         if copies:
             copying = [lambda x=x: call.copies(x) for x in inputs]
-            self._recordings = [*rotations, gpu_timer.Recording(copying, stream)]
+            self._recordings = [*rotations, gpu_timer.Recording(copying, stream, piece)]
         self._samples: list[list[float]] = [[] for _ in self._recordings]
 
     def sample(self, count: int, seconds: float) -> None:

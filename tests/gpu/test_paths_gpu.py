@@ -35,8 +35,10 @@ CALLS = 2 * len(subjects.PATHS) - 1
     "cell", (cell for cell in grid.checked_cells() if cell.suite == "surface"), ids=str
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
-    for direction in cell.directions:
-        assert "kernel" in measure._check_cell(cell, direction)
+    answer = measure._check([cell], exact=False)
+    assert not answer["errors"] and not answer["unavailable"]
+    assert [metric for metric, *_ in answer["nodes"]] == list(cell.metrics.values())
+    assert all("kernel" in text for *_, text in answer["nodes"])
 
 
 # --- speed ----------------------------------------------------------------------------------------
@@ -84,10 +86,10 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
 @all_paths
 def test_process_of_a_comparison_checks_and_times_it(path):
     cell = PathCell(path, 4, "bfloat16")
-    for direction in cell.directions:
-        measure._check_cell(cell, direction)
+    checked = measure._check([cell], exact=False)
     answer = measure._measure([cell], host=False, seed=1)
-    assert not answer["errors"] and not answer["unavailable"]
+    for each in (checked, answer):
+        assert not each["errors"] and not each["unavailable"]
     assert [metric for metric, *_ in answer["timings"]] == list(cell.metrics.values())
     for *_, samples in answer["timings"]:
         assert len(samples) == measure.PASSES

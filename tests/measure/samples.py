@@ -16,7 +16,7 @@ class Recording:
 
     capturing = False
 
-    def __init__(self, calls, stream):
+    def __init__(self, calls, stream, output_bytes):
         self._calls = calls
         self.outputs = self._called()
 
@@ -59,6 +59,7 @@ def install(patch, progress, sets: int) -> None:
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Recording.capturing)
     patch.setattr(gpu_timer, "warm_up", lambda *_: None)
     patch.setattr(gpu_timer, "cold_sets", lambda bytes_moved: sets)
+    patch.setattr(gpu_timer, "reserve", lambda bytes_needed: None)
     patch.setattr(gpu_timer, "Recording", Recording)
     patch.setattr(gpu_timer, "paired_samples", samples)
     patch.setattr(graph_nodes, "described", lambda call, stream: "1 x kernel")

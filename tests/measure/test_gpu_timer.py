@@ -21,6 +21,7 @@ class Gpu:
         self.seconds = 0.0
         self.slowdown = 1.0
         self.ran = []
+        self.reserved = []
         self.graph = None  # that is being captured
 
     def call(self, name: str, seconds: float):
@@ -39,6 +40,10 @@ class Gpu:
         for name, seconds in work:
             self.ran.append(name)
             self.seconds += seconds * self.slowdown
+
+    def reserve(self, bytes_needed: int):
+        assert self.graph is not None, "not in the pool of the graph"
+        self.reserved.append(bytes_needed)
 
     @contextlib.contextmanager
     def capture(self, graph, stream):
@@ -92,6 +97,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", event)
     monkeypatch.setattr(torch.cuda, "graph", gpu.capture)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(gpu_timer, "reserve", gpu.reserve)
     monkeypatch.setattr(gpu_timer, "fill_l2", lambda: gpu.run([(OTHERS, 5e-5)]))
     return gpu
 
@@ -107,8 +113,9 @@ def turns(ran: list[str]) -> list[tuple[str, int]]:
 
 def test_recording_keeps_every_output_and_runs_one_call_to_compile_it(gpu):
     names = ["first", "second", "third"]
-    made = gpu_timer.Recording([gpu.call(name, 1e-6) for name in names], Stream())
+    made = gpu_timer.Recording([gpu.call(name, 1e-6) for name in names], Stream(), 3 * MIB)
     assert made.outputs == names
+    assert gpu.reserved == [3 * MIB]
     assert gpu.ran == ["first"]
 
     def fail():  # before the capture
