@@ -3,9 +3,6 @@
 import triton
 import triton.language as tl
 
-# Starts of packed sequences that one step of a search compares.
-SEARCHED: tl.constexpr = tl.constexpr(32)
-
 
 @triton.jit
 def unpack(token, n_tokens, cu_seqlens, cp_size):
@@ -34,8 +31,10 @@ def unpack(token, n_tokens, cu_seqlens, cp_size):
 def find(token, cu_seqlens_ptr, n_sequences, cp_size):
     """The last sequence that begins no later than a token: sequences may be empty.
 
-    Each step waits for a load, so it compares SEARCHED starts at once to need few steps.
+    Each step waits for a load, so it compares many starts at once to need few steps.
     """
+    # No global: Triton's name for a kernel in its cache would depend on which kernel came first.
+    SEARCHED: tl.constexpr = 32
     sequence = 0
     size = n_sequences
     while size > 1:

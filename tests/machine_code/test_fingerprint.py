@@ -10,7 +10,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from benchmarks._cells import subjects, surface
-from benchmarks._machine_code import fingerprint, stub_driver, uncompiled
+from benchmarks._machine_code import fingerprint, stub_driver, uncompiled, worker_pool
 from benchmarks._system import process
 
 # --- a package made for these tests ---------------------------------------------------------------
@@ -315,3 +315,22 @@ def test_forms_of_the_surface(monkeypatch):
     assert isinstance(missing, NotImplementedError)
     assert all(each.registers > 8 for each in facts)
     assert len({each.digest for each in facts}) == 3
+
+
+def launch(cells):
+    driver = stub_driver.StubDriver.activate("sm_90")
+    for cell in cells:
+        uncompiled.call(driver, cell, "forward")
+
+
+def test_a_process_finds_in_tritons_cache_what_was_compiled(tmp_path, monkeypatch):
+    """Whichever kernel it launches first; else each process of a comparison compiles them again."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    cells = [surface.SurfaceCell(name, 4) for name in ("tables-thd-bf16-1x48", "qk-thd-bf16-3x96")]
+    ledger = worker_pool.Ledger("compiled")
+    ledger.cache = tmp_path
+    calls = [("sm_90", cell.dtype, cell.form, "forward", cell.mib) for cell in cells]
+    fingerprint.compile_all(calls, ledger=ledger)
+    there = set(tmp_path.iterdir())
+    process.call(launch, cells[::-1], env={"TRITON_CACHE_DIR": str(tmp_path)})
+    assert set(tmp_path.iterdir()) == there and len(there) >= len(cells)
