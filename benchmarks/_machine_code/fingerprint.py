@@ -5,9 +5,11 @@ The kernels that it launches are compiled and counted. Nothing depends on a cloc
 calls, so a result is exact: two commits that differ in it differ in their code (or in Triton's
 version).
 
-Every call is made in a process of its own; the caller's Triton is never touched, nor imported.
+Every form is called in a process of its own, in all its sizes and directions; the caller's Triton
+is never touched, nor imported.
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -123,16 +125,16 @@ def compile_all(
     _refuse(calls + sweeps, enumerations)
     # Neighbours of one architecture, dtype and form have code in common, to be compiled once.
     groups = [
-        [(kind, *job) for job in group]
-        for kind, jobs in (("fingerprint", calls), ("variants", sweeps))
-        for _, group in itertools.groupby(jobs, key=lambda job: job[:3])
+        [("fingerprint", *call) for call in group]
+        for _, group in itertools.groupby(calls, key=lambda call: call[:3])
     ]
     groups.sort(key=len, reverse=True)  # no core is left with a long one at the end
     parts = {
         each: [("reach", *each, part, _PARTS) for part in range(_PARTS)] for each in enumerations
     }
-    # These take longest, so they begin first.
-    groups = [[job] for jobs in parts.values() for job in jobs] + groups
+    # These take longest, so they begin first, each in a process that nothing else changes.
+    alone = itertools.chain(*parts.values(), (("variants", *job) for job in sweeps))
+    groups = [[job] for job in alone] + groups
     reading = _Reading(ledger or worker_pool.Ledger("codegen"))
     found = worker_pool.map(_answer, groups, package, reading) | reading.answers
     return Answers(
@@ -238,7 +240,7 @@ def _unread(calls: Iterable[list["_Kernel"]]) -> set[disassembly.Cubin]:
     return {code for code in launched if isinstance(code, disassembly.Cubin)} - _CODES.keys()
 
 
-# --- in a process for each job: calling the package ----------------------------------------------
+# --- in a process for each group of jobs: calling the package -------------------------------------
 
 
 class _Kernel(NamedTuple):
@@ -259,15 +261,24 @@ def _answer(kind: str, *job) -> "list[_Kernel] | int | dict":
 
 def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
     """The kernels of a call; ``form``, ``size``: see :func:`compile_all`."""
+    driver, files = _compiling(arch)
+    uncompiled.call(driver, _cell(dtype, form, *size), direction)
+    return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
+
+
+@functools.cache
+def _compiling(arch: str) -> tuple[StubDriver, dict[str, dict[str, str]]]:
+    """The driver of a process, and the files of each kernel that it compiles, by the kernel's hash.
+
+    Triton keeps a kernel for later calls, with the driver that it was compiled by.
+    """
     import triton
 
-    files = {}
+    files: dict[str, dict[str, str]] = {}
     triton.knobs.compilation.listener = lambda *, metadata, metadata_group, **_: files.update(
         {metadata["hash"]: metadata_group}
     )
-    driver = StubDriver.activate(arch)
-    uncompiled.call(driver, _cell(dtype, form, *size), direction)
-    return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
+    return StubDriver.activate(arch), files
 
 
 def _cell(dtype: str, form: str, first, *others) -> BaseCell:

@@ -1,7 +1,8 @@
-"""Run many small jobs on all cores, each in a process of its own that has everything imported.
+"""Run many small jobs on all cores, in processes that have everything imported.
 
-A server imports the benchmarked package, compiles nothing, and forks a process for each job. So no
-job depends on another, a compiler that crashes or hangs costs one job, and torch is imported once.
+A server imports the benchmarked package, compiles nothing, and forks a process for each group of
+jobs. So no group depends on another, and torch is imported once. A compiler that crashes or hangs
+costs one job: another process does the rest of its group.
 """
 
 import contextlib
@@ -67,7 +68,7 @@ def map(task: Callable, groups: list[list[tuple]], package: Path, ledger: Ledger
     task : callable
         A function of a module of this suite.
     groups : list of lists of tuples
-        The jobs. Those of a group run one after the other.
+        The jobs. Those of a group run one after the other, in one process.
     package : Path
         ``__init__.py`` of the package to benchmark, which is imported by its directory's name.
     ledger : Ledger
@@ -205,35 +206,51 @@ def _use_meta_tensors() -> None:
 
 
 def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, object]]:
-    context, waiting = multiprocessing.get_context("fork"), iter(groups)
-    forks: dict = {}
-
-    def begin_next(queue: Iterator[tuple]) -> None:
-        for job in itertools.islice(queue, 1):
-            receiver, sender = context.Pipe(duplex=False)
-            fork = context.Process(target=_work, args=(task, job, sender, os.getpid()))
-            fork.start()
-            sender.close()
-            forks[receiver] = fork, job, queue
-
-    for _ in range(min(len(os.sched_getaffinity(0)), _MAX_FORKS)):
-        begin_next(itertools.chain.from_iterable(waiting))  # takes a whole group at a time
+    waiting = [group for group in groups if group][::-1]
+    forks: dict = dict(_fork(task, waiting.pop()) for _ in range(min(len(waiting), _most_forks())))
     while forks:
-        for receiver in wait(list(forks)):
-            fork, job, queue = forks.pop(receiver)
-            yield job, _received(receiver, fork, job)
-            begin_next(queue)
+        ready: list = wait(list(forks))
+        for receiver in ready:
+            fork, jobs = forks.pop(receiver)
+            job, *left = jobs
+            try:
+                yield job, receiver.recv()
+                goes_on = bool(left)
+            except EOFError:
+                yield job, _why_ended(fork, job)
+                goes_on = False
+            if goes_on:
+                forks[receiver] = fork, left
+                continue
+            receiver.close()
+            if left:
+                waiting.append(left)
+            if waiting:
+                forks |= [_fork(task, waiting.pop())]
 
 
-def _work(task: Callable, job: tuple, sender: Connection, server: int) -> None:
+def _most_forks() -> int:
+    return min(len(os.sched_getaffinity(0)), _MAX_FORKS)
+
+
+def _fork(task: Callable, jobs: list[tuple]):
+    """A process that does these jobs, with what it sends their answers through."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    fork = context.Process(target=_work, args=(task, jobs, sender, os.getpid()))
+    fork.start()
+    sender.close()
+    return receiver, (fork, jobs)
+
+
+def _work(task: Callable, jobs: list[tuple], sender: Connection, server: int) -> None:
     process.die_with(server)
-    signal.setitimer(signal.ITIMER_REAL, _JOB_SECONDS)  # whose signal ends the process
-    sender.send(_attempt(task, *job))
+    for job in jobs:
+        signal.setitimer(signal.ITIMER_REAL, _JOB_SECONDS)  # whose signal ends the process
+        sender.send(_attempt(task, *job))
 
 
-def _received(receiver, fork, job: tuple):
-    with receiver, contextlib.suppress(EOFError):
-        return receiver.recv()
+def _why_ended(fork, job: tuple) -> RuntimeError:
     fork.join()
     if fork.exitcode == -signal.SIGALRM:
         return RuntimeError(f"{job} was not done after {_JOB_SECONDS} s")

@@ -28,13 +28,14 @@ def work(what):
     return os.getpid()
 
 
-def test_each_job_has_a_process_and_each_failure_is_its_own(monkeypatch):
+def test_each_group_has_a_process_and_each_failure_is_its_own(monkeypatch):
     monkeypatch.setattr(worker_pool, "_JOB_SECONDS", 0.5)
-    jobs = [("good",), ("hang",), ("die",), ("raise",), ("lack",), ("last",)]
+    jobs = [("good",), ("hang",), ("die",), ("raise",), ("lack",), ("on",), ("last",)]
     start = time.monotonic()
     found = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
     assert time.monotonic() - start < 30
     assert len({found[jobs[0]], found[jobs[5]], os.getpid()}) == 3
+    assert found[jobs[5]] == found[jobs[6]]  # one process, which outlives an exception
     assert str(found[jobs[1]]) == "('hang',) was not done after 0.5 s"
     assert str(found[jobs[2]]) == "('die',) ended its process with exit status 7"
     assert "in work" in str(found[jobs[3]]) and "the message" in str(found[jobs[3]])
