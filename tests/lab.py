@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._cells import grid, subjects, surface
-from benchmarks._compare import command, exact, measure, rounds
+from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
 from benchmarks._system import gpu_monitor, machine
@@ -229,7 +229,7 @@ class Lab:
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(measure, "Process", fake_process(self.gpu))
-        patch.setattr(rounds, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
+        patch.setattr(measure, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
         patch.setattr(exact, "codegen_facts", fake_code)
         patch.setattr(exact, "compiled_surface", fake_surface)
         patch.setattr(gpu_monitor, "LOCK_DIRECTORY", root)

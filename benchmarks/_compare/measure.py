@@ -21,6 +21,7 @@ The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric,
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import random
@@ -44,8 +45,10 @@ from .._system import process
 PASSES, SAMPLE_SECONDS = 3, 2e-3
 # The process before has just kept the GPU busy.
 WARM_UP_SECONDS = 0.5
-_MANY_CELLS = 100  # which two processes check faster than one
+CHECKED_AT_ONCE = 2  # processes that check, which share the cores
 READY, READY_TIMEOUT = "ready", 300.0
+# What torch imports at the first gradient and at the first check.
+_IMPORTED_LATER = "torch.fx.experimental.symbolic_shapes", "torch.distributed.tensor"
 
 _MAIN = """
 from benchmarks._compare import measure
@@ -142,11 +145,16 @@ def main(answer: str) -> None:
     import torch
 
     own_import = first_call.import_package(os.environ["PYTHONPATH"].split(os.pathsep)[0])
+    for name in _IMPORTED_LATER:
+        with contextlib.suppress(ImportError):  # a torch without it has no need of it
+            importlib.import_module(name)
     imported = time.perf_counter() - start
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
     cells = [cell_of(suite, params) for suite, params in job.pop("cells")]
+    if job["task"] == "check":
+        torch.set_num_threads(max(1, torch.get_num_threads() // CHECKED_AT_ONCE))
     answers = tasks[job.pop("task")](cells, **job)
     if job.get("host"):
         answers["timings"].append([subjects.IMPORT, [], [own_import]])
@@ -156,7 +164,7 @@ def main(answer: str) -> None:
 
 
 def check_job(cells: Iterable[BaseCell]) -> dict:
-    """The job that checks cells, and says what is exact; see :func:`parts`."""
+    """The job that checks cells, and says what is exact."""
     return {"task": "check", "cells": rows_of(cells), "exact": True}
 
 
@@ -168,23 +176,6 @@ def timing_job(cells: Iterable[BaseCell], host: bool) -> dict:
 def rows_of(cells: Iterable[BaseCell]) -> list[tuple[str, tuple[str, ...]]]:
     """Suite and parameters of each cell, as ``grid.cell_of`` takes them."""
     return [(cell.suite, subject_params(cell)) for cell in cells]
-
-
-def parts(job: dict) -> list[dict]:
-    """A job of :func:`check_job`, of many cells as two jobs: the first says what is exact."""
-    count = 2 if len(job["cells"]) > _MANY_CELLS else 1
-    return [job | {"cells": job["cells"][part::count], "exact": part == 0} for part in range(count)]
-
-
-def joined(answers: list[dict]) -> dict:
-    """The answer to a job, from those to its parts."""
-    first, *others = answers
-    return {
-        key: value + [row for each in others for row in each[key]]
-        if isinstance(value, list)
-        else value
-        for key, value in first.items()
-    }
 
 
 def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:

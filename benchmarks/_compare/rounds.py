@@ -16,7 +16,6 @@ from .._system.journal import Journal
 from . import measure
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
-CHECKED_AT_ONCE = 4
 
 
 class BudgetError(RuntimeError):
@@ -128,19 +127,16 @@ class Rounds(Journal):
             gpu_monitor.require_free(self.plan.uuid)
         begun: list[measure.Process] = []
 
-        def answer(arm: str, part: dict) -> dict:
+        def answer(arm: str) -> dict:
             begun.append(process := self._start(arm))
-            return self._answer_of(process, part)
+            return self._answer_of(process, job)
 
         start = time.monotonic()
-        with ThreadPoolExecutor(CHECKED_AT_ONCE) as pool:
-            asked = {
-                arm: [pool.submit(answer, arm, part) for part in measure.parts(job)]
-                for arm in missing
-            }
+        with ThreadPoolExecutor(measure.CHECKED_AT_ONCE) as pool:
+            asked = {arm: pool.submit(answer, arm) for arm in missing}
             try:
-                for arm, answers in asked.items():
-                    found = measure.joined([each.result() for each in answers])
+                for arm, answered in asked.items():
+                    found = answered.result()
                     start, seconds = time.monotonic(), time.monotonic() - start
                     self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
                     self._report(f"checked {arm}, {seconds:.0f} s")

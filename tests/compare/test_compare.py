@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks._cells.grid import subject_params
-from benchmarks._compare import exact, measure, rounds, selection, session
+from benchmarks._compare import exact, measure, selection, session
 from benchmarks._report.markdown import markdown
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
@@ -123,22 +123,17 @@ def test_of_too_many_kernels_the_newer_half_is_kept(tmp_path, monkeypatch):
         assert found == ({"0", "1"} if age == 4 else set(map(str, range(age + 1))))
 
 
-def test_many_cells_are_checked_by_several_processes_at_a_time(lab):
-    together = threading.Barrier(4)
+def test_both_versions_are_checked_at_a_time(lab):
+    together = threading.Barrier(2)
 
     def before(number):
-        if number <= 4:
+        if number <= 2:
             together.wait(30)
 
     lab.gpu.before = before
-    lab.patch.setattr(rounds, "CHECKED_AT_ONCE", 4)
-    lab.patch.setattr(measure, "_MANY_CELLS", len(CELLS) - 1)
-    # A cell of the part that says nothing of what is exact.
+    lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
     lab.versions({}, {"wrong": [LARGE], "launches": 2})
     assert lab.compare() == FAIL
-    jobs = [job for _, job in lab.gpu.jobs if job["task"] == "check"]
-    assert sorted(job["exact"] for job in jobs) == [False, False, True, True]
-    assert all(len(job["cells"]) == len(CELLS) // 2 for job in jobs)
     assert lab.found.wrong == tuple(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
     assert [each.answer for each in lab.found.exact if each.subject == LAUNCHES] == [Answer.FAIL]
 
@@ -157,7 +152,7 @@ def test_when_one_check_fails_to_answer_the_others_end(lab):
         assert ended.wait(30)
 
     lab.patch.setattr(measure, "Process", Process)
-    lab.patch.setattr(rounds, "CHECKED_AT_ONCE", 4)
+    lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
     lab.gpu.before = before
     lab.versions({}, {})
     assert lab.compare() == COULD_NOT_RUN
