@@ -19,6 +19,10 @@ ROUNDS = 12
 Versions = Mapping[str, checkout.Arm]
 
 
+class EvidenceError(RuntimeError):
+    """Evidence that cannot be made as asked; the message says why."""
+
+
 def small_grid() -> list[Cell]:
     """The cells that a comparison times first."""
     return cells(GRIDS["small"])

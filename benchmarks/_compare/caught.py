@@ -1,8 +1,6 @@
 """Find out which known bad changes the comparison catches, for ``mutants.json``."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
 from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
 from .._cells.surface import largest
@@ -13,20 +11,8 @@ from .bench import ROUNDS, Bench, pooled, small_grid
 from .findings import facts_of
 from .pool import Pool
 
-
-class EvidenceError(RuntimeError):
-    """Evidence that cannot be made as asked; the message says why."""
-
-
-def kept(path: Path, head: Mapping) -> list[dict]:
-    """The mutants of a file, if it is of the same machine, rounds and rules as new ones."""
-    stored = json.loads(path.read_text())
-    same = {key: stored[key] == head[key] for key in ("machine", "rounds")}
-    same["rules"] = stored["rules"].items() <= head["rules"].items()
-    if not all(same.values()):
-        other = " and ".join(key for key, agrees in same.items() if not agrees)
-        raise EvidenceError(f"{path} is of another {other}: make all mutants anew, without --only")
-    return stored["mutants"]
+# Mutants that take turns with one base: what a run that ends loses at most.
+_AT_A_TIME = 5
 
 
 def in_order(entries: Sequence[dict]) -> list[dict]:
@@ -35,24 +21,34 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
     return [last[name] for name in mutants.load() if name in last]
 
 
-def made(bench: Bench, only: Sequence[str] = ()) -> list[dict]:
-    """The outcomes of mutants of the bench's version: of all, or of those that are named."""
-    chosen = [mutant for mutant in mutants.load().values() if not only or mutant.name in only]
-    groups: dict[str, list[str]] = {}
-    for mutant in chosen:
-        groups.setdefault(_group(mutant), []).append(mutant.name)
-    failures: dict[str, list[dict]] = {}
+def missing(entries: Sequence[dict], commit: str) -> list[str]:
+    """The mutants of the index that are not among those made of this commit."""
+    there = {entry["name"] for entry in entries if entry["commit"] == commit}
+    return [name for name in mutants.load() if name not in there]
+
+
+def made(bench: Bench, names: Sequence[str]) -> Iterator[list[dict]]:
+    """The outcomes of mutants of the bench's version, a few at a time."""
+    groups: dict[str, list[mutants.Mutant]] = {}
+    for mutant in (mutants.load()[name] for name in names):
+        groups.setdefault(_group(mutant), []).append(mutant)
+    for group, several in groups.items():
+        for begin in range(0, len(several), _AT_A_TIME):
+            yield _made(bench, group, several[begin : begin + _AT_A_TIME])
+
+
+def _made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[dict]:
+    names = [mutant.name for mutant in several]
     pools: dict[str, Pool] = {}
-    for group, names in groups.items():
-        if group == "code":
-            failures |= _by_code(bench, names)
-        elif group == "facts":
-            failures |= _by_facts(bench, names)
-        else:
-            pools |= _timed(bench, group, names)
-    failures |= {name: slower(name, pool) for name, pool in pools.items()}
+    if group == "code":
+        failures = _by_code(bench, names)
+    elif group == "facts":
+        failures = _by_facts(bench, names)
+    else:
+        pools = _timed(bench, group, names)
+        failures = {name: slower(name, pool) for name, pool in pools.items()}
     return [
-        outcome(each, bench.base.sha, failures[each.name], pools.get(each.name)) for each in chosen
+        outcome(each, bench.base.sha, failures[each.name], pools.get(each.name)) for each in several
     ]
 
 

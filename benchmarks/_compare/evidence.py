@@ -9,7 +9,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,15 @@ from .._system.process import SUITE
 from .._system.progress import missing, say
 from .._verdict import rules
 from .._verdict.rules import Answer
-from . import caught, measure, planted, session, simulation
-from .bench import ROUNDS, Bench, pooled, small_grid
+from . import caught, measure, mutants, planted, session, simulation
+from .bench import ROUNDS, Bench, EvidenceError, pooled, small_grid
 from .command import COULD_NOT_RUN
 from .pool import Pool
 from .rounds import BudgetError
 
 DIRECTORY = SUITE / "evidence"
+ALIKE = "machine", "rounds", "rules"
+"""What mutants must have in common to be in one file; each says which commit it is of."""
 # Each run has the fewest rounds that a verdict needs: on an H200 it takes 2 to 3 minutes.
 AA_RUNS, AA_ROUNDS = 10, rules.MIN_ROUNDS
 
@@ -39,7 +41,7 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
     path = DIRECTORY / f"{what}.json"
     try:
         if only and what != "mutants":
-            raise caught.EvidenceError(f"--only is for mutants, got {what}")
+            raise EvidenceError(f"--only is for mutants, got {what}")
         if what == "simulation":
             return _simulate(path)
         bench = Bench(commit, time.monotonic() + 60 * budget)
@@ -51,13 +53,14 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
             "rules": {name: dataclasses.asdict(each) for name, each in rules.RULES.items()},
         }
         if what == "mutants":
-            kept = caught.kept(path, head) if only else []
-            document = {"mutants": caught.in_order([*kept, *caught.made(bench, only)])}
+            kept = stored(path, head, ALIKE)
+            document = {"mutants": _mutants(bench, kept["mutants"] if kept else [], only)}
         elif what == "aa":
-            document = _aa(bench, kept_pool(path, head))
+            kept = stored(path, head, head.keys())
+            document = _aa(bench, Pool.from_json(kept["pool"]) if kept else None)
         else:
             document = _power(bench)
-    except (*session.EXPECTED, caught.EvidenceError) as error:
+    except (*session.EXPECTED, EvidenceError) as error:
         if missing(error):
             raise  # the command line says how to install it
         print(f"could not run: {error}", file=sys.stderr)
@@ -66,6 +69,17 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
     write_atomically(path, (_text(head | document) + "\n").encode())
     print(f"{path}\n{summary(what, document)}")
     return 0
+
+
+def stored(path: Path, head: Mapping, keys: Iterable[str]) -> dict | None:
+    """A file that is gone on with: what is there has the same under these keys."""
+    if not path.exists():
+        return None
+    there = json.loads(path.read_text())
+    if other := [key for key in keys if there.get(key) != head[key]]:
+        say(f"{path} is of another {' and '.join(other)}: all is made anew")
+        return None
+    return there
 
 
 def _simulate(path: Path) -> int:
@@ -93,10 +107,13 @@ def summary(what: str, document: Mapping) -> str:
         )
     if what == "power":
         return "\n".join([*map(_gpu_line, document["doses"]), *map(_host_line, document["host"])])
-    return "\n".join(
+    lines = [
         f"{'caught' if one['caught'] else 'SURVIVED'}: {one['name']}: {one['by']}"
         for one in document["mutants"]
-    )
+    ]
+    if left := len(mutants.load()) - len(lines):
+        lines.append(f"the same command makes the other {left}")
+    return "\n".join(lines)
 
 
 def _gpu_line(dose: Mapping) -> str:
@@ -122,17 +139,6 @@ def _claim(dose: Mapping) -> str:
 
 
 # --- a version against itself ---------------------------------------------------------------------
-
-
-def kept_pool(path: Path, head: Mapping) -> Pool | None:
-    """The runs of a file, if they were made as new ones are: on this machine, of this commit."""
-    if not path.exists():
-        return None
-    stored = json.loads(path.read_text())
-    if other := [key for key, value in head.items() if stored.get(key) != value]:
-        say(f"{path} is of another {' and '.join(other)}: all runs are made anew")
-        return None
-    return Pool.from_json(stored["pool"])
 
 
 def _aa(bench: Bench, kept: Pool | None) -> dict:
@@ -202,6 +208,27 @@ def _aa_comparison(pool: Pool, rows: Sequence[int]) -> dict:
         "floor": families["gpu"].control.floor,
         "answer": str(rules.overall(families.values(), ())),
     }
+
+
+# --- mutants --------------------------------------------------------------------------------------
+
+
+def _mutants(bench: Bench, kept: list[dict], only: Sequence[str]) -> list[dict]:
+    """Mutants, all of this commit or ``only`` some, that there is time for, after those ``kept``.
+
+    Raises
+    ------
+    BudgetError
+        If there is not time for one more.
+    """
+    entries = list(kept)
+    try:
+        for several in caught.made(bench, only or caught.missing(kept, bench.base.sha)):
+            entries += several
+    except BudgetError:
+        if len(entries) == len(kept):
+            raise
+    return caught.in_order(entries)
 
 
 # --- slowdowns of known size ----------------------------------------------------------------------

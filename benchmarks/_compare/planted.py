@@ -17,8 +17,7 @@ from .._cells.grid import Cell, cell_of
 from .._system import checkout
 from .._verdict.rules import FAMILIES, Answer, Subject, Timing
 from . import measure, mutants
-from .bench import Bench, pooled, small_grid
-from .caught import EvidenceError
+from .bench import Bench, EvidenceError, pooled, small_grid
 from .pool import Pool, medians_of
 
 

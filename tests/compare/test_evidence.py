@@ -138,8 +138,8 @@ def same(monkeypatch, tmp_path):
     return gpu
 
 
-def made(directory) -> dict:
-    return json.loads((directory / "aa.json").read_text())
+def made(directory, what="aa") -> dict:
+    return json.loads((directory / f"{what}.json").read_text())
 
 
 def test_runs_are_made_in_parts_and_no_round_counts_twice(same, tmp_path, capsys):
@@ -167,7 +167,7 @@ def test_runs_of_another_commit_are_not_mixed_in(same, tmp_path, capsys):
     assert evidence.run("aa", "HEAD", 1.0) == 0
     same.runs, same.base = 1, types.SimpleNamespace(sha="2" * 40)
     assert evidence.run("aa", "HEAD", 1.0) == 0
-    assert "aa.json is of another command: all runs are made anew" in capsys.readouterr().err
+    assert "aa.json is of another command: all is made anew" in capsys.readouterr().err
     assert same.asked == ["aa-1", "aa-2", "aa-1"]
     assert len(made(tmp_path)["comparisons"]) == 1
 
@@ -179,6 +179,8 @@ def test_no_time_for_a_run_changes_nothing(same, tmp_path, capsys):
 
 
 # --- mutants --------------------------------------------------------------------------------------
+
+CAUGHT = {"caught": True, "by": "1 failed"}
 
 
 class _Clock:
@@ -209,7 +211,7 @@ class _Clock:
 def test_one_mutant_is_made_alone(monkeypatch):
     bench = _Clock()
     monkeypatch.setattr(evidence.Pool, "of", bench.pool)
-    (entry,) = caught.made(bench, ["written-past-l2"])
+    ((entry,),) = caught.made(bench, ["written-past-l2"])
     pool = evidence.Pool.from_json(entry["pool"])
     assert list(pool.seconds) == ["base", "written-past-l2"]
     assert caught.slower("written-past-l2", pool) == entry["failed"]
@@ -228,13 +230,65 @@ def test_what_is_made_anew_takes_the_place_of_what_was():
     assert [one for one in merged if one not in stored] == [anew]
 
 
-@pytest.mark.parametrize("key", ["machine", "rounds", "rules"])
-def test_others_are_kept_only_beside_their_like(key, tmp_path):
-    path = tmp_path / "mutants.json"
-    path.write_text(json.dumps(DOCUMENTS["mutants"]))
-    assert caught.kept(path, DOCUMENTS["mutants"]) == DOCUMENTS["mutants"]["mutants"]
-    with pytest.raises(caught.EvidenceError, match=f"mutants.json is of another {key}: make all"):
-        caught.kept(path, DOCUMENTS["mutants"] | {key: {"gpu": None}})
+@pytest.fixture
+def bad_changes(same, monkeypatch):
+    """The commit of the fixture ``same``, whose mutants are all caught; there is time for some."""
+    same.time_for, same.batches = 0, []
+
+    def made(bench, names):
+        for begin in range(0, len(names), 5):
+            if same.time_for == 0:
+                raise rounds.BudgetError("the time is up")
+            same.time_for -= 1
+            same.batches.append(names[begin : begin + 5])
+            yield [{**CAUGHT, "name": name, "commit": bench.base.sha} for name in same.batches[-1]]
+
+    monkeypatch.setattr(caught, "made", made)
+    return same
+
+
+def names(directory) -> list[str]:
+    return [one["name"] for one in made(directory, "mutants")["mutants"]]
+
+
+def test_mutants_are_made_in_parts(bad_changes, tmp_path, capsys):
+    known = list(mutants.load())
+    bad_changes.time_for = 2
+    assert evidence.run("mutants", "HEAD", 1.0) == 0
+    assert names(tmp_path) == known[:10]
+    assert f"the same command makes the other {len(known) - 10}" in capsys.readouterr().out
+    assert evidence.run("mutants", "HEAD", 1.0) == 3  # no time for one more
+    assert names(tmp_path) == known[:10]
+    bad_changes.time_for = 20
+    assert evidence.run("mutants", "HEAD", 1.0) == 0
+    assert names(tmp_path) == known and sum(bad_changes.batches, []) == known
+    assert "the same command" not in capsys.readouterr().out
+
+
+def test_mutants_of_another_commit_are_made_anew_one_after_the_other(bad_changes, tmp_path):
+    known = list(mutants.load())
+    bad_changes.time_for = 20
+    assert evidence.run("mutants", "HEAD", 1.0) == 0
+    bad_changes.base, bad_changes.time_for = types.SimpleNamespace(sha="2" * 40), 1
+    assert evidence.run("mutants", "HEAD", 1.0, only=["spill"]) == 0
+    bad_changes.time_for = 1
+    assert evidence.run("mutants", "HEAD", 1.0) == 0
+    assert bad_changes.batches[-2:] == [["spill"], [n for n in known if n != "spill"][:5]]
+    assert names(tmp_path) == known
+    commits = [one["commit"] for one in made(tmp_path, "mutants")["mutants"]]
+    assert commits == ["2" * 40] * 6 + ["1" * 40] * (len(known) - 6)
+
+
+@pytest.mark.parametrize("key", evidence.ALIKE)
+def test_mutants_are_kept_only_beside_their_like(key, bad_changes, tmp_path, capsys):
+    bad_changes.time_for = 20
+    assert evidence.run("mutants", "HEAD", 1.0) == 0
+    document = made(tmp_path, "mutants")
+    (tmp_path / "mutants.json").write_text(json.dumps(document | {key: {"gpu": None}}))
+    bad_changes.time_for = 1
+    assert evidence.run("mutants", "HEAD", 1.0, only=["spill"]) == 0
+    assert f"mutants.json is of another {key}: all is made anew" in capsys.readouterr().err
+    assert names(tmp_path) == ["spill"]
 
 
 def test_only_mutants_are_made_one_by_one(capsys):

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._cells.grid import cells, subject_params
-from benchmarks._compare import bench, caught, evidence, exact, planted
+from benchmarks._compare import bench, evidence, exact, planted
 from benchmarks._compare.rounds import Round
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import Subject
@@ -139,7 +139,7 @@ def test_another_run_finds_the_same_versions_from_what_is_kept(grid, tmp_path):
 def test_a_cell_whose_wait_does_not_show_is_no_evidence(grid, tmp_path):
     gpu = Bench(tmp_path, noise=0.0)
     gpu.dull = {SMALL}
-    with pytest.raises(caught.EvidenceError, match=f"{SMALL}: it takes hardly longer if"):
+    with pytest.raises(bench.EvidenceError, match=f"{SMALL}: it takes hardly longer if"):
         planted.versions(gpu)
 
 
