@@ -227,6 +227,11 @@ def _check_shapes(t, freqs, tensor_format, cp_size, pairs=False, any_length=Fals
     elif t.numel() and not freqs.shape[0]:
         raise ValueError("freqs covers 0 positions")
     width = 2 * freqs.shape[3] if pairs else freqs.shape[3]
+    if pairs and not 0 < width <= t.shape[-1]:
+        raise ValueError(
+            "cos and sin must have a value for each rotated pair of channels, from 1 to "
+            f"{t.shape[-1] // 2} of d={t.shape[-1]}, got {freqs.shape[3]}"
+        )
     if width == 0 or width % 2 or width > t.shape[-1]:
         raise ValueError(
             f"freqs must be an even number of channels wide, from 2 to d={t.shape[-1]}, got {width}"

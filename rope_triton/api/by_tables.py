@@ -157,7 +157,9 @@ def rotary_embedding(
     cos, sin : torch.Tensor
         One value for each pair of channels, floating point: ``[n, d2/2]`` by position with
         ``position_ids``, else whatever broadcasts to ``[b, h, s, d2/2]``, ``[s, d2/2]`` say;
-        ``d2 <= d``.
+        ``d2 <= d``. Or one for each channel, ``[..., d]``, unless ``interleaved``: the halves are
+        taken to be equal, as those of ``x * cos + rotate_half(x) * sin`` are, and the second is not
+        read.
     position_ids : torch.Tensor, optional
         Row of the tables for each token, ``[b, s]``, int32 or int64. A token whose row is beyond
         the tables is rotated by the angle 0, as in :func:`apply_rotary_emb`.
@@ -179,6 +181,9 @@ def rotary_embedding(
     ``torch.nn.functional.rotary_embedding`` of https://github.com/pytorch/pytorch/pull/187286;
     RotaryEmbedding of ONNX, opset 23.
     """
+    if not interleaved and _has_a_value_for_each_channel(cos, x):
+        checks.check_tables(cos, sin)
+        cos, sin = (table[..., : x.shape[-1] // 2] for table in (cos, sin))
     if position_ids is not None:
         _check_rows(cos, sin, "with position_ids, cos and sin must have shape [n, d2/2]")
     elif not _has_a_row_for_each_token(cos, x):
@@ -186,6 +191,11 @@ def rotary_embedding(
         cos, sin = (_by_token(table, x) for table in (cos, sin))
     options = Options("bhsd", bool(interleaved), 1, 0, rounding)
     return _rotate(x, cos, sin, position_ids, None, options, fused)
+
+
+def _has_a_value_for_each_channel(table, x):
+    both = type(table) is type(x) is torch.Tensor
+    return both and table.dim() > 0 and x.dim() == 4 and table.shape[-1] == x.shape[-1]
 
 
 def _has_a_row_for_each_token(table, x):

@@ -119,7 +119,7 @@ tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12))
 tables(cos=ones(11, 12)) -> ValueError: must have one shape
 tables(sin=ones(12, 12, requires_grad=True), inplace=True)
     -> ValueError: in place, cos and sin cannot have a gradient
-tables(cos=ones(12, 13), sin=ones(12, 13)) -> ValueError: from 2 to d=24, got 26
+tables(cos=ones(12, 13), sin=ones(12, 13)) -> ValueError: from 1 to 12 of d=24, got 13
 tables(seqlen_offsets=-1) -> ValueError: from 0 to 12, got -1
 tables(seqlen_offsets=10) -> ValueError: freqs covers 2 positions
 tables(seqlen_offsets=zeros(3).int())
@@ -137,7 +137,9 @@ attention(cos=ones(4, 12)) -> ValueError: must have one shape
 attention(cos=ones(4, 12), sin=ones(4, 12))
     -> ValueError: must broadcast to [b, h, s, d2/2] of x, got (4, 12) for s=5
 attention(cos=ones(2, 5, 12), sin=ones(2, 5, 12)) -> ValueError: 1 or h=3
-attention(cos=ones(5, 13), sin=ones(5, 13)) -> ValueError: from 2 to d=24, got 26
+attention(cos=ones(5, 13), sin=ones(5, 13)) -> ValueError: cos and sin must have a value for each
+attention(cos=ones(5, 24)) -> ValueError: must have one shape
+attention(cos=ones(5, 24), sin=ones(5, 24), interleaved=True) -> ValueError: from 1 to 12 of d=24
 attention(rounding="twice") -> ValueError: rounding must be one of ... got 'twice'
 attention(position_ids=[[0]]) -> TypeError: position_ids must be a torch.Tensor, got list
 attention(position_ids=zeros(2, 5)) -> TypeError: position_ids must be one of ...float32

@@ -91,6 +91,20 @@ def test_tables_that_broadcast(case, device):
     check_attention(x, cos, sin, (cos, sin), case["interleaved"], fused=case["fused"])
 
 
+@pytest.mark.parametrize("shape", ["seq", "batch", "all"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_tables_with_equal_halves(shape, fused, device):
+    """As models keep them for ``x * cos + rotate_half(x) * sin``."""
+    cos, sin = tables(*SHAPES[shape], device=device)
+    x = oracle.contiguous((BATCH, HEADS, SEQ, CHANNELS), torch.float32, device)
+    whole = (torch.cat((table, table), -1) for table in (cos, sin))
+    oracle.compare(
+        x,
+        lambda x, whole=tuple(whole): rope_triton.rotary_embedding(x, *whole, fused=fused),
+        lambda x: oracle.rotate_by_tables(x, cos, sin, False),
+    )
+
+
 @covering.triples(MODE | {"index": [torch.int32, torch.int64], "shared": [False, True]})
 def test_position_ids(case, device):
     """Any order, one twice, and where the tables have none the token as it is."""
