@@ -37,7 +37,10 @@ def test_ci_oldest(runner):
         assert constraints.count(line.partition("==")[0] + "==") == 1 and line in constraints
     project = (ROOT / "pyproject.toml").read_text()
     assert '"torch>=2.11", "triton>=3.6"' in project, "the oldest supported are other ones now"
-    assert runner.calls[-1] == "python -m pytest -n auto --dist loadfile"
+    assert "python -m pytest -n auto --dist loadfile" in runner.calls
+    install, test = runner.calls[-2:]
+    assert install.startswith("pip install -c ") and install.endswith(" transformers==5.23.0")
+    assert test == "python -m pytest tests/package/test_integrations.py"
 
 
 def test_ci_codegen(runner):
