@@ -66,6 +66,26 @@ def linear(dim: int, base: float, factor: float) -> Frequencies:
     return _rounded(1.0 / (factor * _powers(dim, base)))
 
 
+def proportional(dim: int, base: float, share: float, factor: float = 1.0) -> Frequencies:
+    """:func:`linear` for a share of the pairs of channels, the first; the others never turn.
+
+    ``dim`` is the size of the whole head, and so are the frequencies those of a rotation of all of
+    it. Used by Gemma 4 and LFM3;
+    ``transformers.modeling_rope_utils._compute_proportional_rope_parameters``.
+
+    Parameters
+    ----------
+    share : float
+        ``partial_rotary_factor`` in a config, up to 1.
+    """
+    _check_positive(share=share, factor=factor)
+    if share > 1:
+        raise ValueError(f"share must be at most 1, got {share}")
+    inv_freq = 1.0 / (factor * _powers(dim, base))
+    inv_freq[int(share * dim // 2) :] = 0.0
+    return _rounded(inv_freq)
+
+
 def ntk(dim: int, base: float, factor: float) -> Frequencies:
     """NTK-aware scaling: the base times ``factor ** (dim / (dim - 2))``.
 

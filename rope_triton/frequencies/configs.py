@@ -12,6 +12,7 @@ _KEYS: dict[str, tuple[set[str], set[str]]] = {
     "default": (set(), set()),
     "mrope": (set(), set()),
     "linear": ({"factor"}, set()),
+    "proportional": (set(), {"factor"}),
     "dynamic": ({"factor"}, set()),
     # Hunyuan's fixed factor has the type "dynamic" and keys of YaRN that its model does not read.
     "alpha": ({"alpha"}, {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}),
@@ -56,20 +57,22 @@ def frequencies_from_config(
         ``rope_theta``, ``max_position_embeddings``, ``original_max_position_embeddings``, and for
         the rotated size the first that there is of ``qk_rope_head_dim``, ``rotary_dim``,
         ``head_dim`` and ``hidden_size // num_attention_heads``, the last two times
-        ``partial_rotary_factor``. A model that calls them otherwise needs them under these names.
+        ``partial_rotary_factor``, but for "proportional", whose other channels get the frequency
+        0. With a ``layer_type`` the ``head_dim`` is that of these layers in ``per_layer_config``. A
+        model that calls them otherwise needs them under these names.
     seq_len : int or torch.Tensor, optional
         Largest position + 1, as of :func:`scalings.dynamic_ntk`; needed by "dynamic" and
         "longrope", whose frequencies depend on it.
     layer_type : str, optional
-        Which entry of ``rope_parameters``, if it has one for each type of layer.
+        Which entry of ``rope_parameters``, if it has one for each type of layer in ``layer_types``.
 
     Returns
     -------
     scalings.Frequencies
         As ``transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS`` gives for the types "default",
-        "linear", "dynamic", "yarn", "longrope" and "llama3", but rounded once. Besides, "su" is
-        "longrope", "mrope" is "default" (its sections go to :func:`rope_triton.mrope_angles`), and
-        "dynamic" with ``alpha`` is :func:`scalings.ntk`.
+        "linear", "dynamic", "yarn", "longrope", "llama3" and "proportional", but rounded once.
+        Besides, "su" is "longrope", "mrope" is "default" (its sections go to
+        :func:`rope_triton.mrope_angles`), and "dynamic" with ``alpha`` is :func:`scalings.ntk`.
 
     Raises
     ------
@@ -90,7 +93,9 @@ def frequencies_from_config(
     parameters = _parameters(config, layer_type)
     kind = _kind(parameters)
     given = _given(parameters, kind)
-    dim, base = _rotated(config, parameters), _base(config, parameters)
+    config = _of_layers(config, layer_type)
+    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    dim, base = _rotated(config, 1 if kind == "proportional" else share), _base(config, parameters)
     if kind in ("dynamic", "longrope"):
         if seq_len is None:
             raise ValueError(f"the frequencies of {kind!r} depend on seq_len, got None")
@@ -100,6 +105,8 @@ def frequencies_from_config(
     match kind:
         case "linear":
             return scalings.linear(dim, base, **given)
+        case "proportional":
+            return scalings.proportional(dim, base, 1.0 if share is None else share, **given)
         case "dynamic":
             trained = _needed(config, "max_position_embeddings")
             return scalings.dynamic_ntk(dim, base, max_position_embeddings=trained, **given)
@@ -152,14 +159,23 @@ def _given(parameters, kind):
     return {key: value for key, value in given.items() if key not in _ALWAYS}
 
 
-def _rotated(config, parameters):
+def _of_layers(config, layer_type):
+    """The config with the size of a head that layers of this type have, as Gemma 4's differ."""
+    own = {int(index): each for index, each in (config.get("per_layer_config") or {}).items()}
+    layers = [i for i, each in enumerate(config.get("layer_types") or ()) if each == layer_type]
+    sizes = {own.get(index, {}).get("head_dim", config.get("head_dim")) for index in layers}
+    if len(sizes) > 1:
+        raise ValueError(f"layers of type {layer_type!r} have heads of different sizes: {sizes}")
+    return {**config, "head_dim": sizes.pop()} if sizes else config
+
+
+def _rotated(config, share):
     for key in ("qk_rope_head_dim", "rotary_dim"):
         if config.get(key) is not None:
             return config[key]
     head = config.get("head_dim")
     if head is None:
         head = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
-    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     return head if share is None else int(head * share)
 
 

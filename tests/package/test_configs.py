@@ -63,6 +63,17 @@ LLAMA_2_7B = {
     **{"hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 10000.0},
     "max_position_embeddings": 4096,
 }
+GEMMA_4 = {
+    **{"hidden_size": 2304, "num_attention_heads": 8, "head_dim": 256},
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "per_layer_config": {"01": {"head_dim": 512}, "03": {"head_dim": 512}},
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {
+            **{"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
+        },
+    },
+}
 LINEAR = {**LLAMA_2_7B, "rope_scaling": {"type": "linear", "factor": 4.0}}
 DYNAMIC = {**LLAMA_2_7B, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
 
@@ -111,6 +122,22 @@ UPSTREAM = {
         1.0,
     ),
 }
+
+
+def test_layers_of_gemma_4_differ_in_frequencies_and_in_the_size_of_their_heads():
+    full = frequencies_from_config(GEMMA_4, layer_type="full_attention").inv_freq
+    assert full.shape == (256,) and not full[64:].any()
+    # Of transformers 5.23.0, from the defaults of Gemma4TextConfig.
+    for index, expected in {1: 0.9474635124206543, 32: 0.17782793939113617}.items():
+        assert full[index].item() == pytest.approx(expected, rel=4e-7)
+    sliding = frequencies_from_config(GEMMA_4, layer_type="sliding_attention")
+    assert torch.equal(sliding.inv_freq, scalings.unscaled(256, 1e4).inv_freq)
+    halved = {**GEMMA_4["rope_parameters"]["full_attention"], "factor": 2.0}
+    config = {"head_dim": 512, "rope_scaling": halved}
+    assert torch.equal(frequencies_from_config(config).inv_freq, full / 2)
+    mixed = {**GEMMA_4, "layer_types": ["full_attention"] * 4}
+    with pytest.raises(ValueError, match="'full_attention' have heads of different sizes: {"):
+        frequencies_from_config(mixed, layer_type="full_attention")
 
 
 @pytest.mark.parametrize(

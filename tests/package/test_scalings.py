@@ -40,6 +40,16 @@ def test_linear_squeezes_positions(dim, base, factor):
     assert_frequencies(scalings.linear(dim, base, factor), expected)
 
 
+@pytest.mark.parametrize(("share", "factor"), [(1, 1), (0.25, 1.0), (0.3, 2.5)])
+@pytest.mark.parametrize(("dim", "base"), SHAPES)
+def test_proportional_turns_the_first_pairs_alone(dim, base, share, factor):
+    turning = int(share * dim // 2)
+    expected = [theta(i, dim, base) / factor * (i < turning) for i in range(dim // 2)]
+    assert_frequencies(scalings.proportional(dim, base, share, factor), expected)
+    with pytest.raises(ValueError, match="share must be at most 1, got 1.5"):
+        scalings.proportional(dim, base, 1.5)
+
+
 @pytest.mark.parametrize("factor", [1, 2, 8.5])
 @pytest.mark.parametrize(("dim", "base"), SHAPES)
 def test_ntk_keeps_the_first_and_divides_the_last(dim, base, factor):
