@@ -191,9 +191,9 @@ def _conventions() -> Iterable[Convention]:
 def _agrees(function: Callable, convention: Convention, rotated: int) -> bool:
     """Whether the function has the convention's bits where it rotates so many of 16 channels."""
     interleaved, repeated, rounding = convention
-    random = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, heads, 5, 16, generator=random).bfloat16() for heads in (3, 1))
-    angles = torch.randn(1, 5, rotated // 2, generator=random)
+    random: dict = {"generator": torch.Generator("cpu").manual_seed(0), "device": "cpu"}
+    q, k = (torch.randn(2, heads, 5, 16, **random).bfloat16() for heads in (3, 1))
+    angles = torch.randn(1, 5, rotated // 2, **random)
     tables = angles.cos().bfloat16(), angles.sin().bfloat16()
     wide = (x.repeat_interleave(2, -1) if repeated else torch.cat((x, x), -1) for x in tables)
     try:
