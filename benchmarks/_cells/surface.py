@@ -111,12 +111,12 @@ class Form(NamedTuple):
 def exists(form: Form) -> bool:
     """Whether the public functions can be called in this form."""
     by_angles, packed = form.function in BY_ANGLES, form.format == "thd"
-    alone = form.function in ("angles", "tables", "attention")
+    alone = form.function in ("angles", "attention")
     possible = (
         form.format in FORMATS[form.function],
         0 < form.rotated <= form.channels and form.rotated % 2 == 0,
         not form.table_dtype or not by_angles and form.dtype != "fp32",
-        not form.tables or form.function in ("angles", "qk", "attention"),
+        not form.tables or form.function != "qkv",
         # Packed sequences have one table for all; a table for each head has no pair of tensors.
         not (packed and form.tables in ("perbatch", "pereach")),
         alone or form.tables not in ("perhead", "pereach"),

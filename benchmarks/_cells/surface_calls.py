@@ -98,6 +98,8 @@ class SurfaceCall(Rotation):
         tables = tuple(table.to(dtype) for table in (given.double().cos(), given.double().sin()))
         if not form.tables:
             return tuple(table[:, 0, 0] for table in tables)
+        if form.function != "attention":
+            return tuple(table[:, :, 0].transpose(0, 1) for table in tables)
         return tuple(table.permute(1, 2, 0, 3) for table in tables)
 
     def _table_dtype(self):

@@ -32,7 +32,7 @@ def apply_rotary_emb(
         float32, float16 or bfloat16, or float64 with ``fused=False``.
     cos, sin : torch.Tensor
         Cosines and sines by position, one for each pair of channels: ``[s2, d2/2]`` with
-        ``d2 <= d``, floating point.
+        ``d2 <= d``, or ``[1 or b, s2, d2/2]``, a table for each sequence, floating point.
     interleaved : bool
         Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
     inplace : bool
@@ -116,7 +116,10 @@ def apply_qk_rotary_emb(
 
 def _from_offsets(cos, sin, seqlen_offsets):
     """Tables from a common offset on, and the offset of each sequence if they differ."""
-    _check_rows(cos, sin)
+    _check_rows(cos, sin, "cos and sin must have shape [s2, d2/2] or [b, s2, d2/2]", (2, 3))
+    if cos.dim() == 3:
+        checks.check_tables(cos, sin)
+        cos, sin = (table.transpose(0, 1)[:, :, None] for table in (cos, sin))
     if not isinstance(seqlen_offsets, int):
         return cos, sin, seqlen_offsets
     if not seqlen_offsets:
@@ -127,12 +130,12 @@ def _from_offsets(cos, sin, seqlen_offsets):
     return cos[seqlen_offsets:], sin[seqlen_offsets:], None
 
 
-def _check_rows(cos, sin, expected="cos and sin must have shape [s2, d2/2]"):
-    """Raise unless the tables have two dimensions; all else is checked with the call."""
-    if type(cos) is type(sin) is torch.Tensor and cos.dim() == 2:
+def _check_rows(cos, sin, expected, dims=(2,)):
+    """Raise unless the tables have so many dimensions; all else is checked with the call."""
+    if type(cos) is type(sin) is torch.Tensor and cos.dim() in dims:
         return
     checks.check_tables(cos, sin)
-    if cos.dim() != 2:
+    if cos.dim() not in dims:
         raise ValueError(f"{expected}, got {tuple(cos.shape)}")
 
 

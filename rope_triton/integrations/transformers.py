@@ -77,19 +77,10 @@ def apply_rotary_pos_emb(
     interleaved, repeated, rounding = convention
     cos, sin = (_of_each_pair(name, x, repeated) for name, x in (("cos", cos), ("sin", sin)))
     options: dict = {"interleaved": interleaved, "rounding": rounding}
-    if cos.shape[0] == sin.shape[0] == 1:  # one launch
-        if unsqueeze_dim == 2:
-            return api.apply_qk_rotary_emb(q, k, cos[0], sin[0], **options)
-        q, k = api.apply_qk_rotary_emb(
-            q.transpose(1, 2), k.transpose(1, 2), cos[0], sin[0], **options
-        )
-        return q.transpose(1, 2), k.transpose(1, 2)
-    cos, sin = cos[:, None], sin[:, None]
-    if unsqueeze_dim == 1:
-        return tuple(api.rotary_embedding(x, cos, sin, **options) for x in (q, k))
-    return tuple(
-        api.rotary_embedding(x.transpose(1, 2), cos, sin, **options).transpose(1, 2) for x in (q, k)
-    )
+    if unsqueeze_dim == 2:
+        return api.apply_qk_rotary_emb(q, k, cos, sin, **options)
+    q, k = api.apply_qk_rotary_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin, **options)
+    return q.transpose(1, 2), k.transpose(1, 2)
 
 
 def _of_each_pair(name, table, repeated):

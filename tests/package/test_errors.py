@@ -115,7 +115,9 @@ tables(cos=[1.0]) -> TypeError: cos must be a torch.Tensor, got list
 tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
 tables(sin=ones(12, 12).int()) -> TypeError: sin must be floating point
 tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12))
-    -> ValueError: cos and sin must have shape [s2, d2/2], got (12, 1, 1, 12)
+    -> ValueError: cos and sin must have shape [s2, d2/2] or [b, s2, d2/2], got (12, 1, 1, 12)
+tables(cos=ones(3, 12, 12), sin=ones(3, 12, 12)) -> ValueError: 1 or b=2
+tables(cos=ones(12, 12), sin=ones(1, 12, 12)) -> ValueError: must have one shape
 tables(cos=ones(11, 12)) -> ValueError: must have one shape
 tables(sin=ones(12, 12, requires_grad=True), inplace=True)
     -> ValueError: in place, cos and sin cannot have a gradient
