@@ -1,9 +1,9 @@
 """Exact facts of the machine code that a call compiles to, for any GPU, without a GPU.
 
 The benchmarked package is called through its public names with CPU tensors, under a stub driver.
-The kernels that it launches are compiled and counted. Nothing depends on a clock or on earlier
-calls, so a result is exact: two commits that differ in it differ in their code (or in Triton's
-version).
+The kernels that it launches are compiled and counted. Nothing depends on a clock or on calls of
+other forms, so a result is exact: two commits that differ in it differ in their code (or in
+Triton's version).
 
 Every form is called in a process of its own, in all its sizes and directions; the caller's Triton
 is never touched, nor imported.

@@ -1,1 +1,1 @@
-"""Models of other libraries that call this package; each module needs its library."""
+"""Models of other libraries that call this package; no module imports its library."""

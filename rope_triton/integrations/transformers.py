@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -173,10 +174,9 @@ def convention_of(function: Callable) -> Convention:
 
 
 def _conventions() -> Iterable[Convention]:
-    for rounding in ("each", "once"):
-        for interleaved in (False, True):
-            for repeated in (False, True):
-                yield Convention(interleaved, repeated, rounding)
+    either = False, True
+    for rounding, interleaved, repeated in itertools.product(("each", "once"), either, either):
+        yield Convention(interleaved, repeated, rounding)
 
 
 def _agrees(function: Callable, convention: Convention, rotated: int) -> bool:
