@@ -197,7 +197,7 @@ def facts_of(code: str) -> fingerprint.Facts:
     return fingerprint.Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code)
 
 
-def fake_surface(root: Path, target: str, cells, ledger=None) -> exact.Surface:
+def fake_surface(root: Path, target: str, cells, ledger=None, enumerations=()) -> exact.Surface:
     """One machine code for all calls, but those in the behaviour's "codes", {cell: code}."""
     behaviour = behaviour_of(root)
     code, codes = behaviour.get("code", root.name), behaviour.get("codes", {})

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .._cells.grid import GRIDS, Cell, cells
+from .._cells.grid import GRIDS, Cell, cell_of, cells
+from .._cells.subjects import ARCHITECTURES
+from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, machine
 from .._system.progress import say
-from . import mutants, session
+from . import exact, mutants, session
 from .command import ROOT, SCRATCH
 from .pool import Pool
 from .rounds import Plan, Round, Rounds
@@ -49,14 +51,26 @@ class Bench:
     def __init__(self, commit: str, deadline: float, scratch: Path = SCRATCH):
         self.scratch, self.sources, self._deadline = scratch, scratch / "sources", deadline
         self.base = checkout.from_commit(commit, ROOT, self.sources)
-        self.machine, _ = machine.probe()
+        self.machine, self._arch = machine.probe()
         self._uuid = gpu_monitor.gpu_uuid()
 
     def rounds(self, name: str, versions: Versions, count: int, job: dict) -> list[Round]:
         """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
         with self._open(name, versions, job) as kept:
+            if not kept.rounds(name):
+                self._compile(kept.plan, job)
             kept.run(name, count, job)
             return kept.rounds(name)
+
+    def _compile(self, plan: Plan, job: dict) -> None:
+        """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""
+        if self._arch not in ARCHITECTURES:
+            return
+        timed = [cell_of(suite, params) for suite, params in job["cells"]]
+        for root, arm in {version.root: arm for arm, version in plan.arms.items()}.items():
+            ledger = worker_pool.Ledger(f"compiled of {arm}")
+            ledger.cache = plan.cache
+            exact.compiled_surface(root, self._arch, timed, ledger, ())
 
     def answers(self, name: str, versions: Versions, job: dict) -> dict[str, dict]:
         """What one process of each version answers; kept as well."""

@@ -84,6 +84,12 @@ def test_outcome_of_a_mutant_that_nothing_catches():
 
 def test_what_the_gpu_answered_is_kept(lab, monkeypatch):
     monkeypatch.setattr(bench, "ROOT", lab.root)
+    compiled = []
+
+    def compiled_surface(root, target, cells, ledger, enumerations):
+        compiled.append((root, target, cells, ledger.cache.parent, lab.gpu.begun))
+
+    monkeypatch.setattr(bench.exact, "compiled_surface", compiled_surface)
     lab.commit("base")
     gpu = bench.Bench("base", time.monotonic() + 60, lab.scratch)
     versions = {"one": gpu.base, "other": gpu.base}
@@ -95,6 +101,8 @@ def test_what_the_gpu_answered_is_kept(lab, monkeypatch):
         facts = findings.facts_of(gpu.answers("facts", versions, check)["other"])
         assert facts == {LAUNCHES: 1}
         assert lab.gpu.answered == 2 * 4 + 2
+    cache = lab.scratch / "cache"
+    assert compiled == [(gpu.base.root, "sm_90", CELLS, cache, 0)], "once, before the first round"
 
 
 # --- a version against itself, in parts -----------------------------------------------------------
