@@ -3,10 +3,36 @@
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from .._peers.sweep.state import SweepError
-from .readme_tables import PAGES, ROOT, STEPS, TABLES, ReadmeError, results, unnamed
+from .._system.process import ROOT
+from . import readme_evidence as evidence
+from . import readme_tables as asv
+from .readme_tables import STEPS, ReadmeError, Stored, results, unnamed
+
+TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
+    **{"summary": asv.summary, "speed": asv.speed, "history": asv.history},
+    **{"paths": asv.paths, "calls": asv.calls},
+    "peers": lambda _: evidence.peers(),
+    "simulation": lambda _: evidence.simulation(),
+    "slowdowns": lambda _: evidence.slowdowns(),
+}
+
+PAGES = {
+    ROOT / "README.md": ("summary",),
+    ROOT / "benchmarks" / "README.md": (
+        "speed",
+        "history",
+        "paths",
+        "calls",
+        "peers",
+        "simulation",
+        "slowdowns",
+    ),
+}
+"""Which page has which tables."""
 
 _MARKED = re.compile(
     r"(<!-- table: (?P<name>[a-z]+) -->\n)(?P<old>.*?)(<!-- /table -->\n)", re.DOTALL

@@ -57,9 +57,11 @@ def test_the_pool_is_of_all_that_a_comparison_times():
 
 def test_every_mutant_was_caught_by_what_must_catch_it():
     known, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
-    # Those of the surface are to be timed yet.
-    made = [name for name, mutant in known.items() if "surface." not in " ".join(mutant.caught_by)]
-    assert made == [name for name in found if name in made]
+    shown_by_form = {
+        name for name, mutant in known.items() if "surface." in " ".join(mutant.caught_by)
+    }
+    assert known.keys() - found.keys() <= shown_by_form
+    assert len(shown_by_form & found.keys()) * 3 >= len(shown_by_form), "a third was timed"
     assert list(found) == [name for name in known if name in found]
     for name in found:
         mutant = known[name]

@@ -10,21 +10,21 @@ from benchmarks._peers.sweep import plots
 from benchmarks._peers.sweep.experiments import GRIDS
 from benchmarks._peers.sweep.state import Results, Row, header
 from benchmarks._site import readme as command
-from benchmarks._site import readme_tables
+from benchmarks._site import readme_evidence, readme_tables
 from tests.lab import MACHINE
 from tests.peers import sweeping
 from tests.peers.sweeping import SHA
 
 
-@pytest.mark.parametrize("page", readme_tables.PAGES, ids=lambda page: page.parent.name)
+@pytest.mark.parametrize("page", command.PAGES, ids=lambda page: page.parent.name)
 def test_pages_show_what_is_stored(page):
     drifted = command.drifted(page.read_text(), command.generated(page))
     assert not drifted, "python -m benchmarks readme writes them anew"
 
 
 def test_every_table_has_its_place_on_one_page():
-    placed = [name for names in readme_tables.PAGES.values() for name in names]
-    assert sorted(placed) == sorted(readme_tables.TABLES)
+    placed = [name for names in command.PAGES.values() for name in names]
+    assert sorted(placed) == sorted(command.TABLES)
 
 
 def test_a_row_that_nothing_stored_has_is_an_error(tmp_path):
@@ -35,11 +35,11 @@ def test_a_row_that_nothing_stored_has_is_an_error(tmp_path):
 
 
 def test_the_first_page_stays_short():
-    assert len((readme_tables.ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((command.ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_links_lead_to_files_and_headings_that_are_there():
-    for page in (*readme_tables.PAGES, readme_tables.ROOT / "rope_triton" / "README.md"):
+    for page in (*command.PAGES, command.ROOT / "rope_triton" / "README.md"):
         for link in re.findall(r"\]\((?!https?://)([^)#]*)(#[^)]*)?\)", page.read_text()):
             target = page.parent / link[0] if link[0] else page
             assert target.exists(), (page, link)
@@ -52,10 +52,10 @@ def test_links_lead_to_files_and_headings_that_are_there():
 @pytest.fixture
 def readme(monkeypatch, tmp_path):
     """A copy of the page that has most of the tables."""
-    page = readme_tables.ROOT / "benchmarks" / "README.md"
+    page = command.ROOT / "benchmarks" / "README.md"
     path = tmp_path / "README.md"
     path.write_text(command.generated(page))
-    monkeypatch.setattr(command, "PAGES", {path: readme_tables.PAGES[page]})
+    monkeypatch.setattr(command, "PAGES", {path: command.PAGES[page]})
     monkeypatch.setattr(command, "ROOT", tmp_path)
     return path
 
@@ -138,10 +138,10 @@ def shipped(directory, name, commit=SHA):
 
 def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     monkeypatch.setattr(plots, "draw", lambda *_: [])
-    assert readme_tables.peers(tmp_path) == []
+    assert readme_evidence.peers(tmp_path) == []
     for name in ("throughput", "study"):
         shipped(tmp_path, name)
-    lines = readme_tables.peers(tmp_path)
+    lines = readme_evidence.peers(tmp_path)
     text = "\n".join(lines)
     assert "| 1 | about 260 GB/s | +4% |" in text and "| n/a |  |" in text and "wrong" in text
     assert "fla-core 1" in text and SHA[:8] in text
@@ -160,7 +160,7 @@ def test_experiments_name_their_commits_where_they_differ(monkeypatch, tmp_path)
     other = SHA[::-1]
     for name, commit, named in (("study", SHA, 0), ("milliseconds", SHA, 0), ("study", other, 1)):
         shipped(tmp_path, name, commit)
-        text = " ".join(readme_tables.peers(tmp_path))
+        text = " ".join(readme_evidence.peers(tmp_path))
         assert text.count(f"study.md) at `{other[:8]}`") == named
         assert text.count(f"milliseconds.md) at `{SHA[:8]}`") == named
 
@@ -183,9 +183,9 @@ def test_compiled_calls_are_shown_by_head_size_those_that_were_measured(monkeypa
     head = "| channels a head | `compile`, half precision | `compile`, float32 |"
     more = " `compile-angles`, half precision | `compile-angles`, float32 |"
     shipped(tmp_path, "throughput")
-    assert head in readme_tables.peers(tmp_path)
+    assert head in readme_evidence.peers(tmp_path)
     shipped(tmp_path, "study")
-    *_, first, last = lines = readme_tables.peers(tmp_path)
+    *_, first, last = lines = readme_evidence.peers(tmp_path)
     assert head + more in lines
     for size, line in (("192", first), ("256", last)):  # the study has no float32
         gains = r"\| [12]\.\d\d, [12]\.\d\d \|  "

@@ -1,0 +1,180 @@
+"""Make the READMEs' tables of what ``evidence`` holds, as lines. Imports no torch."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .._cells.forms import ITEM_BYTES
+from .._peers.sweep import tables
+from .._peers.sweep.command import EVIDENCE as SWEEPS
+from .._peers.sweep.command import stored
+from .._peers.sweep.experiments import Experiment, Timing
+from .._peers.sweep.state import Results
+from .._system.process import SUITE
+from .readme_tables import table, wrapped
+
+SIMULATION = SUITE / "evidence" / "simulation.json"
+SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
+
+_Sweeps = Mapping[str, tuple[Experiment, Results]]
+"""By name, the experiments that ship."""
+
+
+# --- the simulation of slowdowns ------------------------------------------------------------------
+
+
+def slowdowns(path: Path = SLOWDOWNS) -> list[str]:
+    """How often there is a false alarm, and how many slowdowns are found."""
+    document = json.loads(path.read_text())
+    kinds = document["kinds"]
+    intro = (
+        f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
+        f"latencies and {document['results']} results, judged with each of them. What was found "
+        "within five commits of having 2 %, where every timing slows down on its own; in brackets "
+        "also those named as the step or ramp that they are, with their commits:"
+    )
+    rows = []
+    for name, runs in document["scenarios"].items():
+        wrong = f"{sum(map(bool, runs['alarms']))} of {len(runs['alarms'])}"
+        rows.append(f"| {name} | {wrong} | {' | '.join(_found(runs[kind]) for kind in kinds)} |")
+    return table(intro, ["history", "sites with a false alarm", *kinds.values()], rows)
+
+
+def _found(sites: list[list[int]]) -> str:
+    timings, in_time, _, named = map(sum, zip(*sites, strict=True))
+    return f"{in_time / timings:.1%} ({named / timings:.1%})".replace("%", " %")
+
+
+# --- the sweep ------------------------------------------------------------------------------------
+
+
+def peers(directory: Path = SWEEPS) -> list[str]:
+    """The package beside other libraries, from the sweep that ships; nothing where none does."""
+    found = stored(directory)
+    if not found:
+        return []
+    throughput = _throughput(*found["throughput"]) if "throughput" in found else []
+    return [*throughput, *_gains(found), "", *_compiled(found)]
+
+
+def _throughput(experiment: Experiment, measured: Results) -> list[str]:
+    machine, commit, command = tables.source(measured.header)
+    where = "evidence/sweep"
+    text = (
+        f"Beside other libraries, on the same buffers and by the same clock: {machine}, {commit} "
+        f"(`{command}`; [all of it]({where}/throughput.md)). Median GB/s from "
+        f"{tables.SETTLED_SEQ_LEN} tokens on, 64 heads of 128, float16, beside what the "
+        "seed published of an RTX 2070 Super:"
+    )
+    pictures = [
+        f"[![{each.title}]({where}/{each.name}.png)]({where}/{experiment.name}.md)"
+        for each in (experiment.figures[0], experiment.figures[-1])
+    ]
+    seeds = tables.seed_table(experiment, measured)[2:]
+    return [*wrapped(text), "", *seeds, "", *pictures, ""]
+
+
+def _gains(found: _Sweeps) -> list[str]:
+    """Speedup over each other provider in each experiment, and where it is slower."""
+    gains = {name: tables.gains_over(*each) for name, each in found.items()}
+    providers = dict.fromkeys(p for of in gains.values() for p, values in of.items() if values)
+    commits = {name: results.header["commit"][:8] for name, (_, results) in found.items()}
+    differ = len(set(commits.values())) > 1
+    where = ", ".join(
+        f"[{name}](evidence/sweep/{name}.md)" + f" at `{commit}`" * differ
+        for name, commit in commits.items()
+    )
+    text = (
+        "Speedup over each provider: minimum, median (number of timings in which the provider is "
+        f"faster), in {where}; the same command with `--experiment`:"
+    )
+    titles = [f"{name}, of {max(map(len, of.values()))}" for name, of in gains.items()]
+    rows = [
+        f"| {provider} | {' | '.join(_gain(of.get(provider, [])) for of in gains.values())} |"
+        for provider in providers
+    ]
+    return table(text, ["provider", *titles], rows)
+
+
+_BY_COMPILER = {
+    "compile": "torch.compile with ready-made tables and static shapes",
+    "compile-angles": "the same by angles, which is what the package computes",
+}
+_PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
+
+
+def _compiled(found: _Sweeps) -> list[str]:
+    """Speedup over torch.compile in all experiments together, by channels of a head."""
+    timings = [timing for experiment, _ in found.values() for timing in experiment.timings]
+    measured = {timing.cell.provider for timing in timings}
+    over = {name: about for name, about in _BY_COMPILER.items() if name in measured}
+    columns = [(name, precision) for name in over for precision in _PRECISIONS]
+    rows = []
+    for size in sorted({timing.cell.hidden_size for timing in timings}):
+        gains = (_gain(_over_compiled(found, *column, size)) for column in columns)
+        rows.append(f"| {size} | {' | '.join(gains)} |")
+    names = ", and ".join(f"`{name}`, {about}" for name, about in over.items())
+    titles = [f"`{name}`, {precision}" for name, precision in columns]
+    return table(f"Over {names}, in all experiments together:", ["channels a head", *titles], rows)
+
+
+def _over_compiled(found: _Sweeps, provider: str, precision: str, hidden_size: int) -> list[float]:
+    def counts(timing: Timing) -> bool:
+        asked = hidden_size, _PRECISIONS[precision]
+        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == asked
+
+    every = (tables.gains_over(*each, counts).get(provider, []) for each in found.values())
+    return [gain for gains in every for gain in gains]
+
+
+def _gain(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    faster = sum(value < 1 for value in values)
+    text = f"{min(values):.2f}, {statistics.median(values):.2f}"
+    return f"{text} ({faster})" if faster else text
+
+
+# --- the simulated verdict ------------------------------------------------------------------------
+
+# Title -> the figure of a model.
+_FIGURES = {
+    "fails": "fails",
+    "cannot tell, first look": "cannot tell, first look",
+    "cannot tell": "cannot tell",
+    "interval": "intervals hold the truth",
+    "+1 % fails": "+1 % fails",
+    "+1 % passes": "+1 % passes",
+    "+2 % fails": "+2 % fails",
+    "+5 % fails": "+5 % fails",
+    "MDE fails": "MDE fails",
+    "one changed: passes": "one changed, +1 % passes",
+    "eight: pass": "eight changed, +1 % pass",
+    "host +5 % fails": "a host call, +5 % fails",
+}
+_OF_THE_SAME = ("fails", "cannot tell, first look", "cannot tell")
+
+
+def simulation(path: Path = SIMULATION) -> list[str]:
+    """A row for each kind of noise, former figures and today's."""
+    stored = json.loads(path.read_text())
+    runs = dict(stored["runs"])
+    today = runs.pop("today")
+    ((former, before),) = runs.items()
+    rows = []
+    for model, what in stored["noise"].items():
+        figures = [run[model]["figures"] for run in (before, today)]
+        cells = {title: _shares(figures, name) for title, name in _FIGURES.items()}
+        if model in stored["unlike"]:
+            cells |= dict.fromkeys(_OF_THE_SAME, "")
+            cells["fails"] = f"(passes {_shares(figures, 'passes')})"
+        rows.append(f"| {what} | {' | '.join(cells.values())} |")
+    intro = f"In %, by `{former}` → today; `{stored['command']}` simulates it again, without a GPU:"
+    return table(intro, ["noise", *_FIGURES], rows)
+
+
+def _shares(figures: Sequence[Mapping[str, float]], name: str) -> str:
+    """Former and today's percent; one where they read the same."""
+    texts = [f"{100 * each[name]:.3g}" for each in figures]
+    return " → ".join(dict.fromkeys(texts))
