@@ -46,8 +46,11 @@ def compile_both(
     cells: Sequence[BaseCell],
     ledgers: Ledgers,
     report: Report,
+    compiled: Callable[[str], None] = lambda arm: None,
 ) -> tuple[Code, Surfaces]:
     """Compile the versions, one after the other: Triton's cache has what they have in common.
+
+    ``compiled`` is called with each arm when Triton's cache has all of it.
 
     Returns
     -------
@@ -63,6 +66,7 @@ def compile_both(
             values = pool.submit(exact.codegen_facts, root, ledgers(arm), target=targets)
             surfaces[arm] = exact.compiled_surface(root, target, cells, ledgers(arm))
             code[arm] = values.result()
+        compiled(arm)
     same, of = len(selection.identical(facts_of(surfaces))), len(surfaces[BASE].facts)
     report(f"{target}: same machine code in {same} of {of} timings")
     return _with_surfaces(code, surfaces, target), surfaces

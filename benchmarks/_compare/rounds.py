@@ -1,12 +1,11 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
-import itertools
 import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +78,10 @@ class Rounds(Journal):
     def __init__(self, plan: Plan, path: Path, header: dict, report: Callable[[str], None]):
         super().__init__(path, header)
         self.plan, self._report = plan, report
-        self._ahead: tuple[str, measure.Process] | None = None
+        self._ready: dict[str, measure.Process] = {}  # by arm
+        self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by arm
+        self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
+        self._checks_begun = float("inf")
         self._of_earlier_runs = Counter(each.phase for each in self._all() if not each.discarded)
 
     def rounds(self, phase: str) -> list[Round]:
@@ -117,34 +119,37 @@ class Rounds(Journal):
         self.append({"settled": {key: value}})
         return json.loads(json.dumps(value))
 
-    def check(self, job: dict) -> dict[str, dict]:
+    def get_ready(self, *arms: str) -> None:
+        """Start a process of each of these arms for its next turn: importing takes seconds."""
+        for arm in arms:
+            if arm not in self._ready:
+                self._ready[arm] = self._start(arm)
+
+    def begin_check(self, arm: str, job: dict) -> None:
+        """Let a process of this arm answer the job, unless the journal has its answer."""
+        if arm not in self.checked and arm not in self._checking:
+            self._checks_begun = min(self._checks_begun, time.monotonic())
+            process = self._take(arm)
+            self._checking[arm] = process, self._checks.submit(self._answer_of, process, job)
+
+    def check(self, job: dict, then: Sequence[str] = ()) -> dict[str, dict]:
         """The answer of each arm to the job, from the journal where it has it.
 
-        Several processes at a time: nothing that they find depends on a clock.
+        Several processes at a time: nothing that they find depends on a clock. Processes of the
+        arms ``then`` get ready meanwhile.
         """
-        missing = [arm for arm in self.plan.arms if arm not in self.checked]
-        if missing:
+        if any(arm not in self.checked for arm in self.plan.arms):
             gpu_monitor.require_free(self.plan.uuid)
-        begun: list[measure.Process] = []
-
-        def answer(arm: str) -> dict:
-            begun.append(process := self._start(arm))
-            return self._answer_of(process, job)
-
-        start = time.monotonic()
-        with ThreadPoolExecutor(measure.CHECKED_AT_ONCE) as pool:
-            asked = {arm: pool.submit(answer, arm) for arm in missing}
-            try:
-                for arm, answered in asked.items():
-                    found = answered.result()
-                    start, seconds = time.monotonic(), time.monotonic() - start
-                    self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
-                    self._report(f"checked {arm}, {seconds:.0f} s")
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in begun:
-                    process.kill()
-                raise
+        for arm in self.plan.arms:
+            self.begin_check(arm, job)
+        self.get_ready(*then)
+        start = self._checks_begun
+        for arm, (_, answered) in self._checking.items():
+            found = answered.result()
+            start, seconds = time.monotonic(), time.monotonic() - start
+            self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
+            self._report(f"checked {arm}, {seconds:.0f} s")
+        self._checking = {}
         return self.checked
 
     def run(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
@@ -163,12 +168,11 @@ class Rounds(Journal):
             self._report(f"{phase}: {known} rounds were there already")
         wanted = count if only is None else only
         settled = count if only is None else None
-        todo = range(len(self.rounds(phase)), wanted)
         took: list[float] = []
-        for number, following in itertools.zip_longest(todo, todo[1:]):
+        for number in range(len(self.rounds(phase)), wanted):
             self._require_time(phase, number, count, took)
             start = time.monotonic()
-            ahead = None if following is None else self.plan.order(following)[0]
+            ahead = self.plan.order(number + 1)[0] if number + 1 < count else None
             self._measure_round(phase, number, settled, job, ahead)
             took.append(time.monotonic() - start)
             left = statistics.mean(took) * (count - number - 1)
@@ -191,7 +195,12 @@ class Rounds(Journal):
         return min(most, len(self.rounds(phase)) + int(left / longest)) // 2 * 2
 
     def close(self) -> None:
-        self._stop_ahead()
+        begun = [process for process, _ in self._checking.values()]
+        for process in begun:
+            process.kill()
+        self._checks.shutdown(cancel_futures=True)
+        for process in [*begun, *self._ready.values()]:
+            process.stop()
         super().close()
 
     def _require_time(self, phase: str, number: int, count: int, took: list[float]) -> None:
@@ -229,18 +238,14 @@ class Rounds(Journal):
 
         It is started while the one before it measures, because importing takes seconds.
         """
-        if self._ahead is None or self._ahead[0] != arm:
-            self._stop_ahead()
-            self._ahead = arm, self._start(arm)
-        (_, process), self._ahead = self._ahead, None
-        return self._answer_of(process, job, following)
+        return self._answer_of(self._take(arm), job, following)
 
     def _answer_of(self, process: measure.Process, job: dict, following: str | None = None) -> dict:
         start = time.monotonic()
         try:
             process.wait_until_ready()
             if following is not None:
-                self._ahead = following, self._start(following)
+                self.get_ready(following)
             answer = process.answer(job)
         finally:
             process.stop()
@@ -253,7 +258,5 @@ class Rounds(Journal):
     def _start(self, arm: str) -> measure.Process:
         return measure.Process(self.plan.arms[arm].root, self.plan.cache)
 
-    def _stop_ahead(self) -> None:
-        if self._ahead is not None:
-            self._ahead[1].stop()
-            self._ahead = None
+    def _take(self, arm: str) -> measure.Process:
+        return self._ready.pop(arm, None) or self._start(arm)

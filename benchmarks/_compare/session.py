@@ -148,9 +148,15 @@ def _compare_on_gpu(
     gpu_monitor.require_free(measured.plan.uuid)
     code: compile_both.Code = {arm: {} for arm in ARMS}
     surfaces: compile_both.Surfaces = {}
+    check = measure.check_job(checked)
+    measured.get_ready(*(arm for arm in ARMS if arm not in measured.checked))
     if known:
-        code, surfaces = compile_both.compile_both(pair, (arch,), arch, cells, ledgers, report)
-    answers = measured.check(measure.check_job(checked))
+        code, surfaces = compile_both.compile_both(
+            *(pair, (arch,), arch, cells, ledgers, report),
+            # Its process finds everything compiled, and leaves cores to the compilers.
+            compiled=lambda arm: measured.begin_check(arm, check),
+        )
+    answers = measured.check(check, then=measured.plan.order(0)[:1])
     checks = findings.judge_checks(answers, checked)
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
     facts = selection.with_nodes(compile_both.facts_of(surfaces), findings.changed_nodes(answers))

@@ -98,7 +98,11 @@ def test_all_processes_find_what_was_compiled_before(lab):
     class Process(measure.Process):
         def __init__(self, root, cache):
             super().__init__(root, cache)
-            seen.append({path.name for path in cache.iterdir()})
+            self.cache = cache
+
+        def answer(self, job):
+            seen.append(({path.name for path in self.cache.iterdir()}, self.root.name))
+            return super().answer(job)
 
     def compiled_surface(root, target, cells, ledger):
         (ledger.cache / f"kernel of {root.name}").mkdir()
@@ -109,7 +113,8 @@ def test_all_processes_find_what_was_compiled_before(lab):
     lab.versions({}, {"slower": {SMALL: 1.2}})
     assert lab.compare() == FAIL
     assert len(seen) == lab.gpu.answered == ALL
-    assert all(files == seen[0] and len(files) == 2 for files in seen)
+    assert all(f"kernel of {root}" in files for files, root in seen)
+    assert all(len(files) == 2 for files, _ in seen[CHECKS:])
 
 
 def test_of_too_many_kernels_the_newer_half_is_kept(tmp_path, monkeypatch):
@@ -136,6 +141,39 @@ def test_both_versions_are_checked_at_a_time(lab):
     assert lab.compare() == FAIL
     assert lab.found.wrong == tuple(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
     assert [each.answer for each in lab.found.exact if each.subject == LAUNCHES] == [Answer.FAIL]
+
+
+def test_the_base_is_checked_while_the_head_is_compiled(lab):
+    asked, compiled = threading.Event(), exact.compiled_surface
+    roots = []
+
+    def compiled_surface(root, *rest):
+        roots.append(root)
+        if len(roots) == 2:
+            assert asked.wait(30) and lab.gpu.begun == 1
+        return compiled(root, *rest)
+
+    lab.gpu.before = lambda number: asked.set()
+    lab.patch.setattr(exact, "compiled_surface", compiled_surface)
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    assert [root for root, _ in lab.gpu.jobs[:CHECKS]] == roots
+
+
+@pytest.mark.parametrize("head", [{}, {"wrong": [SMALL, LARGE]}, {"fails": {SMALL: [3]}}])
+def test_every_process_is_used_or_stopped(lab, head):
+    started = []
+
+    class Process(measure.Process):
+        def __init__(self, root, cache):
+            super().__init__(root, cache)
+            started.append(self)
+
+    lab.patch.setattr(measure, "Process", Process)
+    lab.versions({}, head)
+    lab.compare()
+    assert all(process.stopped for process in started)
+    assert len(started) - lab.gpu.answered <= 1
 
 
 def test_when_one_check_fails_to_answer_the_others_end(lab):
