@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells import grid, subjects, surface
+from benchmarks._cells import grid, models, subjects, surface
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
@@ -226,6 +226,7 @@ class Lab:
             patch.setitem(grid.GRIDS, name, GRID)
             patch.setitem(grid.PATH_GRIDS, name, NO_PATHS)
         patch.setattr(surface, "forms", lambda: {})
+        patch.setattr(models, "cells", lambda: [])
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(measure, "Process", fake_process(self.gpu))

@@ -29,6 +29,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "__main__": {*_GROUND, "_compare", "_peers", "_site"},
         "rope": {"_cells", "_measure"},
         "paths": {"_cells", "_measure", "rope"},
+        "model_calls": {"_cells", "_measure", "rope"},
         "host": {"_cells", "_measure"},
         "codegen": {"_cells", "_machine_code"},
         "peers": {"_cells", "_measure", "_peers", "host", "rope"},

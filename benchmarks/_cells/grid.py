@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from . import surface
+from . import models, surface
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
+from .models import ModelCell
 from .package_calls import PATH_CALLS, Rotation
 from .surface import SurfaceCell
 
@@ -136,7 +137,7 @@ class PathCell(BaseCell):
 
 PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
 
-AnyCell = Cell | PathCell | SurfaceCell
+AnyCell = Cell | PathCell | SurfaceCell | ModelCell
 
 
 def _halves(tokens: int) -> Iterator[int]:
@@ -186,15 +187,15 @@ def all_cells(name: str) -> list[AnyCell]:
 
 
 def candidates() -> list[AnyCell]:
-    """All that a comparison may time, the most telling first: small grid, surface, full grid."""
+    """All that a comparison may time, the most telling first: the full grid comes last."""
     forms = sorted(surface.cells(), key=lambda cell: -cell.mib)
-    return list(dict.fromkeys([*all_cells("small"), *forms, *all_cells("full")]))
+    return list(dict.fromkeys([*all_cells("small"), *models.cells(), *forms, *all_cells("full")]))
 
 
 def checked_cells() -> list[AnyCell]:
-    """The cells whose output is checked before anything is timed: each form at one size."""
+    """The cells whose output is checked before anything is timed, each form at one size."""
     forms = {cell.form: cell for cell in reversed(surface.cells())}
-    return [*all_cells("small"), *forms.values()]
+    return [*all_cells("small"), *models.cells(), *forms.values()]
 
 
 def subject_params(cell: BaseCell) -> tuple[str, ...]:
@@ -210,7 +211,7 @@ def cell_of(metric: str, params: Sequence[str]) -> AnyCell:
     ValueError
         If the benchmark is not one of cells, or its parameters are others.
     """
-    kinds = {kind.suite: kind for kind in (Cell, PathCell, SurfaceCell)}
+    kinds = {kind.suite: kind for kind in (Cell, PathCell, SurfaceCell, ModelCell)}
     kind: Any = kinds.get(metric.partition(".")[0])
     if kind is None or len(params) != len(fields(kind)):
         raise ValueError(f"no cell has the benchmark {metric!r} and the parameters {params}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .forms import BACKWARD, FORWARD, QKV_HEADS, BaseCell
-from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall
+from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, row_width
 
 LIST = Path(__file__).with_suffix(".txt")
 
@@ -166,20 +166,20 @@ def forms() -> dict[str, Form]:
     return {name: parsed(name) for name in lines if name and not name.startswith("#")}
 
 
-@dataclass(frozen=True)
-class SurfaceCell(BaseCell):
-    """A call in one of the forms on about ``mib`` MiB of input."""
-
-    suite = "surface"
-    form: str
-    mib: float
-
-    def call(self, freqs) -> SurfaceCall:
-        return SurfaceCall(self, freqs)
+class FormCell(BaseCell):
+    """A call in a form. A subclass says in which, and on which sequences."""
 
     @property
     def of(self) -> Form:
-        return _parsed(self.form)
+        raise NotImplementedError
+
+    @property
+    def head_counts(self) -> tuple[int, ...]:
+        """Heads of each tensor that is returned."""
+        return self.of.head_counts
+
+    def call(self, freqs) -> SurfaceCall:
+        return SurfaceCall(self, freqs)
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -196,6 +196,57 @@ class SurfaceCell(BaseCell):
     @property
     def hidden_size(self) -> int:  # type: ignore[override]
         return self.of.rotated
+
+    @property
+    def positions(self) -> int:
+        whole = CP_SIZE if self.of.parallel else 1
+        return max(
+            start + whole * length for start, length in zip(self.starts, self.lengths, strict=True)
+        )
+
+    @functools.cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the tensors that are returned."""
+        return tuple(self._shape(count, self.of.channels) for count in self.head_counts)
+
+    @functools.cached_property
+    def given_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the tensors that the function gets."""
+        form = self.of
+        if form.function == "qkv":
+            return (self._shape(form.heads, sum(QKV_HEADS) * form.channels),)
+        return self.shapes
+
+    def _shape(self, heads: int, channels: int) -> tuple[int, ...]:
+        if self.format == "thd":
+            return sum(self.lengths), heads, channels
+        sizes = {"b": len(self.lengths), "s": self.lengths[0], "h": heads, "d": channels}
+        return tuple(sizes[axis] for axis in self.format)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the memory in which the tensors lie, which has room for their strides."""
+        width = row_width(self.of.channels, self.of.layout)
+        rows = sum(math.prod(shape[:-1]) for shape in self.shapes)
+        return (rows * width + len(self.shapes),)
+
+    @property
+    def bytes_moved(self) -> int:
+        elements = sum(math.prod(shape) for shape in self.shapes)
+        return 2 * elements * self.of.item_bytes
+
+
+@dataclass(frozen=True)
+class SurfaceCell(FormCell):
+    """A call in one of the forms on about ``mib`` MiB of input."""
+
+    suite = "surface"
+    form: str
+    mib: float
+
+    @property
+    def of(self) -> Form:
+        return _parsed(self.form)
 
     @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -217,45 +268,6 @@ class SurfaceCell(BaseCell):
         moved = self.of.position in ("starts", "ids")
         first = OFFSET if self.of.position == "offset" else 0
         return tuple(first + index % 4 * _START_STEP * moved for index in range(len(self.lengths)))
-
-    @property
-    def positions(self) -> int:
-        whole = CP_SIZE if self.of.parallel else 1
-        return max(
-            start + whole * length for start, length in zip(self.starts, self.lengths, strict=True)
-        )
-
-    @functools.cached_property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the tensors that are returned."""
-        return tuple(self._shape(count, self.of.channels) for count in self.of.head_counts)
-
-    @functools.cached_property
-    def given_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the tensors that the function gets."""
-        form = self.of
-        if form.function == "qkv":
-            return (self._shape(form.heads, sum(QKV_HEADS) * form.channels),)
-        return self.shapes
-
-    def _shape(self, heads: int, channels: int) -> tuple[int, ...]:
-        if self.format == "thd":
-            return sum(self.lengths), heads, channels
-        sizes = {"b": len(self.lengths), "s": self.lengths[0], "h": heads, "d": channels}
-        return tuple(sizes[axis] for axis in self.format)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the memory in which the tensors lie, which has room for their strides."""
-        elements = sum(math.prod(shape) for shape in self.shapes)
-        double = self.of.layout in ("sliced", "strided")
-        odd = sum(math.prod(shape[:-1]) for shape in self.shapes) if self.of.layout == "odd" else 0
-        return (elements * (2 if double else 1) + odd + len(self.shapes),)
-
-    @property
-    def bytes_moved(self) -> int:
-        elements = sum(math.prod(shape) for shape in self.shapes)
-        return 2 * elements * self.of.item_bytes
 
 
 _parsed = functools.lru_cache(maxsize=4096)(parsed)

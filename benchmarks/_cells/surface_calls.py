@@ -20,6 +20,7 @@ FUNCTIONS = {
 BY_ANGLES = ("angles", "qk", "qkv")
 ROUNDINGS = {"": "once", "rtables": "tables", "reach": "each"}
 CP_SIZE, CP_RANK = 2, 1
+TAIL = "of"  # a layout such as "of192": the last channels of a row of 192
 OFFSET = 3  # rows of the tables, where one offset is given for all sequences
 
 
@@ -30,7 +31,7 @@ class SurfaceCall(Rotation):
     with the index of the sequence and the head.
     """
 
-    cell: Any  # a ``SurfaceCell``, which makes this
+    cell: Any  # a ``surface.FormCell``, which makes this
 
     def __init__(self, cell, freqs):
         form = self._form = cell.of
@@ -38,15 +39,15 @@ class SurfaceCall(Rotation):
         self.interleaved, self.in_place = bool(form.interleaved), bool(form.inplace)
         self.rounding = ROUNDINGS[form.rounding]
         self._partial = form.rotated < form.channels
-        self.rotated = tuple(itertools.chain.from_iterable(self._rotated_parts()))
+        self.rotated = tuple(itertools.chain.from_iterable(self._rotated_parts(cell)))
         super().__init__(cell, freqs)
         if self.rounding != "once":
             self.slack = _rounding_slack(self.rounding, self.cell.dtype)
         self._cell_angles = _for_each(freqs[: cell.positions, ..., : form.rotated // 2], cell)
         self._arguments = self._tables()
 
-    def _rotated_parts(self):
-        for index in range(len(self._form.head_counts)):
+    def _rotated_parts(self, cell):
+        for index in range(len(cell.shapes)):
             turned = self._form.function != "qkv" or index < 2
             yield (turned, False) if self._partial else (turned,)
 
@@ -238,7 +239,18 @@ def _view(x, begin: int, shape: tuple[int, ...], layout: str) -> tuple:
         order = [1, 0, 2] if len(shape) == 3 else [0, 2, 1, 3]
         memory = [shape[dim] for dim in order]
         return x[begin : begin + rows * channels].view(memory).permute(order), rows * channels
-    width = channels + 1 if layout == "odd" else 2 * channels
+    width = row_width(channels, layout)
     row = x[begin : begin + rows * width].view(*shape[:-1], width)
-    view = row[..., ::2] if layout == "strided" else row[..., :channels]
-    return view, rows * width
+    if layout == "strided":
+        return row[..., ::2], rows * width
+    first = width - channels if layout.startswith(TAIL) else 0
+    return row[..., first : first + channels], rows * width
+
+
+def row_width(channels: int, layout: str) -> int:
+    """The channels of the row of memory in which a head lies."""
+    if layout.startswith(TAIL):
+        return int(layout.removeprefix(TAIL))
+    return {"sliced": 2 * channels, "strided": 2 * channels, "odd": channels + 1}.get(
+        layout, channels
+    )

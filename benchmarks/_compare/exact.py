@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .._cells import surface
 from .._cells.forms import BaseCell
-from .._cells.grid import Cell, PathCell, SurfaceCell, subject_params
+from .._cells.grid import Cell, ModelCell, PathCell, SurfaceCell, subject_params
 from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
 from .._verdict.rules import UNITS, Exact, Subject, judge_exact
@@ -83,6 +83,8 @@ def _asked(target: str, cell: BaseCell, direction: str) -> tuple:
     if isinstance(cell, Cell):
         size = cell.hidden_size, cell.seq_len, cell.batch
         return target, cell.dtype, cell.format, direction, *size
+    if isinstance(cell, ModelCell):
+        return target, cell.dtype, cell.model, direction, cell.step, cell.takes
     assert isinstance(cell, PathCell | SurfaceCell)
     name = cell.path if isinstance(cell, PathCell) else cell.form
     return target, cell.dtype, name, direction, cell.mib

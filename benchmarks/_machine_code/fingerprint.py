@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, subjects, surface
+from .._cells import grid, models, subjects, surface
 from .._cells.forms import BaseCell
 from .._system.repository import PACKAGE
 from . import disassembly, uncompiled, worker_pool
@@ -98,7 +98,8 @@ def compile_all(
     calls : iterable of (target, dtype, format, direction, hidden_size, seq_len, batch)
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
         batch of 2 and 64 heads. Or ``(target, dtype, name, direction, mib)``, a cell of another
-        path or a form of ``surface``. Compiling is faster if calls with the same first three are
+        path or a form of ``surface``, or ``(target, dtype, model, direction, step, takes)``, one of
+        ``models``. Compiling is faster if calls with the same first three are
         neighbours. In a backward call only the kernels of the backward pass count.
     sweeps : iterable of (target, dtype, format, direction)
         64 heads of 128 channels at every length and batch of the full grid and some odd ones: the
@@ -282,6 +283,8 @@ def _compiling(arch: str) -> tuple[StubDriver, dict[str, dict[str, str]]]:
 
 
 def _cell(dtype: str, form: str, first, *others) -> BaseCell:
+    if form in models.MODELS:
+        return models.ModelCell(form, first, *others)
     if not others:
         is_path = form in grid.PATHS
         return grid.PathCell(form, first, dtype) if is_path else surface.SurfaceCell(form, first)

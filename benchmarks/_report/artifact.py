@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._cells import subjects
-from .._cells.grid import candidates
+from .._cells.grid import candidates, subject_params
 from .._cells.surface import parsed
 from .._system.repository import package_tree, requirement_changes, requirements
 from .._system.untrusted import load_json
@@ -205,7 +205,7 @@ def _differences(
 def timed_subjects() -> dict[str, frozenset[Subject]]:
     """All that is timed for a pull request, by family."""
     gpu = {
-        Subject(metric, tuple(str(value) for value in vars(cell).values()))
+        Subject(metric, subject_params(cell))
         for cell in candidates()
         for metric in cell.metrics.values()
     }

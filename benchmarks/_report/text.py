@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .._verdict.rules import Subject
 from .._verdict.schema import Side
 
-GPU_ROOMS = ("rope", "paths", "surface")
+GPU_ROOMS = ("rope", "paths", "surface", "model_calls")
 """Beginnings of the metrics of GPU times: the two directions of a call may be told together."""
 _ROPE_PARAMS = ("seq_len", "hidden", "batch", "dtype", "format")
 
@@ -46,6 +46,9 @@ def label(
     if room == "surface" and len(params) == 2:
         form, mib = params
         return f"{name} {form}, {mib} MiB"
+    if room == "model_calls" and len(params) == 3:
+        model, step, takes = params
+        return f"{name} {model}, {step}, by {takes}"
     if room != "rope" or len(params) != 5:
         return f"{name} ({', '.join(params)})" if params else name
     whole = [len(each) > 1 and frozenset(each) == known.get(i) for i, each in enumerate(given, 1)]

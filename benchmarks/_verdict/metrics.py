@@ -46,6 +46,8 @@ UNITS = {
     "paths.Backward.track_latency": _SECONDS,
     "surface.Forward.track_latency": _SECONDS,
     "surface.Backward.track_latency": _SECONDS,
+    "model_calls.Forward.track_latency": _SECONDS,
+    "model_calls.Backward.track_latency": _SECONDS,
     "host.Call.track_forward": _SECONDS,
     "host.Call.track_forward_backward": _SECONDS,
     "host.PathCall.track_forward": _SECONDS,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import paths, rope
-from benchmarks._cells.grid import Cell, PathCell
+from benchmarks import model_calls, paths, rope
+from benchmarks._cells.grid import Cell, ModelCell, PathCell
 from benchmarks._measure.workload import Outcome
 
 CELL = Cell(128, 64, 1, "float16", "sbhd")
@@ -35,10 +35,17 @@ UNTIMED = {
 }
 
 
-@pytest.mark.parametrize("module", [rope, paths])
+CELLS = {
+    rope: CELL,
+    paths: PathCell("qkv", 32, "bfloat16"),
+    model_calls: ModelCell("phi-2", "training", "tables"),
+}
+
+
+@pytest.mark.parametrize("module", CELLS)
 @pytest.mark.parametrize("direction", ["Forward", "Backward"])
 def test_tracks_derive_from_the_samples_of_their_cell(module, direction):
-    cell = CELL if module is rope else PathCell("qkv", 32, "bfloat16")
+    cell = CELLS[module]
     benchmark, params = getattr(module, direction)(), astuple(cell)
     cache = {cell: Outcome(latency=(2e-6, 4e-6, 3e-6), copy=(1e-6, 2e-6, 3e-6))}
     benchmark.setup(cache, *params)
@@ -77,12 +84,15 @@ def discover(grid):
 
 
 # Timings of each direction in each grid.
+_MODELS = {"model_calls.Forward": 40, "model_calls.Backward": 20}
 COUNTS = {
     "full": {
+        **_MODELS,
         **{"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 66, "paths.Backward": 54},
         **dict.fromkeys(("peers.Forward", "peers.Backward"), 15 * 16),
     },
     "small": {
+        **_MODELS,
         **{"rope.Forward": 48, "rope.Backward": 48, "paths.Forward": 33, "paths.Backward": 27},
         **dict.fromkeys(("peers.Forward", "peers.Backward"), 15 * 4),
     },

@@ -98,7 +98,7 @@ def test_candidates_come_once_and_the_small_grid_first():
     cells = grid.candidates()
     assert len(cells) == len(set(cells)) > 1000
     suites = [cell.suite for cell in cells]
-    assert suites[0] == "rope" and suites.index("surface") == len(grid.all_cells("small"))
+    assert suites[0] == "rope" and suites.index("model_calls") == len(grid.all_cells("small"))
     checked = grid.checked_cells()
     assert set(checked) < set(cells)
     assert [cell.form for cell in checked if cell.suite == "surface"] == list(FORMS)[::-1]

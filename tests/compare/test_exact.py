@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import codegen
 from benchmarks._cells.forms import PATHS
-from benchmarks._cells.grid import Cell, PathCell, SurfaceCell
+from benchmarks._cells.grid import Cell, ModelCell, PathCell, SurfaceCell
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
 from benchmarks._verdict.rules import UNITS, Answer, Subject
@@ -177,10 +177,11 @@ def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, mo
 def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     cells = [PathCell(path, 4, "bfloat16") for path in PATHS if path != "thd-short"]
-    found = compiled(ROOT, cells)
+    model = ModelCell("deepseek-v3-k", "decode", "tables")
+    found = compiled(ROOT, [*cells, model])
     assert set(found) == {
         (metric, (cell.path, "4", "bfloat16")) for cell in cells for metric in cell.metrics.values()
-    }
+    } | {(model.metrics["forward"], ("deepseek-v3-k", "decode", "tables"))}
     assert len({facts.digest for facts in found.values()}) == len(found)
 
 

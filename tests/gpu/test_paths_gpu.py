@@ -32,7 +32,9 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 
 @pytest.mark.parametrize(
-    "cell", (cell for cell in grid.checked_cells() if cell.suite == "surface"), ids=str
+    "cell",
+    (cell for cell in grid.checked_cells() if cell.suite in ("surface", "model_calls")),
+    ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
     answer = measure._check([cell], exact=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import codegen, host, paths, rope
+from benchmarks import codegen, host, model_calls, paths, rope
 from benchmarks._verdict import rules
 from benchmarks._verdict.rules import (
     Answer,
@@ -79,6 +79,7 @@ def test_larger_is_better_for_some(monkeypatch):
 
 SUITES = (
     *(rope.Forward, rope.Backward, paths.Forward, paths.Backward),
+    *(model_calls.Forward, model_calls.Backward),
     *(codegen.Codegen, codegen.Surface, codegen.Variants),
     *(host.Call, host.FirstCall, host.Memory, host.Launches, host.Error),
     *(host.PathCall, host.PathMemory, host.PathLaunches, host.PathError),

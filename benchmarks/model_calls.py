@@ -1,0 +1,36 @@
+"""asv: GPU time of the calls that models make, forward and backward; needs an NVIDIA GPU.
+
+Ten models in training and in decoding, by angles and by ready-made tables: see ``_cells.models``.
+Measured as ``rope`` is, n/a for commits that lack what a call needs.
+"""
+
+from ._cells import models
+from ._cells.forms import BACKWARD, FORWARD
+from ._measure import workload
+from .rope import SETUP_SECONDS, _Direction
+
+
+class _Model(_Direction):
+    cell = models.ModelCell
+    param_names = list(models.grid(FORWARD))
+    version = "1"
+
+
+class Forward(_Model):
+    params = list(models.grid(FORWARD).values())
+
+    def setup_cache(self):
+        return workload.measure_cells(models.cells(), FORWARD)
+
+    setup_cache.timeout = SETUP_SECONDS
+
+
+class Backward(_Model):
+    params = list(models.grid(BACKWARD).values())
+
+    # In every class: asv tells caches apart by the line of their setup_cache.
+    def setup_cache(self):
+        cells = [cell for cell in models.cells() if BACKWARD in cell.directions]
+        return workload.measure_cells(cells, BACKWARD)
+
+    setup_cache.timeout = SETUP_SECONDS
