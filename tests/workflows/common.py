@@ -20,11 +20,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
-# Run here, as is the nightly comparison; what stores the history has tests of its own.
+# Run here, as are those below; what stores the history has tests of its own.
 PULL_REQUESTS = {
     name: yaml.safe_load((WORKFLOWS / name).read_text()) for name in ("ci.yml", "gpu.yml")
 }
-NIGHTLY = yaml.safe_load((WORKFLOWS / "nightly.yml").read_text())
+NIGHTLY, NEWEST = (
+    yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text()) for name in ("nightly", "newest")
+)
 CI = PULL_REQUESTS["ci.yml"]
 GPU = PULL_REQUESTS["gpu.yml"]
 REPO = "rope-triton/rope-triton"
