@@ -24,8 +24,9 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 PULL_REQUESTS = {
     name: yaml.safe_load((WORKFLOWS / name).read_text()) for name in ("ci.yml", "gpu.yml")
 }
-NIGHTLY, NEWEST = (
-    yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text()) for name in ("nightly", "newest")
+NIGHTLY, RELEASE, NEWEST = (
+    yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text())
+    for name in ("nightly", "release", "newest")
 )
 CI = PULL_REQUESTS["ci.yml"]
 GPU = PULL_REQUESTS["gpu.yml"]
