@@ -1,8 +1,9 @@
 """The workflows whose steps are run here, and a runner of them, as GitHub has, in a scratch clone.
 
 What a step would fetch or measure is stood in for by small programs that come first on the PATH and
-record how they were called: pip, ruff and the linters, pytest (which would run the tests again),
-`compare` with a GPU (a recorded answer) and gh (GitHub's answers). Everything else is real.
+record how they were called: pip (which unpacks wheels and does nothing else), ruff and the linters,
+twine, pytest (which would run the tests again), `compare` with a GPU (a recorded answer) and gh
+(GitHub's answers). Everything else is real.
 """
 
 import json
@@ -19,11 +20,14 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
-# Run here, as is the nightly comparison; what stores the history has tests of its own.
+# Run here, as are those below; what stores the history has tests of its own.
 PULL_REQUESTS = {
     name: yaml.safe_load((WORKFLOWS / name).read_text()) for name in ("ci.yml", "gpu.yml")
 }
-NIGHTLY = yaml.safe_load((WORKFLOWS / "nightly.yml").read_text())
+NIGHTLY, RELEASE, NEWEST = (
+    yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text())
+    for name in ("nightly", "release", "newest")
+)
 CI = PULL_REQUESTS["ci.yml"]
 GPU = PULL_REQUESTS["gpu.yml"]
 REPO = "rope-triton/rope-triton"
@@ -34,9 +38,22 @@ def steps(job):
     return [step for step in job["steps"] if "run" in step]
 
 
+def needs_jq():
+    if not shutil.which("jq"):
+        pytest.skip("gh has jq within, its stub needs the program")
+
+
+def require_every_script_was_run(*workflows):
+    """For the last test of a file: the tests above ran each script of the workflows."""
+    if not RAN:
+        pytest.skip("the tests above were not selected")
+    every = {s["run"] for each in workflows for job in each["jobs"].values() for s in steps(job)}
+    assert every - RAN == set()
+
+
 # Stands for every program: notes its name, arguments and directory, then acts its part.
 STAND_IN = """\
-import json, os, pathlib, re, shutil, subprocess, sys
+import json, os, pathlib, re, shutil, subprocess, sys, zipfile
 name, arguments = os.path.basename(sys.argv[1]), sys.argv[2:]
 scratch = pathlib.Path(os.environ["SCRATCH"])
 
@@ -55,7 +72,13 @@ def act(python):
         return gh(arguments)
     if name == "sleep":
         return 0
+    if name == "pip":
+        for wheel in (each for each in arguments if each.endswith(".whl")):
+            zipfile.ZipFile(wheel).extractall(scratch / "installed")
+        return int("PIP_FAILS" in os.environ)
     if name not in ("python", "python3"):
+        return 0
+    if arguments[:2] == ["-m", "twine"]:
         return 0
     if arguments[:2] == ["-m", "pytest"]:
         failing = os.environ.get("PYTEST_FAILS")
@@ -69,7 +92,8 @@ def act(python):
         if answer.exists():
             shutil.copy(answer, arguments[arguments.index("--json") + 1])
         return int(os.environ["COMPARE_STATUS"])
-    return subprocess.run([python, *arguments]).returncode
+    path = {"PYTHONPATH": str(scratch / "installed")} if (scratch / "installed").exists() else {}
+    return subprocess.run([python, *arguments], env=os.environ | path).returncode
 
 def gh(arguments):
     options = [arguments[i + 1] for i, each in enumerate(arguments) if each == "--jq"]
@@ -116,6 +140,7 @@ class Runner:
 
     repository: Path
     scratch: Path
+    ref: str = "main"  # that the run is of
     values: dict = field(default_factory=dict)  # of expressions
     variables: dict = field(default_factory=dict)
     log: str = ""  # of the last step
@@ -154,7 +179,7 @@ class Runner:
 
     def _check_out(self, options):
         assert options["persist-credentials"] is False
-        ref = self.expression(options.get("ref", "main"))
+        ref = self.expression(options.get("ref", self.ref))
         path = self.scratch / "workspace" / options.get("path", ".")
         git(self.scratch, "clone", "--quiet", str(self.repository), str(path))
         git(path, "checkout", "--quiet", "--detach", ref)

@@ -16,8 +16,16 @@ from benchmarks._system import baseline
 from benchmarks._verdict import creep
 from tests.lab import CANNOT_TELL, COULD_NOT_RUN, FAIL, PASS, SMALL, status_of
 from tests.report.artifacts import archive
-from tests.workflows.common import NIGHTLY, RAN, REPO, ROOT, Runner, git, steps
-from tests.workflows.test_workflow_scripts import needs_jq
+from tests.workflows.common import (
+    NIGHTLY,
+    REPO,
+    ROOT,
+    Runner,
+    git,
+    needs_jq,
+    require_every_script_was_run,
+    steps,
+)
 
 JOBS = NIGHTLY["jobs"]
 PAGE = f"https://github.com/{REPO}/actions/runs/3"
@@ -304,8 +312,5 @@ def test_the_workflow_knows_the_marker_the_limit_and_the_gpu():
 
 
 def test_every_script_was_run():
-    """Comes last: each script of the workflow was run by a test above."""
-    if not RAN:
-        pytest.skip("the tests above were not selected")
-    every = {step["run"] for job in JOBS.values() for step in steps(job)}
-    assert every - RAN == set()
+    """Comes last."""
+    require_every_script_was_run(NIGHTLY)

@@ -9,9 +9,8 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.workflows.common import REPO, ROOT
+from tests.workflows.common import REPO, ROOT, needs_jq
 from tests.workflows.test_workflow_rules import JOBS, LOADED
-from tests.workflows.test_workflow_scripts import needs_jq
 
 GUIDE = (ROOT / ".github" / "RUNNER.md").read_text()
 SCRIPTS = re.findall(r"^```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)

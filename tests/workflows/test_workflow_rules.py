@@ -43,6 +43,12 @@ def test_no_expression_is_pasted_into_a_script(job):
     assert not [step["run"] for step in steps(job) if "${{" in step["run"]]
 
 
+@EVERY_JOB
+def test_who_may_say_who_it_is_runs_no_script_and_has_an_environment(job):
+    if "id-token" in job.get("permissions", {}):
+        assert "environment" in job and not steps(job)
+
+
 _INSTALLS = re.compile(r"\b(pip3?|uv|npm|apt|apt-get) .*\binstall\b|\b(pipx|npx|uvx) ")
 _HASHES = ("--require-hashes", "--only-binary=:all:")
 

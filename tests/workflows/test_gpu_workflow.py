@@ -1,7 +1,6 @@
-"""The workflows' steps, before GitHub runs them: every one that is a script is run."""
+"""The steps of gpu.yml, before GitHub runs them: every one that is a script is run."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,65 +10,18 @@ from tests import conftest
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
 from tests.workflows import common
-from tests.workflows.common import CI, GPU, PULL_REQUESTS, RAN, REPO, ROOT, git, steps
+from tests.workflows.common import (
+    GPU,
+    REPO,
+    git,
+    needs_jq,
+    require_every_script_was_run,
+    steps,
+)
 
 repository, runner = common.repository, common.runner  # fixtures
 
 NUMBER = "7"
-
-
-# --- ci.yml ---------------------------------------------------------------------------------------
-
-
-def test_ci_test(runner):
-    assert runner.run(CI, CI["jobs"]["test"]) == 0
-    assert "ruff check ." in runner.calls and "ruff format --check ." in runner.calls
-    assert "mypy" in runner.calls
-    assert "pip install -c constraints.txt -e .[bench,test]" in runner.calls
-    assert "python -m pytest -n auto --dist loadfile" in runner.calls
-    assert "No problems found." in runner.log  # asv check
-
-
-def test_ci_oldest(runner):
-    assert runner.run(CI, CI["jobs"]["oldest"]) == 0
-    constraints = runner.read("temp/oldest.txt")
-    for line in ("torch==2.11.0\n", "triton==3.6.0\n", "setuptools==81.0.0\n"):
-        assert constraints.count(line.partition("==")[0] + "==") == 1 and line in constraints
-    project = (ROOT / "pyproject.toml").read_text()
-    assert '"torch>=2.11", "triton>=3.6"' in project, "the oldest supported are other ones now"
-    assert "python -m pytest -n auto --dist loadfile" in runner.calls
-    install, test = runner.calls[-2:]
-    assert install.startswith("pip install -c ") and install.endswith(" transformers==5.23.0")
-    assert test == "python -m pytest tests/package/test_integrations.py"
-
-
-def test_ci_codegen(runner):
-    assert runner.run(CI, CI["jobs"]["codegen"]) == 0
-    assert "both versions have the same sources" in runner.read("summary")
-    assert "## ✅ PASS" in runner.read("summary")
-
-
-@pytest.mark.parametrize("status", [1, 2, 3])
-def test_ci_codegen_passes_on_every_status_but_0(runner, status):
-    program = runner.scratch / "workspace" / ".venv" / "bin" / "python"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\nexit {status}\n")
-    program.chmod(0o755)
-    step = steps(CI["jobs"]["codegen"])[-1]
-    assert runner.run(CI, {"steps": [step]}) == status
-
-
-def test_ci_workflows(runner):
-    assert runner.run(CI, CI["jobs"]["workflows"]) == 0
-    assert runner.calls[-2:] == ["actionlint", "zizmor --offline --persona auditor .github"]
-
-
-# --- gpu.yml --------------------------------------------------------------------------------------
-
-
-def needs_jq():
-    if not shutil.which("jq"):
-        pytest.skip("gh has jq within, its stub needs the program")
 
 
 @pytest.fixture
@@ -382,17 +334,6 @@ def test_the_workflow_knows_the_marker_the_limit_and_the_gpu():
     assert f"head -c {artifact.MAX_ARCHIVE_BYTES + 1} " in script
 
 
-# --- every script ---------------------------------------------------------------------------------
-
-
 def test_every_script_was_run():
-    """Comes last: each script of the workflows for pull requests was run by a test above."""
-    every = {
-        step["run"]
-        for workflow in PULL_REQUESTS.values()
-        for job in workflow["jobs"].values()
-        for step in steps(job)
-    }
-    if not RAN:
-        pytest.skip("the tests above were not selected")
-    assert every - RAN == set()
+    """Comes last."""
+    require_every_script_was_run(GPU)
