@@ -1,1 +1,1 @@
-"""Models of other libraries that call this package; no module imports its library."""
+"""Models of other libraries that call this package; only ``torchtitan`` imports its library."""

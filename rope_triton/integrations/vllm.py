@@ -1,0 +1,83 @@
+"""vLLM: its operator on this package's kernel."""
+
+import torch
+
+from rope_triton import api
+
+
+def rotary_embedding(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor | None,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool,
+    rope_dim_offset: int = 0,
+    inverse: bool = False,
+) -> None:
+    """Rotate queries and keys in place; signature of vLLM's operator ``rotary_embedding``.
+
+    Parameters
+    ----------
+    positions : torch.Tensor
+        Row of the cache for each token, any shape, int32 or int64. A token whose row is beyond the
+        cache stays as it is.
+    query, key : torch.Tensor
+        ``[.., heads * head_size]`` or ``[.., heads, head_size]``, with the tokens in the first
+        dimensions; float32, float16 or bfloat16; their channels must be contiguous. The numbers of
+        heads may differ, and ``key`` may be None.
+    head_size : int
+        Channels of a head.
+    cos_sin_cache : torch.Tensor
+        ``[n, d2]`` with ``d2 <= head_size``: cosines, then as many sines, one for each pair of
+        channels.
+    is_neox : bool
+        Whether the pairs are ``(i, i + d2/2)``, not ``(2i, 2i + 1)``.
+    rope_dim_offset : int
+        The first channel of a head that is rotated.
+    inverse : bool
+        Rotate back.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`rope_triton.apply_rotary_emb`; also if a shape is not one of these.
+
+    References
+    ----------
+    ``vllm._custom_ops.rotary_embedding``.
+    """
+    if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[1] % 2:
+        raise ValueError(
+            "cos_sin_cache must have shape [n, d2] with an even d2, "
+            f"got {tuple(cos_sin_cache.shape)}"
+        )
+    if not 0 <= rope_dim_offset <= head_size - cos_sin_cache.shape[1]:
+        raise ValueError(
+            f"a head of {head_size} channels cannot be rotated in {cos_sin_cache.shape[1]}, as "
+            f"cos_sin_cache has, from rope_dim_offset={rope_dim_offset} on"
+        )
+    cos, sin = cos_sin_cache.chunk(2, dim=-1)
+    sin = -sin if inverse else sin
+    starts = positions.flatten()
+    parts = [
+        _by_token(name, x, starts.numel(), head_size)
+        for name, x in (("query", query), ("key", key))
+        if x is not None
+    ]
+    for part in parts:  # each token is a sequence of its own, of one position
+        x = part[:, None, :, rope_dim_offset:]
+        api.apply_rotary_emb(x, cos, sin, not is_neox, inplace=True, seqlen_offsets=starts)
+
+
+def _by_token(name, x, tokens, head_size):
+    """A view ``[tokens, heads, head_size]``."""
+    by_head = x.dim() > 2 and x.shape[-1] == head_size and x.shape[:-2].numel() == tokens
+    if not by_head:
+        if x.shape[:-1].numel() != tokens or x.shape[-1] % head_size:
+            raise ValueError(
+                f"{name} must have {tokens} tokens, as positions has, of heads of {head_size} "
+                f"channels: got {tuple(x.shape)}"
+            )
+        x = x.unflatten(-1, (-1, head_size))
+    return x.view(tokens, *x.shape[-2:])
