@@ -15,7 +15,7 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import asv_fixes, libraries, overview, page, peers, slowdown_report
+    from . import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
 
     asv_fixes.name_interpreters_by_version()
 
@@ -37,8 +37,9 @@ def setup() -> None:
             data["slowdowns"] = slowdown_report.for_page(slower)
             site = Path(conf.html_dir)
             slowdown_report.write(site, slower)
-            page.write(site, conf.project, data)
             libraries.localise(site)
+            asv_pages.adapt(site)
+            page.write(site, conf.project, data)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)
 
     publishers.append(Overview)

@@ -70,7 +70,7 @@
     const parts = Object.entries(line.params).map(([key, value]) => [key, value ?? "[none]"]);
     for (const name of grid.names) parts.push([`p-${name}`, quoted(cell[name])]);
     const encoded = parts.map((pair) => pair.map(encodeURIComponent).join("="));
-    return `index.html#${benchmark}?${encoded.join("&")}`;
+    return `asv.html#${benchmark}?${encoded.join("&")}`;
   }
 
   // Drawn again whenever the width or the scheme changes.

@@ -149,7 +149,7 @@ def test_a_history_without_paths_has_no_heading_for_them(browser, paths_site, pa
 
 
 def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
-    browser.load(f"{paths_address}/overview.html", READY)
+    browser.load(f"{paths_address}/index.html", READY)
     found = table(browser)
     assert list(found) == list(forms.PATHS)
     for path in FORWARD_ONLY:
@@ -169,7 +169,7 @@ def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
 
 
 def test_an_older_commit_shows_what_it_had(browser, paths_address):
-    browser.load(f"{paths_address}/overview.html", READY)
+    browser.load(f"{paths_address}/index.html", READY)
     browser.choose("commit", BEFORE[:7])
     found = table(browser)
     have = {path for path in found if found[path]["forward"] != ["n/a"] * 6}
@@ -184,7 +184,7 @@ def test_an_older_commit_shows_what_it_had(browser, paths_address):
 
 
 def test_a_cell_leads_to_its_graph(browser, paths_address):
-    browser.load(f"{paths_address}/overview.html", READY)
+    browser.load(f"{paths_address}/index.html", READY)
     row = "#paths tbody:nth-of-type(3) tr:nth-child(3)"  # qkv, backward
     link = browser.run(f"return document.querySelector('{row} td:nth-child(4) a').href")
     plot = "$('#main-graph').data('plot')"

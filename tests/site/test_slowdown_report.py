@@ -152,7 +152,7 @@ def test_a_clones_history_gives_an_answer(site):
 def test_the_page_tells_slowdowns_and_toolchains(browser, address, site):
     """With a finding and a toolchain put into the page's data: links lead to the cells' graphs."""
     shown = json.loads((site / slowdown_report.FILE).read_text())["machines"][0]
-    browser.load(f"{address}/overview.html", READY)
+    browser.load(f"{address}/index.html", READY)
     assert browser.text("#slowdowns-told p") == shown["told"]
 
     cells = [
