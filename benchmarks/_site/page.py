@@ -16,7 +16,10 @@ FORMER = "overview.html"
 
 _PLACEHOLDERS = {
     "/*STYLE*/": ("vendor/uPlot.min.css", "overview.css"),
-    "/*SCRIPT*/": ("vendor/uPlot.iife.min.js", "overview.js"),
+    "/*SCRIPT*/": (
+        "vendor/uPlot.iife.min.js",
+        *("overview_base.js", "overview_speed.js", "overview.js"),
+    ),
 }
 
 
