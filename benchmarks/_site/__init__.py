@@ -1,4 +1,4 @@
-"""asv plugin: stable names for results, an overview page, and a site without external requests.
+"""asv plugin: results that git ignores, under stable names, an overview, no external requests.
 
 asv finds a plugin's pages among the subclasses of its own class. The subclass is made only when
 asv calls :func:`setup`: an environment that measures has no asv, and discovery imports this too.
@@ -17,6 +17,7 @@ def setup() -> None:
 
     from . import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
 
+    asv_fixes.fill_results(Path.cwd())  # asv has gone to its asv.conf.json
     asv_fixes.name_interpreters_by_version()
 
     class Overview(OutputPublisher):
