@@ -11,7 +11,7 @@
   // A part without a value ("numpy") is asv's default, which tells nothing apart.
   function different(labels) {
     const parts = labels.map((label) => label.split("; ").filter((part) => part.includes("-")));
-    const shared = (part) => parts.every((each) => each.includes(part));
+    const shared = (part) => parts.length > 1 && parts.every((each) => each.includes(part));
     return parts.map((each) => each.filter((part) => !shared(part)).map((part) => part.replace("-", " ")).join(", "));
   }
 

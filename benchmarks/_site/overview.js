@@ -92,8 +92,8 @@ function finding(params, { kind, before, since, until, count, change, cells }) {
 }
 
 function startSlowdowns() {
-  $("slowdowns-told").replaceChildren(...data.slowdowns.flatMap(({ params, status, told, findings, toolchains }) => [
-    element("p", {}, element("strong", status === "slower" ? { class: "bad" } : {}, told)),
+  $("slowdowns-told").replaceChildren(...data.slowdowns.flatMap(({ params, status, told, rest, findings, toolchains }) => [
+    element("p", {}, element("strong", status === "slower" ? { class: "bad" } : {}, told), " ", element("small", {}, rest)),
     element("ul", { class: "changes" }, ...findings.map((each) => finding(params, each)),
       ...toolchains.map((each) => element("li", {}, each.told))),
   ]));

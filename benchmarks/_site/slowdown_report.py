@@ -53,8 +53,9 @@ def report(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     -------
     dict
         ``machines``: for each its ``status`` ("slower", "not slower" or "too short"), ``told``, the
-        same as a sentence, the ``findings``, the largest first, and what the ``toolchains`` cost.
-        Changes are relative: 0.02 is 2 % slower. Only what JSON can say.
+        same as a sentence, the ``rest`` that is not known, as another, the ``findings``, the
+        largest first, and what the ``toolchains`` cost. Changes are relative: 0.02 is 2 % slower.
+        Only what JSON can say.
     """
     branch = repo.get_branch_name(conf.branches[0])
     first = first_revisions(conf, repo, revisions, branch)
@@ -113,6 +114,7 @@ def _machine(
     }
     return about | {
         "told": _told(about, findings, dated),
+        "rest": _rest(about),
         "findings": findings,
         "toolchains": list(_toolchains(line, ~anew, hashes)),
     }
@@ -180,7 +182,7 @@ def _told(about: Mapping, findings: list[dict], dated: Callable[[str], str]) -> 
     if findings:
         most = findings[0]
         end = f" that ends with {dated(most['until'])}" if most["kind"] == "ramp" else ""
-        more = f", and {len(findings) - 1} more below" if len(findings) > 1 else ""
+        more = f", and {len(findings) - 1} more, below" if len(findings) > 1 else ""
         how = f"{_percent(most['change'])} in their geometric mean, by a {most['kind']}"
         return (
             f"main is slower than it was, since {dated(most['since'])}: {most['count']:,} of {of} "
@@ -191,10 +193,13 @@ def _told(about: Mapping, findings: list[dict], dated: Callable[[str], str]) -> 
             f"Too few results on {where} to say whether main is slower than it was: no timing has "
             f"the {slowdowns.SHORTEST} that this takes."
         )
-    rest = about["timings"] - judged
-    short = f" {rest:,} more have fewer than the {slowdowns.SHORTEST} results that this takes."
-    newest = dated(about["newest"])
-    return f"main is not slower than it was: none of {of}, up to {newest}.{short * bool(rest)}"
+    return f"main is not slower than it was: none of {of}, up to {dated(about['newest'])}."
+
+
+def _rest(about: Mapping) -> str:
+    rest = about["timings"] - about["judged"]
+    text = f"{rest:,} more have fewer than the {slowdowns.SHORTEST} results that this takes."
+    return text if rest and about["judged"] else ""
 
 
 def _toolchains(line: Timeline, steady: np.ndarray, hashes: Mapping[int, str]) -> Iterator[dict]:

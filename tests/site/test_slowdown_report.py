@@ -160,7 +160,8 @@ def test_the_page_tells_slowdowns_and_toolchains(browser, address, site):
     """With a finding and a toolchain put into the page's data: links lead to the cells' graphs."""
     shown = json.loads((site / slowdown_report.FILE).read_text())["machines"][0]
     browser.load(f"{address}/index.html", READY)
-    assert browser.text("#slowdowns-told p") == shown["told"]
+    assert browser.text("#slowdowns-told p") == f"{shown['told']} {shown['rest']}"
+    assert browser.text("#slowdowns-told strong") == shown["told"] and "264 more" in shown["rest"]
 
     cells = [
         {"benchmark": NAME, "params": ["2048", "128", "8", "bfloat16", "sbhd"], "change": 0.03}
