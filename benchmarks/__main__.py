@@ -21,6 +21,7 @@ from ._cells.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
 from ._compare import command as _compare
 from ._compare import creep as _creep
 from ._peers.sweep import command as _sweep
+from ._site import asv_fixes
 from ._site import figures as _figures
 from ._site import readme as _readme
 from ._system import machine, process
@@ -28,7 +29,7 @@ from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
 from ._system.repository import GitError, git_text
 
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / asv_fixes.RESULTS
 LOG = ROOT / ".asv" / "run.log"
 ASV = [sys.executable, "-m", "asv"]
 ASV_SECONDS = 5.0
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     figures = commands.add_parser("figures", help="print the figures of a stored result")
     figures.add_argument(
-        "machine", nargs="?", help="a directory of benchmarks/results; default: of the newest"
+        "machine", nargs="?", help="a directory of .asv/results; default: of the newest"
     )
     figures.add_argument(
         "commit", nargs="?", help="a commit that was measured there; default: the newest"
@@ -204,6 +205,7 @@ def _run() -> int:
 
 
 def _show_figures(machine: str | None, commit: str | None) -> int:
+    asv_fixes.fill_results(ROOT)
     known = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
     if machine is not None and machine not in known:
         sys.exit(f"no results of a machine {machine!r}: there are those of {', '.join(known)}")

@@ -133,8 +133,9 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._devtools("Emulation.setEmulatedMedia", {"features": features})
 
-    def resize(self, width: int, height: int) -> None:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    def resize(self, width: int, height: int, phone: bool = False) -> None:
+        """A phone is as wide as the page asks for: 980 px if it does not."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
         self._devtools("Emulation.setDeviceMetricsOverride", metrics)
 
     def _devtools(self, command: str, parameters: dict) -> dict:

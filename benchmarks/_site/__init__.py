@@ -1,4 +1,4 @@
-"""asv plugin: stable names for results, an overview page, and a site without external requests.
+"""asv plugin: results that git ignores, under stable names, an overview, no external requests.
 
 asv finds a plugin's pages among the subclasses of its own class. The subclass is made only when
 asv calls :func:`setup`: an environment that measures has no asv, and discovery imports this too.
@@ -15,8 +15,9 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import asv_fixes, libraries, overview, page, peers, slowdown_report
+    from . import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
 
+    asv_fixes.fill_results(Path.cwd())  # asv has gone to its asv.conf.json
     asv_fixes.name_interpreters_by_version()
 
     class Overview(OutputPublisher):
@@ -37,8 +38,9 @@ def setup() -> None:
             data["slowdowns"] = slowdown_report.for_page(slower)
             site = Path(conf.html_dir)
             slowdown_report.write(site, slower)
-            page.write(site, conf.project, data)
             libraries.localise(site)
+            asv_pages.adapt(site)
+            page.write(site, conf.project, data)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)
 
     publishers.append(Overview)

@@ -12,7 +12,7 @@ from pathlib import Path
 from .._cells.grid import OWN_BENCHMARKS
 from .._system import checkout, gpu_monitor
 from .._system.repository import git_text
-from . import slowdowns
+from . import asv_fixes, slowdowns
 
 NO_GPU = "no-gpu-"
 """Prefix of the names of machines without a GPU."""
@@ -71,6 +71,7 @@ def measure(root: Path, machine: str, limit: int) -> int:
 
     First the newest that have a result, if torch or Triton are others now (:func:`again`).
     """
+    asv_fixes.fill_results(root)
     repeated = again(root, machine, installed(machine))
     if repeated:
         said = ", ".join(commit[:8] for commit in repeated)

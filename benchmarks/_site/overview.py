@@ -1,9 +1,16 @@
 """Make the overview's data from asv's graphs. Measures and judges nothing."""
 
+import functools
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from . import slowdowns
+from .changes import Values, exact, timings
+from .reports import reports
 
 DIRECTIONS = ("Forward", "Backward")
 SUITES = ("rope", "paths")
@@ -31,14 +38,8 @@ CALLS = {
 }
 """Which call each of the other paths is, in half a line. A path without one is still shown."""
 
-CHANGE = 0.02
-"""Relative change from which a cell is listed as changed; this is not a verdict."""
-
 # asv's parameters that tell lines of one machine apart, in the order in which they are shown.
 _LABEL = ("driver", "cuda", "torch", "triton", "python")
-
-Values = Mapping[int, list[float | None]]
-"""Revision -> a value a cell, in asv's order of the parameters; None where there is none."""
 
 
 class Series(Values):
@@ -79,8 +80,8 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     dict
         ``speed``: a line each (one GPU with one set of software), newest first, with the cells of
         its newest commits and the medians of all; in it ``paths``, None or the cells of the other
-        paths; ``codegen``: likewise, of machine code; ``commits``: by revision. Only what JSON can
-        say.
+        paths; ``codegen``: likewise, of machine code; ``commits``: by revision; ``reports``: by the
+        head's commit. Only what JSON can say.
     """
     branch = repo.get_branch_name(conf.branches[0])
 
@@ -88,13 +89,20 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         kept = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
         return {graph_id(g.params): (g.params, Series(g)) for g in kept}
 
-    speed = _newest_lines(_speed_lines(lines), LINES_PER_MACHINE)
+    def least(name: str) -> np.ndarray | float:
+        if name not in benchmarks:
+            return slowdowns.FLOOR
+        cells = itertools.product(*benchmarks[name]["params"])
+        names = (slowdowns.name(name, params) for params in cells)
+        return slowdowns.floors(names, conf.regressions_thresholds)
+
+    speed = _newest_lines(_speed_lines(lines, functools.cache(least)), LINES_PER_MACHINE)
     codegen = _newest_lines(_codegen_lines(lines), LINES_PER_MACHINE)
     shown = {revision for line in (*speed, *codegen) for revision in line["all"]}
     return {
         "project": conf.project,
         "commit_url": conf.show_commit_url,
-        "change": CHANGE,
+        "reports": reports(conf.project_url, branch),
         "grid": _grid(benchmarks, "rope.Forward.track_gbps"),
         "paths_grid": {d: _grid(benchmarks, f"paths.{d}.track_gbps") for d in DIRECTIONS},
         "calls": CALLS,
@@ -116,35 +124,7 @@ def share_of_copy(ratios: list[float | None]) -> float | None:
     return rounded(statistics.median(shares)) if shares else None
 
 
-def changes(before: list[float | None], after: list[float | None]) -> dict | None:
-    """How the values of one commit differ from those of the one before, smaller being better.
-
-    ``median`` and ``worst`` are relative (0.1: 10 % more), ``at`` is the worst one's index, ``up``
-    and ``down`` count those that changed by :data:`CHANGE` or more. None without a common cell.
-    """
-    pairs = enumerate(zip(before, after, strict=True))
-    moves = {i: new / old - 1 for i, (old, new) in pairs if old and new is not None}
-    if not moves:
-        return None
-    worst = max(moves, key=moves.__getitem__)
-    return {
-        "cells": len(moves),
-        "median": rounded(statistics.median(moves.values())),
-        "worst": rounded(moves[worst]),
-        "at": worst,
-        "up": sum(move >= CHANGE for move in moves.values()),
-        "down": sum(move <= -CHANGE for move in moves.values()),
-    }
-
-
-def exact_changes(before: list[float | None], after: list[float | None]) -> dict:
-    """Counts of exact values that went up and down: any difference counts, also from zero."""
-    both = zip(before, after, strict=True)
-    pairs = [(o, n) for o, n in both if o is not None and n is not None]
-    return {"up": sum(n > o for o, n in pairs), "down": sum(n < o for o, n in pairs)}
-
-
-def _speed_lines(lines: Callable) -> Iterator[dict]:
+def _speed_lines(lines: Callable, least: Callable) -> Iterator[dict]:
     keys = itertools.product(SUITES, DIRECTIONS, METRICS)
     found = {(s, d, m): lines(f"{s}.{d}.track_{m}") for s, d, m in keys}
     identities = sorted(set().union(*found.values()))
@@ -156,15 +136,16 @@ def _speed_lines(lines: Callable) -> Iterator[dict]:
         if every:
             grid, paths = (_of_suite(series, suite) for suite in SUITES)
             trend = {d: _trend(grid.get((d, "copy_ratio"), {}), every) for d in DIRECTIONS}
-            more = {"trend": trend, "paths": _cells(paths) if any(paths.values()) else None}
-            yield _line(params, every) | _cells(grid) | more
+            others = _cells("paths", paths, least) if any(paths.values()) else None
+            cells = _cells("rope", grid, least)
+            yield _line(params, every) | cells | {"trend": trend, "paths": others}
 
 
 def _of_suite(series: dict[tuple[str, str, str], Series], suite: str) -> _Suite:
     return {(d, metric): values for (s, d, metric), values in series.items() if s == suite}
 
 
-def _cells(series: _Suite) -> dict:
+def _cells(suite: str, series: _Suite, least: Callable) -> dict:
     """Every cell of the newest commits, and what changed in them."""
     nothing: Values = {}
 
@@ -179,7 +160,10 @@ def _cells(series: _Suite) -> dict:
             direction: {m: newest(found(direction, m)) for m in ("gbps", "copy_ratio")}
             for direction in DIRECTIONS
         },
-        "changes": {d: _steps(found(d, "latency"), changes) for d in DIRECTIONS},
+        "changes": {
+            d: timings(found(d, "latency"), DETAILED_COMMITS, least(f"{suite}.{d}.track_latency"))
+            for d in DIRECTIONS
+        },
     }
 
 
@@ -197,15 +181,8 @@ def _codegen_lines(lines: Callable) -> Iterator[dict]:
             kept = every[-DETAILED_COMMITS:]
             yield _line(params, every) | {
                 "values": {m: {r: s[r] for r in kept if r in s} for m, s in series.items()},
-                "changes": {m: _steps(s, exact_changes) for m, s in series.items()},
+                "changes": {m: exact(s, DETAILED_COMMITS) for m, s in series.items()},
             }
-
-
-def _steps(series: Values, compare: Callable) -> dict[int, dict]:
-    """A comparison of each of the newest commits with the measured one before it."""
-    known = list(series)[-DETAILED_COMMITS:]
-    steps = {b: compare(series[a], series[b]) for a, b in zip(known, known[1:], strict=False)}
-    return {revision: step for revision, step in steps.items() if step}
 
 
 def _line(params: dict, every: list[int]) -> dict:

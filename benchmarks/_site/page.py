@@ -1,4 +1,4 @@
-"""Write ``overview.html`` into asv's site, and a tab to it on asv's own pages.
+"""Write the overview into asv's site, as its ``index.html``.
 
 The page is one file that asks no server for anything: style, script and data are inside. It draws
 with uPlot, in ``vendor`` as its authors published it.
@@ -6,33 +6,27 @@ with uPlot, in ``vendor`` as its authors published it.
 
 import html
 import json
+import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PAGE = "overview.html"
+PAGE = "index.html"
+FORMER = "overview.html"
+"""Where the overview was when ``index.html`` was asv's: leads on to it."""
+
 _PLACEHOLDERS = {
     "/*STYLE*/": ("vendor/uPlot.min.css", "overview.css"),
-    "/*SCRIPT*/": ("vendor/uPlot.iife.min.js", "overview.js"),
+    "/*SCRIPT*/": (
+        "vendor/uPlot.iife.min.js",
+        *("overview_base.js", "overview_speed.js", "overview.js"),
+    ),
 }
-_TAB_BEFORE = '<li id="nav-li-" class="active">'
-_TAB = f'<li id="nav-li-overview"><a href="{PAGE}">Overview</a></li>\n\t'
 
 
 def write(site: str | Path, project: str, data: dict) -> None:
-    """Add the page and the tab to a site that ``asv publish`` is writing.
-
-    Raises
-    ------
-    RuntimeError
-        If asv's index.html has no place for a tab, as in another version of asv.
-    """
-    site = Path(site)
-    (site / PAGE).write_text(render(project, data))
-    index = site / "index.html"
-    text = index.read_text()
-    if text.count(_TAB_BEFORE) != 1:
-        raise RuntimeError(f"{index}: expected {_TAB_BEFORE!r} once, before which the tab goes")
-    index.write_text(text.replace(_TAB_BEFORE, _TAB + _TAB_BEFORE))
+    """Add the page to a site that ``asv publish`` is writing, and one that leads to it."""
+    (Path(site) / PAGE).write_text(render(project, data))
+    shutil.copy(HERE / "former.html", Path(site) / FORMER)
 
 
 def render(project: str, data: dict) -> str:

@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from . import slowdowns
 from .asv_fixes import first_revisions
-from .timelines import Timeline, floors, timelines
+from .timelines import Timeline, timelines
 
 FILE = "slowdowns.json"
 SCHEMA = 1
@@ -27,9 +28,13 @@ FEWEST_STEPS = 5
 
 
 class _Found(NamedTuple):
-    """A slower timing: its row, the columns of its first and last slower commit, and how much."""
+    """A slower timing: its row, how much, and in which columns.
+
+    Those are of its last commit before, and of the first and the last with which it got slower.
+    """
 
     row: int
+    before: int
     first: int
     last: int
     kind: str
@@ -48,19 +53,27 @@ def report(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     -------
     dict
         ``machines``: for each its ``status`` ("slower", "not slower" or "too short"), ``told``, the
-        same as a sentence, the ``findings``, the largest first, and what the ``toolchains`` cost.
-        Changes are relative: 0.02 is 2 % slower. Only what JSON can say.
+        same as a sentence, the ``rest`` that is not known, as another, the ``findings``, the
+        largest first, and what the ``toolchains`` cost. Changes are relative: 0.02 is 2 % slower.
+        Only what JSON can say.
     """
     branch = repo.get_branch_name(conf.branches[0])
     first = first_revisions(conf, repo, revisions, branch)
     hashes = {revision: commit for commit, revision in revisions.items()}
+
+    def dated(commit: str) -> str:
+        day = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC).date()
+        return f"{commit[:7]} ({day})"
+
+    def least(line: Timeline) -> np.ndarray:
+        names = (timing.name for timing in line.timings)
+        return slowdowns.floors(names, conf.regressions_thresholds)
+
+    lines = timelines(benchmarks, graphs, branch, first)
     return {
         "format": "rope-triton slowdowns",
         "schema": SCHEMA,
-        "machines": [
-            _machine(line, floors(line.timings, conf.regressions_thresholds), hashes)
-            for line in timelines(benchmarks, graphs, branch, first)
-        ],
+        "machines": [_machine(line, least(line), hashes, dated) for line in lines],
     }
 
 
@@ -79,7 +92,9 @@ def for_page(document: Mapping) -> list[dict]:
     ]
 
 
-def _machine(line: Timeline, least: np.ndarray, hashes: Mapping[int, str]) -> dict:
+def _machine(
+    line: Timeline, least: np.ndarray, hashes: Mapping[int, str], dated: Callable[[str], str]
+) -> dict:
     numbers = [result.toolchain for result in line.results]
     anew = least > slowdowns.FLOOR
     both = [slowdowns.aligned(x, numbers, line.pairs, anew) for x in (line.own, line.ratio)]
@@ -98,7 +113,8 @@ def _machine(line: Timeline, least: np.ndarray, hashes: Mapping[int, str]) -> di
         "status": "slower" if findings else "not slower" if judged else "too short",
     }
     return about | {
-        "told": _told(about, findings),
+        "told": _told(about, findings, dated),
+        "rest": _rest(about),
         "findings": findings,
         "toolchains": list(_toolchains(line, ~anew, hashes)),
     }
@@ -121,8 +137,9 @@ def _slower(
     for i in np.flatnonzero(told.any(axis=1)).tolist():
         rise = slowdowns.rise(own[i], ratio[i], at[int(np.flatnonzero(told[i])[-1])])
         if rise is not None:
-            first, last = (int(columns[each]) for each in (rise.first, rise.last))
-            yield _Found(int(rows[i]), first, last, rise.kind, rise.change)
+            ends = rise.first - 1, rise.first, rise.last
+            before, first, last = (int(columns[each]) for each in ends)
+            yield _Found(int(rows[i]), before, first, last, rise.kind, rise.change)
 
 
 def _groups(found: list[_Found]) -> Iterator[list[_Found]]:
@@ -139,12 +156,14 @@ def _groups(found: list[_Found]) -> Iterator[list[_Found]]:
 
 def _finding(line: Timeline, group: list[_Found], hashes: Mapping[int, str]) -> dict:
     worst = sorted(group, key=lambda each: -each.change)
-    ends = min(each.first for each in group), max(each.last for each in group)
-    since, until = (hashes[line.results[column].revision] for column in ends)
+    ends = {
+        "before": min(each.before for each in group),
+        "since": min(each.first for each in group),
+        "until": max(each.last for each in group),
+    }
     return {
         "kind": group[0].kind,
-        "since": since,
-        "until": until,
+        **{name: hashes[line.results[column].revision] for name, column in ends.items()},
         "count": len(group),
         "change": _rounded(math.expm1(np.mean([math.log1p(each.change) for each in group]))),
         "cells": [_cell(line, each.row, each.change) for each in worst],
@@ -157,30 +176,30 @@ def _cell(line: Timeline, row: int, change: float) -> dict:
     return {"benchmark": timing.benchmark, "params": params, "change": _rounded(change)}
 
 
-def _told(about: Mapping, findings: list[dict]) -> str:
+def _told(about: Mapping, findings: list[dict], dated: Callable[[str], str]) -> str:
     where, judged = about["machine"], about["judged"]
     of = f"{judged:,} timings on {where}"
     if findings:
         most = findings[0]
-        commits = f"{most['since'][:7]}" if most["kind"] == "step" else _range(most)
-        more = f", and {len(findings) - 1} more below" if len(findings) > 1 else ""
+        end = f" that ends with {dated(most['until'])}" if most["kind"] == "ramp" else ""
+        more = f", and {len(findings) - 1} more, below" if len(findings) > 1 else ""
+        how = f"{_percent(most['change'])} in their geometric mean, by a {most['kind']}"
         return (
-            f"main is slower than it was: {most['count']:,} of {of} by "
-            f"{_percent(most['change'])} in their geometric mean, by a {most['kind']} "
-            f"{'with' if most['kind'] == 'step' else 'from'} {commits}{more}."
+            f"main is slower than it was, since {dated(most['since'])}: {most['count']:,} of {of} "
+            f"by {how}{end}{more}."
         )
     if not judged:
         return (
             f"Too few results on {where} to say whether main is slower than it was: no timing has "
             f"the {slowdowns.SHORTEST} that this takes."
         )
-    rest = about["timings"] - judged
-    short = f" {rest:,} more have fewer than the {slowdowns.SHORTEST} results that this takes."
-    return f"main is not slower than it was: none of {of}.{short * bool(rest)}"
+    return f"main is not slower than it was: none of {of}, up to {dated(about['newest'])}."
 
 
-def _range(finding: Mapping) -> str:
-    return f"{finding['since'][:7]} to {finding['until'][:7]}"
+def _rest(about: Mapping) -> str:
+    rest = about["timings"] - about["judged"]
+    text = f"{rest:,} more have fewer than the {slowdowns.SHORTEST} results that this takes."
+    return text if rest and about["judged"] else ""
 
 
 def _toolchains(line: Timeline, steady: np.ndarray, hashes: Mapping[int, str]) -> Iterator[dict]:

@@ -21,7 +21,7 @@ import numpy as np
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
 from . import figures, slowdowns
-from .timelines import Timing, floors, references
+from .timelines import Timing, references
 
 EVIDENCE = SUITE / "evidence" / "slowdowns.json"
 COMMAND = "python -m benchmarks._site simulate"
@@ -87,7 +87,7 @@ def measured() -> Measured:
     alike = np.argsort(np.abs(own[:, 1:] - own[:, 1]), axis=1)[:, :_SMOOTH]
     own_state, ratio_state = (np.median(np.diff(x)[alike, 0], axis=1) for x in (own, ratio))
     thresholds = Config.load(str(ROOT / "asv.conf.json")).regressions_thresholds
-    least = floors(timings, thresholds)
+    least = slowdowns.floors((timing.name for timing in timings), thresholds)
     return Measured(
         timings, least, own[:, 1], own_state, own_state - ratio_state, near, pool - usual
     )

@@ -10,7 +10,8 @@ outlier is either of the two levels, and what slows the whole machine leaves the
 What it finds and how often it is wrong: :mod:`.slowdown_simulation`.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,17 @@ NOISE = 3.0
 """Least slowdown in standard deviations of the timing."""
 
 _SHARE, _NORMAL = 0.8, 1.2816  # a share of a normal's magnitudes lies below so many deviations
+
+
+def name(benchmark: str, params: Sequence[str]) -> str:
+    """A timing's name as ``asv.conf.json`` matches it, from asv's texts of its parameters."""
+    return f"{benchmark}({', '.join(params)})"
+
+
+def floors(names: Iterable[str], thresholds: Mapping[str, float]) -> np.ndarray:
+    """Least slowdown that counts, by ``regressions_thresholds`` of ``asv.conf.json`` [timings]."""
+    matching = ([v for text, v in thresholds.items() if re.match(text, each)] for each in names)
+    return np.array([max(FLOOR, *each, 0) for each in matching])
 
 
 def slower(

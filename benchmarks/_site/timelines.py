@@ -5,7 +5,6 @@ toolchain, which is all that tells two lines of a machine apart.
 """
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ class Timing(NamedTuple):
     @property
     def name(self) -> str:
         """As ``asv.conf.json`` matches it."""
-        return f"{self.benchmark}({', '.join(self.params)})"
+        return slowdowns.name(self.benchmark, self.params)
 
 
 class Result(NamedTuple):
@@ -56,12 +55,6 @@ class Timeline(NamedTuple):
         at = {result: column for column, result in enumerate(self.results)}
         found = ((at.get(Result(r, number - 1)), column) for (r, number), column in at.items())
         return [(old, new) for old, new in found if old is not None]
-
-
-def floors(timings: Sequence[Timing], thresholds: Mapping[str, float]) -> np.ndarray:
-    """Least slowdown that counts, by ``regressions_thresholds`` of ``asv.conf.json`` [timings]."""
-    matching = ([v for text, v in thresholds.items() if re.match(text, t.name)] for t in timings)
-    return np.array([max(slowdowns.FLOOR, *each, 0) for each in matching])
 
 
 def timelines(

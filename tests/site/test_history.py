@@ -99,7 +99,7 @@ def test_history_from_a_commit_to_a_page(origin, tmp_path):
 
     build = Job("history.yml", "build", origin, tmp_path)
     assert not any(build.run().values()), build.said
-    text = (build.clone / ".asv" / "html" / "overview.html").read_text()
+    text = (build.clone / ".asv" / "html" / "index.html").read_text()
     assert all(commit in text for commit in new)
 
 

@@ -45,7 +45,7 @@ def cell(index):
         for value in values
         if value.strip("'") == CELL[name]
     )
-    return position, f"index.html#{METRIC}?machine={GPU}&{query}"
+    return position, f"asv.html#{METRIC}?machine={GPU}&{query}"
 
 
 def is_of_the_cell(link: str, address: str) -> bool:
@@ -70,7 +70,7 @@ def plotted(browser, index) -> dict[str, float]:
 
 def load_grid(browser, address, index):
     browser.resize(1280, 4000)  # asv draws what is in sight
-    browser.load(f"{address}/index.html", GRID.format(len(index["benchmarks"])))
+    browser.load(f"{address}/asv.html", GRID.format(len(index["benchmarks"])))
 
 
 def test_the_grid_shows_every_benchmark(browser, address, index):
@@ -94,7 +94,7 @@ def test_a_cell_shows_every_measured_commit(browser, address, index, cell, measu
 
 
 def test_a_cell_of_the_overview_leads_to_its_graph(browser, address, index, cell, measured):
-    browser.load(f"{address}/overview.html", "document.documentElement.dataset.ready === 'yes'")
+    browser.load(f"{address}/index.html", "document.documentElement.dataset.ready === 'yes'")
     links = browser.run("return [...document.querySelectorAll('#map a')].map(a => a.href)")
     (link,) = (link for link in links if is_of_the_cell(link, cell[1]))
     browser.load(link, PLOT)
@@ -102,7 +102,7 @@ def test_a_cell_of_the_overview_leads_to_its_graph(browser, address, index, cell
 
 
 def test_the_list_has_a_row_for_every_cell(browser, address, site, index):
-    browser.load(f"{address}/index.html#summarylist?machine={GPU}", LIST)
+    browser.load(f"{address}/asv.html#summarylist?machine={GPU}", LIST)
     (summary,) = (site / "graphs").rglob(f"machine-{GPU}/**/summary.json")
     rows = browser.run(f"return document.querySelectorAll('{ROW}').length")
     assert rows == len(json.loads(summary.read_text())) > 3000
@@ -112,7 +112,7 @@ def test_the_list_has_a_row_for_every_cell(browser, address, site, index):
 
 
 def test_a_row_of_the_list_leads_to_its_graph(browser, address, index, measured, cell):
-    browser.load(f"{address}/index.html#summarylist?machine={GPU}", LIST)
+    browser.load(f"{address}/asv.html#summarylist?machine={GPU}", LIST)
     names = f"{ROW} td:first-child a"
     links = browser.run(f"return [...document.querySelectorAll('{names}')].map(a => a.href)")
     (at,) = (i for i, link in enumerate(links) if "?" in link and is_of_the_cell(link, cell[1]))
@@ -123,7 +123,7 @@ def test_a_row_of_the_list_leads_to_its_graph(browser, address, index, measured,
 
 def test_the_regressions_are_all_listed(browser, address, site):
     found = json.loads((site / "regressions.json").read_text())["regressions"]
-    browser.load(f"{address}/index.html#regressions", REGRESSIONS)
+    browser.load(f"{address}/asv.html#regressions", REGRESSIONS)
     rows = browser.run(f"return document.querySelectorAll('{REGRESSION}').length")
     assert rows == sum(len(regression[6]) for regression in found)
 
@@ -146,14 +146,73 @@ def test_tabs_and_boxes_lead_on(browser, address, index):
     browser.wait("document.documentElement.dataset.ready === 'yes'")
 
 
+def test_the_legend_tells_architectures_apart_and_covers_nothing(browser, address, index):
+    asked = "performance.getEntriesByType('resource').filter(e => e.name.includes('registers'))"
+    browser.load(
+        f"{address}/asv.html#codegen.Codegen.track_registers", f"{PLOT} && {asked}.length === 2"
+    )
+    browser.logged()  # that the machine with a GPU has no such figures
+    benchmark = index["benchmarks"]["codegen.Codegen.track_registers"]
+    (targets,) = (
+        values
+        for name, values in zip(benchmark["param_names"], benchmark["params"], strict=True)
+        if name == "target"
+    )
+    assert browser.run(
+        "return [...document.querySelectorAll('#legend .legendLabel')].map(e => e.innerText)"
+    ) == [f"target {value}" for value in (text.strip("'") for text in targets)]
+    colors = browser.run(f"return {PLOT}.getData().map(line => line.color)")
+    assert len({*colors}) == len(targets) == 8
+    legend, plot = browser.run(
+        """return ['#legend', '#main-graph canvas'].map((each) => {
+            const {top, bottom} = document.querySelector(each).getBoundingClientRect();
+            return [top, bottom]; })"""
+    )
+    assert plot[1] <= legend[0] < legend[1] <= 900
+    browser.run("document.getElementById('show-legend').click()")
+    browser.wait(f"!document.querySelector('#legend td') && {asked}.length === 3")
+    browser.logged()
+
+
+def test_a_graph_that_is_not_shown_is_no_error(browser, address):
+    browser.load(f"{address}/asv.html#{METRIC}?machine={GPU}", PLOT)
+    browser.run("document.querySelector('#nav-li-summarylist a').click()")
+    browser.wait(LIST)
+    browser.resize(900, 700)
+    browser.run(f"location.hash = '{METRIC}?machine={GPU}'")
+    browser.wait("$('#main-graph').is(':visible')")
+    assert 0 < browser.run(f"return {PLOT}.width()") < 900
+
+
 @pytest.mark.parametrize(
     ("page", "ready"),
     [
-        ("index.html", "document.querySelector('.benchmark-plot canvas')"),
-        (f"index.html#summarylist?machine={GPU}", LIST),
-        ("index.html#regressions", REGRESSIONS),
-        (f"index.html#{METRIC}?machine={GPU}", PLOT),
-        ("overview.html", "document.documentElement.dataset.ready === 'yes'"),
+        ("asv.html", "document.querySelector('.benchmark-plot canvas')"),
+        (f"asv.html#summarylist?machine={GPU}", LIST),
+        ("asv.html#regressions", REGRESSIONS),
+        (f"asv.html#{METRIC}?machine={GPU}", PLOT),
+    ],
+)
+def test_asvs_pages_are_as_wide_as_a_phone(browser, address, page, ready):
+    browser.resize(400, 850, phone=True)
+    browser.load(f"{address}/{page}", ready)
+    found = browser.run("return [innerWidth, document.documentElement.scrollWidth]")
+    assert found == [400, 400]
+    tops = browser.run(
+        "return [...document.querySelectorAll('nav, [id$=-display], #graph-display > div')]"
+        ".filter(e => e.offsetHeight).map(e => [e.getBoundingClientRect().left, e.offsetWidth])"
+    )
+    assert all(left >= 0 and left + width <= 400 for left, width in tops)
+
+
+@pytest.mark.parametrize(
+    ("page", "ready"),
+    [
+        ("asv.html", "document.querySelector('.benchmark-plot canvas')"),
+        (f"asv.html#summarylist?machine={GPU}", LIST),
+        ("asv.html#regressions", REGRESSIONS),
+        (f"asv.html#{METRIC}?machine={GPU}", PLOT),
+        ("index.html", "document.documentElement.dataset.ready === 'yes'"),
         ("error.html", "document.readyState === 'complete'"),
     ],
 )
@@ -163,7 +222,7 @@ def test_a_page_asks_no_other_host_for_anything(browser, address, page, ready):
 
 
 def test_a_library_that_was_tampered_with_does_not_run(browser, address, site):
-    text = (site / "index.html").read_text()
+    text = (site / "asv.html").read_text()
     jquery = 'jquery.min.js" integrity="sha384-'
     assert text.count(jquery) == 1
     (site / "tampered.html").write_text(text.replace(jquery, jquery + "0"))

@@ -18,6 +18,7 @@ NAME = "rope.Forward.track_latency"
 BENCHMARKS = {NAME: {"name": NAME, "params": PARAMS}}
 OLD, NEW = {"torch": "2.11", "triton": "3.6"}, {"torch": "2.13", "triton": "3.7"}
 COMMITS = 30
+DAY = 86_400_000  # asv's milliseconds
 
 
 def report(slower, toolchains, **settings):
@@ -35,7 +36,7 @@ def report(slower, toolchains, **settings):
         branches=["main"],
         **{"regressions_thresholds": {}, "regressions_first_commits": {}} | settings,
     )
-    repo = SimpleNamespace(get_branch_name=str)
+    repo = SimpleNamespace(get_branch_name=str, get_date=lambda commit: int(commit, 16) * DAY)
     document = slowdown_report.report(conf, repo, BENCHMARKS, graphs, revisions)
     json.dumps(document, allow_nan=False)
     (machine,) = document["machines"]
@@ -61,8 +62,12 @@ def test_a_step_is_told_with_its_commit_and_its_cells():
     products = list(itertools.product(*PARAMS))
     expected = [[text.strip("'") for text in products[row]] for row in (1, 4)]
     assert sorted(cell["params"] for cell in finding["cells"]) == sorted(expected)
-    assert re.search(r"slower than it was: 2 of 8 timings on gpu by \+3\.[01] %", machine["told"])
-    assert f"by a step with {15:040x}"[:22] in machine["told"]
+    assert finding["before"] == f"{14:040x}"
+    assert re.fullmatch(
+        r"main is slower than it was, since 0{7} \(1970-01-16\): 2 of 8 timings on gpu by "
+        r"\+3\.[01] % in their geometric mean, by a step\.",
+        machine["told"],
+    )
 
 
 def test_a_ramp_is_told_from_its_first_commit_on():
@@ -71,7 +76,9 @@ def test_a_ramp_is_told_from_its_first_commit_on():
     (finding,) = machine["findings"]
     assert finding["kind"] == "ramp" and finding["count"] == 8
     assert 10 <= int(finding["since"], 16) <= 15 <= 18 <= int(finding["until"], 16) <= 23
-    assert "by a ramp from" in machine["told"]
+    assert int(finding["before"], 16) == int(finding["since"], 16) - 1
+    end = f"{finding['until'][:7]} (1970-01-{int(finding['until'], 16) + 1})"
+    assert machine["told"].endswith(f"by a ramp that ends with {end}.")
 
 
 @pytest.mark.parametrize(
@@ -152,8 +159,9 @@ def test_a_clones_history_gives_an_answer(site):
 def test_the_page_tells_slowdowns_and_toolchains(browser, address, site):
     """With a finding and a toolchain put into the page's data: links lead to the cells' graphs."""
     shown = json.loads((site / slowdown_report.FILE).read_text())["machines"][0]
-    browser.load(f"{address}/overview.html", READY)
-    assert browser.text("#slowdowns-told p") == shown["told"]
+    browser.load(f"{address}/index.html", READY)
+    assert browser.text("#slowdowns-told p") == f"{shown['told']} {shown['rest']}"
+    assert browser.text("#slowdowns-told strong") == shown["told"] and "264 more" in shown["rest"]
 
     cells = [
         {"benchmark": NAME, "params": ["2048", "128", "8", "bfloat16", "sbhd"], "change": 0.03}
@@ -165,7 +173,7 @@ def test_the_page_tells_slowdowns_and_toolchains(browser, address, site):
             "change": 0.02,
         }
     ]
-    commits = {"since": "a" * 40, "until": "b" * 40}
+    commits = {"before": "c" * 40, "since": "a" * 40, "until": "b" * 40}
     found = {"kind": "ramp", **commits, "count": 9, "change": 0.025, "cells": cells}
 
     def change(data):

@@ -42,8 +42,8 @@ from benchmarks._site import measure
 from benchmarks._system.repository import git_text
 record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
 def run(root, machine, commit, scratch):
-    directory = root / "benchmarks" / "results" / machine
-    directory.mkdir(exist_ok=True)
+    directory = root / ".asv" / "results" / machine
+    directory.mkdir(parents=True, exist_ok=True)
     fields = {"machine": machine, "version": 1}
     (directory / "machine.json").write_text(json.dumps(fields))
     params = record["params"] | {"machine": machine} | measure.installed(machine)
