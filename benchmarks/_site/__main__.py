@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     store = commands.add_parser("store", help="thin the results, and store them in place of others")
     store.add_argument("remote")
     commands.add_parser("simulate", help="find slowdowns in simulated histories")
+    pages = commands.add_parser("api", help="add the package's functions to a published site")
+    pages.add_argument("site", type=Path)
     options = parser.parse_args(arguments)
     match options.command:
         case "restore":
@@ -55,6 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
             from . import slowdown_simulation
 
             slowdown_simulation.write()
+        case "api":
+            from . import api_pages
+
+            api_pages.write(options.site)
     return 0
 
 

@@ -1,0 +1,35 @@
+"""Write the package's functions into the published site, as pages made from their docstrings."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .._system.process import ROOT
+from .page import PAGE
+
+# Not torchtitan's, which imports its library.
+MODULES = (
+    "rope_triton",
+    *(f"rope_triton.integrations.{name}" for name in ("transformers", "megatron", "vllm")),
+)
+FIRST = "rope_triton.html"
+_LINK = f'<a href="api/{FIRST}" hidden>'
+
+
+def write(site: Path) -> None:
+    """Add the pages, and show the overview's link to them.
+
+    Raises
+    ------
+    RuntimeError
+        If the overview has no such link: the site is of another version.
+    subprocess.CalledProcessError
+        If the pages cannot be made; pdoc has said why.
+    """
+    overview = site / PAGE
+    text = overview.read_text()
+    if text.count(_LINK) != 1:
+        raise RuntimeError(f"{overview}: expected {_LINK!r} once, to show it")
+    how = ("--docformat", "numpy", "--no-show-source", "--output-directory", str(site / "api"))
+    subprocess.run([sys.executable, "-m", "pdoc", *how, *MODULES], cwd=ROOT, check=True)
+    overview.write_text(text.replace(_LINK, _LINK.replace(" hidden", "")))
