@@ -10,7 +10,10 @@ from .page import PAGE
 # Not torchtitan's, which imports its library.
 MODULES = (
     "rope_triton",
-    *(f"rope_triton.integrations.{name}" for name in ("transformers", "megatron", "vllm")),
+    *(
+        f"rope_triton.integrations.{name}"
+        for name in ("flash_attention", "transformers", "megatron", "vllm")
+    ),
 )
 FIRST = "rope_triton.html"
 _LINK = f'<a href="api/{FIRST}" hidden>'

@@ -1,7 +1,7 @@
-"""Megatron Core, torchtitan and vLLM: their functions on this package's kernel.
+"""Megatron Core, torchtitan, vLLM, flash-attention: their functions on this package's kernel.
 
 None of them is installed here: what they call, and are called by, is made after their sources
-(Megatron Core 0.16.1, torchtitan b5bcd76c, vLLM 0.33.0).
+(Megatron Core 0.16.1, torchtitan b5bcd76c, vLLM 0.33.0, flash-attention 0251105a).
 """
 
 import importlib
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rope_triton import reference
-from rope_triton.integrations import megatron, vllm
+from rope_triton.integrations import flash_attention, megatron, vllm
 from tests import covering
 
 TOKENS, HEADS, CHANNELS = 7, (4, 2), 16
@@ -242,3 +242,87 @@ def test_vllm_bad_arguments_are_refused(change, message, device):
     with pytest.raises(ValueError, match=message):
         vllm.rotary_embedding(**given)
     assert torch.equal(given["query"], before)
+
+
+# --- flash-attention ------------------------------------------------------------------------------
+
+PACKED = {
+    "packed": ["three", "grouped", "kv"],
+    "keys_apart": [False, True],
+    "interleaved": [False, True],
+    "offsets": ["none", "one", "each"],
+    "rotated": [CHANNELS, 8],
+}
+
+
+@covering.parametrize(
+    covering.spanning(PACKED, 2, lambda case: case["packed"] != "kv" or not case["keys_apart"])
+)
+def test_flash_attention_rotates_packed_heads_in_place(case, random, device):
+    heads = {"three": (3, 2), "grouped": (8,), "kv": (2, 3)}[case["packed"]]
+    before = torch.randn(2, 5, *heads, CHANNELS, generator=random).to(device).requires_grad_()
+    angles = torch.randn(2, 20, case["rotated"] // 2, generator=random).to(device)
+    starts = {"none": [0, 0], "one": [3, 3], "each": [1, 7]}[case["offsets"]]
+    at = torch.tensor(starts, device=device)
+    offsets = {"none": 0, "one": 3, "each": at}[case["offsets"]]
+    apart = {"cos_k": angles[1].cos(), "sin_k": angles[1].sin()} if case["keys_apart"] else {}
+    more = {"num_heads_q": 4} if case["packed"] == "grouped" else {}
+    given = before * 1
+    kv = case["packed"] == "kv"
+    call = flash_attention.apply_rotary_emb_kv_ if kv else flash_attention.apply_rotary_emb_qkv_
+    tables = angles[0].cos(), angles[0].sin()
+    out = call(
+        given, *tables, interleaved=case["interleaved"], seqlen_offsets=offsets, **more, **apart
+    )
+    assert out is given
+    flat = before.flatten(2, -2)  # [b, s, heads, d]
+    n_queries, n_keys = {"three": (2, 2), "grouped": (4, 2), "kv": (0, 3)}[case["packed"]]
+    parts = list(flat.split([n_queries, n_keys, flat.shape[2] - n_queries - n_keys], 2))
+    for index, table in ((0, angles[0]), (1, angles[1 if apart else 0])):
+        rows = [table[start : start + 5] for start in starts]
+        turned = [
+            rotated(x, row, case["interleaved"]) for x, row in zip(parts[index], rows, strict=True)
+        ]
+        parts[index] = torch.stack(turned)
+    expected = torch.cat(parts, 2).reshape(before.shape)
+    torch.testing.assert_close(out, expected, **TOLERANCE)
+    weights = torch.randn(before.shape, generator=random).to(device)
+    gradients = [torch.autograd.grad(each, before, weights)[0] for each in (out, expected)]
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+
+
+def test_flash_attention_rotates_queries_and_keys_in_one_launch(random, device, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        flash_attention.api, "apply_rotary_emb", lambda x, *_, **__: calls.append(x)
+    )
+    qkv = torch.randn(1, 2, 3, 4, CHANNELS, device=device)
+    tables = torch.ones(2, 2, CHANNELS // 2, device=device)
+    flash_attention.apply_rotary_emb_qkv_(qkv, *tables)
+    (both,) = calls
+    assert both.shape == (1, 2, 8, CHANNELS) and both.data_ptr() == qkv.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((1, 2, 2, 4, 16), {}, r"shape \[b, s, 3, h, d\], got \(1, 2, 2, 4, 16\)"),
+        ((1, 2, 12, 16), {}, r"shape \[b, s, 3, h, d\]"),
+        ((1, 2, 9, 16), {"num_heads_q": 4}, r"shape \[b, s, 4 \+ 2 k, d\] with num_heads_q=4"),
+        ((1, 2, 3, 16), {"num_heads_q": 4}, "num_heads_q=4"),
+        ((1, 2, 3, 4, 16), {"cos_k": torch.ones(2, 8)}, "cos_k and sin_k must be given together"),
+    ],
+)
+def test_flash_attention_bad_arguments_are_refused(shape, options, message, device):
+    tables = torch.ones(2, 2, CHANNELS // 2, device=device)
+    with pytest.raises(ValueError, match=message):
+        flash_attention.apply_rotary_emb_qkv_(torch.ones(shape, device=device), *tables, **options)
+    with pytest.raises(ValueError, match=r"kv must have shape \[b, s, 2, h, d\]"):
+        flash_attention.apply_rotary_emb_kv_(torch.ones(1, 2, 3, 4, 16, device=device), *tables)
+
+
+def test_flash_attention_heads_at_other_distances_are_refused(device):
+    qkv = torch.ones(1, 2, 4, 3, 16, device=device).transpose(2, 3)
+    tables = torch.ones(2, 2, CHANNELS // 2, device=device)
+    with pytest.raises(ValueError, match="must lie at equal distances, got strides"):
+        flash_attention.apply_rotary_emb_qkv_(qkv, *tables)

@@ -1,0 +1,116 @@
+"""flash-attention: its functions that rotate packed queries, keys and values in place."""
+
+import torch
+
+from rope_triton import api
+from rope_triton.api import apply_rotary_emb
+
+__all__ = ["apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"]
+
+
+def apply_rotary_emb_qkv_(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    cos_k: torch.Tensor | None = None,
+    sin_k: torch.Tensor | None = None,
+    interleaved: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+    num_heads_q: int | None = None,
+) -> torch.Tensor:
+    """Rotate queries and keys in place, in one launch; flash-attention's function of this name.
+
+    With tables of their own for the keys, in two. Unlike upstream, the gradient is a new tensor:
+    the incoming one may be the gradient of another tensor too.
+
+    Parameters
+    ----------
+    qkv : torch.Tensor
+        ``[b, s, 3, h, d]``; or with ``num_heads_q`` ``[b, s, num_heads_q + 2 k, d]``, whose queries
+        are followed by as many heads of keys as of values. Any strides, but the channels must be
+        contiguous; float32, float16 or bfloat16.
+    cos, sin, cos_k, sin_k : torch.Tensor
+        ``[s2, d2/2]``, of queries and, unless the keys have their own, of keys.
+    interleaved, seqlen_offsets
+        As in :func:`rope_triton.apply_rotary_emb`.
+    num_heads_q : int, optional
+        Heads of queries, where those of keys differ.
+
+    Returns
+    -------
+    torch.Tensor
+        ``qkv`` itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`rope_triton.apply_rotary_emb`; also for another shape of ``qkv``, or only one
+        table of the keys.
+
+    References
+    ----------
+    ``flash_attn.layers.rotary.apply_rotary_emb_qkv_``.
+    """
+    if (cos_k is None) != (sin_k is None):
+        raise ValueError("cos_k and sin_k must be given together")
+    n_queries, heads = _heads_of(qkv, num_heads_q)
+    n_keys = (heads.shape[2] - n_queries) // 2
+    options: dict = {"inplace": True, "seqlen_offsets": seqlen_offsets}
+    if cos_k is None or sin_k is None:
+        both = heads[:, :, : n_queries + n_keys]
+        api.apply_rotary_emb(both, cos, sin, interleaved, **options)
+        return qkv
+    queries, keys = heads.narrow(2, 0, n_queries), heads.narrow(2, n_queries, n_keys)
+    api.apply_rotary_emb(queries, cos, sin, interleaved, **options)
+    api.apply_rotary_emb(keys, cos_k, sin_k, interleaved, **options)
+    return qkv
+
+
+def apply_rotary_emb_kv_(
+    kv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+) -> torch.Tensor:
+    """Rotate the keys of ``[b, s, 2, h, d]`` in place; flash-attention's function of this name.
+
+    Returns
+    -------
+    torch.Tensor
+        ``kv`` itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`rope_triton.apply_rotary_emb`; also for another shape of ``kv``.
+
+    References
+    ----------
+    ``flash_attn.layers.rotary.apply_rotary_emb_kv_``.
+    """
+    if kv.dim() != 5 or kv.shape[2] != 2:
+        raise ValueError(f"kv must have shape [b, s, 2, h, d], got {tuple(kv.shape)}")
+    keys = kv[:, :, 0]
+    api.apply_rotary_emb(keys, cos, sin, interleaved, inplace=True, seqlen_offsets=seqlen_offsets)
+    return kv
+
+
+def _heads_of(qkv, num_heads_q):
+    """Heads of queries, and a view ``[b, s, heads, d]`` of all."""
+    if num_heads_q is None:
+        if qkv.dim() != 5 or qkv.shape[2] != 3:
+            raise ValueError(f"qkv must have shape [b, s, 3, h, d], got {tuple(qkv.shape)}")
+        if qkv.stride(2) != qkv.shape[3] * qkv.stride(3):
+            raise ValueError(
+                "the heads of queries, keys and values must lie at equal distances, got strides "
+                f"{qkv.stride()}"
+            )
+        return qkv.shape[3], qkv.view(*qkv.shape[:2], -1, qkv.shape[4])
+    others = qkv.shape[2] - num_heads_q if qkv.dim() == 4 else -1
+    if others < 0 or others % 2 or num_heads_q < 0:
+        raise ValueError(
+            f"qkv must have shape [b, s, {num_heads_q} + 2 k, d] with num_heads_q={num_heads_q}, "
+            f"got {tuple(qkv.shape)}"
+        )
+    return num_heads_q, qkv
