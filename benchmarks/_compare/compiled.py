@@ -4,7 +4,6 @@ Each version has a journal, named by the digest of all that its machine code dep
 for milliseconds at a time, so several processes may add to it.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from .._machine_code import fingerprint, worker_pool
 from .._system import suite
-from .._system.journal import Journal, JournalError
+from .._system.journal import Journal, JournalError, keep_newest
 from .rounds import BudgetError
 
 KEEP = 300
@@ -74,11 +73,7 @@ class Version:
         """Keep more answers, and of all versions the :data:`KEEP` that were used last."""
         with Journal(self.path, self._depends, wait=True) as kept:
             kept.append(*({"job": job, "answer": _as_json(a)} for job, a in answers.items()))
-        with contextlib.suppress(FileNotFoundError):  # another process deletes them
-            paths = self.path.parent.glob("*.jsonl")
-            for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[KEEP:]:
-                path.unlink()
-                path.with_name(f"{path.name}.lock").unlink()
+        keep_newest(self.path.parent, KEEP)
 
     def drop(self) -> None:
         """Forget what is kept."""

@@ -1,6 +1,7 @@
 """Run one comparison: what is exact, then two looks at the clock, then the verdicts."""
 
 import hashlib
+import os
 import platform
 import shutil
 import time
@@ -15,7 +16,7 @@ from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
-from .._system.journal import JournalError
+from .._system.journal import JournalError, keep_newest
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
@@ -31,6 +32,7 @@ class NothingToTimeError(RuntimeError):
 # What is inconclusive in the first look is measured in this many more rounds, or as time permits,
 # and judged by these alone: the first rounds chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
+_MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 
@@ -129,6 +131,9 @@ def compare(
         journal = scratch / "states" / f"{name}.jsonl"
         if options.afresh:
             journal.unlink(missing_ok=True)
+        if journal.exists():
+            os.utime(journal)
+        keep_newest(journal.parent, _MOST_JOURNALS)
         with Rounds(plan, journal, _header(plan, machine, options), report) as measured:
             return _compare_on_gpu(unmeasured, measured, pair, arch, options, ledgers, report)
 

@@ -6,6 +6,7 @@ and perhaps the beginning of one more, which is dropped. A file that was changed
 an error, and is left as it is.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -102,6 +103,15 @@ def read(path: Path) -> list[dict]:
         If it is damaged, also at its end.
     """
     return _contents(path, path.read_bytes())[0]
+
+
+def keep_newest(directory: Path, count: int) -> None:
+    """Delete all journals of a directory but so many: those that were used last."""
+    paths = directory.glob("*.jsonl")
+    with contextlib.suppress(FileNotFoundError):  # another process deletes them
+        for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[count:]:
+            path.unlink()
+            path.with_name(f"{path.name}.lock").unlink()
 
 
 def _lock(path: Path, wait: bool):

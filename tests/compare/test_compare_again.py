@@ -1,5 +1,6 @@
 """A comparison that goes on after a kill, invalid rounds, too little time or no conclusion."""
 
+import os
 import subprocess
 import sys
 
@@ -135,6 +136,23 @@ def test_another_machine_is_no_resumption(lab, capsys):
     lab.machine["driver"] = "590.0"
     assert lab.compare() == COULD_NOT_RUN
     assert "machine.driver: stored '580.1', present '590.0'" in capsys.readouterr().err
+
+
+def test_journals_that_were_not_used_for_long_are_deleted(lab, monkeypatch):
+    monkeypatch.setattr(session, "_MOST_JOURNALS", 2)
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    states = lab.scratch / "states"
+    (own,) = states.glob("*.jsonl")
+    for age, path in enumerate((states / "new.jsonl", states / "old.jsonl", own)):
+        for each in (path, path.with_name(f"{path.name}.lock")):
+            each.touch()
+            os.utime(each, (1000 - age, 1000 - age))
+    assert lab.compare() == PASS
+    assert {path.name for path in states.iterdir()} == {
+        *("new.jsonl", "new.jsonl.lock", own.name, f"{own.name}.lock")
+    }
+    assert lab.gpu.answered == ALL, "what goes on counts as used"
 
 
 # --- the time is up -------------------------------------------------------------------------------
