@@ -80,7 +80,7 @@ class Gpu:
     """
 
     def __init__(self):
-        self.begun, self.answered = 0, 0
+        self.begun, self.answered, self.working = 0, 0, 0
         self.jobs = []  # (root, job) of every answer
         self.before = lambda number: None  # called as process ``number`` gets its job
         self.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.001
@@ -91,6 +91,13 @@ class Gpu:
         self.starts = False  # whether first calls are timed
 
     def answer(self, root: Path, job: dict) -> dict:
+        self.working += 1
+        try:
+            return self._answer(root, job)
+        finally:
+            self.working -= 1
+
+    def _answer(self, root: Path, job: dict) -> dict:
         self.begun += 1
         self.before(self.begun)
         behaviour = behaviour_of(root)
@@ -145,8 +152,8 @@ class Gpu:
 
     def require_free(self, uuid: str) -> None:
         assert uuid == UUID
-        if self.busy:
-            raise gpu_monitor.GpuBusyError(self.busy)
+        if self.busy or self.working:
+            raise gpu_monitor.GpuBusyError(self.busy or "a process of our own")
 
     def watching(self, uuid: str):
         """Stands for ``Watch``; the judgement of what it saw is the real one."""

@@ -128,6 +128,8 @@ class Rounds(Journal):
     def begin_check(self, arm: str, job: dict) -> None:
         """Let a process of this arm answer the job, unless the journal has its answer."""
         if arm not in self.checked and arm not in self._checking:
+            if not self._checking:  # else our own processes are on the GPU
+                gpu_monitor.require_free(self.plan.uuid)
             self._checks_begun = min(self._checks_begun, time.monotonic())
             process = self._take(arm)
             self._checking[arm] = process, self._checks.submit(self._answer_of, process, job)
@@ -138,8 +140,6 @@ class Rounds(Journal):
         Several processes at a time: nothing that they find depends on a clock. Processes of the
         arms ``then`` get ready meanwhile.
         """
-        if any(arm not in self.checked for arm in self.plan.arms):
-            gpu_monitor.require_free(self.plan.uuid)
         for arm in self.plan.arms:
             self.begin_check(arm, job)
         self.get_ready(*then)
