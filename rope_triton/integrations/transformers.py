@@ -6,7 +6,7 @@ import inspect
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
@@ -14,7 +14,11 @@ import torch
 
 from rope_triton import api, reference
 
-_NAME, _PARAMETERS = "apply_rotary_pos_emb", ["q", "k", "cos", "sin", "unsqueeze_dim"]
+_PARAMETERS = {
+    "apply_rotary_pos_emb": ["q", "k", "cos", "sin", "unsqueeze_dim"],
+    "apply_rotary_pos_emb_vision": ["q", "k", "cos", "sin"],
+}
+"""The functions of models that are replaced, and what they take."""
 
 
 class Convention(NamedTuple):
@@ -29,7 +33,7 @@ class Convention(NamedTuple):
     rounding: str = "each"
 
 
-LLAMA = Convention()
+LLAMA, VISION = Convention(), Convention(rounding="once")
 
 
 def apply_rotary_pos_emb(
@@ -84,6 +88,44 @@ def apply_rotary_pos_emb(
     return q.transpose(1, 2), k.transpose(1, 2)
 
 
+def apply_rotary_pos_emb_vision(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    convention: Convention = VISION,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate queries and keys of an image encoder; Transformers' function of this name.
+
+    Parameters
+    ----------
+    q, k : torch.Tensor
+        ``[s, h, d]``, any strides; float32, float16 or bfloat16. The numbers of heads may differ.
+    cos, sin : torch.Tensor
+        ``[s, d2]``, otherwise as in :func:`apply_rotary_pos_emb`.
+    convention : Convention
+        How the model rotates; by default, only the result is rounded.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Shapes and dtype of ``q`` and ``k``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`apply_rotary_pos_emb`.
+
+    References
+    ----------
+    ``transformers.models.qwen2_vl.modeling_qwen2_vl.apply_rotary_pos_emb_vision``.
+    """
+    q, k, cos, sin = (x[None] if isinstance(x, torch.Tensor) else x for x in (q, k, cos, sin))
+    q, k = apply_rotary_pos_emb(q, k, cos, sin, 2, convention=convention)
+    return q[0], k[0]
+
+
 def _of_each_pair(name, table, repeated):
     """``[1 or b, s, d2/2]`` of a table with both channels of each pair."""
     if not isinstance(table, torch.Tensor) or table.dim() != 3 or table.shape[-1] % 2:
@@ -98,9 +140,10 @@ def _of_each_pair(name, table, repeated):
 def patch(*models: torch.nn.Module) -> contextlib.ExitStack:
     """Let models of Transformers rotate by this package.
 
-    What is replaced is the function ``apply_rotary_pos_emb`` of the models' code, and no other: all
-    models of the same architecture in this process are patched, also later ones. It is replaced by
-    one that rounds as it does, see :func:`convention_of`.
+    What is replaced are the functions ``apply_rotary_pos_emb`` and ``apply_rotary_pos_emb_vision``
+    of the models' code, and no other: all models of the same architecture in this process are
+    patched, also later ones. Each is replaced by one that rounds as it does, see
+    :func:`convention_of`.
 
     Parameters
     ----------
@@ -115,49 +158,55 @@ def patch(*models: torch.nn.Module) -> contextlib.ExitStack:
     Raises
     ------
     ValueError
-        If a model's code has no function ``apply_rotary_pos_emb``, or none is loaded.
+        If a model's code has no such function, or none is loaded.
     NotImplementedError
         If that of a model rotates in another way; without models, a warning names it.
     """
-    found = {module for model in models for module in _modules_of(model)} or _loaded()
+    found = {each for model in models for each in _functions_of(model)} or _loaded()
     with contextlib.ExitStack() as undo:
-        for module in sorted(found, key=lambda module: module.__name__):
-            function = getattr(module, _NAME)
-            if getattr(function, "func", None) is apply_rotary_pos_emb:
+        for module, name in sorted(found, key=lambda each: (each[0].__name__, each[1])):
+            function, own = getattr(module, name), globals()[name]
+            if getattr(function, "func", None) is own:
                 continue  # it is patched
             try:
-                convention = convention_of(function)
+                convention = convention_of(function, name)
             except NotImplementedError as error:
                 if models:
                     raise
                 warnings.warn(f"{module.__name__} is left as it is: {error}", stacklevel=2)
                 continue
-            setattr(module, _NAME, functools.partial(apply_rotary_pos_emb, convention=convention))
-            undo.callback(setattr, module, _NAME, function)
+            setattr(module, name, functools.partial(own, convention=convention))
+            undo.callback(setattr, module, name, function)
         return undo.pop_all()
 
 
-def _modules_of(model: torch.nn.Module) -> set[ModuleType]:
+def _functions_of(model: torch.nn.Module) -> set[tuple[ModuleType, str]]:
+    """The modules of its code that have such functions, with the functions' names."""
     names = {type(part).__module__ for part in model.modules()}
-    found = {sys.modules[name] for name in names if hasattr(sys.modules.get(name), _NAME)}
+    found = set(_functions_in(sys.modules[name] for name in names if name in sys.modules))
     if not found:
-        raise ValueError(f"the code of {type(model).__name__} has no function {_NAME}")
+        raise ValueError(
+            f"the code of {type(model).__name__} has no function {' or '.join(_PARAMETERS)}"
+        )
     return found
 
 
-def _loaded() -> set[ModuleType]:
-    found = {
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith("transformers.models.") and _NAME in vars(module)
-    }
+def _functions_in(modules: Iterable[ModuleType]) -> Iterator[tuple[ModuleType, str]]:
+    for module in modules:
+        yield from ((module, name) for name in _PARAMETERS if name in vars(module))
+
+
+def _loaded() -> set[tuple[ModuleType, str]]:
+    loaded = list(sys.modules.items())
+    models = [module for name, module in loaded if name.startswith("transformers.models.")]
+    found = set(_functions_in(models))
     if not found:
         raise ValueError("no model of Transformers that rotates is loaded")
     return found
 
 
-def convention_of(function: Callable) -> Convention:
-    """How a model's function rotates, found by calling it with a few numbers.
+def convention_of(function: Callable, name: str = "apply_rotary_pos_emb") -> Convention:
+    """How a model's function of this name rotates, found by calling it with a few numbers.
 
     Raises
     ------
@@ -165,10 +214,11 @@ def convention_of(function: Callable) -> Convention:
         If it takes other arguments, or no :class:`Convention` gives its results bit by bit.
     """
     parameters = list(inspect.signature(function).parameters)
-    if parameters != _PARAMETERS:
-        raise NotImplementedError(f"it takes {parameters}, not {_PARAMETERS}")
+    if parameters != _PARAMETERS[name]:
+        raise NotImplementedError(f"it takes {parameters}, not {_PARAMETERS[name]}")
+    images = "unsqueeze_dim" not in parameters
     for convention in _conventions():
-        if all(_agrees(function, convention, rotated) for rotated in (16, 8)):
+        if all(_agrees(function, convention, rotated, images) for rotated in (16, 8)):
             return convention
     raise NotImplementedError("it does not rotate as any convention that is known")
 
@@ -179,16 +229,21 @@ def _conventions() -> Iterable[Convention]:
         yield Convention(interleaved, repeated, rounding)
 
 
-def _agrees(function: Callable, convention: Convention, rotated: int) -> bool:
+def _agrees(function: Callable, convention: Convention, rotated: int, images: bool) -> bool:
     """Whether the function has the convention's bits where it rotates so many of 16 channels."""
     interleaved, repeated, rounding = convention
     random: dict = {"generator": torch.Generator("cpu").manual_seed(0), "device": "cpu"}
     q, k = (torch.randn(2, heads, 5, 16, **random).bfloat16() for heads in (3, 1))
     angles = torch.randn(1, 5, rotated // 2, **random)
     tables = angles.cos().bfloat16(), angles.sin().bfloat16()
-    wide = (x.repeat_interleave(2, -1) if repeated else torch.cat((x, x), -1) for x in tables)
+    wide = [x.repeat_interleave(2, -1) if repeated else torch.cat((x, x), -1) for x in tables]
     try:
-        found = function(q, k, *wide)
+        if images:  # positions before heads, and no batch
+            q, k = q[:1], k[:1]
+            given = (x[0].transpose(0, 1) for x in (q, k))
+            found = [x.transpose(0, 1)[None] for x in function(*given, *(x[0] for x in wide))]
+        else:
+            found = function(q, k, *wide)
     except RuntimeError:
         return rotated < 16  # it takes no part of the channels
     cos, sin = (table.permute(1, 0, 2)[:, :, None] for table in tables)

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from rope_triton.integrations import transformers
-from rope_triton.integrations.transformers import LLAMA, Convention
+from rope_triton.integrations.transformers import LLAMA, VISION, Convention
 from tests import covering
 
 SEQ, BATCH, CHANNELS = 5, 2, 16
+IMAGES = "apply_rotary_pos_emb_vision"
 CONVENTIONS = {
     "llama": LLAMA,
     "glm": Convention(interleaved=True),
@@ -90,6 +91,40 @@ def test_it_is_the_function_of_the_model(case, device):
             torch.testing.assert_close(found, expected, rtol=1.6e-2, atol=atol)
 
 
+def vision_function(q, k, cos, sin):
+    """As models of images and text write it."""
+    cos, sin = cos.unsqueeze(-2).float(), sin.unsqueeze(-2).float()
+    turned = (torch.cat((-b, a), -1) for a, b in (x.float().chunk(2, -1) for x in (q, k)))
+    pairs = zip((q, k), turned, strict=True)
+    return tuple((x.float() * cos + other * sin).to(x.dtype) for x, other in pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_is_the_function_of_the_image_encoders(dtype, device):
+    q, k, cos, sin = inputs(LLAMA, 1, CHANNELS, 2, torch.float32, device)
+    q, k = (x[0].to(dtype).requires_grad_() for x in (q, k))
+    results = []
+    for call in (vision_function, transformers.apply_rotary_pos_emb_vision):
+        out = call(q, k, cos[0], sin[0])
+        results.append([*out, *torch.autograd.grad(out, (q, k), [x.detach() for x in (q, k)])])
+    atol = 1e-5 if dtype == torch.float32 else 2e-2
+    for expected, found in zip(*results, strict=True):
+        assert found.shape == expected.shape and found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=1.6e-2, atol=atol)
+
+
+def test_how_image_encoders_rotate_is_found():
+    with torch.device("meta"):
+        assert transformers.convention_of(vision_function, IMAGES) == VISION
+
+    def each_rounded(q, k, cos, sin):
+        return model_function(LLAMA, False)(q, k, cos, sin, unsqueeze_dim=-2)
+
+    assert transformers.convention_of(each_rounded, IMAGES) == LLAMA
+    with pytest.raises(NotImplementedError, match="it takes .*, not .*unsqueeze_dim"):
+        transformers.convention_of(vision_function)
+
+
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("model", CONVENTIONS)
 def test_how_a_function_rotates_is_found(model, partial):
@@ -153,8 +188,10 @@ def test_a_model_is_patched_until_that_is_undone(toys):
         for name in ("llama", "glm")
     )
     before = llama.apply_rotary_pos_emb, glm.apply_rotary_pos_emb
+    llama.apply_rotary_pos_emb_vision = vision_function
     undo = transformers.patch(llama.Model())
     assert llama.apply_rotary_pos_emb.keywords == {"convention": LLAMA}
+    assert llama.apply_rotary_pos_emb_vision.keywords == {"convention": VISION}
     assert glm.apply_rotary_pos_emb is before[1]
     with transformers.patch():  # the other one; the first is patched
         assert glm.apply_rotary_pos_emb.keywords == {"convention": CONVENTIONS["glm"]}
@@ -162,6 +199,7 @@ def test_a_model_is_patched_until_that_is_undone(toys):
     assert llama.apply_rotary_pos_emb is not before[0]
     undo.close()
     assert llama.apply_rotary_pos_emb is before[0]
+    assert llama.apply_rotary_pos_emb_vision is vision_function
 
 
 def test_what_cannot_be_patched_is_said_and_nothing_is_changed(toys):
