@@ -180,7 +180,8 @@ def _run(options: argparse.Namespace) -> int:
             document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
             write_atomically(options.json, document.encode())
         if options.markdown:
-            write_atomically(options.markdown, markdown(comparison).encode())
+            text = markdown(comparison, repository.page(ROOT))
+            write_atomically(options.markdown, text.encode())
         return STATUS[comparison.answer]
     except session.EXPECTED as error:
         if missing(error):

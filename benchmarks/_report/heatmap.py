@@ -1,4 +1,4 @@
-"""Draw all GPU timings of a comparison as Markdown tables, a symbol for each. Pure."""
+"""Draw the GPU timings of a comparison as Markdown tables, a symbol for each. Pure."""
 
 import itertools
 import math
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from .._verdict.rules import Subject
 from .github_markdown import escaped, folded, small
 from .grouping import in_order
-from .states import State
+from .states import State, counted
 from .text import name_of
 
-# More timings than this make a map that is folded away.
+# A larger map has a table for each direction.
 _SMALL_MAP = 100
 # Places in the map: those of the full grid, and no more than that for any other.
 _PLACES = 1500
@@ -21,9 +21,13 @@ _Place = tuple[str, str, str, str, str]
 
 
 def maps(states: Mapping[Subject, State]) -> Iterable[str]:
-    """A map of the grid, a row a size, and one of the other paths, a row a path."""
+    """A map of the grid, a row a size, and one of the other paths, a row a path.
+
+    Forms of a call differ in ten ways and models in no order, so of those a line says how many.
+    """
     grid: dict[_Place, State] = {}
     paths: dict[_Place, State] = {}
+    others: dict[str, list[State]] = {"Forms of calls": [], "Calls of models": []}
     for subject, state in states.items():
         match subject.metric.partition(".")[0], subject.params:
             case "rope", (seq_len, hidden, batch, dtype, fmt):
@@ -31,12 +35,20 @@ def maps(states: Mapping[Subject, State]) -> Iterable[str]:
                 grid[name_of(subject.metric), dtype, size, fmt, batch] = state
             case "paths", (path, mib, dtype):
                 paths[name_of(subject.metric), dtype, path, "", mib] = state
-    yield from _map(grid, "seq_len × hidden", "batch")
-    yield from _map(paths, "other paths", "MiB")
+            case "surface", _:
+                others["Forms of calls"].append(state)
+            case "model_calls", _:
+                others["Calls of models"].append(state)
+    blocks = [*_map(grid, "seq_len × hidden", "batch"), *_map(paths, "other paths", "MiB")]
+    blocks += [f"{name}: {counted(found)}." for name, found in others.items() if found]
+    drawn = len(grid) + len(paths) + sum(map(len, others.values()))
+    found = {*grid.values(), *paths.values(), *itertools.chain(*others.values())}
+    if found - {State.SAME_CODE}:  # or the words say it
+        yield folded(f"Map of all {drawn} GPU timings", "\n\n".join(blocks))
 
 
 def _map(states: Mapping[_Place, State], rows: str, places: str) -> Iterable[str]:
-    if set(states.values()) <= {State.SAME_CODE}:  # the words say it
+    if set(states.values()) <= {State.SAME_CODE}:
         return
     axes = [sorted(set(values), key=in_order) for values in zip(*states, strict=True)]
     size = math.prod(map(len, axes))
@@ -56,8 +68,7 @@ def _map(states: Mapping[_Place, State], rows: str, places: str) -> Iterable[str
     ]
     groups = f"; first {', then '.join(axes[3])}" if len(axes[3]) > 1 else ""
     order = small(f"In a cell: {places} {', '.join(axes[4])}{groups}.")
-    text = "\n\n".join([" · ".join(legend), *tables, order])
-    yield text if few else folded(f"Map of all {len(found)} GPU timings", text)
+    yield "\n\n".join([" · ".join(legend), *tables, order])
 
 
 def _table(states: Mapping[_Place, State], rows: str, axes: list[list[str]]) -> str:

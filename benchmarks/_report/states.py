@@ -66,8 +66,7 @@ def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
     slower, faster = found[State.SLOWER], found[State.FASTER]
     if slower:
         changed = rules.changed(comparison.timings, comparison.identical)
-        of = f"{len(slower)} of {count(len(changed), 'changed timing')}"
-        yield f"{of} became slower, {_worst(slower)}"
+        yield f"{len(slower)} of {count(len(changed), 'changed timing')} became slower"
     if slower and faster:
         yield f"{len(faster)} became faster"
     failed = [each for each in comparison.exact if each.answer is Answer.FAIL]

@@ -4,6 +4,7 @@ Pure. The numbers of a view are texts already; its other texts are untrusted, so
 them must make them inert.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +15,18 @@ from .._verdict.schema import Comparison
 from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
 from .grouping import Group, grouped, single
 from .states import State, counted, sentence, states_of
-from .text import all_values, clean, clip, count, label, percent, seconds_range, side, span
+from .text import (
+    all_values,
+    clean,
+    clip,
+    count,
+    label,
+    name_of,
+    percent,
+    seconds_range,
+    side,
+    span,
+)
 
 FAILS, FINE, SHOWN, UNKNOWN, NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
 MOST_LINES = 12
@@ -45,6 +57,21 @@ class Row:
     def is_of_gpu(self) -> bool:
         return self.metric.startswith(FAMILIES["gpu"])
 
+    @property
+    def tells(self) -> bool:
+        """Whether it is more than that the host, whose noise is large, is not slower."""
+        unmoved = self.state is State.NOT_SLOWER and not self.is_of_gpu
+        return not unmoved and self.state is not State.SAME_CODE
+
+
+class Mean(NamedTuple):
+    """How a family changed on average; ``timings``: "17 changed timings"."""
+
+    clock: str
+    timings: str
+    change: str
+    interval: str
+
 
 class Check(NamedTuple):
     """One thing that was checked: its state, its name, what was found."""
@@ -58,9 +85,10 @@ class View:
     """A comparison as its reader sees it.
 
     sentence: the reasons of the answer. means: of each family, how it changed on average. sides,
-    setting, machine: what was compared and where.
+    setting, machine: what was compared and where. notes: the comparison's, shortened.
     states: of each timing. rows: one for each timing, and groups: those that moved alike together,
-    both worst first. checks: all that was looked at. controls: the A/A control of each family.
+    both worst first. worst, best: of the rows that tell something, None if none does. checks: all
+    that was looked at. controls: the A/A control of each family.
     exact: by metric. changed: by metric, each value that changed. compiled: by architecture, the
     figures of the machine code that changed on some architecture.
     """
@@ -69,13 +97,17 @@ class View:
         self.states = states_of(comparison)
         self.sentence = sentence(comparison, self.states)
         self.means = [
-            _mean(name, family.mean, comparison.rules.confidence)
+            _mean(name, family.mean)
             for name, family in comparison.families.items()
             if family.mean is not None
         ]
         self.sides = side(comparison.base), side(comparison.head)
         self.setting, self.machine = _setting(comparison), _machine(comparison)
+        self.notes = _shortened(comparison)
         self.rows = self._rows(comparison.timings, lambda timings: map(single, timings))
+        told = [row for row in self.rows if row.tells]
+        self.worst = next((row for row in told if row.state is not State.FASTER), None)
+        self.best = next((row for row in told if row.state is State.FASTER), None)
         self.groups = self._rows(comparison.timings, grouped)
         self.checks = [
             *_correctness(comparison),
@@ -85,7 +117,7 @@ class View:
         self.controls = [_control(*each) for each in comparison.families.items()]
         metrics = by_metric(comparison.exact)
         self.exact = [summary(values) for values in metrics.values()]
-        moved = filter(None, map(changed, metrics.values()))
+        moved = filter(None, (_compared(values) for values in metrics.values()))
         self.changed = [[summary([each]) for each in values] for values in moved]
         self.compiled = _compiled(comparison.exact)
 
@@ -127,10 +159,36 @@ class View:
         return Check(symbol, _CLOCKS[name], findings)
 
 
-def _mean(name: str, mean: MeanChange, confidence: float) -> str:
-    interval = f"{100 * confidence:g} % interval {span((mean.low, mean.high))}"
-    of = count(mean.timings, "changed timing")
-    return f"{_CLOCKS[name]}: {percent(mean.effect)} in the geometric mean of {of} ({interval})"
+def _mean(name: str, mean: MeanChange) -> Mean:
+    noise = mean.low <= 0 <= mean.high
+    change = "not significant" if noise else percent(mean.effect)
+    timings = count(mean.timings, "changed timing")
+    return Mean(_CLOCKS[name], timings, change, span((mean.low, mean.high)))
+
+
+# Of exact values, which are counted by themselves, and of timings.
+_LACKING = re.compile(
+    r"base: \d+ values missing: this commit cannot: .*"
+    r"|[\w. -]*?(?: and (?P<more>\d{1,6}) more)?: (?:not in|in no process of) the base: "
+    r"this commit cannot: .*"
+)
+
+
+def _shortened(comparison: Comparison) -> list[str]:
+    """The notes, but a number for all that the base is too old for."""
+    new = sum(each.change == "new" and each.unit.exact for each in comparison.exact)
+    kept = []
+    for note in comparison.notes:
+        found = _LACKING.fullmatch(note)
+        if found is None:
+            kept.append(note)
+        elif not note.startswith("base: "):
+            new += 1 + int(found["more"] or 0)
+    return [f"{count(new, 'cell')} new in head", *kept] if new else kept
+
+
+def _compared(exact: Iterable[Exact]) -> list[Exact]:
+    return [each for each in changed(exact) if each.change != "new"]
 
 
 def _setting(comparison: Comparison) -> str:
@@ -236,11 +294,7 @@ def _compiled(exact: Iterable[Exact]) -> dict[str, dict[str, Summary]]:
     moved = list(by_metric(changed(code)))
     found = {arch: by_metric(values) for arch, values in by_architecture(code).items()}
     return {
-        arch: {
-            metric.removeprefix(_CODE).replace("_", " "): summary(metrics[metric])
-            for metric in moved
-            if metric in metrics
-        }
+        arch: {name_of(metric): summary(metrics[metric]) for metric in moved if metric in metrics}
         for arch, metrics in found.items()
         if any(map(changed, metrics.values()))
     }
