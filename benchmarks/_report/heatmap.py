@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from .._verdict.rules import Subject
 from .github_markdown import escaped, folded, small
 from .grouping import in_order
-from .states import State, counted
+from .states import State
 from .text import name_of
 
 # A larger map has a table for each direction.
@@ -23,11 +23,10 @@ _Place = tuple[str, str, str, str, str]
 def maps(states: Mapping[Subject, State]) -> Iterable[str]:
     """A map of the grid, a row a size, and one of the other paths, a row a path.
 
-    Forms of a call differ in ten ways and models in no order, so of those a line says how many.
+    Forms of a call differ in ten ways, and models in no order: they have none.
     """
     grid: dict[_Place, State] = {}
     paths: dict[_Place, State] = {}
-    others: dict[str, list[State]] = {"Forms of calls": [], "Calls of models": []}
     for subject, state in states.items():
         match subject.metric.partition(".")[0], subject.params:
             case "rope", (seq_len, hidden, batch, dtype, fmt):
@@ -35,20 +34,13 @@ def maps(states: Mapping[Subject, State]) -> Iterable[str]:
                 grid[name_of(subject.metric), dtype, size, fmt, batch] = state
             case "paths", (path, mib, dtype):
                 paths[name_of(subject.metric), dtype, path, "", mib] = state
-            case "surface", _:
-                others["Forms of calls"].append(state)
-            case "model_calls", _:
-                others["Calls of models"].append(state)
     blocks = [*_map(grid, "seq_len × hidden", "batch"), *_map(paths, "other paths", "MiB")]
-    blocks += [f"{name}: {counted(found)}." for name, found in others.items() if found]
-    drawn = len(grid) + len(paths) + sum(map(len, others.values()))
-    found = {*grid.values(), *paths.values(), *itertools.chain(*others.values())}
-    if found - {State.SAME_CODE}:  # or the words say it
-        yield folded(f"Map of all {drawn} GPU timings", "\n\n".join(blocks))
+    if blocks:
+        yield folded("Map of the GPU timings", "\n\n".join(blocks))
 
 
 def _map(states: Mapping[_Place, State], rows: str, places: str) -> Iterable[str]:
-    if set(states.values()) <= {State.SAME_CODE}:
+    if set(states.values()) <= {State.SAME_CODE}:  # the words say it
         return
     axes = [sorted(set(values), key=in_order) for values in zip(*states, strict=True)]
     size = math.prod(map(len, axes))

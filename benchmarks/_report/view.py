@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Timing
+from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Subject, Timing
 from .._verdict.schema import Comparison
 from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
 from .grouping import Group, grouped, single
@@ -34,6 +34,10 @@ _CODE = "codegen.Codegen.track_"
 _ERRORS = ("host.Error.", "host.PathError.")
 _MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
 _CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
+_KINDS = {
+    **{"rope.": "the grid", "paths.": "other paths"},
+    **{"surface.": "forms of calls", "model_calls.": "calls of models"},
+}
 _VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
 
 
@@ -58,6 +62,12 @@ class Row:
         return self.metric.startswith(FAMILIES["gpu"])
 
     @property
+    def moved(self) -> str:
+        """The change, if it is more than noise."""
+        is_change = self.state in (State.SLOWER, State.FASTER)
+        return self.change if is_change else self.state.label
+
+    @property
     def tells(self) -> bool:
         """Whether it is more than that the host, whose noise is large, is not slower."""
         unmoved = self.state is State.NOT_SLOWER and not self.is_of_gpu
@@ -65,7 +75,7 @@ class Row:
 
 
 class Mean(NamedTuple):
-    """How a family changed on average; ``timings``: "17 changed timings"."""
+    """How a family changed on average; ``timings``: "17 timings"."""
 
     clock: str
     timings: str
@@ -143,6 +153,8 @@ class View:
             says = says.replace(bounded, f"{bounded} (within {percent(max(bounds))})")
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
         findings = [f"{says}; minimum detectable effect {mde} (median)"]
+        if name == "gpu":
+            findings += _by_kind(self.states)
         if name == "gpu" and comparison.untimed:
             findings.append(f"{len(comparison.untimed)} not timed: same machine code")
         if name == "gpu" and comparison.represented:
@@ -151,7 +163,7 @@ class View:
         if name != "gpu":
             groups = sorted(grouped(family.timings), key=lambda group: group.axes)[:MOST_LINES]
             rows = [_row(self.states[group.worst.subject], group, {}) for group in groups]
-            findings += [f"{row.label} {row.base} → {row.head}, {row.change}" for row in rows]
+            findings += [f"{row.label} {row.base} → {row.head}, {row.moved}" for row in rows]
         open_ = rules.too_inconclusive(family.timings, comparison.identical)
         uneven = rules.varies_more(family.spread)
         doubtful = State.NOISE in states or open_ or uneven or family.control.failed
@@ -159,10 +171,20 @@ class View:
         return Check(symbol, _CLOCKS[name], findings)
 
 
+def _by_kind(states: Mapping[Subject, State]) -> list[str]:
+    """A line for each kind of GPU timing: of forms and models, which have no map, the only one."""
+    said = {
+        what: counted(state for subject, state in states.items() if subject.metric.startswith(kind))
+        for kind, what in _KINDS.items()
+    }
+    lines = [f"{what}: {counts}" for what, counts in said.items() if counts]
+    return lines if len(lines) > 1 else []
+
+
 def _mean(name: str, mean: MeanChange) -> Mean:
     noise = mean.low <= 0 <= mean.high
     change = "not significant" if noise else percent(mean.effect)
-    timings = count(mean.timings, "changed timing")
+    timings = count(mean.timings, "timing")
     return Mean(_CLOCKS[name], timings, change, span((mean.low, mean.high)))
 
 

@@ -78,6 +78,33 @@ def test_next_step(made, says):
     assert line.endswith(f"{command}</code>")
 
 
+@pytest.mark.parametrize(("make", "says"), [(passing, "not slower"), (failing, "+18.3 to +19.7 %")])
+def test_noise_of_the_host_is_no_change(make, says):
+    calls = re.search(
+        r"<br>Host call forward, bshd/sbhd [^,]*, ([^|<]*?)(?: \||<)", markdown(make())
+    )
+    assert calls[1] == says
+
+
+def test_kinds_without_a_map_have_a_line_each():
+    usual = gpu_family(slowdown=lambda subject: 0.05 * (subject.params[3] == "float16"))
+    others = {
+        ("Forward", "float16", "sbhd", "1"): Subject("surface.Forward.track_latency", ("qk", "4")),
+        ("Forward", "float32", "sbhd", "1"): Subject("model_calls.Forward.track_latency", ("a",)),
+    }
+    timings = []
+    for timing in usual.timings:
+        seq_len, hidden, batch, dtype, fmt = timing.subject.params
+        key = timing.subject.metric.split(".")[1], dtype, fmt, batch
+        named = others.get(key) if (seq_len, hidden) == ("128", "64") else None
+        timings.append(dataclasses.replace(timing, subject=named or timing.subject))
+    made = comparison({"gpu": dataclasses.replace(usual, timings=tuple(timings))}, ())
+    text = markdown(made)
+    assert "<br>the grid: 31 slower, 63 not slower<br>forms of calls: 1 slower<br>" in text
+    assert "<br>calls of models: 1 not slower |" in text
+    assert "<br>the grid" not in markdown(failing())  # which has no other
+
+
 # --- links ----------------------------------------------------------------------------------------
 
 
