@@ -93,7 +93,7 @@ def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
     if not any(found.values()) and not judged:
         yield "nothing was judged"
     if comparison.unmeasured:
-        yield f"{count(len(comparison.unmeasured), 'requirement')} changed without being measured"
+        yield f"not measured: {count(len(comparison.unmeasured), 'difference')} of the versions"
     for name, family in comparison.families.items():
         control, kind = family.control, _KINDS.get(name, name)
         if control.failed:

@@ -77,7 +77,7 @@ def test_what_was_not_measured_is_a_reason_and_is_shown():
     change = "triton: the base asks for triton>=3.6, the head for triton>=3.7; not measured"
     made = comparison({}, (), same_sources=True, unmeasured=(change,))
     assert made.answer is Answer.CANNOT_TELL
-    assert sentence(made) == "CANNOT TELL: 1 requirement changed without being measured."
+    assert sentence(made) == "CANNOT TELL: not measured: 1 difference of the versions."
     assert f"not measured: {change}" in " ".join(terminal(made).split())
     assert "Not measured:" in markdown(made) and "triton&#62;=3.7" in markdown(made)
 
