@@ -25,6 +25,7 @@ from ._site import asv_fixes
 from ._site import figures as _figures
 from ._site import readme as _readme
 from ._system import machine, process
+from ._system.arguments import COULD_NOT_RUN, Parser, positive_minutes
 from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
 from ._system.repository import GitError, git_text
@@ -33,13 +34,22 @@ RESULTS = ROOT / asv_fixes.RESULTS
 LOG = ROOT / ".asv" / "run.log"
 ASV = [sys.executable, "-m", "asv"]
 ASV_SECONDS = 5.0
-COULD_NOT_RUN = 3
+
+_STORED = 10  # commits that a message names
+_STATUSES = """\
+Exit status: 0 done, 3 could not run, also for a mistake in the arguments, 130 stopped by Ctrl-C.
+What 1 and 2 mean, COMMAND --help says."""
+
+
+class CouldNotRunError(RuntimeError):
+    """A command cannot do what it was asked to; the message says why."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit status is that of asv where asv runs.
 
-    Ctrl-C ends it with one line and 130, a package that is not installed with one line and 3.
+    Ctrl-C ends it with one line and 130, what it cannot do and a package that is not installed with
+    one line and 3.
     """
     options: dict = {}
     try:
@@ -48,9 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
         return options["command"](**given)
     except KeyboardInterrupt as stop:
         again = " without --afresh" if options.get("afresh") else ""
-        kept = f"; the same command{again} goes on from what it has"
-        say(f"stopped{kept if options.get('goes_on') else ''}")
+        kept = options.get("goes_on") and options.get("what") != "simulation"
+        say(f"stopped; the same command{again} resumes" if kept else "stopped")
         return 128 + next(iter(stop.args), signal.SIGINT)
+    except CouldNotRunError as error:
+        say(f"could not run: {error}")
+        return COULD_NOT_RUN
     except ModuleNotFoundError as error:
         how = missing(error)
         if how is None:
@@ -92,8 +105,11 @@ def _insist(reader: int, main_thread: int) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure rope_triton, and judge what changed."
+    parser = Parser(
+        prog="python -m benchmarks",
+        description="Measure rope_triton, and judge what changed.",
+        epilog=_STATUSES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     machine = commands.add_parser("machine", help="write the asv record of this machine and GPU")
@@ -101,7 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="measure HEAD with this interpreter, print figures, publish the site",
-        description=f"The grid is the one that {GRID_VARIABLE} names: full (default) or small.",
+        description="Measure HEAD with this interpreter, print figures and publish the site. Exit "
+        "status: that of asv, 0 done, 2 a benchmark failed; 3 could not run.",
+    )
+    run.add_argument(
+        "--grid",
+        choices=sorted(GRIDS),
+        help=f"cells; default: those that {GRID_VARIABLE} names, or full",
     )
     run.set_defaults(command=_run)
     figures = commands.add_parser("figures", help="print the figures of a stored result")
@@ -139,10 +161,10 @@ def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commit", default="HEAD", help="the version to start from; default: HEAD")
     parser.add_argument(
         "--budget",
-        type=float,
+        type=positive_minutes,
         default=60.0,
         metavar="MINUTES",
-        help="stop measuring after this time; default: 60",
+        help="take no longer; default: 60",
     )
     parser.add_argument(
         "--only",
@@ -178,11 +200,13 @@ def _write_machine() -> int:
     return 0
 
 
-def _run() -> int:
+def _run(grid: str | None) -> int:
+    if grid:
+        os.environ[GRID_VARIABLE] = grid  # for asv and what it starts
     try:
         active(GRIDS)
     except ValueError as error:  # of the variable that names the grid
-        sys.exit(str(error))
+        raise CouldNotRunError(str(error)) from None
     head = _git("rev-parse", "HEAD")
     _refuse_dirty_package()
     _append_only()
@@ -206,33 +230,49 @@ def _run() -> int:
 
 def _show_figures(machine: str | None, commit: str | None) -> int:
     asv_fixes.fill_results(ROOT)
-    known = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
-    if machine is not None and machine not in known:
-        sys.exit(f"no results of a machine {machine!r}: there are those of {', '.join(known)}")
+    stored = sorted(RESULTS.glob("*/*-*.json"), key=_date, reverse=True)
+    known = sorted({path.parent.name for path in stored})
+    if machine is not None:
+        stored = [path for path in stored if path.parent.name == machine]
+    if not stored:
+        there = f"there are those of {', '.join(known)}" if known else f"{RESULTS} has none"
+        raise CouldNotRunError(
+            f"no results of a machine{f' {machine!r}' if machine else ''}: {there}"
+        )
+    results, sha = stored[0].parent, stored[0].name.partition("-")[0]
     if commit is None:
-        stored = RESULTS.glob(f"{machine or '*'}/*-*.json")
-        newest = max(stored, key=lambda path: (json.loads(path.read_text())["date"], path))
-        results, commit = newest.parent, newest.name.partition("-")[0]
-        say(f"machine {results.name}, commit {commit}")
+        say(f"machine {results.name}, commit {sha}")
     else:
-        results = RESULTS / str(machine)
-        _git("rev-parse", "--git-dir")
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        try:
-            commit = git_text(ROOT, *words)
-        except GitError:
-            sys.exit(f"{commit!r} is no commit of the repository {ROOT}")
-        if not list(results.glob(f"{commit[:8]}-*.json")):
-            sys.exit(f"no result of commit {commit[:8]} in {results}")
-    _print_figures(results, commit, since=0)
+        sha = _measured(commit, list(dict.fromkeys(path.name[:8] for path in stored)))
+    _print_figures(results, sha, since=0)
     return 0
+
+
+def _date(result: Path) -> tuple[int, Path]:
+    return json.loads(result.read_text())["date"], result
+
+
+def _measured(commit: str, stored: list[str]) -> str:
+    """The full SHA of a commit among those that are stored, the newest first."""
+    _git("rev-parse", "--git-dir")
+    more = f" and {len(stored) - _STORED} older ones" if len(stored) > _STORED else ""
+    there = f"stored, from the newest, are {', '.join(stored[:_STORED])}{more}"
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    try:
+        sha = git_text(ROOT, *words)
+    except GitError:
+        said = f"{commit!r} is no commit of the repository {ROOT}; {there}"
+        raise CouldNotRunError(said) from None
+    if sha[:8] not in stored:
+        raise CouldNotRunError(f"no result of commit {sha[:8]}; {there}")
+    return sha
 
 
 def _refuse_dirty_package() -> None:
     """Exit unless the package is as committed: results are filed under the commit."""
     changed = _git("status", "--porcelain", "--", "rope_triton")
     if changed:
-        sys.exit(
+        raise CouldNotRunError(
             "rope_triton differs from HEAD, under which the results would be filed:\n"
             f"{changed}\ncommit it, or measure without storing: asv run -E existing:python3"
         )
@@ -312,10 +352,10 @@ def _git(*arguments: str) -> str:
     try:
         return git_text(ROOT, *arguments)
     except GitError as error:
-        sys.exit(
+        raise CouldNotRunError(
             f"{error}\nresults are filed under a commit: measure in a clone, {ROOT} is none that "
             "git can read"
-        )
+        ) from None
 
 
 if __name__ == "__main__":

@@ -84,29 +84,79 @@ def test_what_is_missing_of_our_own_is_a_fault(monkeypatch):
 # --- with a mistake -------------------------------------------------------------------------------
 
 
-def refusal(words: list[str]) -> str:
-    """The one line that the command ends with."""
-    with pytest.raises(SystemExit) as end:
-        entry.main(words)
-    assert isinstance(end.value.code, str) and "\n" not in end.value.code
-    return end.value.code
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["nothing"], ["run", "--grid", "huge"], ["figures", "a", "b", "c"], ["machine", "a"]),
+        *(["compare"], ["compare", "a", "b", "c"], ["compare", "a", "--wait", "soon"]),
+        *(["creep", "--budget", "0"], ["evidence", "all"], ["evidence", "aa", "--budget", "-1"]),
+        *(["sweep", "--wait", "nan"], ["sweep", "--grid", "huge"], ["readme", "a"]),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_in_the_arguments_is_no_answer(words, capsys):
+    """argparse's own status, 2, is an answer of compare."""
+    assert status_of(words) == COULD_NOT_RUN
+    text = capsys.readouterr().err
+    assert "usage: python -m benchmarks" in text and ": error: " in text
+    assert "some_seconds" not in text
 
 
-def test_unknown_grid(monkeypatch):
+@pytest.fixture
+def refusal(capsys):
+    """Of a command, the one line that it ends with."""
+
+    def line(words: list[str]) -> str:
+        assert entry.main(words) == COULD_NOT_RUN
+        [line] = capsys.readouterr().err.splitlines()
+        return line.removeprefix("could not run: ")
+
+    return line
+
+
+def test_unknown_grid(monkeypatch, refusal):
     monkeypatch.setenv("ROPE_GRID", "huge")
     assert refusal(["run"]) == "ROPE_GRID must be one of ['full', 'small'], got 'huge'"
 
 
+def test_the_grid_of_run_is_that_of_its_option(monkeypatch, refusal):
+    def refuse():
+        raise entry.CouldNotRunError(os.environ["ROPE_GRID"])
+
+    monkeypatch.setenv("ROPE_GRID", "full")
+    monkeypatch.setattr(entry, "_refuse_dirty_package", refuse)
+    assert refusal(["run"]) == "full"
+    assert refusal(["run", "--grid", "small"]) == "small"
+
+
 @pytest.mark.parametrize("name", ["deadbeef", "f" * 40, "--help", "HEAD^{tree}"])
-def test_figures_of_what_is_no_commit(name):
+def test_figures_of_what_is_no_commit(name, refusal):
     text = refusal(["figures", "nvidia-h200", "--", name])
-    assert text == f"{name!r} is no commit of the repository {ROOT}"
+    said = f"{name!r} is no commit of the repository {ROOT}; stored, from the newest, are "
+    assert text.startswith(said) and "9ce172c9" in text
 
 
-def test_figures_of_an_unknown_machine():
+def test_figures_of_an_unknown_machine(refusal):
     text = refusal(["figures", "nvidia-h100"])
     assert text.startswith("no results of a machine 'nvidia-h100': there are those of ")
     assert "nvidia-h200" in text
+
+
+def test_figures_of_nothing(refusal, monkeypatch, tmp_path):
+    monkeypatch.setattr(entry, "RESULTS", tmp_path / "none")
+    assert refusal(["figures"]) == f"no results of a machine: {tmp_path / 'none'} has none"
+
+
+def test_figures_name_the_commits_that_are_stored(refusal, monkeypatch, tmp_path):
+    for date in range(12):
+        path = tmp_path / "gpu" / f"{date:08x}-python.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'{{"date": {date}}}')
+    monkeypatch.setattr(entry, "RESULTS", tmp_path)
+    text = refusal(["figures", "gpu", "HEAD"])
+    assert text.startswith("no result of commit ")
+    names = ", ".join(f"{date:08x}" for date in range(11, 1, -1))
+    assert text.endswith(f"; stored, from the newest, are {names} and 2 older ones")
 
 
 @pytest.mark.parametrize("words", [[], ["old-gpu"]], ids=["anywhere", "of a machine"])
@@ -129,8 +179,14 @@ def test_help_of_compare_says_what_counts_by_default(capsys):
     assert status_of(["compare", "--help"]) == PASS
     text = " ".join(capsys.readouterr().out.split())
     assert "default: 15, with --grid full 60, where only what is exact is compared 20" in text
-    assert "also 3, not 2, for a mistake in the arguments" in text
-    assert "for a GPU that another comparison uses; default: 0" in text
+    assert "for a GPU that another measurement uses; default: 0" in text
+
+
+def test_help_says_what_statuses_mean(capsys):
+    for words in ([], ["run"], ["compare"], ["sweep"]):
+        assert status_of([*words, "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert "Exit status: " in text and "3 could not run" in text
 
 
 def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
@@ -209,7 +265,7 @@ def clone(tmp_path_factory):
     return publishing.cloned(tmp_path_factory.mktemp("clone") / "clone")
 
 
-GOES_ON = "stopped; the same command goes on from what it has"
+GOES_ON = "stopped; the same command resumes"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -230,7 +286,7 @@ def test_stopped_before_anything_is_compiled(clone, tmp_path):
     words = ["compare", "HEAD", "HEAD", "--even-if-same", "--afresh"]
     line = ["-m", "benchmarks", *words]
     text = interrupted(line, tmp_path, lambda pid, said: len(group(pid)) == 2, cwd=clone)
-    assert text == "stopped; the same command without --afresh goes on from what it has\n"
+    assert text == "stopped; the same command without --afresh resumes\n"
 
 
 NESTED = """

@@ -6,16 +6,15 @@ What measures and judges is imported where it runs: --help works without numpy a
 import argparse
 import dataclasses
 import json
-import math
 import shlex
 import sys
 import time
 import traceback
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from .._cells.grid import GRIDS
 from .._system import repository
+from .._system.arguments import COULD_NOT_RUN, output_file, positive_minutes, some_seconds
 from .._system.files import write_atomically
 from .._system.process import ROOT
 from .._system.progress import missing, say
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 SCRATCH = ROOT / ".asv" / "compare"
 
 STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
-COULD_NOT_RUN = 3
 
 ROUNDS = 12
 # Where little changed the first look takes 5 on an H200; the rest is for all that may have changed,
@@ -44,17 +42,17 @@ change as a whole. Without a GPU, or with --exact-only, compare what is exact: t
 all architectures. A run that was stopped, killed or out of time goes on from what it has when it
 is started again.
 
-Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run; also 3, not 2, for a mistake in the
-arguments."""
+Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    exit_on_bad_usage(parser)
     parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
-    parser.add_argument("--grid", choices=sorted(GRIDS), default="small", help="default: small")
+    parser.add_argument(
+        "--grid", choices=sorted(GRIDS), default="small", help="cells; default: small"
+    )
     parser.add_argument(
         "--rounds", type=_rounds, default=ROUNDS, help=f"even, 10 to 62; default: {ROUNDS}"
     )
@@ -88,34 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=some_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="for a GPU that another comparison uses; default: 0",
+        help="wait so long for a GPU that another measurement uses; default: 0",
     )
     parser.add_argument(
         "--json", type=output_file, metavar="FILE", help="write the comparison as JSON"
     )
     parser.add_argument("--markdown", type=output_file, metavar="FILE", help="write it as Markdown")
-
-
-def exit_on_bad_usage(parser: argparse.ArgumentParser) -> None:
-    """Let every error of the arguments exit with 3: argparse's 2 is an answer here."""
-    parse = parser.parse_known_args
-
-    def error(message: str) -> NoReturn:
-        parser.print_usage(sys.stderr)
-        parser.exit(COULD_NOT_RUN, f"{parser.prog}: error: {message}\n")
-
-    def parse_all(*arguments) -> tuple[argparse.Namespace, list[str]]:
-        options, unknown = parse(*arguments)
-        if unknown:  # or the parser above would exit
-            error(f"unrecognized arguments: {' '.join(unknown)}")
-        return options, unknown
-
-    # Of this parser alone: its class is argparse's choice.
-    parser.error = error  # type: ignore[method-assign]
-    parser.parse_known_args = parse_all  # type: ignore[method-assign, assignment]
 
 
 def _rounds(text: str) -> int:
@@ -126,30 +105,11 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    if not 0 <= (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"a number of 0 or more is needed, got {text!r}")
-    return value
-
-
-def positive_minutes(text: str) -> float:
-    if not (value := _seconds(text)):
-        raise argparse.ArgumentTypeError("a number above 0 is needed, got 0")
-    return value
-
-
 def _subject(text: str) -> Subject:
     metric, *params = text.split() or [""]
     if metric not in UNITS:
         raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
     return Subject(metric, tuple(params))
-
-
-def output_file(text: str) -> Path:
-    path = Path(text).resolve()
-    if not path.parent.is_dir() or path.is_dir():  # to be known before minutes of measuring
-        raise argparse.ArgumentTypeError(f"no file can be written at {path}")
-    return path
 
 
 def run(**options) -> int:
@@ -180,7 +140,8 @@ def _run(options: argparse.Namespace) -> int:
             document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
             write_atomically(options.json, document.encode())
         if options.markdown:
-            write_atomically(options.markdown, markdown(comparison).encode())
+            text = markdown(comparison, repository.page(ROOT))
+            write_atomically(options.markdown, text.encode())
         return STATUS[comparison.answer]
     except session.EXPECTED as error:
         if missing(error):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from .._report.creep import sentences
 from .._system import baseline
+from .._system.arguments import COULD_NOT_RUN, output_file, positive_minutes
 from .._system.files import write_atomically
 from .._system.progress import say
 from .._system.repository import GitError, git_text
@@ -37,17 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "timing is slower by more than its margin, 1 % on the GPU, compare the commits between on "
         "what is slower. Exit status: as that of compare."
     )
-    command.exit_on_bad_usage(parser)
     parser.add_argument(
         "--budget",
-        type=command.positive_minutes,
+        type=positive_minutes,
         default=BUDGET_MINUTES,
         metavar="MINUTES",
         help=f"take no longer; default: {BUDGET_MINUTES}",
     )
-    parser.add_argument(
-        "--json", type=command.output_file, metavar="FILE", help="write what was found"
-    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write what was found")
 
 
 def run(budget: float, json: Path | None) -> int:
@@ -58,12 +56,12 @@ def run(budget: float, json: Path | None) -> int:
         commits = baseline.commits_since(command.ROOT, base, head)
     except (baseline.BaselineError, GitError) as error:
         print(f"could not run: {error}", file=sys.stderr)
-        return command.COULD_NOT_RUN
+        return COULD_NOT_RUN
     say(f"baseline {base[:10]} ({reason}); {len(commits)} commits changed the package since")
     deadline = time.monotonic() + 60 * budget
     comparison = _compared(base, head, (), deadline)
     if comparison is None:
-        return command.COULD_NOT_RUN  # which said why
+        return COULD_NOT_RUN  # which said why
     found = _searched(Creep(comparison), commits, deadline)
     if json:
         _write(json, found)
@@ -112,7 +110,7 @@ def _compared(
         words += ["--wait", str(_WAIT_SECONDS), *creep.only_words(wanted)]
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
-        if command.run(**vars(parser.parse_args(words))) == command.COULD_NOT_RUN:
+        if command.run(**vars(parser.parse_args(words))) == COULD_NOT_RUN:
             return None
         return from_json(load_json(file.read_bytes()))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .._cells.grid import all_cells
+from .._system.arguments import COULD_NOT_RUN
 from .._system.files import write_atomically
 from .._system.process import SUITE
 from .._system.progress import missing, say
@@ -22,7 +23,6 @@ from .._verdict import rules
 from .._verdict.rules import Answer
 from . import caught, measure, mutants, planted, session, simulation
 from .bench import ROUNDS, Bench, EvidenceError, pooled, small_grid
-from .command import COULD_NOT_RUN
 from .pool import Pool
 from .rounds import BudgetError
 

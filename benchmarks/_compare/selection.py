@@ -161,8 +161,8 @@ def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
     if missed:
         first = "; ".join(sorted(missed, key=lambda each: (len(each), each))[:3])
         said.append(
-            f"the head's calls launch what no form of the surface does, in {len(missed)} respects, "
-            f"e.g. {first}: add forms that reach it to benchmarks/_cells/surface.txt"
+            f"the head's calls launch what no form of a call does, in {len(missed)} respects: add "
+            f"forms that do to benchmarks/_cells/surface.txt; the first: {first}"
         )
     failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
     if failed:

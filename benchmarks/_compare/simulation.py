@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import time
 from collections.abc import Mapping, Set
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._system.files import write_atomically
+from .._system.progress import say
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Answer, Subject, Timing
 from . import findings, noise, selection, session
@@ -220,8 +222,13 @@ def simulate(path: Path, pool: Pool, command: str) -> dict[str, dict[str, float]
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as workers:
         found = workers.map(functools.partial(outcomes, pool), *zip(*tasks, strict=True))
         by_model: dict[str, dict] = {model: {} for model in MODELS}
-        for (model, name, _), each in zip(tasks, found, strict=True):
+        done, start = 0, time.monotonic()
+        for (model, name, replicates), each in zip(tasks, found, strict=True):
             by_model[model][name] = each
+            done += replicates
+            if len(by_model[model]) == len(SCENARIOS):
+                seconds, left = time.monotonic() - start, sum(task[2] for task in tasks) - done
+                say(f"{model}: {seconds:.0f} s, about {left * seconds / done:.0f} s to go")
     run = {model: {"figures": figures(of), **of} for model, of in by_model.items()}
     document = {
         "command": command,

@@ -83,6 +83,11 @@ class Request:
             raise ValueError(f"behind must be 0 or more, got {self.behind}")
 
     @property
+    def page(self) -> str:
+        """The repository's page."""
+        return self.run_url.rpartition("/actions/")[0]
+
+    @property
     def command(self) -> str:
         """The command that the job runs, and that anybody can run."""
         return f"python -m benchmarks compare {self.base} {self.head}"

@@ -56,7 +56,7 @@ def body(found: Creep, commits: Sequence[str], run_url: str) -> str:
         'on the GPU. Fix it, or accept it: "The nightly comparison" in CONTRIBUTING says how. This '
         "text is brought up to date every night, and the issue is closed when main is as fast "
         "again or the baseline moves.",
-        folded("The report", markdown(judged)),
+        folded("The report", markdown(judged, run_url.rpartition("/actions/")[0])),
         f"[Log of the run]({run_url})",
     ]
     text = "\n\n".join(blocks) + "\n"

@@ -4,14 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .._verdict.rules import Answer, Exact
-from .text import count, name_of, number
+from .text import axes_of, change_of, count, name_of, where
 
 _CHANGES = ("missing", "worse", "new", "better", "none")  # from the worst
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Some exact values. ``changes``: "2 worse", "" if none changed. The rest: the worst one."""
+    """Some exact values. ``changes``: "2 worse", "" if none changed. The rest: the worst one, of
+    which ``values`` is "" if it is new: it is no change.
+    """
 
     size: int
     changes: str
@@ -24,7 +26,8 @@ class Summary:
         total = count(self.size, "value")
         if not self.changes:
             return f"{total}, none changed"
-        return f"{self.changes} of {total}, {self.values} {self.where}"
+        worst = f", {self.values} ({self.where})" if self.values else ""
+        return f"{self.changes} of {total}{worst}"
 
 
 def summary(exact: Iterable[Exact]) -> Summary:
@@ -35,8 +38,8 @@ def summary(exact: Iterable[Exact]) -> Summary:
         ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
         worst.answer is Answer.FAIL,
         name_of(worst.subject.metric),
-        f"{number(worst.base)} → {number(worst.head)} {worst.unit.name}",
-        f"({', '.join(worst.subject.params)})",
+        change_of(worst.base, worst.head, worst.unit.name) if worst.change != "new" else "",
+        where(axes_of(worst.subject)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Draw all GPU timings of a comparison as Markdown tables, a symbol for each. Pure."""
+"""Draw the GPU timings of a comparison as Markdown tables, a symbol for each. Pure."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from .grouping import in_order
 from .states import State
 from .text import name_of
 
-# More timings than this make a map that is folded away.
+# A larger map has a table for each direction.
 _SMALL_MAP = 100
 # Places in the map: those of the full grid, and no more than that for any other.
 _PLACES = 1500
@@ -21,7 +21,10 @@ _Place = tuple[str, str, str, str, str]
 
 
 def maps(states: Mapping[Subject, State]) -> Iterable[str]:
-    """A map of the grid, a row a size, and one of the other paths, a row a path."""
+    """A map of the grid, a row a size, and one of the other paths, a row a path.
+
+    Forms of a call differ in ten ways, and models in no order: they have none.
+    """
     grid: dict[_Place, State] = {}
     paths: dict[_Place, State] = {}
     for subject, state in states.items():
@@ -31,8 +34,9 @@ def maps(states: Mapping[Subject, State]) -> Iterable[str]:
                 grid[name_of(subject.metric), dtype, size, fmt, batch] = state
             case "paths", (path, mib, dtype):
                 paths[name_of(subject.metric), dtype, path, "", mib] = state
-    yield from _map(grid, "seq_len × hidden", "batch")
-    yield from _map(paths, "other paths", "MiB")
+    blocks = [*_map(grid, "seq_len × hidden", "batch"), *_map(paths, "other paths", "MiB")]
+    if blocks:
+        yield folded("Map of the GPU timings", "\n\n".join(blocks))
 
 
 def _map(states: Mapping[_Place, State], rows: str, places: str) -> Iterable[str]:
@@ -56,8 +60,7 @@ def _map(states: Mapping[_Place, State], rows: str, places: str) -> Iterable[str
     ]
     groups = f"; first {', then '.join(axes[3])}" if len(axes[3]) > 1 else ""
     order = small(f"In a cell: {places} {', '.join(axes[4])}{groups}.")
-    text = "\n\n".join([" · ".join(legend), *tables, order])
-    yield text if few else folded(f"Map of all {len(found)} GPU timings", text)
+    yield "\n\n".join([" · ".join(legend), *tables, order])
 
 
 def _table(states: Mapping[_Place, State], rows: str, axes: list[list[str]]) -> str:

@@ -1,14 +1,15 @@
 """Print a comparison as a comment on a pull request, in GitHub's Markdown. Pure.
 
-Read from the top: the answer, a line for each thing that was looked at, what moved most, what it
-compiles to, a map of the grid. All else is folded away.
+The first lines are all that a reviewer needs: the answer, the mean changes, the worst and the best
+timing, what to do next. All else is folded away. No table is wider than a comment, 780 pixels.
 """
 
 import collections
 import html
+import re
 from collections.abc import Iterable, Sequence
 
-from .._verdict.rules import Answer
+from .._verdict.rules import MAX_ROUNDS, Answer
 from .._verdict.schema import Comparison
 from .exact import Summary
 from .github_markdown import code, escaped, folded, number, small
@@ -20,47 +21,95 @@ from .view import FAILS, MOST_LINES, Row, View
 # GitHub takes 65,536 characters in a comment.
 _BYTES = 60_000
 _HEADLINE = {Answer.PASS: "✅ PASS", Answer.FAIL: "❌ FAIL", Answer.CANNOT_TELL: "🟡 CANNOT TELL"}
-_REMARKS = 6
+_REMARKS, _URGENT = 6, 3
 _EXACT_ROWS = 40
 _ALL_TIMINGS_BYTES = 10_000
+_MORE_MINUTES = 60
+_ACCEPTING = "blob/main/.github/CONTRIBUTING.md#accepting-a-slowdown"
 _HOW_TO_READ = (
     "Base, head: medians over the rounds. Change: the middle of the changes of the rounds, their "
     "pseudomedian (in reports without a geometric mean, their mean), which under noise is not that "
     "of the medians. Floor: the noise floor; no smaller effect counts. "
     "MDE: the minimum detectable effect, the smallest slowdown that fails 9 times in 10. Same "
-    "machine code: any difference is noise."
+    "machine code: any difference is noise. A name such as qk-bshd-bf16-32x128-decode is a form of "
+    "a call: function, layout, dtype, heads x channels, options."
 )
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: Comparison, url: str = "") -> str:
     """The report for a pull request, in GitHub's Markdown, below 60 kB.
 
     Whatever was given by others (names of branches, notes, parameters) is escaped: it can neither
-    format, link nor mention.
+    format, link nor mention. ``url``: the repository's page, trusted, for links to the commits.
     """
     seen = View(comparison)
     sentence = clip(seen.sentence[0].upper() + seen.sentence[1:], 1000)
-    quiet = "To tell, on a machine with nothing else to do, with more `--rounds`:"
-    again = quiet if comparison.answer is Answer.CANNOT_TELL else "Run it yourself:"
     blocks = [
         f"## {_HEADLINE[comparison.answer]}",
         f"**{escaped(sentence)}**",
-        *_bulleted(seen.means),
-        f"{' → '.join(map(code, seen.sides))} · {escaped(seen.setting)}",
+        *_summary(seen, comparison),
         *_remarks("Wrong on the head", comparison.wrong),
         *_remarks("Not measured", comparison.unmeasured),
+        _next(comparison, url),
+        f"{_commits(seen, comparison, url)} · {escaped(seen.setting)}",
         *_checks(seen),
         *_moved(seen, comparison),
         *maps(seen.states),
-        *_compiled(seen),
-        *_remarks("Notes", comparison.notes),
-        f"{again} {code(comparison.reproduce, 400)}",
-        *map(small, filter(None, [seen.machine])),
-        *_measured(seen, comparison.discarded),
         *_changed(seen),
+        *_measured(seen, comparison),
     ]
     text = _fitting(blocks, _BYTES - _ALL_TIMINGS_BYTES)
     return text + _all_timings(seen, _BYTES - len(text.encode()))
+
+
+def _summary(seen: View, comparison: Comparison) -> Iterable[str]:
+    """The mean changes, and the worst and the best timing."""
+    rows = [
+        [
+            _label(f"{each.clock}, geometric mean of {each.timings}"),
+            *("", ""),
+            each.change,
+            each.interval,
+        ]
+        for each in seen.means
+    ]
+    for name, row in (("worst", seen.worst), ("best", seen.best)):
+        if row:
+            says = f"{row.state.symbol} {_label(f'{name} ({row.state.label}): {row.label}')}"
+            rows.append([says, row.base, row.head, row.change, row.interval])
+    if rows:
+        interval = f"{100 * comparison.rules.confidence:g} % interval"
+        cells = [[says, *map(number, numbers)] for says, *numbers in rows]
+        yield _table(["", "base", "head", "change", interval], "--:", cells)
+
+
+def _next(comparison: Comparison, url: str) -> str:
+    """What to do after this answer."""
+    again = code(comparison.reproduce, 400)
+    if comparison.answer is Answer.PASS:
+        return f"Next: nothing. To measure it again: {again}"
+    if comparison.answer is Answer.FAIL:
+        says = "CONTRIBUTING.md"
+        accept = f"accept it as [{says}]({url}/{_ACCEPTING}) says" if url else f"see {says}"
+        do = "correct the head" if comparison.wrong else f"fix it, or {accept}"
+        return f"Next: {do}. To measure it again: {again}"
+    if comparison.unmeasured or not comparison.rounds:
+        return f"Next: settle what was not measured, then measure it again: {again}"
+    rounds = min(2 * (comparison.rounds - comparison.extension), MAX_ROUNDS)
+    same = re.sub(r" --(rounds|budget) \S+", "", comparison.reproduce)
+    more = code(f"{same} --rounds {rounds} --budget {_MORE_MINUTES}", 400)
+    return f"Next: measure more rounds, on a machine with nothing else to do: {more}"
+
+
+def _commits(seen: View, comparison: Comparison, url: str) -> str:
+    """The versions, with links to those that are commits and to all that is between."""
+    shas = [each.sha for each in (comparison.base, comparison.head)]
+    base, head = (
+        f"[{code(name)}]({url}/commit/{sha})" if url and sha else code(name)
+        for name, sha in zip(seen.sides, shas, strict=True)
+    )
+    between = f" ([base...head]({url}/compare/{'...'.join(shas)}))" if url and all(shas) else ""
+    return f"{base} → {head}{between}"
 
 
 def _fitting(blocks: Sequence[str], budget: int) -> str:
@@ -78,9 +127,9 @@ def _table(head: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> st
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _bullets(texts: Sequence[str]) -> list[str]:
+def _bullets(texts: Sequence[str], most: int = _REMARKS) -> list[str]:
     # A text in a list could open another with a bullet of its own.
-    bare = [clip(clean(text).lstrip("-+ "), 200) for text in texts[:_REMARKS]]
+    bare = [clip(clean(text).lstrip("-+ "), 300) for text in texts[:most]]
     left = len(texts) - len(bare)
     more = [f"and {left} more; the JSON has all"] if left else []
     return [f"- {escaped(text)}" for text in bare + more]
@@ -88,12 +137,7 @@ def _bullets(texts: Sequence[str]) -> list[str]:
 
 def _remarks(title: str, texts: Sequence[str]) -> Iterable[str]:
     if texts:
-        yield "\n".join([f"{title}:", "", *_bullets(texts)])
-
-
-def _bulleted(texts: Sequence[str]) -> Iterable[str]:
-    if texts:
-        yield "\n".join(_bullets(texts))
+        yield "\n".join([f"{title}:", "", *_bullets(texts, _URGENT)])
 
 
 def _checks(seen: View) -> Iterable[str]:
@@ -102,7 +146,8 @@ def _checks(seen: View) -> Iterable[str]:
         for each in seen.checks
     ]
     if rows:
-        yield _table(["", "looked at", "found"], ":--", rows)
+        title = " · ".join(f"{each.symbol} {each.name}" for each in seen.checks)
+        yield folded(title, _table(["", "looked at", "found"], ":--", rows))
 
 
 def _moved(seen: View, comparison: Comparison) -> Iterable[str]:
@@ -118,20 +163,25 @@ def _moved(seen: View, comparison: Comparison) -> Iterable[str]:
     if not shown:
         return
     interval = f"{100 * comparison.rules.confidence:g} % interval"
-    head = ["timings, worst first", "base", "head", "change", interval, "floor", "MDE"]
-    yield _table(head, "--:", map(_cells, shown))
+    head = ["", "base", "head", f"change<br>{interval}", "MDE"]
+    table = _table(head, "--:", map(_cells, shown))
     left = collections.Counter(row.state for row in seen.rows)
     left -= collections.Counter(row.state for row in shown for _ in range(row.size))
-    if left:
-        yield escaped(f"Not in this table: {counted(left.elements())}.")
+    rest = f"\n\n{escaped(f'Not in this table: {counted(left.elements())}.')}" if left else ""
+    yield folded("What moved most, alike timings together", table + rest)
 
 
 def _cells(row: Row) -> list[str]:
     label = f"{row.size} timings: {row.label}" if row.size > 1 else row.label
-    numbers = map(number, (row.base, row.head, row.change, row.interval, row.floor, row.mde))
-    base, head, change, *rest = numbers
-    named = f"{row.state.symbol} {escaped(label).replace(' × ', '&nbsp;×&nbsp;')}"
-    return [named, base, head, f"**{change}**", *rest]
+    base, head, change, interval, mde = map(
+        number, (row.base, row.head, row.change, row.interval, row.mde)
+    )
+    named = f"{row.state.symbol} {_label(label)}"
+    return [named, base, head, f"**{change}**<br>{interval}", mde]
+
+
+def _label(text: str) -> str:
+    return escaped(text).replace(" × ", "&nbsp;×&nbsp;")
 
 
 def _compiled(seen: View) -> Iterable[str]:
@@ -142,40 +192,44 @@ def _compiled(seen: View) -> Iterable[str]:
             [escaped(arch), *(_compiled_cell(by_name.get(name)) for name in names)]
             for arch, by_name in list(seen.compiled.items())[:MOST_LINES]
         ]
-        yield _table(["machine code", *map(escaped, names)], ":--", rows)
+        yield _table(["", *map(escaped, names)], ":--", rows)
 
 
 def _compiled_cell(figures: Summary | None) -> str:
     if figures is None or not figures.changes:
         return "same"
     fails = f"{FAILS} " if figures.fails else ""
-    return f"{fails}{number(figures.changes)}<br>{number(figures.values)}"
+    return f"{fails}{escaped(figures.changes)}<br>{number(figures.values)}"
 
 
 def _changed(seen: View) -> Iterable[str]:
-    """The exact values that changed."""
+    """The exact values that changed, of machine code an overview first."""
     if not seen.changed:
         return
+    overview = "".join(f"{table}\n\n" for table in _compiled(seen))
     most = max(3, _EXACT_ROWS // len(seen.changed))
-    rows = [
-        [f"{FAILS} " * each.fails + escaped(each.name), escaped(each.values), escaped(each.where)]
-        for values in seen.changed
-        for each in values[:most]
-    ]
-    left = sum(map(len, seen.changed)) - len(rows)
-    table = _table(["exact value", "base → head", "where"], ":--", rows)
+    rows, shown = [], 0
+    for values in seen.changed:
+        alike: dict[tuple[str, str], list[str]] = {}
+        for each in values:
+            told = f"{FAILS} " * each.fails + escaped(each.name), escaped(each.values)
+            alike.setdefault(told, []).append(each.where)
+        for told, (first, *more) in list(alike.items())[:most]:
+            rows.append([*told, escaped(f"{first}{f' and {len(more)} more' if more else ''}")])
+            shown += 1 + len(more)
+    left = sum(map(len, seen.changed)) - shown
+    table = _table(["", "base → head", "where"], ":--", rows)
     rest = f"\n\n{left} more changed; the JSON has all." if left else ""
-    yield folded("Exact values that changed, worst first", table + rest)
+    yield folded("Exact values that changed, worst first", overview + table + rest)
 
 
-def _measured(seen: View, discarded: Sequence[str]) -> Iterable[str]:
-    """How far to trust it: what the versions say of themselves, and what was repeated."""
-    if seen.controls:
-        lines = [f"- {escaped(text)}" for text in seen.controls]
-        lines += _bullets([f"Discarded: {text}" for text in discarded])
-        yield folded(
-            "How it was measured, and how to read it", "\n".join([*lines, "", _HOW_TO_READ])
-        )
+def _measured(seen: View, comparison: Comparison) -> Iterable[str]:
+    """Notes, how far to trust it, by which command and where."""
+    lines = [*_bullets(seen.notes), *(f"- {escaped(text)}" for text in seen.controls)]
+    lines += _bullets([f"Discarded: {text}" for text in comparison.discarded])
+    lines += ["", _HOW_TO_READ] if seen.controls else []
+    lines += ["", f"{code(comparison.reproduce, 400)} {small(seen.machine)}"]
+    yield folded("Notes, how it was measured, and how to read it", "\n".join(lines))
 
 
 def _all_timings(seen: View, budget: int) -> str:
@@ -194,10 +248,18 @@ def _all_timings(seen: View, budget: int) -> str:
             break
         text, left = text + line, left - row.size
     end = f"\n\n{left} of {len(seen.rows)} timings are left out here; the JSON has all."
-    head = "timing | base | head | change | interval | MDE\n"
+    head = "timing, base → head, change (its interval), MDE if inconclusive\n"
     return "\n" + folded(title, f"<pre>\n{head}{text}</pre>{end if left else ''}")
 
 
 def _line(row: Row, label: str) -> str:
-    cells = (label, row.base, row.head, row.change, row.interval, row.mde)
-    return html.escape(f"{row.state.symbol} {' | '.join(cells)}") + "\n"
+    change = f"{row.change} ({row.interval.removesuffix(' %')})"
+    cells = [f"{row.state.symbol} {label}", _arrow(row.base, row.head), change]
+    cells += [row.mde] if row.state is State.INCONCLUSIVE else []
+    return html.escape("  ".join(cells)) + "\n"
+
+
+def _arrow(base: str, head: str) -> str:
+    """ "3.1 → 3.2 µs"."""
+    value, _, unit = base.rpartition(" ")
+    return f"{value} → {head}" if unit == head.rpartition(" ")[2] else f"{base} → {head}"

@@ -38,7 +38,7 @@ _TRUST = (
 
 def comment(request: Request, comparison: Comparison) -> str:
     """The comment on what was measured, in Markdown, below GitHub's limit."""
-    lines = [markdown(comparison), _TRUST]
+    lines = [markdown(comparison, request.page), _TRUST]
     if request.behind:
         lines.append(f"The base is {count(request.behind, 'commit')} behind main.")
     return _bounded(request, "\n\n".join(lines))

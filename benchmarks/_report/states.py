@@ -57,6 +57,7 @@ def sentence(comparison: Comparison, states: Mapping[Subject, State]) -> str:
     return "; ".join(reasons[comparison.answer](comparison, found)) + "."
 
 
+_KINDS = {"gpu": "GPU"}
 _Found = Mapping[State, Sequence[Timing]]
 
 
@@ -64,20 +65,22 @@ def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
     if comparison.wrong:
         yield f"{count(len(comparison.wrong), 'check')} failed on the head"
     slower, faster = found[State.SLOWER], found[State.FASTER]
-    if slower:
-        changed = rules.changed(comparison.timings, comparison.identical)
-        of = f"{len(slower)} of {count(len(changed), 'changed timing')}"
-        yield f"{of} became slower, {_worst(slower)}"
+    for name, family in comparison.families.items():
+        changed = rules.changed(family.timings, comparison.identical)
+        failed = sum(timing.answer is Answer.FAIL for timing in changed)
+        if failed:
+            of = count(len(changed), f"changed {_KINDS.get(name, name)} timing")
+            yield f"{failed} of {of} became slower"
     if slower and faster:
         yield f"{len(faster)} became faster"
-    failed = [each for each in comparison.exact if each.answer is Answer.FAIL]
-    worse = [each for each in failed if each.change == "worse"]
+    lost = [each for each in comparison.exact if each.answer is Answer.FAIL]
+    worse = [each for each in lost if each.change == "worse"]
     if worse:
         names = list(dict.fromkeys(name_of(each.subject.metric) for each in worse))
         more = ", ..." if len(names) > 3 else ""
         yield f"{count(len(worse), 'exact value')} got worse ({', '.join(names[:3])}{more})"
-    if len(failed) > len(worse):
-        yield f"the head lost {count(len(failed) - len(worse), 'value')} of the base"
+    if len(lost) > len(worse):
+        yield f"the head lost {count(len(lost) - len(worse), 'value')} of the base"
 
 
 def _worst(timings: Sequence[Timing]) -> str:
@@ -90,17 +93,17 @@ def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
     if not any(found.values()) and not judged:
         yield "nothing was judged"
     if comparison.unmeasured:
-        yield f"{count(len(comparison.unmeasured), 'requirement')} changed without being measured"
+        yield f"not measured: {count(len(comparison.unmeasured), 'difference')} of the versions"
     for name, family in comparison.families.items():
-        control = family.control
+        control, kind = family.control, _KINDS.get(name, name)
         if control.failed:
-            differ = f"{control.failed} of {control.subjects} {name} timings differ"
+            differ = f"{control.failed} of {control.subjects} {kind} timings differ"
             yield f"{differ} from themselves in the A/A control"
         spread = family.spread
         if spread is not None and rules.varies_more(spread):
             yield (
                 f"the head's processes vary more than the base's, by {percent(spread.head, '')} "
-                f"of a {name} timing instead of {percent(spread.base, '')}: it may be slower in "
+                f"of a {kind} timing instead of {percent(spread.base, '')}: it may be slower in "
                 "some of them"
             )
     if found[State.NOISE]:
@@ -109,7 +112,9 @@ def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
             "is the same: the noise of this run is larger than it says"
         )
     for name, family in comparison.families.items():
-        yield from _inconclusive(family.timings, comparison, f"changed {name} timing")
+        yield from _inconclusive(
+            family.timings, comparison, f"changed {_KINDS.get(name, name)} timing"
+        )
 
 
 def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) -> Iterable[str]:

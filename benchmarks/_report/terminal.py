@@ -14,7 +14,13 @@ _ROWS, _COLUMNS, _LABEL = 12, 100, 44
 def terminal(comparison: Comparison) -> str:
     """The report for a terminal."""
     seen = View(comparison)
-    lines = [f"{comparison.answer.upper()}: {seen.sentence}", "", *seen.means]
+    lines = [f"{comparison.answer.upper()}: {seen.sentence}", ""]
+    interval = f"{100 * comparison.rules.confidence:g} % interval"
+    lines += [
+        f"{mean.clock}, geometric mean of {mean.timings}: {mean.change} "
+        f"({interval} {mean.interval})"
+        for mean in seen.means
+    ]
     lines += [" → ".join(seen.sides), seen.setting, ""]
     lines += _remarks("wrong", comparison.wrong)
     lines += _remarks("not measured", comparison.unmeasured)
@@ -32,7 +38,7 @@ def terminal(comparison: Comparison) -> str:
     ]
     if seen.exact and not changed:
         lines.append(f"exact: {sum(each.size for each in seen.exact)} values, none changed")
-    lines += _remarks("note", comparison.notes) + _remarks("discarded", comparison.discarded)
+    lines += _remarks("note", seen.notes) + _remarks("discarded", comparison.discarded)
     lines += _remarks("machine", filter(None, [seen.machine]))
     wrapped = [
         part

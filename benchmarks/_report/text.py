@@ -9,13 +9,42 @@ GPU_ROOMS = ("rope", "paths", "surface", "model_calls")
 """Beginnings of the metrics of GPU times: the two directions of a call may be told together."""
 _ROPE_PARAMS = ("seq_len", "hidden", "batch", "dtype", "format")
 
+_NAMES = {
+    "host.Call.forward": "Host call forward",
+    "host.Call.forward_backward": "Host call forward + backward",
+    "host.FirstCall.import": "Import",
+    "host.FirstCall.compile": "Compilation",
+    "host.FirstCall.warm_start": "First call, cache filled",
+    "host.FirstCall.own_start": "First call, Triton started",
+    "host.Memory.peak_bytes": "peak memory",
+    "codegen.Codegen.spilled_bytes": "spills",
+    "codegen.Codegen.stack_bytes": "stack",
+    "codegen.Codegen.shared_bytes": "shared memory",
+    "codegen.Codegen.narrow_share": "narrow accesses",
+}
+# Values of parameters that say nothing without the parameter's name.
+_WORDS = {
+    **{"True": "interleaved", "False": "", "long": "long context", "short": "short context"},
+    **{"small": "small tensor", "large": "large tensor"},
+}
+_UNITS = {
+    "bytes/thread": " B/thread",
+    "bytes/program": " B/program",
+    "x rounding": " × rounding",
+    "share": " %",
+}
+"""How a unit is written behind a number; the others are in the name of the metric."""
+
 
 def name_of(metric: str) -> str:
-    """ "host.Call.track_forward" as "Call forward", "rope.Forward.track_latency" as "Forward"."""
+    """ "host.Call.track_forward" as "Host call forward", "rope.Forward.track_latency" as
+    "Forward"."""
     room, suite, name = metric.replace("track_", "").split(".")
     if room in GPU_ROOMS:
         return suite
-    return name if name == suite.lower() else f"{suite} {name}"
+    alike = "Codegen" if suite == "Surface" else suite.removeprefix("Path")
+    known = _NAMES.get(f"{room}.{alike}.{name}", name.replace("_", " "))
+    return f"{known} of other paths" if suite[4:] in ("Memory", "Launches", "Error") else known
 
 
 def axes_of(subject: Subject) -> tuple[tuple[str, ...], ...]:
@@ -36,28 +65,46 @@ def label(
 
     Where an axis has all of several ``known`` values, "any batch" stands for them.
     """
+    metrics = axes[0]
+    name = " + ".join(sorted(map(name_of, metrics), reverse=True))
+    between = " " if metrics[0].partition(".")[0] in GPU_ROOMS else ", "
+    return between.join(filter(None, [name, where(axes, known)]))
+
+
+def where(
+    axes: Sequence[tuple[str, ...]], known: Mapping[int, frozenset[str]] | None = None
+) -> str:
+    """The parameters of ``axes`` in words; see :func:`label`."""
     metrics, *given = axes
     room, known = metrics[0].partition(".")[0], known or {}
-    name = " + ".join(sorted(map(name_of, metrics), reverse=True))
-    params = [clip("/".join(values), 60) for values in given]
+    params = [_listed(values) for values in given]
     if room == "paths" and len(params) == 3:
         path, mib, dtype = params
-        return f"{name} {path}, {mib} MiB, {dtype}"
+        return f"{path}, {mib} MiB, {dtype}"
     if room == "surface" and len(params) == 2:
         form, mib = params
-        return f"{name} {form}, {mib} MiB"
+        return f"{form}, {mib} MiB"
     if room == "model_calls" and len(params) == 3:
         model, step, takes = params
-        return f"{name} {model}, {step}, by {takes}"
+        return f"{model}, {step}, by {takes}"
     if room != "rope" or len(params) != 5:
-        return f"{name} ({', '.join(params)})" if params else name
+        words = [_WORDS.get(value, value) for value in params]
+        channels = [f"{each} channels" if each.isdecimal() else each for each in words]
+        return ", ".join(filter(None, channels))
     whole = [len(each) > 1 and frozenset(each) == known.get(i) for i, each in enumerate(given, 1)]
     seq_len, hidden, batch, dtype, fmt = (
         f"any {what}" if every else values
         for values, every, what in zip(params, whole, _ROPE_PARAMS, strict=True)
     )
     size = "any size" if whole[0] and whole[1] else f"{seq_len} × {hidden}"
-    return f"{name} {size}, {batch if whole[2] else f'batch {batch}'}, {dtype}, {fmt}"
+    return f"{size}, {batch if whole[2] else f'batch {batch}'}, {dtype}, {fmt}"
+
+
+def _listed(values: Sequence[str]) -> str:
+    joined = "/".join(values)
+    if len(joined) <= 60 or len(values) == 1:
+        return clip(joined, 60)
+    return f"{clip(values[0], 60)} and {len(values) - 1} more"
 
 
 def side(given: Side) -> str:
@@ -97,10 +144,26 @@ def span(shares: Iterable[float], sign: str = "+") -> str:
     return low if low == high else f"{low[:-2]} to {high}"
 
 
-def number(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return f"{value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.3g}"
+def change_of(base: float | None, head: float | None, unit: str) -> str:
+    """ "16 → 20 MiB", with as many digits as it takes to tell the two apart."""
+    given = [value for value in (base, head) if value is not None]
+    if unit == "seconds":
+        return " → ".join("none" if each is None else seconds(each) for each in (base, head))
+    scale, behind = (0.01 if unit == "share" else 1.0), _UNITS.get(unit, "")
+    if unit == "bytes":
+        sizes = [(2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**10, " KiB"), (1.0, " B")]
+        largest = max(map(abs, given), default=0.0)
+        scale, behind = next((size for size in sizes if largest >= size[0]), sizes[-1])
+    for digits in range(3, 18):
+        texts = ["none" if v is None else _number(v / scale, digits) for v in (base, head)]
+        if base == head or texts[0] != texts[1]:
+            break
+    return f"{' → '.join(texts)}{behind}"
+
+
+def _number(value: float, digits: int) -> str:
+    whole = abs(value) < 1e15 and value == round(value)
+    return f"{value:.0f}" if whole else f"{value:.{digits}g}"
 
 
 def count(number: int, what: str) -> str:

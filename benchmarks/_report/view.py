@@ -4,17 +4,29 @@ Pure. The numbers of a view are texts already; its other texts are untrusted, so
 them must make them inert.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Timing
+from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Subject, Timing
 from .._verdict.schema import Comparison
 from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
 from .grouping import Group, grouped, single
 from .states import State, counted, sentence, states_of
-from .text import all_values, clean, clip, count, label, percent, seconds_range, side, span
+from .text import (
+    all_values,
+    clean,
+    clip,
+    count,
+    label,
+    name_of,
+    percent,
+    seconds_range,
+    side,
+    span,
+)
 
 FAILS, FINE, SHOWN, UNKNOWN, NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
 MOST_LINES = 12
@@ -22,6 +34,10 @@ _CODE = "codegen.Codegen.track_"
 _ERRORS = ("host.Error.", "host.PathError.")
 _MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
 _CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
+_KINDS = {
+    **{"rope.": "the grid", "paths.": "other paths"},
+    **{"surface.": "forms of calls", "model_calls.": "calls of models"},
+}
 _VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
 
 
@@ -45,6 +61,27 @@ class Row:
     def is_of_gpu(self) -> bool:
         return self.metric.startswith(FAMILIES["gpu"])
 
+    @property
+    def moved(self) -> str:
+        """The change, if it is more than noise."""
+        is_change = self.state in (State.SLOWER, State.FASTER)
+        return self.change if is_change else self.state.label
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is more than that the host, whose noise is large, is not slower."""
+        unmoved = self.state is State.NOT_SLOWER and not self.is_of_gpu
+        return not unmoved and self.state is not State.SAME_CODE
+
+
+class Mean(NamedTuple):
+    """How a family changed on average; ``timings``: "17 timings"."""
+
+    clock: str
+    timings: str
+    change: str
+    interval: str
+
 
 class Check(NamedTuple):
     """One thing that was checked: its state, its name, what was found."""
@@ -58,9 +95,10 @@ class View:
     """A comparison as its reader sees it.
 
     sentence: the reasons of the answer. means: of each family, how it changed on average. sides,
-    setting, machine: what was compared and where.
+    setting, machine: what was compared and where. notes: the comparison's, shortened.
     states: of each timing. rows: one for each timing, and groups: those that moved alike together,
-    both worst first. checks: all that was looked at. controls: the A/A control of each family.
+    both worst first. worst, best: of the rows that tell something, None if none does. checks: all
+    that was looked at. controls: the A/A control of each family.
     exact: by metric. changed: by metric, each value that changed. compiled: by architecture, the
     figures of the machine code that changed on some architecture.
     """
@@ -69,13 +107,17 @@ class View:
         self.states = states_of(comparison)
         self.sentence = sentence(comparison, self.states)
         self.means = [
-            _mean(name, family.mean, comparison.rules.confidence)
+            _mean(name, family.mean)
             for name, family in comparison.families.items()
             if family.mean is not None
         ]
         self.sides = side(comparison.base), side(comparison.head)
         self.setting, self.machine = _setting(comparison), _machine(comparison)
+        self.notes = _shortened(comparison)
         self.rows = self._rows(comparison.timings, lambda timings: map(single, timings))
+        told = [row for row in self.rows if row.tells]
+        self.worst = next((row for row in told if row.state is not State.FASTER), None)
+        self.best = next((row for row in told if row.state is State.FASTER), None)
         self.groups = self._rows(comparison.timings, grouped)
         self.checks = [
             *_correctness(comparison),
@@ -85,7 +127,7 @@ class View:
         self.controls = [_control(*each) for each in comparison.families.items()]
         metrics = by_metric(comparison.exact)
         self.exact = [summary(values) for values in metrics.values()]
-        moved = filter(None, map(changed, metrics.values()))
+        moved = filter(None, (_compared(values) for values in metrics.values()))
         self.changed = [[summary([each]) for each in values] for values in moved]
         self.compiled = _compiled(comparison.exact)
 
@@ -111,6 +153,8 @@ class View:
             says = says.replace(bounded, f"{bounded} (within {percent(max(bounds))})")
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
         findings = [f"{says}; minimum detectable effect {mde} (median)"]
+        if name == "gpu":
+            findings += _by_kind(self.states)
         if name == "gpu" and comparison.untimed:
             findings.append(f"{len(comparison.untimed)} not timed: same machine code")
         if name == "gpu" and comparison.represented:
@@ -119,7 +163,7 @@ class View:
         if name != "gpu":
             groups = sorted(grouped(family.timings), key=lambda group: group.axes)[:MOST_LINES]
             rows = [_row(self.states[group.worst.subject], group, {}) for group in groups]
-            findings += [f"{row.label} {row.base} → {row.head}, {row.change}" for row in rows]
+            findings += [f"{row.label} {row.base} → {row.head}, {row.moved}" for row in rows]
         open_ = rules.too_inconclusive(family.timings, comparison.identical)
         uneven = rules.varies_more(family.spread)
         doubtful = State.NOISE in states or open_ or uneven or family.control.failed
@@ -127,10 +171,46 @@ class View:
         return Check(symbol, _CLOCKS[name], findings)
 
 
-def _mean(name: str, mean: MeanChange, confidence: float) -> str:
-    interval = f"{100 * confidence:g} % interval {span((mean.low, mean.high))}"
-    of = count(mean.timings, "changed timing")
-    return f"{_CLOCKS[name]}: {percent(mean.effect)} in the geometric mean of {of} ({interval})"
+def _by_kind(states: Mapping[Subject, State]) -> list[str]:
+    """A line for each kind of GPU timing: of forms and models, which have no map, the only one."""
+    said = {
+        what: counted(state for subject, state in states.items() if subject.metric.startswith(kind))
+        for kind, what in _KINDS.items()
+    }
+    lines = [f"{what}: {counts}" for what, counts in said.items() if counts]
+    return lines if len(lines) > 1 else []
+
+
+def _mean(name: str, mean: MeanChange) -> Mean:
+    noise = mean.low <= 0 <= mean.high
+    change = "not significant" if noise else percent(mean.effect)
+    timings = count(mean.timings, "timing")
+    return Mean(_CLOCKS[name], timings, change, span((mean.low, mean.high)))
+
+
+# Of exact values, which are counted by themselves, and of timings.
+_LACKING = re.compile(
+    r"base: \d+ values missing: this commit cannot: .*"
+    r"|[\w. -]*?(?: and (?P<more>\d{1,6}) more)?: (?:not in|in no process of) the base: "
+    r"this commit cannot: .*"
+)
+
+
+def _shortened(comparison: Comparison) -> list[str]:
+    """The notes, but a number for all that the base is too old for."""
+    new = sum(each.change == "new" and each.unit.exact for each in comparison.exact)
+    kept = []
+    for note in comparison.notes:
+        found = _LACKING.fullmatch(note)
+        if found is None:
+            kept.append(note)
+        elif not note.startswith("base: "):
+            new += 1 + int(found["more"] or 0)
+    return [f"{count(new, 'cell')} new in head", *kept] if new else kept
+
+
+def _compared(exact: Iterable[Exact]) -> list[Exact]:
+    return [each for each in changed(exact) if each.change != "new"]
 
 
 def _setting(comparison: Comparison) -> str:
@@ -236,11 +316,7 @@ def _compiled(exact: Iterable[Exact]) -> dict[str, dict[str, Summary]]:
     moved = list(by_metric(changed(code)))
     found = {arch: by_metric(values) for arch, values in by_architecture(code).items()}
     return {
-        arch: {
-            metric.removeprefix(_CODE).replace("_", " "): summary(metrics[metric])
-            for metric in moved
-            if metric in metrics
-        }
+        arch: {name_of(metric): summary(metrics[metric]) for metric in moved if metric in metrics}
         for arch, metrics in found.items()
         if any(map(changed, metrics.values()))
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .._peers.sweep.state import SweepError
+from .._system.arguments import COULD_NOT_RUN
 from .._system.process import ROOT
 from . import readme_evidence as evidence
 from . import readme_tables as asv
@@ -52,7 +53,7 @@ def run(check: bool) -> int:
         pages = {path: (path.read_text(), generated(path)) for path in PAGES}
     except (ReadmeError, SweepError) as error:
         print(f"could not run: {error}", file=sys.stderr)
-        return 3
+        return COULD_NOT_RUN
     if check:
         for path, (old, new) in pages.items():
             for name in drifted(old, new):

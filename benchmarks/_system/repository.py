@@ -56,6 +56,22 @@ def git_text(repository: Path, *arguments: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
+# Without what may stand before the host: a token, say.
+_GITHUB = re.compile(
+    r"(?:https://|ssh://)?(?:[^@/]+@)?github\.com[:/]([\w-]+/[\w.-]+?)(?:\.git)?/?"
+)
+
+
+def page(repository: Path) -> str:
+    """The address of the repository's page on GitHub, "" where neither CI nor a remote says it."""
+    server, name = (os.environ.get(f"GITHUB_{key}") for key in ("SERVER_URL", "REPOSITORY"))
+    if server and name:
+        return f"{server}/{name}"
+    origin = git(repository, "remote", "get-url", "origin") or b""
+    found = _GITHUB.fullmatch(origin.decode(errors="replace").strip())
+    return f"https://github.com/{found[1]}" if found else ""
+
+
 def package_tree(repository: Path, commit: str) -> str:
     """A hash of the files of ``rope_triton`` in a commit, Markdown aside.
 

@@ -96,7 +96,10 @@ def reach(dense=(), forms=(), failures=()):
     [
         (reach(["old"]), []),
         (reach(["old", "new"], ["new"]), []),
-        (reach(["old", "new"]), ["in 1 respects, e.g. new: add forms"]),
+        (
+            reach(["old", "new"]),
+            ["in 1 respects: add forms that do to "],
+        ),
         (
             reach(["old"], failures=["a forward"]),
             ["1 calls fail on the head alone, e.g. a forward"],

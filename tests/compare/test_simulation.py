@@ -92,13 +92,14 @@ def test_slow_processes_of_the_head_alone_cannot_be_told_in_these_rounds():
     assert RUN["head process"]["figures"]["+1 % passes"] <= 0.05
 
 
-def test_a_simulation_is_written_beside_those_of_former_judges(pool, monkeypatch, tmp_path):
+def test_a_simulation_is_written_beside_those_of_former_judges(pool, monkeypatch, tmp_path, capsys):
     path = tmp_path / "simulation.json"
     path.write_text(json.dumps({"runs": {"1234567": RUN}}))
     monkeypatch.setattr(simulation, "MODELS", ["normal"])
     scenarios = {name: each._replace(replicates=1) for name, each in simulation.SCENARIOS.items()}
     monkeypatch.setattr(simulation, "SCENARIOS", scenarios)
     found = simulation.simulate(path, pool, "again")
+    assert capsys.readouterr().err.endswith("s, about 0 s to go\n")
     assert found["normal"]["+5 % fails"] == 1
     written = json.loads(path.read_text())
     assert written["command"] == "again" and written["runs"]["1234567"] == RUN

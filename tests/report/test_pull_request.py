@@ -87,6 +87,7 @@ def test_comment_and_status_follow_the_answer(tmp_path, make, state):
     text, status = report(tmp_path, archive(document(make)))
     answer = make().answer
     assert text.startswith(f"{pull_request.MARKER}\n## ") and len(text) < 65_536
+    assert f"]({RUN.partition('/actions/')[0]}/compare/{BASE}...{HEAD})" in text
     assert HEAD in text and RUN in text and "Out of date" not in text and "behind" not in text
     assert (status["state"], status["context"], status["target_url"]) == (state, "gpu", RUN)
     says = f"{answer.value}, against {BASE[:10]}; the change could alter its figures"

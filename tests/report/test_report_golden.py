@@ -14,6 +14,7 @@ from benchmarks._report.markdown import markdown
 from benchmarks._report.terminal import terminal
 from benchmarks._verdict.schema import from_json
 from tests.comparisons import CASES
+from tests.report.artifacts import REQUEST
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = sorted((evidence.DIRECTORY / "reports").rglob("*.json"))
@@ -44,7 +45,9 @@ def test_reports_that_ship():
     for path in SHIPPED:
         comparison = from_json(json.loads(path.read_text()))
         text = path.with_suffix(".md").read_text()
-        assert text == markdown(comparison), f"if the new text is better, write it with: {AGAIN}"
+        assert text == markdown(comparison, REQUEST.page), (
+            f"if the new text is better, write it with: {AGAIN}"
+        )
         assert comparison.answer.value == path.stem.replace("-", " ")
         assert comparison.reproduce in text and comparison.base.sha[:10] in text
 
@@ -55,4 +58,5 @@ if __name__ == "__main__":
         for name, text in texts(case).items():
             (GOLDEN / name).write_text(text)
     for path in SHIPPED:
-        path.with_suffix(".md").write_text(markdown(from_json(json.loads(path.read_text()))))
+        made = from_json(json.loads(path.read_text()))
+        path.with_suffix(".md").write_text(markdown(made, REQUEST.page))

@@ -129,12 +129,12 @@ def test_full_grid_is_read_in_groups():
     gpu = gpu_family("full", slow_in_one_format)
     text = markdown(comparison({"gpu": gpu}, codegen(), grid="full"))
     assert len(text) < 60_000
-    [row] = [line for line in text.splitlines() if line.startswith("| 🟥")]
+    [row] = [line for line in text.splitlines() if line.startswith("| 🟥 42")]
     label = "42 timings: Forward + Backward any size, batch 4, float16, sbhd"
     assert row.replace("&nbsp;", " ").startswith(f"| 🟥 {label} | 3.31 to 337 µs ")
     assert listed(text) == 1008 and "left out" not in text
     assert len(map_rows(text)) == 2 * 21
-    assert "<details><summary>Map of all 1008 GPU timings" in text
+    assert "<details><summary>Map of the GPU timings" in text
 
 
 def listed(text):

@@ -36,17 +36,17 @@ def sentence(made):
 def test_no_change_and_blind_read_differently():
     bounded, open_ = markdown(passing()), markdown(blind())
     assert re.search(r"not slower \(within [+-]\d\.\d\d %\)", bounded)
-    seen = r"61 of 96 changed gpu timings stayed inconclusive \(minimum detectable effect [\d.]+"
+    seen = r"61 of 96 changed GPU timings stayed inconclusive \(minimum detectable effect [\d.]+"
     assert re.search(seen, open_)
-    assert "61 inconclusive" in open_ and "inconclusive" not in bounded
+    assert "61 inconclusive" in open_ and not re.search(r"\d inconclusive", bounded)
 
 
 def test_every_family_says_what_is_inconclusive():
     noisy = gpu_family(noise=0.008, steps=0.01)
     alone = sentence(comparison({"gpu": noisy, "host": host_family()}, ()))
-    assert "96 changed gpu timings stayed" in alone and "host" not in alone
+    assert "96 changed GPU timings stayed" in alone and "host" not in alone
     both = sentence(comparison({"gpu": noisy, "host": host_family(noise=0.2)}, ()))
-    assert "96 changed gpu timings stayed" in both and "4 changed host timings stayed" in both
+    assert "96 changed GPU timings stayed" in both and "4 changed host timings stayed" in both
 
 
 def test_same_machine_code_never_reads_as_a_slowdown():
@@ -63,7 +63,7 @@ def test_same_machine_code_never_reads_as_a_slowdown():
     # Next to a timing that did change, it does not hide it.
     made = dataclasses.replace(made, identical=frozenset(slow) - {sorted(slow)[0]})
     assert made.answer is Answer.FAIL
-    assert f"1 of {96 - len(slow) + 1} changed timings became slower" in sentence(made)
+    assert f"1 of {96 - len(slow) + 1} changed GPU timings became slower" in sentence(made)
 
 
 def test_inconclusive_timings_that_look_slower_are_named():
@@ -77,7 +77,7 @@ def test_what_was_not_measured_is_a_reason_and_is_shown():
     change = "triton: the base asks for triton>=3.6, the head for triton>=3.7; not measured"
     made = comparison({}, (), same_sources=True, unmeasured=(change,))
     assert made.answer is Answer.CANNOT_TELL
-    assert sentence(made) == "CANNOT TELL: 1 requirement changed without being measured."
+    assert sentence(made) == "CANNOT TELL: not measured: 1 difference of the versions."
     assert f"not measured: {change}" in " ".join(terminal(made).split())
     assert "Not measured:" in markdown(made) and "triton&#62;=3.7" in markdown(made)
 
@@ -94,7 +94,7 @@ def test_what_was_not_timed_for_its_machine_code_is_counted():
     assert "86 of 96 timings run the very same code" in text
     slow = gpu_family(only=everything[:20], slowdown=lambda subject: 0.05)
     made = comparison({"gpu": slow}, (), identical=code)
-    assert "10 of 10 changed timings became slower" in sentence(made)
+    assert "10 of 10 changed GPU timings became slower" in sentence(made)
 
 
 def test_what_another_size_stands_for_is_counted():
@@ -115,7 +115,7 @@ def test_what_another_size_stands_for_is_counted():
          "PASS: both versions have the same sources; no timing was measured."),
         (lambda: ({}, (), {}), "CANNOT TELL: nothing was judged."),
         (lambda: ({"gpu": gpu_family(noise=0.0003, steps=0.02)}, (), {}),
-         r"CANNOT TELL: \d+ of 96 gpu timings differ from themselves in the A/A control.*"),
+         r"CANNOT TELL: \d+ of 96 GPU timings differ from themselves in the A/A control.*"),
     ],
 )  # fmt: skip
 def test_reasons(given, says):
@@ -133,9 +133,11 @@ def test_a_process_start_fails_by_a_large_factor(slowdown, answer):
 
 def test_mean_changes_come_first():
     made = comparison({"gpu": gpu_family(slowdown=lambda _: -0.02), "host": host_family()}, ())
-    assert terminal(made).split("\n\n")[1].startswith("GPU time: -2.")
+    mean = "GPU time, geometric mean of 96 timings: -2."
+    assert terminal(made).split("\n\n")[1].startswith(mean)
     text = markdown(made)
-    assert text.index("in the geometric mean of 4 changed timings") < text.index("looked at")
+    assert text.index("geometric mean of 4 timings") < text.index("<details>")
+    assert "| not&nbsp;significant |" in text  # of the host, whose interval holds zero
 
 
 def test_a_head_that_varies_more_is_named():
@@ -143,7 +145,7 @@ def test_a_head_that_varies_more_is_named():
     made = comparison({"gpu": family}, ())
     assert made.answer is Answer.CANNOT_TELL
     assert sentence(made) == (
-        "CANNOT TELL: the head's processes vary more than the base's, by 0.60 % of a gpu timing "
+        "CANNOT TELL: the head's processes vary more than the base's, by 0.60 % of a GPU timing "
         "instead of 0.20 %: it may be slower in some of them."
     )
     assert "| 🟡 | GPU&nbsp;time |" in markdown(made)

@@ -103,3 +103,26 @@ def test_tree_of_the_package(lab):
     for name in ("empty", "nothing", "--help", "0" * 40):
         with pytest.raises(ValueError, match="no commit .* with rope_triton/"):
             repository.package_tree(lab.root, name)
+
+
+@pytest.mark.parametrize(
+    ("origin", "page"),
+    [
+        ("https://github.com/owner/name.git", "https://github.com/owner/name"),
+        ("https://user:secret@github.com/owner/na.me", "https://github.com/owner/na.me"),
+        ("git@github.com:owner/name.git", "https://github.com/owner/name"),
+        ("ssh://git@github.com/owner/name", "https://github.com/owner/name"),
+        ("/a/directory", ""),
+        ("https://example.org/github.com/owner/name", ""),
+        ("https://github.com/owner/name)](x", ""),
+    ],
+)
+def test_page_of_the_repository(lab, monkeypatch, origin, page):
+    for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY"):
+        monkeypatch.delenv(name, raising=False)
+    assert repository.page(lab.root) == ""
+    assert repository.git(lab.root, "remote", "add", "origin", origin) is not None
+    assert repository.page(lab.root) == page
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.example")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")
+    assert repository.page(lab.root) == "https://github.example/a/b"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..._measure import workload
 from ..._system import checkout, gpu_monitor, machine, process, suite
+from ..._system.arguments import COULD_NOT_RUN, some_seconds
 from ..._system.journal import Journal, JournalError
 from ..._system.process import ROOT
 from ..._system.progress import PROGRESS_VARIABLE, missing, say
@@ -28,7 +29,7 @@ from .state import Results, Row, SweepError
 SCRATCH = ROOT / ".asv" / "sweep"
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
 
-DONE, BAD, COULD_NOT_RUN = 0, 1, 3
+DONE, BAD = 0, 1
 EXPECTED = (
     *(SweepError, JournalError, checkout.ArmError),
     *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
@@ -56,12 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--experiment", choices=EXPERIMENTS, action="append", help="may be repeated; default: all")
-    add("--providers", type=_providers, metavar="A,B", help=f"of {', '.join(PROVIDERS)}")
-    add("--grid", choices=sorted(GRIDS), default="full", help="default: full")
+    add(
+        "--providers",
+        type=_providers,
+        metavar="A,B",
+        help=f"of {', '.join(PROVIDERS)}; default: all",
+    )
+    add("--grid", choices=sorted(GRIDS), default="full", help="cells; default: full")
     add("--output", type=Path, metavar="DIR", help="default: beside the state, in .asv/sweep")
     add("--ship", action="store_true", help="write to benchmarks/evidence/sweep as well")
-    waits = "for the GPU, while another measurement uses it; default: 0"
-    add("--wait", type=float, default=0.0, metavar="SECONDS", help=waits)
+    waits = "wait so long for a GPU that another measurement uses; default: 0"
+    add("--wait", type=some_seconds, default=0.0, metavar="SECONDS", help=waits)
     add("--afresh", action="store_true", help="rename what was measured, and begin anew")
     add("--redraw", type=Path, metavar="DIR", help="measure nothing: show what DIR holds again")
 

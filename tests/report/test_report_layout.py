@@ -1,0 +1,205 @@
+"""The first lines of a report, its links and its notes; and that it fits a comment's width."""
+
+import dataclasses
+import html
+import json
+import re
+
+import pytest
+
+from benchmarks._report.markdown import markdown
+from benchmarks._report.terminal import terminal
+from benchmarks._report.text import change_of, label
+from benchmarks._verdict.rules import Subject, judge_exact
+from benchmarks._verdict.schema import Side, from_json
+from tests.comparisons import CASES, blind, comparison, failing, gpu_family, passing
+from tests.report.artifacts import REQUEST
+from tests.report.test_report_golden import SHIPPED
+
+PAGE = REQUEST.page
+SHAS = "a" * 40, "b" * 40
+
+# --- the first lines ------------------------------------------------------------------------------
+
+
+def reports():
+    made = {name: make() for name, (make, _) in CASES.items()}
+    stored = {path.parent.name + path.stem: json.loads(path.read_text()) for path in SHIPPED}
+    return made | {name: from_json(each) for name, each in stored.items()}
+
+
+REPORTS = reports()
+
+
+def unfolded(text):
+    """The lines that a reader sees before anything is opened."""
+    left = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    return [line for line in left.replace("&nbsp;", " ").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_is_not_folded_is_short(name):
+    made = REPORTS[name]
+    lines = unfolded(markdown(made, PAGE))
+    # Without the head of the table, and what must never be folded.
+    rest = [line for line in lines if not re.match(r"\|  \||\| :--|- |Wrong|Not measured", line)]
+    assert rest[0].startswith("## ") and len(rest) <= 9
+    assert sum(line.startswith("Next: ") for line in rest) == 1
+
+
+def test_the_worst_and_the_best_timing_come_first():
+    worst, best = (
+        [line for line in unfolded(markdown(make())) if f" {name} (" in line]
+        for name, make in (("worst", failing), ("best", passing))
+    )
+    assert worst[0].startswith(
+        "| 🟥 worst (slower): Host call forward + backward, bshd | 172 µs | 207.7 µs | +20.8 % |"
+    )
+    assert best[0].startswith("| 🔵 best (faster): ")
+    # That a host's noise was not slower tells nothing.
+    assert not any("process start" in line or "Compilation" in line for line in worst + best)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (passing(), "Next: nothing. To measure it again: "),
+        (failing(), "Next: correct the head. "),
+        (dataclasses.replace(failing(), wrong=()), "Next: fix it, or accept it as [CONTRIBUTING"),
+        (blind(), "Next: measure more rounds, on a machine with nothing else to do: "),
+        (dataclasses.replace(passing(), unmeasured=("a",)), "Next: settle what was not measured"),
+    ],
+)
+def test_next_step(made, says):
+    [line] = [line for line in unfolded(markdown(made, PAGE)) if line.startswith("Next: ")]
+    assert line.startswith(says)
+    # 12 rounds and 12 more of what was inconclusive.
+    command = "main tiles --rounds 24 --budget 60" if made == blind() else made.reproduce
+    assert line.endswith(f"{command}</code>")
+
+
+@pytest.mark.parametrize(("make", "says"), [(passing, "not slower"), (failing, "+18.3 to +19.7 %")])
+def test_noise_of_the_host_is_no_change(make, says):
+    calls = re.search(
+        r"<br>Host call forward, bshd/sbhd [^,]*, ([^|<]*?)(?: \||<)", markdown(make())
+    )
+    assert calls[1] == says
+
+
+def test_kinds_without_a_map_have_a_line_each():
+    usual = gpu_family(slowdown=lambda subject: 0.05 * (subject.params[3] == "float16"))
+    others = {
+        ("Forward", "float16", "sbhd", "1"): Subject("surface.Forward.track_latency", ("qk", "4")),
+        ("Forward", "float32", "sbhd", "1"): Subject("model_calls.Forward.track_latency", ("a",)),
+    }
+    timings = []
+    for timing in usual.timings:
+        seq_len, hidden, batch, dtype, fmt = timing.subject.params
+        key = timing.subject.metric.split(".")[1], dtype, fmt, batch
+        named = others.get(key) if (seq_len, hidden) == ("128", "64") else None
+        timings.append(dataclasses.replace(timing, subject=named or timing.subject))
+    made = comparison({"gpu": dataclasses.replace(usual, timings=tuple(timings))}, ())
+    text = markdown(made)
+    assert "<br>the grid: 31 slower, 63 not slower<br>forms of calls: 1 slower<br>" in text
+    assert "<br>calls of models: 1 not slower |" in text
+    assert "<br>the grid" not in markdown(failing())  # which has no other
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+def test_commits_and_what_is_between_are_links():
+    base, head = (Side(name, sha) for name, sha in zip(("](x) @a <b>", "head"), SHAS, strict=True))
+    made = dataclasses.replace(passing(), base=base, head=head)
+    found = re.findall(r"\]\(([^)]*)\)", markdown(made, PAGE))
+    commits = [f"{PAGE}/commit/{sha}" for sha in SHAS]
+    assert found == [*commits, f"{PAGE}/compare/{'...'.join(SHAS)}"]
+    assert "](" not in markdown(made)  # no page is known
+    tree = dataclasses.replace(made, head=Side("working tree", ""))
+    assert re.findall(r"\]\(([^)]*)\)", markdown(tree, PAGE)) == commits[:1]
+
+
+# --- notes ----------------------------------------------------------------------------------------
+
+TOO_OLD = "this commit cannot: tensor_format='thd' is not implemented yet"
+
+
+def test_what_the_base_is_too_old_for_is_one_number():
+    memory = Subject("host.PathMemory.track_peak_bytes", ("forward", "thd"))
+    notes = (
+        f"base: 2 values missing: {TOO_OLD}",
+        f"head: 1 values missing: {TOO_OLD}",
+        f"paths.Forward.track_latency thd 4 bfloat16 and 11 more: not in the base: {TOO_OLD}",
+        f"host.PathCall.track_forward thd: in no process of the base: {TOO_OLD}",
+        "10 rounds, as the time was not enough for 12",
+    )
+    made = comparison({"gpu": gpu_family()}, (judge_exact(memory, None, 2.0**24),), notes=notes)
+    says = " ".join(terminal(made).split())
+    assert f"note: 14 cells new in head note: {notes[1]} note: {notes[4]}" in says
+    assert "peak memory of other paths: 1 new of 1 value" in markdown(made)
+
+
+# --- names and numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "params", "text"),
+    [
+        ("host.PathCall.track_forward_backward", ["qkv"], "Host call forward + backward, qkv"),
+        ("host.FirstCall.track_warm_start", [], "First call, cache filled"),
+        ("host.Error.track_error", ["backward", "float32", "long", "True"],
+         "error, backward, float32, long context, interleaved"),
+        ("host.PathMemory.track_peak_bytes", ["forward", "thd"],
+         "peak memory of other paths, forward, thd"),
+        ("codegen.Codegen.track_narrow_share",
+         ["sm_90", "float16", "sbhd", "forward", "64", "small"],
+         "narrow accesses, sm_90, float16, sbhd, forward, 64 channels, small tensor"),
+        ("model_calls.Forward.track_latency", ["phi-2", "decode", "tables"],
+         "Forward phi-2, decode, by tables"),
+    ],
+)  # fmt: skip
+def test_names_in_words(metric, params, text):
+    assert label([(metric,), *((each,) for each in params)]) == text
+
+
+def test_long_lists_of_values_are_counted():
+    forms = tuple(f"qk-bshd-bf16-{heads}x128-decode" for heads in (1, 2, 4, 8))
+    axes = [("surface.Forward.track_latency",), forms, ("4",)]
+    assert label(axes) == "Forward qk-bshd-bf16-1x128-decode and 3 more, 4 MiB"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "unit", "text"),
+    [
+        (2.0**24, 20 * 2.0**20, "bytes", "16 → 20 MiB"),
+        (2.0**24, 2.0**24 - 2**14, "bytes", "16 → 15.98 MiB"),
+        (None, 4096.0, "bytes", "none → 4 KiB"),
+        (0.0, 0.0, "bytes", "0 → 0 B"),
+        (1.69737, 1.70139, "x rounding", "1.697 → 1.701 × rounding"),
+        (1.70137, 1.70139, "x rounding", "1.70137 → 1.70139 × rounding"),
+        (0.2, 1.0, "share", "20 → 100 %"),
+        (42.0, 46.0, "registers/thread", "42 → 46"),
+        (3.1e-4, None, "seconds", "310 µs → none"),
+        (1e308, -1e308, "share", "inf → -inf %"),
+    ],
+)
+def test_changes_show_the_digits_that_differ(base, head, unit, text):
+    assert change_of(base, head, unit) == text
+
+
+# --- width ----------------------------------------------------------------------------------------
+
+_COLUMN, _LETTER, _COMMENT = 27, 8.2, 748  # pixels: of padding, of a letter at most, of a comment
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_tables_fit_a_comment(name):
+    """By the longest word of each column, which is as narrow as a browser makes it."""
+    for table in re.findall(r"(?:^\|.*\n?)+", markdown(REPORTS[name], PAGE), re.MULTILINE):
+        rows = [re.split(r" \| ", line.strip("|\n ")) for line in table.splitlines()]
+        columns = zip(*(row for row in rows if len(row) == len(rows[1])), strict=True)
+        words = [
+            max(len(html.unescape(w)) for cell in column for w in re.split(r"[ */-]|<br>", cell))
+            for column in columns
+        ]
+        assert sum(_COLUMN + _LETTER * each for each in words) <= _COMMENT, table[:200]
