@@ -12,8 +12,11 @@ PROVIDERS = {
     "flash-attention": "apply_rotary_emb by ready-made tables, rounded once; prefers bshd",
     "liger": "liger_rotary_pos_emb of queries and keys by tables, in place in bshd, all rounded",
     "fla": "rotary_embedding by ready-made tables, rounded once; bshd, or it copies",
+    "quack": "apply_rotary_emb by ready-made tables, in CuTe DSL, rounded once; prefers bshd",
     "huggingface": "Llama's apply_rotary_pos_emb of queries and keys by tables, every step rounded",
     "vllm": "the operator rotary_embedding by tables, in place, forward only",
+    "flashinfer": "apply_rope_with_cos_sin_cache of queries and keys, by float32 tables, "
+    "rounded once; half precision, forward only",
     # It computes sines of angles of its own, and appends keys and values to a cache.
     "xformers": "rope_padded by positions, forward only; bshd, or it is copied",
     # Last: importing it changes torch and Transformers for what comes after.
@@ -25,8 +28,10 @@ INSTALL = {
     "flash-attention": "pip install --no-build-isolation flash-attn",
     "liger": "pip install liger-kernel",
     "fla": "pip install flash-linear-attention",
+    "quack": "pip install quack-kernels",
     "huggingface": "pip install transformers",
     "vllm": "pip install vllm",
+    "flashinfer": "pip install flashinfer-python",
     "xformers": "pip install xformers",
     "unsloth": "pip install unsloth",
 }

@@ -16,7 +16,8 @@ from benchmarks._measure import workload
 from benchmarks._peers import plain
 from benchmarks._peers.cells import PeerCell
 
-FORWARD_ONLY = {"vllm", "xformers"}
+FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
+HALF_ONLY = {"flashinfer"}
 DIRECTIONS = (FORWARD, BACKWARD)
 
 
@@ -78,6 +79,23 @@ def fla_rotary_embedding(
     chunk_indices=None,
 ):
     return flash_apply_rotary_emb(x.contiguous(), cos, sin)
+
+
+# --- quack.rotary ---------------------------------------------------------------------------------
+
+
+def quack_apply_rotary_emb(
+    x,
+    cos,
+    sin,
+    interleaved=False,
+    inplace=False,
+    seqlen_offsets=None,
+    cu_seqlens=None,
+    max_seqlen=None,
+):
+    assert x.stride(-1) == 1 and x.shape[-1] % 8 == 0 and 2 * cos.shape[1] % 8 == 0
+    return flash_apply_rotary_emb(x, cos, sin)
 
 
 # --- liger_kernel.transformers.rope ---------------------------------------------------------------
@@ -148,6 +166,23 @@ def vllm_rotary_embedding(
     heads.copy_(rotated(heads, cos, sin))
 
 
+# --- flashinfer.rope ------------------------------------------------------------------------------
+
+
+def flashinfer_apply_rope_with_cos_sin_cache(
+    positions, query, key, head_size, cos_sin_cache, is_neox=True
+):
+    """By token, into new memory of which autograd learns nothing."""
+    assert cos_sin_cache.dtype == torch.float32 and cos_sin_cache.shape[1] % 32 == 0
+    assert query.dtype == key.dtype and query.dtype != torch.float32 and is_neox
+    cos, sin = cos_sin_cache[positions][:, None].chunk(2, dim=-1)
+    tokens = (each.detach().view(len(positions), -1, head_size) for each in (query, key))
+    return tuple(
+        rotated(each, cos, sin).view(given.shape)
+        for each, given in zip(tokens, (query, key), strict=True)
+    )
+
+
 # --- xformers -------------------------------------------------------------------------------------
 
 
@@ -194,12 +229,18 @@ FUNCTIONS = {
     "flash-attention": ("flash_attn.layers.rotary", "apply_rotary_emb", flash_apply_rotary_emb),
     "liger": ("liger_kernel.transformers.rope", "liger_rotary_pos_emb", liger_rotary_pos_emb),
     "fla": ("fla.modules.rotary", "rotary_embedding", fla_rotary_embedding),
+    "quack": ("quack.rotary", "apply_rotary_emb", quack_apply_rotary_emb),
     "huggingface": (
         "transformers.models.llama.modeling_llama",
         "apply_rotary_pos_emb",
         llama_apply_rotary_pos_emb,
     ),
     "vllm": ("vllm._custom_ops", "rotary_embedding", vllm_rotary_embedding),
+    "flashinfer": (
+        "flashinfer.rope",
+        "apply_rope_with_cos_sin_cache",
+        flashinfer_apply_rope_with_cos_sin_cache,
+    ),
     "xformers": ("xformers.ops.rope_padded", "rope_padded", rope_padded),
     "unsloth": ("unsloth.kernels.rope_embedding", "fast_rope_embedding", fast_rope_embedding),
 }
@@ -236,7 +277,7 @@ def _put(patch, place: str, name: str, value) -> None:
 # --- in cells -------------------------------------------------------------------------------------
 
 
-def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=16, batch=2):
+def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=32, batch=2):
     return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
 
 
