@@ -19,7 +19,7 @@ from ..._system import checkout, gpu_monitor, machine, process, suite
 from ..._system.journal import Journal, JournalError
 from ..._system.process import ROOT
 from ..._system.progress import PROGRESS_VARIABLE, missing, say
-from ..cells import PeerCell
+from ..cells import AnyCell
 from ..providers import PROVIDERS
 from . import plots, state, tables
 from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing
@@ -230,7 +230,7 @@ def measure(
         left = left[len(rows) :]
 
 
-def _work(direction: str, cells: Sequence[PeerCell], uuid: str, model: str, file: Path) -> None:
+def _work(direction: str, cells: Sequence[AnyCell], uuid: str, model: str, file: Path) -> None:
     """In a fresh process that sees one GPU: add each cell's row to the file as it is known."""
     import torch
 
@@ -240,7 +240,7 @@ def _work(direction: str, cells: Sequence[PeerCell], uuid: str, model: str, file
         raise SweepError(f"a process was to see GPU {uuid}, a {model}, and found {found}")
     with file.open("w") as rows:
 
-        def finished(cell: PeerCell, outcome: workload.Outcome) -> None:
+        def finished(cell: AnyCell, outcome: workload.Outcome) -> None:
             content = state.as_json(Row(Timing(direction, cell), outcome, uuid))
             rows.write(json.dumps(content, allow_nan=False) + "\n")
             rows.flush()
@@ -275,7 +275,8 @@ def publish(experiment: Experiment, results: Results, directory: Path) -> None:
     drawn = True
     try:
         for figure in experiment.figures:
-            plots.draw(figure, results, directory)
+            if figure.drawn:
+                plots.draw(figure, results, directory)
     except ModuleNotFoundError as error:
         if (how := missing(error)) is None:
             raise
