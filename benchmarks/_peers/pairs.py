@@ -11,6 +11,9 @@ from .adapter import Pair
 class Liger(Pair):
     """``liger_rotary_pos_emb``: both in one launch; every step rounded to the tables' dtype.
 
+    Where CuTe DSL is installed, which quack needs too, large gradients are by another kernel than
+    Liger's own in Triton: float32 inside.
+
     Memory in the order ``[b, s, h, d]`` is overwritten, forward and backward; any other is copied
     to that order first.
     """

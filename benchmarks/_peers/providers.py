@@ -33,7 +33,7 @@ MODEL_CALLS = {
     "fla": "rotary_embedding of each tensor; copies views, gradients and channels without angles, "
     "fills its output first, checks start positions on the GPU",
     "liger": "liger_rotary_pos_emb of queries and keys by halves, in place: channels without "
-    "angles are not touched",
+    "angles are not touched; large gradients by CuTe DSL where that is installed",
     "quack": "apply_rotary_emb of each tensor; copies channels without angles first",
     "vllm": "the operator rotary_embedding of all tensors, in place: channels without angles are "
     "not touched; forward only",
