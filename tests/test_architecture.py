@@ -53,7 +53,7 @@ PUBLIC = {
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
 HEAVY = {
     *("torch", "triton", "rope_triton", "transformer_engine", "flash_attn", "liger_kernel", "fla"),
-    *("transformers", "vllm", "xformers", "unsloth", "matplotlib"),
+    *("quack", "transformers", "vllm", "flashinfer", "xformers", "unsloth", "matplotlib"),
 }
 
 

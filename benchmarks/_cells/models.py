@@ -58,15 +58,13 @@ _FUNCTIONS = {
 """By tensors and what the call takes: names of ``surface_calls.FUNCTIONS``."""
 
 
-@dataclass(frozen=True)
-class ModelCell(FormCell):
-    """A model's call in bfloat16, batch first.
+class BaseModelCell(FormCell):
+    """A model's call in bfloat16, batch first. A subclass is a frozen dataclass.
 
     ``step``: "training", or "decode", one token of each sequence at a position of its own.
     ``takes``: "angles" or ready-made "tables".
     """
 
-    suite = "model_calls"
     model: str
     step: str
     takes: str
@@ -101,6 +99,16 @@ class ModelCell(FormCell):
     def starts(self) -> tuple[int, ...]:
         step = _CONTEXT // _DECODED if self.of.position else 0
         return tuple(index * step for index in range(len(self.lengths)))
+
+
+@dataclass(frozen=True)
+class ModelCell(BaseModelCell):
+    """This package's call."""
+
+    suite = "model_calls"
+    model: str
+    step: str
+    takes: str
 
 
 def cells() -> list[ModelCell]:

@@ -71,6 +71,14 @@ class Tables(Peer):
 
         return getattr(torch, self.cell.dtype)
 
+    def _by_token(self) -> tuple:
+        """Each token's position in the cell's order, and cosines beside sines for each position."""
+        import torch
+
+        positions = torch.arange(self.cell.seq_len, device=self._freqs.device)
+        tokens = self._bshd(positions[None].expand(self.cell.batch, -1)).flatten()
+        return tokens, torch.cat(self._half, dim=-1)
+
     def cos_sin(self) -> tuple:
         """From the tables: their own rounding is an error that no other call here has."""
         return tuple(self._bshd(table.double()[None, :, None]) for table in self._half)

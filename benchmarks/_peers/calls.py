@@ -3,8 +3,8 @@
 from typing import Any
 
 from .._cells.package_calls import Rotation
-from .libraries import Fla, FlashAttention, TransformerEngine, Vllm, Xformers
-from .pairs import HuggingFace, Liger, Unsloth
+from .libraries import Fla, FlashAttention, Quack, TransformerEngine, Vllm, Xformers
+from .pairs import FlashInfer, HuggingFace, Liger, Unsloth
 from .plain import Angles, Compiled, CompiledAngles, Copy, Formula, OwnTables
 from .seed import Seed
 
@@ -20,8 +20,10 @@ ADAPTERS: dict[str, type[Rotation]] = {
     "flash-attention": FlashAttention,
     "liger": Liger,
     "fla": Fla,
+    "quack": Quack,
     "huggingface": HuggingFace,
     "vllm": Vllm,
+    "flashinfer": FlashInfer,
     "xformers": Xformers,
     "unsloth": Unsloth,
 }

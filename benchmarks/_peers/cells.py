@@ -1,11 +1,13 @@
 """The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from .._cells.forms import BaseCell
 from .._cells.grid import Grid
-from . import calls
+from .._cells.models import ANGLES, TABLES, BaseModelCell
+from . import calls, models
 from .providers import PROVIDERS
 
 
@@ -25,6 +27,41 @@ class PeerCell(BaseCell):
     def call(self, freqs):
         """The provider's call by these angles: see ``calls.of``."""
         return calls.of(self, freqs)
+
+
+@dataclass(frozen=True)
+class PeerModelCell(BaseModelCell):
+    """What a layer of a model rotates, by one of ``models.ADAPTERS``."""
+
+    suite = "peer_models"
+    provider: str
+    model: str
+    step: str
+
+    @property
+    def takes(self) -> str:  # type: ignore[override]
+        return ANGLES if self.provider == "rope-triton" else TABLES
+
+    def call(self, freqs):
+        """The provider's calls by these angles."""
+        return models.ADAPTERS[self.provider](self, freqs)
+
+
+AnyCell = PeerCell | PeerModelCell
+_KINDS = {len(fields(kind)): kind for kind in (PeerCell, PeerModelCell)}
+
+
+def of_values(values: Sequence) -> AnyCell:
+    """The cell that has these values; their number says of which kind it is.
+
+    Raises
+    ------
+    ValueError
+        If no kind has so many.
+    """
+    if len(values) not in _KINDS:
+        raise ValueError(f"no cell has {len(values)} values")
+    return _KINDS[len(values)](*values)
 
 
 PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))

@@ -3,8 +3,6 @@
 from .._cells.package_calls import Unavailable
 from .adapter import Peer, Tables
 
-MAX_HIDDEN_SIZE = 256  # of flash-attention's kernel and of FLA's, which is made after it
-
 
 class TransformerEngine(Peer):
     """``apply_rotary_pos_emb(..., fused=True)``: angles, float32 inside, rounded once.
@@ -32,9 +30,14 @@ class FlashAttention(Tables):
     """
 
     provider = "flash-attention"
+    step, most = 2, 256  # channels that its kernel takes
 
     def __init__(self, cell, freqs):
-        refuse_wide_heads(self.provider, cell)
+        if cell.hidden_size > self.most or cell.hidden_size % self.step:
+            raise Unavailable(
+                f"{self.provider} takes multiples of {self.step} channels up to {self.most}, "
+                f"got {cell.hidden_size}"
+            )
         super().__init__(cell, freqs)
 
     def _find(self):
@@ -61,6 +64,22 @@ class Fla(FlashAttention):
         return rotary_embedding
 
 
+class Quack(FlashAttention):
+    """``apply_rotary_emb``: flash-attention's signature, by a kernel in CuTe DSL.
+
+    Tables in the tensor's dtype, as the others get them; float32 inside, rounded once. Takes any
+    strides whose last is 1.
+    """
+
+    provider = "quack"
+    step, most = 8, 512
+
+    def _find(self):
+        from quack.rotary import apply_rotary_emb
+
+        return apply_rotary_emb
+
+
 class Vllm(Tables):
     """The operator ``rotary_embedding`` on the queries alone, by token, in place; no backward.
 
@@ -73,12 +92,8 @@ class Vllm(Tables):
     rounds_products = True
 
     def __init__(self, cell, freqs):
-        import torch
-
         super().__init__(cell, freqs)
-        positions = torch.arange(cell.seq_len, device=freqs.device)[None].expand(cell.batch, -1)
-        self._positions = self._bshd(positions).flatten()
-        self._cache = torch.cat((self._cos, self._sin), dim=-1)
+        self._positions, self._cache = self._by_token()
 
     def _find(self):
         from vllm._custom_ops import rotary_embedding
@@ -133,11 +148,3 @@ class Xformers(Peer):
         rows = sequences.reshape(1, -1, *x.shape[2:])
         out = self._function(rows, *self._others, self._bias, adjacents=False)
         return self._bshd(out.view(sequences.shape))
-
-
-def refuse_wide_heads(provider: str, cell) -> None:
-    """Raise Unavailable for heads that the kernel does not take."""
-    if cell.hidden_size > MAX_HIDDEN_SIZE:
-        raise Unavailable(
-            f"{provider} takes a hidden_size of up to {MAX_HIDDEN_SIZE}, got {cell.hidden_size}"
-        )

@@ -106,7 +106,8 @@ _PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
 
 def _compiled(found: _Sweeps) -> list[str]:
     """Speedup over torch.compile in all experiments together, by channels of a head."""
-    timings = [timing for experiment, _ in found.values() for timing in experiment.timings]
+    every = (timing for experiment, _ in found.values() for timing in experiment.timings)
+    timings = [timing for timing in every if timing.cell.provider in _BY_COMPILER]
     measured = {timing.cell.provider for timing in timings}
     over = {name: about for name, about in _BY_COMPILER.items() if name in measured}
     columns = [(name, precision) for name in over for precision in _PRECISIONS]

@@ -29,6 +29,14 @@ def test_latent_attention_rotates_the_last_channels_of_a_row(model, row):
     assert view.stride()[-2:] == (row, 1) and view.storage_offset() == row - 64
 
 
+@pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v3-k"])
+def test_it_is_timed_beside_a_copy_of_as_many_bytes(model):
+    cell = ModelCell(model, "decode", "tables")
+    x = torch.zeros(cell.shape, dtype=torch.bfloat16)
+    copied = cell.call(angles.of_cell(cell, "cpu")).copies(x)
+    assert 2 * copied.untyped_storage().nbytes() == cell.bytes_moved
+
+
 def test_every_call_is_compared_and_each_direction_is_tracked():
     cells = models.cells()
     assert len(set(cells)) == len(cells) == 4 * len(MODELS)

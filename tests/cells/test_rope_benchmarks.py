@@ -89,12 +89,12 @@ COUNTS = {
     "full": {
         **_MODELS,
         **{"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 66, "paths.Backward": 54},
-        **dict.fromkeys(("peers.Forward", "peers.Backward"), 15 * 16),
+        **dict.fromkeys(("peers.Forward", "peers.Backward"), 17 * 16),
     },
     "small": {
         **_MODELS,
         **{"rope.Forward": 48, "rope.Backward": 48, "paths.Forward": 33, "paths.Backward": 27},
-        **dict.fromkeys(("peers.Forward", "peers.Backward"), 15 * 4),
+        **dict.fromkeys(("peers.Forward", "peers.Backward"), 17 * 4),
     },
 }
 

@@ -9,7 +9,8 @@ from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import host, workload
 from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PeerCell
-from benchmarks._peers.providers import INSTALL, PROVIDERS
+from benchmarks._peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
+from benchmarks._peers.sweep.experiments import GRIDS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -30,7 +31,7 @@ def skip_if_absent(provider: str, reason: str) -> None:
 @all_directions
 @all_providers
 def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
-    dtypes = ("float32", "float16", "bfloat16")
+    dtypes = ("bfloat16", "float16", "float32")  # the last is not every library's
     formats = ("sbhd", "bshd")
     cells = [PeerCell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
     for cell, outcome in workload.measure_cells(cells, direction).items():
@@ -39,6 +40,19 @@ def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
         assert not outcome.unavailable, (cell, outcome.unavailable)
         ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
         assert 0.3 < ratio < 60, (cell, ratio)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("provider", MODEL_CALLS)
+def test_the_calls_of_models_are_right(provider, unwarmed):
+    timings = GRIDS["small"]["models"].of([provider]).timings
+    for direction in DIRECTIONS:
+        cells = [timing.cell for timing in timings if timing.direction == direction]
+        for cell, outcome in workload.measure_cells(cells, direction).items():
+            assert not outcome.error, (cell, outcome.error)
+            if cell.model == "llama-3-8b":  # which every library can rotate
+                skip_if_absent(provider, outcome.unavailable)
+                assert outcome.latency, (cell, outcome.unavailable)
 
 
 @pytest.mark.alone

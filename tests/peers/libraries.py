@@ -16,15 +16,20 @@ from benchmarks._measure import workload
 from benchmarks._peers import plain
 from benchmarks._peers.cells import PeerCell
 
-FORWARD_ONLY = {"vllm", "xformers"}
+FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
+HALF_ONLY = {"flashinfer"}
 DIRECTIONS = (FORWARD, BACKWARD)
 
 
-def rotated(x, cos, sin):
-    """By tables that broadcast to half of the channels, computed in float32, rounded once."""
-    first, second = x.float().chunk(2, dim=-1)
+def rotated(x, cos, sin, interleaved=False):
+    """By tables that broadcast to pairs of the first channels, in float32, rounded once."""
+    turned, rest = x.float().tensor_split([2 * cos.shape[-1]], dim=-1)
+    pairs = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, dim=-1)
+    first, second = pairs
     cos, sin = cos.float(), sin.float()
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    both = first * cos - second * sin, second * cos + first * sin
+    turned = torch.stack(both, -1).flatten(-2) if interleaved else torch.cat(both, dim=-1)
+    return torch.cat((turned, rest), dim=-1).to(x.dtype)
 
 
 # --- transformer_engine.pytorch.attention.rope ----------------------------------------------------
@@ -60,8 +65,12 @@ def flash_apply_rotary_emb(
     cu_seqlens=None,
     max_seqlen=None,
 ):
-    assert x.dtype == cos.dtype == sin.dtype and cos.shape == (x.shape[1], x.shape[3] // 2)
-    return rotated(x, cos[None, :, None], sin[None, :, None])
+    assert x.dtype == cos.dtype == sin.dtype and len(cos) >= x.shape[1]
+    rows = torch.arange(x.shape[1], device=x.device)[None]
+    if isinstance(seqlen_offsets, torch.Tensor):
+        assert seqlen_offsets.shape == (len(x),)
+        rows = rows + seqlen_offsets[:, None]
+    return rotated(x, cos[rows][:, :, None], sin[rows][:, :, None], interleaved)
 
 
 # --- fla.modules.rotary ---------------------------------------------------------------------------
@@ -77,7 +86,25 @@ def fla_rotary_embedding(
     cu_seqlens=None,
     chunk_indices=None,
 ):
-    return flash_apply_rotary_emb(x.contiguous(), cos, sin)
+    return flash_apply_rotary_emb(x.contiguous(), cos, sin, interleaved, False, seqlen_offsets)
+
+
+# --- quack.rotary ---------------------------------------------------------------------------------
+
+
+def quack_apply_rotary_emb(
+    x,
+    cos,
+    sin,
+    interleaved=False,
+    inplace=False,
+    seqlen_offsets=None,
+    cu_seqlens=None,
+    max_seqlen=None,
+):
+    assert x.stride(-1) == 1 and x.shape[-1] % 8 == 0 and 2 * cos.shape[1] % 8 == 0
+    assert seqlen_offsets is None or isinstance(seqlen_offsets, torch.Tensor)
+    return flash_apply_rotary_emb(x, cos, sin, interleaved, inplace, seqlen_offsets)
 
 
 # --- liger_kernel.transformers.rope ---------------------------------------------------------------
@@ -100,17 +127,17 @@ def _turned_in_place(x, cos, sin):
 
     As by a kernel, of whose writing autograd learns nothing.
     """
-    stored, half = x.transpose(1, 2).contiguous().data, x.shape[-1] // 2
+    stored, half = x.transpose(1, 2).contiguous().data, cos.shape[-1] // 2
     cos, sin = (table[:, :, None, :half].to(x.dtype) for table in (cos, sin))
-    first, second = (part.clone() for part in stored.chunk(2, dim=-1))
+    first, second = (part.clone() for part in stored[..., : 2 * half].chunk(2, dim=-1))
     stored[..., :half] = first * cos - second * sin
-    stored[..., half:] = second * cos + first * sin
+    stored[..., half : 2 * half] = second * cos + first * sin
     overwritten = stored.data_ptr() == x.data_ptr()
     return x.transpose(1, 2).transpose(1, 2) if overwritten else stored.transpose(1, 2)
 
 
 def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    assert cos.shape == (1, q.shape[2], q.shape[3])
+    assert cos.shape[:2] in ((1, q.shape[2]), (len(q), q.shape[2])) and rotary_dim is None
     return _LigerRope.apply(q, k, cos, sin)
 
 
@@ -141,11 +168,30 @@ def llama_apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
 def vllm_rotary_embedding(
     positions, query, key, head_size, cos_sin_cache, is_neox, rope_dim_offset=0, inverse=False
 ) -> None:
-    assert key is None and is_neox and positions.dtype == torch.int64
-    assert query.shape[0] == positions.shape[0] and query.dtype == cos_sin_cache.dtype
+    assert positions.dtype == torch.int64 and query.dtype == cos_sin_cache.dtype
     cos, sin = cos_sin_cache[positions][:, None].chunk(2, dim=-1)
-    heads = query.view(len(positions), -1, head_size)
-    heads.copy_(rotated(heads, cos, sin))
+    for tokens in (query, key):
+        if tokens is not None:
+            heads = tokens.view(len(positions), -1, head_size)
+            heads.copy_(rotated(heads, cos, sin, interleaved=not is_neox))
+
+
+# --- flashinfer.rope ------------------------------------------------------------------------------
+
+
+def flashinfer_apply_rope_with_cos_sin_cache(
+    positions, query, key, head_size, cos_sin_cache, is_neox=True
+):
+    """By token, into new memory of which autograd learns nothing."""
+    assert cos_sin_cache.dtype == torch.float32 and cos_sin_cache.shape[1] % 32 == 0
+    assert query.dtype == key.dtype and query.dtype != torch.float32
+    assert query.dim() == key.dim() == 2
+    cos, sin = cos_sin_cache[positions][:, None].chunk(2, dim=-1)
+    tokens = (each.detach().view(len(positions), -1, head_size) for each in (query, key))
+    return tuple(
+        rotated(each, cos, sin, interleaved=not is_neox).view(given.shape)
+        for each, given in zip(tokens, (query, key), strict=True)
+    )
 
 
 # --- xformers -------------------------------------------------------------------------------------
@@ -194,12 +240,18 @@ FUNCTIONS = {
     "flash-attention": ("flash_attn.layers.rotary", "apply_rotary_emb", flash_apply_rotary_emb),
     "liger": ("liger_kernel.transformers.rope", "liger_rotary_pos_emb", liger_rotary_pos_emb),
     "fla": ("fla.modules.rotary", "rotary_embedding", fla_rotary_embedding),
+    "quack": ("quack.rotary", "apply_rotary_emb", quack_apply_rotary_emb),
     "huggingface": (
         "transformers.models.llama.modeling_llama",
         "apply_rotary_pos_emb",
         llama_apply_rotary_pos_emb,
     ),
     "vllm": ("vllm._custom_ops", "rotary_embedding", vllm_rotary_embedding),
+    "flashinfer": (
+        "flashinfer.rope",
+        "apply_rope_with_cos_sin_cache",
+        flashinfer_apply_rope_with_cos_sin_cache,
+    ),
     "xformers": ("xformers.ops.rope_padded", "rope_padded", rope_padded),
     "unsloth": ("unsloth.kernels.rope_embedding", "fast_rope_embedding", fast_rope_embedding),
 }
@@ -236,7 +288,7 @@ def _put(patch, place: str, name: str, value) -> None:
 # --- in cells -------------------------------------------------------------------------------------
 
 
-def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=16, batch=2):
+def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=32, batch=2):
     return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
 
 

@@ -22,7 +22,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 SPEEDS = {
     **{"rope-triton": 1.0, "rope-triton-tables": 0.99, "copy": 1.01, "pytorch": 0.08},
     **{"compile": 0.45, "compile-angles": 0.5, "seed": 0.2, "liger": 0.93},
-    **{"flash-attention": 0.97, "fla": 0.9},
+    **{"flash-attention": 0.97, "fla": 0.9, "quack": 0.98, "vllm": 0.7, "flashinfer": 0.8},
 }
 MISSING = "transformer_engine is not installed: pip install transformer-engine[pytorch]"
 WRONG = (

@@ -63,7 +63,8 @@ def test_every_timing_is_measured_once_and_every_provider_is_known():
         assert {timing.cell.provider for timing in timings} <= PROVIDERS.keys()
         names = [figure.name for figure in FULL[name].figures]
         assert len(set(names)) == len(names)
-    assert sum(len(FULL[name].timings) for name in EXPERIMENTS) < 2200
+        assert {timing.cell.provider for timing in timings} <= FULL[name].about.keys()
+    assert sum(len(FULL[name].timings) for name in EXPERIMENTS) < 2400
     assert PROVIDERS.keys() == plots.STYLES.keys()
     looks = [(style.marker, style.line) for style in plots.STYLES.values()]
     assert len(set(looks)) == len(looks)  # told apart without any colour
@@ -129,13 +130,13 @@ def test_a_larger_grid_goes_on_from_a_smaller(bench, undrawn, tmp_path):
 # --- processes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["study", "throughput", "bandwidth"])
+@pytest.mark.parametrize("name", ["study", "throughput", "bandwidth", "models"])
 def test_a_process_measures_whole_points_of_one_direction_and_not_too_many(name):
     timings = FULL[name].timings
     groups = list(command.grouped(timings))
     assert sum(groups, []) == timings
     assert all(len({timing.direction for timing in group}) == 1 for group in groups)
-    points = [{(t.direction, *list(vars(t.cell).values())[1:]) for t in group} for group in groups]
+    points = [{(t.direction, dataclasses.astuple(t.cell)[1:]) for t in group} for group in groups]
     assert sum(map(len, points)) == len(set().union(*points))
     sizes = list(map(len, groups))
     assert max(sizes) <= 36 and statistics.median(sizes) > 18
@@ -262,15 +263,20 @@ def test_every_experiment_ends_in_files(bench, name, tmp_path, monkeypatch):
     page = (out / f"{name}.md").read_text()
     told = [MACHINE["gpu"], SHA[:8], f"python -m benchmarks sweep --experiment {name} --grid small"]
     assert all(text in page for text in told)
+    assert all(f"- `{provider}`: " in page for provider in experiment.figures[0].providers)
     for figure in experiment.figures:
-        assert f"]({figure.name}.png)" in page
+        assert f"## {figure.title}" in page and (f"]({figure.name}.png)" in page) == figure.drawn
+        if not figure.drawn:
+            assert not list(out.glob(f"{figure.name}.*"))
+            continue
         assert (out / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
         picture = out / f"{figure.name}.svg"
         assert all(text in picture.read_text() for text in told)
         ET.fromstring(picture.read_bytes())
-    before = picture.read_bytes()
-    plots.draw(figure, results, out)
-    assert picture.read_bytes() == before
+    if experiment.figures[-1].drawn:
+        before = picture.read_bytes()
+        plots.draw(figure, results, out)
+        assert picture.read_bytes() == before
 
 
 def test_without_matplotlib_there_are_tables(bench, monkeypatch, tmp_path, capsys):
@@ -286,7 +292,9 @@ def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     """The pages and rows of benchmarks/evidence/sweep, made again."""
     assert entry.main(["sweep", "--redraw", str(command.EVIDENCE), "--output", str(tmp_path)]) == 0
     made = sorted(tmp_path.iterdir())
-    assert len(made) == 2 * len(EXPERIMENTS)
+    shipped = {path.stem for path in made}
+    assert set(EXPERIMENTS) - shipped <= {"models"}  # not measured yet
+    assert len(made) == 2 * len(shipped)
     for path in made:
         assert path.read_bytes() == (command.EVIDENCE / path.name).read_bytes(), path.name
     assert len(undrawn) == 4 + 2 + 8 + 6
@@ -339,3 +347,26 @@ def test_what_is_faster_than_the_package_is_counted(bench, undrawn, tmp_path):
     # Of 1, 32 and 256 MiB, two dtypes, both ways.
     assert "at least 1.50 times as fast as `compile`, in 8 timings" in page
     assert "at least 2.50 times as fast as `compile-angles`, in 8 timings" in page
+
+
+def test_a_models_page_has_a_row_for_each_model_and_a_column_for_each_provider(
+    bench, undrawn, tmp_path
+):
+    def answer(timing):
+        if timing.cell.model == "deepseek-v3-q" and timing.cell.provider == "liger":
+            return Outcome(unavailable="liger has no interleaved rotation")
+        share = {"rope-triton": 1.0, "quack": 0.5}.get(timing.cell.provider, 0.8)
+        return Outcome((1e-5 / share,), (1e-5,))
+
+    bench.answer = answer
+    assert sweep("--experiment", "models", "--output", str(tmp_path)) == 0
+    assert not undrawn
+    page = (tmp_path / "models.md").read_text()
+    forward, backward, decode = page.split("\n## ")[1:4]
+    columns = "rope-triton | rope-triton-tables | copy | flash-attention | fla | liger | quack"
+    assert f"| model | {columns} | vllm | flashinfer |" in forward and "vllm" not in backward
+    latent = "| deepseek-v3-q | 1.000 | 0.800 | 0.800 | 0.800 | 0.800 | n/a | 0.500 |"
+    assert all(latent in part for part in (forward, backward, decode))
+    assert "| quack | 12 | 2.00 | 2.00 | 2.00 | 0 |" in page
+    assert "- `liger`, 3 timings n/a: ``` liger has no interleaved rotation ```" in page
+    assert "- `flash-attention`: apply_rotary_emb of each tensor" in page

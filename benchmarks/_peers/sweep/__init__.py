@@ -1,1 +1,1 @@
-"""The sweep: four experiments that compare this package with other libraries."""
+"""The sweep: experiments that compare this package with other libraries."""

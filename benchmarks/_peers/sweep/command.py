@@ -20,7 +20,7 @@ from ..._system.arguments import COULD_NOT_RUN, some_seconds
 from ..._system.journal import Journal, JournalError
 from ..._system.process import ROOT
 from ..._system.progress import PROGRESS_VARIABLE, missing, say
-from ..cells import PeerCell
+from ..cells import AnyCell
 from ..providers import PROVIDERS
 from . import plots, state, tables
 from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing
@@ -38,7 +38,9 @@ EXPECTED = (
 # What libraries are called where they are installed: their versions are part of what is measured.
 _DISTRIBUTIONS = (
     *("transformer-engine", "flash-attn", "liger-kernel", "flash-linear-attention", "fla-core"),
-    *("transformers", "vllm", "unsloth", "xformers"),
+    # Liger chooses another kernel where CuTe DSL is installed.
+    *("quack-kernels", "nvidia-cutlass-dsl"),
+    *("transformers", "vllm", "flashinfer-python", "unsloth", "xformers"),
 )
 # What says how a cell is measured: a change of it is another sweep.
 _MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", "_peers/*.py"),)
@@ -236,7 +238,7 @@ def measure(
         left = left[len(rows) :]
 
 
-def _work(direction: str, cells: Sequence[PeerCell], uuid: str, model: str, file: Path) -> None:
+def _work(direction: str, cells: Sequence[AnyCell], uuid: str, model: str, file: Path) -> None:
     """In a fresh process that sees one GPU: add each cell's row to the file as it is known."""
     import torch
 
@@ -246,7 +248,7 @@ def _work(direction: str, cells: Sequence[PeerCell], uuid: str, model: str, file
         raise SweepError(f"a process was to see GPU {uuid}, a {model}, and found {found}")
     with file.open("w") as rows:
 
-        def finished(cell: PeerCell, outcome: workload.Outcome) -> None:
+        def finished(cell: AnyCell, outcome: workload.Outcome) -> None:
             content = state.as_json(Row(Timing(direction, cell), outcome, uuid))
             rows.write(json.dumps(content, allow_nan=False) + "\n")
             rows.flush()
@@ -281,7 +283,8 @@ def publish(experiment: Experiment, results: Results, directory: Path) -> None:
     drawn = True
     try:
         for figure in experiment.figures:
-            plots.draw(figure, results, directory)
+            if figure.drawn:
+                plots.draw(figure, results, directory)
     except ModuleNotFoundError as error:
         if (how := missing(error)) is None:
             raise

@@ -1,14 +1,16 @@
-"""The sweep's four experiments: which cells each measures, and the figures that show them.
+"""The sweep's experiments: which cells each measures, and the figures that show them.
 
 ``published.json`` has what the seeds' authors saw. Imports no torch.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ..._cells.forms import BACKWARD, FORWARD, ITEM_BYTES
-from ..cells import PeerCell
+from ..._cells.models import DECODE, MODELS, TRAINING
+from ..cells import AnyCell, PeerCell, PeerModelCell
+from ..providers import MODEL_CALLS, PROVIDERS
 
 HALF, FORMAT = "float16", "sbhd"
 HIDDEN_SIZE, HEADS = 128, 64
@@ -21,15 +23,16 @@ AXES = {
     "heads": "heads",
     "batch": "batch [sequences]",
     "mib": "size of the tensor [MiB]",
+    "model": "model",
 }
-"""What a figure varies, a field of :class:`PeerCell` or the tensor's size -> its label."""
+"""What a figure varies, a field of its cells or the tensor's size -> its label."""
 
 
 class Figure(NamedTuple):
-    """A plot and a table: ``metric`` over ``axis``, a line for each provider of the cells.
+    """A table and a plot: ``metric`` over ``axis``, a line for each provider of the cells.
 
     ``metric`` is "gbps", "milliseconds" or "share" (of a copy's speed), ``axis`` a key of
-    :data:`AXES`. ``doubles`` says whether the axis is logarithmic.
+    :data:`AXES`; one of names is not drawn. ``doubles`` says whether the axis is logarithmic.
     """
 
     name: str
@@ -37,14 +40,18 @@ class Figure(NamedTuple):
     direction: str
     metric: str
     axis: str
-    cells: tuple[PeerCell, ...]
+    cells: tuple[AnyCell, ...]
     doubles: bool = True
+
+    @property
+    def drawn(self) -> bool:
+        return self.axis != "model"
 
     @property
     def providers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(cell.provider for cell in self.cells))
 
-    def position(self, cell: PeerCell) -> float:
+    def position(self, cell: AnyCell) -> float:
         """Where a cell lies on the axis."""
         return cell.bytes_moved / 2 / 2**20 if self.axis == "mib" else getattr(cell, self.axis)
 
@@ -53,13 +60,16 @@ class Timing(NamedTuple):
     """A cell in one direction."""
 
     direction: str
-    cell: PeerCell
+    cell: AnyCell
 
 
 class Experiment(NamedTuple):
+    """Figures of the same providers; ``about`` says what each of these calls."""
+
     name: str
     title: str
     figures: tuple[Figure, ...]
+    about: Mapping[str, str] = PROVIDERS
 
     @property
     def timings(self) -> list[Timing]:
@@ -172,6 +182,29 @@ def _bandwidth(sizes: Iterable[int]) -> Experiment:
     return Experiment("bandwidth", "Share of the device's own copy", tuple(figures))
 
 
+_FORWARD_ONLY = ("vllm", "flashinfer")
+
+
+def _models(names: Iterable[str]) -> Experiment:
+    """The calls that models make; a figure for each step and direction."""
+    figures = []
+    for step, direction in ((TRAINING, FORWARD), (TRAINING, BACKWARD), (DECODE, FORWARD)):
+        providers = [p for p in MODEL_CALLS if direction == FORWARD or p not in _FORWARD_ONLY]
+        figures.append(
+            Figure(
+                f"models-{step}-{direction}",
+                f"Share of a copy's speed, {step}, {direction} (bfloat16, batch first)",
+                direction,
+                "share",
+                "model",
+                tuple(
+                    PeerModelCell(provider, name, step) for name in names for provider in providers
+                ),
+            )
+        )
+    return Experiment("models", "The calls that models make", tuple(figures), MODEL_CALLS)
+
+
 def _by_name(*experiments: Experiment) -> dict[str, Experiment]:
     return {each.name: each for each in experiments}
 
@@ -188,6 +221,7 @@ GRIDS: dict[str, dict[str, Experiment]] = {
             batch=(1, 2, 4, 8, 16, 32),
         ),
         _bandwidth([2**power for power in range(11)]),
+        _models(MODELS),
     ),
     # Every figure with its ends and a middle, to see in minutes that all of it works.
     "small": _by_name(
@@ -200,6 +234,7 @@ GRIDS: dict[str, dict[str, Experiment]] = {
             batch=(1, 4, 16),
         ),
         _bandwidth((1, 32, 256)),
+        _models(("llama-3-8b", "deepseek-v3-q", "phi-2", "qwen-2-vl-7b")),
     ),
 }
 EXPERIMENTS = tuple(GRIDS["full"])

@@ -28,8 +28,10 @@ STYLES = {
     "liger": Style("#000000", "X"),
     "fla": Style("#7A5C00", "<"),
     "pytorch": Style("#5A5A5A", ">", ":"),
+    "quack": Style("#AA4499", "H"),
     "huggingface": Style("#AA3377", "h", "-."),
     "vllm": Style("#4477AA", "*", "-."),
+    "flashinfer": Style("#117733", "8", "-."),
     "unsloth": Style("#228833", "d", "-."),
     "xformers": Style("#663333", "p", "-."),
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..._measure.workload import Outcome
 from ..._system import journal
 from ..._system.files import write_atomically
-from ..cells import PeerCell
+from ..cells import of_values
 from .experiments import GRIDS, Experiment, Timing
 
 FORMAT = "rope-triton sweep"
@@ -177,5 +177,5 @@ def from_json(content: dict) -> Row:
     )
     if not (outcome.latency or outcome.unavailable or outcome.error):
         raise ValueError("it has no samples and no reason")
-    timing = Timing(content["direction"], PeerCell(*content["cell"]))
+    timing = Timing(content["direction"], of_values(content["cell"]))
     return Row(timing, outcome, content["gpu"])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..._cells.forms import ITEM_BYTES
-from ..providers import PROVIDERS
 from .experiments import AXES, OURS, Experiment, Figure, Timing
 from .state import Results, Row
 
@@ -53,11 +52,11 @@ def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
     for figure in experiment.figures:
         unit = METRICS[figure.metric][0]
         lines += ["", f"## {figure.title}", ""]
-        if drawn:
+        if drawn and figure.drawn:
             lines += [f"![{figure.title}]({figure.name}.png)", ""]
         lines += [f"{unit[0].upper()}{unit[1:]}:", "", *figure_table(figure, results)]
     names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
-    lines += ["", "## Providers", "", *(f"- `{name}`: {PROVIDERS[name]}" for name in names)]
+    lines += ["", "## Providers", "", *(f"- `{name}`: {experiment.about[name]}" for name in names)]
     return "\n".join([*lines, *_reasons(experiment, results)]) + "\n"
 
 
@@ -74,7 +73,8 @@ def figure_table(figure: Figure, results: Results) -> list[str]:
             _written(figure, results.rows.get(Timing(figure.direction, at[place, provider])))
             for provider in figure.providers
         )
-        lines.append(f"| {place:g} | " + " | ".join(found) + " |")
+        shown = f"{place:g}" if figure.drawn else place
+        lines.append(f"| {shown} | " + " | ".join(found) + " |")
     return lines
 
 

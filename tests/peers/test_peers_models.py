@@ -1,0 +1,129 @@
+"""Models' calls by other libraries: what is called, what is right, and what each cannot do."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from benchmarks._cells import models as model_cells
+from benchmarks._cells import package_calls
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._cells.models import MODELS
+from benchmarks._cells.package_calls import Unavailable
+from benchmarks._measure import workload
+from benchmarks._peers import cells, models
+from benchmarks._peers.cells import PeerModelCell
+from benchmarks._peers.providers import MODEL_CALLS, PROVIDERS
+from benchmarks._peers.sweep.experiments import GRIDS
+from tests.peers import libraries
+from tests.peers.libraries import FORWARD_ONLY, angles, random
+
+here = libraries.here  # fixture
+
+STEPS = ("training", "decode")
+LATENT = {"deepseek-v3-q", "deepseek-v3-k"}
+CANNOT = {"liger": {*LATENT, "glm-4-9b"}, "flashinfer": {*LATENT, "gpt-neox-20b"}}
+IN_PLACE = {"liger", "vllm"}
+CELLS = [
+    PeerModelCell(*each, step)
+    for step in STEPS
+    for each in ((provider, model) for model in MODELS for provider in MODEL_CALLS)
+]
+POSSIBLE = [cell for cell in CELLS if cell.model not in CANNOT.get(cell.provider, ())]
+UNMOVED = "qwen-2-vl-7b", "decode"  # its tokens are at position 0
+# Sequences that begin at rows of their own: by their positions, and by their tables.
+MOVED = [("llama-3-8b", "decode"), ("qwen-2-vl-7b", "training")]
+
+
+def named(cell):
+    return f"{cell.provider}-{cell.model}-{cell.step}"
+
+
+@pytest.fixture
+def tiny(monkeypatch, here):
+    """The models with few heads and tokens; else as they are."""
+    for name, model in MODELS.items():
+        few = tuple(min(count, 1 + index) for index, count in enumerate(model.heads))
+        monkeypatch.setitem(MODELS, name, model._replace(heads=few, batch=2, seq_len=3))
+    monkeypatch.setattr(model_cells, "_DECODED", 4)
+    monkeypatch.setattr(model_cells, "_CONTEXT", 64)  # the interpreter's fma rounds twice
+    return here
+
+
+def called(cell, direction, device):
+    cell = dataclasses.replace(cell)  # which knows no shapes yet
+    call, x = cell.call(angles(cell, device)), random(cell, device)
+    given = x.clone()
+    (rotate,) = workload.calls(call, direction, [x])
+    return call, rotate, x, given
+
+
+@pytest.mark.parametrize("cell", POSSIBLE, ids=named)
+def test_every_call_is_right(tiny, cell):
+    for direction in cell.directions:
+        if direction == BACKWARD and cell.provider in FORWARD_ONLY:
+            with pytest.raises(Unavailable, match="has no backward pass"):
+                called(cell, direction, tiny)
+            continue
+        call, rotate, x, given = called(cell, direction, tiny)
+        output = rotate()
+        package_calls.check(output, given, call, direction)
+        assert torch.equal(x, given) or cell.provider in IN_PLACE
+        assert call.in_place == (cell.provider in IN_PLACE)
+        if cell.provider != "copy" and (cell.model, cell.step) != UNMOVED:
+            with pytest.raises(AssertionError, match="not close"):
+                package_calls.check(call.given(given, direction), given, call, direction)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell not in POSSIBLE], ids=named)
+def test_what_a_library_cannot_do_is_unavailable_and_says_why(tiny, cell):
+    flashinfer = "takes (queries and keys, not one tensor|multiples of 32 channels, got 24)"
+    reasons = {"liger": "has no interleaved rotation", "flashinfer": flashinfer}
+    with pytest.raises(Unavailable, match=f"{cell.provider} {reasons[cell.provider]}"):
+        called(cell, FORWARD, tiny)
+
+
+@pytest.mark.parametrize(("model", "step"), MOVED)
+@pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
+def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, model, step):
+    """A library that let every sequence begin at the same row would be found wrong."""
+    cell = PeerModelCell(provider, model, step)
+    with monkeypatch.context() as patched:
+        rows = models.ModelCall._rows
+        patched.setattr(
+            models.ModelCall, "_rows", lambda *args: rows(*args)[:1].expand_as(rows(*args))
+        )
+        call, rotate, _, given = called(cell, FORWARD, tiny)
+    with pytest.raises(AssertionError, match="not close"):
+        package_calls.check(rotate(), given, call, FORWARD)
+
+
+@pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
+def test_a_missing_library_says_how_to_install_it(tiny, monkeypatch, provider):
+    libraries.remove(monkeypatch, provider)
+    cell = PeerModelCell(provider, "llama-3-8b", "decode")
+    with pytest.raises(Unavailable, match=f"{provider} is not there: .*; pip install "):
+        cell.call(angles(cell, tiny))
+
+
+def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
+    assert models.ADAPTERS.keys() == MODEL_CALLS.keys() < PROVIDERS.keys()
+    for cell in CELLS:
+        ours = PeerModelCell("rope-triton", cell.model, cell.step)
+        assert cell.bytes_moved == ours.bytes_moved and cell.shapes == ours.shapes
+        assert cell.takes == ("angles" if cell == ours else "tables")
+        assert cells.of_values([cell.provider, cell.model, cell.step]) == cell
+    with pytest.raises(ValueError, match="no cell has 2 values"):
+        cells.of_values(["copy", "llama-3-8b"])
+
+
+def test_the_experiment_has_every_call_in_the_directions_that_there_are():
+    training, backward, decode = (
+        {(cell.provider, cell.model, cell.step) for cell in figure.cells}
+        for figure in GRIDS["full"]["models"].figures
+    )
+    assert training | decode == {(cell.provider, cell.model, cell.step) for cell in CELLS}
+    assert {step for _, _, step in training} == {"training"}
+    assert backward == {each for each in training if each[0] not in FORWARD_ONLY}
+    directions = [figure.direction for figure in GRIDS["full"]["models"].figures]
+    assert directions == [FORWARD, BACKWARD, FORWARD]
