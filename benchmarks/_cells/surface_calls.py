@@ -27,8 +27,8 @@ OFFSET = 3  # rows of the tables, where one offset is given for all sequences
 class SurfaceCall(Rotation):
     """A call in one of the forms; see ``package_calls.Rotation``.
 
-    ``freqs`` has the angles of the first sequence and head; where others have their own, these grow
-    with the index of the sequence and the head.
+    ``freqs`` has the angles of the first sequence and head, but for a constant; where others have
+    their own, these grow with the index of the sequence and the head.
     """
 
     cell: Any  # a ``surface.FormCell``, which makes this
@@ -43,7 +43,8 @@ class SurfaceCall(Rotation):
         super().__init__(cell, freqs)
         if self.rounding != "once":
             self.slack = _rounding_slack(self.rounding, self.cell.dtype)
-        self._cell_angles = _for_each(freqs[: cell.positions, ..., : form.rotated // 2], cell)
+        # By one radian more: a token at position 0, as in decoding, would not be rotated.
+        self._cell_angles = _for_each(freqs[: cell.positions, ..., : form.rotated // 2], cell) + 1
         self._arguments = self._tables()
 
     def _rotated_parts(self, cell):

@@ -37,6 +37,16 @@ def test_it_is_timed_beside_a_copy_of_as_many_bytes(model):
     assert 2 * copied.untyped_storage().nbytes() == cell.bytes_moved
 
 
+@pytest.mark.parametrize("cell", models.cells(), ids=str)
+def test_no_rotation_is_wrong(cell, monkeypatch):
+    monkeypatch.setitem(MODELS, cell.model, MODELS[cell.model]._replace(batch=2, seq_len=3))
+    monkeypatch.setattr(models, "_DECODED", 4)
+    call = cell.call(angles.of_cell(cell, "cpu"))
+    x = torch.randn(cell.shape).to(torch.bfloat16)
+    with pytest.raises(AssertionError, match="not close"):
+        package_calls.check(call.operand(x), x, call, FORWARD)
+
+
 def test_every_call_is_compared_and_each_direction_is_tracked():
     cells = models.cells()
     assert len(set(cells)) == len(cells) == 4 * len(MODELS)
