@@ -33,7 +33,7 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    (cell for cell in grid.checked_cells() if cell.suite in ("surface", "model_calls")),
+    [cell for cell in grid.checked_cells() if cell.suite in ("surface", "model_calls")],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
