@@ -25,8 +25,8 @@ RESULTS = Path(".asv") / "results"
 def fill_results(root: Path) -> None:
     """Copy what ships, or was restored, to where asv works, but over nothing that is newer.
 
-    asv writes results beside those it shows, and what describes the machine and the benchmarks over
-    what is there: a run would change files of the repository.
+    asv writes new results beside those that it shows, and rewrites the files that describe the
+    machine and the benchmarks: a run would change files of the repository.
     """
     for path in (root / SHIPPED).rglob("*.json"):
         copy = root / RESULTS / path.relative_to(root / SHIPPED)
