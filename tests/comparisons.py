@@ -168,6 +168,22 @@ def job_blind():
     return job_comparison(noise=0.02)
 
 
+def job_of_code(**changes):
+    """What the job without a GPU writes: machine code for all architectures."""
+    (code,) = exact_subjects(None).values()
+    same = tuple(judge_exact(subject, 8.0, 8.0) for subject in sorted(code))
+    return comparison({}, same, machine=NO_GPU, clocks={}, **changes)
+
+
+def job_of_worse_code():
+    (code,) = exact_subjects(None).values()
+    made = tuple(
+        judge_exact(s, 8.0, 8.0 + (s.metric == "codegen.Codegen.track_spilled_bytes"))
+        for s in sorted(code)
+    )
+    return comparison({}, made, machine=NO_GPU, clocks={})
+
+
 # --- whole ----------------------------------------------------------------------------------------
 
 

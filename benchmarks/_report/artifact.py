@@ -4,9 +4,10 @@ Nothing of the archive is unpacked to the disk. Only what GitHub's own uploader 
 ordinary file, stored or deflated. What the archive says of itself is checked before memory is spent
 on it, and no more is inflated than a file may have.
 
-A comparison is accepted if it is the measurement that was asked for: of these commits, on this GPU,
-of subjects that this branch's suite has, and for a pass of all of them. What the commits themselves
-say is asked of git, never of the artifact. Whether the numbers are true cannot be checked here.
+A comparison is accepted if it is the measurement that was asked for: of these commits, on this GPU
+or of machine code alone, of subjects that this branch's suite has, and for a pass of all of them.
+What the commits themselves say is asked of git, never of the artifact. Whether the numbers are true
+cannot be checked here.
 """
 
 import functools
@@ -63,21 +64,22 @@ class Request:
     """What was to be measured, from the trusted side.
 
     base, head: the commits. current: the pull request's head now. run_url: page of the job. gpu:
-    asv's name of the machine. behind: commits of main that the base does not have.
+    asv's name of the machine; None if no GPU was to be used, and machine code alone compared.
+    behind: commits of main that the base does not have.
     """
 
     base: str
     head: str
     current: str
     run_url: str
-    gpu: str
+    gpu: str | None
     behind: int = 0
 
     def __post_init__(self):
         for name in ("base", "head", "current"):
             if not _SHA.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} must be a full SHA, got {getattr(self, name)!r:.80}")
-        if self.gpu not in ARCHITECTURES:
+        if self.gpu is not None and self.gpu not in ARCHITECTURES:
             raise ValueError(f"gpu must be one of {list(ARCHITECTURES)}, got {self.gpu!r:.80}")
         if self.behind < 0:
             raise ValueError(f"behind must be 0 or more, got {self.behind}")
@@ -90,7 +92,8 @@ class Request:
     @property
     def command(self) -> str:
         """The command that the job runs, and that anybody can run."""
-        return f"python -m benchmarks compare {self.base} {self.head}"
+        exact = " --exact-only" if self.gpu is None else ""
+        return f"python -m benchmarks compare {self.base} {self.head}{exact}"
 
 
 class Commits(NamedTuple):
@@ -144,11 +147,15 @@ def require_asked(
     Raises
     ------
     ArtifactError
-        If it is of other commits, another GPU or other subjects.
+        If it is of other commits, another GPU or other subjects, or needs a GPU and none was asked
+        for.
     """
-    machine = comparison.machine.get("machine", "none")
-    if machine != request.gpu or comparison.machine.get("gpu", "none") == "none":
-        raise NoGpuError(f"the GPU {request.gpu} was not there, only {machine!r:.80}")
+    if request.gpu is None:
+        _require_machine_code_only(comparison)
+    else:
+        machine = comparison.machine.get("machine", "none")
+        if machine != request.gpu or comparison.machine.get("gpu", "none") == "none":
+            raise NoGpuError(f"the GPU {request.gpu} was not there, only {machine!r:.80}")
     _require_what_was_asked(comparison, request, found)
     for what, these in _differences(comparison, request, found, complete):
         if these:
@@ -161,6 +168,15 @@ def require(condition: object, otherwise: str) -> None:
     """Raise :class:`ArtifactError` with the message unless the condition holds."""
     if not condition:
         raise ArtifactError(otherwise)
+
+
+def _require_machine_code_only(comparison: Comparison) -> None:
+    timed = [comparison.families, comparison.rounds, comparison.discarded, comparison.clocks]
+    of_timings = [comparison.identical, comparison.represented, comparison.wrong]
+    none = not any([*timed, *of_timings])
+    require(none, "machine code alone was to be compared, it has what needs a GPU")
+    gpu = comparison.machine.get("gpu", "none")
+    require(gpu == "none", f"no GPU was to be used, it names {gpu!r:.80}")
 
 
 def _require_what_was_asked(comparison: Comparison, request: Request, found: Commits) -> None:
@@ -185,7 +201,8 @@ def _differences(
     comparison: Comparison, request: Request, found: Commits, complete: bool
 ) -> Iterator[tuple[str, Set[Subject]]]:
     """Names that the suite does not have; and what a pass of two packages must have, but lacks."""
-    timed, exact = timed_subjects(), exact_subjects(ARCHITECTURES[request.gpu])
+    arch = None if request.gpu is None else ARCHITECTURES[request.gpu]
+    timed, exact = timed_subjects(), exact_subjects(arch)
     for name, family in comparison.families.items():
         ours = {timing.subject for timing in family.timings}
         yield f"the suite has no such timing of {name}", ours - timed[name]
@@ -194,11 +211,12 @@ def _differences(
     values = {each.subject for each in comparison.exact}
     yield "the suite has no such exact value", values.difference(*exact.values())
     if complete and comparison.answer is Answer.PASS and not found.same_sources:
-        times = {timing.subject for timing in comparison.timings}
-        accounted = times | comparison.identical | comparison.represented
-        yield "a pass lacks GPU times", timed["gpu"] - accounted
-        yield "a pass lacks any GPU time", set() if "gpu" in comparison.families else timed["gpu"]
-        yield "a pass lacks host times", timed["host"] - times
+        if arch is not None:
+            times = {timing.subject for timing in comparison.timings}
+            accounted, has_gpu = times | of_code, "gpu" in comparison.families
+            yield "a pass lacks GPU times", timed["gpu"] - accounted
+            yield "a pass lacks any GPU time", set() if has_gpu else timed["gpu"]
+            yield "a pass lacks host times", timed["host"] - times
         for what, needed in exact.items():
             yield f"a pass lacks {what}", needed - values
 
@@ -220,8 +238,11 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
 
 
 @functools.cache
-def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
-    """All that is exact for a pull request: its machine code for ``arch``, and what a GPU gives."""
+def exact_subjects(arch: str | None) -> dict[str, frozenset[Subject]]:
+    """All that is exact for a pull request: its machine code for ``arch``, and what a GPU gives.
+
+    Without ``arch`` its machine code for every architecture that the suite compiles for.
+    """
     suites = (
         ("codegen.Codegen.", subjects.CODE_PARAMS),
         ("codegen.Variants.", subjects.VARIANT_PARAMS),
@@ -232,9 +253,13 @@ def exact_subjects(arch: str) -> dict[str, frozenset[Subject]]:
         for prefix, params in suites
         for metric in UNITS
         if metric.startswith(prefix)
-        for call in itertools.product((arch,), *[*params.values()][1:])
+        for call in itertools.product(
+            params["target"] if arch is None else (arch,), *[*params.values()][1:]
+        )
         if "form" not in params or call[2] in parsed(call[1]).directions
     }
+    if arch is None:
+        return {"machine code": frozenset(code)}
     host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
     return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
 

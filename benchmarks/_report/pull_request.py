@@ -1,11 +1,11 @@
-"""Make a comment and a commit status from the artifact of a pull request's GPU job.
+"""Make a comment and a commit status from the artifact of a pull request's job.
 
 ``python -m benchmarks._report.pull_request`` runs where the token may write, with nothing
 installed, and the artifact may be anything: whoever can change what is measured can write it. So
 only what ``artifact`` accepts is shown, and whatever goes wrong is a comment and a status too.
-The caller says which pull request, which commits and which GPU. Whether the numbers are true cannot
-be checked here: a pull request whose author is not trusted can forge those too, and the comment
-says so.
+The caller says which pull request, which commits and which GPU; without a GPU, the report is of
+machine code alone, in a comment of its own. Whether the numbers are true cannot be checked here: a
+pull request whose author is not trusted can forge those too, and the comment says so.
 """
 
 import argparse
@@ -26,6 +26,9 @@ from .text import count
 
 CONTEXT = "gpu"
 MARKER = "<!-- rope-triton gpu report -->"
+CODE_MARKER = "<!-- rope-triton machine code report -->"
+"""First lines of the two comments."""
+
 MAX_COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
 OUTCOMES = ("success", "failure", "cancelled", "skipped")
 
@@ -46,7 +49,8 @@ def comment(request: Request, comparison: Comparison) -> str:
 
 def comment_without(request: Request, reason: str) -> str:
     """The comment where there is no comparison; ``reason`` is reduced to words."""
-    text = f"## ❔ NO VERDICT\n\n**{escaped(_inert(reason))}.** This says nothing about speed.\n\n"
+    what = "the machine code" if request.gpu is None else "speed"
+    text = f"## ❔ NO VERDICT\n\n**{escaped(_inert(reason))}.** This says nothing about {what}.\n\n"
     text += f"`{request.command}` measures it anywhere."
     return _bounded(request, text)
 
@@ -83,8 +87,11 @@ def _bounded(request: Request, text: str) -> str:
     if is_stale(request):
         now = f"the pull request is at {request.current} now."
         stale = f"> **Out of date:** of {request.head}; {now}\n\n"
-    log = f"Commit {request.head} on a GPU: [log of the run]({request.run_url})"
-    whole = f"{MARKER}\n{stale}{text}\n\n{log}\n"
+    marker, where = MARKER, "on a GPU"
+    if request.gpu is None:
+        marker, where = CODE_MARKER, "on a machine without a GPU"
+    log = f"Commit {request.head} {where}: [log of the run]({request.run_url})"
+    whole = f"{marker}\n{stale}{text}\n\n{log}\n"
     if len(whole.encode()) > MAX_COMMENT_BYTES:
         raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {len(whole)}")
     return whole
@@ -99,20 +106,22 @@ def _inert(text: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Write the comment and the status; 0 whatever they say, for their reader to see it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks._report.pull_request")
-    for name in ("base", "head", "current", "run-url", "gpu"):
+    for name in ("base", "head", "current", "run-url"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--gpu", help="without it the report is of machine code alone")
     parser.add_argument("--behind", type=int, required=True, help="commits of main after the base")
     parser.add_argument("--repository", type=Path, required=True, help="has both commits")
-    parser.add_argument("--job", required=True, choices=OUTCOMES)
+    parser.add_argument("--job", default="success", choices=OUTCOMES, help="the GPU job's outcome")
     parser.add_argument("--tests", choices=(*OUTCOMES, ""), default="", help="the step's outcome")
     parser.add_argument("--artifact", type=Path, required=True, help="may be absent")
     parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
-    parser.add_argument("--status", type=Path, required=True, metavar="FILE", help="written")
+    parser.add_argument("--status", type=Path, metavar="FILE", help="written, of a GPU's report")
     options = parser.parse_args(arguments)
     asked = {each.name: getattr(options, each.name) for each in dataclasses.fields(Request)}
     text, state = _result(Request(**asked), options)
     options.comment.write_text(text, encoding="utf-8")
-    options.status.write_text(json.dumps(state), encoding="utf-8")
+    if options.status:
+        options.status.write_text(json.dumps(state), encoding="utf-8")
     return 0
 
 

@@ -15,17 +15,20 @@ BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40
 RUN = "https://github.com/rope-triton/rope-triton/actions/runs/1"
 GPU = "nvidia-h200"
 REQUEST = Request(base=BASE, head=HEAD, current=HEAD, run_url=RUN, gpu=GPU)
+CODE_REQUEST = dataclasses.replace(REQUEST, gpu=None)
 DIFFER, SAME = Commits(False, ()), Commits(True, ())
-SIDES = {"base": Side(BASE, BASE), "head": Side(HEAD, HEAD), "reproduce": REQUEST.command}
+SIDES = {"base": Side(BASE, BASE), "head": Side(HEAD, HEAD)}
 
 
 @functools.cache
 def written(make) -> str:
-    return json.dumps(to_json(dataclasses.replace(make(), **SIDES)))
+    made = make()
+    request = CODE_REQUEST if made.machine["gpu"] == "none" else REQUEST
+    return json.dumps(to_json(dataclasses.replace(made, reproduce=request.command, **SIDES)))
 
 
-def read(content, found=DIFFER):
-    return read_artifact(content, REQUEST, found)
+def read(content, found=DIFFER, request=REQUEST):
+    return read_artifact(content, request, found)
 
 
 def document(make=job_failing, **changes) -> dict:

@@ -1,6 +1,7 @@
 """The steps of ci.yml, before GitHub runs them: every one that is a script is run."""
 
 import io
+import json
 import shutil
 import tarfile
 import zipfile
@@ -8,7 +9,7 @@ import zipfile
 import pytest
 
 from tests.workflows import common
-from tests.workflows.common import CI, ROOT, require_every_script_was_run, steps
+from tests.workflows.common import CI, ROOT, git, require_every_script_was_run
 
 repository, runner = common.repository, common.runner  # fixtures
 
@@ -111,20 +112,48 @@ def assert_refused(runner, said):
     assert said in runner.log
 
 
+def codegen(runner, head):
+    """The status of the job; the base branch has gone on since the pull request."""
+    runner.values |= {
+        "github.event.pull_request.base.ref": "main",
+        "github.event.pull_request.head.sha": git(runner.repository, "rev-parse", head),
+        "${{ !cancelled() }}": True,
+    }
+    return runner.run(CI, CI["jobs"]["codegen"])
+
+
 def test_ci_codegen(runner):
-    assert runner.run(CI, CI["jobs"]["codegen"]) == 0
+    assert codegen(runner, "main") == 0
     assert "both versions have the same sources" in runner.read("summary")
     assert "## ✅ PASS" in runner.read("summary")
+    upload = CI["jobs"]["codegen"]["steps"][-1]["with"]["path"]
+    found = json.loads(runner.read(upload.replace("${{ runner.temp }}", "temp")))
+    head = git(runner.repository, "rev-parse", "main")
+    assert found["base"]["sha"] == found["head"]["sha"] == found["head"]["name"] == head
 
 
-@pytest.mark.parametrize("status", [1, 2, 3])
+def test_ci_codegen_compares_with_the_merge_base_by_the_suite_of_the_base(runner):
+    main, head = (git(runner.repository, "rev-parse", name) for name in ("main", "pull-request"))
+    runner.variables["COMPARE_STATUS"] = "1"
+    git(runner.repository, "checkout", "--quiet", "-b", "later", "main")
+    (runner.repository / "LATER.md").write_text("")
+    common.commit(runner.repository, "main goes on")
+    git(runner.repository, "checkout", "--quiet", "main")
+    git(runner.repository, "merge", "--quiet", "--ff-only", "later")
+    try:
+        assert codegen(runner, "pull-request") == 1
+    finally:
+        git(runner.repository, "reset", "--quiet", "--hard", main)
+        git(runner.repository, "branch", "--quiet", "-D", "later")
+    assert runner.calls[-1].startswith(f"python -m benchmarks compare {main} {head} --exact-only ")
+    assert (runner.scratch / "workspace" / "LATER.md").exists()
+    assert not (runner.scratch / "workspace" / "rope_triton" / "new.py").exists()
+
+
+@pytest.mark.parametrize("status", [2, 3])
 def test_ci_codegen_passes_on_every_status_but_0(runner, status):
-    program = runner.scratch / "workspace" / ".venv" / "bin" / "python"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\nexit {status}\n")
-    program.chmod(0o755)
-    step = steps(CI["jobs"]["codegen"])[-1]
-    assert runner.run(CI, {"steps": [step]}) == status
+    runner.variables["COMPARE_STATUS"] = str(status)
+    assert codegen(runner, "pull-request") == status
 
 
 def test_ci_workflows(runner):

@@ -57,8 +57,8 @@ def own_comment(body, number=3):
     }
 
 
-def report_of(sha):
-    return f"{pull_request.MARKER}\n## PASS\n\n> text\n\nCommit {sha} on a GPU: [log](x)\n"
+def report_of(sha, marker=pull_request.MARKER):
+    return f"{marker}\n## PASS\n\n> text\n\nCommit {sha} on a GPU: [log](x)\n"
 
 
 def test_a_push_marks_what_is_of_the_former_head(runner, github):
@@ -72,11 +72,25 @@ def test_a_push_marks_what_is_of_the_former_head(runner, github):
     notice = f"> **Out of date:** of {'5' * 40}; the pull request is at {HEAD} now.\n\n"
     marked = first.replace("\n", f"\n{notice}", 1)
     assert runner.read("posted.md").rstrip("\n") == marked.rstrip("\n")
+    assert sum("--method PATCH" in call for call in runner.calls) == 1
     # Another push: one line, of the same commit.
     runner.values["github.event.pull_request.head.sha"] = BASE
     github(**own_comment(marked))
     assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
     assert runner.read("posted.md").rstrip("\n") == marked.replace(HEAD, BASE).rstrip("\n")
+
+
+def test_a_push_marks_the_comment_on_machine_code_too(runner, github):
+    former = report_of("5" * 40, pull_request.CODE_MARKER)
+    github(**own_comment(former, number=4))
+    assert runner.run(GPU, GPU["jobs"]["outdate"]) == 0
+    notice = f"> **Out of date:** of {'5' * 40}; the pull request is at {HEAD} now.\n\n"
+    marked = former.replace("\n", f"\n{notice}", 1)
+    assert runner.read("posted.md").rstrip("\n") == marked.rstrip("\n")
+    patched = [call for call in runner.calls if "--method PATCH" in call]
+    assert len(patched) == 1 and "/issues/comments/4 " in patched[0]
+    (env,) = (step["env"] for step in steps(GPU["jobs"]["outdate"]))
+    assert env["CODE_MARKER"] == pull_request.CODE_MARKER
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from tests.workflows.common import CI, GPU, PULL_REQUESTS, ROOT, WORKFLOWS, steps
+from tests.workflows.common import CI, GPU, MACHINE_CODE, PULL_REQUESTS, ROOT, WORKFLOWS, steps
 
 FILES = sorted(WORKFLOWS.glob("*.yml"))
 LOADED = {path.name: yaml.safe_load(path.read_text()) for path in FILES}
@@ -101,6 +101,13 @@ def test_a_token_beyond_its_step_is_seen(job, violation):
     assert token_violations(TOKEN | {"jobs": {}}) == ["the workflow's env has a token"]
 
 
+MAY_WRITE = {
+    "ci.yml": set(),
+    "gpu.yml": {"pull-requests", "statuses"},
+    "machine-code.yml": {"pull-requests"},
+}
+
+
 @pytest.mark.parametrize("name", PULL_REQUESTS)
 def test_pull_requests_get_no_secret_and_few_jobs_write(name):
     workflow = PULL_REQUESTS[name]
@@ -108,9 +115,9 @@ def test_pull_requests_get_no_secret_and_few_jobs_write(name):
     assert workflow["permissions"] == {}
     for key, job in workflow["jobs"].items():
         writes = {scope for scope, right in job["permissions"].items() if right != "read"}
-        writers = {"outdate", "wait", "report"} if name == "gpu.yml" else set()
-        assert writes == ({"pull-requests", "statuses"} if key in writers else set())
-        if key in writers - {"report"}:  # then there is no code but the workflow's own
+        may = MAY_WRITE[name] if key in ("outdate", "wait", "report") else set()
+        assert writes == may
+        if may and key != "report":  # then there is no code but the workflow's own
             assert not any("uses" in step for step in job["steps"])
 
 
@@ -128,7 +135,19 @@ def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
         assert refs == [None] * len(refs)
     # `on` is a truth value to YAML 1.1.
     assert GPU[True].keys() == {"pull_request_target"}
-    assert "pull_request_target" not in CI[True]
+    assert not CI[True].keys() & {"pull_request_target", "workflow_run"}
+
+
+def test_no_job_that_comments_on_machine_code_sees_the_head():
+    assert MACHINE_CODE[True] == {
+        "workflow_run": {"workflows": [CI["name"]], "types": ["completed"]}
+    }
+    uses = [
+        step for job in MACHINE_CODE["jobs"].values() for step in job["steps"] if "uses" in step
+    ]
+    (checkout,) = uses
+    assert checkout["uses"].startswith("actions/checkout@")
+    assert checkout["with"] == {"persist-credentials": False}
 
 
 def owned(path):
