@@ -45,12 +45,12 @@ def markdown(comparison: Comparison, url: str = "") -> str:
     seen = View(comparison)
     sentence = clip(seen.sentence[0].upper() + seen.sentence[1:], 1000)
     blocks = [
-        f"## {_HEADLINE[comparison.answer]}",
+        f"## {_HEADLINE[comparison.answer]}{f' ({seen.scope})' if seen.scope else ''}",
         f"**{escaped(sentence)}**",
         *_summary(seen, comparison),
         *_remarks("Wrong on the head", comparison.wrong),
         *_remarks("Not measured", comparison.unmeasured),
-        _next(comparison, url),
+        _next(seen, comparison, url),
         f"{_commits(seen, comparison, url)} · {escaped(seen.setting)}",
         *_checks(seen),
         *_moved(seen, comparison),
@@ -83,9 +83,12 @@ def _summary(seen: View, comparison: Comparison) -> Iterable[str]:
         yield _table(["", "base", "head", "change", interval], "--:", cells)
 
 
-def _next(comparison: Comparison, url: str) -> str:
+def _next(seen: View, comparison: Comparison, url: str) -> str:
     """What to do after this answer."""
     again = code(comparison.reproduce, 400)
+    if comparison.answer is Answer.PASS and seen.scope:
+        timed = code(comparison.reproduce.replace(" --exact-only", ""), 400)
+        return f"Next: measure its speed on a machine with a GPU: {timed}"
     if comparison.answer is Answer.PASS:
         return f"Next: nothing. To measure it again: {again}"
     if comparison.answer is Answer.FAIL:

@@ -148,5 +148,5 @@ def _assurances(comparison: Comparison, found: _Found) -> Iterable[str]:
     yield from _inconclusive(comparison.timings, comparison, "changed timing")
     if comparison.exact:
         yield "no exact value that counts got worse"
-    if not any(found.values()):
-        yield "no timing was measured"
+    elif not any(found.values()):
+        yield "nothing was measured"

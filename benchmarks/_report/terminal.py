@@ -14,7 +14,8 @@ _ROWS, _COLUMNS, _LABEL = 12, 100, 44
 def terminal(comparison: Comparison) -> str:
     """The report for a terminal."""
     seen = View(comparison)
-    lines = [f"{comparison.answer.upper()}: {seen.sentence}", ""]
+    scope = f" ({seen.scope})" if seen.scope else ""
+    lines = [f"{comparison.answer.upper()}{scope}: {seen.sentence}", ""]
     interval = f"{100 * comparison.rules.confidence:g} % interval"
     lines += [
         f"{mean.clock}, geometric mean of {mean.timings}: {mean.change} "

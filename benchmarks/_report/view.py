@@ -94,7 +94,8 @@ class Check(NamedTuple):
 class View:
     """A comparison as its reader sees it.
 
-    sentence: the reasons of the answer. means: of each family, how it changed on average. sides,
+    scope: what the answer is of, where that is less than a reader expects, else "". sentence: the
+    reasons of the answer. means: of each family, how it changed on average. sides,
     setting, machine: what was compared and where. notes: the comparison's, shortened.
     states: of each timing. rows: one for each timing, and groups: those that moved alike together,
     both worst first. worst, best: of the rows that tell something, None if none does. checks: all
@@ -105,6 +106,7 @@ class View:
 
     def __init__(self, comparison: Comparison):
         self.states = states_of(comparison)
+        self.scope = _scope(comparison)
         self.sentence = sentence(comparison, self.states)
         self.means = [
             _mean(name, family.mean)
@@ -169,6 +171,13 @@ class View:
         doubtful = State.NOISE in states or open_ or uneven or family.control.failed
         symbol = FAILS if State.SLOWER in states else UNKNOWN if doubtful else FINE
         return Check(symbol, _CLOCKS[name], findings)
+
+
+def _scope(comparison: Comparison) -> str:
+    code = of_suites(comparison.exact, ["codegen."])
+    only_code = code and len(code) == len(comparison.exact)
+    measured = comparison.timings or comparison.wrong
+    return "machine code only; nothing was timed" if only_code and not measured else ""
 
 
 def _by_kind(states: Mapping[Subject, State]) -> list[str]:

@@ -119,7 +119,8 @@ def reported(tmp_path, content=None):
 )
 def test_the_comment_is_of_machine_code(tmp_path, make, says):
     text = reported(tmp_path, archive(document(make)))
-    assert text.startswith(f"{pull_request.CODE_MARKER}\n## {says}")
+    headline = f"## {says} (machine code only; nothing was timed)\n"
+    assert text.startswith(f"{pull_request.CODE_MARKER}\n{headline}")
     assert CODE_REQUEST.command.endswith(" --exact-only") and CODE_REQUEST.command in text
     assert f"Commit {HEAD} on a machine without a GPU: [log of the run]({RUN})" in text
     assert "which could have changed them" in text and pull_request.MARKER not in text

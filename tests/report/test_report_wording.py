@@ -17,6 +17,7 @@ from tests.comparisons import (
     blind,
     codegen,
     comparison,
+    gpu_facts,
     gpu_family,
     host_family,
     passing,
@@ -112,7 +113,7 @@ def test_what_another_size_stands_for_is_counted():
         (lambda: ({"gpu": gpu_family()}, codegen(), {"same_sources": True}),
          "PASS: both versions have the same sources; none of 96 timings is slower by more than .*"),
         (lambda: ({}, (), {"same_sources": True}),
-         "PASS: both versions have the same sources; no timing was measured."),
+         "PASS: both versions have the same sources; nothing was measured."),
         (lambda: ({}, (), {}), "CANNOT TELL: nothing was judged."),
         (lambda: ({"gpu": gpu_family(noise=0.0003, steps=0.02)}, (), {}),
          r"CANNOT TELL: \d+ of 96 GPU timings differ from themselves in the A/A control.*"),
@@ -129,6 +130,25 @@ def test_a_process_start_fails_by_a_large_factor(slowdown, answer):
     assert made.answer is answer
     says = "2 slower" if answer is Answer.FAIL else "2 not slower"
     assert f"process&nbsp;start | {says}" in markdown(made)
+
+
+def test_after_a_pass_of_machine_code_the_speed_is_to_be_measured():
+    made = comparison({}, codegen(), reproduce="python -m benchmarks compare a b --exact-only")
+    assert made.answer is Answer.PASS
+    says = "a machine with a GPU: <code>python -m benchmarks compare a b</code>"
+    assert f"\n\nNext: measure its speed on {says}\n\n" in markdown(made)
+
+
+def test_only_machine_code_has_the_headline_of_machine_code():
+    for families, exact, changes in (
+        ({}, gpu_facts(), {}),
+        ({}, (), {"same_sources": True}),
+        ({}, codegen(), {"wrong": ("an output",)}),
+        ({"gpu": gpu_family()}, codegen(), {}),
+    ):
+        assert "machine code only" not in markdown(comparison(families, exact, **changes))
+    worse = comparison({}, codegen(spilled_bytes=8.0))
+    assert markdown(worse).startswith("## ❌ FAIL (machine code only; nothing was timed)\n")
 
 
 def test_mean_changes_come_first():
