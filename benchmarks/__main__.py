@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK: a shell may run this file to complete a command line
 """The command line, ``python -m benchmarks``.
 
 Its --help works in a bare Python: what needs numpy, torch or asv is imported where it runs.
@@ -53,7 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options: dict = {}
     try:
-        options = vars(_parser().parse_args(arguments))
+        parser = _parser()
+        with contextlib.suppress(ModuleNotFoundError):
+            import argcomplete
+
+            argcomplete.autocomplete(parser)  # ends the process if a shell asks for completions
+        options = vars(parser.parse_args(arguments))
         given = {name: options[name] for name in options.keys() - {"command", "goes_on"}}
         return options["command"](**given)
     except KeyboardInterrupt as stop:

@@ -203,6 +203,32 @@ def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, cap
     assert "could not run: unset TRITON_INTERPRET" in capsys.readouterr().err
 
 
+# --- with a shell that completes ------------------------------------------------------------------
+
+COMPLETE = """\
+eval "$(activate-global-python-argcomplete --dest=-)"
+COMP_LINE="$*" COMP_POINT=${#COMP_LINE} COMP_TYPE=9 COMP_WORDS=("$@")
+_python_argcomplete_global python
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["c"], ["compare", "creep"]),
+        (["compare", "main", "--e"], ["--even-if-same", "--every-cell", "--exact-only"]),
+        (["compare", "main", "--grid", ""], ["full", "small"]),
+    ],
+    ids=["command", "option", "choice"],
+)
+def test_bash_completes_commands_options_and_choices(words, completed):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    line = ["bash", "-c", COMPLETE, "bash", "python", "-m", "benchmarks", *words]
+    done = subprocess.run(line, cwd=ROOT, env={"PATH": path}, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == completed, done.stderr
+
+
 # --- with Ctrl-C ----------------------------------------------------------------------------------
 
 
