@@ -187,3 +187,32 @@ def test_asv_check_accepts_the_suite(tmp_path):
         ASV_PYTHONPATH=str(ROOT),
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+DISCOVER = """
+import json, sys
+from asv import environment
+from asv.benchmarks import Benchmarks
+from asv.config import Config
+from asv.repo import NoRepository
+
+conf = Config.load("asv.conf.json")
+places = list(environment.get_environments(conf, [f"existing:{sys.executable}"]))
+found = Benchmarks.discover(conf, NoRepository(), places, [])
+json.dump({name: [each["version"], each["params"]] for name, each in found.items()}, sys.stderr)
+"""
+
+
+def test_the_list_of_benchmarks_that_ships_is_todays():
+    """What `asv publish` shows before anything was measured here."""
+    done = subprocess.run(
+        [sys.executable, "-c", DISCOVER], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    stored = json.loads((ROOT / "benchmarks" / "results" / "benchmarks.json").read_text())
+    del stored["version"]
+    ours = {name: [each["version"], each["params"]] for name, each in stored.items()}
+    assert ours == json.loads(done.stderr), (
+        "write it with: asv run -E existing:python3 --bench just-discover; "
+        "cp .asv/results/benchmarks.json benchmarks/results"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks._site import __main__ as history
 from benchmarks._system import machine
 from tests import publishing
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
@@ -175,6 +176,13 @@ def test_figures_are_of_the_newest_result_by_default(words, monkeypatch, tmp_pat
     assert newest in capsys.readouterr().err
 
 
+def test_a_mistake_in_the_steps_of_the_history_is_no_answer():
+    for words in ([], ["measure"], ["store", "origin", "more"]):
+        with pytest.raises(SystemExit) as stop:
+            history.main(words)
+        assert stop.value.code == COULD_NOT_RUN
+
+
 def test_help_of_compare_says_what_counts_by_default(capsys):
     assert status_of(["compare", "--help"]) == PASS
     text = " ".join(capsys.readouterr().out.split())
@@ -201,32 +209,6 @@ def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, cap
     monkeypatch.setattr(exact, "codegen_facts", refused)
     assert lab.compare("base", "head", "--exact-only") == COULD_NOT_RUN
     assert "could not run: unset TRITON_INTERPRET" in capsys.readouterr().err
-
-
-# --- with a shell that completes ------------------------------------------------------------------
-
-COMPLETE = """\
-eval "$(activate-global-python-argcomplete --dest=-)"
-COMP_LINE="$*" COMP_POINT=${#COMP_LINE} COMP_TYPE=9 COMP_WORDS=("$@")
-_python_argcomplete_global python
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
-
-
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        (["c"], ["compare", "creep"]),
-        (["compare", "main", "--e"], ["--even-if-same", "--every-cell", "--exact-only"]),
-        (["compare", "main", "--grid", ""], ["full", "small"]),
-    ],
-    ids=["command", "option", "choice"],
-)
-def test_bash_completes_commands_options_and_choices(words, completed):
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    line = ["bash", "-c", COMPLETE, "bash", "python", "-m", "benchmarks", *words]
-    done = subprocess.run(line, cwd=ROOT, env={"PATH": path}, capture_output=True, text=True)
-    assert sorted(done.stdout.split()) == completed, done.stderr
 
 
 # --- with Ctrl-C ----------------------------------------------------------------------------------

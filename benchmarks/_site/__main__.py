@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .._system.arguments import Parser
 from .._system.process import ROOT
 from . import accept, branch
 
@@ -12,11 +13,15 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Exit status: 0; 1 where part of it failed, and the rest was done.
+    """Run a command. Exit status: 0; 1 where part of it failed, and the rest was done; 3 for a
+    mistake in the arguments.
 
     Only what uses the GPU imports what this needs: the rest runs with nothing installed.
     """
-    parser = argparse.ArgumentParser(prog="python -m benchmarks._site", description=__doc__)
+    parser = Parser(
+        prog="python -m benchmarks._site",
+        description="The steps of the workflow that keeps the published history.",
+    )
     commands = parser.add_subparsers(required=True, dest="command")
     restore = commands.add_parser("restore", help="take the stored results, if there are any")
     restore.add_argument("remote")

@@ -4,7 +4,8 @@ It is the last release: of the tags ``vX.Y.Z`` that main has, the one of the hig
 ``benchmarks/baseline.json`` names a commit until there is a release, and a later one than the
 release if main may be slower than it: CONTRIBUTING says when.
 
-``python -m benchmarks._system.baseline`` prints the baseline of HEAD, and HEAD.
+``python -m benchmarks._system.baseline`` prints the baseline of HEAD, and HEAD. Exit status: 0, or
+3 if there is none.
 """
 
 import re
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from .arguments import COULD_NOT_RUN
 from .process import ROOT
 from .repository import PACKAGE, GitError, git, git_text
 from .untrusted import Text, load_json, validated
@@ -96,4 +98,5 @@ if __name__ == "__main__":
         HEAD = git_text(ROOT, "rev-parse", "--verify", "HEAD")
         print(baseline(ROOT, HEAD).commit, HEAD)
     except (BaselineError, GitError) as problem:
-        sys.exit(str(problem))
+        print(f"could not run: {problem}", file=sys.stderr)
+        sys.exit(COULD_NOT_RUN)

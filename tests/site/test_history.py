@@ -163,7 +163,7 @@ def test_what_was_stored_under_another_parameters_name_is_read_by_the_checkouts(
     clone, described = tmp_path / "clone", RESULTS / "benchmarks.json"
     ours = (clone / described).read_text()
     values = {path: json.loads(path.read_text())["results"] for path in records(clone / RESULTS)}
-    assert ours.count('"target"') == 7 and not branch.restore(clone, "origin")
+    assert '"target"' in ours and not branch.restore(clone, "origin")
     (clone / described).write_text(ours.replace('"target"', '"arch"'))
     branch.store(clone, "origin")
     assert '"arch"' in git(origin, "show", f"{branch.BRANCH}:{described}")

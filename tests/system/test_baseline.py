@@ -1,6 +1,7 @@
 """Which commit main is compared with every night, and which changed the package since."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 
 from benchmarks._system import baseline
 from benchmarks._system.repository import GitError, git_text
-from tests.lab import ROOT
+from tests.lab import COULD_NOT_RUN, ROOT
 
 
 def name(lab, commit, **more):
@@ -101,3 +102,12 @@ def test_the_shipped_file_names_a_commit_of_this_branch():
     words = [sys.executable, "-S", "-m", "benchmarks._system.baseline"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == f"{commit} {head}\n"
+
+
+def test_without_a_baseline_it_could_not_run(tmp_path):
+    shutil.copytree(ROOT / "benchmarks" / "_system", tmp_path / "benchmarks" / "_system")
+    shutil.copy(ROOT / "benchmarks" / "__init__.py", tmp_path / "benchmarks")
+    words = [sys.executable, "-S", "-m", "benchmarks._system.baseline"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (COULD_NOT_RUN, "")
+    assert done.stderr.startswith("could not run: ") and "Traceback" not in done.stderr

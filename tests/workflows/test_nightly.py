@@ -245,6 +245,8 @@ def test_a_comparison_that_cannot_tell_is_red_and_leaves_the_issue(nights):
         ({"expired": True}, True),
         ({"conclusion": "failure"}, True),
         ({"path": ".github/workflows/ci.yml"}, True),
+        ({"head_branch": "another"}, True),
+        ({"run_event": "pull_request"}, True),
     ],
     ids=lambda value: next(iter(value), "the same") if isinstance(value, dict) else "",
 )
@@ -254,9 +256,9 @@ def test_what_was_measured_is_not_measured_again(nights, changed, again):
     run = {"id": 3, "head_sha": changed.get("head_sha", head)}
     expired = changed.get("expired", False)
     nights.github.artifacts = [{"id": 8, "expired": expired, "workflow_run": run}]
-    path = changed.get("path", ".github/workflows/nightly.yml")
-    conclusion = changed.get("conclusion", "success")
-    nights.github.runs[3] = {"path": path, "conclusion": conclusion, "html_url": PAGE}
+    run = {"path": ".github/workflows/nightly.yml", "conclusion": "success", "html_url": PAGE}
+    run |= {"head_branch": "main", "event": changed.get("run_event", "schedule")}
+    nights.github.runs[3] = run | {k: changed[k] for k in run if k in changed and k != "event"}
     runner, outputs = nights.plan(changed.get("event", "schedule"))
     assert outputs.get("run") == (None if again else PAGE)
     said = f"Nothing changed since {PAGE}: not measured again." in runner.read("summary")

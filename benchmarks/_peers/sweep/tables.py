@@ -38,7 +38,8 @@ def source(header: dict) -> list[str]:
         f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, "
         f"triton {machine['triton']}{software})",
         f"commit {header['commit'][:8]}, grid {header['grid']}",
-        header["command"],
+        # Sweeps that ship were spread over GPUs by an option that the command no longer has.
+        header["command"].replace(" --gpus all", ""),
     ]
 
 
