@@ -38,8 +38,8 @@ ASV_SECONDS = 5.0
 
 _STORED = 10  # commits that a message names
 _STATUSES = """\
-Exit status: 0 done, 3 could not run, also for a mistake in the arguments, 130 stopped by Ctrl-C.
-What 1 and 2 mean, COMMAND --help says."""
+Exit status: 0 done; 3 could not run, or an argument is invalid; 130 stopped by Ctrl-C. For the
+meaning of 1 and 2, see COMMAND --help."""
 
 
 class CouldNotRunError(RuntimeError):
@@ -113,43 +113,57 @@ def _insist(reader: int, main_thread: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m benchmarks",
-        description="Measure rope_triton, and judge what changed.",
+        description="Measure rope_triton and judge what changed.",
         epilog=_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    machine = commands.add_parser("machine", help="write the asv record of this machine and GPU")
+    machine = commands.add_parser(
+        "machine",
+        help="write the record of this machine that asv needs",
+        description="Write the record under which asv files results: the machine's name, GPU, "
+        "driver, CUDA, torch and triton.",
+    )
     machine.set_defaults(command=_write_machine)
     run = commands.add_parser(
         "run",
-        help="measure HEAD with this interpreter, print figures, publish the site",
-        description="Measure HEAD with this interpreter, print figures and publish the site. Exit "
-        "status: that of asv, 0 done, 2 a benchmark failed; 3 could not run.",
+        help="measure HEAD, print the figures, write the web pages",
+        description="Measure HEAD with this interpreter, print the figures, and write the web "
+        "pages to .asv/html. Without a GPU, only the compiled machine code is measured. Exit "
+        "status: that of asv (0 done, 2 a benchmark failed), or 3 could not run.",
     )
     run.add_argument(
         "--grid",
         choices=sorted(GRIDS),
-        help=f"cells; default: those that {GRID_VARIABLE} names, or full",
+        help=f"cells to measure; default: the value of {GRID_VARIABLE}, or full",
     )
     run.set_defaults(command=_run)
-    figures = commands.add_parser("figures", help="print the figures of a stored result")
-    figures.add_argument(
-        "machine", nargs="?", help="a directory of .asv/results; default: of the newest"
+    figures = commands.add_parser(
+        "figures",
+        help="print the figures of a stored result",
+        description="Print the figures of a stored result.",
     )
     figures.add_argument(
-        "commit", nargs="?", help="a commit that was measured there; default: the newest"
+        "machine",
+        nargs="?",
+        help="name of a directory in .asv/results; default: the one with the newest result",
+    )
+    figures.add_argument(
+        "commit", nargs="?", help="a commit that was measured there; default: the newest one"
     )
     figures.set_defaults(command=_show_figures)
     compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
-    creep = commands.add_parser("creep", help="is HEAD slower than the last release?")
+    creep = commands.add_parser(
+        "creep", help="is HEAD slower than the last release, and since when?"
+    )
     _creep.add_arguments(creep)
     creep.set_defaults(command=_creep.run, goes_on=True)
-    evidence = commands.add_parser("evidence", help="measure how far compare can be trusted")
+    evidence = commands.add_parser("evidence", help="measure how reliable compare is")
     _add_evidence_arguments(evidence)
     evidence.set_defaults(command=_make_evidence, goes_on=True)
-    sweep = commands.add_parser("sweep", help="the seeds' experiments, beside other libraries")
+    sweep = commands.add_parser("sweep", help="measure the package beside other libraries")
     _sweep.add_arguments(sweep)
     sweep.set_defaults(command=_sweep.run, goes_on=True)
     readme = commands.add_parser("readme", help="write the READMEs' tables from stored results")
@@ -160,17 +174,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Make a file of benchmarks/evidence, on a GPU; simulation.json needs none, but the aa.json "
-        "that is there."
+        "Make a file of benchmarks/evidence. This needs a GPU, except for simulation, which reads "
+        "the aa.json that is there."
     )
-    parser.add_argument("what", choices=("aa", "power", "mutants", "simulation"))
-    parser.add_argument("--commit", default="HEAD", help="the version to start from; default: HEAD")
+    parser.add_argument("what", choices=("aa", "power", "mutants", "simulation"), help="the file")
+    parser.add_argument("--commit", default="HEAD", help="version to measure; default: HEAD")
     parser.add_argument(
         "--budget",
         type=positive_minutes,
         default=60.0,
         metavar="MINUTES",
-        help="take no longer; default: 60",
+        help="time limit; default: 60",
     )
     parser.add_argument(
         "--only",
@@ -178,7 +192,7 @@ def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_mutant,
         metavar="MUTANT",
-        help="measure only this mutant and keep the others of the file; may be repeated",
+        help="measure only this mutant and keep the others in the file; may be repeated",
     )
 
 

@@ -186,7 +186,7 @@ def test_a_mistake_in_the_steps_of_the_history_is_no_answer():
 def test_help_of_compare_says_what_counts_by_default(capsys):
     assert status_of(["compare", "--help"]) == PASS
     text = " ".join(capsys.readouterr().out.split())
-    assert "default: 15, with --grid full 60, where only what is exact is compared 20" in text
+    assert "default: 15, or 60 with --grid full, or 20 if only the machine code is compared" in text
     assert "for a GPU that another measurement uses; default: 0" in text
 
 

@@ -37,10 +37,9 @@ BUDGET_MINUTES = {"small": 15, "full": 60}
 EXACT_BUDGET_MINUTES = 20
 
 _DESCRIPTION = """\
-Measure two versions of rope_triton in turns, a fresh process each, and judge every cell and the
-change as a whole. Without a GPU, or with --exact-only, compare what is exact: the machine code for
-all architectures. A run that was stopped, killed or out of time goes on from what it has when it
-is started again.
+Measure two versions of rope_triton in fresh processes that take turns, and judge each cell and the
+change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
+architectures. If a run was stopped or ran out of time, the same command resumes it.
 
 Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 
@@ -51,25 +50,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
-        "--grid", choices=sorted(GRIDS), default="small", help="cells; default: small"
+        "--grid", choices=sorted(GRIDS), default="small", help="cells to measure; default: small"
     )
     parser.add_argument(
-        "--rounds", type=_rounds, default=ROUNDS, help=f"even, 10 to 62; default: {ROUNDS}"
+        "--rounds",
+        type=_rounds,
+        default=ROUNDS,
+        help=f"even number, 10 to 62; default: {ROUNDS}",
     )
     small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
     parser.add_argument(
         "--budget",
         type=positive_minutes,
         metavar="MINUTES",
-        help=f"take no longer; default: {small}, with --grid full {full}, where only what is exact "
-        f"is compared {EXACT_BUDGET_MINUTES}",
-    )
-    parser.add_argument("--exact-only", action="store_true", help="leave the GPU alone")
-    parser.add_argument(
-        "--even-if-same", action="store_true", help="measure versions that have the same sources"
+        help=f"time limit; default: {small}, or {full} with --grid full, or {EXACT_BUDGET_MINUTES} "
+        "if only the machine code is compared",
     )
     parser.add_argument(
-        "--every-cell", action="store_true", help="time those of the same machine code too"
+        "--exact-only",
+        action="store_true",
+        help="compare only the machine code; do not use the GPU",
+    )
+    parser.add_argument(
+        "--even-if-same",
+        action="store_true",
+        help="measure even if the sources are the same",
+    )
+    parser.add_argument(
+        "--every-cell", action="store_true", help="time cells with the same machine code too"
     )
     parser.add_argument(
         "--only",
@@ -77,24 +85,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_subject,
         metavar="'METRIC PARAMETER ...'",
-        help="time no more than this; may be repeated",
+        help="time only this; may be repeated",
     )
     parser.add_argument(
         "--afresh",
         action="store_true",
-        help="drop what earlier runs measured of this comparison and compiled of its versions",
+        help="discard what earlier runs of this comparison measured and compiled",
     )
     parser.add_argument(
         "--wait",
         type=some_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="wait so long for a GPU that another measurement uses; default: 0",
+        help="how long to wait for a GPU that another measurement uses; default: 0",
     )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
     parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="write the comparison as JSON"
+        "--markdown",
+        type=output_file,
+        metavar="FILE",
+        help="write the report to this file as Markdown",
     )
-    parser.add_argument("--markdown", type=output_file, metavar="FILE", help="write it as Markdown")
 
 
 def _rounds(text: str) -> int:

@@ -34,18 +34,18 @@ _WAIT_SECONDS = 600
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Compare HEAD with the last release, or with the commit of benchmarks/baseline.json. If a "
-        "timing is slower by more than its margin, 1 % on the GPU, compare the commits between on "
-        "what is slower. Exit status: as that of compare."
+        "Compare HEAD with the last release, or with the commit that benchmarks/baseline.json "
+        "names. If a timing is slower by more than its margin (1 % on the GPU), compare the "
+        "commits in between to find those that made it slower. Exit status: as for compare."
     )
     parser.add_argument(
         "--budget",
         type=positive_minutes,
         default=BUDGET_MINUTES,
         metavar="MINUTES",
-        help=f"take no longer; default: {BUDGET_MINUTES}",
+        help=f"time limit; default: {BUDGET_MINUTES}",
     )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write what was found")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the result as JSON")
 
 
 def run(budget: float, json: Path | None) -> int:

@@ -48,30 +48,35 @@ _MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", 
 _GROUP_TIMINGS = 36
 
 _DESCRIPTION = """\
-Measure experiments on the first GPU that CUDA_VISIBLE_DEVICES shows, and write each as JSON lines,
-Markdown, PNG and SVG. A killed run goes on from what it has when it is started again. A library
-that is not installed is n/a. Exit status: 0 done, 1 a provider was wrong or failed, 3 could not
-run."""
+Measure this package and other libraries on the first GPU that CUDA_VISIBLE_DEVICES shows, and write
+each experiment as JSON lines, Markdown, PNG and SVG. If a run was stopped, the same command resumes
+it. A library that is not installed is n/a. Exit status: 0 done, 1 a provider was wrong or failed,
+3 could not run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--experiment", choices=EXPERIMENTS, action="append", help="may be repeated; default: all")
+    add(
+        "--experiment",
+        choices=EXPERIMENTS,
+        action="append",
+        help="what to measure; may be repeated; default: all",
+    )
     add(
         "--providers",
         type=_providers,
         metavar="A,B",
-        help=f"of {', '.join(PROVIDERS)}; default: all",
+        help=f"some of {', '.join(PROVIDERS)}; default: all",
     )
-    add("--grid", choices=sorted(GRIDS), default="full", help="cells; default: full")
-    add("--output", type=Path, metavar="DIR", help="default: beside the state, in .asv/sweep")
-    add("--ship", action="store_true", help="write to benchmarks/evidence/sweep as well")
-    waits = "wait so long for a GPU that another measurement uses; default: 0"
+    add("--grid", choices=sorted(GRIDS), default="full", help="cells to measure; default: full")
+    add("--output", type=Path, metavar="DIR", help="where to write; default: in .asv/sweep")
+    add("--ship", action="store_true", help="also write to benchmarks/evidence/sweep")
+    waits = "how long to wait for a GPU that another measurement uses; default: 0"
     add("--wait", type=some_seconds, default=0.0, metavar="SECONDS", help=waits)
-    add("--afresh", action="store_true", help="rename what was measured, and begin anew")
-    add("--redraw", type=Path, metavar="DIR", help="measure nothing: show what DIR holds again")
+    add("--afresh", action="store_true", help="rename what was measured before, and start again")
+    add("--redraw", type=Path, metavar="DIR", help="measure nothing; redraw what DIR holds")
 
 
 def _providers(text: str) -> tuple[str, ...]:
