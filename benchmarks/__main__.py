@@ -229,6 +229,7 @@ def _run(grid: str | None) -> int:
         raise CouldNotRunError(str(error)) from None
     head = _git("rev-parse", "HEAD")
     _refuse_dirty_package()
+    _require_main()
     _append_only()
     record = machine.machine_record()
     machine.save_record(record)
@@ -286,6 +287,17 @@ def _measured(commit: str, stored: list[str]) -> str:
     if sha[:8] not in stored:
         raise CouldNotRunError(f"no result of commit {sha[:8]}; {there}")
     return sha
+
+
+def _require_main() -> None:
+    """Exit unless the clone has the branch whose history asv publishes."""
+    try:
+        git_text(ROOT, "rev-parse", "--verify", "--quiet", "main^{commit}")
+    except GitError:
+        raise CouldNotRunError(
+            "asv shows the history of the branch main, which this clone does not have: "
+            "git branch main origin/main"
+        ) from None
 
 
 def _refuse_dirty_package() -> None:

@@ -366,7 +366,7 @@ from benchmarks import __main__ as entry
 here = pathlib.Path({here!r})
 entry.ASV, entry.LOG, entry.RESULTS = [sys.executable, "-c", {asv!r}], here / "log" / "l", here
 entry.ASV_SECONDS = 1.0
-entry._refuse_dirty_package = lambda: None
+entry._refuse_dirty_package = entry._require_main = lambda: None
 entry.machine.machine_record = lambda: dict.fromkeys(("machine", "torch", "triton"), "x") | {{
     "gpu": "none"
 }}

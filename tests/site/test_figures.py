@@ -1,6 +1,7 @@
 """Figures from stored asv results, and ``python -m benchmarks``, with asv replaced by a script."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -84,7 +85,8 @@ def fake_asv(monkeypatch, tmp_path):
         monkeypatch.setattr(__main__, "ASV", [sys.executable, "-c", script])
         monkeypatch.setattr(__main__, "LOG", tmp_path / "log" / "run.log")
         monkeypatch.setattr(__main__, "RESULTS", tmp_path)
-        monkeypatch.setattr(__main__, "_refuse_dirty_package", lambda: None)
+        for check in ("_refuse_dirty_package", "_require_main"):
+            monkeypatch.setattr(__main__, check, lambda: None)
         monkeypatch.setattr(__main__, "_append_only", lambda: None)
         monkeypatch.setenv("HOME", str(tmp_path))
         return __main__.main(["run"])
@@ -123,6 +125,17 @@ def test_run_refuses_a_package_that_is_not_committed(monkeypatch):
     monkeypatch.setattr(__main__, "_git", lambda *arguments: " M rope_triton/ops.py")
     with pytest.raises(__main__.CouldNotRunError, match="rope_triton/ops.py"):
         __main__._refuse_dirty_package()
+
+
+def test_run_refuses_a_clone_without_the_branch_that_is_published(monkeypatch, tmp_path):
+    git = ["git", "-C", tmp_path, "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "init", "-q", "-b", "feature"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    monkeypatch.setattr(__main__, "ROOT", tmp_path)
+    with pytest.raises(__main__.CouldNotRunError, match="git branch main origin/main"):
+        __main__._require_main()
+    subprocess.run([*git, "branch", "main"], check=True)
+    __main__._require_main()
 
 
 def test_outside_a_repository(monkeypatch, tmp_path):
