@@ -16,6 +16,7 @@ MODULES = (
     ),
 )
 FIRST = "rope_triton.html"
+TEMPLATES = Path(__file__).with_name("api_templates")
 _LINK = f'<a href="api/{FIRST}" hidden>'
 
 
@@ -33,6 +34,7 @@ def write(site: Path) -> None:
     text = overview.read_text()
     if text.count(_LINK) != 1:
         raise RuntimeError(f"{overview}: expected {_LINK!r} once, to show it")
-    how = ("--docformat", "numpy", "--no-show-source", "--output-directory", str(site / "api"))
-    subprocess.run([sys.executable, "-m", "pdoc", *how, *MODULES], cwd=ROOT, check=True)
+    how = ("--docformat", "numpy", "--no-show-source", "--template-directory", str(TEMPLATES))
+    where = ("--output-directory", str(site / "api"))
+    subprocess.run([sys.executable, "-m", "pdoc", *how, *where, *MODULES], cwd=ROOT, check=True)
     overview.write_text(text.replace(_LINK, _LINK.replace(" hidden", "")))

@@ -14,6 +14,8 @@ import torch
 
 from rope_triton import api, reference
 
+__all__ = ["apply_rotary_pos_emb", "apply_rotary_pos_emb_vision", "patch", "Convention"]
+
 _PARAMETERS = {
     "apply_rotary_pos_emb": ["q", "k", "cos", "sin", "unsqueeze_dim"],
     "apply_rotary_pos_emb_vision": ["q", "k", "cos", "sin"],

@@ -23,6 +23,14 @@ def test_every_public_name_has_its_docstring_on_a_page(tmp_path):
         assert 'class="docstring"' in section, name
     for module in api_pages.MODULES:
         path = tmp_path / "api" / f"{module.replace('.', '/')}.html"
-        assert not re.search(r"<(script|link|img)[^>]*(src|href)=.?(https?:)?//", path.read_text())
+        text = path.read_text()
+        assert not re.search(r"<(script|link|img)[^>]*(src|href)=.?(https?:)?//", text)
+        (navigation,) = re.findall(r"<nav.*?</nav>", text, re.S)
+        # Every page leads to all others, and back.
+        links = {
+            (path.parent / link).resolve() for link in re.findall('href="([^"#]+)"', navigation)
+        }
+        pages = {tmp_path / "api" / f"{each.replace('.', '/')}.html" for each in api_pages.MODULES}
+        assert {tmp_path / page.PAGE, *pages} <= links | {path}
     with pytest.raises(RuntimeError, match="expected .* once, to show it"):
         api_pages.write(tmp_path)
