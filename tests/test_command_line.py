@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._site import __main__ as history
 from benchmarks._system import machine
 from tests import publishing
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
@@ -174,13 +173,6 @@ def test_figures_are_of_the_newest_result_by_default(words, monkeypatch, tmp_pat
     assert entry.main(["figures", *words]) == 0
     newest = "old-gpu, commit bbbbbbbb" if words else "new-gpu, commit dddddddd"
     assert newest in capsys.readouterr().err
-
-
-def test_a_mistake_in_the_steps_of_the_history_is_no_answer():
-    for words in ([], ["measure"], ["store", "origin", "more"]):
-        with pytest.raises(SystemExit) as stop:
-            history.main(words)
-        assert stop.value.code == COULD_NOT_RUN
 
 
 def test_help_of_compare_says_what_counts_by_default(capsys):

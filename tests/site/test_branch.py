@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
+from benchmarks._site import __main__ as entry
 from benchmarks._site import branch
+from benchmarks._system.arguments import COULD_NOT_RUN
 from tests.site.test_history import GPU, RESULTS, ROOT, records
 
 
@@ -44,3 +46,10 @@ def test_asv_reads_what_is_left(machine):
     params = full.get_result_params(metric)
     expected = full.get_result_value(metric, params)
     assert left.get_result_value(metric, params) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("words", [[], ["measure"], ["store", "origin", "more"]])
+def test_a_mistake_in_the_arguments_is_no_answer(words):
+    with pytest.raises(SystemExit) as stop:
+        entry.main(words)
+    assert stop.value.code == COULD_NOT_RUN
