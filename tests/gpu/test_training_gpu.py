@@ -25,7 +25,7 @@ def test_eager_providers_are_right_and_counted():
         assert parts[ATTENTION]["launches"] < parts[STEP]["launches"]
     none, plain, ours = (row["parts"][STEP]["launches"] for row in rows.values())
     # One launch forward and one backward of each layer.
-    assert none < ours <= none + 2 * TINY.shape.layers < plain
+    assert ours <= none + 2 * TINY.shape.layers < plain
 
 
 def test_a_compiled_provider_is_right():
