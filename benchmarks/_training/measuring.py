@@ -27,8 +27,9 @@ _WARM_CALLS, _LEAST_CALLS = 2, 2
 BOUND = 0.05
 """Most that an output or a gradient may differ from float32's, as a share of its L2 norm.
 
-Rounding to bfloat16 at every step makes about 1 %. A rotation by the wrong sign, or none, changes
-the gradients of the matrices of queries and keys by more than half.
+Of a layer of 410M on 2048 tokens, by PyTorch on a CPU, rounding to bfloat16 makes up to 0.9 %. A
+sine of the wrong sign, or no rotation, changes the gradients of the matrices of queries and keys by
+113 % or more.
 """
 
 _BACKENDS = (
