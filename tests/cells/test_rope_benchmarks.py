@@ -25,6 +25,10 @@ UNTIMED = {
     **dict.fromkeys(("host.Launches", "host.PathLaunches"), ("launches",)),
     **dict.fromkeys(("host.Error", "host.PathError", "peers.Error"), ("error",)),
     **dict.fromkeys(
+        ("training_step.Step", "training_step.Attention"),
+        ("launches", "peak_bytes", "rope_share", "seconds"),
+    ),
+    **dict.fromkeys(
         ("codegen.Codegen", "codegen.Surface"),
         (
             *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
