@@ -30,6 +30,7 @@ from ._system.arguments import COULD_NOT_RUN, Parser, positive_minutes
 from ._system.process import ROOT
 from ._system.progress import PROGRESS_VARIABLE, missing, say
 from ._system.repository import GitError, git_text
+from ._training import command as _training
 
 RESULTS = ROOT / asv_fixes.RESULTS
 LOG = ROOT / ".asv" / "run.log"
@@ -166,6 +167,9 @@ def _parser() -> argparse.ArgumentParser:
     sweep = commands.add_parser("sweep", help="measure the package beside other libraries")
     _sweep.add_arguments(sweep)
     sweep.set_defaults(command=_sweep.run, goes_on=True)
+    training = commands.add_parser("training", help="what RoPE costs in a training step")
+    _training.add_arguments(training)
+    training.set_defaults(command=_training.run, goes_on=True)
     readme = commands.add_parser("readme", help="write the READMEs' tables from stored results")
     _readme.add_arguments(readme)
     readme.set_defaults(command=_readme.run)

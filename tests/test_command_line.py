@@ -14,7 +14,9 @@ from benchmarks._system import machine
 from tests import publishing
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
-COMMANDS = ("machine", "run", "figures", "compare", "creep", "evidence", "sweep", "readme")
+COMMANDS = (
+    *("machine", "run", "figures", "compare", "creep", "evidence", "sweep", "training", "readme"),
+)
 
 # --- with little installed ------------------------------------------------------------------------
 
@@ -60,6 +62,7 @@ def test_help_needs_nothing_installed(words):
         (["compare", "HEAD", "HEAD"], ("numpy", "torch", "triton"), "asv"),
         (["evidence", "aa"], ("numpy",), "torch"),
         (["sweep"], ("numpy",), "torch"),
+        (["training"], ("numpy",), "torch"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else None,
 )
@@ -91,6 +94,8 @@ def test_what_is_missing_of_our_own_is_a_fault(monkeypatch):
         *(["compare"], ["compare", "a", "b", "c"], ["compare", "a", "--wait", "soon"]),
         *(["creep", "--budget", "0"], ["evidence", "all"], ["evidence", "aa", "--budget", "-1"]),
         *(["sweep", "--wait", "nan"], ["sweep", "--grid", "huge"], ["readme", "a"]),
+        *(["training", "--only", "tiny-24"], ["training", "--providers", "theirs"]),
+        *(["training", "--rounds", "0"], ["training", "--rounds", "many"]),
     ],
     ids=" ".join,
 )

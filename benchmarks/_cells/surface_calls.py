@@ -160,9 +160,18 @@ class SurfaceCall(Rotation):
         return tuple(itertools.chain.from_iterable(each.split(sizes, -1) for each in tensors))
 
     def cos_sin(self) -> tuple:
+        token = self.token_angles().double()
+        tables = token.cos(), token.sin()
+        if self.by_angles:
+            return tables
+        dtype = self._table_dtype()
+        return tuple(table.to(dtype).double() for table in tables)
+
+    def token_angles(self):
+        """Each token's angles, float32, in the order of an output's dimensions: 1 or all heads."""
         import torch
 
-        cell, given = self.cell, self._cell_angles.double()
+        cell, given = self.cell, self._cell_angles
         sequences = torch.arange(len(cell.lengths), device=given.device)
         if self._form.format == "thd":
             sequences = sequences.repeat_interleave(sequences.new_tensor(cell.lengths))
@@ -175,11 +184,7 @@ class SurfaceCall(Rotation):
             token = token.transpose(0, 1)
         if self._form.format == "bhsd":
             token = token.transpose(1, 2)
-        tables = token.cos(), token.sin()
-        if self.by_angles:
-            return tables
-        dtype = self._table_dtype()
-        return tuple(table.to(dtype).double() for table in tables)
+        return token
 
     def _positions(self, device):
         """Each token's row of the table: ``[b, s]``, or ``[t]`` of packed sequences."""

@@ -1,5 +1,6 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
+import itertools
 import json
 import statistics
 import time
@@ -15,6 +16,8 @@ from .._system.journal import Journal
 from . import measure
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
+# Processes that import while another measures: on an H200's host that takes longer than measuring.
+AHEAD = 2
 
 
 class BudgetError(RuntimeError):
@@ -78,7 +81,7 @@ class Rounds(Journal):
     def __init__(self, plan: Plan, path: Path, header: dict, report: Callable[[str], None]):
         super().__init__(path, header)
         self.plan, self._report = plan, report
-        self._ready: dict[str, measure.Process] = {}  # by arm
+        self._ready: dict[str, list[measure.Process]] = {arm: [] for arm in plan.arms}
         self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by arm
         self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
         self._checks_begun = float("inf")
@@ -119,11 +122,11 @@ class Rounds(Journal):
         self.append({"settled": {key: value}})
         return json.loads(json.dumps(value))
 
-    def get_ready(self, *arms: str) -> None:
-        """Start a process of each of these arms for its next turn: importing takes seconds."""
-        for arm in arms:
-            if arm not in self._ready:
-                self._ready[arm] = self._start(arm)
+    def get_ready(self, arms: Sequence[str]) -> None:
+        """Start processes for the first turns of ``arms``, of each arm as many as are missing."""
+        for arm, turns in Counter(arms[:AHEAD]).items():
+            for _ in range(turns - len(self._ready[arm])):
+                self._ready[arm].append(self._start(arm))
 
     def begin_check(self, arm: str, job: dict) -> None:
         """Let a process of this arm answer the job, unless the journal has its answer."""
@@ -137,12 +140,12 @@ class Rounds(Journal):
     def check(self, job: dict, then: Sequence[str] = ()) -> dict[str, dict]:
         """The answer of each arm to the job, from the journal where it has it.
 
-        Several processes at a time: nothing that they find depends on a clock. Processes of the
-        arms ``then`` get ready meanwhile.
+        Several processes at a time: nothing that they find depends on a clock. Processes for the
+        turns ``then`` get ready meanwhile.
         """
         for arm in self.plan.arms:
             self.begin_check(arm, job)
-        self.get_ready(*then)
+        self.get_ready(then)
         start = self._checks_begun
         for arm, (_, answered) in self._checking.items():
             found = answered.result()
@@ -172,8 +175,8 @@ class Rounds(Journal):
         for number in range(len(self.rounds(phase)), wanted):
             self._require_time(phase, number, count, took)
             start = time.monotonic()
-            ahead = self.plan.order(number + 1)[0] if number + 1 < count else None
-            self._measure_round(phase, number, settled, job, ahead)
+            then = self.plan.order(number + 1) if number + 1 < count else []
+            self._measure_round(phase, number, settled, job, then)
             took.append(time.monotonic() - start)
             left = statistics.mean(took) * (count - number - 1)
             self._report(
@@ -199,7 +202,7 @@ class Rounds(Journal):
         for process in begun:
             process.kill()
         self._checks.shutdown(cancel_futures=True)
-        for process in [*begun, *self._ready.values()]:
+        for process in itertools.chain(begun, *self._ready.values()):
             process.stop()
         super().close()
 
@@ -212,15 +215,15 @@ class Rounds(Journal):
             )
 
     def _measure_round(
-        self, phase: str, number: int, settled: int | None, job: dict, ahead: str | None
+        self, phase: str, number: int, settled: int | None, job: dict, then: Sequence[str]
     ) -> None:
         order = self.plan.order(number)
         for _ in range(ATTEMPTS):
             gpu_monitor.require_free(self.plan.uuid)
             with gpu_monitor.Watch(self.plan.uuid) as watching:
                 answers = {
-                    arm: self._answer(arm, job | {"seed": number}, following)
-                    for arm, following in zip(order, [*order[1:], ahead], strict=True)
+                    arm: self._answer(arm, job | {"seed": number}, [*order[turn:], *then])
+                    for turn, arm in enumerate(order, start=1)
                 }
             seen = watching.summary()
             reason = gpu_monitor.why_invalid(seen, [each.watch for each in self.rounds(phase)])
@@ -233,19 +236,15 @@ class Rounds(Journal):
             f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
         )
 
-    def _answer(self, arm: str, job: dict, following: str | None) -> dict:
-        """What a fresh process of ``arm`` answers; one of ``following`` gets ready meanwhile.
+    def _answer(self, arm: str, job: dict, then: Sequence[str]) -> dict:
+        """What a fresh process of ``arm`` answers; those of the next turns get ready meanwhile."""
+        return self._answer_of(self._take(arm), job, then)
 
-        It is started while the one before it measures, because importing takes seconds.
-        """
-        return self._answer_of(self._take(arm), job, following)
-
-    def _answer_of(self, process: measure.Process, job: dict, following: str | None = None) -> dict:
+    def _answer_of(self, process: measure.Process, job: dict, then: Sequence[str] = ()) -> dict:
         start = time.monotonic()
         try:
             process.wait_until_ready()
-            if following is not None:
-                self.get_ready(following)
+            self.get_ready(then)
             answer = process.answer(job)
         finally:
             process.stop()
@@ -259,4 +258,5 @@ class Rounds(Journal):
         return measure.Process(self.plan.arms[arm].root, self.plan.cache)
 
     def _take(self, arm: str) -> measure.Process:
-        return self._ready.pop(arm, None) or self._start(arm)
+        ready = self._ready[arm]
+        return ready.pop(0) if ready else self._start(arm)

@@ -17,7 +17,7 @@ from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError, keep_newest
-from .._verdict.rules import FAMILIES, MIN_ROUNDS, Subject
+from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
 from .compile_both import Pair, Report
@@ -154,14 +154,14 @@ def _compare_on_gpu(
     code: compile_both.Code = {arm: {} for arm in ARMS}
     surfaces: compile_both.Surfaces = {}
     check = measure.check_job(checked)
-    measured.get_ready(*(arm for arm in ARMS if arm not in measured.checked))
+    measured.get_ready([arm for arm in ARMS if arm not in measured.checked])
     if known:
         code, surfaces = compile_both.compile_both(
             *(pair, (arch,), arch, cells, ledgers, report),
             # Its process finds everything compiled, and leaves cores to the compilers.
             compiled=lambda arm: measured.begin_check(arm, check),
         )
-    answers = measured.check(check, then=measured.plan.order(0)[:1])
+    answers = measured.check(check, then=measured.plan.order(0))
     checks = findings.judge_checks(answers, checked)
     notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
     facts = selection.with_nodes(compile_both.facts_of(surfaces), findings.changed_nodes(answers))
@@ -183,9 +183,11 @@ def _compare_on_gpu(
     first = findings.no_look()
     if some:
         first = _first_look(measured, timed, identical, options, report)
-    second = _second_look(measured, timed, first, identical, report)
+    verdicts, problems = findings.judge_code(code, clock_decides="gpu" in first.families)
+    exact, wrong = (*checks.exact, *verdicts), (*checks.wrong, *first.wrong)
+    fails = overall(first.families.values(), exact, identical, wrong) is Answer.FAIL
+    second = _second_look(measured, timed, first, identical, fails, report)
     look = findings.joined(first, second)
-    verdicts, problems = findings.judge_code(code, clock_decides="gpu" in look.families)
     return replace(
         unmeasured,
         clocks=findings.clocks(measured.rounds("look1")),
@@ -193,7 +195,7 @@ def _compare_on_gpu(
         extension=second.rounds,
         minutes=before,
         families=look.families,
-        exact=(*checks.exact, *verdicts),
+        exact=exact,
         identical=frozenset(identical),
         represented=left.represented,
         unmeasured=(*unmeasured.unmeasured, *_untimed(left), *compile_both.unreached(surfaces)),
@@ -335,18 +337,24 @@ def _second_look(
     cells: list[BaseCell],
     first: Look,
     identical: Set[Subject],
+    fails: bool,
     report: Report,
 ) -> Look:
-    """Measure anew what is inconclusive in the first look, and let that decide."""
+    """Measure anew what is inconclusive in the first look, and let that decide.
+
+    ``fails``: whether the comparison fails already, which no second look would change.
+    """
     open_ = findings.inconclusive(first, identical)
     if not open_:
         return findings.no_look()
+    missed = f"no second look at {len(open_)} inconclusive timings"
+    if fails:
+        return findings.no_look(f"{missed}: the comparison fails without it")
     host = any(not subject.metric.startswith(FAMILIES["gpu"]) for subject in open_)
     job = measure.timing_job([cell for cell in cells if subjects_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
     settled = measured.settled("look2")
     count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
-    missed = f"no second look at {len(open_)} inconclusive timings"
     if count < MIN_ROUNDS:
         return findings.no_look(
             f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"

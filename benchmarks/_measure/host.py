@@ -132,10 +132,14 @@ def _answers(keys: list[Key], *more: Measures) -> dict:
         if workload.ends_use(found[metric, params]):
             break
     else:
-        found |= host_time.times({key: answer for key, answer in found.items() if callable(answer)})
-    rest = [key for key in keys if key not in found or callable(found[key])]
+        found |= host_time.times({key: call for key, call in found.items() if _is_call(call)})
+    rest = [key for key in keys if key not in found or _is_call(found[key])]
     found |= _answers_of_fresh_process(rest, *more)
     return {key: found[key] for key in keys}
+
+
+def _is_call(answer: object) -> bool:
+    return isinstance(answer, host_time.EagerCall)
 
 
 def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:

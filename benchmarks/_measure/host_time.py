@@ -5,18 +5,29 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .._cells import angles, subjects
-from .._cells.forms import FORWARD
+from .._cells.forms import BACKWARD, FORWARD
 from . import inputs, workload
 
-# Two launches a call: far from the thousand that fill the queue to the GPU, where it would wait.
-WARM_CALLS, BLOCKS, BLOCK_CALLS = 50, 12, 200
+WARM_CALLS, BLOCKS = 50, 40
+# Some 3 ms of each. Processes on an H200's host differed by 2.7 % forward and by 8.3 % with the
+# gradient in blocks of 200 calls, by 6.1 and 1.9 % in blocks of 20: short blocks find cold caches,
+# and long ones are far in time from the reference call's. With two launches a call, 200 calls are
+# far from the thousand launches that fill the queue to the GPU, where the host would wait.
+BLOCK_CALLS = {FORWARD: 200, BACKWARD: 20}
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def call(direction: str, format: str) -> Callable:
+class EagerCall(NamedTuple):
+    """A call that has been warmed up, and how many of it make a block."""
+
+    function: Callable[[], object]
+    block_calls: int
+
+
+def call(direction: str, format: str) -> EagerCall:
     """A call to be clocked, on a tensor so small that the host never waits for the GPU.
 
     Parameters
@@ -49,15 +60,15 @@ def call(direction: str, format: str) -> Callable:
 
     rotate = forward if direction == FORWARD else forward_backward
     workload.check_once(cell.call(freqs), direction, rotate, x)
-    return _warm(rotate)
+    return _warm(rotate, direction)
 
 
-def path_call(direction: str, path: str) -> Callable:
+def path_call(direction: str, path: str) -> EagerCall:
     """A call of one of ``subjects.PATHS`` to be clocked; see :func:`call`."""
     return eager_call(inputs.call_of(subjects.path_call_cell(path)), direction)
 
 
-def reference_call(direction: str) -> Callable:
+def reference_call(direction: str) -> EagerCall:
     """A call of PyTorch alone, clocked in turns with the others: a slow host slows both.
 
     Parameters
@@ -78,12 +89,12 @@ def reference_call(direction: str) -> Callable:
 
     x = inputs.values(subjects.call_cell(subjects.FORMATS[0]))
     if direction == FORWARD:
-        return _warm(x.clone)
+        return _warm(x.clone, direction)
     t = x.clone().requires_grad_()
-    return _warm(lambda: torch.autograd.grad(Identity.apply(t), t, x))
+    return _warm(lambda: torch.autograd.grad(Identity.apply(t), t, x), direction)
 
 
-def eager_call(call, direction: str) -> Callable:
+def eager_call(call, direction: str) -> EagerCall:
     """The call of any cell to be clocked, forward or forward and backward.
 
     Raises
@@ -106,21 +117,20 @@ def eager_call(call, direction: str) -> Callable:
 
     rotate = forward if direction == FORWARD else forward_backward
     workload.check_once(call, direction, rotate, x)
-    return _warm(rotate)
+    return _warm(rotate, direction)
 
 
-def _warm(call: Callable) -> Callable:
+def _warm(function: Callable[[], object], direction: str) -> EagerCall:
     for _ in range(WARM_CALLS):
-        call()
-    return call
+        function()
+    return EagerCall(function, BLOCK_CALLS[direction])
 
 
-def times(calls: Mapping[_Key, Callable]) -> dict[_Key, list[float] | Exception]:
+def times(calls: Mapping[_Key, EagerCall]) -> dict[_Key, list[float] | Exception]:
     """Host seconds of each call, ``BLOCKS`` samples, a block of each in turns.
 
-    So a host that is slow for a while spoils few samples of any call. Medians of fresh processes on
-    an H200's host differed by 6.5 % (standard deviation, median of 17 calls), with 5 blocks after
-    each other by 8.8 %. After a fault that ends the use of the GPU there are only failures.
+    So a host that is slow for a while spoils few samples of any call. After a fault that ends the
+    use of the GPU there are only failures.
     """
     samples: dict[_Key, list[float]] = {key: [] for key in calls}
     failures: dict[_Key, list[float] | Exception] = {}
@@ -138,15 +148,16 @@ def times(calls: Mapping[_Key, Callable]) -> dict[_Key, list[float] | Exception]
     return {**samples, **failures}
 
 
-def _block_seconds(call: Callable) -> float:
+def _block_seconds(call: EagerCall) -> float:
     """Host seconds of a call, over a block of calls; the GPU's queue is empty before and after."""
     import torch
 
+    function, block_calls = call
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(BLOCK_CALLS):
-        call()
-    seconds = (time.perf_counter() - start) / BLOCK_CALLS
+    for _ in range(block_calls):
+        function()
+    seconds = (time.perf_counter() - start) / block_calls
     torch.cuda.synchronize()
     return seconds
 

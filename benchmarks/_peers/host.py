@@ -44,7 +44,7 @@ def error_facts() -> dict[host.Key, float | Exception]:
     return host.answers_or_reason("peers.Error", keys, MEASURES)
 
 
-def call(direction: str, provider: str) -> Callable:
+def call(direction: str, provider: str) -> host_time.EagerCall:
     """A call on a tensor so small that the GPU is never waited for, to be clocked.
 
     Parameters

@@ -82,6 +82,10 @@ def apply_rotary_pos_emb(
     ``ROPE_TRITON_CHECK=1`` in the environment at import, the values are checked, and such a call
     raises ValueError.
 
+    On one GPU architecture and version of Triton, the kernel's result of a row follows from its
+    values, its angles, its dtype and ``rounding`` alone: it has the same bits in every layout, at
+    every place and in every call. The gradient has the bits of a call with negated ``freqs``.
+
     References
     ----------
     Su et al., https://arxiv.org/abs/2104.09864, equation 34;

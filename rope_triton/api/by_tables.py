@@ -65,7 +65,8 @@ def apply_rotary_emb(
     Notes
     -----
     As upstream, a finite token whose position is beyond the tables is returned unchanged: it is
-    rotated by the angle 0, see :func:`rope_triton.apply_rotary_pos_emb`.
+    rotated by the angle 0, see :func:`rope_triton.apply_rotary_pos_emb`. As there, a row has the
+    same bits in every call.
 
     References
     ----------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks._cells.grid import subject_params
-from benchmarks._compare import exact, measure, selection, session
+from benchmarks._compare import exact, measure, rounds, selection, session
 from benchmarks._report.markdown import markdown
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
@@ -181,7 +181,27 @@ def test_every_process_is_used_or_stopped(lab, head):
     lab.versions({}, head)
     lab.compare()
     assert all(process.stopped for process in started)
-    assert len(started) - lab.gpu.answered <= 1
+    assert len(started) - lab.gpu.answered <= rounds.AHEAD
+
+
+def test_processes_of_the_next_turns_import_while_one_measures(lab):
+    started, waiting = [], []
+
+    class Process(measure.Process):
+        def __init__(self, root, cache):
+            super().__init__(root, cache)
+            started.append(self)
+
+        def answer(self, job):
+            if job["task"] == "measure":
+                waiting.append(len(started) - lab.gpu.answered - 1)
+            return super().answer(job)
+
+    lab.patch.setattr(measure, "Process", Process)
+    lab.versions({}, {})
+    assert lab.compare() == PASS
+    assert waiting == [rounds.AHEAD] * (2 * ROUNDS - 2) + [1, 0]
+    assert len(started) == ALL
 
 
 def test_when_one_check_fails_to_answer_the_others_end(lab):

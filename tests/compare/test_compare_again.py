@@ -272,6 +272,14 @@ def test_inconclusive_host_is_measured_again_without_the_cells(lab):
     assert len(lab.gpu.jobs) > ALL
 
 
+def test_a_fail_needs_no_second_look(lab):
+    lab.versions({}, {"slower": {LARGE: 1.05}})
+    noisy(lab, SMALL, 0.001)
+    assert lab.compare() == FAIL
+    assert lab.found.extension == 0 and lab.gpu.answered == ALL
+    assert any("the comparison fails without it" in note for note in lab.found.notes)
+
+
 def test_no_time_for_a_second_look(lab, monkeypatch):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)

@@ -9,6 +9,7 @@ import torch
 
 import rope_triton
 from benchmarks._cells import subjects
+from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import first_call, host, host_time, memory_and_launches
 from benchmarks._system import process
 
@@ -79,7 +80,7 @@ def test_gpu_is_done_when_the_host_is(cell):
             call()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(host_time.BLOCK_CALLS):
+        for _ in range(host_time.BLOCK_CALLS[FORWARD if step == "forward" else BACKWARD]):
             call()
         issued = time.perf_counter()
         torch.cuda.synchronize()

@@ -4,6 +4,7 @@ Real processes on a copy of the package with a patch at the end of its ``__init_
 ``tests/test_wrong_package`` has more ways to be wrong.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
 from benchmarks._measure import workload
 from benchmarks._system import process
+from tests.gpu import test_bits_gpu as bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -81,3 +83,20 @@ def test_asv(name, tmp_path):
     found = process.call(workload.measure_cells, [CELL], FORWARD, path=(str(root),))
     assert bool(found[CELL].latency) == (name == "right")
     assert bool(found[CELL].error) == (name != "right")
+
+
+def test_one_fused_multiply_add_the_other_way_round_is_seen(tmp_path):
+    """In packed sequences alone: the rows of these have other bits then."""
+    root = package("right", tmp_path)
+    path = root / "rope_triton" / "kernel" / "rotation.py"
+    line = "        y2 = sum_of_products(x2, c2, x1, s2, 1, ROUNDING)\n"
+    swapped = "        if cu_seqlens[0] is not None:\n    " + re.sub(
+        r"\(x2, c2, x1, s2", "(x1, s2, x2, c2", line
+    )
+    source = path.read_text()
+    assert source.count(line) == 1
+    path.write_text(source.replace(line, line + swapped))
+    names = ["angles-thd-bf16-64x128-cp", "angles-bshd-bf16-64x128-il"]
+    cells = [next(cell for cell in bits.CELLS if str(cell).count(name)) for name in names]
+    packed, plain = (process.call(bits.different, cell, path=(str(root),)) for cell in cells)
+    assert packed[FORWARD] and not any(plain.values())

@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 
+from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import accuracy, first_call, host_time, inputs, memory_and_launches
 from tests.package import plain
 
@@ -47,6 +48,6 @@ def clock(monkeypatch):
     for module in (host_time, first_call):
         monkeypatch.setattr(module, "time", fake)
     monkeypatch.setattr(host_time, "WARM_CALLS", 2)
-    monkeypatch.setattr(host_time, "BLOCK_CALLS", 3)
+    monkeypatch.setattr(host_time, "BLOCK_CALLS", {FORWARD: 3, BACKWARD: 2})
     monkeypatch.setattr(host_time, "BLOCKS", 2)
     return now

@@ -8,7 +8,9 @@ import torch
 
 import rope_triton
 from benchmarks._cells import subjects
+from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import host, host_time
+from benchmarks._measure.host_time import EagerCall
 from benchmarks._system import process
 from tests.measure.common import change, implement
 from tests.package import plain
@@ -65,8 +67,9 @@ def test_blocks_are_in_turns_and_find_an_empty_queue_and_no_garbage_collection(c
     def noted(name):
         return lambda: events.append((name, gc.isenabled()))
 
-    host_time.times({("call", (name,)): noted(name) for name in "ab"})
-    a, b = (["wait", *[(name, False)] * 3, "wait"] for name in "ab")
+    sizes = {"a": 3, "b": 2}
+    host_time.times({name: EagerCall(noted(name), size) for name, size in sizes.items()})
+    a, b = (["wait", *[(name, False)] * size, "wait"] for name, size in sizes.items())
     assert events == (a + b) * 2
     assert gc.isenabled()
 
@@ -79,9 +82,9 @@ def test_a_call_that_fails_in_its_second_block_is_its_own_failure(clock, monkeyp
         if next(calls) == 4:
             raise ValueError("the fifth call")
 
-    found = host_time.times({("call", ("good",)): lambda: None, ("call", ("bad",)): failing})
-    assert found["call", ("good",)] == [0.0, 0.0]
-    assert "the fifth call" in str(found["call", ("bad",)])
+    found = host_time.times({"good": EagerCall(lambda: None, 3), "bad": EagerCall(failing, 3)})
+    assert found["good"] == [0.0, 0.0]
+    assert "the fifth call" in str(found["bad"])
 
 
 def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(on_cpu, monkeypatch):
@@ -93,13 +96,22 @@ def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(on_
         lost()
 
     made = {"first": lambda: None, "fatal": fatal, "last": lambda: None}
-    measures = {"call": lambda name: made[name], "fact": lambda: 1}
+    measures = {"call": lambda name: EagerCall(made[name], 1), "fact": lambda: 1}
     monkeypatch.setattr(process, "call", lambda _, rest, *more: dict.fromkeys(rest, "elsewhere"))
     keys = [("fact", ()), *(("call", (name,)) for name in made)]
     found = host._answers(keys, measures)
     assert list(found) == keys
     assert "illegal memory access" in str(found.pop(("call", ("fatal",))))
     assert list(found.values()) == [1, "elsewhere", "elsewhere"]
+
+
+def test_the_blocks_of_a_call_follow_from_its_direction(on_cpu, monkeypatch):
+    monkeypatch.setattr(host_time, "WARM_CALLS", 1)
+    references = [(metric, ()) for metric in host.REFERENCE_CALLS.values()]
+    for metric, params in KEYS + references:
+        direction = BACKWARD if metric.endswith("backward") else FORWARD
+        call = host._MEASURES[metric](*params)
+        assert call.block_calls == host_time.BLOCK_CALLS[direction], metric
 
 
 # --- the reference call ---------------------------------------------------------------------------

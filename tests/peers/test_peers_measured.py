@@ -121,7 +121,8 @@ def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(host_time, "WARM_CALLS", 1)
-    monkeypatch.setattr(host_time, "BLOCK_CALLS", 2)
+    monkeypatch.setattr(host_time, "BLOCKS", 3)
+    monkeypatch.setattr(host_time, "BLOCK_CALLS", {FORWARD: 2, BACKWARD: 2})
     monkeypatch.setattr(subjects, "CALL_SEQ_LEN", 3)
     monkeypatch.setattr(peer_host, "HEADS", 2)
     monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))

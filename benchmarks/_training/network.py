@@ -1,0 +1,208 @@
+"""A transformer with RoPE, written once: a provider supplies the functions that it is made of.
+
+RMSNorm before attention and before the SwiGLU, no biases, embedding and head untied, as in Llama.
+"""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._cells import angles
+from .sizes import Point, Size
+
+EPS = 1e-5
+
+
+class Functions(NamedTuple):
+    """What a network calls. Queries, keys and values are ``[b, s, h, d]``.
+
+    tables(angles, dtype): what ``rope`` takes, from angles ``[s, 1, 1, d]`` in radians, float32.
+    rope(q, k, tables): rotated queries and keys. norm(x, weight): RMSNorm of ``[..., width]``.
+    linear(x, weight): ``x @ weight.T``. attention(q, k, v): causal; fewer heads of keys and values
+    are shared. activation(gate, up): of the SwiGLU. loss(logits, targets): the mean cross-entropy
+    of ``[tokens, vocabulary]``.
+    """
+
+    tables: Callable
+    rope: Callable
+    norm: Callable
+    linear: Callable
+    attention: Callable
+    activation: Callable
+    loss: Callable
+
+
+class Layer(NamedTuple):
+    """The weights of a layer: matrices are ``[out, in]``."""
+
+    attention_norm: Any
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+    mlp_norm: Any
+    gate: Any
+    up: Any
+    down: Any
+
+
+class Weights(NamedTuple):
+    """All weights of a network, leaves of autograd."""
+
+    embedding: Any
+    layers: tuple[Layer, ...]
+    norm: Any
+    head: Any
+
+    def leaves(self) -> list:
+        return [self.embedding, *(each for layer in self.layers for each in layer), *self[2:]]
+
+    def in_float32(self) -> "Weights":
+        """The same values, as leaves of their own."""
+
+        def wide(given):
+            return given.detach().float().requires_grad_()
+
+        layers = tuple(Layer(*map(wide, layer)) for layer in self.layers)
+        return Weights(wide(self.embedding), layers, wide(self.norm), wide(self.head))
+
+
+def random_weights(size: Size, dtype, device: str) -> Weights:
+    """Normal with a variance of 1 / inputs, so that scores of attention have one of about 1.
+
+    Matrices that add to the residual are smaller by ``sqrt(2 layers)``, as in GPT-2; norms are
+    near 1.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    options = {"device": device, "dtype": torch.float32}
+
+    def matrix(rows: int, columns: int, scale: float = 1.0):
+        values = torch.randn(rows, columns, **options) * (scale * columns**-0.5)
+        return values.to(dtype).requires_grad_()
+
+    def norm():
+        return (1 + 0.1 * torch.randn(size.width, **options)).to(dtype).requires_grad_()
+
+    residual = (2 * size.layers) ** -0.5
+    queries, keys = size.heads * size.channels, size.kv_heads * size.channels
+    layers = tuple(
+        Layer(
+            *(norm(), matrix(queries, size.width)),
+            *(matrix(keys, size.width), matrix(keys, size.width)),
+            *(matrix(size.width, queries, residual), norm()),
+            *(matrix(size.mlp_width, size.width), matrix(size.mlp_width, size.width)),
+            matrix(size.width, size.mlp_width, residual),
+        )
+        for _ in range(size.layers)
+    )
+    embedding = torch.randn(size.vocabulary, size.width, **options).to(dtype).requires_grad_()
+    return Weights(embedding, layers, norm(), matrix(size.vocabulary, size.width))
+
+
+def attention(f: Functions, channels: int, weights: Layer, x, tables):
+    """The attention sublayer of ``[b, s, width]``, without its norm and residual."""
+    q, k, v = (
+        f.linear(x, each).unflatten(-1, (-1, channels))
+        for each in (weights.q, weights.k, weights.v)
+    )
+    q, k = f.rope(q, k, tables)
+    return f.linear(f.attention(q, k, v).flatten(2), weights.out)
+
+
+def layer(f: Functions, channels: int, weights: Layer, x, tables):
+    """A layer of ``[b, s, width]``."""
+    x = x + attention(f, channels, weights, f.norm(x, weights.attention_norm), tables)
+    normed = f.norm(x, weights.mlp_norm)
+    inner = f.activation(f.linear(normed, weights.gate), f.linear(normed, weights.up))
+    return x + f.linear(inner, weights.down)
+
+
+class Network:
+    """A provider's network on given weights.
+
+    Parameters
+    ----------
+    functions : Functions
+        What it calls.
+    point : Point
+        Its size, and the positions that it has angles for.
+    weights : Weights
+        Which any number of networks may share.
+    backend : str, optional
+        Of torch.compile: a layer, the head with the loss, and the attention sublayer are compiled,
+        each once for static shapes and as a whole. By default nothing is.
+
+    Attributes
+    ----------
+    attention, layer : callables
+        Of the weights of a layer, ``x`` and the tables.
+    head : callable
+        The loss, of the weights of norm and head, ``x`` and the targets.
+    tables
+        What ``functions.tables`` returned.
+    """
+
+    def __init__(
+        self, functions: Functions, point: Point, weights: Weights, backend: str | None = None
+    ):
+        f, channels = functions, point.shape.channels
+        self.weights, self._functions = weights, functions
+        at = angles.exact(0, point.context, channels, weights.head.device)
+        self.tables = f.tables(angles.by_channel(at).float(), weights.head.dtype)
+
+        def own_attention(weights, x, tables):
+            return attention(f, channels, weights, x, tables)
+
+        def own_layer(weights, x, tables):
+            return layer(f, channels, weights, x, tables)
+
+        self.attention = _compiled(own_attention, backend)
+        self.layer = _compiled(own_layer, backend)
+        self.head = _head(f.norm, f.linear, f.loss, backend)
+
+    def logits(self, tokens):
+        """``[b, s, vocabulary]`` of ``[b, s]``; the head is not compiled here."""
+        f = self._functions
+        return f.linear(f.norm(self._hidden(tokens), self.weights.norm), self.weights.head)
+
+    def loss(self, tokens, targets):
+        """The mean cross-entropy of ``targets``, ``[b, s]`` as ``tokens``."""
+        return self.head(self.weights.norm, self.weights.head, self._hidden(tokens), targets)
+
+    def _hidden(self, tokens):
+        import torch
+
+        x = torch.nn.functional.embedding(tokens, self.weights.embedding)
+        for weights in self.weights.layers:
+            x = self.layer(weights, x, self.tables)
+        return x
+
+
+@functools.cache
+def _head(norm: Callable, linear: Callable, loss: Callable, backend: str | None) -> Callable:
+    """Providers whose head is the same have one, which is compiled once."""
+
+    def own_head(norm_weight, head, x, targets):
+        logits = linear(norm(x, norm_weight), head)
+        return loss(logits.flatten(0, 1), targets.flatten())
+
+    return _compiled(own_head, backend)
+
+
+def _compiled(shared: Callable, backend: str | None) -> Callable:
+    """A function compiled for the first shapes that it is called with, without a graph break.
+
+    torch keeps what it compiled by the function's code object, and looks through all of it at every
+    call: each function has a code object of its own.
+    """
+    import torch
+
+    if backend is None:
+        return shared
+    own = types.FunctionType(
+        shared.__code__.replace(), shared.__globals__, shared.__name__, None, shared.__closure__
+    )
+    return torch.compile(own, dynamic=False, fullgraph=True, backend=backend)

@@ -1,0 +1,143 @@
+"""The providers: what a network's functions are, and whether torch.compile gets them.
+
+One that has kernels of its own replaces those functions of another's table, as ``_liger`` does.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .._cells.package_calls import Unavailable
+from .network import EPS, Functions
+
+
+class Provider(NamedTuple):
+    """What a provider is in words, and its functions.
+
+    ``backend``: of torch.compile, None for eager PyTorch. ``without_rope``: the provider that is
+    the same but for RoPE, beside which RoPE's share is measured; "" for one that has no RoPE, or no
+    such other.
+    """
+
+    about: str
+    functions: Callable[[], Functions]
+    backend: str | None = None
+    without_rope: str = ""
+
+
+@functools.cache
+def _plain() -> Functions:
+    """PyTorch, with RoPE as Llama in Hugging Face's Transformers has it, ``modeling_llama.py``.
+
+    The tables are in the dtype of the network and every step is rounded to it; the loss is computed
+    in float32.
+    """
+    import torch
+    from torch.nn import functional
+
+    def tables(angles, dtype):
+        return tuple(table.to(dtype)[None, None, :, 0, 0] for table in (angles.cos(), angles.sin()))
+
+    def rotate_half(x):
+        first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+        return torch.cat((-second, first), dim=-1)
+
+    def rope(q, k, tables):
+        cos, sin = tables
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+        q, k = q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+        return q.transpose(1, 2), k.transpose(1, 2)
+
+    def norm(x, weight):
+        return functional.rms_norm(x, weight.shape, weight, EPS)
+
+    def attention(q, k, v):
+        shared = q.shape[2] != k.shape[2]
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
+        return mixed.transpose(1, 2)
+
+    def activation(gate, up):
+        return functional.silu(gate) * up
+
+    def loss(logits, targets):
+        return functional.cross_entropy(logits.float(), targets)
+
+    return Functions(tables, rope, norm, functional.linear, attention, activation, loss)
+
+
+@functools.cache
+def _none() -> Functions:
+    """The same without a rotation."""
+    return _plain()._replace(tables=lambda angles, dtype: None, rope=lambda q, k, _: (q, k))
+
+
+@functools.cache
+def _ours() -> Functions:
+    """The same with this package's rotation by angles, of queries and keys in one launch."""
+    from rope_triton import apply_qk_rotary_pos_emb
+
+    def rope(q, k, angles):
+        return apply_qk_rotary_pos_emb(q, k, angles, "bshd")
+
+    return _plain()._replace(tables=lambda angles, dtype: angles, rope=rope)
+
+
+@functools.cache
+def _liger() -> Functions:
+    """Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy; some overwrite what they are given.
+
+    Raises
+    ------
+    Unavailable
+        If Liger-Kernel is not installed.
+    """
+    try:
+        from liger_kernel.transformers import functional
+        from liger_kernel.transformers.rope import liger_rotary_pos_emb
+    except ImportError as error:
+        how = "pip install liger-kernel"
+        raise Unavailable(f"liger is not there: {error}; {how}") from None
+
+    def tables(angles, dtype):
+        return tuple(table.to(dtype)[None, :, 0, 0] for table in (angles.cos(), angles.sin()))
+
+    def rope(q, k, tables):
+        rotated = liger_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *tables)
+        return tuple(each.transpose(1, 2) for each in rotated)
+
+    return _plain()._replace(
+        tables=tables,
+        rope=rope,
+        norm=lambda x, weight: functional.liger_rms_norm(x, weight, EPS),
+        activation=functional.liger_swiglu,
+        loss=functional.liger_cross_entropy,
+    )
+
+
+# Each is measured beside all others, in this order and in the reverse one.
+PROVIDERS = {
+    "none-eager": Provider("eager PyTorch without RoPE", _none),
+    "eager": Provider(
+        "eager PyTorch, RoPE as Llama's formula on ready-made tables", _plain, None, "none-eager"
+    ),
+    "ours-eager": Provider(
+        "eager PyTorch, RoPE by this package: queries and keys in one launch",
+        *(_ours, None, "none-eager"),
+    ),
+    "liger": Provider(
+        "eager PyTorch, with Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy", _liger
+    ),
+    "none": Provider("torch.compile of each layer and the head, without RoPE", _none, "inductor"),
+    "compiled": Provider("the same with Llama's formula", _plain, "inductor", "none"),
+    "ours": Provider("the same with this package's operator", _ours, "inductor", "none"),
+}
+"""By name. All call PyTorch's matrix products and scaled_dot_product_attention."""
+
+OURS = ("none-eager", "ours-eager", "none", "ours")
+"""Those that this package changes, and what they are measured beside."""
+
+
+def reference(provider: Provider) -> Functions:
+    """What a provider's network computes, in plain PyTorch: to be called in float32."""
+    return _none() if provider.functions is _none else _plain()

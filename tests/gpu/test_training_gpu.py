@@ -1,0 +1,41 @@
+"""The clock, the memory and the launches of a training step, on the smallest network."""
+
+import pytest
+import torch
+
+from benchmarks._training import measuring
+from benchmarks._training.network import random_weights
+from benchmarks._training.providers import PROVIDERS
+from benchmarks._training.sizes import ATTENTION, PARTS, STEP, TINY
+
+pytestmark = pytest.mark.gpu
+
+
+def test_eager_providers_are_right_and_counted():
+    rows = measuring.measured(TINY, ("none-eager", "eager", "ours-eager"), turns=2)
+    weights = random_weights(TINY.shape, torch.bfloat16, "cuda")
+    held = sum(each.nbytes for each in weights.leaves())
+    for name, row in rows.items():
+        assert "parts" in row, f"{name}: {row}"
+        for part in PARTS:
+            found = row["parts"][part]
+            assert len(found["seconds"]) == 2 and 0 < min(found["seconds"]) < 1
+            assert found["peak_bytes"] > held and found["sdpa"] != "math"
+        parts = row["parts"]
+        assert parts[ATTENTION]["launches"] < parts[STEP]["launches"]
+    none, plain, ours = (row["parts"][STEP]["launches"] for row in rows.values())
+    # One launch forward and one backward of each layer.
+    assert ours <= none + 2 * TINY.shape.layers < plain
+
+
+def test_a_compiled_provider_is_right():
+    rows = measuring.measured(TINY, ["ours"], turns=1, profiled=False)
+    assert "parts" in rows["ours"], rows["ours"]
+
+
+def test_a_wrong_rotation_has_no_speed(monkeypatch):
+    right = PROVIDERS["ours-eager"]
+    wrong = right.functions()._replace(tables=lambda angles, dtype: -angles)
+    monkeypatch.setitem(PROVIDERS, "ours-eager", right._replace(functions=lambda: wrong))
+    rows = measuring.measured(TINY, ["ours-eager"], turns=1)
+    assert "AssertionError: ours-eager: attention." in rows["ours-eager"]["error"]

@@ -1,0 +1,147 @@
+"""The network of every provider: parity with float32, operations, sizes."""
+
+import sys
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks._cells.package_calls import Unavailable
+from benchmarks._training import providers, sizes
+from benchmarks._training.measuring import relative_error
+from benchmarks._training.network import Network, random_weights
+from benchmarks._training.providers import PROVIDERS
+from benchmarks._training.sizes import ATTENTION, STEP, TINY
+from tests.training import liger
+
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 0.03}
+"""Most that logits, loss and a gradient may differ, as a share of their norm."""
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Liger's stubs in place of what may be installed, and few threads for tiny tensors."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    liger.install(monkeypatch)
+    providers._liger.cache_clear()
+    yield
+    providers._liger.cache_clear()
+    torch.set_num_threads(threads)
+
+
+def results(functions, weights, backend=None):
+    """Logits, loss and the gradients of all weights."""
+    network = Network(functions, TINY, weights, backend)
+    torch.manual_seed(1)
+    drawn = torch.randint(TINY.shape.vocabulary, (TINY.batch, TINY.context + 1))
+    loss = network.loss(drawn[:, :-1], drawn[:, 1:])
+    gradients = torch.autograd.grad(loss, weights.leaves())
+    with torch.no_grad():
+        return [Network(functions, TINY, weights).logits(drawn[:, :-1]), loss, *gradients]
+
+
+def worst(found, expected):
+    return max(map(relative_error, found, expected))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_parity_with_float32(name, dtype):
+    provider = PROVIDERS[name]
+    weights = random_weights(TINY.shape, dtype, "cpu")
+    # Of the compiler's stages only the last, which makes machine code, is left out.
+    found = results(provider.functions(), weights, provider.backend and "aot_eager")
+    expected = results(providers.reference(provider), weights.in_float32())
+    assert worst(found, expected) < BOUNDS[dtype]
+
+
+def rotated(functions, change):
+    """The functions, with other queries and keys."""
+
+    def rope(q, k, tables):
+        return change(*functions.rope(q, k, tables), q, k)
+
+    return functions._replace(rope=rope)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda new_q, new_k, q, k: (q, k),
+        lambda new_q, new_k, q, k: (new_q, k),
+        lambda new_q, new_k, q, k: (q, new_k),
+        lambda new_q, new_k, q, k: (new_q.roll(1, 1), new_k),
+        lambda new_q, new_k, q, k: (new_q, new_k.roll(1, 2)),
+    ],
+    ids=["none", "keys not", "queries not", "a position off", "another head's keys"],
+)
+@pytest.mark.parametrize("name", ["eager", "ours-eager"])
+def test_a_wrong_rotation_is_no_parity(name, change):
+    weights = random_weights(TINY.shape, torch.bfloat16, "cpu")
+    functions = PROVIDERS[name].functions()
+    found = results(rotated(functions, change), weights)
+    assert worst(found, results(functions, weights)) > 0.3
+
+
+def test_a_sine_of_the_wrong_sign_is_no_parity():
+    """Of both queries and keys it turns every pair the other way: the distances change sign."""
+    weights = random_weights(TINY.shape, torch.bfloat16, "cpu")
+    right = PROVIDERS["eager"].functions()
+    expected = results(right, weights)
+
+    def tables(angles, dtype):
+        cos, sin = right.tables(angles, dtype)
+        return cos, -sin
+
+    assert worst(results(right._replace(tables=tables), weights), expected) > 0.3
+    ours = PROVIDERS["ours-eager"].functions()
+    turned = ours._replace(tables=lambda angles, dtype: -angles)
+    assert worst(results(turned, weights), expected) > 0.3
+
+
+def test_liger_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", None)
+    with pytest.raises(Unavailable, match="liger is not there: .*pip install liger-kernel"):
+        PROVIDERS["liger"].functions()
+
+
+def test_a_compiled_layer_is_one_graph_for_all_layers():
+    weights = random_weights(TINY.shape, torch.float32, "cpu")
+    network = Network(PROVIDERS["ours"].functions(), TINY, weights, "aot_eager")
+    x = torch.randn(TINY.batch, TINY.context, TINY.shape.width, requires_grad=True)
+    network.layer(weights.layers[0], x, network.tables)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        network.layer(weights.layers[1], x * 2, network.tables)  # in a step no leaf comes in
+
+
+# --- sizes and operations -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [STEP, ATTENTION])
+def test_operations_are_those_that_torch_counts(part):
+    """Attention by two products, which torch counts without the mask: twice what is needed."""
+    size, weights = TINY.shape, random_weights(TINY.shape, torch.float32, "cpu")
+    network = Network(PROVIDERS["eager"].functions(), TINY, weights)
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        if part == STEP:
+            tokens = torch.zeros(TINY.batch, TINY.context, dtype=torch.long)
+            network.loss(tokens, tokens).backward()
+        else:
+            x = torch.randn(TINY.batch, TINY.context, size.width, requires_grad=True)
+            network.attention(weights.layers[0], x, network.tables).sum().backward()
+    layers = size.layers if part == STEP else 1
+    masked = 6 * size.tokens * TINY.context * size.heads * size.channels * layers
+    assert counter.get_total_flops() == TINY.flops(part) + masked
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("410M", 411), ("840M", 834), ("1.4B", 1420)])
+def test_sizes_have_the_parameters_of_their_names(name, parameters):
+    size = sizes.SIZES[name]
+    with torch.device("meta"):
+        weights = random_weights(size, torch.bfloat16, "meta")
+    assert round(sum(each.numel() for each in weights.leaves()) / 1e6) == parameters
+    for context in (2048, 4096):
+        assert sizes.POINTS[f"{name}-{context}"].batch * context == size.tokens == 16384

@@ -1,0 +1,175 @@
+"""``python -m benchmarks training`` on a made-up GPU with made-up answers."""
+
+import contextlib
+import itertools
+import json
+import types
+
+import pytest
+
+from benchmarks import __main__ as entry
+from benchmarks._system.checkout import Arm
+from benchmarks._training import command, measuring
+from benchmarks._training.providers import PROVIDERS
+from benchmarks._training.sizes import PARTS, POINTS
+from tests.lab import COULD_NOT_RUN, MACHINE, UUID
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+ONLY = ("--only", "410M-2048")
+WATCHED = {"samples": 9, "under_load": 9, "processes": 1, "events": {}}
+CLOCKS = {"sm_mhz": [1900, 1900, 1900], "memory_mhz": [3200, 3200, 3200]}
+
+
+class Bench:
+    """What is measured. ``before`` is called with each process's number, and may end it."""
+
+    def __init__(self, root):
+        self.state, self.evidence = root / "state", root / "evidence"
+        self.orders, self.profiled, self.before = [], [], lambda number, noted: None
+
+    @property
+    def directory(self):
+        return self.state / MACHINE["machine"] / SHA[:8]
+
+    def call(self, work, point, names, profiled, uuid, gpu, noted, env):
+        """In place of a process that measures."""
+        assert work is command._work and env == {"CUDA_VISIBLE_DEVICES": UUID}
+        self.before(len(self.orders), noted)
+        self.orders.append(names)
+        self.profiled.append(profiled)
+        rows = {}
+        for name in names:
+            slow = 1.01 if PROVIDERS[name].without_rope else 1.0
+            one = {"seconds": [0.1 * slow] * 3, "peak_bytes": 1 << 30}
+            rows[name] = {"parts": dict.fromkeys(PARTS, one)}
+        if "liger" in rows:
+            rows["liger"] = {"unavailable": "liger is not there"}
+        return rows
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """A machine with a GPU, on which nothing else runs, and a clean checkout."""
+    bench = Bench(tmp_path)
+    version = Arm("working tree", SHA, "digest", tmp_path)
+    watching = types.SimpleNamespace(summary=lambda: WATCHED | CLOCKS)
+    monkeypatch.setattr(command, "SCRATCH", bench.state)
+    monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
+    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: version)
+    monkeypatch.setattr(command.machine, "probe", lambda: (dict(MACHINE), "sm_90"))
+    monkeypatch.setattr(command.gpu_monitor, "gpu_uuid", lambda: UUID)
+    monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
+    monkeypatch.setattr(command.gpu_monitor, "Watch", lambda uuid: contextlib.nullcontext(watching))
+    monkeypatch.setattr(command.process, "call", bench.call)
+    return bench
+
+
+def training(*words) -> int:
+    return entry.main(["training", *words])
+
+
+def test_rounds_alternate_and_are_shown_and_stored(bench, capsys):
+    assert training(*ONLY, "--ship") == 0
+    forth, back = list(PROVIDERS), [name for name in reversed(PROVIDERS) if name != "liger"]
+    again = [name for name in forth if name != "liger"]  # what is not there stays so
+    assert bench.orders == [forth, back, again, back, again, back]
+    assert bench.profiled == [True] + [False] * 5
+    said = capsys.readouterr()
+    assert "410M-2048: 6 rounds each of none-eager, eager," in said.err.splitlines()[0]
+    assert "about " in said.err and "410M-2048: round 6 of 6" in said.err
+    assert "| `ours` | 101.00 | 162,218 | n/a | 1.00 |" in said.out  # of a toy no peak is known
+    assert "| +1.00% (+1.00% to +1.00%) |" in said.out and "FAILED" not in said.out
+    for directory in (bench.directory / "output", bench.evidence):
+        page = (directory / "410M-2048.md").read_text()
+        assert "python -m benchmarks training --only 410M-2048\n" in page and SHA[:8] in page
+        head, *rounds = (directory / "410M-2048.jsonl").read_text().splitlines()
+        assert json.loads(head)["providers"] == forth and len(rounds) == 6
+
+
+def test_a_killed_run_goes_on(bench, capsys):
+    def killed(number, noted):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    bench.before = killed
+    assert training(*ONLY) == 130
+    assert "stopped; the same command resumes" in capsys.readouterr().err
+    published = bench.directory / "output" / "410M-2048.md"
+    assert "too few rounds for an interval" in published.read_text()
+    bench.before = lambda number, noted: None
+    assert training(*ONLY) == 0 and len(bench.orders) == 6
+    assert "410M-2048: 2 rounds were there already" in capsys.readouterr().err
+    assert training(*ONLY) == 0 and len(bench.orders) == 6
+    assert training(*ONLY, "--providers", "ours,none") == COULD_NOT_RUN
+    assert "other measurements" in capsys.readouterr().err
+    assert training(*ONLY, "--providers", "ours,none", "--afresh") == 0
+    assert bench.orders[6] == ["none", "ours"]
+
+
+def test_a_provider_that_ends_the_process_is_left_out(bench, capsys):
+    def dies(number, noted):
+        if number == 0:
+            noted.write_text("ours")
+            bench.before = lambda number, noted: None
+            raise RuntimeError("a fresh process ended with -11:\nSegmentation fault")
+
+    bench.before = dies
+    assert training(*ONLY) == 1
+    assert len(bench.orders) == 6 and not any("ours" in order for order in bench.orders)
+    assert "FAILED: ours: Segmentation fault" in capsys.readouterr().out
+
+
+def test_a_process_that_ends_before_any_provider_could_not_run(bench, capsys):
+    def refused(number, noted):
+        raise RuntimeError("a fresh process ended with 1:\nno libcuda")
+
+    bench.before = refused
+    assert training(*ONLY) == COULD_NOT_RUN
+    assert "no process can measure" in capsys.readouterr().err
+    assert not (bench.directory / "output").exists()
+
+
+def test_it_ends_before_its_budget_does(bench, capsys, monkeypatch):
+    clock = types.SimpleNamespace(monotonic=itertools.count(0, 50).__next__)
+    monkeypatch.setattr(command, "time", clock)
+    assert training(*ONLY, "--budget", "5") == 1
+    assert 0 < len(bench.orders) < 6
+    err = capsys.readouterr().err
+    assert f"410M-2048: no time for round {len(bench.orders) + 1} of 6, about " in err
+    assert "the same command goes on from there" in err
+
+
+def test_410m_fits_into_eight_minutes_and_all_into_an_hour_and_a_half():
+    seconds = {}
+    for name, point in POINTS.items():
+        first, other = command.cost(point, tuple(PROVIDERS))
+        seconds[name] = first + 5 * other
+        assert other < first < command.process.CALL_SECONDS
+    assert seconds["410M-2048"] < 8 * 60
+    assert sum(seconds.values()) < 90 * 60
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ship", "--rounds", "5"], "at least 6 rounds"),
+        (["--ship", "--providers", "ours,none"], "what ships has every provider"),
+    ],
+    ids=["few", "some"],
+)
+def test_what_does_not_ship(bench, words, said, capsys):
+    assert training(*ONLY, *words) == COULD_NOT_RUN
+    assert said in capsys.readouterr().err and not bench.orders
+
+
+def test_without_a_gpu_it_says_so(bench, monkeypatch, capsys):
+    monkeypatch.setattr(command.machine, "probe", lambda: (MACHINE | {"gpu": "none"}, "none"))
+    assert training(*ONLY) == COULD_NOT_RUN
+    assert "could not run: a training step needs an NVIDIA GPU" in capsys.readouterr().err
+
+
+def test_a_process_refuses_another_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(measuring, "measured", lambda *_, **__: pytest.fail("it was measured"))
+    with pytest.raises(command.TrainingError, match="was to see GPU"):
+        command._work(POINTS["410M-2048"], ["ours"], True, UUID, "Toy", tmp_path / "noted")
