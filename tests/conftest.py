@@ -42,7 +42,10 @@ if triton.knobs.runtime.interpret:
         """The interpreter patches its language again for every nested function: half its time."""
         used = [each for each in (tl, tl.core) if any(each is v for v in fn.__globals__.values())]
         patched = not any(tl.core.is_builtin(each.load) for each in used)
-        return interpreter._LangPatchScope() if patched else _patch(fn)
+        scope = interpreter._LangPatchScope() if patched else _patch(fn)
+        # Triton 3.6 makes an int of an array of one dimension, which NumPy 2.5 refuses.
+        scope.set_attr(tl.core.tensor, "__index__", lambda self: self.handle.data.item())
+        return scope
 
     interpreter._patch_lang = _patch_once
 

@@ -22,6 +22,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "ops": {"checks", "kernel"},
         "frequencies": {"scalings"},
         "integrations": {"api", "reference"},
+        "transformer": {"kernel"},
         **dict.fromkeys(("checks", "kernel", "reference", "scalings"), set()),
     },
     "benchmarks": {
@@ -45,12 +46,21 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         **dict.fromkeys(("_cells", "_system"), set()),
     },
 }
-# Modules of rope_triton.kernel that run on the GPU.
-DEVICE = ("kernels", "positions", "rotation", "trigonometry")
+# Modules of rope_triton that run on the GPU.
+DEVICE = (
+    *("kernel.kernels", "kernel.positions", "kernel.rotation", "kernel.trigonometry"),
+    *("transformer.activation_kernels", "transformer.attention_kernels"),
+    *("transformer.loss_kernels", "transformer.norm_kernels", "transformer.product_kernels"),
+    "transformer.rotation_kernels",
+)
 PUBLIC = {
     *("apply_rotary_pos_emb", "apply_fused_qkv_rotary_pos_emb", "apply_qk_rotary_pos_emb"),
     *("apply_rotary_emb", "rotary_embedding"),
     "RotaryPositionEmbedding",
+}
+PUBLIC_TRANSFORMER = {
+    *("causal_attention", "linear", "rotary_attention"),
+    *("linear_cross_entropy", "rms_norm", "swiglu"),
 }
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
 HEAVY = {
@@ -134,6 +144,7 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     everywhere = imports(ast.walk(tree), package)
     at_import = imports(run_on_import(tree), package)
     public = {"rope_triton"} | {f"rope_triton.{name}" for name in PUBLIC}
+    public |= {f"rope_triton.transformer.{name}" for name in PUBLIC_TRANSFORMER}
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}
@@ -202,10 +213,9 @@ def test_oracle_and_kernel_never_meet():
 
 @pytest.mark.parametrize("name", DEVICE)
 def test_code_for_the_gpu_imports_nothing_else(name):
-    names = imports(
-        ast.walk(ast.parse(PACKAGE[f"kernel.{name}"].read_text())), "rope_triton.kernel"
-    )
-    allowed = {"triton", "triton.language", *(f"rope_triton.kernel.{each}" for each in DEVICE)}
+    tree = ast.parse(PACKAGE[name].read_text())
+    names = imports(ast.walk(tree), parent(name, "rope_triton"))
+    allowed = {"triton", "triton.language", *(f"rope_triton.{each}" for each in DEVICE)}
     assert {each if each in allowed else each.rpartition(".")[0] for each in names} <= allowed
 
 

@@ -1,0 +1,184 @@
+"""SwiGLU and softmax, forward and backward."""
+
+import torch
+import triton
+from torch.library import custom_op
+
+from rope_triton.transformer import activation_kernels as kernels
+from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.norms import check_row, row_block
+
+_BLOCK = 1024  # elements of a program of 4 warps: 8 of a thread, 16 bytes in half precision
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """``silu(gate) * up`` in one kernel, computed in float32; the backward computes silu again.
+
+    Parameters
+    ----------
+    gate : torch.Tensor
+        ``[..., n]``; float16, bfloat16 or float32. Half of the columns of a wider tensor costs no
+        copy; other strides do, unless only those of rows differ, by one step.
+    up : torch.Tensor
+        Of the shape and dtype of ``gate``; likewise.
+
+    Returns
+    -------
+    torch.Tensor
+        Contiguous, of the shape and dtype of ``gate``. Differentiable once. Autocast changes
+        nothing, as with ``torch.nn.functional.silu``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a tensor, or the dtypes differ or are not accepted.
+    ValueError
+        If the shapes or devices differ, or a dimension is empty.
+
+    References
+    ----------
+    N. Shazeer, GLU Variants Improve Transformer, https://arxiv.org/abs/2002.05202.
+    """
+    gate, up = accepted({"gate": gate, "up": up}, under_autocast="same")
+    if gate.dim() < 1 or gate.shape != up.shape:
+        raise ValueError(
+            f"gate and up must be [..., n] both, got {tuple(gate.shape)} and {tuple(up.shape)}"
+        )
+    return _swiglu(gate, up)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """``exp(x) / sum(exp(x))`` of each row, in one kernel, computed in float32.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[..., n]``; float16, bfloat16 or float32; ``n`` is at most 16,384. It is copied first if
+        it is not contiguous. An element of minus infinity gives 0, a row of nothing else NaN.
+
+    Returns
+    -------
+    torch.Tensor
+        Contiguous, of the shape and dtype of ``x``. Differentiable once. Under autocast ``x`` is
+        cast to float32, and so is the result, as by ``torch.softmax`` on a GPU.
+
+    Raises
+    ------
+    TypeError
+        If ``x`` is not a tensor, or its dtype is not accepted.
+    ValueError
+        If its shape is not accepted, or a dimension is empty.
+
+    References
+    ----------
+    ``torch.softmax``; Triton's tutorial 02, fused softmax.
+    """
+    (x,) = accepted({"x": x}, under_autocast="float32")
+    check_row(x)
+    return _softmax(x)
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+@custom_op("rope_triton::swiglu", mutates_args=())
+def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    y = gate.new_empty(gate.shape)
+    columns, blocks, grid = _sizes(gate)
+    gate, up = _rows(gate), _rows(up)
+    kernels.swiglu_forward_kernel[grid](
+        *(y, gate, up, columns, gate.stride(0), up.stride(0), blocks, _BLOCK), num_warps=4
+    )
+    return y
+
+
+@_swiglu.register_fake
+def _(gate, up):
+    return gate.new_empty(gate.shape)
+
+
+@custom_op("rope_triton::swiglu_backward", mutates_args=())
+def _swiglu_backward(
+    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dgate, dup = gate.new_empty(gate.shape), up.new_empty(up.shape)
+    columns, blocks, grid = _sizes(gate)
+    dy, gate, up = map(_rows, (dy, gate, up))
+    kernels.swiglu_backward_kernel[grid](
+        *(dgate, dup, dy, gate, up, columns, dy.stride(0), gate.stride(0), up.stride(0)),
+        *(blocks, _BLOCK),
+        num_warps=4,
+    )
+    return dgate, dup
+
+
+@_swiglu_backward.register_fake
+def _(dy, gate, up):
+    return gate.new_empty(gate.shape), up.new_empty(up.shape)
+
+
+def _sizes(x: torch.Tensor) -> tuple[int, int, tuple[int]]:
+    """Columns, blocks of a row, and the grid."""
+    columns = x.shape[-1]
+    blocks = triton.cdiv(columns, _BLOCK)
+    return columns, blocks, (x.numel() // columns * blocks,)
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """``x`` as a matrix whose rows are contiguous."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def _save_swiglu(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward_of_swiglu(ctx, dy):
+    return _swiglu_backward(dy, *ctx.saved_tensors)
+
+
+_swiglu.register_autograd(_backward_of_swiglu, setup_context=_save_swiglu)
+
+
+@custom_op("rope_triton::softmax", mutates_args=())
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    y = x.new_empty(x.shape)
+    columns = x.shape[-1]
+    block, warps = row_block(columns)
+    kernels.softmax_forward_kernel[(x.numel() // columns,)](
+        *(y, x.contiguous(), columns, block), num_warps=warps
+    )
+    return y
+
+
+@_softmax.register_fake
+def _(x):
+    return x.new_empty(x.shape)
+
+
+@custom_op("rope_triton::softmax_backward", mutates_args=())
+def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    dx = y.new_empty(y.shape)
+    columns = y.shape[-1]
+    block, warps = row_block(columns)
+    kernels.softmax_backward_kernel[(y.numel() // columns,)](
+        *(dx, dy.contiguous(), y, columns, block), num_warps=warps
+    )
+    return dx
+
+
+@_softmax_backward.register_fake
+def _(dy, y):
+    return y.new_empty(y.shape)
+
+
+def _save_softmax(ctx, inputs, output) -> None:
+    ctx.save_for_backward(output)
+
+
+def _backward_of_softmax(ctx, dy):
+    return _softmax_backward(dy, *ctx.saved_tensors)
+
+
+_softmax.register_autograd(_backward_of_softmax, setup_context=_save_softmax)

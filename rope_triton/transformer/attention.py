@@ -1,0 +1,268 @@
+"""Causal attention with shared heads of keys and values, and with ALiBi, forward and backward."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+from torch.library import custom_op
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from rope_triton.transformer import attention_kernels as kernels
+from rope_triton.transformer.checks import accepted
+
+_CHANNELS = (16, 32, 64, 128, 256)
+_LOG2_E = math.log2(math.e)
+
+
+def causal_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention in which each query sees the keys up to its own position.
+
+    ``softmax(scale * q @ k.T + bias) @ v`` of each head, by blocks: no score is stored. Sums are in
+    float32, and the result does not depend on chance: no atomics.
+
+    Parameters
+    ----------
+    q : torch.Tensor
+        Queries, ``[b, s, h, d]``; float16, bfloat16 or float32; ``d`` is 16, 32, 64, 128 or 256. A
+        tensor whose last dimension is not contiguous, or whose other strides or address are no
+        multiples of 16 bytes, is copied first.
+    k, v : torch.Tensor
+        Keys and values, ``[b, s, h_kv, d]`` where ``h_kv`` divides ``h``: ``h / h_kv`` heads of
+        queries, one after the other, share a head of these.
+    scale : float, optional
+        Of the scores; ``d ** -0.5`` by default.
+    alibi_slopes : torch.Tensor, optional
+        ``[h]``, floating point, without a gradient. A score then gets ``slope * (j - i)`` for query
+        ``i`` and key ``j``, which is computed where it is needed and never stored.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[b, s, h, d]``, contiguous, of the dtype of ``q``. Differentiable once, in ``q``, ``k``
+        and ``v``. Under autocast the inputs are cast to its dtype, as by PyTorch's
+        ``scaled_dot_product_attention``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a tensor, or the dtypes differ or are not accepted.
+    ValueError
+        If a shape or device is not accepted, or ``alibi_slopes`` requires a gradient.
+
+    References
+    ----------
+    T. Dao, FlashAttention-2, https://arxiv.org/abs/2307.08691; O. Press et al., ALiBi,
+    https://arxiv.org/abs/2108.12409; ``torch.nn.functional.scaled_dot_product_attention``.
+    """
+    q, k, v = accepted({"q": q, "k": k, "v": v})
+    _check_shapes(q, k, v, alibi_slopes)
+    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    out, _ = _attention(q, k, v, alibi_slopes, factor)
+    return out
+
+
+def _check_shapes(q, k, v, slopes) -> None:
+    if not q.dim() == k.dim() == v.dim() == 4:
+        shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
+        raise ValueError(f"q, k and v must be [b, s, h, d], got {shapes}")
+    b, s, h, d = q.shape
+    shared = k.shape[2]
+    if tuple(k.shape) != (b, s, shared, d) or k.shape != v.shape or h % shared:
+        raise ValueError(
+            "k and v must be [b, s, h_kv, d] with the b, s and d of q and h_kv that divides its h; "
+            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        )
+    check_channels(d)
+    if slopes is None:
+        return
+    if not isinstance(slopes, torch.Tensor) or not slopes.is_floating_point():
+        raise TypeError(f"alibi_slopes must be a tensor of floating point, got {slopes!r}")
+    if tuple(slopes.shape) != (h,) or slopes.device != q.device or slopes.requires_grad:
+        raise ValueError(
+            f"alibi_slopes must be [{h}] on {q.device} and need no gradient, got "
+            f"{tuple(slopes.shape)} on {slopes.device}, requires_grad={slopes.requires_grad}"
+        )
+
+
+def check_channels(d: int) -> None:
+    """Raise ValueError unless the kernels take heads of ``d`` channels."""
+    if d not in _CHANNELS:
+        raise ValueError(f"a head must have 16, 32, 64, 128 or 256 channels, got {d}")
+
+
+# --- launches -------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """A program's queries and keys, its warps, and the stages of its loads."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class _Tiles(NamedTuple):
+    forward: Tile
+    dq: Tile
+    dkv: Tile
+
+
+def tiles(channels: int, item: int) -> _Tiles:
+    """The tiles for heads of ``channels`` elements of ``item`` bytes.
+
+    A program keeps a block of queries (or of keys) and its sums, in registers: with wider heads or
+    elements, fewer rows. In the forward and in ``dq`` ``keys`` divides ``queries``, in ``dkv`` the
+    other way round.
+    """
+    if channels * item <= 128:
+        return _Tiles(Tile(128, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 128, 8, 3))
+    if channels * item <= 256:
+        return _Tiles(Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2))
+    return _Tiles(Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 8, 2))
+
+
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor | None, factor: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output, and ``lse``; ``factor`` is of the scores."""
+    q, k, v = map(_loadable, (q, k, v))
+    out, lse = _outputs(q)
+    b, s, h, d = q.shape
+    tile = tiles(d, q.element_size()).forward
+    kernels.forward_kernel[triton.cdiv(s, tile.queries), h, b](
+        *(_blocks(out, tile.queries), lse, _blocks(q, tile.queries)),
+        *(_blocks(k, tile.keys), _blocks(v, tile.keys), _of_base_2(slopes)),
+        *(*_sizes(q, k), factor * _LOG2_E, d, tile.queries, tile.keys),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out, lse
+
+
+def backward(
+    gradients: tuple[torch.Tensor, ...],
+    dout: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slopes: torch.Tensor | None,
+    factor: float,
+    angles: torch.Tensor | None = None,
+) -> None:
+    """Write the gradients of ``q``, ``k`` and ``v``.
+
+    With ``angles``, ``[s, d / 2]`` in radians, those of ``q`` and ``k`` before neighbouring pairs
+    of their channels were rotated.
+    """
+    dq, dk, dv = gradients
+    dout, q, k, v = map(_loadable, (dout, q, k, v))
+    b, s, h, d = q.shape
+    of_dq, of_dkv = tiles(d, q.element_size())[1:]
+    delta = torch.empty_like(lse)
+    rest = _of_base_2(slopes), angles, *_sizes(q, k), factor * _LOG2_E, factor, d
+    rows, keys = of_dq.queries, of_dq.keys
+    kernels.dq_kernel[triton.cdiv(s, rows), h, b](
+        *(_blocks(dq, rows), delta, _blocks(out, rows), _blocks(dout, rows), lse),
+        *(_blocks(q, rows), _blocks(k, keys), _blocks(v, keys), *rest, rows, keys),
+        num_warps=of_dq.warps,
+        num_stages=of_dq.stages,
+    )
+    rows, keys = of_dkv.queries, of_dkv.keys
+    kernels.dkv_kernel[triton.cdiv(s, keys), k.shape[2], b](
+        *(_blocks(dk, keys), _blocks(dv, keys), _blocks(dout, rows), lse, delta),
+        *(_blocks(q, rows), _blocks(k, keys), _blocks(v, keys), *rest, rows, keys),
+        num_warps=of_dkv.warps,
+        num_stages=of_dkv.stages,
+    )
+
+
+def _outputs(q):
+    b, s, h, d = q.shape
+    return q.new_empty(b, s, h, d), q.new_empty(b, h, s, dtype=torch.float32)
+
+
+def _of_base_2(slopes: torch.Tensor | None) -> torch.Tensor | None:
+    return None if slopes is None else slopes.float() * _LOG2_E
+
+
+def _sizes(q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int]:
+    """Tokens of a sequence, heads of queries, and how many share one of keys."""
+    return q.shape[1], q.shape[2], q.shape[2] // k.shape[2]
+
+
+def _loadable(x: torch.Tensor) -> torch.Tensor:
+    """``x``, or a copy if the GPU's bulk copies cannot load its blocks."""
+    outer = [stride * x.element_size() for stride in x.stride()[:3]]
+    aligned = x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in outer)
+    return x if aligned and x.stride(3) == 1 else x.clone(memory_format=torch.contiguous_format)
+
+
+def _blocks(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """``x`` as blocks of so many rows of a head."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, rows, 1, x.shape[3]])
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+@custom_op("rope_triton::causal_attention", mutates_args=())
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor | None, factor: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return forward(q, k, v, slopes, factor)
+
+
+@_attention.register_fake
+def _(q, k, v, slopes, factor):
+    return _outputs(q)
+
+
+@custom_op("rope_triton::causal_attention_backward", mutates_args=())
+def _attention_backward(
+    dout: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slopes: torch.Tensor | None,
+    factor: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    gradients = _gradients(q, k, v)
+    backward(gradients, dout, out, lse, q, k, v, slopes, factor)
+    return gradients
+
+
+@_attention_backward.register_fake
+def _(dout, out, lse, q, k, v, slopes, factor):
+    return _gradients(q, k, v)
+
+
+def _gradients(q, k, v):
+    return tuple(each.new_empty(each.shape) for each in (q, k, v))
+
+
+def _save(ctx, inputs, output) -> None:
+    q, k, v, slopes, ctx.factor = inputs
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(out, lse, q, k, v, slopes)
+
+
+def _backward(ctx, dout, _):
+    gradients = _attention_backward(dout, *ctx.saved_tensors, ctx.factor)
+    return *gradients, None, None
+
+
+_attention.register_autograd(_backward, setup_context=_save)

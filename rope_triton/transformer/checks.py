@@ -1,0 +1,56 @@
+"""What the kernels of a transformer accept."""
+
+from collections.abc import Mapping
+
+import torch
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def accepted(
+    required: Mapping[str, object],
+    optional: Mapping[str, object] | None = None,
+    *,
+    under_autocast: str = "lower",
+) -> list:
+    """The tensors of a call in the dtype that they have under autocast, once they are checked.
+
+    Parameters
+    ----------
+    required, optional : mapping
+        Arguments by name; an optional one may be None, and stays so.
+    under_autocast : {"lower", "float32", "same"}
+        The dtype that autocast gives them: its own, as to products; float32, as to norms; or that
+        which they have.
+
+    Raises
+    ------
+    TypeError
+        If one is not a tensor, or the dtypes differ or are not accepted.
+    ValueError
+        If one is empty or on another device.
+    """
+    given = dict(required) | {name: x for name, x in (optional or {}).items() if x is not None}
+    for name, x in given.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    tensors: dict[str, torch.Tensor] = {name: _cast(x, under_autocast) for name, x in given.items()}
+    first = next(iter(tensors.values()))
+    for name, x in tensors.items():
+        if x.dtype not in _DTYPES or x.dtype != first.dtype:
+            said = ", ".join(f"{key} {value.dtype}" for key, value in tensors.items())
+            raise TypeError(f"all must be float16, bfloat16 or float32, one of these: {said}")
+        if x.device != first.device:
+            raise ValueError(f"all must be on one device, got {first.device} and {x.device}")
+        if 0 in x.shape:
+            raise ValueError(f"{name} must not be empty, got {tuple(x.shape)}")
+    return [tensors.get(name) for name in (*required, *(optional or ()))]
+
+
+def _cast(x, under_autocast: str) -> torch.Tensor:
+    kind = x.device.type
+    if under_autocast == "same" or x.dtype not in _DTYPES or kind == "meta":
+        return x
+    if not torch.is_autocast_enabled(kind):
+        return x
+    return x.to(torch.float32 if under_autocast == "float32" else torch.get_autocast_dtype(kind))

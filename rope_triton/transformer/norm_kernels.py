@@ -1,0 +1,96 @@
+"""RMS and layer normalization of rows in Triton: GPU code alone.
+
+A program holds a whole row, so that each element is loaded once. The backward computes the
+statistics of a row again, which costs no memory.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norm_forward_kernel(
+    y_ptr,
+    total_ptr,
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    bias_ptr,
+    n_columns,
+    eps,
+    CENTRED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """y = normalized(x) * weight + bias, of rows that lie one after the other; a program each.
+
+    With residual_ptr, total = x + residual is stored, and y is of the sum as stored.
+    """
+    column = tl.arange(0, BLOCK)
+    inside = column < n_columns
+    at = tl.program_id(0).to(tl.int64) * n_columns + column
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        x += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        total = x.to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + at, total, mask=inside)
+        x = total.to(tl.float32)
+    normal, _ = normalized(x, inside, n_columns, eps, CENTRED)
+    y = normal * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def norm_backward_kernel(
+    dx_ptr,
+    partial_ptr,
+    dy_ptr,
+    dtotal_ptr,
+    x_ptr,
+    weight_ptr,
+    n_rows,
+    n_columns,
+    eps,
+    CENTRED: tl.constexpr,
+    BIASED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Gradients of x, plus dtotal, and of weight and bias, summed over the rows of a program.
+
+    partial is ``[1, programs, n_columns]`` in float32: of weight; ``[2, ...]`` with that of bias.
+    """
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < n_columns
+    dweight = tl.zeros([BLOCK], tl.float32)
+    dbias = tl.zeros([BLOCK], tl.float32)
+    for row in tl.range(program, n_rows, programs):
+        at = tl.cast(row, tl.int64) * n_columns + column
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        normal, scale = normalized(x, inside, n_columns, eps, CENTRED)
+        dweight += dy * normal
+        if BIASED:
+            dbias += dy
+        dnormal = dy * tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+        dx = dnormal - normal * (tl.sum(dnormal * normal, 0) / n_columns)
+        if CENTRED:
+            dx -= tl.sum(dnormal, 0) / n_columns
+        dx *= scale
+        if dtotal_ptr is not None:
+            dx += tl.load(dtotal_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    at = program.to(tl.int64) * n_columns + column
+    tl.store(partial_ptr + at, dweight, mask=inside)
+    if BIASED:
+        tl.store(partial_ptr + programs.to(tl.int64) * n_columns + at, dbias, mask=inside)
+
+
+@triton.jit
+def normalized(x, inside, n_columns, eps, CENTRED: tl.constexpr):
+    """x, less its mean if CENTRED, over its root mean square; and the factor. 0 outside."""
+    if CENTRED:
+        x = tl.where(inside, x - tl.sum(x, 0) / n_columns, 0.0)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / n_columns + eps)
+    return x * scale, scale

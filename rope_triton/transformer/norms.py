@@ -1,0 +1,287 @@
+"""RMS and layer normalization, with the sum of a residual stream, forward and backward."""
+
+import functools
+from typing import overload
+
+import torch
+import triton
+from torch.library import custom_op
+
+from rope_triton.transformer import norm_kernels as kernels
+from rope_triton.transformer.checks import accepted
+
+_LARGEST = 16_384
+
+
+@overload
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float = ..., residual: None = ...
+) -> torch.Tensor: ...
+@overload
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float = ..., *, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-5,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """``x / sqrt(mean(x ** 2) + eps) * weight`` of each row, in one kernel.
+
+    With ``residual``, of ``x + residual``, which is returned as well: that is how a block of a
+    transformer begins. The backward adds the gradients of both results in one kernel. Statistics
+    and sums are in float32, and do not depend on chance: no atomics.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[..., n]``; float16, bfloat16 or float32; ``n`` is at most 16,384. It is copied first if
+        it is not contiguous.
+    weight : torch.Tensor
+        ``[n]``, of the dtype of ``x``.
+    eps : float
+        Added to the mean of the squares.
+    residual : torch.Tensor, optional
+        Of the shape and dtype of ``x``.
+
+    Returns
+    -------
+    torch.Tensor or tuple of torch.Tensor
+        The rows normalized; with ``residual`` these and ``x + residual``, which is rounded to its
+        dtype before it is normalized. Contiguous, of the shape and dtype of ``x``. Differentiable
+        once. Under autocast the inputs are cast to float32, and so are the results, as by
+        ``torch.nn.functional.layer_norm`` on a GPU.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a tensor, or the dtypes differ or are not accepted.
+    ValueError
+        If a shape or device is not accepted, a dimension is empty, or ``eps`` is negative.
+
+    References
+    ----------
+    B. Zhang and R. Sennrich, Root Mean Square Layer Normalization,
+    https://arxiv.org/abs/1910.07467; ``torch.nn.functional.rms_norm``.
+    """
+    return _normalize(x, weight, None, eps, residual, centred=False)
+
+
+@overload
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = ...,
+    eps: float = ...,
+    residual: None = ...,
+) -> torch.Tensor: ...
+@overload
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = ...,
+    eps: float = ...,
+    *,
+    residual: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` of each row, in one kernel.
+
+    As :func:`rms_norm`, but of the row less its mean.
+
+    Parameters
+    ----------
+    x, weight, eps, residual
+        As of :func:`rms_norm`; ``eps`` is added to the variance.
+    bias : torch.Tensor, optional
+        ``[n]``, of the dtype of ``x``.
+
+    Returns
+    -------
+    torch.Tensor or tuple of torch.Tensor
+        As of :func:`rms_norm`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`rms_norm`.
+
+    References
+    ----------
+    J. L. Ba et al., Layer Normalization, https://arxiv.org/abs/1607.06450;
+    ``torch.nn.functional.layer_norm``.
+    """
+    return _normalize(x, weight, bias, eps, residual, centred=True)
+
+
+def _normalize(x, weight, bias, eps, residual, centred):
+    required, optional = {"x": x, "weight": weight}, {"bias": bias, "residual": residual}
+    x, weight, bias, residual = accepted(required, optional, under_autocast="float32")
+    check_row(x)
+    for name, each in (("weight", weight), ("bias", bias)):
+        if each is not None and tuple(each.shape) != (x.shape[-1],):
+            raise ValueError(f"{name} must be [{x.shape[-1]}], got {tuple(each.shape)}")
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(
+            f"residual must have the shape of x, {tuple(x.shape)}, got {tuple(residual.shape)}"
+        )
+    if not eps >= 0:
+        raise ValueError(f"eps must not be negative, got {eps}")
+    if residual is None:
+        return _norm(x, weight, bias, eps, centred)
+    return _add_norm(x, residual, weight, bias, eps, centred)
+
+
+def check_row(x: torch.Tensor) -> None:
+    """Raise ValueError unless a program can hold a row of ``x``."""
+    if x.dim() < 1 or x.shape[-1] > _LARGEST:
+        raise ValueError(f"x must be [..., n] with n of at most {_LARGEST}, got {tuple(x.shape)}")
+
+
+# --- launches -------------------------------------------------------------------------------------
+
+
+def row_block(columns: int) -> tuple[int, int]:
+    """Elements and warps of a program that holds a row.
+
+    A thread has 8 elements, as long as that takes no more than 16 warps: AMD's limit.
+    """
+    block = triton.next_power_of_2(columns)
+    return block, max(1, min(16, block // 256))
+
+
+def _forward(x, residual, weight, bias, eps, centred):
+    y = x.new_empty(x.shape)
+    total = None if residual is None else x.new_empty(x.shape)
+    columns = x.shape[-1]
+    block, warps = row_block(columns)
+    kernels.norm_forward_kernel[(x.numel() // columns,)](
+        *(y, total, *_contiguous(x, residual, weight, bias), columns, eps),
+        *(centred, block),
+        num_warps=warps,
+    )
+    return y, total
+
+
+def _contiguous(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
+    return [None if each is None else each.contiguous() for each in tensors]
+
+
+@functools.cache
+def _at_once(device: torch.device, warps: int) -> int:
+    """Programs of the backward that run at once.
+
+    The registers of a multiprocessor have room for 24 warps whose threads have 8 elements each, and
+    for 16 of more.
+    """
+    if device.type == "cpu":  # Triton's interpreter
+        return 2
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    return count * (24 // warps)
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+@custom_op("rope_triton::norm", mutates_args=())
+def _norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, centred: bool
+) -> torch.Tensor:
+    return _forward(x, None, weight, bias, eps, centred)[0]
+
+
+@_norm.register_fake
+def _(x, weight, bias, eps, centred):
+    return x.new_empty(x.shape)
+
+
+@custom_op("rope_triton::add_norm", mutates_args=())
+def _add_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    centred: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _forward(x, residual, weight, bias, eps, centred)
+
+
+@_add_norm.register_fake
+def _(x, residual, weight, bias, eps, centred):
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+@custom_op("rope_triton::norm_backward", mutates_args=())
+def _norm_backward(
+    dy: torch.Tensor,
+    dtotal: torch.Tensor | None,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    biased: bool,
+    eps: float,
+    centred: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of ``x``, plus ``dtotal``; those of weight and bias, ``[1 + biased, n]``.
+
+    Each program sums its rows into one of its own; the sum of these is the second.
+    """
+    dx = x.new_empty(x.shape)
+    columns = x.shape[-1]
+    rows = x.numel() // columns
+    block, warps = row_block(columns)
+    programs = min(rows, _at_once(x.device, warps))
+    partial = x.new_empty(1 + biased, programs, columns, dtype=torch.float32)
+    kernels.norm_backward_kernel[(programs,)](
+        *(dx, partial, *_contiguous(dy, dtotal, x, weight), rows, columns, eps),
+        *(centred, biased, block),
+        num_warps=warps,
+    )
+    return dx, partial.sum(1).to(weight.dtype)
+
+
+@_norm_backward.register_fake
+def _(dy, dtotal, x, weight, biased, eps, centred):
+    return x.new_empty(x.shape), weight.new_empty(1 + biased, x.shape[-1])
+
+
+def _save_norm(ctx, inputs, output) -> None:
+    x, weight, bias, ctx.eps, ctx.centred = inputs
+    ctx.biased = bias is not None
+    ctx.save_for_backward(x, weight)
+
+
+def _backward_of_norm(ctx, dy):
+    dx, dweight, dbias = _gradients(ctx, dy, None)
+    return dx, dweight, dbias, None, None
+
+
+def _save_add_norm(ctx, inputs, output) -> None:
+    _, _, weight, bias, ctx.eps, ctx.centred = inputs
+    ctx.biased = bias is not None
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], weight)
+
+
+def _backward_of_add_norm(ctx, dy, dtotal):
+    if dy is None:  # only the sum was used
+        return dtotal, dtotal, None, None, None, None
+    dx, dweight, dbias = _gradients(ctx, dy, dtotal)
+    return dx, dx, dweight, dbias, None, None
+
+
+def _gradients(ctx, dy, dtotal):
+    x, weight = ctx.saved_tensors
+    dx, of_parameters = _norm_backward(dy, dtotal, x, weight, ctx.biased, ctx.eps, ctx.centred)
+    return dx, of_parameters[0], of_parameters[1] if ctx.biased else None
+
+
+_norm.register_autograd(_backward_of_norm, setup_context=_save_norm)
+_add_norm.register_autograd(_backward_of_add_norm, setup_context=_save_add_norm)

@@ -1,0 +1,79 @@
+"""A product of matrices with an epilogue, in Triton: GPU code alone.
+
+A persistent kernel: as many programs as the GPU has multiprocessors, each of which computes one
+block of the result after the other, so that loads of the next begin during the stores of the last.
+Blocks are in groups of rows, which share what they load in L2. Source: Triton's tutorial 09.
+"""
+
+import triton
+import triton.language as tl
+
+from rope_triton.transformer.rotation_kernels import rotate_pairs
+
+
+@triton.jit
+def product_kernel(
+    c,
+    a,
+    b,
+    bias_ptr,
+    angles_ptr,
+    n_batch,
+    n_rows,
+    n_columns,
+    n_inner,
+    n_seq,
+    n_rotated,
+    CHANNELS: tl.constexpr,
+    A_INNER_FIRST: tl.constexpr,
+    B_INNER_FIRST: tl.constexpr,
+    RELU: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """c = relu(a @ b + bias) of each matrix of a batch; descriptors of ``[n_batch, ., .]``.
+
+    a is ``[rows, inner]``, or ``[inner, rows]`` if A_INNER_FIRST; b is ``[columns, inner]``, or
+    ``[inner, columns]`` if B_INNER_FIRST. Beyond the ends they load as zeros. With angles_ptr, the
+    first n_rotated columns are heads of CHANNELS that are rotated: see ``rotate_pairs``.
+    """
+    row_blocks, column_blocks = tl.cdiv(n_rows, ROWS), tl.cdiv(n_columns, COLUMNS)
+    blocks = row_blocks * column_blocks
+    for block in tl.range(tl.program_id(0), blocks * n_batch, tl.num_programs(0), flatten=True):
+        batch, at = block // blocks, block % blocks
+        row, column = block_of(at, row_blocks, column_blocks, GROUP)
+        row, column = row * ROWS, column * COLUMNS
+        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for inner in tl.range(0, n_inner, INNER):
+            if A_INNER_FIRST:
+                left = a.load([batch, inner, row]).reshape(INNER, ROWS).T
+            else:
+                left = a.load([batch, row, inner]).reshape(ROWS, INNER)
+            if B_INNER_FIRST:
+                right = b.load([batch, inner, column]).reshape(INNER, COLUMNS)
+            else:
+                right = b.load([batch, column, inner]).reshape(COLUMNS, INNER).T
+            total = tl.dot(left, right, total, input_precision="ieee")
+        if bias_ptr is not None:
+            channel = column + tl.arange(0, COLUMNS)
+            bias = tl.load(bias_ptr + channel, mask=channel < n_columns, other=0.0)
+            total += bias.to(tl.float32)[None, :]
+        if RELU:
+            total = tl.maximum(total, 0.0)
+        if angles_ptr is not None:
+            token = row + tl.arange(0, ROWS)
+            total = rotate_pairs(
+                total, angles_ptr, token, n_seq, column, n_rotated, CHANNELS, False
+            )
+        c.store([batch, row, column], total.to(c.dtype).reshape(1, ROWS, COLUMNS))
+
+
+@triton.jit
+def block_of(at, row_blocks, column_blocks, GROUP: tl.constexpr):
+    """Row and column of a block: down GROUP rows of a column, then on to the next column."""
+    in_group = GROUP * column_blocks
+    first = at // in_group * GROUP
+    rows = tl.minimum(row_blocks - first, GROUP)
+    return first + at % in_group % rows, at % in_group // rows

@@ -1,0 +1,274 @@
+"""Products of matrices, with a bias and ReLU, forward and backward."""
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+from torch.library import custom_op
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from rope_triton.transformer import product_kernels as kernels
+from rope_triton.transformer.checks import accepted
+
+_INNER = 64  # elements of a load, 128 bytes
+_GROUP = 8  # rows of blocks that share what they load
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool = False
+) -> torch.Tensor:
+    """``x @ weight.T + bias``, then ReLU if asked for, in one kernel.
+
+    Sums are in float32 (without TensorFloat-32), and do not depend on chance. The gradient of
+    ``weight`` is one product over all rows.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        ``[..., inner]``; float16, bfloat16 or float32.
+    weight : torch.Tensor
+        ``[columns, inner]``, of the dtype of ``x``.
+    bias : torch.Tensor, optional
+        ``[columns]``, of the dtype of ``x``.
+    relu : bool
+        Whether negative results become 0.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[..., columns]``, of the dtype of ``x``. Differentiable once. Under autocast the inputs
+        are cast to its dtype, as by ``torch.nn.functional.linear``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a tensor, or the dtypes differ or are not accepted.
+    ValueError
+        If a shape or device is not accepted, or a dimension is empty.
+
+    References
+    ----------
+    ``torch.nn.functional.linear``; P. Tillet's persistent matmul, Triton's tutorial 09.
+    """
+    x, weight, bias = accepted({"x": x, "weight": weight}, {"bias": bias})
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            "x must be [..., inner] and weight [columns, inner], got "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"bias must be [{weight.shape[0]}], got {tuple(bias.shape)}")
+    rows = x.reshape(-1, x.shape[-1])
+    return _linear(rows, weight, bias, relu).reshape(*x.shape[:-1], weight.shape[0])
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b`` of matrices, or of each pair of a batch.
+
+    Parameters
+    ----------
+    a : torch.Tensor
+        ``[rows, inner]`` or ``[batch, rows, inner]``; float16, bfloat16 or float32. A transposed
+        view costs no copy; other strides do, unless they are multiples of 16 bytes.
+    b : torch.Tensor
+        ``[inner, columns]`` or ``[batch, inner, columns]``, of the dtype of ``a``; likewise.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[rows, columns]`` or ``[batch, rows, columns]``, of the dtype of ``a``. Differentiable
+        once. Under autocast the inputs are cast to its dtype, as by ``torch.matmul``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`linear`.
+    """
+    a, b = accepted({"a": a, "b": b})
+    batched = a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]
+    if not (batched or a.dim() == b.dim() == 2) or a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            "a must be [rows, inner] and b [inner, columns], or both with a batch before, got "
+            f"{tuple(a.shape)} and {tuple(b.shape)}"
+        )
+    if batched:
+        return matmul_operator(a, b)
+    return matmul_operator(a[None], b[None])[0]
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+@custom_op("rope_triton::linear", mutates_args=())
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool
+) -> torch.Tensor:
+    return product(x[None], weight.mT[None], bias, relu)[0]
+
+
+@_linear.register_fake
+def _(x, weight, bias, relu):
+    return _result(x[None], weight.mT[None])[0]
+
+
+def _save_linear(ctx, inputs, output) -> None:
+    x, weight, bias, ctx.relu = inputs
+    ctx.has_bias = bias is not None
+    ctx.save_for_backward(x, weight, output if ctx.relu else None)
+
+
+def _linear_backward(ctx, dy):
+    x, weight, output = ctx.saved_tensors
+    if ctx.relu:
+        dy = dy.masked_fill(output <= 0, 0)
+    needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+    dx = matmul_operator(dy[None], weight[None])[0] if needs_x else None
+    dweight = matmul_operator(dy.mT[None], x[None])[0] if needs_weight else None
+    dbias = dy.sum(0, dtype=torch.float32).to(dy.dtype) if needs_bias and ctx.has_bias else None
+    return dx, dweight, dbias, None
+
+
+_linear.register_autograd(_linear_backward, setup_context=_save_linear)
+
+
+@custom_op("rope_triton::matmul", mutates_args=())
+def matmul_operator(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return product(a, b)
+
+
+@matmul_operator.register_fake
+def _(a, b):
+    return _result(a, b)
+
+
+def _save_matmul(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _matmul_backward(ctx, dc):
+    a, b = ctx.saved_tensors
+    needs_a, needs_b = ctx.needs_input_grad
+    return (
+        matmul_operator(dc, b.mT) if needs_a else None,
+        matmul_operator(a.mT, dc) if needs_b else None,
+    )
+
+
+matmul_operator.register_autograd(_matmul_backward, setup_context=_save_matmul)
+
+
+# --- the launch -----------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """A program's rows and columns, the inner elements of a load, warps, and stages of loads."""
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int
+    stages: int
+
+
+def tile(item: int, shared: int, rotated: bool) -> Tile:
+    """The largest tile whose loads have two stages or more.
+
+    Parameters
+    ----------
+    item : int
+        Bytes of an element.
+    shared : int
+        Bytes of shared memory that a program can have: it holds all stages, and the result that is
+        being stored.
+    rotated : bool
+        Whether the result is rotated, in float32 and half in shared memory.
+    """
+    if item == 4:
+        return Tile(64, 64, 32, 4, 2)
+    sizes = [(128, 256, 8), (128, 128, 8), (64, 128, 4)]
+    for rows, columns, warps in sizes[1:] if rotated else sizes:  # of 256 columns registers spill
+        stored = rows * columns * item * (2 if rotated else 1)
+        stages = (shared - stored) // ((rows + columns) * _INNER * item)
+        found = Tile(rows, columns, _INNER, warps, max(1, min(4, stages)))
+        if stages > 1:
+            break
+    return found
+
+
+class Rotation(NamedTuple):
+    """The first ``columns`` of a product are heads, whose neighbouring channels are rotated.
+
+    ``angles``: ``[s, channels / 2]`` in radians, float32; rows are tokens of sequences of ``s``.
+    """
+
+    angles: torch.Tensor
+    columns: int
+
+
+def product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+    rotation: Rotation | None = None,
+) -> torch.Tensor:
+    """``relu(a @ b + bias)`` of ``[batch, rows, inner]`` and ``[batch, inner, columns]``."""
+    c = _result(a, b)
+    batch, rows, columns = c.shape
+    count, shared = _resources(c.device)
+    used = tile(a.element_size(), shared, rotation is not None)
+    blocks = batch * triton.cdiv(rows, used.rows) * triton.cdiv(columns, used.columns)
+    a, a_inner_first = _stored(a)
+    b, b_columns_first = _stored(b)
+    angles, n_rotated = rotation or (None, 0)
+    n_seq, pairs = (0, 0) if angles is None else angles.shape
+    kernels.product_kernel[(min(blocks, count),)](
+        _blocks(c, used.rows, used.columns),
+        _blocks(a, *_turned(used.rows, used.inner, a_inner_first)),
+        _blocks(b, *_turned(used.inner, used.columns, b_columns_first)),
+        *(None if bias is None else bias.contiguous(), angles, batch, rows, columns),
+        *(a.shape[1] if a_inner_first else a.shape[2], n_seq, n_rotated, 2 * pairs),
+        *(a_inner_first, not b_columns_first, relu),
+        *(used.rows, used.columns, used.inner, _GROUP),
+        num_warps=used.warps,
+        num_stages=used.stages,
+    )
+    return c
+
+
+def _result(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _pitched(a, (a.shape[0], a.shape[1], b.shape[2]))
+
+
+def _pitched(like: torch.Tensor, shape: tuple) -> torch.Tensor:
+    """An empty tensor whose rows begin at multiples of 16 bytes, as the GPU's bulk copies ask."""
+    step = 16 // like.element_size()
+    return like.new_empty(*shape[:2], triton.cdiv(shape[2], step) * step)[..., : shape[2]]
+
+
+def _stored(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """``x`` in the order in which it lies in memory, and whether that is transposed."""
+    transposed = x.stride(2) != 1 and x.stride(1) == 1
+    x = x.mT if transposed else x
+    outer = [stride * x.element_size() for stride in x.stride()[:2]]
+    if x.data_ptr() % 16 or x.stride(2) != 1 or not all(each and each % 16 == 0 for each in outer):
+        x = _pitched(x, x.shape).copy_(x)
+    return x, transposed
+
+
+def _turned(first: int, second: int, turn: bool) -> tuple[int, int]:
+    return (second, first) if turn else (first, second)
+
+
+def _blocks(x: torch.Tensor, first: int, second: int) -> TensorDescriptor:
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, first, second])
+
+
+@functools.cache
+def _resources(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and bytes of shared memory that a program can have."""
+    if device.type == "cpu":  # Triton's interpreter
+        return 2, 1 << 17
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin

@@ -1,0 +1,54 @@
+"""Causal attention at the sizes of models, on a GPU, with the tiles that these get."""
+
+import pytest
+import torch
+
+from rope_triton.transformer import causal_attention
+from tests.transformer import plain_attention
+
+pytestmark = [pytest.mark.gpu, pytest.mark.public]
+
+# Of the largest value of a tensor: one rounding of the result, and of the weights that it mixes.
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("d", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize(
+    ("s", "h", "shared", "alibi"),
+    [(1024, 4, 4, False), (777, 4, 2, False), (1025, 8, 1, True), (1, 2, 2, False)],
+)
+def test_output_and_gradients(s, h, shared, alibi, d, dtype):
+    torch.manual_seed(0)
+    q, dout = (torch.randn(2, s, h, d, device="cuda").to(dtype) for _ in range(2))
+    k, v = (torch.randn(2, s, shared, d, device="cuda").to(dtype) for _ in range(2))
+    slopes = 2.0 ** -torch.arange(1, h + 1, device="cuda") if alibi else None
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    out = causal_attention(*leaves, alibi_slopes=slopes)
+    found = [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+    expected = plain_attention.gradients(q, k, v, dout, slopes)
+    for name, one, other in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
+        error = (one.double() - other).abs().max() / other.abs().max().clamp(0.1)
+        assert error <= TOLERANCE[dtype], (name, error.item())
+
+
+def test_long_sequences_agree_with_pytorch():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 16384, 8, 128, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
+    found = causal_attention(q, k, v).transpose(1, 2)
+    given = (each.transpose(1, 2) for each in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True)
+    assert (found - expected).abs().max() < 1e-2 * expected.abs().max()
+
+
+def test_compiled():
+    q, k, v = (torch.randn(1, 256, 8, 64, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    for one, other in zip(
+        *(
+            torch.autograd.grad(function(*leaves).square().sum(), leaves)
+            for function in (causal_attention, torch.compile(causal_attention, fullgraph=True))
+        ),
+        strict=True,
+    ):
+        assert torch.equal(one, other)

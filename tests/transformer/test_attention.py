@@ -1,0 +1,163 @@
+"""Causal attention and its gradients, beside float64; small ones, also in Triton's interpreter."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from rope_triton.transformer import attention, causal_attention
+from rope_triton.transformer.attention import Tile
+from tests.transformer import plain_attention
+
+# Of the largest value; the products of the backward are sums of rounded factors.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 4e-3}
+SMALL = attention._Tiles(Tile(32, 16, 4, 2), Tile(32, 16, 4, 2), Tile(16, 32, 4, 2))
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Several blocks in few tokens, which the interpreter can do."""
+    monkeypatch.setattr(attention, "tiles", lambda channels, item: SMALL)
+
+
+def tensors(s, h, shared, d, dtype, device, b=2):
+    torch.manual_seed(s)
+    q, dout = (torch.randn(b, s, h, d, device=device).to(dtype) for _ in range(2))
+    k, v = (torch.randn(b, s, shared, d, device=device).to(dtype) for _ in range(2))
+    return q, k, v, dout
+
+
+def slopes_of(heads, device):
+    return 2.0 ** -torch.arange(1, heads + 1, device=device)
+
+
+def ours(q, k, v, dout, **options) -> list:
+    leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+    out = causal_attention(*leaves, **options)
+    return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+
+def assert_near(found, expected, dtype):
+    for name, one, other in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
+        assert one.dtype == dtype and one.is_contiguous(), name
+        error = (one.double() - other).abs().max() / other.abs().max().clamp(0.1)
+        assert error <= TOLERANCE[dtype], (name, error.item())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(
+    ("s", "h", "shared", "d", "alibi"),
+    [
+        (64, 2, 2, 16, False),  # whole blocks
+        (50, 4, 2, 32, False),  # a part of a block, two heads of queries for one of keys
+        (70, 2, 1, 16, True),
+        (33, 1, 1, 64, True),  # one row in the last block
+        (1, 2, 1, 16, False),
+    ],
+)
+def test_output_and_gradients(s, h, shared, d, alibi, dtype, device):
+    given = tensors(s, h, shared, d, dtype, device)
+    slopes = slopes_of(h, device) if alibi else None
+    expected = plain_attention.gradients(*given, slopes)
+    assert_near(ours(*given, alibi_slopes=slopes), expected, dtype)
+
+
+def test_scale(device):
+    given = tensors(40, 2, 2, 16, torch.float32, device)
+    assert_near(
+        ours(*given, scale=0.5), plain_attention.gradients(*given, scale=0.5), torch.float32
+    )
+
+
+def test_a_later_key_changes_nothing(device):
+    q, k, v, _ = tensors(48, 2, 1, 16, torch.float32, device)
+    before = causal_attention(q, k, v)
+    k[:, 40:] += 1
+    v[:, 40:] = 1e4
+    after = causal_attention(q, k, v)
+    assert torch.equal(before[:, :40], after[:, :40])
+    assert (after[:, 40:] - before[:, 40:]).abs().min() > 0
+
+
+@pytest.mark.parametrize("how", ["packed", "transposed", "odd", "expanded"])
+def test_strides(how, device):
+    q, k, v, dout = tensors(40, 2, 2, 16, torch.float32, device)
+    expected = plain_attention.gradients(q, k, v, dout)
+    if how == "packed":
+        q, k, v = torch.stack((q, k, v), 3).unbind(3)
+    elif how == "transposed":
+        q, k, v = (each.transpose(1, 2).contiguous().transpose(1, 2) for each in (q, k, v))
+    elif how == "odd":
+        wide = torch.zeros(*q.shape[:3], 17, device=device)
+        wide[..., 1:] = q
+        q = wide[..., 1:]
+    else:
+        dout = dout[:, :1].expand_as(dout)
+        expected = plain_attention.gradients(q, k, v, dout)
+    assert_near(ours(q, k, v, dout), expected, torch.float32)
+
+
+def test_the_same_bits_every_time(device):
+    given = tensors(50, 4, 2, 16, torch.float16, device)
+    for one, other in zip(ours(*given), ours(*given), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_opcheck(device):
+    q, k, v, _ = tensors(20, 2, 1, 16, torch.float32, device, b=1)
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    opcheck(attention._attention, (*leaves, slopes_of(2, device), 0.25))
+
+
+def test_compiled_without_a_graph_break(device):
+    given = tensors(20, 2, 1, 16, torch.float32, device, b=1)
+    compiled = torch.compile(causal_attention, fullgraph=True, backend="aot_eager")
+    leaves = [each.detach().requires_grad_() for each in given[:3]]
+    out = compiled(*leaves)
+    found = [out.detach(), *torch.autograd.grad(out, leaves, given[3])]
+    for one, other in zip(found, ours(*given), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_autocast_casts_the_inputs(device):
+    q, k, v, dout = tensors(20, 2, 1, 16, torch.float32, device, b=1)
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    with torch.autocast(device, torch.float16):
+        out = causal_attention(*leaves)
+    assert out.dtype == torch.float16
+    assert torch.equal(out, causal_attention(*(each.half() for each in (q, k, v))))
+    gradients = torch.autograd.grad(out, leaves, dout.half())
+    assert all(each.dtype == torch.float32 for each in gradients)
+
+
+def empty(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype)
+
+
+Q, KV = (1, 4, 4, 16), (1, 4, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "options", "error", "said"),
+    [
+        (None, empty(*KV), empty(*KV), {}, TypeError, "q must be a tensor, got NoneType"),
+        (empty(*Q).double(), empty(*KV), empty(*KV), {}, TypeError, "q torch.float64"),
+        (empty(*Q).half(), empty(*KV), empty(*KV), {}, TypeError, "q torch.float16, k torch"),
+        (empty(4, 4, 16), empty(*KV), empty(*KV), {}, ValueError, r"got \(4, 4, 16\)"),
+        (empty(1, 0, 4, 16), empty(*KV), empty(*KV), {}, ValueError, "q must not be empty"),
+        (empty(*Q), empty(1, 4, 3, 16), empty(1, 4, 3, 16), {}, ValueError, "h_kv that divides"),
+        (empty(*Q), empty(1, 5, 2, 16), empty(1, 5, 2, 16), {}, ValueError, "h_kv that divides"),
+        (empty(*Q), empty(*KV), empty(1, 4, 1, 16), {}, ValueError, "h_kv that divides"),
+        (empty(1, 4, 4, 24), empty(1, 4, 2, 24), empty(1, 4, 2, 24), {}, ValueError, "got 24"),
+        (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": 1.0}, TypeError, "got 1.0"),
+        (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": empty(2)}, ValueError, r"be \[4\]"),
+    ],
+)
+def test_bad_input_is_refused(q, k, v, options, error, said):
+    with pytest.raises(error, match=said):
+        causal_attention(q, k, v, **options)
+
+
+def test_slopes_with_a_gradient_are_refused():
+    slopes = torch.ones(4, requires_grad=True)
+    with pytest.raises(ValueError, match="need no gradient"):
+        causal_attention(empty(*Q), empty(*KV), empty(*KV), alibi_slopes=slopes)

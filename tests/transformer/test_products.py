@@ -1,0 +1,175 @@
+"""Products of matrices and their gradients, beside float64; small ones, also in the interpreter."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from rope_triton.transformer import linear, matmul, products
+from rope_triton.transformer.products import Tile
+
+# Of the largest value.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
+TILE = products.tile
+all_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Several blocks in small matrices, which the interpreter can do."""
+    monkeypatch.setattr(products, "tile", lambda *_: Tile(32, 16, 16, 4, 2))
+
+
+def normal(*shape, dtype=torch.float32, device="cpu"):
+    return torch.randn(shape, device=device).to(dtype)
+
+
+def leaves(*tensors):
+    return [None if each is None else each.detach().requires_grad_() for each in tensors]
+
+
+def gradients(function, given, cotangent):
+    out = function(*given)
+    wanted = [each for each in given if each is not None]
+    return [out.detach(), *torch.autograd.grad(out, wanted, cotangent)]
+
+
+def assert_near(found, expected, dtype):
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype and one.shape == other.shape
+        error = (one.double() - other).abs().max() / other.abs().max()
+        assert error <= TOLERANCE[dtype], error.item()
+
+
+@all_dtypes
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "inner"),
+    [((64,), 32, 32), ((2, 35), 24, 40), ((3,), 17, 5), ((), 16, 16)],  # odd sizes, a vector
+)
+def test_linear(rows, columns, inner, biased, relu, dtype, device):
+    torch.manual_seed(0)
+    x = normal(*rows, inner, dtype=dtype, device=device)
+    weight = normal(columns, inner, dtype=dtype, device=device)
+    bias = normal(columns, dtype=dtype, device=device) if biased else None
+    cotangent = normal(*rows, columns, dtype=dtype, device=device)
+
+    def plain(x, weight, bias=None):
+        y = torch.nn.functional.linear(x, weight, bias)
+        return y.relu() if relu else y
+
+    found = gradients(lambda *given: linear(*given, relu=relu), leaves(x, weight, bias), cotangent)
+    exact = [None if each is None else each.double() for each in (x, weight, bias)]
+    expected = gradients(plain, leaves(*exact), cotangent.double())
+    if relu:  # a sum near 0 may round to the other side
+        assert (found[0] > 0).eq(expected[0] > 0).all()
+    assert_near(found, expected, dtype)
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "sliced": lambda x: torch.cat((x, x), -1)[..., : x.shape[-1]],
+    "every second": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "expanded": lambda x: x[:, :1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("a", LAYOUTS)
+@pytest.mark.parametrize("b", LAYOUTS)
+def test_matmul_of_any_layout(a, b, device):
+    torch.manual_seed(0)
+    left = LAYOUTS[a](normal(2, 20, 12, device=device))
+    right = LAYOUTS[b](normal(2, 12, 28, device=device))
+    cotangent = normal(2, 20, 28, device=device)
+    expected = gradients(torch.matmul, leaves(left.double(), right.double()), cotangent.double())
+    assert_near(gradients(matmul, leaves(left, right), cotangent), expected, torch.float32)
+    assert_near([matmul(left[0], right[0])], [expected[0][0]], torch.float32)
+
+
+def test_the_gradient_of_a_weight_lies_as_the_weight(device):
+    """Else autograd copies it."""
+    x, weight = leaves(normal(8, 16, device=device), normal(32, 16, device=device))
+    linear(x, weight).sum().backward()
+    assert weight.grad.is_contiguous() and x.grad.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("kib", "rotated", "expected"),
+    [
+        (227, False, (128, 256, 3)),  # sm_90
+        (227, True, (128, 128, 4)),
+        (163, False, (128, 256, 2)),  # sm_80
+        (99, False, (128, 128, 2)),  # sm_86, sm_89, sm_120
+        (99, True, (64, 128, 2)),
+        (64, True, (64, 128, 1)),  # gfx942
+    ],
+)
+def test_tiles_fit_into_shared_memory(kib, rotated, expected):
+    found = TILE(2, kib << 10, rotated)
+    assert (found.rows, found.columns, found.stages) == expected
+
+
+def test_no_gradient_is_computed_in_vain(device, monkeypatch):
+    shapes = []
+    launch = products.product
+    monkeypatch.setattr(
+        products, "product", lambda *given: shapes.append(given[0].shape) or launch(*given)
+    )
+    x, weight = normal(8, 16, device=device), normal(32, 16, device=device).requires_grad_()
+    linear(x, weight).sum().backward()
+    assert shapes == [(1, 8, 16), (1, 32, 8)]
+
+
+def test_opcheck(device):
+    x, weight, bias = leaves(*(normal(*s, device=device) for s in ((5, 12), (7, 12), (7,))))
+    opcheck(products._linear, (x, weight, bias, True))
+    opcheck(products.matmul_operator, (x.detach()[None].requires_grad_(), weight.detach().mT[None]))
+
+
+def test_compiled_without_a_graph_break(device):
+    given = leaves(*(normal(*s, device=device) for s in ((5, 12), (8, 12), (8,))))
+    cotangent = normal(5, 8, device=device)
+    compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
+    for one, other in zip(
+        *(gradients(function, given, cotangent) for function in (linear, compiled)), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_autocast_casts_the_inputs(device):
+    given = leaves(*(normal(*s, device=device) for s in ((5, 12), (8, 12), (8,))))
+    with torch.autocast(device, torch.float16):
+        y = linear(given[0].half(), *given[1:])  # of a layer before, with weights in float32
+        product = matmul(given[0], given[1].mT)
+    assert y.dtype == product.dtype == torch.float16
+    assert torch.equal(y, linear(*(each.half() for each in given)))
+    assert all(each.dtype == torch.float32 for each in torch.autograd.grad(y.sum(), given))
+
+
+def empty(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "error", "said"),
+    [
+        (linear, (None, empty(2, 3)), TypeError, "x must be a tensor, got NoneType"),
+        (linear, (empty(4, 3).double(), empty(2, 3)), TypeError, "x torch.float64, weight torch.f"),
+        (linear, (empty(4, 3), empty(2, 3).half()), TypeError, "weight torch.float16"),
+        (linear, (empty(4, 3), empty(3, 2)), ValueError, r"got \(4, 3\) and \(3, 2\)"),
+        (linear, (empty(0, 3), empty(2, 3)), ValueError, r"x must not be empty, got \(0, 3\)"),
+        (
+            linear,
+            (empty(4, 3), empty(2, 3), empty(3)),
+            ValueError,
+            r"bias must be \[2\], got \(3,\)",
+        ),
+        (matmul, (empty(4, 3), empty(2, 3)), ValueError, r"got \(4, 3\) and \(2, 3\)"),
+        (matmul, (empty(2, 4, 3), empty(3, 2)), ValueError, "both with a batch"),
+        (matmul, (empty(2, 4, 3), empty(1, 3, 2)), ValueError, "both with a batch"),
+    ],
+)
+def test_bad_input_is_refused(function, given, error, said):
+    with pytest.raises(error, match=said):
+        function(*given)
