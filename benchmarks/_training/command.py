@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib.metadata
+import itertools
 import json
 import tempfile
 import time
@@ -17,7 +18,7 @@ from .._system.process import ROOT
 from .._system.progress import say
 from . import measuring, results
 from .providers import PROVIDERS
-from .sizes import PARTS, POINTS, STEP, Point
+from .sizes import POINTS, STEP, Point
 
 SCRATCH = ROOT / ".asv" / "training"
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "training"
@@ -152,13 +153,14 @@ def cost(point: Point, names: Sequence[str]) -> tuple[float, float]:
     """
     compiled = sum(PROVIDERS[name].backend is not None for name in names)
     functions = 2 * compiled + (compiled > 0)  # attention and a layer of each, one head
-    calls = 0.0
-    for part in PARTS:
+    calls, parts = 0.0, 0
+    for part in itertools.chain.from_iterable(PROVIDERS[name].parts() for name in names):
         once = point.flops(part) / (_REACHED * max(results.PEAK_FLOPS.values()))
         sample = max(measuring.SAMPLE_SECONDS[part], 2 * once) + once
-        calls += len(names) * (_CHECK_CALLS * once + measuring.TURNS * sample)
+        calls += _CHECK_CALLS * once + measuring.TURNS * sample
+        parts += 1
     each = _START + _LOAD * functions + calls
-    return each + (_COMPILE - _LOAD) * functions + _PROFILE * len(PARTS) * len(names), each
+    return each + (_COMPILE - _LOAD) * functions + _PROFILE * parts, each
 
 
 def _said(points: Sequence[Point], names: Sequence[str], options: argparse.Namespace) -> str:

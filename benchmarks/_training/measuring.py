@@ -12,16 +12,17 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from .._measure import workload
 from .network import Functions, Layer, Network, Weights, random_weights
-from .providers import PROVIDERS, reference
-from .sizes import ATTENTION, PARTS, STEP, Point
+from .providers import PROVIDERS
+from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, KERNELS, PARTS, PRODUCTS, STEP, Point
 
 DEVICE, DTYPE = "cuda", "bfloat16"
 TURNS = 3
 """Samples of each provider that a process takes."""
-SAMPLE_SECONDS = {STEP: 0.4, ATTENTION: 0.1}
+SAMPLE_SECONDS = {STEP: 0.4, ATTENTION: 0.1} | dict.fromkeys(KERNELS, 0.05)
 _WARM_CALLS, _LEAST_CALLS = 2, 2
 
 BOUND = 0.05
@@ -36,6 +37,7 @@ _BACKENDS = (
     # The first that is part of a kernel's name: cuDNN's own kernels are called "flash", too.
     *(("cudnn", "cuDNN"), ("flash", "flash"), ("fmha", "memory-efficient")),
 )
+_MATRICES = ("qkv", "out", "gate", "up", "down")  # of a layer
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # Kineto's categories
 
 
@@ -56,7 +58,7 @@ def measured(
     names : sequence of str
         The providers, in the order of their turns.
     parts : iterable of str
-        Of ``PARTS``.
+        Of ``PARTS``; ``KERNELS`` only of providers that have their own.
     turns : int
         How often each takes its turn; every other time in the reverse order.
     profiled : bool
@@ -97,9 +99,10 @@ def measured(
 
     for name in names:
         with about(name):
-            network = bench.checked(name, kept)
-            calls[name] = {part: bench.call(network, part) for part in kept}
-            rows[name] = {"parts": {part: {"seconds": []} for part in kept}}
+            own = PROVIDERS[name].parts(kept)
+            network = bench.checked(name, own)
+            calls[name] = {part: bench.call(network, part) for part in own}
+            rows[name] = {"parts": {part: {"seconds": []} for part in own}}
             for part, call in calls[name].items():
                 for _ in range(_WARM_CALLS):
                     call()
@@ -109,15 +112,16 @@ def measured(
                 )
     for turn in range(turns):
         for part in kept:
-            for name in list(calls)[:: 1 if turn % 2 == 0 else -1]:
+            having = [name for name in calls if part in calls[name]]
+            for name in having[:: 1 if turn % 2 == 0 else -1]:
                 with about(name):
                     calls[name][part]()  # finds memory, which another may have had
                     seconds = _seconds(calls[name][part], counts[name, part])
                     rows[name]["parts"][part]["seconds"].append(seconds)
     for name in list(calls) if profiled else ():
         note(name)
-        for part in kept:
-            found = workload.attempt(_profiled, calls[name][part])
+        for part, call in calls[name].items():
+            found = workload.attempt(_profiled, call)
             if isinstance(found, Exception):
                 if workload.gpu_is_lost():
                     raise found
@@ -126,22 +130,59 @@ def measured(
     return {name: rows[name] for name in names}
 
 
+class _Inputs(NamedTuple):
+    """What the parts are called on; all of it requires a gradient, and none is a result.
+
+    ``by_width``: for the products, ``[b, s, width]`` of each width of a layer. ``heads``: queries,
+    keys, values and a cotangent, ``[b, s, h, d]``.
+    """
+
+    weights: Weights
+    x: Any
+    cotangent: Any
+    by_width: dict[int, Any]
+    heads: tuple
+
+    def in_float32(self) -> "_Inputs":
+        """The same values, as leaves of their own."""
+
+        def wide(given):
+            return given.detach().float().requires_grad_()
+
+        by_width = {width: wide(each) for width, each in self.by_width.items()}
+        heads = tuple(map(wide, self.heads))
+        weights = self.weights.in_float32()
+        return _Inputs(weights, wide(self.x), wide(self.cotangent), by_width, heads)
+
+
+def _random_inputs(point: Point) -> _Inputs:
+    import torch
+
+    size, dtype = point.shape, getattr(torch, DTYPE)
+
+    def normal(*shape: int):
+        drawn = torch.randn(point.batch, point.context, *shape, device=DEVICE)
+        return drawn.to(dtype).requires_grad_()
+
+    weights = random_weights(size, dtype, DEVICE)
+    matrices = (getattr(weights.layers[0], name) for name in _MATRICES)
+    widths = sorted({width for matrix in matrices for width in matrix.shape})
+    counts = size.heads, size.kv_heads, size.kv_heads, size.heads
+    heads = tuple(normal(count, size.channels) for count in counts)
+    x, cotangent = normal(size.width), normal(size.width)
+    return _Inputs(weights, x, cotangent, {width: normal(width) for width in widths}, heads)
+
+
 class _Bench:
-    """Weights, tokens and cotangents of a point, which all its providers share."""
+    """Inputs and tokens of a point, which all its providers share."""
 
     def __init__(self, point: Point):
         import torch
 
-        size, dtype = point.shape, getattr(torch, DTYPE)
-        self._point = point
-        self._weights = random_weights(size, dtype, DEVICE)
-        shape = point.batch, point.context
-        drawn = torch.randint(size.vocabulary, (shape[0], shape[1] + 1), device=DEVICE)
+        self._point, self._inputs = point, _random_inputs(point)
+        shape = point.batch, point.context + 1
+        drawn = torch.randint(point.shape.vocabulary, shape, device=DEVICE)
         self._tokens, self._targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
-        self._x, self._cotangent = (
-            torch.randn(*shape, size.width, device=DEVICE).to(dtype) for _ in range(2)
-        )
-        self._x.requires_grad_()
 
     def checked(self, name: str, parts: Sequence[str]) -> Network:
         """The network of a provider, whose parts compute what they should.
@@ -156,9 +197,9 @@ class _Bench:
             If an output or a gradient differs from float32's by more than ``BOUND``.
         """
         provider = PROVIDERS[name]
-        network = Network(provider.functions(), self._point, self._weights, provider.backend)
-        found = self._results(parts, network, self._weights, self._x, self._cotangent)
-        expected = self._expected(parts, reference(provider))
+        network = Network(provider.functions(), self._point, self._inputs.weights, provider.backend)
+        found = self._results(parts, network, self._inputs)
+        expected = self._expected(parts, provider.reference())
         for given, exact in zip(found, expected, strict=True):
             for what, value in given.items():
                 error = relative_error(value, exact[what])
@@ -173,46 +214,78 @@ class _Bench:
         """What is timed of a part, as a function without arguments."""
         import torch
 
+        given = self._inputs
         if part == ATTENTION:
-            return lambda: _attention(network, self._weights.layers[0], self._x, self._cotangent)
-        leaves = self._weights.leaves()
+            return lambda: _attention(network, given)
+        if part == PRODUCTS:
+            return lambda: _products(network, given)
+        if part == CAUSAL:
+            return lambda: _causal(network, given)
+        if part == CAUSAL_FORWARD:
+            without = [each.detach() for each in given.heads[:3]]
+            return lambda: network.causal(*without)
+        leaves = given.weights.leaves()
         return lambda: torch.autograd.grad(network.loss(self._tokens, self._targets), leaves)
 
     def _expected(self, parts, functions: Functions) -> Iterator[dict]:
-        exact = self._weights.in_float32()
-        network = Network(functions, self._point, exact)
-        x = self._x.detach().float().requires_grad_()
-        return self._results(parts, network, exact, x, self._cotangent.float())
+        exact = self._inputs.in_float32()
+        return self._results(parts, Network(functions, self._point, exact.weights), exact)
 
-    def _results(self, parts, network, weights: Weights, x, cotangent) -> Iterator[dict]:
+    def _results(self, parts, network: Network, given: _Inputs) -> Iterator[dict]:
         """Outputs and gradients of what the parts are made of, by name."""
         import torch
 
-        given = weights.layers[0], x, cotangent
         if ATTENTION in parts:
-            yield _attention(network, *given)
+            yield _attention(network, given)
+        if PRODUCTS in parts:
+            yield _products(network, given)
+        if CAUSAL in parts or CAUSAL_FORWARD in parts:
+            yield _causal(network, given)
         if STEP in parts:
-            yield _through("layer", network.layer, Layer._fields, *given, network.tables)
+            yield _through("layer", network.layer, Layer._fields, given, network.tables)
+            weights, x = given.weights, given.x
             leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
             loss = network.head(weights.norm, weights.head, x, self._targets)
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             yield {"loss": loss} | dict(zip(leaves, gradients, strict=True))
 
 
-def _attention(network: Network, weights: Layer, x, cotangent) -> dict:
-    used = ("q", "k", "v", "out")
-    return _through("attention", network.attention, used, weights, x, cotangent, network.tables)
+def _attention(network: Network, given: _Inputs) -> dict:
+    return _through("attention", network.attention, ("qkv", "out"), given, network.tables)
 
 
-def _through(
-    name: str, function: Callable, used: Sequence[str], weights: Layer, x, cotangent, tables
-) -> dict:
+def _products(network: Network, given: _Inputs) -> dict:
+    """Each matrix of a layer: the product, and the gradients of both factors."""
+    import torch
+
+    found = {}
+    for name in _MATRICES:
+        weight = getattr(given.weights.layers[0], name)
+        out = network.linear(x := given.by_width[weight.shape[1]], weight)
+        cotangent = given.by_width[weight.shape[0]].detach()
+        found[f"{name}.output"] = out
+        dx, dweight = torch.autograd.grad(out, (x, weight), cotangent)
+        found |= {f"{name}.x": dx, f"{name}.weight": dweight}
+    return found
+
+
+def _causal(network: Network, given: _Inputs) -> dict:
+    import torch
+
+    *qkv, cotangent = given.heads
+    out = network.causal(*qkv)
+    gradients = torch.autograd.grad(out, qkv, cotangent.detach())
+    return {"output": out} | dict(zip("qkv", gradients, strict=True))
+
+
+def _through(name: str, function: Callable, used: Sequence[str], given: _Inputs, tables) -> dict:
     """The output of a layer's function, and the gradients of ``x`` and of the weights it used."""
     import torch
 
-    out = function(weights, x, tables)
-    leaves = {f"{name}.x": x} | {f"{name}.{each}": getattr(weights, each) for each in used}
-    gradients = torch.autograd.grad(out, list(leaves.values()), cotangent)
+    weights = given.weights.layers[0]
+    out = function(weights, given.x, tables)
+    leaves = {f"{name}.x": given.x} | {f"{name}.{each}": getattr(weights, each) for each in used}
+    gradients = torch.autograd.grad(out, list(leaves.values()), given.cotangent.detach())
     return {f"{name}.output": out} | dict(zip(leaves, gradients, strict=True))
 
 

@@ -22,6 +22,10 @@ class Functions(NamedTuple):
     linear(x, weight): ``x @ weight.T``. attention(q, k, v): causal; fewer heads of keys and values
     are shared. activation(gate, up): of the SwiGLU. loss(logits, targets): the mean cross-entropy
     of ``[tokens, vocabulary]``.
+
+    Fused ones, where a provider has them: rotary_attention(x, weight, tables, heads, kv_heads), the
+    projection, rope and attention, ``[b, s, h * d]``; add_norm(x, added, weight), the norm of the
+    sum and the sum; linear_loss(x, weight, targets), the loss of ``linear``.
     """
 
     tables: Callable
@@ -31,15 +35,19 @@ class Functions(NamedTuple):
     attention: Callable
     activation: Callable
     loss: Callable
+    rotary_attention: Callable | None = None
+    add_norm: Callable | None = None
+    linear_loss: Callable | None = None
 
 
 class Layer(NamedTuple):
-    """The weights of a layer: matrices are ``[out, in]``."""
+    """The weights of a layer: matrices are ``[out, in]``.
+
+    ``qkv``: the rows of queries, keys and values one after the other, each by head.
+    """
 
     attention_norm: Any
-    q: Any
-    k: Any
-    v: Any
+    qkv: Any
     out: Any
     mlp_norm: Any
     gate: Any
@@ -87,12 +95,11 @@ def random_weights(size: Size, dtype, device: str) -> Weights:
         return (1 + 0.1 * torch.randn(size.width, **options)).to(dtype).requires_grad_()
 
     residual = (2 * size.layers) ** -0.5
-    queries, keys = size.heads * size.channels, size.kv_heads * size.channels
+    projected = (size.heads + 2 * size.kv_heads) * size.channels
     layers = tuple(
         Layer(
-            *(norm(), matrix(queries, size.width)),
-            *(matrix(keys, size.width), matrix(keys, size.width)),
-            *(matrix(size.width, queries, residual), norm()),
+            *(norm(), matrix(projected, size.width)),
+            *(matrix(size.width, size.heads * size.channels, residual), norm()),
             *(matrix(size.mlp_width, size.width), matrix(size.mlp_width, size.width)),
             matrix(size.width, size.mlp_width, residual),
         )
@@ -102,20 +109,25 @@ def random_weights(size: Size, dtype, device: str) -> Weights:
     return Weights(embedding, layers, norm(), matrix(size.vocabulary, size.width))
 
 
-def attention(f: Functions, channels: int, weights: Layer, x, tables):
+def attention(f: Functions, size: Size, weights: Layer, x, tables):
     """The attention sublayer of ``[b, s, width]``, without its norm and residual."""
-    q, k, v = (
-        f.linear(x, each).unflatten(-1, (-1, channels))
-        for each in (weights.q, weights.k, weights.v)
-    )
+    heads = size.heads, size.kv_heads
+    if f.rotary_attention:
+        return f.linear(f.rotary_attention(x, weights.qkv, tables, *heads), weights.out)
+    qkv = f.linear(x, weights.qkv).unflatten(-1, (-1, size.channels))
+    q, k, v = qkv.split([*heads, size.kv_heads], dim=2)
     q, k = f.rope(q, k, tables)
     return f.linear(f.attention(q, k, v).flatten(2), weights.out)
 
 
-def layer(f: Functions, channels: int, weights: Layer, x, tables):
+def layer(f: Functions, size: Size, weights: Layer, x, tables):
     """A layer of ``[b, s, width]``."""
-    x = x + attention(f, channels, weights, f.norm(x, weights.attention_norm), tables)
-    normed = f.norm(x, weights.mlp_norm)
+    mixed = attention(f, size, weights, f.norm(x, weights.attention_norm), tables)
+    if f.add_norm:
+        normed, x = f.add_norm(x, mixed, weights.mlp_norm)
+    else:
+        x = x + mixed
+        normed = f.norm(x, weights.mlp_norm)
     inner = f.activation(f.linear(normed, weights.gate), f.linear(normed, weights.up))
     return x + f.linear(inner, weights.down)
 
@@ -139,6 +151,8 @@ class Network:
     ----------
     attention, layer : callables
         Of the weights of a layer, ``x`` and the tables.
+    linear, causal : callables
+        The provider's product and attention, which are not compiled.
     head : callable
         The loss, of the weights of norm and head, ``x`` and the targets.
     tables
@@ -148,20 +162,21 @@ class Network:
     def __init__(
         self, functions: Functions, point: Point, weights: Weights, backend: str | None = None
     ):
-        f, channels = functions, point.shape.channels
+        f, size = functions, point.shape
         self.weights, self._functions = weights, functions
-        at = angles.exact(0, point.context, channels, weights.head.device)
+        at = angles.exact(0, point.context, size.channels, weights.head.device)
         self.tables = f.tables(angles.by_channel(at).float(), weights.head.dtype)
 
         def own_attention(weights, x, tables):
-            return attention(f, channels, weights, x, tables)
+            return attention(f, size, weights, x, tables)
 
         def own_layer(weights, x, tables):
-            return layer(f, channels, weights, x, tables)
+            return layer(f, size, weights, x, tables)
 
         self.attention = _compiled(own_attention, backend)
         self.layer = _compiled(own_layer, backend)
-        self.head = _head(f.norm, f.linear, f.loss, backend)
+        self.linear, self.causal = f.linear, f.attention
+        self.head = _head(f.norm, f.linear_loss or _apart(f.linear, f.loss), backend)
 
     def logits(self, tokens):
         """``[b, s, vocabulary]`` of ``[b, s]``; the head is not compiled here."""
@@ -182,12 +197,16 @@ class Network:
 
 
 @functools.cache
-def _head(norm: Callable, linear: Callable, loss: Callable, backend: str | None) -> Callable:
+def _apart(linear: Callable, loss: Callable) -> Callable:
+    return lambda x, head, targets: loss(linear(x, head), targets)
+
+
+@functools.cache
+def _head(norm: Callable, linear_loss: Callable, backend: str | None) -> Callable:
     """Providers whose head is the same have one, which is compiled once."""
 
     def own_head(norm_weight, head, x, targets):
-        logits = linear(norm(x, norm_weight), head)
-        return loss(logits.flatten(0, 1), targets.flatten())
+        return linear_loss(norm(x, norm_weight).flatten(0, 1), head, targets.flatten())
 
     return _compiled(own_head, backend)
 

@@ -4,25 +4,12 @@ One that has kernels of its own replaces those functions of another's table, as 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .._cells.package_calls import Unavailable
 from .network import EPS, Functions
-
-
-class Provider(NamedTuple):
-    """What a provider is in words, and its functions.
-
-    ``backend``: of torch.compile, None for eager PyTorch. ``without_rope``: the provider that is
-    the same but for RoPE, beside which RoPE's share is measured; "" for one that has no RoPE, or no
-    such other.
-    """
-
-    about: str
-    functions: Callable[[], Functions]
-    backend: str | None = None
-    without_rope: str = ""
+from .sizes import KERNELS, PARTS
 
 
 @functools.cache
@@ -115,9 +102,86 @@ def _liger() -> Functions:
     )
 
 
+@functools.cache
+def _hybrid() -> Functions:
+    """PyTorch's products and attention, with this package's RoPE, norms and loss."""
+    from rope_triton.transformer import linear_cross_entropy, rms_norm
+
+    return _ours()._replace(
+        norm=lambda x, weight: rms_norm(x, weight, EPS),
+        add_norm=lambda x, added, weight: rms_norm(added, weight, EPS, residual=x),
+        linear_loss=linear_cross_entropy,
+    )
+
+
+@functools.cache
+def _triton() -> Functions:
+    """This package's kernels alone, but for the embedding and the sums of residuals."""
+    from rope_triton.transformer import causal_attention, linear, swiglu
+
+    return _hybrid()._replace(linear=linear, attention=causal_attention, activation=swiglu)
+
+
+@functools.cache
+def _triton_none() -> Functions:
+    """The same without a rotation."""
+    return _triton()._replace(tables=lambda angles, dtype: None, rope=lambda q, k, _: (q, k))
+
+
+@functools.cache
+def _triton_fused() -> Functions:
+    """The same, rotated by neighbouring pairs in the projection and in attention's backward."""
+    from rope_triton.transformer import rotary_attention
+
+    return _triton()._replace(tables=_by_pairs, rotary_attention=rotary_attention)
+
+
+@functools.cache
+def _plain_pairs() -> Functions:
+    """Plain PyTorch that rotates neighbouring pairs of channels."""
+    import torch
+
+    def rope(q, k, angles):
+        cos, sin = angles[:, 0].cos(), angles[:, 0].sin()
+
+        def turned(x):
+            members = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1)
+            return x * cos + members.flatten(-2) * sin
+
+        return turned(q), turned(k)
+
+    return _plain()._replace(tables=_by_pairs, rope=rope)
+
+
+def _by_pairs(angles, dtype):
+    """Angles ``[s, 1, 1, d]``, the same for both channels of a pair, which are neighbours."""
+    return angles[..., : angles.shape[-1] // 2].repeat_interleave(2, dim=-1)
+
+
+class Provider(NamedTuple):
+    """What a provider is in words, and its functions.
+
+    ``backend``: of torch.compile, None for eager PyTorch. ``without_rope``: the provider that is
+    the same but for RoPE, beside which RoPE's share is measured; "" for one that has no RoPE, or no
+    such other. ``reference``: what its network computes, in plain PyTorch, to be called in float32.
+    ``kernels``: whether its products and its attention are measured alone, too.
+    """
+
+    about: str
+    functions: Callable[[], Functions]
+    backend: str | None = None
+    without_rope: str = ""
+    reference: Callable[[], Functions] = _plain
+    kernels: bool = False
+
+    def parts(self, asked: Iterable[str] = PARTS) -> tuple[str, ...]:
+        """Those of the parts that are measured of it."""
+        return tuple(part for part in asked if self.kernels or part not in KERNELS)
+
+
 # Each is measured beside all others, in this order and in the reverse one.
 PROVIDERS = {
-    "none-eager": Provider("eager PyTorch without RoPE", _none),
+    "none-eager": Provider("eager PyTorch without RoPE", _none, reference=_none),
     "eager": Provider(
         "eager PyTorch, RoPE as Llama's formula on ready-made tables", _plain, None, "none-eager"
     ),
@@ -128,16 +192,28 @@ PROVIDERS = {
     "liger": Provider(
         "eager PyTorch, with Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy", _liger
     ),
-    "none": Provider("torch.compile of each layer and the head, without RoPE", _none, "inductor"),
+    "none": Provider(
+        "torch.compile of each layer and the head, without RoPE",
+        *(_none, "inductor"),
+        reference=_none,
+        kernels=True,
+    ),
     "compiled": Provider("the same with Llama's formula", _plain, "inductor", "none"),
     "ours": Provider("the same with this package's operator", _ours, "inductor", "none"),
+    "hybrid": Provider("the same with this package's norms and loss, too", _hybrid, "inductor"),
+    "triton-none": Provider(
+        "this package's kernels alone, compiled, without RoPE",
+        *(_triton_none, "inductor"),
+        reference=_none,
+        kernels=True,
+    ),
+    "triton": Provider("the same with this package's RoPE", _triton, "inductor", "triton-none"),
+    "triton-fused": Provider(
+        "the same with RoPE in the projection and in attention's backward",
+        *(_triton_fused, "inductor", "triton-none", _plain_pairs),
+    ),
 }
 """By name. All call PyTorch's matrix products and scaled_dot_product_attention."""
 
 OURS = ("none-eager", "ours-eager", "none", "ours")
 """Those that this package changes, and what they are measured beside."""
-
-
-def reference(provider: Provider) -> Functions:
-    """What a provider's network computes, in plain PyTorch: to be called in float32."""
-    return _none() if provider.functions is _none else _plain()

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .providers import PROVIDERS
-from .sizes import ATTENTION, PARTS, PEAK_FLOPS, STEP, Point
+from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, PARTS, PEAK_FLOPS, PRODUCTS, STEP, Point
 
 FORMAT, SCHEMA = "rope-triton training step", 1
 CONFIDENCE = 0.95
 TITLES = {
     STEP: "A step: forward, loss and gradients",
     ATTENTION: "An attention sublayer: projections, RoPE and attention, forward and backward",
+    PRODUCTS: "The products of a layer, and the gradients of both factors",
+    CAUSAL_FORWARD: "Causal attention alone, forward",
+    CAUSAL: "Causal attention alone, forward and backward",
 }
 
 
@@ -65,7 +68,12 @@ def figures(point: Point, gpu: str, rounds: Sequence[dict]) -> list[Figure]:
         The rows of each round, as ``measuring.measured`` returns them.
     """
     names = list(dict.fromkeys(name for rows in rounds for name in rows))
-    return [_figure(point, gpu, part, name, rounds) for part in PARTS for name in names]
+    return [
+        _figure(point, gpu, part, name, rounds)
+        for part in PARTS
+        for name in names
+        if part in PROVIDERS[name].parts([part])
+    ]
 
 
 def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]) -> Figure:
@@ -154,7 +162,7 @@ def _source(header: dict[str, Any]) -> Iterator[str]:
 def tables(found: Sequence[Figure]) -> Iterator[str]:
     """A table of each part: a row for each provider."""
     columns = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention")
-    for part in PARTS:
+    for part in dict.fromkeys(figure.part for figure in found):
         yield from ("", f"## {TITLES[part]}", "")
         yield "| " + " | ".join((*columns, "RoPE adds")) + " |"
         yield "|---" * (len(columns) + 1) + "|"

@@ -8,8 +8,13 @@ Tritonformer (github.com/fattorib/tritonformer) measures 410M, 840M and 1.4B at 
 from typing import NamedTuple
 
 STEP, ATTENTION = "step", "attention"
-PARTS = (STEP, ATTENTION)
-"""What is measured: forward and backward of the network and loss, and of one attention sublayer."""
+PRODUCTS, CAUSAL_FORWARD, CAUSAL = "products", "causal-forward", "causal"
+KERNELS = (PRODUCTS, CAUSAL_FORWARD, CAUSAL)
+"""What is measured of kernels alone: the products of a layer with their gradients, and causal
+attention without and with its gradients."""
+PARTS = (STEP, ATTENTION, *KERNELS)
+"""What is measured; first forward and backward of the network and loss, and of one attention
+sublayer."""
 
 PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 """torch's name of a GPU -> dense bfloat16 FLOP/s (NVIDIA's data sheets; with sparsity twice that).
@@ -76,15 +81,18 @@ class Point(NamedTuple):
         """
         size = self.shape
         layers = size.layers if part == STEP else 1
-        head = size.width * size.vocabulary if part == STEP else 0
-        elements = layers * _layer_elements(size, part) + head
-        return 6 * size.tokens * (elements + layers * self.context * size.heads * size.channels)
+        elements = _layer_elements(size, part) * layers
+        elements += size.width * size.vocabulary if part == STEP else 0
+        scores = 0 if part == PRODUCTS else layers * self.context * size.heads * size.channels
+        directions = 2 if part == CAUSAL_FORWARD else 6
+        return directions * size.tokens * (elements + scores)
 
 
 def _layer_elements(size: Size, part: str) -> int:
     """Elements of a layer's matrices."""
     attention = size.width * size.channels * 2 * (size.heads + size.kv_heads)
-    return attention + (3 * size.width * size.mlp_width if part == STEP else 0)
+    mlp = 3 * size.width * size.mlp_width
+    return {STEP: attention + mlp, PRODUCTS: attention + mlp, ATTENTION: attention}.get(part, 0)
 
 
 POINTS = {

@@ -7,7 +7,17 @@ import torch
 
 from benchmarks._training import measuring, providers, results, tracking
 from benchmarks._training.providers import OURS, PROVIDERS
-from benchmarks._training.sizes import ATTENTION, PARTS, PEAK_FLOPS, STEP, TINY
+from benchmarks._training.sizes import (
+    ATTENTION,
+    CAUSAL,
+    CAUSAL_FORWARD,
+    PARTS,
+    PEAK_FLOPS,
+    PRODUCTS,
+    SIZES,
+    STEP,
+    TINY,
+)
 
 EAGER = ("none-eager", "eager", "ours-eager")
 COUNTED = {"launches": 77, "sdpa": "flash"}
@@ -39,16 +49,38 @@ def test_providers_take_turns_in_alternating_order(clock):
     noted = []
     rows = measuring.measured(TINY, EAGER, note=noted.append)
     assert list(rows) == list(EAGER)
-    seconds = {part: [rows[name]["parts"][part]["seconds"] for name in EAGER] for part in PARTS}
+    parts = STEP, ATTENTION  # kernels alone are of other providers
+    seconds = {part: [rows[name]["parts"][part]["seconds"] for name in EAGER] for part in parts}
     assert seconds[STEP] == [[1, 9, 13], [2, 8, 14], [3, 7, 15]]
     assert seconds[ATTENTION] == [[4, 12, 16], [5, 11, 17], [6, 10, 18]]
     for name in EAGER:
-        for part in PARTS:
+        assert set(rows[name]["parts"]) == set(parts)
+        for part in parts:
             assert rows[name]["parts"][part] | {"seconds": 0} == {
                 **{"seconds": 0, "peak_bytes": 4096},
                 **COUNTED,
             }
     assert noted[:4] == [*EAGER, EAGER[0]] and set(noted) == set(EAGER)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        (PRODUCTS, {"linear": lambda x, weight: 1.1 * torch.nn.functional.linear(x, weight)}),
+        (CAUSAL, {"attention": lambda q, k, v: v + 0 * (q + k)}),
+        (CAUSAL_FORWARD, {"attention": lambda q, k, v: v + 0 * (q + k)}),
+    ],
+)
+def test_kernels_alone_are_measured_if_they_are_right(clock, monkeypatch, part, wrong):
+    alone = PROVIDERS["none-eager"]._replace(kernels=True)
+    monkeypatch.setitem(PROVIDERS, "none-eager", alone)
+    shared = SIZES["tiny"]._replace(kv_heads=4)
+    monkeypatch.setitem(SIZES, "tiny", shared)
+    row = measuring.measured(TINY, ["none-eager"], turns=1)["none-eager"]
+    assert tuple(row["parts"]) == PARTS
+    replace(monkeypatch, "none-eager", **wrong)
+    row = measuring.measured(TINY, ["none-eager"], (part,), turns=1)["none-eager"]
+    assert "output differs from float32's" in row["error"]
 
 
 def full(*_):
@@ -180,7 +212,8 @@ def test_without_a_gpu_nothing_is_measured(monkeypatch, tmp_path):
 
 def test_what_is_tracked_is_there_with_and_without_rope():
     assert {PROVIDERS[name].without_rope for name in OURS} == {"", "none-eager", "none"}
-    assert set(OURS) <= PROVIDERS.keys() and providers.reference(PROVIDERS["none"]) is not None
+    assert set(OURS) <= PROVIDERS.keys()
+    assert PROVIDERS["none"].reference() is providers._none()
     assert set(PEAK_FLOPS.values()) == {989e12}
 
 

@@ -15,8 +15,14 @@ from benchmarks._training.providers import PROVIDERS
 from benchmarks._training.sizes import ATTENTION, STEP, TINY
 from tests.training import liger
 
-BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 0.03}
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float16: 0.005}
 """Most that logits, loss and a gradient may differ, as a share of their norm."""
+PARITY = [
+    (name, dtype)
+    for name in PROVIDERS
+    # Triton's interpreter multiplies bit patterns in a product of bfloat16.
+    for dtype in (torch.float32, torch.float16 if name.startswith("triton") else torch.bfloat16)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +52,13 @@ def worst(found, expected):
     return max(map(relative_error, found, expected))
 
 
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize(("name", "dtype"), PARITY, ids=str)
 def test_parity_with_float32(name, dtype):
     provider = PROVIDERS[name]
     weights = random_weights(TINY.shape, dtype, "cpu")
     # Of the compiler's stages only the last, which makes machine code, is left out.
     found = results(provider.functions(), weights, provider.backend and "aot_eager")
-    expected = results(providers.reference(provider), weights.in_float32())
+    expected = results(provider.reference(), weights.in_float32())
     assert worst(found, expected) < BOUNDS[dtype]
 
 

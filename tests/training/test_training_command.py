@@ -11,7 +11,7 @@ from benchmarks import __main__ as entry
 from benchmarks._system.checkout import Arm
 from benchmarks._training import command, measuring
 from benchmarks._training.providers import PROVIDERS
-from benchmarks._training.sizes import PARTS, POINTS
+from benchmarks._training.sizes import POINTS
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -41,7 +41,7 @@ class Bench:
         for name in names:
             slow = 1.01 if PROVIDERS[name].without_rope else 1.0
             one = {"seconds": [0.1 * slow] * 3, "peak_bytes": 1 << 30}
-            rows[name] = {"parts": dict.fromkeys(PARTS, one)}
+            rows[name] = {"parts": dict.fromkeys(PROVIDERS[name].parts(), one)}
         if "liger" in rows:
             rows["liger"] = {"unavailable": "liger is not there"}
         return rows
@@ -133,21 +133,21 @@ def test_a_process_that_ends_before_any_provider_could_not_run(bench, capsys):
 def test_it_ends_before_its_budget_does(bench, capsys, monkeypatch):
     clock = types.SimpleNamespace(monotonic=itertools.count(0, 50).__next__)
     monkeypatch.setattr(command, "time", clock)
-    assert training(*ONLY, "--budget", "5") == 1
+    assert training(*ONLY, "--budget", "8") == 1
     assert 0 < len(bench.orders) < 6
     err = capsys.readouterr().err
     assert f"410M-2048: no time for round {len(bench.orders) + 1} of 6, about " in err
     assert "the same command goes on from there" in err
 
 
-def test_410m_fits_into_eight_minutes_and_all_into_an_hour_and_a_half():
+def test_410m_fits_into_ten_minutes_and_all_into_two_hours():
     seconds = {}
     for name, point in POINTS.items():
         first, other = command.cost(point, tuple(PROVIDERS))
         seconds[name] = first + 5 * other
         assert other < first < command.process.CALL_SECONDS
-    assert seconds["410M-2048"] < 8 * 60
-    assert sum(seconds.values()) < 90 * 60
+    assert seconds["410M-2048"] < 10 * 60
+    assert sum(seconds.values()) < 120 * 60
 
 
 @pytest.mark.parametrize(
