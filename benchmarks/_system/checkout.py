@@ -104,13 +104,23 @@ def digest(root: Path) -> str:
     ModuleNotFoundError
         If the root holds no package.
     """
-    package, found = root / PACKAGE, hashlib.sha256()
+    package = root / PACKAGE
     if not (package / "__init__.py").is_file():
         raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
-    for path in sorted(package.rglob("*")):
+    return _digest_of(package)
+
+
+def differs(folder: str, base: Arm, head: Arm) -> bool:
+    """Whether a folder of the package is not the same in both; one may lack it."""
+    return len({_digest_of(arm.root / PACKAGE / folder) for arm in (base, head)}) > 1
+
+
+def _digest_of(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
-            found.update(f"{path.relative_to(package)}\0{content}\n".encode())
+            found.update(f"{path.relative_to(folder)}\0{content}\n".encode())
     return found.hexdigest()
 
 
