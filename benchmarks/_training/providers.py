@@ -213,7 +213,7 @@ PROVIDERS = {
         *(_triton_fused, "inductor", "triton-none", _plain_pairs),
     ),
 }
-"""By name. All call PyTorch's matrix products and scaled_dot_product_attention."""
+"""By name. Where no other kernels are named, they are PyTorch's."""
 
 OURS = ("none-eager", "ours-eager", "none", "ours")
 """Those that this package changes, and what they are measured beside."""

@@ -2,11 +2,11 @@
 
 import torch
 import triton
-from torch.library import custom_op
 
 from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norms import check_row, row_block
+from rope_triton.transformer.operators import operator
 
 _BLOCK = 1024  # elements of a program of 4 warps: 8 of a thread, 16 bytes in half precision
 
@@ -81,7 +81,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 # --- operators ------------------------------------------------------------------------------------
 
 
-@custom_op("rope_triton::swiglu", mutates_args=())
+@operator("swiglu")
 def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     y = gate.new_empty(gate.shape)
     columns, blocks, grid = _sizes(gate)
@@ -97,7 +97,7 @@ def _(gate, up):
     return gate.new_empty(gate.shape)
 
 
-@custom_op("rope_triton::swiglu_backward", mutates_args=())
+@operator("swiglu_backward")
 def _swiglu_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,7 +141,7 @@ def _backward_of_swiglu(ctx, dy):
 _swiglu.register_autograd(_backward_of_swiglu, setup_context=_save_swiglu)
 
 
-@custom_op("rope_triton::softmax", mutates_args=())
+@operator("softmax")
 def _softmax(x: torch.Tensor) -> torch.Tensor:
     y = x.new_empty(x.shape)
     columns = x.shape[-1]
@@ -157,7 +157,7 @@ def _(x):
     return x.new_empty(x.shape)
 
 
-@custom_op("rope_triton::softmax_backward", mutates_args=())
+@operator("softmax_backward")
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     dx = y.new_empty(y.shape)
     columns = y.shape[-1]

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 import triton
-from torch.library import custom_op
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.operators import operator
 
 _CHANNELS = (16, 32, 64, 128, 256)
 _LOG2_E = math.log2(math.e)
@@ -216,7 +216,7 @@ def _blocks(x: torch.Tensor, rows: int) -> TensorDescriptor:
 # --- operators ------------------------------------------------------------------------------------
 
 
-@custom_op("rope_triton::causal_attention", mutates_args=())
+@operator("causal_attention")
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor | None, factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -228,7 +228,7 @@ def _(q, k, v, slopes, factor):
     return _outputs(q)
 
 
-@custom_op("rope_triton::causal_attention_backward", mutates_args=())
+@operator("causal_attention_backward")
 def _attention_backward(
     dout: torch.Tensor,
     out: torch.Tensor,

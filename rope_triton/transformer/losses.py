@@ -2,10 +2,10 @@
 
 import torch
 import triton
-from torch.library import custom_op
 
 from rope_triton.transformer import loss_kernels as kernels
 from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.operators import operator
 
 _BLOCK = 4096  # most columns that a program has in registers
 _CHUNK = 1 << 26  # bytes of logits
@@ -131,7 +131,7 @@ def _check(targets, rows, ignore_index, reduction) -> None:
 # --- cross-entropy --------------------------------------------------------------------------------
 
 
-@custom_op("rope_triton::cross_entropy", mutates_args=())
+@operator("cross_entropy")
 def _cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, ignore_index: int, mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -149,7 +149,7 @@ def _(logits, targets, ignore_index, mean):
     return loss, torch.empty_like(loss), loss.new_empty(logits.shape[0])
 
 
-@custom_op("rope_triton::cross_entropy_backward", mutates_args=())
+@operator("cross_entropy_backward")
 def _cross_entropy_backward(
     logits: torch.Tensor,
     targets: torch.Tensor,
@@ -192,7 +192,7 @@ _cross_entropy.register_autograd(_backward, setup_context=_save)
 # --- with the linear layer ------------------------------------------------------------------------
 
 
-@custom_op("rope_triton::linear_cross_entropy", mutates_args=())
+@operator("linear_cross_entropy")
 def _linear_cross_entropy(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -257,7 +257,7 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         torch.addmm(total, a.float(), b.float(), out=total)
 
 
-@custom_op("rope_triton::scaled", mutates_args=())
+@operator("scaled")
 def _scaled(x: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """``x * factor`` in float32, rounded once: ``*`` on a GPU would round ``factor`` first."""
     return torch.mul(x, factor[None], out=torch.empty_like(x, dtype=dtype))

@@ -5,10 +5,10 @@ from typing import overload
 
 import torch
 import triton
-from torch.library import custom_op
 
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.operators import operator
 
 _LARGEST = 16_384
 
@@ -190,7 +190,7 @@ def _at_once(device: torch.device, warps: int) -> int:
 # --- operators ------------------------------------------------------------------------------------
 
 
-@custom_op("rope_triton::norm", mutates_args=())
+@operator("norm")
 def _norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, centred: bool
 ) -> torch.Tensor:
@@ -202,7 +202,7 @@ def _(x, weight, bias, eps, centred):
     return x.new_empty(x.shape)
 
 
-@custom_op("rope_triton::add_norm", mutates_args=())
+@operator("add_norm")
 def _add_norm(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -219,7 +219,7 @@ def _(x, residual, weight, bias, eps, centred):
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
-@custom_op("rope_triton::norm_backward", mutates_args=())
+@operator("norm_backward")
 def _norm_backward(
     dy: torch.Tensor,
     dtotal: torch.Tensor | None,

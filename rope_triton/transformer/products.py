@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 import triton
-from torch.library import custom_op
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.operators import operator
 
 _INNER = 64  # elements of a load, 128 bytes
 _GROUP = 8  # rows of blocks that share what they load
@@ -100,7 +100,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 # --- operators ------------------------------------------------------------------------------------
 
 
-@custom_op("rope_triton::linear", mutates_args=())
+@operator("linear")
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool
 ) -> torch.Tensor:
@@ -132,7 +132,7 @@ def _linear_backward(ctx, dy):
 _linear.register_autograd(_linear_backward, setup_context=_save_linear)
 
 
-@custom_op("rope_triton::matmul", mutates_args=())
+@operator("matmul")
 def matmul_operator(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return product(a, b)
 

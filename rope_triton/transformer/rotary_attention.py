@@ -2,10 +2,10 @@
 own."""
 
 import torch
-from torch.library import custom_op
 
 from rope_triton.transformer import attention, products
 from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.operators import operator
 
 
 def rotary_attention(
@@ -99,7 +99,7 @@ def _heads(qkv: torch.Tensor, d: int, heads: int, kv_heads: int) -> tuple[torch.
     return qkv.unflatten(-1, (-1, d)).split([heads, kv_heads, kv_heads], dim=2)
 
 
-@custom_op("rope_triton::rotary_attention", mutates_args=())
+@operator("rotary_attention")
 def _rotary_attention(
     x: torch.Tensor, weight: torch.Tensor, angles: torch.Tensor, heads: int, kv_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -120,7 +120,7 @@ def _(x, weight, angles, heads, kv_heads):
     return out, lse, x.new_empty(b, s, weight.shape[0])
 
 
-@custom_op("rope_triton::rotary_attention_backward", mutates_args=())
+@operator("rotary_attention_backward")
 def _rotary_attention_backward(
     dout: torch.Tensor,
     out: torch.Tensor,
