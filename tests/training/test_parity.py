@@ -99,6 +99,13 @@ def test_keys_without_a_gradient_fail(monkeypatch):
     assert row.status == FAIL and row.distance > 3 * row.bound
 
 
+def test_float16_skips_no_step(monkeypatch, tiny):
+    """At the scaler's default a gradient overflows here, and float16 is the farther of the two."""
+    monkeypatch.setitem(SIZES, "tiny", tiny._replace(vocabulary=256))
+    found = trained(TEXT, [Run("eager", "float16")])
+    assert found["eager", "float16"].distance < found["eager", "bfloat16"].distance / 3
+
+
 # --- what is trained ------------------------------------------------------------------------------
 
 
