@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -12,11 +11,10 @@ from pathlib import Path
 
 from .._system import checkout, gpu_monitor, machine, process, suite
 from .._system.arguments import COULD_NOT_RUN, positive_minutes, some_seconds
-from .._system.files import write_atomically
 from .._system.journal import Journal, JournalError
 from .._system.process import ROOT
 from .._system.progress import say
-from . import measuring, results
+from . import measuring, parity_command, results
 from .providers import PROVIDERS
 from .sizes import POINTS, STEP, Point
 
@@ -31,7 +29,7 @@ class TrainingError(RuntimeError):
 
 
 EXPECTED = (
-    *(TrainingError, JournalError, checkout.ArmError),
+    *(TrainingError, parity_command.ParityError, JournalError, checkout.ArmError),
     *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
 )
 # Their versions are part of what is measured. Liger has other kernels where CuTe DSL is installed.
@@ -51,8 +49,9 @@ Measure a training step of a transformer, and one attention sublayer, on the fir
 CUDA_VISIBLE_DEVICES shows: eager and compiled PyTorch, with this package's RoPE, with the plain
 formula and without RoPE. Each round is a fresh process, in which the providers take turns. A run
 that was killed, or whose time is up, goes on when it is started again; figures are written after
-every round. A library that is not installed is n/a. Exit status: 0 done, 1 a provider failed or
-rounds are missing, 3 could not run."""
+every round. A library that is not installed is n/a. With --parity each provider with RoPE trains a
+small model instead, and its loss curves are compared with float32's. Exit status: 0 done, 1 a
+provider failed or rounds are missing, 3 could not run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(PROVIDERS)}; default: all",
     )
     add("--rounds", type=_rounds, default=ROUNDS, metavar="N", help=f"default: {ROUNDS}")
+    curves = "compare loss curves with float32's; nothing is timed"
+    add("--parity", action="store_true", help=curves)
     add(
         "--budget",
         type=positive_minutes,
@@ -109,6 +110,10 @@ def _train(options: argparse.Namespace) -> int:
     names = options.providers or tuple(PROVIDERS)
     if options.ship and (options.providers or options.rounds < ROUNDS):
         raise TrainingError(f"what ships has every provider and at least {ROUNDS} rounds")
+    if options.parity and (options.only or options.rounds != ROUNDS):
+        raise TrainingError(
+            "loss curves have a size and seeds of their own: no --only, no --rounds"
+        )
     version = checkout.from_working_tree(ROOT, SCRATCH / "sources")
     if options.ship and not version.sha:
         raise TrainingError("what ships is of a commit, and rope_triton differs from HEAD")
@@ -118,29 +123,44 @@ def _train(options: argparse.Namespace) -> int:
             "a training step needs an NVIDIA GPU: torch.cuda.is_available() is False"
         )
     directory = SCRATCH / record["machine"] / (version.sha or version.digest)[:8]
+    directories = [options.output or directory / "output"]
+    directories += [EVIDENCE] if options.ship else []
     deadline = time.monotonic() + 60 * options.budget
     uuid, statuses = gpu_monitor.gpu_uuid(), []
+    head = {
+        **{"commit": version.sha, "package": version.digest, "machine": record},
+        **{"software": _software()},
+    }
+    if options.parity:
+        head = parity_command.head(options.providers) | head
+        path = directory / "parity.jsonl"
+        with (
+            gpu_monitor.gpu_lock(uuid, options.wait),
+            _journal(path, head, options.afresh) as journal,
+        ):
+            shown = journal.header | {"command": head["command"]}
+            return parity_command.run(journal, shown, options, uuid, deadline, directories)
     points = [POINTS[name] for name in dict.fromkeys(options.only or POINTS)]
     say(_said(points, names, options))
     with gpu_monitor.gpu_lock(uuid, options.wait):
         for point in points:
-            head = {
+            of_point = {
                 **{"format": results.FORMAT, "schema": results.SCHEMA, "point": str(point)},
-                **{"batch": point.batch, "providers": list(names), "commit": version.sha},
-                **{"package": version.digest, "machine": record, "software": _software()},
+                **{"batch": point.batch, "providers": list(names), **head},
                 **{"suite": suite.digest(_MEASURING), "command": _command(options, point)},
             }
-            path = directory / f"{point}.jsonl"
-            if options.afresh and path.exists():
-                say(f"renamed to {path.rename(path.with_suffix(f'.{time.time_ns()}.jsonl'))}")
-            with Journal(path, head, may_differ=("command",)) as journal:
-                shown = journal.header | {"command": head["command"]}
-                directories = [options.output or directory / "output"]
-                directories += [EVIDENCE] if options.ship else []
+            with _journal(directory / f"{point}.jsonl", of_point, options.afresh) as journal:
+                shown = journal.header | {"command": of_point["command"]}
                 for _ in _rounds_of(journal, point, names, options.rounds, uuid, deadline):
                     _publish(point, shown, journal.entries, directories)
                 statuses.append(_shown(point, shown, journal.entries, directories, options.rounds))
     return max(statuses)
+
+
+def _journal(path: Path, head: dict, afresh: bool) -> Journal:
+    if afresh and path.exists():
+        say(f"renamed to {path.rename(path.with_suffix(f'.{time.time_ns()}.jsonl'))}")
+    return Journal(path, head, may_differ=("command",))
 
 
 # --- cost -----------------------------------------------------------------------------------------
@@ -272,13 +292,8 @@ def _command(options: argparse.Namespace, point: Point) -> str:
 
 def _publish(point: Point, header: dict, entries: Sequence[dict], directories: list[Path]) -> None:
     """Write a point's rounds as JSON lines, and its figures as Markdown."""
-    lines = (json.dumps(each, separators=(",", ":")) for each in (header, *entries))
-    rounds = "".join(f"{line}\n" for line in lines).encode()
-    page = results.as_markdown(header, _figures(point, header, entries)).encode()
-    for directory in directories:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / f"{point}.jsonl", rounds)
-        write_atomically(directory / f"{point}.md", page)
+    page = results.as_markdown(header, _figures(point, header, entries))
+    results.write(str(point), (header, *entries), page, directories)
 
 
 def _figures(point: Point, header: dict, entries: Sequence[dict]) -> list[results.Figure]:

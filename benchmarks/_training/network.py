@@ -76,7 +76,7 @@ class Weights(NamedTuple):
         return Weights(wide(self.embedding), layers, wide(self.norm), wide(self.head))
 
 
-def random_weights(size: Size, dtype, device: str) -> Weights:
+def random_weights(size: Size, dtype, device: str, seed: int = 0) -> Weights:
     """Normal with a variance of 1 / inputs, so that scores of attention have one of about 1.
 
     Matrices that add to the residual are smaller by ``sqrt(2 layers)``, as in GPT-2; norms are
@@ -84,7 +84,7 @@ def random_weights(size: Size, dtype, device: str) -> Weights:
     """
     import torch
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     options = {"device": device, "dtype": torch.float32}
 
     def matrix(rows: int, columns: int, scale: float = 1.0):

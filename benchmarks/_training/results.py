@@ -3,10 +3,13 @@
 A round is a fresh process, in which the providers take turns: see ``measuring.measured``.
 """
 
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._system.files import write_atomically
 from .providers import PROVIDERS
 from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, PARTS, PEAK_FLOPS, PRODUCTS, STEP, Point
 
@@ -80,7 +83,7 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
     for rows in rounds:
         for key, status in (("error", "failed"), ("unavailable", "n/a")):
             if key in rows[name]:
-                return Figure(name, part, status, _last_line(rows[name][key]))
+                return Figure(name, part, status, last_line(rows[name][key]))
     of_rounds = [rows[name]["parts"][part] for rows in rounds]
     seconds = statistics.median(statistics.median(each["seconds"]) for each in of_rounds)
     profiled = of_rounds[0]
@@ -89,7 +92,7 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
         name,
         part,
         "measured",
-        why=_last_line(profiled.get("unprofiled", "")),
+        why=last_line(profiled.get("unprofiled", "")),
         seconds=seconds,
         rounds=len(of_rounds),
         tokens_per_second=point.shape.tokens / seconds,
@@ -131,7 +134,7 @@ def _share(name: str, part: str, rounds: Sequence[dict]) -> Share | None:
     return Share(estimate, low, high)
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     """What went wrong, of a traceback."""
     lines = [line for line in text.splitlines() if line.strip()]
     named = [line for line in lines if not line[0].isspace() and "Error" in line]
@@ -143,18 +146,20 @@ def _last_line(text: str) -> str:
 
 def as_markdown(header: dict[str, Any], found: Sequence[Figure]) -> str:
     """A point's page: where its figures come from, a table of each part, what has no speed."""
-    return "\n".join([*_source(header), *tables(found), *_notes(found)]) + "\n"
+    head = source(header, f"A training step: {header['point']}", "bfloat16, ")
+    return "\n".join([*head, *tables(found), *_notes(found)]) + "\n"
 
 
-def _source(header: dict[str, Any]) -> Iterator[str]:
+def source(header: dict[str, Any], title: str, what: str) -> Iterator[str]:
+    """The head of a page: its title, the machine and its software, and the command."""
     machine = header["machine"]
     software = "".join(f", {name} {version}" for name, version in header["software"].items())
     package = f"commit {header['commit'][:8]}" if header["commit"] else "a working tree"
-    yield f"# A training step: {header['point']}"
+    yield f"# {title}"
     yield ""
     yield (
         f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, triton "
-        f"{machine['triton']}{software}), {package}, bfloat16, {header['batch']} sequences:"
+        f"{machine['triton']}{software}), {package}, {what}{header['batch']} sequences:"
     )
     yield from ("", "```sh", header["command"], "```")
 
@@ -212,3 +217,16 @@ def _notes(found: Sequence[Figure]) -> Iterator[str]:
         what = "launches and the backend of attention" if status == "measured" else status
         shown = reason.replace("```", "'''")
         yield f"- `{provider}`, {what}: ``` {shown} ```"
+
+
+# --- stored ---------------------------------------------------------------------------------------
+
+
+def write(name: str, contents: Iterable[dict], page: str, directories: Iterable[Path]) -> None:
+    """Write ``NAME.jsonl``, a line for each of the contents, and ``NAME.md``, the page."""
+    lines = (json.dumps(each, separators=(",", ":")) for each in contents)
+    stored = "".join(f"{line}\n" for line in lines).encode()
+    for directory in directories:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / f"{name}.jsonl", stored)
+        write_atomically(directory / f"{name}.md", page.encode())

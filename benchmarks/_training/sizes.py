@@ -43,6 +43,8 @@ SIZES = {
     "410M": Size(24, 1024, 16, 16, 64, 2816, 50304),
     "840M": Size(24, 1536, 12, 12, 128, 4096, 50304),
     "1.4B": Size(24, 2048, 16, 16, 128, 5504, 50304),
+    # Trained for the loss curves of parity.py, on bytes.
+    "parity": Size(4, 256, 4, 4, 64, 768, 256, tokens=2048),
     # For tests on a CPU: two heads of queries share one of keys and values.
     "tiny": Size(2, 32, 4, 2, 16, 48, 64, tokens=48),
 }
@@ -98,8 +100,9 @@ def _layer_elements(size: Size, part: str) -> int:
 POINTS = {
     str(point): point
     for point in (Point(size, context) for size in SIZES for context in (2048, 4096))
-    if point.size != "tiny"
+    if point.size not in ("parity", "tiny")
 }
 """What ``python -m benchmarks training`` measures, by name."""
 
+PARITY = Point("parity", 256)
 TINY = Point("tiny", 24)

@@ -137,7 +137,7 @@ def test_what_computes_something_else_has_no_speed(clock, monkeypatch, functions
     error = rows["ours-eager"]["error"]
     assert list(rows["ours-eager"]) == ["error"]
     with pytest.raises(AssertionError, match=f"ours-eager: {message}"):
-        raise AssertionError(results._last_line(error))
+        raise AssertionError(results.last_line(error))
 
 
 def test_a_fault_of_the_gpu_ends_the_process(clock, monkeypatch):

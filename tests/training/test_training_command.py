@@ -3,13 +3,14 @@
 import contextlib
 import itertools
 import json
+import sys
 import types
 
 import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._system.checkout import Arm
-from benchmarks._training import command, measuring
+from benchmarks._training import command, measuring, parity, parity_command
 from benchmarks._training.providers import PROVIDERS
 from benchmarks._training.sizes import POINTS
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
@@ -173,3 +174,136 @@ def test_a_process_refuses_another_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(measuring, "measured", lambda *_, **__: pytest.fail("it was measured"))
     with pytest.raises(command.TrainingError, match="was to see GPU"):
         command._work(POINTS["410M-2048"], ["ours"], True, UUID, "Toy", tmp_path / "noted")
+
+
+# --- loss curves ----------------------------------------------------------------------------------
+
+
+class Curves:
+    """What trains. ``before`` is called with each run, and may end the process."""
+
+    def __init__(self):
+        self.runs, self.before = [], lambda run, noted: None
+        self.above = {"bfloat16": 0.01, "float16": 0.001, "float32": 0.0}
+
+    def call(self, work, run, jobs, uuid, gpu, noted, env):
+        """In place of a process that trains."""
+        assert work is parity_command._work and env == {"CUDA_VISIBLE_DEVICES": UUID}
+        self.before(run, noted)
+        self.runs += [(*run, *job) for job in jobs]
+        losses = [2.0 + self.above[run.dtype] + self.above.get(run.provider, 0)] * parity.STEPS
+        result = {"unavailable": "not there"} if run.provider == "liger" else {"losses": losses}
+        return [{**job._asdict(), **run._asdict(), **result} for job in jobs]
+
+
+@pytest.fixture
+def curves(bench, monkeypatch):
+    curves = Curves()
+    monkeypatch.setattr(command.process, "call", curves.call)
+    return curves
+
+
+def test_loss_curves_are_trained_once_and_stored(curves, bench, capsys):
+    assert training("--parity", "--ship") == 0
+    every = [
+        (*run, *job) for run in parity.runs(parity.with_rope(PROVIDERS)) for job in parity.JOBS
+    ]
+    assert curves.runs == every
+    said = capsys.readouterr()
+    assert said.err.startswith("parity-256: 84 loss curves, of eager, ours-eager, liger, compiled")
+    assert "minutes by an estimate" in said.err
+    assert "| `ours` | bfloat16 | copy | 0.0100 | 0.0200 | 2.0100 | pass |" in said.out
+    assert "| `liger` | bfloat16 | text |  |  |  | n/a |" in said.out
+    for directory in (bench.directory / "output", bench.evidence):
+        head, *entries = (directory / "parity.jsonl").read_text().splitlines()
+        assert json.loads(head)["text"] == parity.text_digest() and len(entries) == len(every)
+        page = (directory / "parity.md").read_text()
+        assert "![Loss curves](parity.png)" in page and "training --parity\n" in page
+        assert (directory / "parity.png").read_bytes().startswith(b"\x89PNG")
+    assert training("--parity", "--providers", "ours,triton-fused") == 0
+    assert len(curves.runs) == len(every)  # they were there
+
+
+def test_loss_curves_go_on_after_a_kill(curves, capsys):
+    def killed(run, noted):
+        if len(curves.runs) == 3 * len(parity.JOBS):
+            raise KeyboardInterrupt
+
+    curves.before = killed
+    assert training("--parity", "--providers", "ours,none") == 130
+    curves.before = lambda run, noted: None
+    assert training("--parity", "--providers", "ours,none") == 0
+    assert len(set(curves.runs)) == len(curves.runs) == 4 * len(parity.JOBS)
+    assert {run[0] for run in curves.runs} == {"eager", "ours"}
+
+
+def test_a_curve_that_is_elsewhere_fails(curves, capsys):
+    curves.above["ours"] = 0.02
+    assert training("--parity", "--providers", "ours") == 1
+    out = capsys.readouterr().out
+    assert "FAIL: ours in bfloat16, text" in out and "FAIL: ours in float16, copy" in out
+    assert "| `ours` | bfloat16 | text | 0.0300 | 0.0200 | 2.0300 | fail |" in out
+
+
+def test_a_process_that_ends_is_a_row_of_each_curve(curves, bench, capsys):
+    def dies(run, noted):
+        if run.provider == "ours":
+            noted.touch()
+            raise RuntimeError("a fresh process ended with -11:\nSegmentation fault")
+
+    curves.before = dies
+    assert training("--parity", "--providers", "ours,hybrid") == 1
+    assert "ERROR: ours in float16, text: Segmentation fault" in capsys.readouterr().out
+    page = (bench.directory / "output" / "parity.md").read_text()
+    assert "- `ours` in bfloat16, copy, error: ``` Segmentation fault ```" in page
+    assert "| `hybrid` | bfloat16 | copy | 0.0100 | 0.0200 | 2.0100 | pass |" in page
+
+
+def test_a_process_that_finds_no_gpu_trains_nothing(curves, bench, capsys):
+    def refused(run, noted):
+        raise RuntimeError("a fresh process ended with 1:\nno libcuda")
+
+    curves.before = refused
+    assert training("--parity") == COULD_NOT_RUN
+    assert "no process can train on" in capsys.readouterr().err
+    assert not (bench.directory / "output").exists()
+
+
+def test_loss_curves_end_before_their_budget_does(curves, capsys):
+    assert training("--parity", "--budget", "0.2", "--providers", "ours") == 1
+    assert not curves.runs
+    said = capsys.readouterr()
+    assert "no time for eager in float32" in said.err
+    assert "NOT RUN: ours in bfloat16, copy: 0 of 3 seeds" in said.out
+
+
+def test_without_matplotlib_there_is_no_plot(curves, bench, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert training("--parity", "--providers", "ours") == 0
+    assert "no plot: matplotlib is not installed: pip install" in capsys.readouterr().err
+    assert "parity.png" not in (bench.directory / "output" / "parity.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--providers", "none,triton-none"], "loss curves are of providers with RoPE, got"),
+        ([*ONLY], "no --only, no --rounds"),
+        (["--rounds", "7"], "no --only, no --rounds"),
+        (["--ship", "--providers", "ours"], "what ships has every provider"),
+    ],
+)
+def test_what_has_no_loss_curves(curves, words, said, capsys):
+    assert training("--parity", *words) == COULD_NOT_RUN
+    assert said in capsys.readouterr().err and not curves.runs
+
+
+def test_without_a_gpu_there_are_no_loss_curves(curves, monkeypatch, capsys):
+    monkeypatch.setattr(command.machine, "probe", lambda: (MACHINE | {"gpu": "none"}, "none"))
+    assert training("--parity") == COULD_NOT_RUN
+    assert "could not run: a training step needs an NVIDIA GPU" in capsys.readouterr().err
+
+
+def test_a_process_that_trains_refuses_another_gpu(monkeypatch, tmp_path):
+    with pytest.raises(parity_command.ParityError, match="was to see GPU"):
+        parity_command._work(parity.Run("ours", "bfloat16"), [], UUID, "Toy", tmp_path / "noted")
