@@ -19,9 +19,9 @@ def accepted(
     ----------
     required, optional : mapping
         Arguments by name; an optional one may be None, and stays so.
-    under_autocast : {"lower", "float32", "same"}
-        The dtype that autocast gives them: its own, as to products; float32, as to norms; or that
-        which they have.
+    under_autocast : {"lower", "float32", "same", "any"}
+        The dtype that autocast gives them: its own, as to products; float32, as to softmax; or that
+        which they have, where "any" lets these differ.
 
     Raises
     ------
@@ -36,8 +36,9 @@ def accepted(
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     tensors: dict[str, torch.Tensor] = {name: _cast(x, under_autocast) for name, x in given.items()}
     first = next(iter(tensors.values()))
+    mixed = under_autocast == "any" and _autocasts(first)
     for name, x in tensors.items():
-        if x.dtype not in _DTYPES or x.dtype != first.dtype:
+        if x.dtype not in _DTYPES or (x.dtype != first.dtype and not mixed):
             said = ", ".join(f"{key} {value.dtype}" for key, value in tensors.items())
             raise TypeError(f"all must be float16, bfloat16 or float32, one of these: {said}")
         if x.device != first.device:
@@ -47,10 +48,13 @@ def accepted(
     return [tensors.get(name) for name in (*required, *(optional or ()))]
 
 
-def _cast(x, under_autocast: str) -> torch.Tensor:
+def _cast(x: torch.Tensor, under_autocast: str) -> torch.Tensor:
+    if under_autocast in ("same", "any") or x.dtype not in _DTYPES or not _autocasts(x):
+        return x
+    lower = torch.get_autocast_dtype(x.device.type)
+    return x.to(torch.float32 if under_autocast == "float32" else lower)
+
+
+def _autocasts(x: torch.Tensor) -> bool:
     kind = x.device.type
-    if under_autocast == "same" or x.dtype not in _DTYPES or kind == "meta":
-        return x
-    if not torch.is_autocast_enabled(kind):
-        return x
-    return x.to(torch.float32 if under_autocast == "float32" else torch.get_autocast_dtype(kind))
+    return kind != "meta" and torch.is_autocast_enabled(kind)

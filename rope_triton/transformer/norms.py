@@ -50,8 +50,8 @@ def rms_norm(
     torch.Tensor or tuple of torch.Tensor
         The rows normalized; with ``residual`` these and ``x + residual``, which is rounded to its
         dtype before it is normalized. Contiguous, of the shape and dtype of ``x``. Differentiable
-        once. Under autocast the inputs are cast to float32, and so are the results, as by
-        ``torch.nn.functional.layer_norm`` on a GPU.
+        once. Under autocast the dtypes may differ: the sum has that of PyTorch's ``x + residual``,
+        and the rows normalized are float32, as by ``torch.nn.functional.layer_norm`` on a GPU.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def layer_norm(
 
 def _normalize(x, weight, bias, eps, residual, centred):
     required, optional = {"x": x, "weight": weight}, {"bias": bias, "residual": residual}
-    x, weight, bias, residual = accepted(required, optional, under_autocast="float32")
+    x, weight, bias, residual = accepted(required, optional, under_autocast="any")
     check_row(x)
     for name, each in (("weight", weight), ("bias", bias)):
         if each is not None and tuple(each.shape) != (x.shape[-1],):
@@ -134,9 +134,10 @@ def _normalize(x, weight, bias, eps, residual, centred):
         )
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")
+    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
     if residual is None:
-        return _norm(x, weight, bias, eps, centred)
-    return _add_norm(x, residual, weight, bias, eps, centred)
+        return _norm(x, weight, bias, eps, centred, dtype)
+    return _add_norm(x, residual, weight, bias, eps, centred, dtype)
 
 
 def check_row(x: torch.Tensor) -> None:
@@ -157,9 +158,9 @@ def row_block(columns: int) -> tuple[int, int]:
     return block, max(1, min(16, block // 256))
 
 
-def _forward(x, residual, weight, bias, eps, centred):
-    y = x.new_empty(x.shape)
-    total = None if residual is None else x.new_empty(x.shape)
+def _forward(x, residual, weight, bias, eps, centred, dtype):
+    y = x.new_empty(x.shape, dtype=dtype)
+    total = None if residual is None else _empty_sum(x, residual)
     columns = x.shape[-1]
     block, warps = row_block(columns)
     kernels.norm_forward_kernel[(x.numel() // columns,)](
@@ -168,6 +169,10 @@ def _forward(x, residual, weight, bias, eps, centred):
         num_warps=warps,
     )
     return y, total
+
+
+def _empty_sum(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, residual.dtype))
 
 
 def _contiguous(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -192,14 +197,19 @@ def _at_once(device: torch.device, warps: int) -> int:
 
 @operator("norm")
 def _norm(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, centred: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    centred: bool,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    return _forward(x, None, weight, bias, eps, centred)[0]
+    return _forward(x, None, weight, bias, eps, centred, dtype)[0]
 
 
 @_norm.register_fake
-def _(x, weight, bias, eps, centred):
-    return x.new_empty(x.shape)
+def _(x, weight, bias, eps, centred, dtype):
+    return x.new_empty(x.shape, dtype=dtype)
 
 
 @operator("add_norm")
@@ -210,13 +220,14 @@ def _add_norm(
     bias: torch.Tensor | None,
     eps: float,
     centred: bool,
+    dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _forward(x, residual, weight, bias, eps, centred)
+    return _forward(x, residual, weight, bias, eps, centred, dtype)
 
 
 @_add_norm.register_fake
-def _(x, residual, weight, bias, eps, centred):
-    return x.new_empty(x.shape), x.new_empty(x.shape)
+def _(x, residual, weight, bias, eps, centred, dtype):
+    return x.new_empty(x.shape, dtype=dtype), _empty_sum(x, residual)
 
 
 @operator("norm_backward")
@@ -253,18 +264,18 @@ def _(dy, dtotal, x, weight, biased, eps, centred):
 
 
 def _save_norm(ctx, inputs, output) -> None:
-    x, weight, bias, ctx.eps, ctx.centred = inputs
+    x, weight, bias, ctx.eps, ctx.centred, _ = inputs
     ctx.biased = bias is not None
     ctx.save_for_backward(x, weight)
 
 
 def _backward_of_norm(ctx, dy):
     dx, dweight, dbias = _gradients(ctx, dy, None)
-    return dx, dweight, dbias, None, None
+    return dx, dweight, dbias, None, None, None
 
 
 def _save_add_norm(ctx, inputs, output) -> None:
-    _, _, weight, bias, ctx.eps, ctx.centred = inputs
+    _, _, weight, bias, ctx.eps, ctx.centred, _ = inputs
     ctx.biased = bias is not None
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[1], weight)
@@ -272,9 +283,9 @@ def _save_add_norm(ctx, inputs, output) -> None:
 
 def _backward_of_add_norm(ctx, dy, dtotal):
     if dy is None:  # only the sum was used
-        return dtotal, dtotal, None, None, None, None
+        return dtotal, dtotal, None, None, None, None, None
     dx, dweight, dbias = _gradients(ctx, dy, dtotal)
-    return dx, dx, dweight, dbias, None, None
+    return dx, dx, dweight, dbias, None, None, None
 
 
 def _gradients(ctx, dy, dtotal):

@@ -156,9 +156,9 @@ def test_warps_follow_the_row(columns, expected):
 def test_opcheck(added, device):
     x, weight, bias, residual = inputs("layer", (3, 20), torch.float32, device, added)
     if added:
-        opcheck(norms._add_norm, (x, residual, weight, bias, EPS, True))
+        opcheck(norms._add_norm, (x, residual, weight, bias, EPS, True, torch.float32))
     else:
-        opcheck(norms._norm, (x, weight, bias, EPS, True))
+        opcheck(norms._norm, (x, weight, bias, EPS, True, torch.float32))
 
 
 @pytest.mark.parametrize("added", [False, True])
@@ -180,14 +180,18 @@ def test_the_second_derivative_is_refused(device):
 
 
 @all_norms
-def test_autocast_computes_in_float32(kind, device):
+@pytest.mark.parametrize("stream", [torch.float16, torch.float32])
+def test_autocast_normalizes_to_float32_and_leaves_the_sum_its_dtype(kind, stream, device):
     x, weight, bias, residual = inputs(kind, (3, 20), torch.float32, device, added=True)
     half = x.detach().half().requires_grad_()  # as a product leaves it
+    residual = residual.detach().to(stream).requires_grad_()
     with torch.autocast(device, torch.float16):
         y, total = normalize(kind, half, weight, bias, residual)
-    expected = normalize(kind, half.float(), weight, bias, residual)
-    assert torch.equal(y, expected[0]) and torch.equal(total, expected[1])
-    assert torch.autograd.grad(y.sum(), half)[0].dtype == torch.float16
+    assert torch.equal(total, half + residual) and total.dtype == stream
+    expected = normalize(kind, total.detach().float(), weight, bias, None)
+    assert torch.equal(y, expected) and y.dtype == torch.float32
+    gradients = torch.autograd.grad(y.sum() + total.sum(), (half, residual, weight))
+    assert [each.dtype for each in gradients] == [torch.float16, stream, torch.float32]
 
 
 def empty(*shape, dtype=torch.float32):
