@@ -8,8 +8,8 @@ from tests.transformer import plain_attention
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
-# Of the largest value of a tensor: one rounding of the result, and of the weights that it mixes.
-TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
+# Of the largest value of a tensor: roundings of the result, and of the weights that it mixes.
+TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
