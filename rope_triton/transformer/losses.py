@@ -320,4 +320,4 @@ def _reduced(
     if not mean:
         return loss, torch.ones_like(loss)
     count = targets.ne(ignore_index).sum()
-    return loss / count, 1.0 / count.clamp(min=1)  # no gradient is NaN for want of targets
+    return loss / count, 1.0 / count.clamp(min=1)  # without targets gradients are 0
