@@ -1,11 +1,14 @@
 """Describe this machine to asv: its GPU, and the software that its figures depend on."""
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 
 from . import process
 
@@ -79,6 +82,26 @@ def gpu_arch() -> str:
     if torch.version.hip:
         return properties.gcnArchName.split(":")[0]
     return f"sm_{properties.major}{properties.minor}"
+
+
+def why_another_gpu(uuid: str, name: str) -> str:
+    """Why the first GPU of this process is not that of this UUID and name, "" if it is."""
+    import torch
+
+    here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+    found = here and (f"GPU-{here.uuid}", here.name)
+    if found == (uuid, name):
+        return ""
+    return f"a process was to see GPU {uuid}, a {name}, and found {found}"
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """The versions of those distributions that are installed."""
+    found = {}
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def save_record(record: dict[str, str]) -> None:

@@ -1,8 +1,6 @@
 """``python -m benchmarks training``: measure the providers on one GPU in rounds, and show them."""
 
 import argparse
-import contextlib
-import importlib.metadata
 import itertools
 import tempfile
 import time
@@ -129,7 +127,7 @@ def _train(options: argparse.Namespace) -> int:
     uuid, statuses = gpu_monitor.gpu_uuid(), []
     head = {
         **{"commit": version.sha, "package": version.digest, "machine": record},
-        **{"software": _software()},
+        **{"software": machine.versions(_DISTRIBUTIONS)},
     }
     if options.parity:
         head = parity_command.head(options.providers) | head
@@ -263,21 +261,9 @@ def _work(
     point: Point, names: Sequence[str], profiled: bool, uuid: str, gpu: str, noted: Path
 ) -> dict[str, dict]:
     """In a fresh process that sees one GPU."""
-    import torch
-
-    here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    found = here and (f"GPU-{here.uuid}", here.name)
-    if found != (uuid, gpu):
-        raise TrainingError(f"a process was to see GPU {uuid}, a {gpu}, and found {found}")
+    if reason := machine.why_another_gpu(uuid, gpu):
+        raise TrainingError(reason)
     return measuring.measured(point, names, profiled=profiled, note=noted.write_text)
-
-
-def _software() -> dict[str, str]:
-    found = {}
-    for name in _DISTRIBUTIONS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _command(options: argparse.Namespace, point: Point) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._system import process, suite
+from .._system import machine, process, suite
 from .._system.journal import Journal
 from .._system.progress import missing, say
 from . import parity_results, results
@@ -160,11 +160,7 @@ def _trained_apart(run: Run, jobs: Sequence[Job], uuid: str, gpu: str) -> list[d
 
 def _work(run: Run, jobs: Sequence[Job], uuid: str, gpu: str, noted: Path) -> list[dict]:
     """In a fresh process that sees one GPU."""
-    import torch
-
-    here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    found = here and (f"GPU-{here.uuid}", here.name)
-    if found != (uuid, gpu):
-        raise ParityError(f"a process was to see GPU {uuid}, a {gpu}, and found {found}")
+    if reason := machine.why_another_gpu(uuid, gpu):
+        raise ParityError(reason)
     noted.touch()
     return trained(run, PARITY, jobs, "cuda")

@@ -1,8 +1,6 @@
 """``python -m benchmarks sweep``: measure the experiments on one GPU, and show them."""
 
 import argparse
-import contextlib
-import importlib.metadata
 import itertools
 import json
 import os
@@ -121,7 +119,7 @@ def _sweep(options: argparse.Namespace) -> int:
                 grid=options.grid,
                 commit=version.sha,
                 machine=record,
-                software=_software(),
+                software=machine.versions(_DISTRIBUTIONS),
                 suite=suite.digest(_MEASURING),
                 command=_command(options, experiment.name),
             )
@@ -145,15 +143,6 @@ def _chosen(options: argparse.Namespace) -> list[Experiment]:
     if empty:
         raise SweepError(f"{', '.join(empty)} has none of {', '.join(options.providers)}")
     return kept
-
-
-def _software() -> dict[str, str]:
-    """Versions of the libraries that are installed."""
-    found = {}
-    for name in _DISTRIBUTIONS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _command(options: argparse.Namespace, experiment: str) -> str:
@@ -245,12 +234,8 @@ def measure(
 
 def _work(direction: str, cells: Sequence[AnyCell], uuid: str, model: str, file: Path) -> None:
     """In a fresh process that sees one GPU: add each cell's row to the file as it is known."""
-    import torch
-
-    here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    found = here and (f"GPU-{here.uuid}", here.name)
-    if found != (uuid, model):
-        raise SweepError(f"a process was to see GPU {uuid}, a {model}, and found {found}")
+    if reason := machine.why_another_gpu(uuid, model):
+        raise SweepError(reason)
     with file.open("w") as rows:
 
         def finished(cell: AnyCell, outcome: workload.Outcome) -> None:
