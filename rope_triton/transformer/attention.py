@@ -135,7 +135,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output, and ``lse``; ``factor`` is of the scores."""
     q, k, v = map(_loadable, (q, k, v))
-    out, lse = _outputs(q)
+    out, lse = outputs(q, *q.shape)
     b, s, h, d = q.shape
     tile = tiles(d, q.element_size()).forward
     kernels.forward_kernel[triton.cdiv(s, tile.queries), h, b](
@@ -187,9 +187,11 @@ def backward(
     )
 
 
-def _outputs(q):
-    b, s, h, d = q.shape
-    return q.new_empty(b, s, h, d), q.new_empty(b, h, s, dtype=torch.float32)
+def outputs(
+    like: torch.Tensor, b: int, s: int, h: int, d: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What :func:`forward` returns for queries ``[b, s, h, d]`` of this dtype, not written yet."""
+    return like.new_empty(b, s, h, d), like.new_empty(b, h, s, dtype=torch.float32)
 
 
 def _of_base_2(slopes: torch.Tensor | None) -> torch.Tensor | None:
@@ -225,7 +227,7 @@ def _attention(
 
 @_attention.register_fake
 def _(q, k, v, slopes, factor):
-    return _outputs(q)
+    return outputs(q, *q.shape)
 
 
 @operator("causal_attention_backward")

@@ -115,8 +115,7 @@ def _rotary_attention(
 @_rotary_attention.register_fake
 def _(x, weight, angles, heads, kv_heads):
     b, s, _ = x.shape
-    out = x.new_empty(b, s, heads, 2 * angles.shape[1])
-    lse = x.new_empty(b, heads, s, dtype=torch.float32)
+    out, lse = attention.outputs(x, b, s, heads, 2 * angles.shape[1])
     return out, lse, x.new_empty(b, s, weight.shape[0])
 
 
