@@ -6,9 +6,10 @@ T. Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2.
 
 q, k, v and what belongs to them are descriptors of ``[b, s, h, d]``. Rows beyond the end of a
 sequence load as zeros and are not stored. ``lse`` and ``delta`` are ``[b, h, s]``, float32.
-``scale`` is that of the scores times log2(e), ``factor`` without. ``group`` heads of queries share
-a head of keys and values. Only blocks on the diagonal are masked, in a loop of their own. With
-``angles_ptr``, ``[s, d / 2]`` in radians, gradients are those before q and k were rotated.
+``scale`` is that of the scores times log2(e), as slopes are; ``factor`` is that without. ``group``
+heads of queries share a head of keys and values. Only blocks on the diagonal are masked, in a loop
+of their own. With ``angles_ptr``, ``[s, d / 2]`` in radians, gradients are those before q and k
+were rotated.
 """
 
 import triton
@@ -37,7 +38,7 @@ def forward_kernel(
     # The last blocks have the most keys: they begin first.
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
     head, batch = tl.program_id(1), tl.program_id(2)
-    slope = load_slope(slopes_ptr, head)
+    slope = None if slopes_ptr is None else tl.load(slopes_ptr + head)
     at_q = positions(first, BLOCK_Q)
     queries = load_block(q, batch, first, head, BLOCK_Q, D)
     highest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
@@ -87,7 +88,7 @@ def dq_kernel(
     """The gradient of a block of queries; and delta, the sum of out times dout of each row."""
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
     head, batch = tl.program_id(1), tl.program_id(2)
-    slope = load_slope(slopes_ptr, head)
+    slope = None if slopes_ptr is None else tl.load(slopes_ptr + head)
     at_q = positions(first, BLOCK_Q)
     queries = load_block(q, batch, first, head, BLOCK_Q, D)
     douts = load_block(dout, batch, first, head, BLOCK_Q, D)
@@ -144,7 +145,7 @@ def dkv_kernel(
     dkeys = tl.zeros([BLOCK_K, D], tl.float32)
     dvalues = tl.zeros([BLOCK_K, D], tl.float32)
     for head in tl.range(kv_head * group, kv_head * group + group):
-        slope = load_slope(slopes_ptr, head)
+        slope = None if slopes_ptr is None else tl.load(slopes_ptr + head)
         row = (batch * n_heads + head) * n_seq
         for DIAGONAL in tl.static_range(1, -1, -1):
             begin = first if DIAGONAL else first + BLOCK_K
@@ -191,15 +192,6 @@ def dot(x, y, total=None):
 @triton.jit
 def positions(first, COUNT: tl.constexpr):
     return first + tl.arange(0, COUNT)
-
-
-@triton.jit
-def load_slope(slopes_ptr, head):
-    """ALiBi's slope of a head, times log2(e); None without."""
-    if slopes_ptr is None:
-        return None
-    else:
-        return tl.load(slopes_ptr + head)
 
 
 @triton.jit

@@ -8,18 +8,18 @@ from rope_triton.transformer import cross_entropy, linear_cross_entropy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
-TOKENS, WIDTH = 8192, 1024
+TOKENS, WIDTH = 2048, 1024
 # Of the largest value of a gradient.
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.2e-2, torch.float32: 1e-5}
 all_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 all_vocabularies = pytest.mark.parametrize("vocabulary", [50304, 50257])
 
 
-def inputs(dtype, vocabulary):
+def inputs(dtype, vocabulary, tokens=TOKENS):
     """``x`` and ``weight`` whose logits are of the order of 1, and targets, some ignored."""
-    x = torch.randn(TOKENS, WIDTH, device="cuda").to(dtype)
+    x = torch.randn(tokens, WIDTH, device="cuda").to(dtype)
     weight = (torch.randn(vocabulary, WIDTH, device="cuda") / WIDTH**0.5).to(dtype)
-    targets = torch.randint(vocabulary, (TOKENS,), device="cuda")
+    targets = torch.randint(vocabulary, (tokens,), device="cuda")
     targets[::7] = -100
     return x, weight, targets
 
@@ -31,7 +31,7 @@ def results(function, given, targets):
 
 
 def plain(x, weight, targets):
-    return functional.cross_entropy(functional.linear(x, weight).float(), targets)
+    return functional.cross_entropy(functional.linear(x, weight), targets)
 
 
 def assert_near(found, expected, tolerance):
@@ -48,7 +48,7 @@ def test_cross_entropy(vocabulary, dtype):
     logits = torch.randn(TOKENS, vocabulary, device="cuda").to(dtype)
     targets = torch.randint(vocabulary, (TOKENS,), device="cuda")
     found = results(cross_entropy, [logits], targets)
-    expected = results(functional.cross_entropy, [logits.float()], targets)
+    expected = results(functional.cross_entropy, [logits.double()], targets)
     assert_near(found, expected, TOLERANCE[dtype])
 
 
@@ -58,22 +58,23 @@ def test_linear_cross_entropy(vocabulary, dtype):
     torch.manual_seed(0)
     *given, targets = inputs(dtype, vocabulary)
     found = results(linear_cross_entropy, given, targets)
-    expected = results(plain, [each.float() for each in given], targets)
+    expected = results(plain, [each.double() for each in given], targets)
     loss, *gradients = expected
     assert (found[0] - loss).abs() <= TOLERANCE[dtype] * 0.1 * loss
     assert_near([loss, *found[1:]], [loss, *gradients], TOLERANCE[dtype])
 
 
 def test_the_logits_of_all_tokens_never_exist():
-    *given, targets = inputs(torch.bfloat16, 50304)
+    tokens = 32_768
+    *given, targets = inputs(torch.bfloat16, 50304, tokens)
     results(linear_cross_entropy, given, targets)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     results(linear_cross_entropy, given, targets)
     peak = torch.cuda.max_memory_allocated() - before
-    logits = TOKENS * 50304 * 2
-    assert peak < logits / 2, f"{peak >> 20} MiB, and the logits take {logits >> 20} MiB"
+    logits = tokens * 50304 * 2
+    assert peak < logits / 4, f"{peak >> 20} MiB, and the logits take {logits >> 20} MiB"
 
 
 def test_two_calls_have_the_same_bits():

@@ -7,8 +7,8 @@ from rope_triton.transformer import linear, matmul
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
-# Of the largest value of a tensor: one rounding of the result.
-TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4.5e-3, torch.float32: 2e-6}
+# Of the largest value of a tensor: one rounding of the result, and in float32 those of the sums.
+TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4.5e-3, torch.float32: 4e-6}
 all_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
