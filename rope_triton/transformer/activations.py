@@ -1,12 +1,12 @@
 """SwiGLU and softmax, forward and backward."""
 
 import torch
-import triton
 
+from rope_triton.kernel.launch import cdiv, run_planned
 from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norms import check_row, row_block
-from rope_triton.transformer.operators import operator
+from rope_triton.transformer.operators import gradient_operator, operator
 
 _BLOCK = 1024  # elements of a program of 4 warps: 8 of a thread, 16 bytes in half precision
 
@@ -86,8 +86,12 @@ def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     y = gate.new_empty(gate.shape)
     columns, blocks, grid = _sizes(gate)
     gate, up = _rows(gate), _rows(up)
-    kernels.swiglu_forward_kernel[grid](
-        *(y, gate, up, columns, gate.stride(0), up.stride(0), blocks, _BLOCK), num_warps=4
+    run_planned(
+        kernels.swiglu_forward_kernel,
+        grid,
+        (y, gate, up),
+        (columns, gate.stride(0), up.stride(0), blocks, _BLOCK),
+        num_warps=4,
     )
     return y
 
@@ -97,16 +101,18 @@ def _(gate, up):
     return gate.new_empty(gate.shape)
 
 
-@operator("swiglu_backward")
+@gradient_operator("swiglu_backward")
 def _swiglu_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dgate, dup = gate.new_empty(gate.shape), up.new_empty(up.shape)
     columns, blocks, grid = _sizes(gate)
     dy, gate, up = map(_rows, (dy, gate, up))
-    kernels.swiglu_backward_kernel[grid](
-        *(dgate, dup, dy, gate, up, columns, dy.stride(0), gate.stride(0), up.stride(0)),
-        *(blocks, _BLOCK),
+    run_planned(
+        kernels.swiglu_backward_kernel,
+        grid,
+        (dgate, dup, dy, gate, up),
+        (columns, dy.stride(0), gate.stride(0), up.stride(0), blocks, _BLOCK),
         num_warps=4,
     )
     return dgate, dup
@@ -117,11 +123,11 @@ def _(dy, gate, up):
     return gate.new_empty(gate.shape), up.new_empty(up.shape)
 
 
-def _sizes(x: torch.Tensor) -> tuple[int, int, tuple[int]]:
+def _sizes(x: torch.Tensor) -> tuple[int, int, tuple[int, int, int]]:
     """Columns, blocks of a row, and the grid."""
     columns = x.shape[-1]
-    blocks = triton.cdiv(columns, _BLOCK)
-    return columns, blocks, (x.numel() // columns * blocks,)
+    blocks = cdiv(columns, _BLOCK)
+    return columns, blocks, (x.numel() // columns * blocks, 1, 1)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -146,8 +152,12 @@ def _softmax(x: torch.Tensor) -> torch.Tensor:
     y = x.new_empty(x.shape)
     columns = x.shape[-1]
     block, warps = row_block(columns)
-    kernels.softmax_forward_kernel[(x.numel() // columns,)](
-        *(y, x.contiguous(), columns, block), num_warps=warps
+    run_planned(
+        kernels.softmax_forward_kernel,
+        (x.numel() // columns, 1, 1),
+        (y, x.contiguous()),
+        (columns, block),
+        num_warps=warps,
     )
     return y
 
@@ -157,13 +167,17 @@ def _(x):
     return x.new_empty(x.shape)
 
 
-@operator("softmax_backward")
+@gradient_operator("softmax_backward")
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     dx = y.new_empty(y.shape)
     columns = y.shape[-1]
     block, warps = row_block(columns)
-    kernels.softmax_backward_kernel[(y.numel() // columns,)](
-        *(dx, dy.contiguous(), y, columns, block), num_warps=warps
+    run_planned(
+        kernels.softmax_backward_kernel,
+        (y.numel() // columns, 1, 1),
+        (dx, dy.contiguous(), y),
+        (columns, block),
+        num_warps=warps,
     )
     return dx
 

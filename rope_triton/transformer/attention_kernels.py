@@ -49,11 +49,10 @@ def forward_kernel(
         end = tl.minimum(first + BLOCK_Q, n_seq) if DIAGONAL else first
         for key in tl.range(begin, end, BLOCK_K):
             keys = load_block(k, batch, key, head // group, BLOCK_K, D)
-            scores = dot(queries, keys.T) * scale
             back = positions(key, BLOCK_K)[None, :] - at_q[:, None]
-            scores = with_bias(scores, back, slope, DIAGONAL)
-            higher = tl.maximum(highest, tl.max(scores, 1))
-            weights = tl.math.exp2(scores - higher[:, None])
+            scores = with_bias(dot(queries, keys.T), back, slope, DIAGONAL)
+            higher = tl.maximum(highest, tl.max(scores, 1) * scale)
+            weights = tl.math.exp2(scores * scale - higher[:, None])
             shrink = tl.math.exp2(highest - higher)
             total = total * shrink + tl.sum(weights, 1)
             values = load_block(v, batch, key, head // group, BLOCK_K, D)
@@ -105,8 +104,8 @@ def dq_kernel(
             keys = load_block(k, batch, key, head // group, BLOCK_K, D)
             values = load_block(v, batch, key, head // group, BLOCK_K, D)
             back = positions(key, BLOCK_K)[None, :] - at_q[:, None]
-            scores = with_bias(dot(queries, keys.T) * scale, back, slope, DIAGONAL)
-            weights = tl.math.exp2(scores - lse[:, None])
+            scores = with_bias(dot(queries, keys.T), back, slope, DIAGONAL)
+            weights = tl.math.exp2(scores * scale - lse[:, None])
             dscores = weights * (dot(douts, values.T) - delta[:, None])
             gradient = dot(dscores.to(keys.dtype), keys, gradient)
     gradient *= factor
@@ -158,8 +157,8 @@ def dkv_kernel(
                 delta = tl.load(delta_ptr + row + at_q, mask=at_q < n_seq, other=0.0)
                 # [keys, queries], so that weights and dscores are first factors as they are.
                 back = at_k[:, None] - at_q[None, :]
-                scores = with_bias(dot(keys, queries.T) * scale, back, slope, DIAGONAL)
-                weights = tl.math.exp2(scores - lse[None, :])
+                scores = with_bias(dot(keys, queries.T), back, slope, DIAGONAL)
+                weights = tl.math.exp2(scores * scale - lse[None, :])
                 dvalues = dot(weights.to(douts.dtype), douts, dvalues)
                 dscores = weights * (dot(values, douts.T) - delta[None, :])
                 dkeys = dot(dscores.to(queries.dtype), queries, dkeys)

@@ -1,11 +1,14 @@
 """Cross-entropy of logits, and of a linear layer whose logits never exist all at once."""
 
+import functools
+
 import torch
 import triton
 
+from rope_triton.kernel.launch import cdiv, run_planned
 from rope_triton.transformer import loss_kernels as kernels
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import operator
+from rope_triton.transformer.operators import gradient_operator, operator
 
 _BLOCK = 4096  # most columns that a program has in registers
 _CHUNK = 1 << 26  # bytes of logits
@@ -149,7 +152,7 @@ def _(logits, targets, ignore_index, mean):
     return loss, torch.empty_like(loss), loss.new_empty(logits.shape[0])
 
 
-@operator("cross_entropy_backward")
+@gradient_operator("cross_entropy_backward")
 def _cross_entropy_backward(
     logits: torch.Tensor,
     targets: torch.Tensor,
@@ -161,9 +164,11 @@ def _cross_entropy_backward(
     gradient = logits.new_empty(logits.shape)
     rows, columns = logits.shape
     block, warps = _block(columns)
-    kernels.gradient_kernel[(rows,)](
-        *(gradient, logits, targets, lse, factor, columns, logits.stride(0), columns),
-        *(ignore_index, block),
+    run_planned(
+        kernels.gradient_kernel,
+        (rows, 1, 1),
+        (gradient, logits, targets, lse, factor),
+        (columns, logits.stride(0), columns, ignore_index, block),
         num_warps=warps,
     )
     return gradient
@@ -209,7 +214,7 @@ def _linear_cross_entropy(
     (tokens, width), vocabulary = x.shape, weight.shape[0]
     chunk = chunk_of(tokens, width, vocabulary, x.element_size())
     # Rows at multiples of 16 elements: else products of an odd vocabulary are slow.
-    chunk_logits = x.new_empty(chunk, triton.cdiv(vocabulary, 16) * 16)[:, :vocabulary]
+    chunk_logits = x.new_empty(chunk, cdiv(vocabulary, 16) * 16)[:, :vocabulary]
     for first in range(0, tokens, chunk):
         some = slice(first, min(first + chunk, tokens))
         logits = torch.mm(x[some], weight.mT, out=chunk_logits[: some.stop - first])
@@ -257,7 +262,7 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         torch.addmm(total, a.float(), b.float(), out=total)
 
 
-@operator("scaled")
+@gradient_operator("scaled")
 def _scaled(x: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """``x * factor`` in float32, rounded once: ``*`` on a GPU would round ``factor`` first."""
     return torch.mul(x, factor[None], out=torch.empty_like(x, dtype=dtype))
@@ -294,14 +299,17 @@ def _launch_loss(losses, lse, gradient, logits, targets, ignore_index) -> None:
     """Write the losses of rows, their ``lse`` and the gradient of their sum, if given."""
     rows, columns = logits.shape
     block, warps = _block(columns)
-    kernels.loss_kernel[(rows,)](
-        *(losses, lse, gradient, logits, targets),
-        *(0 if gradient is None else gradient.stride(0), logits.stride(0), columns),
-        *(ignore_index, block),
+    step = 0 if gradient is None else gradient.stride(0)
+    run_planned(
+        kernels.loss_kernel,
+        (rows, 1, 1),
+        (losses, lse, gradient, logits, targets),
+        (step, logits.stride(0), columns, ignore_index, block),
         num_warps=warps,
     )
 
 
+@functools.cache
 def _block(columns: int) -> tuple[int, int]:
     """Columns that a program has at once, and its warps: 16 to a thread."""
     block = min(_BLOCK, triton.next_power_of_2(columns))

@@ -6,9 +6,10 @@ from typing import overload
 import torch
 import triton
 
+from rope_triton.kernel.launch import run_planned
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import operator
+from rope_triton.transformer.operators import gradient_operator, operator
 
 _LARGEST = 16_384
 
@@ -149,6 +150,7 @@ def check_row(x: torch.Tensor) -> None:
 # --- launches -------------------------------------------------------------------------------------
 
 
+@functools.cache
 def row_block(columns: int) -> tuple[int, int]:
     """Elements and warps of a program that holds a row.
 
@@ -163,9 +165,11 @@ def _forward(x, residual, weight, bias, eps, centred, dtype):
     total = None if residual is None else _empty_sum(x, residual)
     columns = x.shape[-1]
     block, warps = row_block(columns)
-    kernels.norm_forward_kernel[(x.numel() // columns,)](
-        *(y, total, *_contiguous(x, residual, weight, bias), columns, eps),
-        *(centred, block),
+    run_planned(
+        kernels.norm_forward_kernel,
+        (x.numel() // columns, 1, 1),
+        (y, total, *_contiguous(x, residual, weight, bias)),
+        (columns, eps, centred, block),
         num_warps=warps,
     )
     return y, total
@@ -230,7 +234,7 @@ def _(x, residual, weight, bias, eps, centred, dtype):
     return x.new_empty(x.shape, dtype=dtype), _empty_sum(x, residual)
 
 
-@operator("norm_backward")
+@gradient_operator("norm_backward")
 def _norm_backward(
     dy: torch.Tensor,
     dtotal: torch.Tensor | None,
@@ -250,9 +254,11 @@ def _norm_backward(
     block, warps = row_block(columns)
     programs = min(rows, _at_once(x.device, warps))
     partial = x.new_empty(1 + biased, programs, columns, dtype=torch.float32)
-    kernels.norm_backward_kernel[(programs,)](
-        *(dx, partial, *_contiguous(dy, dtotal, x, weight), rows, columns, eps),
-        *(centred, biased, block),
+    run_planned(
+        kernels.norm_backward_kernel,
+        (programs, 1, 1),
+        (dx, partial, *_contiguous(dy, dtotal, x, weight)),
+        (rows, columns, eps, centred, biased, block),
         num_warps=warps,
     )
     return dx, partial.sum(1).to(weight.dtype)

@@ -2,7 +2,8 @@
 
 A persistent kernel: as many programs as the GPU has multiprocessors, each of which computes one
 block of the result after the other, so that loads of the next begin during the stores of the last.
-Blocks are in groups of rows, which share what they load in L2. Source: Triton's tutorial 09.
+Blocks are in groups of rows, which share what they load in L2. Source: Triton's tutorial 09. A
+result of few blocks has several parts, each over some of the inner elements, to be summed.
 """
 
 import triton
@@ -22,6 +23,7 @@ def product_kernel(
     n_rows,
     n_columns,
     n_inner,
+    n_parts,
     n_seq,
     n_rotated,
     CHANNELS: tl.constexpr,
@@ -35,18 +37,23 @@ def product_kernel(
 ):
     """c = relu(a @ b + bias) of each matrix of a batch; descriptors of ``[n_batch, ., .]``.
 
+    c is ``[n_batch * n_parts, ., .]``: the parts of a matrix one after the other.
+
     a is ``[rows, inner]``, or ``[inner, rows]`` if A_INNER_FIRST; b is ``[columns, inner]``, or
     ``[inner, columns]`` if B_INNER_FIRST. Beyond the ends they load as zeros. With angles_ptr, the
     first n_rotated columns are heads of CHANNELS that are rotated: see ``rotate_pairs``.
     """
     row_blocks, column_blocks = tl.cdiv(n_rows, ROWS), tl.cdiv(n_columns, COLUMNS)
     blocks = row_blocks * column_blocks
-    for block in tl.range(tl.program_id(0), blocks * n_batch, tl.num_programs(0), flatten=True):
-        batch, at = block // blocks, block % blocks
+    span = tl.cdiv(n_inner, n_parts * INNER) * INNER
+    end = blocks * n_batch * n_parts
+    for block in tl.range(tl.program_id(0), end, tl.num_programs(0), flatten=True):
+        part, at = block // blocks, block % blocks
+        batch, first = part // n_parts, part % n_parts * span
         row, column = block_of(at, row_blocks, column_blocks, GROUP)
         row, column = row * ROWS, column * COLUMNS
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for inner in tl.range(0, n_inner, INNER):
+        for inner in tl.range(first, tl.minimum(first + span, n_inner), INNER):
             if A_INNER_FIRST:
                 left = a.load([batch, inner, row]).reshape(INNER, ROWS).T
             else:
@@ -67,7 +74,7 @@ def product_kernel(
             total = rotate_pairs(
                 total, angles_ptr, token, n_seq, column, n_rotated, CHANNELS, False
             )
-        c.store([batch, row, column], total.to(c.dtype).reshape(1, ROWS, COLUMNS))
+        c.store([part, row, column], total.to(c.dtype).reshape(1, ROWS, COLUMNS))
 
 
 @triton.jit

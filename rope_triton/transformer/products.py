@@ -4,15 +4,15 @@ import functools
 from typing import NamedTuple
 
 import torch
-import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from rope_triton.kernel.launch import Blocks, cdiv, run_planned
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import operator
 
 _INNER = 64  # elements of a load, 128 bytes
 _GROUP = 8  # rows of blocks that share what they load
+_PART = 512  # fewest inner elements of a part of the sums
 
 
 def linear(
@@ -171,8 +171,11 @@ class Tile(NamedTuple):
     stages: int
 
 
-def tile(item: int, shared: int, rotated: bool) -> Tile:
+@functools.cache
+def tile(item: int, shared: int, wide: bool) -> Tile:
     """The largest tile whose loads have two stages or more.
+
+    On an H200 the first, with three stages, was the best of ten for 36 products of models.
 
     Parameters
     ----------
@@ -181,14 +184,14 @@ def tile(item: int, shared: int, rotated: bool) -> Tile:
     shared : int
         Bytes of shared memory that a program can have: it holds all stages, and the result that is
         being stored.
-    rotated : bool
-        Whether the result is rotated, in float32 and half in shared memory.
+    wide : bool
+        Whether the result is rotated, in float32 and half in shared memory, or a part in float32.
     """
     if item == 4:
         return Tile(64, 64, 32, 4, 2)
     sizes = [(128, 256, 8), (128, 128, 8), (64, 128, 4)]
-    for rows, columns, warps in sizes[1:] if rotated else sizes:  # of 256 columns registers spill
-        stored = rows * columns * item * (2 if rotated else 1)
+    for rows, columns, warps in sizes[1:] if wide else sizes:  # of 256 columns registers spill
+        stored = rows * columns * item * (2 if wide else 1)
         stages = (shared - stored) // ((rows + columns) * _INNER * item)
         found = Tile(rows, columns, _INNER, warps, max(1, min(4, stages)))
         if stages > 1:
@@ -217,34 +220,51 @@ def product(
     c = _result(a, b)
     batch, rows, columns = c.shape
     count, shared = _resources(c.device)
-    used = tile(a.element_size(), shared, rotation is not None)
-    blocks = batch * triton.cdiv(rows, used.rows) * triton.cdiv(columns, used.columns)
+    used, parts = tile(a.element_size(), shared, rotation is not None), 1
+    if bias is rotation is None and not relu and 2 * batch * _blocks_of(c, used) <= count:
+        # Too few blocks to occupy the GPU: some parts of the sums, each in float32.
+        used = tile(a.element_size(), shared, True)
+        parts = max(1, min(count // (batch * _blocks_of(c, used)), a.shape[2] // _PART))
+    stored = c if parts == 1 else _pitched(c, (batch * parts, rows, columns), torch.float32)
     a, a_inner_first = _stored(a)
     b, b_columns_first = _stored(b)
     angles, n_rotated = rotation or (None, 0)
     n_seq, pairs = (0, 0) if angles is None else angles.shape
-    kernels.product_kernel[(min(blocks, count),)](
-        _blocks(c, used.rows, used.columns),
-        _blocks(a, *_turned(used.rows, used.inner, a_inner_first)),
-        _blocks(b, *_turned(used.inner, used.columns, b_columns_first)),
-        *(None if bias is None else bias.contiguous(), angles, batch, rows, columns),
-        *(a.shape[1] if a_inner_first else a.shape[2], n_seq, n_rotated, 2 * pairs),
-        *(a_inner_first, not b_columns_first, relu),
-        *(used.rows, used.columns, used.inner, _GROUP),
+    run_planned(
+        kernels.product_kernel,
+        (min(batch * parts * _blocks_of(c, used), count), 1, 1),
+        (
+            Blocks(stored, (1, used.rows, used.columns)),
+            Blocks(a, (1, *_turned(used.rows, used.inner, a_inner_first))),
+            Blocks(b, (1, *_turned(used.inner, used.columns, b_columns_first))),
+            *(None if bias is None else bias.contiguous(), angles),
+        ),
+        (
+            *(batch, rows, columns, a.shape[1] if a_inner_first else a.shape[2], parts),
+            *(n_seq, n_rotated, 2 * pairs, a_inner_first, not b_columns_first, relu),
+            *(used.rows, used.columns, used.inner, _GROUP),
+        ),
         num_warps=used.warps,
         num_stages=used.stages,
     )
+    if parts > 1:
+        c.copy_(stored.unflatten(0, (batch, parts)).sum(1))
     return c
+
+
+def _blocks_of(c: torch.Tensor, used: Tile) -> int:
+    """Blocks of a matrix of the result."""
+    return cdiv(c.shape[1], used.rows) * cdiv(c.shape[2], used.columns)
 
 
 def _result(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return _pitched(a, (a.shape[0], a.shape[1], b.shape[2]))
 
 
-def _pitched(like: torch.Tensor, shape: tuple) -> torch.Tensor:
+def _pitched(like: torch.Tensor, shape: tuple, dtype: torch.dtype | None = None) -> torch.Tensor:
     """An empty tensor whose rows begin at multiples of 16 bytes, as the GPU's bulk copies ask."""
-    step = 16 // like.element_size()
-    return like.new_empty(*shape[:2], triton.cdiv(shape[2], step) * step)[..., : shape[2]]
+    width = cdiv(shape[2], 8) * 8  # of elements of 2 bytes
+    return like.new_empty(*shape[:2], width, dtype=dtype)[..., : shape[2]]
 
 
 def _stored(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -259,10 +279,6 @@ def _stored(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 def _turned(first: int, second: int, turn: bool) -> tuple[int, int]:
     return (second, first) if turn else (first, second)
-
-
-def _blocks(x: torch.Tensor, first: int, second: int) -> TensorDescriptor:
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, first, second])
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import torch
 
 from rope_triton.transformer import attention, products
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import operator
+from rope_triton.transformer.operators import gradient_operator, operator
 
 
 def rotary_attention(
@@ -119,7 +119,7 @@ def _(x, weight, angles, heads, kv_heads):
     return out, lse, x.new_empty(b, s, weight.shape[0])
 
 
-@operator("rotary_attention_backward")
+@gradient_operator("rotary_attention_backward")
 def _rotary_attention_backward(
     dout: torch.Tensor,
     out: torch.Tensor,

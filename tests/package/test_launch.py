@@ -201,3 +201,62 @@ def test_arguments_follow_the_kernels_names_not_the_plans_order(compiled, monkey
     launch._first_launch(Kernel(), TENSORS, chunk)(7, TENSORS)
     (arguments,) = compiled.straight
     assert arguments[-2:] == VALUES
+
+
+class Kernel:
+    """One that Triton would compile, which notes its first launches."""
+
+    def __init__(self, compiled):
+        self.compiled, self.given = compiled, []
+
+    def __getitem__(self, grid):
+        return lambda *given, **options: self.given.append((grid, given, options)) or self.compiled
+
+
+@pytest.fixture
+def planned(compiled, monkeypatch):
+    monkeypatch.setattr(launch, "_launches", {})
+    kernel = Kernel(compiled)
+
+    def run(first, blocks, *values, warps=4):
+        arguments = first, launch.Blocks(blocks, (1, 8)), None
+        launch.run_planned(kernel, GRID, arguments, values, num_warps=warps)
+
+    return run, kernel
+
+
+def test_a_planned_launch_is_repeated_with_descriptors_of_the_tensors_it_is_given(planned):
+    run, kernel = planned
+    one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
+    run(one, one, 5)
+    ((grid, given, options),) = kernel.given
+    assert (grid, options) == (GRID, {"num_warps": 4}) and given[2:] == (None, 5)
+    assert given[1].base is one and given[1].block_shape == [1, 8] and given[1].strides == [16, 1]
+    assert not kernel.compiled.straight
+    run(other, other, 5)
+    assert len(kernel.given) == 1
+    ((*_, first, blocks, none, value),) = kernel.compiled.straight
+    assert first is other and blocks.base is other and (none, value) == (None, 5)
+    assert vars(blocks) == vars(given[1]) | {"base": other}
+
+
+@pytest.mark.parametrize(
+    "change", ["value", "warps", "shape", "strides", "dtype", "alignment", "block of another"]
+)
+def test_a_planned_launch_that_differs_is_another(planned, change):
+    run, kernel = planned
+    x = torch.zeros(4, 16)
+    run(x, x, 5)
+    wide = torch.zeros(4, 32)
+    run(
+        *{
+            "shape": (torch.zeros(5, 16), x),
+            "strides": (wide[:, :16], x),
+            "dtype": (x.half(), x),
+            "alignment": (torch.zeros(65)[1:].view(4, 16), x),
+            "block of another": (x, wide),
+        }.get(change, (x, x)),
+        6 if change == "value" else 5,
+        warps=8 if change == "warps" else 4,
+    )
+    assert len(kernel.given) == 2 and not kernel.compiled.straight

@@ -105,7 +105,7 @@ def test_the_same_bits_every_time(device):
 def test_opcheck(device):
     q, k, v, _ = tensors(20, 2, 1, 16, torch.float32, device, b=1)
     leaves = [each.requires_grad_() for each in (q, k, v)]
-    opcheck(attention._attention, (*leaves, slopes_of(2, device), 0.25))
+    opcheck(attention._attention.overload, (*leaves, slopes_of(2, device), 0.25))
 
 
 def test_compiled_without_a_graph_break(device):
@@ -150,6 +150,7 @@ Q, KV = (1, 4, 4, 16), (1, 4, 2, 16)
         (empty(1, 4, 4, 24), empty(1, 4, 2, 24), empty(1, 4, 2, 24), {}, ValueError, "got 24"),
         (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": 1.0}, TypeError, "got 1.0"),
         (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": empty(2)}, ValueError, r"be \[4\]"),
+        (empty(*Q), empty(*KV), empty(*KV), {"scale": 0}, ValueError, "positive and finite, got 0"),
     ],
 )
 def test_bad_input_is_refused(q, k, v, options, error, said):

@@ -228,12 +228,12 @@ def test_chunks(given, expected):
 def test_opcheck(device):
     x, weight = leaf(5, 12, device=device), leaf(40, 12, device=device)
     targets = some_targets(5, 40, device)
-    opcheck(losses._cross_entropy, (leaf(5, 40, device=device), targets, IGNORED, True))
-    opcheck(losses._linear_cross_entropy, (x, weight, targets, IGNORED, True, True, True))
+    opcheck(losses._cross_entropy.overload, (leaf(5, 40, device=device), targets, IGNORED, True))
+    opcheck(losses._linear_cross_entropy.overload, (x, weight, targets, IGNORED, True, True, True))
     factor = torch.tensor(0.5, device=device)
     logits, lse = torch.randn(5, 40, device=device), torch.randn(5, device=device)
-    opcheck(losses._cross_entropy_backward, (logits, targets, lse, factor, IGNORED))
-    opcheck(losses._scaled, (lse, factor, torch.float16))
+    opcheck(losses._cross_entropy_backward.overload, (logits, targets, lse, factor, IGNORED))
+    opcheck(losses._scaled.overload, (lse, factor, torch.float16))
 
 
 @both_reductions

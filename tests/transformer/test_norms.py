@@ -156,9 +156,9 @@ def test_warps_follow_the_row(columns, expected):
 def test_opcheck(added, device):
     x, weight, bias, residual = inputs("layer", (3, 20), torch.float32, device, added)
     if added:
-        opcheck(norms._add_norm, (x, residual, weight, bias, EPS, True, torch.float32))
+        opcheck(norms._add_norm.overload, (x, residual, weight, bias, EPS, True, torch.float32))
     else:
-        opcheck(norms._norm, (x, weight, bias, EPS, True, torch.float32))
+        opcheck(norms._norm.overload, (x, weight, bias, EPS, True, torch.float32))
 
 
 @pytest.mark.parametrize("added", [False, True])

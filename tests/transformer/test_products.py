@@ -110,6 +110,25 @@ def test_tiles_fit_into_shared_memory(kib, rotated, expected):
     assert (found.rows, found.columns, found.stages) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_few_blocks_have_parts_of_the_sums(dtype, device, monkeypatch):
+    """On a GPU with room for more blocks than a result has."""
+    monkeypatch.setattr(products, "_resources", lambda device: (64, 1 << 17))
+    monkeypatch.setattr(products, "_PART", 64)
+    grids = []
+    launch = products.run_planned
+    monkeypatch.setattr(
+        products,
+        "run_planned",
+        lambda *given, **how: grids.append(given[1]) or launch(*given, **how),
+    )
+    a, b = (normal(2, *s, device=device).to(dtype) for s in ((40, 200), (200, 24)))
+    assert_near([matmul(a, b)], [a.double() @ b.double()], dtype)
+    x, weight, bias = a[0], b[0].mT, torch.ones(24, device=device, dtype=dtype)
+    assert_near([linear(x, weight, bias)], [x.double() @ b[0].double() + 1], dtype)
+    assert grids == [(24, 1, 1), (4, 1, 1)]  # 3 parts of each matrix; a bias is added once
+
+
 def test_no_gradient_is_computed_in_vain(device, monkeypatch):
     shapes = []
     launch = products.product
@@ -123,8 +142,11 @@ def test_no_gradient_is_computed_in_vain(device, monkeypatch):
 
 def test_opcheck(device):
     x, weight, bias = leaves(*(normal(*s, device=device) for s in ((5, 12), (7, 12), (7,))))
-    opcheck(products._linear, (x, weight, bias, True))
-    opcheck(products.matmul_operator, (x.detach()[None].requires_grad_(), weight.detach().mT[None]))
+    opcheck(products._linear.overload, (x, weight, bias, True))
+    opcheck(
+        products.matmul_operator.overload,
+        (x.detach()[None].requires_grad_(), weight.detach().mT[None]),
+    )
 
 
 def test_compiled_without_a_graph_break(device):
