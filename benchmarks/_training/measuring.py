@@ -242,10 +242,15 @@ class _Bench:
         if CAUSAL in parts or CAUSAL_FORWARD in parts:
             yield _causal(network, given)
         if STEP in parts:
-            yield _through("layer", network.layer, Layer._fields, given, network.tables)
+
+            def both(weights, x, tables):
+                normed, result = network.layer(weights, x, x, tables)
+                return normed + result
+
+            yield _through("layer", both, Layer._fields, given, network.tables)
             weights, x = given.weights, given.x
             leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
-            loss = network.head(weights.norm, weights.head, x, self._targets)
+            loss = network.head(weights.head, network.norm(x, weights.norm), self._targets)
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             yield {"loss": loss} | dict(zip(leaves, gradients, strict=True))
 

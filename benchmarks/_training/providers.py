@@ -104,10 +104,21 @@ def _liger() -> Functions:
 
 @functools.cache
 def _hybrid() -> Functions:
-    """PyTorch's products and attention, with this package's RoPE, norms and loss."""
+    """PyTorch's products and attention, with this package's RoPE, norms and loss.
+
+    RoPE takes the projection apart, so that its backward writes the gradient of the projection.
+    """
+    from rope_triton import apply_fused_qkv_rotary_pos_emb
     from rope_triton.transformer import linear_cross_entropy, rms_norm
 
+    def split_rope(qkv, angles, heads, kv_heads):
+        channels = angles.shape[-1]
+        groups = qkv.unflatten(-1, (kv_heads, -1))
+        sizes = [heads // kv_heads * channels, channels, channels]
+        return apply_fused_qkv_rotary_pos_emb(groups, angles, angles, sizes, "bshd")
+
     return _ours()._replace(
+        split_rope=split_rope,
         norm=lambda x, weight: rms_norm(x, weight, EPS),
         add_norm=lambda x, added, weight: rms_norm(added, weight, EPS, residual=x),
         linear_loss=linear_cross_entropy,
@@ -125,7 +136,8 @@ def _triton() -> Functions:
 @functools.cache
 def _triton_none() -> Functions:
     """The same without a rotation."""
-    return _triton()._replace(tables=lambda angles, dtype: None, rope=lambda q, k, _: (q, k))
+    functions = _triton()._replace(tables=lambda angles, dtype: None, split_rope=None)
+    return functions._replace(rope=lambda q, k, _: (q, k))
 
 
 @functools.cache
@@ -134,6 +146,21 @@ def _triton_fused() -> Functions:
     from rope_triton.transformer import rotary_attention
 
     return _triton()._replace(tables=_by_pairs, rotary_attention=rotary_attention)
+
+
+@functools.cache
+def _plain_groups() -> Functions:
+    """Plain PyTorch whose projection has groups of heads: queries, and the keys and values that
+    they share."""
+    plain = _plain()
+
+    def split_rope(qkv, tables, heads, kv_heads):
+        shared = heads // kv_heads
+        groups = qkv.unflatten(-1, (kv_heads, shared + 2, -1))
+        q, k, v = (each.flatten(2, 3) for each in groups.split([shared, 1, 1], dim=3))
+        return *plain.rope(q, k, tables), v
+
+    return plain._replace(split_rope=split_rope)
 
 
 @functools.cache
@@ -200,14 +227,21 @@ PROVIDERS = {
     ),
     "compiled": Provider("the same with Llama's formula", _plain, "inductor", "none"),
     "ours": Provider("the same with this package's operator", _ours, "inductor", "none"),
-    "hybrid": Provider("the same with this package's norms and loss, too", _hybrid, "inductor"),
+    "hybrid": Provider(
+        "the same with this package's norms and loss, too; RoPE splits the projection",
+        *(_hybrid, "inductor"),
+        reference=_plain_groups,
+    ),
     "triton-none": Provider(
         "this package's kernels alone, compiled, without RoPE",
         *(_triton_none, "inductor"),
         reference=_none,
         kernels=True,
     ),
-    "triton": Provider("the same with this package's RoPE", _triton, "inductor", "triton-none"),
+    "triton": Provider(
+        "the same with this package's RoPE, which splits the projection",
+        *(_triton, "inductor", "triton-none", _plain_groups),
+    ),
     "triton-fused": Provider(
         "the same with RoPE in the projection and in attention's backward",
         *(_triton_fused, "inductor", "triton-none", _plain_pairs),

@@ -169,19 +169,19 @@ def backward(
     v: torch.Tensor,
     slopes: torch.Tensor | None,
     factor: float,
-    angles: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
 ) -> None:
     """Write the gradients of ``q``, ``k`` and ``v``.
 
-    With ``angles``, ``[s, d / 2]`` in radians, those of ``q`` and ``k`` before neighbouring pairs
-    of their channels were rotated.
+    With ``table``, ``[s, d / 2, 2]``, the cosines and sines by which neighbouring pairs of channels
+    of ``q`` and ``k`` were rotated, those of what they were before.
     """
     dq, dk, dv = gradients
     dout, q, k, v = map(_loadable, (dout, q, k, v))
     b, s, h, d = q.shape
     of_dq, of_dkv = tiles(d, q.element_size())[1:]
     delta = torch.empty_like(lse)
-    rest = _of_scores(slopes, factor), angles
+    rest = _of_scores(slopes, factor), table
     values = *_sizes(q, k), factor * _LOG2_E, factor, d
     rows, keys = of_dq.queries, of_dq.keys
     run_planned(

@@ -8,8 +8,8 @@ q, k, v and what belongs to them are descriptors of ``[b, s, h, d]``. Rows beyon
 sequence load as zeros and are not stored. ``lse`` and ``delta`` are ``[b, h, s]``, float32.
 ``scale`` is that of the scores times log2(e), as slopes are; ``factor`` is that without. ``group``
 heads of queries share a head of keys and values. Only blocks on the diagonal are masked, in a loop
-of their own. With ``angles_ptr``, ``[s, d / 2]`` in radians, gradients are those before q and k
-were rotated.
+of their own. With ``table_ptr``, see ``rotate_pairs``, gradients are those before q and k were
+rotated.
 """
 
 import triton
@@ -74,7 +74,7 @@ def dq_kernel(
     k,
     v,
     slopes_ptr,
-    angles_ptr,
+    table_ptr,
     n_seq,
     n_heads,
     group,
@@ -109,8 +109,8 @@ def dq_kernel(
             dscores = weights * (dot(douts, values.T) - delta[:, None])
             gradient = dot(dscores.to(keys.dtype), keys, gradient)
     gradient *= factor
-    if angles_ptr is not None:
-        gradient = rotate_pairs(gradient, angles_ptr, at_q, n_seq, 0, D, D, True)
+    if table_ptr is not None:
+        gradient = rotate_pairs(gradient, table_ptr, at_q, n_seq, 0, D, D, True)
     store_block(dq, batch, first, head, gradient)
 
 
@@ -125,7 +125,7 @@ def dkv_kernel(
     k,
     v,
     slopes_ptr,
-    angles_ptr,
+    table_ptr,
     n_seq,
     n_heads,
     group,
@@ -164,8 +164,8 @@ def dkv_kernel(
                 dkeys = dot(dscores.to(queries.dtype), queries, dkeys)
     store_block(dv, batch, first, kv_head, dvalues)
     dkeys *= factor
-    if angles_ptr is not None:
-        dkeys = rotate_pairs(dkeys, angles_ptr, at_k, n_seq, 0, D, D, True)
+    if table_ptr is not None:
+        dkeys = rotate_pairs(dkeys, table_ptr, at_k, n_seq, 0, D, D, True)
     store_block(dk, batch, first, kv_head, dkeys)
 
 

@@ -88,6 +88,28 @@ def norm_backward_kernel(
 
 
 @triton.jit
+def sum_of_partial_kernel(
+    out_ptr, partial_ptr, n_partial, n_columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out, ``[., n_columns]``, = the sums of partial, ``[., n_partial, n_columns]``, over its rows.
+
+    A program has a block of columns.
+    """
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < n_columns
+    which = tl.program_id(1)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in tl.range(0, n_partial, ROWS):
+        row = first + tl.arange(0, ROWS)
+        at = (which * n_partial + row).to(tl.int64)[:, None] * n_columns + column[None, :]
+        total += tl.load(
+            partial_ptr + at, mask=(row < n_partial)[:, None] & inside[None, :], other=0.0
+        )
+    out = tl.sum(total, 0).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + which * n_columns + column, out, mask=inside)
+
+
+@triton.jit
 def normalized(x, inside, n_columns, eps, CENTRED: tl.constexpr):
     """x, less its mean if CENTRED, over its root mean square; and the factor. 0 outside."""
     if CENTRED:

@@ -6,12 +6,13 @@ from typing import overload
 import torch
 import triton
 
-from rope_triton.kernel.launch import run_planned
+from rope_triton.kernel.launch import cdiv, run_planned
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import gradient_operator, operator
 
 _LARGEST = 16_384
+_ROWS, _COLUMNS = 128, 16  # of what the programs of the backward leave, summed at once
 
 
 @overload
@@ -261,7 +262,15 @@ def _norm_backward(
         (rows, columns, eps, centred, biased, block),
         num_warps=warps,
     )
-    return dx, partial.sum(1).to(weight.dtype)
+    of_parameters = weight.new_empty(1 + biased, columns)
+    run_planned(
+        kernels.sum_of_partial_kernel,
+        (cdiv(columns, _COLUMNS), 1 + biased, 1),
+        (of_parameters, partial),
+        (programs, columns, _ROWS, _COLUMNS),
+        num_warps=4,
+    )
+    return dx, of_parameters
 
 
 @_norm_backward.register_fake

@@ -18,7 +18,7 @@ def product_kernel(
     a,
     b,
     bias_ptr,
-    angles_ptr,
+    table_ptr,
     n_batch,
     n_rows,
     n_columns,
@@ -40,7 +40,7 @@ def product_kernel(
     c is ``[n_batch * n_parts, ., .]``: the parts of a matrix one after the other.
 
     a is ``[rows, inner]``, or ``[inner, rows]`` if A_INNER_FIRST; b is ``[columns, inner]``, or
-    ``[inner, columns]`` if B_INNER_FIRST. Beyond the ends they load as zeros. With angles_ptr, the
+    ``[inner, columns]`` if B_INNER_FIRST. Beyond the ends they load as zeros. With table_ptr, the
     first n_rotated columns are heads of CHANNELS that are rotated: see ``rotate_pairs``.
     """
     row_blocks, column_blocks = tl.cdiv(n_rows, ROWS), tl.cdiv(n_columns, COLUMNS)
@@ -63,18 +63,42 @@ def product_kernel(
             else:
                 right = b.load([batch, column, inner]).reshape(COLUMNS, INNER).T
             total = tl.dot(left, right, total, input_precision="ieee")
-        if bias_ptr is not None:
-            channel = column + tl.arange(0, COLUMNS)
-            bias = tl.load(bias_ptr + channel, mask=channel < n_columns, other=0.0)
-            total += bias.to(tl.float32)[None, :]
-        if RELU:
-            total = tl.maximum(total, 0.0)
-        if angles_ptr is not None:
-            token = row + tl.arange(0, ROWS)
-            total = rotate_pairs(
-                total, angles_ptr, token, n_seq, column, n_rotated, CHANNELS, False
-            )
-        c.store([part, row, column], total.to(c.dtype).reshape(1, ROWS, COLUMNS))
+        # In halves: half the shared memory, and half the registers.
+        halves = tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1))
+        first, second = tl.split(halves)
+        rest = bias_ptr, table_ptr, n_columns, n_seq, n_rotated
+        store(c, part, row, column, first, *rest, CHANNELS, RELU)
+        store(c, part, row, column + COLUMNS // 2, second, *rest, CHANNELS, RELU)
+
+
+@triton.jit
+def store(
+    c,
+    part,
+    row,
+    column,
+    total,
+    bias_ptr,
+    table_ptr,
+    n_columns,
+    n_seq,
+    n_rotated,
+    CHANNELS: tl.constexpr,
+    RELU: tl.constexpr,
+):
+    """Finish a block of the sums, and store it."""
+    ROWS: tl.constexpr = total.shape[0]
+    COLUMNS: tl.constexpr = total.shape[1]
+    if bias_ptr is not None:
+        channel = column + tl.arange(0, COLUMNS)
+        bias = tl.load(bias_ptr + channel, mask=channel < n_columns, other=0.0)
+        total += bias.to(tl.float32)[None, :]
+    if RELU:
+        total = tl.maximum(total, 0.0)
+    if table_ptr is not None:
+        token = row + tl.arange(0, ROWS)
+        total = rotate_pairs(total, table_ptr, token, n_seq, column, n_rotated, CHANNELS, False)
+    c.store([part, row, column], total.to(c.dtype).reshape(1, ROWS, COLUMNS))
 
 
 @triton.jit

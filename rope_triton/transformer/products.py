@@ -172,26 +172,28 @@ class Tile(NamedTuple):
 
 
 @functools.cache
-def tile(item: int, shared: int, wide: bool) -> Tile:
+def tile(item: int, shared: int, rotated: bool, in_parts: bool = False) -> Tile:
     """The largest tile whose loads have two stages or more.
 
-    On an H200 the first, with three stages, was the best of ten for 36 products of models.
+    On an H200 the first was the best of six for most of 36 products of models.
 
     Parameters
     ----------
     item : int
         Bytes of an element.
     shared : int
-        Bytes of shared memory that a program can have: it holds all stages, and the result that is
-        being stored.
-    wide : bool
-        Whether the result is rotated, in float32 and half in shared memory, or a part in float32.
+        Bytes of shared memory that a program can have: it holds all stages, and half of the result
+        while that is stored.
+    rotated : bool
+        Whether the result is rotated: it goes through shared memory in float32.
+    in_parts : bool
+        Whether the result is in float32, and the blocks are few: they are small then.
     """
     if item == 4:
         return Tile(64, 64, 32, 4, 2)
     sizes = [(128, 256, 8), (128, 128, 8), (64, 128, 4)]
-    for rows, columns, warps in sizes[1:] if wide else sizes:  # of 256 columns registers spill
-        stored = rows * columns * item * (2 if wide else 1)
+    for rows, columns, warps in sizes[1:] if in_parts else sizes:
+        stored = rows * columns // 2 * (4 if rotated or in_parts else item)
         stages = (shared - stored) // ((rows + columns) * _INNER * item)
         found = Tile(rows, columns, _INNER, warps, max(1, min(4, stages)))
         if stages > 1:
@@ -202,10 +204,11 @@ def tile(item: int, shared: int, wide: bool) -> Tile:
 class Rotation(NamedTuple):
     """The first ``columns`` of a product are heads, whose neighbouring channels are rotated.
 
-    ``angles``: ``[s, channels / 2]`` in radians, float32; rows are tokens of sequences of ``s``.
+    ``table``: ``[s, channels / 2, 2]``, cosines and sines, float32; rows are tokens of sequences of
+    ``s``.
     """
 
-    angles: torch.Tensor
+    table: torch.Tensor
     columns: int
 
 
@@ -223,21 +226,21 @@ def product(
     used, parts = tile(a.element_size(), shared, rotation is not None), 1
     if bias is rotation is None and not relu and 2 * batch * _blocks_of(c, used) <= count:
         # Too few blocks to occupy the GPU: some parts of the sums, each in float32.
-        used = tile(a.element_size(), shared, True)
+        used = tile(a.element_size(), shared, False, True)
         parts = max(1, min(count // (batch * _blocks_of(c, used)), a.shape[2] // _PART))
     stored = c if parts == 1 else _pitched(c, (batch * parts, rows, columns), torch.float32)
     a, a_inner_first = _stored(a)
     b, b_columns_first = _stored(b)
-    angles, n_rotated = rotation or (None, 0)
-    n_seq, pairs = (0, 0) if angles is None else angles.shape
+    table, n_rotated = rotation or (None, 0)
+    n_seq, pairs = (0, 0) if table is None else table.shape[:2]
     run_planned(
         kernels.product_kernel,
         (min(batch * parts * _blocks_of(c, used), count), 1, 1),
         (
-            Blocks(stored, (1, used.rows, used.columns)),
+            Blocks(stored, (1, used.rows, used.columns // 2)),
             Blocks(a, (1, *_turned(used.rows, used.inner, a_inner_first))),
             Blocks(b, (1, *_turned(used.inner, used.columns, b_columns_first))),
-            *(None if bias is None else bias.contiguous(), angles),
+            *(None if bias is None else bias.contiguous(), table),
         ),
         (
             *(batch, rows, columns, a.shape[1] if a_inner_first else a.shape[2], parts),

@@ -65,8 +65,9 @@ def rotary_attention(
         )
     if freqs.device != x.device or freqs.requires_grad:
         raise ValueError(f"freqs must be on {x.device} and need no gradient")
-    angles = freqs[: x.shape[1], 0, 0, ::2].contiguous()
-    out, _, _ = _rotary_attention(x, weight, angles, heads, kv_heads)
+    angles = freqs[: x.shape[1], 0, 0, ::2]
+    table = torch.stack((angles.cos(), angles.sin()), dim=-1)
+    out, _, _ = _rotary_attention(x, weight, table, heads, kv_heads)
     return out.flatten(2)
 
 
@@ -101,10 +102,10 @@ def _heads(qkv: torch.Tensor, d: int, heads: int, kv_heads: int) -> tuple[torch.
 
 @operator("rotary_attention")
 def _rotary_attention(
-    x: torch.Tensor, weight: torch.Tensor, angles: torch.Tensor, heads: int, kv_heads: int
+    x: torch.Tensor, weight: torch.Tensor, table: torch.Tensor, heads: int, kv_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    d = 2 * angles.shape[1]
-    rotation = products.Rotation(angles, (heads + kv_heads) * d)
+    d = 2 * table.shape[1]
+    rotation = products.Rotation(table, (heads + kv_heads) * d)
     rows = x.reshape(1, -1, x.shape[2])
     qkv = products.product(rows, weight.mT[None], rotation=rotation).view(*x.shape[:2], -1)
     q, k, v = _heads(qkv, d, heads, kv_heads)
@@ -113,9 +114,9 @@ def _rotary_attention(
 
 
 @_rotary_attention.register_fake
-def _(x, weight, angles, heads, kv_heads):
+def _(x, weight, table, heads, kv_heads):
     b, s, _ = x.shape
-    out, lse = attention.outputs(x, b, s, heads, 2 * angles.shape[1])
+    out, lse = attention.outputs(x, b, s, heads, 2 * table.shape[1])
     return out, lse, x.new_empty(b, s, weight.shape[0])
 
 
@@ -125,33 +126,33 @@ def _rotary_attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     qkv: torch.Tensor,
-    angles: torch.Tensor,
+    table: torch.Tensor,
     heads: int,
     kv_heads: int,
 ) -> torch.Tensor:
     """The gradient of the projection's result, before it was rotated."""
-    d, gradient = 2 * angles.shape[1], torch.empty_like(qkv)
+    d, gradient = 2 * table.shape[1], torch.empty_like(qkv)
     q, k, v = _heads(qkv, d, heads, kv_heads)
     gradients = _heads(gradient, d, heads, kv_heads)
-    attention.backward(gradients, dout, out, lse, q, k, v, None, d**-0.5, angles)
+    attention.backward(gradients, dout, out, lse, q, k, v, None, d**-0.5, table)
     return gradient
 
 
 @_rotary_attention_backward.register_fake
-def _(dout, out, lse, qkv, angles, heads, kv_heads):
+def _(dout, out, lse, qkv, table, heads, kv_heads):
     return torch.empty_like(qkv)
 
 
 def _save(ctx, inputs, output) -> None:
-    x, weight, angles, ctx.heads, ctx.kv_heads = inputs
+    x, weight, table, ctx.heads, ctx.kv_heads = inputs
     out, lse, qkv = output
     ctx.mark_non_differentiable(lse, qkv)
-    ctx.save_for_backward(x, weight, angles, out, lse, qkv)
+    ctx.save_for_backward(x, weight, table, out, lse, qkv)
 
 
 def _backward(ctx, dout, *_):
-    x, weight, angles, out, lse, qkv = ctx.saved_tensors
-    dqkv = _rotary_attention_backward(dout, out, lse, qkv, angles, ctx.heads, ctx.kv_heads)
+    x, weight, table, out, lse, qkv = ctx.saved_tensors
+    dqkv = _rotary_attention_backward(dout, out, lse, qkv, table, ctx.heads, ctx.kv_heads)
     rows, x_rows = dqkv.flatten(0, 1)[None], x.flatten(0, 1)[None]
     dx = products.matmul_operator(rows, weight[None]).view(x.shape)
     dweight = products.matmul_operator(rows.mT, x_rows)[0]

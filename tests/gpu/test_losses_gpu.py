@@ -74,7 +74,7 @@ def test_the_logits_of_all_tokens_never_exist():
     results(linear_cross_entropy, given, targets)
     peak = torch.cuda.max_memory_allocated() - before
     logits = tokens * 50304 * 2
-    assert peak < logits / 4, f"{peak >> 20} MiB, and the logits take {logits >> 20} MiB"
+    assert peak < logits / 3, f"{peak >> 20} MiB, and the logits take {logits >> 20} MiB"
 
 
 def test_two_calls_have_the_same_bits():

@@ -116,9 +116,9 @@ def test_a_compiled_layer_is_one_graph_for_all_layers():
     weights = random_weights(TINY.shape, torch.float32, "cpu")
     network = Network(PROVIDERS["ours"].functions(), TINY, weights, "aot_eager")
     x = torch.randn(TINY.batch, TINY.context, TINY.shape.width, requires_grad=True)
-    network.layer(weights.layers[0], x, network.tables)
-    with torch.compiler.set_stance("fail_on_recompile"):
-        network.layer(weights.layers[1], x * 2, network.tables)  # in a step no leaf comes in
+    network.layer(weights.layers[0], x, x * 2, network.tables)
+    with torch.compiler.set_stance("fail_on_recompile"):  # in a step no leaf comes in
+        network.layer(weights.layers[1], x * 3, x * 4, network.tables)
 
 
 # --- sizes and operations -------------------------------------------------------------------------

@@ -120,8 +120,9 @@ def test_providers_are_judged_by_float32_that_rotates_as_they_do():
         name for name in PROVIDERS if PROVIDERS[name].reference is not providers._none
     )
     every = parity.runs(names)
-    assert len(set(every)) == len(every) == 2 + len(names) + 4
-    assert {parity.reference(name) for name in names} == {exact, pairs}
+    assert len(set(every)) == len(every) == 3 + len(names) + 4
+    groups = Run("hybrid", "float32")
+    assert {parity.reference(name) for name in names} == {exact, groups, pairs}
 
 
 def test_both_ways_to_rotate_are_trained_in_float32(monkeypatch):

@@ -97,12 +97,12 @@ def test_the_gradient_of_a_weight_lies_as_the_weight(device):
 @pytest.mark.parametrize(
     ("kib", "rotated", "expected"),
     [
-        (227, False, (128, 256, 3)),  # sm_90
-        (227, True, (128, 128, 4)),
+        (227, False, (128, 256, 4)),  # sm_90
+        (227, True, (128, 256, 3)),
         (163, False, (128, 256, 2)),  # sm_80
         (99, False, (128, 128, 2)),  # sm_86, sm_89, sm_120
-        (99, True, (64, 128, 2)),
-        (64, True, (64, 128, 1)),  # gfx942
+        (99, True, (128, 128, 2)),
+        (64, True, (64, 128, 2)),  # gfx942
     ],
 )
 def test_tiles_fit_into_shared_memory(kib, rotated, expected):
