@@ -2,7 +2,7 @@
 
 A form's name says all of it, e.g. ``qk-thd-bf16-8x96r48-il-starts-sliced``. ``surface.txt`` lists
 the forms that are compiled and compared: any two values of two options meet in one of them. A name
-is a key of the history, so forms are added and never renamed.
+is a key of the history, so forms are added or left out, and never renamed.
 """
 
 import functools

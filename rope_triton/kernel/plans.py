@@ -61,16 +61,17 @@ def rotation(
 ) -> Iterator[GridChunk]:
     """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
     freqs, layout = by_position(freqs), options.tensor_format
+    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
+    moved = _is_moved(start_positions, cu_seqlens, options)
+    how = {"ready_made": sin is not None, "packed": cu_seqlens is not None, "moved": moved}
+    tile = _tile(t, layout, rotated, how)
+    if sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1):
+        # A program computes the sines of a position once for all its heads: prefer more of them.
+        as_one = _as_one_sequence(out, t, layout)
+        if as_one and (shared := _tile(as_one[1], as_one[2], rotated, how)).heads > tile.heads:
+            (out, t, layout), tile = as_one, shared
     heads_first = layout == "bhsd"
     n_batch, n_seq, n_heads = _sizes(t, layout)
-    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    tile = tile_of(
-        *(t.nbytes, t.element_size(), n_heads, t.shape[-1], rotated),
-        ready_made=sin is not None,
-        packed=cu_seqlens is not None,
-        moved=_is_moved(start_positions, cu_seqlens, options),
-        heads_first=heads_first,
-    )
     arguments = {
         **{"n_seq": n_seq, "n_heads": n_heads},
         **_strides("out", out, layout, ("seq", "batch")),
@@ -87,7 +88,35 @@ def rotation(
     dim = None if cu_seqlens is not None else layout.index("b")
     batch_dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads = triton.cdiv(n_heads, tile.heads)
+    options = options._replace(tensor_format=layout)
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
+
+
+def _tile(t, layout, rotated, how):
+    """``tile_of`` a tensor."""
+    size = t.nbytes, t.element_size(), _sizes(t, layout)[2], t.shape[-1], rotated
+    return tile_of(*size, **how, heads_first=layout == "bhsd")
+
+
+def _as_one_sequence(out, t, layout):
+    """Views in which the heads of all sequences are heads of one, and their layout; or None.
+
+    These heads lie side by side, "sbhd", or are one of each sequence in turn, "bhsd". One sequence
+    is never cut into chunks, for which a launch would narrow the tensors that the caller has.
+    """
+    n_batch, n_seq, n_heads = _sizes(t, layout)
+    if n_batch * n_heads > _GRID_LIMIT:
+        return None
+    order = "sbhd" if layout == "sbhd" or n_seq == 1 else "bhsd"
+    views = []
+    for x in (out, t):
+        seq, batch, head, channel = (x.stride(layout.index(axis)) for axis in "sbhd")
+        if n_heads > 1 and batch != n_heads * head:
+            return None
+        heads = n_batch * n_heads, batch if n_heads == 1 else head
+        dims = {"s": (n_seq, seq), "b": (1, 0), "h": heads, "d": (x.shape[-1], channel)}
+        views.append(x.as_strided(*zip(*(dims[axis] for axis in order), strict=True)))
+    return *views, order
 
 
 def qk_rotation(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rope_triton
+from rope_triton.kernel import plans
 from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES, Mode
 
@@ -207,3 +208,87 @@ def test_no_gpu_and_no_interpreter_is_an_error():
     assert message.startswith("ValueError: t is on cpu")
     for way_out in ("fused=False", "TRITON_INTERPRET=1"):
         assert way_out in message
+
+
+# --- the heads of all sequences as heads of one ---------------------------------------------------
+
+
+@covering.pairs(
+    {
+        "dtype": [torch.float32, torch.bfloat16],
+        "tensor_format": ["sbhd", "bshd"],
+        "heads": [1, 3],
+        "seq": [1, 6],
+        "cp_size": [1, 2],
+        "rounding": ["once", "tables", "each"],
+        "layout": list(LAYOUTS),
+    }
+)
+def test_a_batch_has_the_bits_of_its_sequences(case, device):
+    """Few heads share a program with those of other sequences, which a sequence alone has not."""
+    mode = Mode(case["dtype"], case["tensor_format"], False, 1.0)
+    t, cotangent = (
+        LAYOUTS[case["layout"]](mode.shape(case["seq"], 5, case["heads"], 64), mode.dtype, device)
+        for _ in range(2)
+    )
+    freqs = oracle.random_angles(2 * case["seq"], 64, device)
+    parallel = {"cp_size": 2, "cp_rank": 1} if case["cp_size"] == 2 and case["seq"] > 1 else {}
+
+    def turned(t, cotangent):
+        leaf = t.detach().requires_grad_()
+        out = rope_triton.apply_rotary_pos_emb(
+            leaf, freqs, mode.tensor_format, rounding=case["rounding"], **parallel
+        )
+        return out.detach(), *torch.autograd.grad(out, leaf, cotangent)
+
+    batch = mode.tensor_format.index("b")
+    alone = map(turned, t.split(1, batch), cotangent.split(1, batch))
+    bits = torch.int32 if mode.dtype == torch.float32 else torch.int16
+    for whole, *parts in zip(turned(t, cotangent), *alone, strict=True):
+        assert torch.equal(whole.view(bits), torch.cat(parts, batch).view(bits))
+
+
+def planned(tensor_format, sizes, freqs=(1, 1), starts=None, layout="contiguous"):
+    """How many heads a call's first launch has, and whether they come before the positions."""
+    shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(*sizes, 64)
+    out, t = torch.empty(shape), LAYOUTS[layout](shape, torch.bfloat16, "cpu")
+    options = plans.Options(tensor_format, False, 1, 0)
+    angles = torch.empty(sizes[0], *freqs, 64)
+    chunk, *_ = plans.rotation(out, t, angles, None, starts, None, options)
+    return chunk.arguments["n_heads"], bool(chunk.arguments["HEADS_FIRST"])
+
+
+@pytest.mark.parametrize(
+    ("tensor_format", "sizes", "heads", "heads_first"),
+    [
+        *(("sbhd", (9, 8, 1), 8, False), ("sbhd", (9, 8, 3), 24, False)),
+        *(("bshd", (9, 8, 1), 8, True), ("bshd", (1, 8, 3), 24, False)),
+    ],
+)
+def test_few_heads_share_programs_with_those_of_other_sequences(
+    tensor_format, sizes, heads, heads_first, monkeypatch
+):
+    assert planned(tensor_format, sizes) == (heads, heads_first)
+    alone = sizes[2], False
+    assert planned(tensor_format, sizes, freqs=(8, 1)) == alone
+    if sizes[2] > 1:
+        assert planned(tensor_format, sizes, freqs=(1, sizes[2])) == alone
+    assert planned(tensor_format, sizes, starts=torch.zeros(8, dtype=torch.int32)) == alone
+    monkeypatch.setattr(plans, "_GRID_LIMIT", heads)
+    assert planned(tensor_format, sizes) == (heads, heads_first)
+    monkeypatch.setattr(plans, "_GRID_LIMIT", heads - 1)
+    assert planned(tensor_format, sizes) == alone
+
+
+@pytest.mark.parametrize(
+    ("tensor_format", "sizes", "layout"),
+    [
+        ("sbhd", (9, 8, 64), "contiguous"),  # a program has enough of them
+        ("sbhd", (9, 1, 1), "contiguous"),
+        ("bshd", (9, 8, 2), "contiguous"),
+        ("sbhd", (9, 8, 2), "sliced_amid_nan"),  # no stride leads from one to the next
+        ("bshd", (1, 8, 2), "sliced_amid_nan"),
+    ],
+)
+def test_other_heads_keep_to_their_sequence(tensor_format, sizes, layout):
+    assert planned(tensor_format, sizes, layout=layout) == (sizes[2], False)

@@ -13,7 +13,11 @@ TABLES = {
     "packed": tiles._PACKED,
     "moved": tiles._MOVED,
     "heads_first": tiles._HEADS_FIRST,
+    "shared_angles": tiles._SHARED_ANGLES,
 }
+OPTIONS = {name: {name: True} for name in ("ready_made", "packed", "moved")}
+OPTIONS |= {"plain": {}, "shared_angles": {"heads_first": True}}
+OPTIONS["heads_first"] = {"heads_first": True, "ready_made": True}
 SIZES = (32, 64, 96, 128, 192, 256)
 KEYS = list(itertools.product((2, 4), SIZES))
 POWERS = [key for key in KEYS if key[1] in (64, 128, 256)]
@@ -25,8 +29,7 @@ all_entries = pytest.mark.parametrize(
 
 
 def chosen(name, size, item, channels, *, heads=64, width=None):
-    options = {name: True} if name != "plain" else {}
-    return tile_of(size, item, heads, channels, width or channels, **options)
+    return tile_of(size, item, heads, channels, width or channels, **OPTIONS[name])
 
 
 @all_tables
