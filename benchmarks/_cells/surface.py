@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .forms import BACKWARD, FORWARD, QKV_HEADS, BaseCell
-from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, row_width
+from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, stored_elements
 
 LIST = Path(__file__).with_suffix(".txt")
 
@@ -226,9 +226,7 @@ class FormCell(BaseCell):
     @property
     def shape(self) -> tuple[int, ...]:
         """That of the memory in which the tensors lie, which has room for their strides."""
-        width = row_width(self.of.channels, self.of.layout)
-        rows = sum(math.prod(shape[:-1]) for shape in self.shapes)
-        return (rows * width + len(self.shapes),)
+        return (stored_elements(self.shapes, self.of.layout),)
 
     @property
     def bytes_moved(self) -> int:

@@ -14,7 +14,7 @@ from ..._measure.workload import Outcome
 from ..._system import journal
 from ..._system.files import write_atomically
 from ..cells import of_values
-from .experiments import GRIDS, Experiment, Timing
+from .experiments import GRIDS, Experiment, Timing, measured
 
 FORMAT = "rope-triton sweep"
 SCHEMA = 1
@@ -139,8 +139,7 @@ def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
         raise SweepError(f"{path} holds the experiment {results.header['experiment']!r}")
     if results.header["grid"] not in GRIDS:
         raise SweepError(f"{path} is of the grid {results.header['grid']!r}, which is not known")
-    measured = {timing.cell.provider for timing in results.rows}
-    return GRIDS[results.header["grid"]][name].of(measured), results
+    return measured(name, results.header["grid"], results.rows), results
 
 
 def write(path: Path, results: Results, timings: Iterable[Timing]) -> None:
