@@ -204,6 +204,12 @@ class FormCell(BaseCell):
             start + whole * length for start, length in zip(self.starts, self.lengths, strict=True)
         )
 
+    @property
+    def spans(self) -> set[tuple[int, int]]:
+        # Of four chunks of the whole, the second rank of two has the second and the third.
+        move = {span: (span[1] - span[0]) // 2 * bool(self.of.parallel) for span in super().spans}
+        return {(first + by, last + by) for (first, last), by in move.items()}
+
     @functools.cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the tensors that are returned."""

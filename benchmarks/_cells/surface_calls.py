@@ -136,9 +136,16 @@ class SurfaceCall(Rotation):
     def given(self, x, direction: str):
         return self.operand(x) if direction == FORWARD else self.cotangent(x)
 
-    def copies(self, x):
+    def copies(self, x, copy=None):
         # Not all of x, which has room for strides.
-        return x[: self.cell.bytes_moved // 2 // x.element_size()].clone()
+        return super().copies(x[: self.cell.bytes_moved // 2 // x.element_size()], copy)
+
+    def bytes_read(self) -> int:
+        form, cell = self._form, self.cell
+        alone = form.tables in ("perbatch", "pereach")  # each sequence has rows of its own
+        rows = sum(cell.lengths) if alone else cell.distinct_positions
+        heads = form.heads if form.tables in ("perhead", "pereach") else 1
+        return rows * heads * form.rotated * self._arguments[0].element_size()
 
     def _views(self, x, shapes):
         """Tensors of these shapes in the memory of ``x``, in the form's layout."""

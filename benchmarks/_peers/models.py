@@ -78,6 +78,8 @@ class ModelCall(SurfaceCall):
             return rows
         return rows + torch.arange(len(rows), device=device)[:, None] * self.cell.positions
 
+    bytes_read = Peer.bytes_read
+
     def leaf(self, x):
         if not self.backward:
             raise Unavailable(f"{self.provider} has no backward pass")

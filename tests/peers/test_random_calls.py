@@ -167,6 +167,23 @@ def test_the_fastest_rival_is_what_a_call_is_held_to(name, slowest, least):
     assert judged(name, ours=1.0, tables=0.0, flash=1.0).keys() == {BY_ANGLES}
 
 
+@pytest.mark.parametrize(("quack", "beside"), [(1.5, "roofline"), (2.5, "quack")])
+def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack, beside):
+    """The roofline takes 2 s, in the samples that it shares with the call."""
+    experiment, results = results_of({LARGE: {"rope-triton": 4.0, "quack": quack}})
+    timing = experiment.timings[0]
+    both = Outcome((4.0, 5.0, 4.0), (1.0,) * 3, roofline=(2.0, 2.5))
+    results.rows[timing] = row = state.from_json(state.as_json(Row(timing, both, "GPU-0")))
+    assert row.outcome == both and row.share_of_roofline == 0.5
+    ((judgement,),) = (point.judgements for point in goals.points(experiment, results))
+    assert (judgement.goal, judgement.beside) == (BY_ANGLES, beside)
+    assert judgement.ratio == max(0.5, quack / 4.0)
+    lone = results_of({LARGE: {"rope-triton": 4.0}})
+    lone[1].rows[timing] = row
+    ((judgement,),) = (point.judgements for point in goals.points(*lone))
+    assert judgement.beside == "roofline" and not judgement.held
+
+
 def test_a_rival_that_moves_fewer_bytes_does_not_count():
     whole, part = "bf16-8+8x128-1x512", "bf16-8+8x128r64-1x512"
     for name, beside in ((whole, "liger"), (part, "quack")):

@@ -2,7 +2,8 @@
 
 - By ready-made tables, a call takes no longer than the fastest of ``RIVALS``: at most 1 % more, 5 %
   below 4 MB moved, where places in memory move a call by as much.
-- By angles it reaches 0.96 of its speed, 0.90 below 16 MB moved.
+- By angles it reaches 0.96 of its speed, 0.90 below 16 MB moved. If the roofline is slower than
+  that, a copy that reads the angles too, it is held to the roofline.
 - One head with a batch, whose sequences share the angles, is as fast as many: 0.95 of a copy.
 
 A rival counts where it moves as many bytes. Liger's kernel, which works in place, leaves channels
@@ -22,7 +23,7 @@ BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "by angles", "one head"
 _GOALS = (BY_TABLES, BY_ANGLES, ONE_HEAD)
 _SMALL_BYTES, _LARGE_BYTES = 4e6, 16e6  # moved
 _WORST = 5
-_IN_PLACE = "liger"
+_IN_PLACE, _ROOFLINE = "liger", "roofline"
 
 
 class Judgement(NamedTuple):
@@ -84,9 +85,14 @@ def _judgements(
     if by_tables and best:
         least = 1 / (1.05 if moved < _SMALL_BYTES else 1.01)
         yield Judgement(BY_TABLES, seconds[best] / by_tables.seconds, least, best)
-    if ours and best:
+    if ours:
         least = 0.96 if moved >= _LARGE_BYTES else 0.90
-        yield Judgement(BY_ANGLES, seconds[best] / ours.seconds, least, best)
+        found = {best: seconds[best] / ours.seconds} if best else {}
+        if share := ours.share_of_roofline:
+            found[_ROOFLINE] = share
+        if found:
+            beside = max(found, key=found.__getitem__)  # the slower
+            yield Judgement(BY_ANGLES, found[beside], least, beside)
     shared = cell.head_counts == (1,) and len(cell.lengths) > 1 and not cell.of.tables
     if ours and shared and not cell.of.position:
         yield Judgement(ONE_HEAD, ours.share, 0.95, "copy")

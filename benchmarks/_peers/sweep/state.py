@@ -54,6 +54,12 @@ class Row:
         return statistics.median(copy / latency for latency, copy in pairs)
 
     @property
+    def share_of_roofline(self) -> float | None:
+        """The same of the roofline's; None where it was not timed."""
+        pairs = zip(self.outcome.latency, self.outcome.roofline, strict=False)  # which has fewer
+        return statistics.median([each / latency for latency, each in pairs] or [0]) or None
+
+    @property
     def status(self) -> str:
         """ "measured", "n/a", "wrong" (the output failed its check) or "failed"."""
         if self.outcome.latency:
@@ -153,7 +159,7 @@ def as_json(row: Row) -> dict:
     """A row as a line of the file has it."""
     samples = {
         name: [float(f"{value:.{_DIGITS}g}") for value in getattr(row.outcome, name)]
-        for name in ("latency", "copy")
+        for name in ("latency", "copy", "roofline")
     }
     why = {"unavailable": row.outcome.unavailable, "error": row.outcome.error}
     what = {"direction": row.timing.direction, "cell": list(astuple(row.timing.cell))}
@@ -173,6 +179,7 @@ def from_json(content: dict) -> Row:
         tuple(content.get("copy", ())),
         content.get("unavailable", ""),
         content.get("error", ""),
+        tuple(content.get("roofline", ())),
     )
     if not (outcome.latency or outcome.unavailable or outcome.error):
         raise ValueError("it has no samples and no reason")
