@@ -18,6 +18,7 @@ from tests.package import plain
 from tests.peers import libraries
 
 here = libraries.here  # fixture
+copied = roofline.copied  # which the made-up samples replace
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,21 @@ def test_a_comparison_times_no_roofline(timed):
     alone = workload.TimedCell(cell, ("forward", "backward"))
     alone.sample(2, 1e-3)
     assert alone.checked() == [[0.0] * 2, [1.0] * 2] and timed == [(2, 2, 1e-3)]
+
+
+def test_of_a_view_it_copies_as_many_bytes_as_the_call_moves(timed, monkeypatch):
+    monkeypatch.setattr(roofline, "copied", copied)
+    cell, made, recording = Named("bf16-2x16-packed-1x3", "tables"), [], gpu_timer.Recording
+
+    def recorded(calls, stream, output_bytes):
+        made.append(recording(calls, stream, output_bytes))
+        return made[-1]
+
+    monkeypatch.setattr(gpu_timer, "Recording", recorded)
+    timed_cell = workload.TimedCell(cell, ("forward",), copies=True)
+    for out, x in zip(made[-1].outputs, timed_cell._inputs, strict=True):
+        assert 2 * out.nbytes == cell.bytes_moved < 2 * x.nbytes
+        assert torch.equal(out, x[: len(out)])
 
 
 @pytest.mark.parametrize("path", ["tables-inplace", "then-read"])

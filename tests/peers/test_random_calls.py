@@ -62,6 +62,9 @@ def test_all_is_compiled_side_by_side_before_it_is_timed(bench, undrawn, monkeyp
     assert f"calls of {len(cells)} cells are compiled by 4 processes" in capsys.readouterr().err
     bench.compiled.clear()
     assert sweep("--experiment", "random") == 0  # all is known
+    assert not bench.compiled
+    assert sweep("--experiment", "models", "--providers", "rope-triton") == 0 and bench.compiled
+    bench.compiled.clear()
     bench.before = lambda count: None
     assert sweep("--experiment", "milliseconds", "--providers", "copy") == 0
     assert not bench.compiled

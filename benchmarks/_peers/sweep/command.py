@@ -43,7 +43,10 @@ _DISTRIBUTIONS = (
     *("transformers", "vllm", "flashinfer-python", "unsloth", "xformers"),
 )
 # What says how a cell is measured: a change of it is another sweep.
-_MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", "_peers/*.py"),)
+_MEASURING = (
+    *("_cells/*.py", "_peers/*.py"),
+    *("_measure/gpu_timer.py", "_measure/roofline.py", "_measure/workload.py"),
+)
 # For one process: it takes seconds to start and to warm up, and a kill loses its work. Timings of
 # various kernels are many, and have to be soon done.
 _GROUP_TIMINGS, _VARIOUS_TIMINGS = 36, 400

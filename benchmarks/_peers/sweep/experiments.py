@@ -217,7 +217,7 @@ def _models(names: Iterable[str], chosen: Sequence[str]) -> Experiment:
         )
     figures += _by_name("chosen", chosen)
     title = "The calls that models make, and some others"
-    return Experiment("models", title, tuple(figures), MODEL_CALLS, judged=True)
+    return Experiment("models", title, tuple(figures), MODEL_CALLS, various=True, judged=True)
 
 
 def _by_name(what: str, names: Sequence[str]) -> list[Figure]:
