@@ -7,10 +7,10 @@ Measured as ``rope`` is, n/a for commits that lack what a call needs.
 from ._cells import models
 from ._cells.forms import BACKWARD, FORWARD
 from ._measure import workload
-from .rope import SETUP_SECONDS, _Direction
+from .rope import SETUP_SECONDS, _Own
 
 
-class _Model(_Direction):
+class _Model(_Own):
     cell = models.ModelCell
     param_names = list(models.grid(FORWARD))
     version = "1"

@@ -8,10 +8,10 @@ the path.
 from ._cells.forms import BACKWARD, FORWARD
 from ._cells.grid import PATH_PARAM_NAMES, PathCell, active_paths, path_cells
 from ._measure import workload
-from .rope import SETUP_SECONDS, _Direction
+from .rope import SETUP_SECONDS, _Own
 
 
-class _Path(_Direction):
+class _Path(_Own):
     cell = PathCell
     param_names = list(PATH_PARAM_NAMES)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.

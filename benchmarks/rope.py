@@ -49,14 +49,29 @@ class _Direction:
     track_copy_ratio.unit = "x copy"
 
 
-class Forward(_Direction):
+class _Own(_Direction):
+    """Of this package's calls, which say what they read besides the tensor."""
+
+    def track_roofline_ratio(self, outcomes, *params):
+        """Latency over that of a copy that reads the angles or tables too; 1 is the roofline.
+
+        Of the samples that were taken in turns with the roofline's.
+        """
+        outcome = outcomes[self.cell(*params)]
+        pairs = zip(outcome.latency, outcome.roofline, strict=False)  # which has fewer
+        return _samples(s / r for s, r in pairs)
+
+    track_roofline_ratio.unit = "x roofline"
+
+
+class Forward(_Own):
     def setup_cache(self):
         return workload.measure_cells(cells(active(GRIDS)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
 
-class Backward(_Direction):
+class Backward(_Own):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
         return workload.measure_cells(cells(active(GRIDS)), BACKWARD)

@@ -49,6 +49,21 @@ class BaseCell:
         return max(map(sum, zip(self.starts, self.lengths, strict=True)))
 
     @property
+    def spans(self) -> set[tuple[int, int]]:
+        """First position of a sequence's tokens, and the one after the last, of each sequence."""
+        spans = zip(self.starts, self.lengths, strict=True)
+        return {(start, start + length) for start, length in spans}
+
+    @property
+    def distinct_positions(self) -> int:
+        """Positions that at least one token has."""
+        count = end = 0
+        for first, last in sorted(self.spans):
+            count += max(0, last - max(first, end))
+            end = max(end, last)
+        return count
+
+    @property
     def bytes_moved(self) -> int:
         """Bytes a call must move: the input once and the output once (not angles or tables)."""
         return 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]

@@ -19,7 +19,8 @@ class Model(NamedTuple):
 
     ``heads`` of each tensor, of ``channels`` each; the first ``rotated`` have angles. ``layout``:
     "of192" is the last channels of a row of 192. ``tables``: "perbatch" if each sequence has
-    its own. ``batch`` sequences of ``seq_len`` tokens in training.
+    its own. ``batch`` sequences of ``seq_len`` tokens in training. ``dtype``: a key of
+    ``surface.DTYPES``.
     """
 
     heads: tuple[int, ...]
@@ -30,6 +31,7 @@ class Model(NamedTuple):
     tables: str = ""
     batch: int = 2
     seq_len: int = 4096
+    dtype: str = "bf16"
 
 
 # From the models' configurations on Hugging Face.
@@ -59,7 +61,7 @@ _FUNCTIONS = {
 
 
 class BaseModelCell(FormCell):
-    """A model's call in bfloat16, batch first. A subclass is a frozen dataclass.
+    """A model's call, batch first. A subclass is a frozen dataclass.
 
     ``step``: "training", or "decode", one token of each sequence at a position of its own.
     ``takes``: "angles" or ready-made "tables".
@@ -69,13 +71,18 @@ class BaseModelCell(FormCell):
     step: str
     takes: str
 
+    @property
+    def layer(self) -> Model:
+        """What is rotated."""
+        return MODELS[self.model]
+
     @functools.cached_property
     def of(self) -> Form:
-        model = MODELS[self.model]
+        model = self.layer
         decode = self.step == DECODE
         return Form(
             _FUNCTIONS[len(model.heads), self.takes],
-            *("bshd", "bf16", model.heads[0], model.channels, model.rotated),
+            *("bshd", model.dtype, model.heads[0], model.channels, model.rotated),
             interleaved="il" if model.interleaved else "",
             tables=model.tables,
             position="starts" if decode and not model.tables else "",
@@ -84,7 +91,7 @@ class BaseModelCell(FormCell):
 
     @property
     def head_counts(self) -> tuple[int, ...]:
-        return MODELS[self.model].heads
+        return self.layer.heads
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -92,13 +99,14 @@ class BaseModelCell(FormCell):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        model = MODELS[self.model]
+        model = self.layer
         return (1,) * _DECODED if self.step == DECODE else (model.seq_len,) * model.batch
 
     @property
     def starts(self) -> tuple[int, ...]:
-        step = _CONTEXT // _DECODED if self.of.position else 0
-        return tuple(index * step for index in range(len(self.lengths)))
+        count = len(self.lengths)
+        step = _CONTEXT // count if self.of.position else 0
+        return tuple(index * step for index in range(count))
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,16 @@ class Rotation:
         """The package's output for an operand."""
         return self._function(x, self._freqs, **self._options)
 
-    def copies(self, x):
-        """Copies of as many bytes, which ``forward`` is compared with."""
-        return x.clone()
+    def copies(self, x, copy: Callable | None = None):
+        """Copies of as many bytes, which ``forward`` is compared with.
+
+        ``copy``: what makes the first of them, of a contiguous tensor; default: ``clone``.
+        """
+        return copy(x) if copy else x.clone()
+
+    def bytes_read(self) -> int:
+        """Bytes of angles or tables that a call needs, each row once; 0 where nobody knows."""
+        return self.cell.distinct_positions * self.cell.hidden_size * self._freqs.element_size()
 
     def cotangent(self, x):
         """A gradient for the output, in the memory of ``x``."""
@@ -175,6 +182,9 @@ class _Tables(Rotation):
     def _more(self, device) -> dict:
         return {}
 
+    def bytes_read(self) -> int:  # a cosine and a sine for two channels
+        return self.cell.distinct_positions * self.cell.hidden_size * self._cos.element_size()
+
     def forward(self, x):
         return self._function(x, self._cos, self._sin, **self._options)
 
@@ -221,8 +231,8 @@ class _ThenRead(Rotation):
         self._read.append(out.clone())
         return out
 
-    def copies(self, x):
-        first = x.clone()
+    def copies(self, x, copy: Callable | None = None):
+        first = super().copies(x, copy)
         return first, first.clone()
 
 

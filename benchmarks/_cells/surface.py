@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .forms import BACKWARD, FORWARD, QKV_HEADS, BaseCell
-from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, row_width
+from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, stored_elements
 
 LIST = Path(__file__).with_suffix(".txt")
 
@@ -204,6 +204,12 @@ class FormCell(BaseCell):
             start + whole * length for start, length in zip(self.starts, self.lengths, strict=True)
         )
 
+    @property
+    def spans(self) -> set[tuple[int, int]]:
+        # Of four chunks of the whole, the second rank of two has the second and the third.
+        move = {span: (span[1] - span[0]) // 2 * bool(self.of.parallel) for span in super().spans}
+        return {(first + by, last + by) for (first, last), by in move.items()}
+
     @functools.cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the tensors that are returned."""
@@ -226,9 +232,7 @@ class FormCell(BaseCell):
     @property
     def shape(self) -> tuple[int, ...]:
         """That of the memory in which the tensors lie, which has room for their strides."""
-        width = row_width(self.of.channels, self.of.layout)
-        rows = sum(math.prod(shape[:-1]) for shape in self.shapes)
-        return (rows * width + len(self.shapes),)
+        return (stored_elements(self.shapes, self.of.layout),)
 
     @property
     def bytes_moved(self) -> int:

@@ -20,7 +20,10 @@ FUNCTIONS = {
 BY_ANGLES = ("angles", "qk", "qkv")
 ROUNDINGS = {"": "once", "rtables": "tables", "reach": "each"}
 CP_SIZE, CP_RANK = 2, 1
-TAIL = "of"  # a layout such as "of192": the last channels of a row of 192
+# Layouts that are no option of a form: those of models and of calls by name.
+TAIL = "of"  # e.g. "of192": the last channels of a row of 192
+PACKED = "packed"  # of [.., heads, channels]: a token's heads in one row, and values after them
+UNALIGNED = ("odd", "misaligned")  # layouts whose rows are aligned to one element
 OFFSET = 3  # rows of the tables, where one offset is given for all sequences
 
 
@@ -133,18 +136,22 @@ class SurfaceCall(Rotation):
     def given(self, x, direction: str):
         return self.operand(x) if direction == FORWARD else self.cotangent(x)
 
-    def copies(self, x):
+    def copies(self, x, copy=None):
         # Not all of x, which has room for strides.
-        return x[: self.cell.bytes_moved // 2 // x.element_size()].clone()
+        return super().copies(x[: self.cell.bytes_moved // 2 // x.element_size()], copy)
+
+    def bytes_read(self) -> int:
+        form, cell = self._form, self.cell
+        alone = form.tables in ("perbatch", "pereach")  # each sequence has rows of its own
+        rows = sum(cell.lengths) if alone else cell.distinct_positions
+        heads = form.heads if form.tables in ("perhead", "pereach") else 1
+        return rows * heads * form.rotated * self._arguments[0].element_size()
 
     def _views(self, x, shapes):
         """Tensors of these shapes in the memory of ``x``, in the form's layout."""
-        views, begin = [], 0
-        for shape in shapes:
-            view, elements = _view(x, begin, shape, self._form.layout)
-            views.append(view)
-            begin += elements
-        return tuple(views) if len(views) > 1 else views[0]
+        split = _packed if self._form.layout == PACKED else _one_after_the_other
+        views = split(x, shapes, self._form.layout)
+        return views if len(views) > 1 else views[0]
 
     def split(self, whole) -> tuple:
         form = self._form
@@ -234,6 +241,16 @@ def _for_each(given, cell):
     return given * (1 + steps.view(1, batch, heads, 1) / 64)
 
 
+def _one_after_the_other(x, shapes, layout: str) -> tuple:
+    """Tensors of these shapes, each in its own part of the flat memory ``x``."""
+    views, begin = [], 0
+    for shape in shapes:
+        view, elements = _view(x, begin, shape, layout)
+        views.append(view)
+        begin += elements
+    return tuple(views)
+
+
 def _view(x, begin: int, shape: tuple[int, ...], layout: str) -> tuple:
     """A tensor of this shape in the flat memory ``x`` from ``begin`` on, and how much it took."""
     rows, channels = math.prod(shape[:-1]), shape[-1]
@@ -252,6 +269,26 @@ def _view(x, begin: int, shape: tuple[int, ...], layout: str) -> tuple:
         return row[..., ::2], rows * width
     first = width - channels if layout.startswith(TAIL) else 0
     return row[..., first : first + channels], rows * width
+
+
+def _packed(x, shapes, layout: str) -> tuple:
+    """Views of ``[.., heads of all and values, channels]`` in the flat memory ``x``."""
+    rows = x[: stored_elements(shapes, layout)].view(*shapes[0][:-2], _packed_heads(shapes), -1)
+    return tuple(rows.split([*(each[-2] for each in shapes), shapes[-1][-2]], dim=-2)[:-1])
+
+
+def _packed_heads(shapes) -> int:
+    """Heads in a token's row: those of the tensors, and values, as many as the last has."""
+    return sum(shape[-2] for shape in shapes) + shapes[-1][-2]
+
+
+def stored_elements(shapes, layout: str) -> int:
+    """Elements of the memory in which tensors of these shapes lie; room for their strides."""
+    channels = shapes[0][-1]
+    if layout == PACKED:
+        return math.prod(shapes[0][:-2]) * _packed_heads(shapes) * channels
+    rows = sum(math.prod(shape[:-1]) for shape in shapes)
+    return rows * row_width(channels, layout) + len(shapes)
 
 
 def row_width(channels: int, layout: str) -> int:

@@ -16,9 +16,11 @@ from .._cells import angles, package_calls
 from .._cells.forms import FORWARD, BaseCell
 from .._cells.package_calls import Unavailable
 from .._system import process, progress
-from . import gpu_timer
+from . import gpu_timer, roofline
 
 DEVICE = "cuda"
+ROOFLINE_SAMPLES = 3
+"""Of each cell, paired with the first of its own: it takes a few percent of the time of a cell."""
 HELD_SHARE = 0.5
 """Share of the GPU's memory that holds recorded cells; the rest has room for a check."""
 _ROUNDING_BYTES = 4 * 512  # the allocator rounds each tensor of a set up
@@ -31,14 +33,16 @@ class Outcome:
     """The samples of a cell, or why there are none.
 
     ``latency`` and ``copy`` are paired samples in seconds per call, of RoPE and of ``copy_`` of the
-    same bytes. ``unavailable`` says why the cell cannot be measured here (n/a), ``error`` what went
-    wrong.
+    same bytes. ``roofline``, which pairs with the first of them, is of a copy that reads the angles
+    or tables too; empty for calls of other libraries. ``unavailable`` says why the cell cannot be
+    measured here (n/a), ``error`` what went wrong.
     """
 
     latency: tuple[float, ...] = ()
     copy: tuple[float, ...] = ()
     unavailable: str = ""
     error: str = ""
+    roofline: tuple[float, ...] = ()
 
 
 def measure_cells(
@@ -125,8 +129,9 @@ def _outcome(cell: BaseCell, direction: str) -> Outcome:
     import torch
 
     try:
-        latency, copy = checked_samples(cell, (direction,), copies=True)
-        return Outcome(latency=tuple(latency), copy=tuple(copy))
+        found = checked_samples(cell, (direction,), copies=True)
+        latency, copy, *more = map(tuple, found)
+        return Outcome(latency, copy, roofline=more[0] if more else ())
     except Exception as error:
         if cannot_be_had(error):
             return Outcome(unavailable=why_not(error))
@@ -203,7 +208,8 @@ class TimedCell:
     directions : sequence of str
         ``FORWARD``, ``BACKWARD`` or both.
     copies : bool
-        Whether a copy of the same bytes is timed in turns with the calls.
+        Whether a copy of the same bytes is timed in turns with the calls, and, of calls that say
+        what they read besides, ``ROOFLINE_SAMPLES`` of the roofline.
     arrange : callable
         Reorders the list of inputs in place, and so pairs inputs and outputs in memory.
 
@@ -243,20 +249,27 @@ class TimedCell:
                 called.append(list(calls(call, direction, inputs)))
         rotations = [gpu_timer.Recording(each, stream, piece) for each in called]
         self._rotations = dict(zip(directions, rotations, strict=True))
-        self._recordings = rotations
+        self._recordings, self._roofline = rotations, []
         if copies:
             copying = [lambda x=x: call.copies(x) for x in inputs]
-            self._recordings = [*rotations, gpu_timer.Recording(copying, stream, piece)]
-        self._samples: list[list[float]] = [[] for _ in self._recordings]
+            copied = gpu_timer.Recording(copying, stream, piece)
+            self._recordings = [*rotations, copied]
+            self._roofline = roofline.recorded(call, inputs, copied.outputs, stream)
+        self._samples: list[list[float]] = [[] for _ in (*self._recordings, *self._roofline)]
 
     def sample(self, count: int, seconds: float) -> None:
         """Take ``count`` samples of each recording, in turns, each ``seconds`` long."""
-        taken = gpu_timer.paired_samples(self._recordings, count, seconds)
-        for samples, more in zip(self._samples, taken, strict=True):
-            samples.extend(more)
+        few = min(count, ROOFLINE_SAMPLES) if self._roofline else 0
+        for recordings, times in (
+            ([*self._recordings, *self._roofline], few),
+            (self._recordings, count - few),
+        ):
+            taken = gpu_timer.paired_samples(recordings, times, seconds) if times else []
+            for samples, more in zip(self._samples, taken, strict=False):  # the roofline is last
+                samples.extend(more)
 
     def checked(self) -> list[list[float]]:
-        """All samples, GPU seconds per call, for each direction, those of the copy last.
+        """All samples, GPU seconds per call: each direction's, the copy's, the roofline's if any.
 
         Raises
         ------

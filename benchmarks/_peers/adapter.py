@@ -44,6 +44,9 @@ class Peer(Rotation):
     def _from_bhsd(self, x):
         return self._bshd(x.transpose(1, 2))
 
+    def bytes_read(self) -> int:
+        return 0
+
     def _refuse_gradient(self, x) -> None:
         if x.requires_grad:
             raise Unavailable(f"{self.provider} has no backward pass")

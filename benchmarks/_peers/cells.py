@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from .._cells.forms import BaseCell
 from .._cells.grid import Grid
 from .._cells.models import ANGLES, TABLES, BaseModelCell
+from .._cells.named import NamedCell
 from . import calls, models
 from .providers import PROVIDERS
 
@@ -29,14 +30,10 @@ class PeerCell(BaseCell):
         return calls.of(self, freqs)
 
 
-@dataclass(frozen=True)
-class PeerModelCell(BaseModelCell):
-    """What a layer of a model rotates, by one of ``models.ADAPTERS``."""
+class _ModelCall(BaseModelCell):
+    """What a layer rotates, by one of ``models.ADAPTERS``."""
 
-    suite = "peer_models"
     provider: str
-    model: str
-    step: str
 
     @property
     def takes(self) -> str:  # type: ignore[override]
@@ -47,8 +44,27 @@ class PeerModelCell(BaseModelCell):
         return models.ADAPTERS[self.provider](self, freqs)
 
 
-AnyCell = PeerCell | PeerModelCell
-_KINDS = {len(fields(kind)): kind for kind in (PeerCell, PeerModelCell)}
+@dataclass(frozen=True)
+class PeerModelCell(_ModelCall):
+    """A call of a model."""
+
+    suite = "peer_models"
+    provider: str
+    model: str
+    step: str
+
+
+@dataclass(frozen=True)
+class PeerNamedCell(_ModelCall, NamedCell):
+    """A call whose name says all of it: see ``named``."""
+
+    suite = "peer_named"
+    provider: str
+    name: str
+
+
+AnyCell = PeerCell | PeerModelCell | PeerNamedCell
+_KINDS = {len(fields(kind)): kind for kind in (PeerCell, PeerModelCell, PeerNamedCell)}
 
 
 def of_values(values: Sequence) -> AnyCell:

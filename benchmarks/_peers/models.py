@@ -7,7 +7,7 @@ Each gets the tensors of the cell as they lie in memory, and ready-made tables. 
 from typing import Any, ClassVar
 
 from .._cells.package_calls import Unavailable
-from .._cells.surface_calls import SurfaceCall
+from .._cells.surface_calls import UNALIGNED, SurfaceCall
 from .adapter import Peer, product_rounding
 from .libraries import Fla, FlashAttention, Quack, Vllm
 from .pairs import FlashInfer, Liger
@@ -32,7 +32,8 @@ class ModelCall(SurfaceCall):
     # What it cannot do.
     halves_only = False
     pairs_only = False
-    step = 2  # the channels that are rotated are a multiple
+    step, most = 2, 512  # what divides the channels that are rotated; most channels of a head
+    aligned = False  # whether rows must begin at multiples of 16 bytes
 
     _public = Peer._public
 
@@ -47,11 +48,13 @@ class ModelCall(SurfaceCall):
             self.slack = product_rounding(getattr(torch, cell.dtype))
 
     def _refuse(self, cell) -> None:
-        rotated = cell.of.rotated
+        channels, rotated = cell.of.channels, cell.of.rotated
         cannot = {
             "has no interleaved rotation": self.halves_only and cell.of.interleaved,
             "takes queries and keys, not one tensor": self.pairs_only and len(cell.shapes) == 1,
             f"takes multiples of {self.step} channels, got {rotated}": rotated % self.step,
+            f"takes up to {self.most} channels, got {channels}": channels > self.most,
+            "takes memory aligned to 16 bytes": self.aligned and cell.of.layout in UNALIGNED,
         }
         for what, found in cannot.items():
             if found:
@@ -75,6 +78,8 @@ class ModelCall(SurfaceCall):
             return rows
         return rows + torch.arange(len(rows), device=device)[:, None] * self.cell.positions
 
+    bytes_read = Peer.bytes_read
+
     def leaf(self, x):
         if not self.backward:
             raise Unavailable(f"{self.provider} has no backward pass")
@@ -97,14 +102,17 @@ class _EachTensor(ModelCall):
 
 class _FlashAttention(_EachTensor):
     peer = FlashAttention
+    most = FlashAttention.most
 
 
-class _Fla(_EachTensor):
+class _Fla(_FlashAttention):
     peer = Fla
 
 
 class _Quack(_EachTensor):
     peer = Quack
+    step, most = Quack.step, Quack.most
+    aligned = True
 
 
 class _Copy(_EachTensor):

@@ -17,6 +17,7 @@ from benchmarks._measure.workload import Outcome
 CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
 TRACKS = ("copy_ratio", "gbps", "latency")
+OWN_TRACKS = (*TRACKS, "roofline_ratio")  # not of other libraries
 # asv's classes whose parameters are those of every grid, and their tracks.
 UNTIMED = {
     **dict.fromkeys(("host.Call", "host.PathCall", "peers.Call"), ("forward", "forward_backward")),
@@ -51,11 +52,13 @@ CELLS = {
 def test_tracks_derive_from_the_samples_of_their_cell(module, direction):
     cell = CELLS[module]
     benchmark, params = getattr(module, direction)(), astuple(cell)
-    cache = {cell: Outcome(latency=(2e-6, 4e-6, 3e-6), copy=(1e-6, 2e-6, 3e-6))}
+    cache = {cell: Outcome((2e-6, 4e-6, 3e-6), (1e-6, 2e-6, 3e-6), roofline=(2e-6, 2.5e-6))}
     benchmark.setup(cache, *params)
     assert benchmark.track_latency(cache, *params) == {"samples": [2e-6, 4e-6, 3e-6], "number": 1}
     ratio = benchmark.track_copy_ratio(cache, *params)
     assert ratio == {"samples": pytest.approx([2.0, 2.0, 1.0]), "number": 1}
+    roofline = benchmark.track_roofline_ratio(cache, *params)
+    assert roofline == {"samples": pytest.approx([1.0, 1.6]), "number": 1}
     gbps = benchmark.track_gbps(cache, *params)
     moved = cell.bytes_moved
     assert gbps["samples"] == pytest.approx([moved / 2e3, moved / 4e3, moved / 3e3])
@@ -110,7 +113,8 @@ MEASURED_ANEW = "codegen.Codegen", "host.Call", "host.PathCall", "peers.Call"
 @pytest.mark.parametrize("grid", COUNTS)
 def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
     found = discover(grid)
-    suites = dict.fromkeys(COUNTS[grid], TRACKS) | UNTIMED
+    timed = {s: TRACKS if s.startswith("peers.") else OWN_TRACKS for s in COUNTS[grid]}
+    suites = timed | UNTIMED
     assert set(found) == {f"{suite}.track_{track}" for suite in suites for track in suites[suite]}
     caches = {}
     for suite, tracks in suites.items():

@@ -316,7 +316,7 @@ def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypat
     monkeypatch.setattr(Cell, "directions", directions)
     for direction in directions:
         (outcome,) = workload.measure_cells([CELL], direction).values()
-        assert outcome == workload.Outcome(latency=(1.0,), copy=(1.0,))
+        assert outcome == workload.Outcome((1.0,), (1.0,), roofline=(1.0,))
     answer = measure._measure([CELL], host=False, seed=1)
     assert [samples for *_, samples in answer["timings"]] == [[1.0] for _ in directions]
     assert asked == [*((CELL, (each,), True) for each in directions), (CELL, directions, False)]

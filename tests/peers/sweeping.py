@@ -11,14 +11,17 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._measure.workload import Outcome
+from benchmarks._peers.cells import AnyCell
 from benchmarks._peers.sweep import command, plots
-from benchmarks._peers.sweep.experiments import GRIDS, Timing
+from benchmarks._peers.sweep.experiments import EXPERIMENTS, Timing, planned
 from benchmarks._peers.sweep.state import Row, as_json
 from benchmarks._system.checkout import Arm
 from tests.lab import MACHINE, UUID
 
-FULL, SMALL = GRIDS["full"], GRIDS["small"]
 SHA = "0123456789abcdef0123456789abcdef01234567"
+FULL, SMALL = (
+    {name: planned(name, grid, SHA) for name in EXPERIMENTS} for grid in ("full", "small")
+)
 SPEEDS = {
     **{"rope-triton": 1.0, "rope-triton-tables": 0.99, "copy": 1.01, "pytorch": 0.08},
     **{"compile": 0.45, "compile-angles": 0.5, "seed": 0.2, "liger": 0.93},
@@ -55,6 +58,7 @@ class Bench:
     answer: Callable[[Timing], Outcome] = outcome
     before: Callable[[int], object] = lambda count: None
     measured: list[Timing] = field(default_factory=list)
+    compiled: list[tuple[AnyCell, str]] = field(default_factory=list)
 
     def path(self, experiment: str) -> Path:
         return self.scratch / MACHINE["machine"] / SHA[:8] / f"{experiment}.jsonl"
@@ -63,8 +67,14 @@ class Bench:
     def output(self) -> Path:
         return self.path("any").parent / "output"
 
-    def call(self, work, direction, cells, uuid, model, file, env):
-        """In place of a process that measures."""
+    def call(self, work, *job, env):
+        """In place of a process."""
+        if work is command._call_each:
+            self.compiled += job[0]
+        else:
+            self._measure(*job)
+
+    def _measure(self, direction, cells, uuid, model, file):
         with file.open("w") as rows:
             for timing in (Timing(direction, cell) for cell in cells):
                 self.before(len(self.measured))

@@ -9,10 +9,11 @@ from benchmarks._cells import models as model_cells
 from benchmarks._cells import package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.models import MODELS
+from benchmarks._cells.named import CHOSEN
 from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import workload
 from benchmarks._peers import cells, models
-from benchmarks._peers.cells import PeerModelCell
+from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._peers.providers import MODEL_CALLS, PROVIDERS
 from benchmarks._peers.sweep.experiments import GRIDS
 from tests.peers import libraries
@@ -83,6 +84,38 @@ def test_what_a_library_cannot_do_is_unavailable_and_says_why(tiny, cell):
         called(cell, FORWARD, tiny)
 
 
+NAMED = (
+    *("bf16-4+2x32r16-packed-2x3", "fp16-2+1x32-il-of96-2x3", "fp32-2+2x32-transposed-2x3"),
+    *("bf16-2x32-misaligned-3x1", "fp16-2+1x32-sliced-perbatch-2x3", "bf16-1x264-1x3"),
+    "bf16-2+2x36r20-1x3",
+)
+REFUSED = {
+    **{("liger", name): "takes queries and keys" for name in NAMED if "+" not in name},
+    ("liger", "fp16-2+1x32-il-of96-2x3"): "has no interleaved rotation",
+    ("quack", "bf16-2x32-misaligned-3x1"): "takes memory aligned to 16 bytes",
+    ("quack", "bf16-2+2x36r20-1x3"): "takes multiples of 8 channels, got 20",
+    ("flash-attention", "bf16-1x264-1x3"): "takes up to 256 channels, got 264",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    "provider", ["rope-triton", "rope-triton-tables", "flash-attention", "quack", "liger"]
+)
+def test_every_call_by_name_is_right_or_refused(tiny, provider, name):
+    cell = PeerNamedCell(provider, name)
+    for direction in cell.directions:
+        if reason := REFUSED.get((provider, name)):
+            with pytest.raises(Unavailable, match=f"{provider} {reason}"):
+                called(cell, direction, tiny)
+            continue
+        call, rotate, x, given = called(cell, direction, tiny)
+        package_calls.check(rotate(), given, call, direction)
+        assert torch.equal(x, given) or provider == "liger"
+        with pytest.raises(AssertionError, match="not close"):
+            package_calls.check(call.given(given, direction), given, call, direction)
+
+
 @pytest.mark.parametrize(("model", "step"), MOVED)
 @pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
 def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, model, step):
@@ -113,17 +146,23 @@ def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
         assert cell.bytes_moved == ours.bytes_moved and cell.shapes == ours.shapes
         assert cell.takes == ("angles" if cell == ours else "tables")
         assert cells.of_values([cell.provider, cell.model, cell.step]) == cell
-    with pytest.raises(ValueError, match="no cell has 2 values"):
-        cells.of_values(["copy", "llama-3-8b"])
+    assert cells.of_values(["copy", "bf16-1x64-2x3"]) == PeerNamedCell("copy", "bf16-1x64-2x3")
+    with pytest.raises(ValueError, match="no cell has 4 values"):
+        cells.of_values(["copy", "llama-3-8b", "training", "angles"])
 
 
 def test_the_experiment_has_every_call_in_the_directions_that_there_are():
     training, backward, decode = (
         {(cell.provider, cell.model, cell.step) for cell in figure.cells}
-        for figure in GRIDS["full"]["models"].figures
+        for figure in GRIDS["full"]["models"].figures[:3]
     )
     assert training | decode == {(cell.provider, cell.model, cell.step) for cell in CELLS}
     assert {step for _, _, step in training} == {"training"}
     assert backward == {each for each in training if each[0] not in FORWARD_ONLY}
     directions = [figure.direction for figure in GRIDS["full"]["models"].figures]
-    assert directions == [FORWARD, BACKWARD, FORWARD]
+    assert directions == [FORWARD, BACKWARD, FORWARD, FORWARD, BACKWARD]
+    for figure in GRIDS["full"]["models"].figures[3:]:
+        names = {cell.name for cell in figure.cells}
+        assert names == {
+            name for name in CHOSEN if figure.direction == FORWARD or not name.endswith("x1")
+        }

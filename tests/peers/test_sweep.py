@@ -64,7 +64,7 @@ def test_every_timing_is_measured_once_and_every_provider_is_known():
         names = [figure.name for figure in FULL[name].figures]
         assert len(set(names)) == len(names)
         assert {timing.cell.provider for timing in timings} <= FULL[name].about.keys()
-    assert sum(len(FULL[name].timings) for name in EXPERIMENTS) < 2400
+    assert sum(len(FULL[name].timings) for name in EXPERIMENTS) < 4500
     assert PROVIDERS.keys() == plots.STYLES.keys()
     looks = [(style.marker, style.line) for style in plots.STYLES.values()]
     assert len(set(looks)) == len(looks)  # told apart without any colour
@@ -293,7 +293,7 @@ def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     assert entry.main(["sweep", "--redraw", str(command.EVIDENCE), "--output", str(tmp_path)]) == 0
     made = sorted(tmp_path.iterdir())
     shipped = {path.stem for path in made}
-    assert set(EXPERIMENTS) - shipped <= {"models"}  # not measured yet
+    assert set(EXPERIMENTS) - shipped <= {"models", "random"}  # not measured yet
     assert len(made) == 2 * len(shipped)
     for path in made:
         assert path.read_bytes() == (command.EVIDENCE / path.name).read_bytes(), path.name
@@ -353,7 +353,7 @@ def test_a_models_page_has_a_row_for_each_model_and_a_column_for_each_provider(
     bench, undrawn, tmp_path
 ):
     def answer(timing):
-        if timing.cell.model == "deepseek-v3-q" and timing.cell.provider == "liger":
+        if getattr(timing.cell, "model", "") == "deepseek-v3-q" and timing.cell.provider == "liger":
             return Outcome(unavailable="liger has no interleaved rotation")
         share = {"rope-triton": 1.0, "quack": 0.5}.get(timing.cell.provider, 0.8)
         return Outcome((1e-5 / share,), (1e-5,))
@@ -362,11 +362,11 @@ def test_a_models_page_has_a_row_for_each_model_and_a_column_for_each_provider(
     assert sweep("--experiment", "models", "--output", str(tmp_path)) == 0
     assert not undrawn
     page = (tmp_path / "models.md").read_text()
-    forward, backward, decode = page.split("\n## ")[1:4]
+    forward, backward, decode, *_ = (p for p in page.split("\n## ") if p.startswith("Share of"))
     columns = "rope-triton | rope-triton-tables | copy | flash-attention | fla | liger | quack"
     assert f"| model | {columns} | vllm | flashinfer |" in forward and "vllm" not in backward
     latent = "| deepseek-v3-q | 1.000 | 0.800 | 0.800 | 0.800 | 0.800 | n/a | 0.500 |"
     assert all(latent in part for part in (forward, backward, decode))
-    assert "| quack | 12 | 2.00 | 2.00 | 2.00 | 0 |" in page
+    assert "| quack | 20 | 2.00 | 2.00 | 2.00 | 0 |" in page
     assert "- `liger`, 3 timings n/a: ``` liger has no interleaved rotation ```" in page
     assert "- `flash-attention`: apply_rotary_emb of each tensor" in page

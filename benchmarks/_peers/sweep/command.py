@@ -1,6 +1,7 @@
 """``python -m benchmarks sweep``: measure the experiments on one GPU, and show them."""
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +22,8 @@ from ..._system.process import ROOT
 from ..._system.progress import PROGRESS_VARIABLE, missing, say
 from ..cells import AnyCell
 from ..providers import PROVIDERS
-from . import plots, state, tables
-from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing
+from . import goals, plots, state, tables
+from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing, planned
 from .state import Results, Row, SweepError
 
 SCRATCH = ROOT / ".asv" / "sweep"
@@ -41,9 +43,14 @@ _DISTRIBUTIONS = (
     *("transformers", "vllm", "flashinfer-python", "unsloth", "xformers"),
 )
 # What says how a cell is measured: a change of it is another sweep.
-_MEASURING = (*("_cells/*.py", "_measure/gpu_timer.py", "_measure/workload.py", "_peers/*.py"),)
-# For one process: it takes seconds to start and to warm up, and a kill loses its work.
-_GROUP_TIMINGS = 36
+_MEASURING = (
+    *("_cells/*.py", "_peers/*.py"),
+    *("_measure/gpu_timer.py", "_measure/roofline.py", "_measure/workload.py"),
+)
+# For one process: it takes seconds to start and to warm up, and a kill loses its work. Timings of
+# various kernels are many, and have to be soon done.
+_GROUP_TIMINGS, _VARIOUS_TIMINGS = 36, 400
+_COMPILING = 12  # processes that compile at the same time, at most
 
 _DESCRIPTION = """\
 Measure this package and other libraries on the first GPU that CUDA_VISIBLE_DEVICES shows, and write
@@ -113,7 +120,7 @@ def _sweep(options: argparse.Namespace) -> int:
     uuid, statuses = gpu_monitor.gpu_uuid(), []
     with gpu_monitor.gpu_lock(uuid, options.wait):
         gpu_monitor.require_free(uuid)
-        for experiment in _chosen(options):
+        for experiment in _chosen(options, version.sha):
             head = state.header(
                 experiment=experiment.name,
                 grid=options.grid,
@@ -132,13 +139,13 @@ def _sweep(options: argparse.Namespace) -> int:
     return max(statuses)
 
 
-def _chosen(options: argparse.Namespace) -> list[Experiment]:
+def _chosen(options: argparse.Namespace, commit: str) -> list[Experiment]:
     """The experiments that were asked for, with the providers that were."""
     names = dict.fromkeys(options.experiment or EXPERIMENTS)
-    chosen = [GRIDS[options.grid][name] for name in names]
+    chosen = [planned(name, options.grid, commit) for name in names]
     if not options.providers:
         return chosen
-    kept = [experiment.of(options.providers) for experiment in chosen]
+    kept = [each.of(options.providers) for each in chosen]
     empty = [each.name for each in kept if not each.timings]
     if empty:
         raise SweepError(f"{', '.join(empty)} has none of {', '.join(options.providers)}")
@@ -166,7 +173,9 @@ def _measured(experiment: Experiment, path: Path, head: dict, uuid: str) -> Resu
         total, new, start = len(experiment.timings), 0, time.monotonic()
         if known := total - len(left):
             say(f"{experiment.name}: {known} of {total} timings are known, from {path}")
-        for group in grouped(left):
+        if experiment.various and left:
+            compile_ahead(left, uuid)
+        for group in grouped(left, _VARIOUS_TIMINGS if experiment.various else _GROUP_TIMINGS):
             measure(group, uuid, head["machine"]["gpu"], keep)
             new, seconds = new + len(group), time.monotonic() - start
             states = Counter(results.rows[timing].status for timing in left[:new])
@@ -178,14 +187,14 @@ def _measured(experiment: Experiment, path: Path, head: dict, uuid: str) -> Resu
         return results
 
 
-def grouped(timings: Sequence[Timing]) -> Iterator[list[Timing]]:
+def grouped(timings: Sequence[Timing], most: int = _GROUP_TIMINGS) -> Iterator[list[Timing]]:
     """What is measured by one process each: whole points, with all providers, of one direction."""
     group: list[Timing] = []
     for _, found in itertools.groupby(
         timings, lambda t: t._replace(cell=replace(t.cell, provider=""))
     ):
         point = list(found)
-        full = len(group + point) > _GROUP_TIMINGS
+        full = len(group + point) > most
         if group and (full or group[0].direction != point[0].direction):
             yield group
             group = []
@@ -246,6 +255,30 @@ def _work(direction: str, cells: Sequence[AnyCell], uuid: str, model: str, file:
         workload.measure_cells(cells, direction, finished)
 
 
+def compile_ahead(timings: Sequence[Timing], uuid: str) -> None:
+    """Make every call once, in processes side by side: what they compile, the caches then have.
+
+    A kernel takes longer to compile than to time, and a process that times compiles one at a time.
+    """
+    cells = {timing.cell: timing.direction for timing in timings}  # the backward makes both calls
+    count = max(1, min(_COMPILING, len(os.sched_getaffinity(0)) - 2, len(cells) // 8))
+    jobs = [list(cells.items())[first::count] for first in range(count)]
+    say(f"calls of {len(cells)} cells are compiled by {count} processes")
+    environment = {"CUDA_VISIBLE_DEVICES": uuid}
+    with ThreadPoolExecutor(count) as pool:
+        ended = [pool.submit(process.call, _call_each, job, env=environment) for job in jobs]
+        for error in filter(None, (each.exception() for each in ended)):
+            say(f"not all is compiled: {error}")  # what is left is compiled where it is timed
+
+
+def _call_each(cells: Sequence[tuple[AnyCell, str]]) -> None:
+    """In a fresh process: make every call once; what fails will fail again where it is timed."""
+    for cell, direction in cells:
+        with contextlib.suppress(Exception):
+            call = workload.call_of(cell)
+            next(workload.calls(call, direction, [workload.random_tensor(cell)]))()
+
+
 # --- show -----------------------------------------------------------------------------------------
 
 
@@ -258,6 +291,8 @@ def _shown(
         publish(experiment, results, directory)
     for line in tables.gain_table(experiment, results)[2:]:
         print(line)
+    if experiment.judged:
+        print(*goals.summary(experiment, results), sep="\n")
     print(f"{experiment.name}: {directories[-1]}")
     shown = [results.rows[timing] for timing in experiment.timings if timing in results.rows]
     bad = [row for row in shown if row.status in ("wrong", "failed")]
@@ -301,7 +336,7 @@ def _redraw(options: argparse.Namespace) -> int:
     for name in chosen if options.ship else ():
         results = found[name][1]
         whole = results.header["grid"] == "full" and not (
-            set(GRIDS["full"][name].timings) - set(results.rows)
+            set(planned(name, "full", results.header["commit"]).timings) - set(results.rows)
         )
         if not whole:
             raise SweepError(f"what ships is the full grid with every provider; {name} is not")

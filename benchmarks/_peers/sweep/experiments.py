@@ -4,17 +4,20 @@
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..._cells import named
 from ..._cells.forms import BACKWARD, FORWARD, ITEM_BYTES
 from ..._cells.models import DECODE, MODELS, TRAINING
-from ..cells import AnyCell, PeerCell, PeerModelCell
+from ..cells import AnyCell, PeerCell, PeerModelCell, PeerNamedCell
 from ..providers import MODEL_CALLS, PROVIDERS
 
 HALF, FORMAT = "float16", "sbhd"
 HIDDEN_SIZE, HEADS = 128, 64
-OURS, COPY = "rope-triton", "copy"
+OURS, OURS_BY_TABLES, COPY = "rope-triton", "rope-triton-tables", "copy"
+RIVALS = ("flash-attention", "quack", "liger")
+"""The kernels by tables that the package's are to be as fast as."""
 _TENSOR = f"{HEADS} heads of {HIDDEN_SIZE}"
 
 AXES = {
@@ -24,6 +27,7 @@ AXES = {
     "batch": "batch [sequences]",
     "mib": "size of the tensor [MiB]",
     "model": "model",
+    "name": "call",
 }
 """What a figure varies, a field of its cells or the tensor's size -> its label."""
 
@@ -32,7 +36,7 @@ class Figure(NamedTuple):
     """A table and a plot: ``metric`` over ``axis``, a line for each provider of the cells.
 
     ``metric`` is "gbps", "milliseconds" or "share" (of a copy's speed), ``axis`` a key of
-    :data:`AXES`; one of names is not drawn. ``doubles`` says whether the axis is logarithmic.
+    :data:`AXES`; one of names is not plotted. ``doubles`` says whether the axis is logarithmic.
     """
 
     name: str
@@ -45,7 +49,7 @@ class Figure(NamedTuple):
 
     @property
     def drawn(self) -> bool:
-        return self.axis != "model"
+        return self.axis not in ("model", "name")
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -64,12 +68,18 @@ class Timing(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """Figures of the same providers; ``about`` says what each of these calls."""
+    """Figures, and what is said of them.
+
+    ``about`` says what each provider calls. ``various``: whether hardly two calls share a kernel.
+    ``judged``: whether the package's calls are held to ``goals``.
+    """
 
     name: str
     title: str
     figures: tuple[Figure, ...]
     about: Mapping[str, str] = PROVIDERS
+    various: bool = False
+    judged: bool = False
 
     @property
     def timings(self) -> list[Timing]:
@@ -183,10 +193,13 @@ def _bandwidth(sizes: Iterable[int]) -> Experiment:
 
 
 _FORWARD_ONLY = ("vllm", "flashinfer")
+_JUDGED = (OURS, OURS_BY_TABLES, *RIVALS)
+RANDOM = "random"
+_SEEDS = 3
 
 
-def _models(names: Iterable[str]) -> Experiment:
-    """The calls that models make; a figure for each step and direction."""
+def _models(names: Iterable[str], chosen: Sequence[str]) -> Experiment:
+    """The calls that models make, and chosen ones; a figure for each step and direction."""
     figures = []
     for step, direction in ((TRAINING, FORWARD), (TRAINING, BACKWARD), (DECODE, FORWARD)):
         providers = [p for p in MODEL_CALLS if direction == FORWARD or p not in _FORWARD_ONLY]
@@ -202,16 +215,42 @@ def _models(names: Iterable[str]) -> Experiment:
                 ),
             )
         )
-    return Experiment("models", "The calls that models make", tuple(figures), MODEL_CALLS)
+    figures += _by_name("chosen", chosen)
+    title = "The calls that models make, and some others"
+    return Experiment("models", title, tuple(figures), MODEL_CALLS, various=True, judged=True)
 
 
-def _by_name(*experiments: Experiment) -> dict[str, Experiment]:
+def _by_name(what: str, names: Sequence[str]) -> list[Figure]:
+    """The calls of these names, in the directions that they have."""
+    figures = []
+    for direction in (FORWARD, BACKWARD):
+        cells = tuple(PeerNamedCell(provider, name) for name in names for provider in _JUDGED)
+        kept = tuple(cell for cell in cells if direction in cell.directions)
+        title = f"Share of a copy's speed, {what} calls, {direction} (batch first)"
+        figures.append(Figure(f"{what}-{direction}", title, direction, "share", "name", kept))
+    return figures
+
+
+def at_random(commit: str, calls: int) -> Experiment:
+    """So many calls drawn at random, by three seeds that follow from the commit's hash."""
+    shares = (calls * (seed + 1) // _SEEDS - calls * seed // _SEEDS for seed in range(_SEEDS))
+    drawn = (named.draw(commit, seed, share) for seed, share in enumerate(shares))
+    return _random(list(dict.fromkeys(itertools.chain.from_iterable(drawn))))
+
+
+def _random(names: Sequence[str]) -> Experiment:
+    figures = tuple(_by_name(RANDOM, names))
+    title = f"{len(names)} calls drawn at random"
+    return Experiment(RANDOM, title, figures, MODEL_CALLS, various=True, judged=True)
+
+
+def _grid(*experiments: Experiment) -> dict[str, Experiment]:
     return {each.name: each for each in experiments}
 
 
 GRIDS: dict[str, dict[str, Experiment]] = {
     # The seeds' own points. 1 MiB fits in any L2 and 1 GiB in none.
-    "full": _by_name(
+    "full": _grid(
         _throughput(range(2, 32), (1, 2, 4, 8)),
         _milliseconds((32, 64, 128, 256, 512)),
         _study(
@@ -221,10 +260,10 @@ GRIDS: dict[str, dict[str, Experiment]] = {
             batch=(1, 2, 4, 8, 16, 32),
         ),
         _bandwidth([2**power for power in range(11)]),
-        _models(MODELS),
+        _models(MODELS, named.CHOSEN),
     ),
     # Every figure with its ends and a middle, to see in minutes that all of it works.
-    "small": _by_name(
+    "small": _grid(
         _throughput((2, 16, 31), (1, 2, 4, 8)),
         _milliseconds((32, 128, 512)),
         _study(
@@ -234,7 +273,28 @@ GRIDS: dict[str, dict[str, Experiment]] = {
             batch=(1, 4, 16),
         ),
         _bandwidth((1, 32, 256)),
-        _models(("llama-3-8b", "deepseek-v3-q", "phi-2", "qwen-2-vl-7b")),
+        _models(("llama-3-8b", "deepseek-v3-q", "phi-2", "qwen-2-vl-7b"), named.CHOSEN[::9]),
     ),
 }
-EXPERIMENTS = tuple(GRIDS["full"])
+_RANDOM_CALLS = {"full": 200, "small": 12}
+EXPERIMENTS = (*GRIDS["full"], RANDOM)
+
+
+def planned(name: str, grid: str, commit: str) -> Experiment:
+    """One of ``EXPERIMENTS`` by a grid of ``GRIDS``; what is drawn follows from the commit."""
+    return at_random(commit, _RANDOM_CALLS[grid]) if name == RANDOM else GRIDS[grid][name]
+
+
+def measured(name: str, grid: str, timings: Iterable[Timing]) -> Experiment:
+    """The experiment that these timings are of, with the providers that they have.
+
+    Calls that were drawn are in the timings, whatever a later version would draw.
+    """
+    timings = list(timings)
+    if name == RANDOM:
+        cells = (timing.cell for timing in timings)
+        names = dict.fromkeys(cell.name for cell in cells if isinstance(cell, PeerNamedCell))
+        every = _random(list(names))
+    else:
+        every = GRIDS[grid][name]
+    return every.of({timing.cell.provider for timing in timings})

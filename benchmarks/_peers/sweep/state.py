@@ -14,7 +14,7 @@ from ..._measure.workload import Outcome
 from ..._system import journal
 from ..._system.files import write_atomically
 from ..cells import of_values
-from .experiments import GRIDS, Experiment, Timing
+from .experiments import GRIDS, Experiment, Timing, measured
 
 FORMAT = "rope-triton sweep"
 SCHEMA = 1
@@ -52,6 +52,12 @@ class Row:
         """Speed as a share of the copy's, of paired samples."""
         pairs = zip(self.outcome.latency, self.outcome.copy, strict=True)
         return statistics.median(copy / latency for latency, copy in pairs)
+
+    @property
+    def share_of_roofline(self) -> float | None:
+        """The same of the roofline's; None where it was not timed."""
+        pairs = zip(self.outcome.latency, self.outcome.roofline, strict=False)  # which has fewer
+        return statistics.median([each / latency for latency, each in pairs] or [0]) or None
 
     @property
     def status(self) -> str:
@@ -139,8 +145,7 @@ def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
         raise SweepError(f"{path} holds the experiment {results.header['experiment']!r}")
     if results.header["grid"] not in GRIDS:
         raise SweepError(f"{path} is of the grid {results.header['grid']!r}, which is not known")
-    measured = {timing.cell.provider for timing in results.rows}
-    return GRIDS[results.header["grid"]][name].of(measured), results
+    return measured(name, results.header["grid"], results.rows), results
 
 
 def write(path: Path, results: Results, timings: Iterable[Timing]) -> None:
@@ -154,7 +159,7 @@ def as_json(row: Row) -> dict:
     """A row as a line of the file has it."""
     samples = {
         name: [float(f"{value:.{_DIGITS}g}") for value in getattr(row.outcome, name)]
-        for name in ("latency", "copy")
+        for name in ("latency", "copy", "roofline")
     }
     why = {"unavailable": row.outcome.unavailable, "error": row.outcome.error}
     what = {"direction": row.timing.direction, "cell": list(astuple(row.timing.cell))}
@@ -174,6 +179,7 @@ def from_json(content: dict) -> Row:
         tuple(content.get("copy", ())),
         content.get("unavailable", ""),
         content.get("error", ""),
+        tuple(content.get("roofline", ())),
     )
     if not (outcome.latency or outcome.unavailable or outcome.error):
         raise ValueError("it has no samples and no reason")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..._cells.forms import ITEM_BYTES
+from . import goals
 from .experiments import AXES, OURS, Experiment, Figure, Timing
 from .state import Results, Row
 
@@ -50,6 +51,8 @@ def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
     if experiment.name == "throughput":
         lines += [*seed_table(experiment, results), ""]
     lines += gain_table(experiment, results)
+    if experiment.judged:
+        lines += ["", *goals.page(experiment, results)]
     for figure in experiment.figures:
         unit = METRICS[figure.metric][0]
         lines += ["", f"## {figure.title}", ""]

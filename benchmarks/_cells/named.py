@@ -1,0 +1,180 @@
+"""Calls whose name says all of it: some that were chosen, and any number drawn at random. No torch.
+
+A name such as ``bf16-32+8x128r64-il-of192-2x4096`` has the dtype, the heads of each tensor, the
+channels of a head and how many of them are rotated; ``il`` for pairs of neighbours, the layout,
+``perbatch`` for angles or tables of each sequence; sequences and their tokens. With one token of
+each it is a call of decoding, and each sequence is at a position of its own.
+"""
+
+import functools
+import hashlib
+import math
+import random
+import re
+
+from .forms import ITEM_BYTES
+from .models import DECODE, TRAINING, BaseModelCell, Model
+from .surface import DTYPES, OPTIONS
+from .surface_calls import PACKED, TAIL
+
+_NAME = re.compile(
+    rf"(?P<dtype>{'|'.join(DTYPES)})-(?P<heads>\d+(\+\d+)?)x(?P<channels>\d+)(r(?P<rotated>\d+))?"
+    rf"(-(?P<interleaved>il))?(-(?P<layout>{TAIL}\d+|{PACKED}|{'|'.join(OPTIONS['layout'][1:])}))?"
+    r"(-(?P<tables>perbatch))?-(?P<batch>\d+)x(?P<seq_len>\d+)"
+)
+
+
+def named(model: Model) -> str:
+    """The name of a call."""
+    heads = "+".join(map(str, model.heads))
+    rotated = f"r{model.rotated}" * (model.rotated < model.channels)
+    words = (
+        *(model.dtype, f"{heads}x{model.channels}{rotated}", "il" * model.interleaved),
+        *(model.layout, model.tables, f"{model.batch}x{model.seq_len}"),
+    )
+    return "-".join(filter(None, words))
+
+
+@functools.lru_cache(maxsize=4096)
+def parsed(name: str) -> Model:
+    """The call of a name.
+
+    Raises
+    ------
+    ValueError
+        If it is no name.
+    """
+    if found := _NAME.fullmatch(name):
+        words = found.groupdict(default="")
+        channels = int(words["channels"])
+        model = Model(
+            tuple(map(int, words["heads"].split("+"))),
+            channels,
+            int(words["rotated"] or channels),
+            interleaved=bool(words["interleaved"]),
+            layout=words["layout"],
+            tables=words["tables"],
+            batch=int(words["batch"]),
+            seq_len=int(words["seq_len"]),
+            dtype=words["dtype"],
+        )
+        width = int(model.layout.removeprefix(TAIL)) if model.layout.startswith(TAIL) else channels
+        counts = *model.heads, model.batch, model.seq_len, model.rotated
+        if (
+            named(model) == name
+            and min(counts) > 0
+            and model.rotated % 2 == 0
+            and width >= channels
+        ):
+            return model
+    raise ValueError(f"no call has the name {name!r:.80}, e.g. 'bf16-32+8x128r64-il-of192-2x4096'")
+
+
+class NamedCell(BaseModelCell):
+    """A call by its name. A subclass is a frozen dataclass; one provider by ``takes``."""
+
+    name: str
+
+    @property
+    def layer(self) -> Model:
+        return parsed(self.name)
+
+    @property
+    def step(self) -> str:  # type: ignore[override]
+        return DECODE if self.layer.seq_len == 1 else TRAINING
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (self.layer.seq_len,) * self.layer.batch
+
+
+CHOSEN = (
+    # Few heads: latent attention's key as it is and as a view, grouped keys of one head and three.
+    *("bf16-1x64-8x8192", "bf16-1x64-of576-8x8192", "bf16-1x128-1x32768", "bf16-3x128-2x8192"),
+    *("bf16-8x128-1x8192", "bf16-8x256-2x4096"),
+    # Other head sizes, and rotation of a part.
+    *("bf16-64x96r24-2x2048", "bf16-32x80r32-2x2048", "bf16-32x48-1x8192", "bf16-32x112-1x8192"),
+    *("bf16-32x160-1x4096", "bf16-16x512-1x4096"),
+    # Decoding.
+    *("bf16-32x128-256x1", "bf16-8x128-64x1"),
+    # Views: a part of packed queries, keys and values, another order, not aligned.
+    *(
+        "bf16-32x128-packed-2x4096",
+        "bf16-32x128-transposed-2x4096",
+        "bf16-32x128-misaligned-1x4096",
+    ),
+    "bf16-128x64-of192-1x4096",
+    # Pairs of neighbours.
+    *("bf16-32x64-il-1x8192", "bf16-32x128-il-2x4096", "fp32-32x128-il-2x4096"),
+    # From short to long.
+    *("fp16-64x128-1x128", "fp16-64x128-1x512", "fp16-12x64-16x1024", "fp16-64x128-4x2048"),
+    *("fp32-64x128-2x2048", "bf16-64x256-2x2048", "bf16-32x128-1x16384"),
+)
+"""Calls that the models' do not have: names."""
+
+# --- drawn at random ------------------------------------------------------------------------------
+
+# Any of a tuple alike: what is there twice is drawn twice as often.
+_DTYPES = ("bf16",) * 4 + ("fp16", "fp32")
+_HEADS = (1,) * 4 + (2, 3, 4, 6, 8, 8, 12, 14, 16, 20, 24, 28, 32, 32, 40, 48, 56, 64, 96, 128)
+_CHANNELS = (32, 48, 64, 64, 80, 96, 112, 128, 128, 128, 128, 160, 192, 256)
+_ROTATED_STEP = 8  # channels
+_LAYOUTS = ("",) * 11 + (TAIL, TAIL, PACKED, PACKED, PACKED, "transposed", "transposed", "sliced")
+_BESIDE = (64, 128, 512)  # channels before those of a tail
+_BATCHES = (1, 1, 2, 2, 4, 8, 16)
+_MIB = {TRAINING: (2, 64), DECODE: (1, 16)}
+"""MiB that a call moves, from the least to the most: as many of each power of two."""
+_MOST_DECODED = 1024  # sequences
+_MOST_TOKENS = 32768  # of a sequence
+
+
+def draw(commit: str, seed: int, count: int) -> list[str]:
+    """Names of calls drawn at random, each once: the same ones for a commit and the same seed.
+
+    Shapes are like those of models. Nobody chooses them: they follow from the hash of the commit,
+    which is known when nothing of the commit can be changed any more.
+    """
+    source = random.Random(hashlib.sha256(f"{commit} {seed}".encode()).digest())
+    names: dict[str, None] = {}
+    while len(names) < count:
+        names[named(_drawn(source))] = None
+    return list(names)
+
+
+def _drawn(source: random.Random) -> Model:
+    step = source.choice((TRAINING, TRAINING, DECODE))
+    dtype, channels = source.choice(_DTYPES), source.choice(_CHANNELS)
+    heads: tuple[int, ...] = (source.choice(_HEADS),)
+    if source.random() < 0.7:  # queries and keys, grouped or not
+        heads += (source.choice([n for n in range(1, heads[0] + 1) if heads[0] % n == 0]),)
+    rotated = channels
+    if source.random() < 0.3:
+        rotated = source.randrange(2 * _ROTATED_STEP, channels, _ROTATED_STEP)
+    interleaved, perbatch = source.random() < 0.25, source.random() < 0.1
+    layout = source.choice(_LAYOUTS)
+    if layout == TAIL:
+        layout += str(channels + source.choice(_BESIDE))
+    if source.random() < 0.03 and dtype != "fp32":
+        layout = "misaligned"  # by 2 bytes
+    least, most = map(math.log2, _MIB[step])
+    moved = 2 ** (20 + source.uniform(least, most))
+    tokens = moved / (2 * sum(heads) * channels * ITEM_BYTES[DTYPES[dtype]])
+    if step == DECODE:
+        batch, seq_len = min(_MOST_DECODED, max(1, round(tokens))), 1
+        layout = "" if layout == "transposed" else layout  # one position has no order
+    else:
+        batch = max(source.choice(_BATCHES), math.ceil(tokens / _MOST_TOKENS))
+        seq_len = max(2, round(tokens / batch))
+        if source.random() < 0.8:  # as users pad them
+            seq_len = max(16, round(seq_len / 16) * 16)
+    return Model(
+        heads,
+        channels,
+        rotated,
+        interleaved=interleaved,
+        layout=layout,
+        tables="perbatch" * perbatch,
+        batch=batch,
+        seq_len=seq_len,
+        dtype=dtype,
+    )

@@ -1,0 +1,143 @@
+"""Which calls of the package are as fast as they are to be, beside the best of other kernels.
+
+- By ready-made tables, a call takes no longer than the fastest of ``RIVALS``: at most 1 % more, 5 %
+  below 4 MB moved, where places in memory move a call by as much.
+- By angles it reaches 0.96 of its speed, 0.90 below 16 MB moved. If the roofline is slower than
+  that, a copy that reads the angles too, it is held to the roofline.
+- One head with a batch, whose sequences share the angles, is as fast as many: 0.95 of a copy.
+
+A rival counts where it moves as many bytes. Liger's kernel, which works in place, leaves channels
+without angles where they are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..._cells.models import BaseModelCell
+from ..._cells.surface_calls import UNALIGNED
+from .experiments import OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
+from .state import Results, Row
+
+BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "by angles", "one head"
+_GOALS = (BY_TABLES, BY_ANGLES, ONE_HEAD)
+_SMALL_BYTES, _LARGE_BYTES = 4e6, 16e6  # moved
+_WORST = 5
+_IN_PLACE, _ROOFLINE = "liger", "roofline"
+
+
+class Judgement(NamedTuple):
+    """Speed over that of ``beside``, which is to be ``least`` or more."""
+
+    goal: str
+    ratio: float
+    least: float
+    beside: str
+
+    @property
+    def held(self) -> bool:
+        return self.ratio >= self.least
+
+
+class Point(NamedTuple):
+    """A call in one direction, and what is judged of it. ``timing`` is the package's, by angles."""
+
+    timing: Timing
+    judgements: tuple[Judgement, ...]
+    unaligned: bool
+
+    @property
+    def megabytes(self) -> float:
+        return self.timing.cell.bytes_moved / 1e6
+
+    @property
+    def name(self) -> str:
+        cell = self.timing.cell
+        return getattr(cell, "name", "") or f"{cell.model} {cell.step}"  # type: ignore[union-attr]
+
+
+def points(experiment: Experiment, results: Results) -> list[Point]:
+    """Every call of the experiment, in its order, with what could be judged."""
+    own = [timing for timing in experiment.timings if timing.cell.provider == OURS]
+    return [_point(timing, results) for timing in own]
+
+
+def _point(timing: Timing, results: Results) -> Point:
+    cell = timing.cell
+    assert isinstance(cell, BaseModelCell)
+
+    def row(provider: str) -> Row | None:
+        found = results.rows.get(timing._replace(cell=replace(timing.cell, provider=provider)))
+        return found if found and found.status == "measured" else None
+
+    partial = cell.of.rotated < cell.of.channels
+    counted = [name for name in RIVALS if not (partial and name == _IN_PLACE)]
+    seconds = {name: each.seconds for name in counted if (each := row(name))}
+    best = min(seconds, key=seconds.__getitem__, default="")
+    judgements = tuple(_judgements(cell, row(OURS), row(OURS_BY_TABLES), best, seconds))
+    return Point(timing, judgements, cell.of.layout in UNALIGNED and cell.of.item_bytes == 2)
+
+
+def _judgements(
+    cell: BaseModelCell, ours: Row | None, by_tables: Row | None, best: str, seconds: dict
+) -> Iterator[Judgement]:
+    moved = cell.bytes_moved
+    if by_tables and best:
+        least = 1 / (1.05 if moved < _SMALL_BYTES else 1.01)
+        yield Judgement(BY_TABLES, seconds[best] / by_tables.seconds, least, best)
+    if ours:
+        least = 0.96 if moved >= _LARGE_BYTES else 0.90
+        found = {best: seconds[best] / ours.seconds} if best else {}
+        if share := ours.share_of_roofline:
+            found[_ROOFLINE] = share
+        if found:
+            beside = max(found, key=found.__getitem__)  # the slower
+            yield Judgement(BY_ANGLES, found[beside], least, beside)
+    shared = cell.head_counts == (1,) and len(cell.lengths) > 1 and not cell.of.tables
+    if ours and shared and not cell.of.position:
+        yield Judgement(ONE_HEAD, ours.share, 0.95, "copy")
+
+
+def summary(experiment: Experiment, results: Results) -> list[str]:
+    """What holds, in a sentence, and the calls that are farthest from their goals."""
+    every = points(experiment, results)
+    judged = [(point, each) for point in every if not point.unaligned for each in point.judgements]
+    said = []
+    for goal in _GOALS:
+        of_goal = [each for _, each in judged if each.goal == goal]
+        said.append(f"{goal} {sum(each.held for each in of_goal)} of {len(of_goal)}")
+    unaligned = sum(point.unaligned for point in every)
+    text = f"Hold their goals: {', '.join(said)}; {unaligned} aligned to 2 bytes are not judged."
+    worst = sorted(judged, key=lambda pair: pair[1].ratio / pair[1].least)[:_WORST]
+    return [
+        text,
+        "",
+        "| farthest | goal | MB moved | ratio | at least |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {point.name}, {point.timing.direction} | {each.goal}, beside {each.beside} "
+            f"| {point.megabytes:.1f} | {each.ratio:.3f} | {each.least:.3f} |"
+            for point, each in worst
+        ),
+    ]
+
+
+def page(experiment: Experiment, results: Results) -> list[str]:
+    """The goals, what holds, and every call beside them; what does not hold is bold."""
+    about = (__doc__ or "").partition("\n\n")[2].strip().replace("``RIVALS``", ", ".join(RIVALS))
+    lines = ["## Goals", "", *about.splitlines(), "", *summary(experiment, results), ""]
+    lines += [f"| call | MB moved | {' | '.join(_GOALS)} |", "|---" * (2 + len(_GOALS)) + "|"]
+    for point in points(experiment, results):
+        found = {each.goal: _written(each, point) for each in point.judgements}
+        cells = " | ".join(found.get(goal, "") for goal in _GOALS)
+        lines.append(
+            f"| {point.name}, {point.timing.direction} | {point.megabytes:.1f} | {cells} |"
+        )
+    return lines
+
+
+def _written(each: Judgement, point: Point) -> str:
+    text = f"{each.ratio:.3f}"
+    if not each.held:
+        text = f"({text})" if point.unaligned else f"**{text}**"
+    return f"{text} {each.beside}"

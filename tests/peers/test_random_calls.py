@@ -1,0 +1,234 @@
+"""The sweep of calls drawn at random, and the goals that the package's calls are held to."""
+
+import dataclasses
+import statistics
+
+import pytest
+
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._measure import workload
+from benchmarks._measure.workload import Outcome
+from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._peers.sweep import command, goals, state
+from benchmarks._peers.sweep.experiments import (
+    Experiment,
+    Figure,
+    Timing,
+    at_random,
+    measured,
+    planned,
+)
+from benchmarks._peers.sweep.goals import BY_ANGLES, BY_TABLES, ONE_HEAD
+from benchmarks._peers.sweep.state import Results, Row
+from tests.peers import libraries, sweeping
+from tests.peers.sweeping import FULL, SHA, SMALL, sweep
+
+bench, undrawn, here = sweeping.bench, sweeping.undrawn, libraries.here  # fixtures
+
+PROVIDERS = ("rope-triton", "rope-triton-tables", "flash-attention", "quack", "liger")
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def test_it_is_drawn_by_three_seeds_of_the_commit():
+    names = list(dict.fromkeys(timing.cell.name for timing in FULL["random"].timings))
+    assert len(names) == 200 and len(SMALL["random"].figures[0].cells) == 12 * len(PROVIDERS)
+    assert at_random(SHA[::-1], 200) != FULL["random"] == planned("random", "full", SHA)
+    cells = {timing.cell for timing in FULL["random"].timings}
+    assert cells == {PeerNamedCell(provider, name) for provider in PROVIDERS for name in names}
+    for direction, figure in zip((FORWARD, BACKWARD), FULL["random"].figures, strict=True):
+        assert figure.direction == direction
+        assert set(figure.cells) == {cell for cell in cells if direction in cell.directions}
+    sizes = [len(group) for group in command.grouped(FULL["random"].timings, 400)]
+    assert max(sizes) <= 400 and statistics.median(sizes) > 300
+
+
+def test_stored_calls_are_those_of_the_rows_whatever_is_drawn_later():
+    timings = SMALL["random"].timings
+    assert measured("random", "small", timings) == SMALL["random"]
+    few = [timing for timing in timings if timing.cell.provider == "quack"][:3]
+    names = dict.fromkeys(timing.cell.name for timing in few)
+    found = {timing.cell for timing in measured("random", "full", few).timings}
+    assert found == {PeerNamedCell("quack", name) for name in names}
+
+
+def test_all_is_compiled_side_by_side_before_it_is_timed(bench, undrawn, monkeypatch, capsys):
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda pid: range(6))
+    bench.before = lambda count: None if bench.compiled else pytest.fail("not compiled yet")
+    assert sweep("--experiment", "random") == 0
+    cells = {timing.cell: timing.direction for timing in SMALL["random"].timings}
+    assert dict(bench.compiled) == cells and len(bench.compiled) == len(cells)
+    assert f"calls of {len(cells)} cells are compiled by 4 processes" in capsys.readouterr().err
+    bench.compiled.clear()
+    assert sweep("--experiment", "random") == 0  # all is known
+    assert not bench.compiled
+    assert sweep("--experiment", "models", "--providers", "rope-triton") == 0 and bench.compiled
+    bench.compiled.clear()
+    bench.before = lambda count: None
+    assert sweep("--experiment", "milliseconds", "--providers", "copy") == 0
+    assert not bench.compiled
+
+
+def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch, here):
+    monkeypatch.setattr(workload, "DEVICE", here)
+    made, one = [], "fp32-2+1x16-1x4"
+    monkeypatch.setattr(workload.angles, "check_package", lambda *_: None)
+
+    def calls(call, direction, inputs):
+        made.append((call.cell, direction))
+        yield from workload_calls(call, direction, inputs)
+
+    workload_calls = workload.calls
+    monkeypatch.setattr(workload, "calls", calls)
+    cells = [PeerNamedCell(provider, one) for provider in ("flash-attention", "vllm", "copy")]
+
+    def fails(*_, **__):
+        raise RuntimeError("out of order")
+
+    libraries.install(monkeypatch, "flash-attention", fails)
+    command._call_each([(cell, BACKWARD) for cell in cells])
+    assert made == [(cell, BACKWARD) for cell in cells]
+
+
+def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
+    bench, undrawn, monkeypatch, capsys
+):
+    def call(work, *job, env):
+        if work is command._call_each:
+            raise RuntimeError("a fresh process ended with 9")
+        bench.call(work, *job, env=env)
+
+    monkeypatch.setattr(command.process, "call", call)
+    assert sweep("--experiment", "random") == 0
+    assert "not all is compiled: a fresh process ended with 9" in capsys.readouterr().err
+    assert set(bench.measured) == set(SMALL["random"].timings)
+
+
+def test_what_is_stored_can_be_drawn_again_and_shipped_only_as_a_whole(bench, undrawn, tmp_path):
+    assert sweep("--experiment", "random", "--output", str(tmp_path)) == 0
+    page = (tmp_path / "random.md").read_text()
+    assert "# 12 calls drawn at random" in page and "## Goals" in page
+    again = tmp_path / "again"
+    redraw = ["--redraw", str(tmp_path), "--output", str(again)]
+    assert sweep(*redraw) == 0
+    for name in ("random.md", "random.jsonl"):
+        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert state.read(tmp_path / "random.jsonl").header["commit"] == SHA
+    assert sweep(*redraw, "--ship") == 3
+
+
+# --- goals ----------------------------------------------------------------------------------------
+
+
+def results_of(calls, copy=2.0):
+    """An experiment of calls, cell or name -> provider -> seconds, forward, and its results."""
+    rows = {}
+    for call, seconds in calls.items():
+        for provider, each in seconds.items():
+            if isinstance(call, str):
+                cell = PeerNamedCell(provider, call)
+            else:
+                cell = dataclasses.replace(call, provider=provider)
+            timing = Timing(FORWARD, cell)
+            found = Outcome((each,), (copy,)) if each else Outcome(unavailable="not here")
+            rows[timing] = Row(timing, found, "GPU-0")
+    cells = tuple(timing.cell for timing in rows)
+    figure = Figure("random-forward", "Calls", FORWARD, "share", "name", cells)
+    return Experiment("random", "Calls", (figure,), judged=True), Results({}, rows)
+
+
+def judged(name, **seconds):
+    """What is judged of one call, by its goal."""
+    names = {"ours": "rope-triton", "tables": "rope-triton-tables", "flash": "flash-attention"}
+    given = {names.get(key, key): value for key, value in seconds.items()}
+    (point,) = goals.points(*results_of({name: given}))
+    return {each.goal: each for each in point.judgements}
+
+
+LARGE, MIDDLE, SMALL_CALL = "bf16-64x128-1x1024", "bf16-64x128-1x256", "bf16-64x128-1x64"
+
+
+@pytest.mark.parametrize(
+    ("name", "slowest", "least"),
+    [(LARGE, 1.01, 0.96), (MIDDLE, 1.01, 0.9), (SMALL_CALL, 1.05, 0.9)],
+)
+def test_the_fastest_rival_is_what_a_call_is_held_to(name, slowest, least):
+    rivals = {"flash": 4.0, "quack": 3.0, "liger": 5.0}
+    for by_tables, ours, held in (
+        (3.0 * slowest - 1e-6, 3.0 / least - 1e-6, True),
+        (3.0 * slowest + 1e-6, 3.0 / least + 1e-6, False),
+    ):
+        found = judged(name, ours=ours, tables=by_tables, **rivals)
+        assert found.keys() == {BY_TABLES, BY_ANGLES}
+        for each in found.values():
+            assert each.beside == "quack" and each.held == held
+        assert found[BY_ANGLES].least == least
+    without = judged(name, ours=1.0, tables=1.0, flash=4.0, quack=0.0)
+    assert without[BY_TABLES].beside == "flash-attention"
+    assert judged(name, ours=1.0, tables=1.0) == {}
+    assert judged(name, ours=1.0, tables=0.0, flash=1.0).keys() == {BY_ANGLES}
+
+
+@pytest.mark.parametrize(("quack", "beside"), [(1.5, "roofline"), (2.5, "quack")])
+def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack, beside):
+    """The roofline takes 2 s, in the samples that it shares with the call."""
+    experiment, results = results_of({LARGE: {"rope-triton": 4.0, "quack": quack}})
+    timing = experiment.timings[0]
+    both = Outcome((4.0, 5.0, 4.0), (1.0,) * 3, roofline=(2.0, 2.5))
+    results.rows[timing] = row = state.from_json(state.as_json(Row(timing, both, "GPU-0")))
+    assert row.outcome == both and row.share_of_roofline == 0.5
+    ((judgement,),) = (point.judgements for point in goals.points(experiment, results))
+    assert (judgement.goal, judgement.beside) == (BY_ANGLES, beside)
+    assert judgement.ratio == max(0.5, quack / 4.0)
+    lone = results_of({LARGE: {"rope-triton": 4.0}})
+    lone[1].rows[timing] = row
+    ((judgement,),) = (point.judgements for point in goals.points(*lone))
+    assert judgement.beside == "roofline" and not judgement.held
+
+
+def test_a_rival_that_moves_fewer_bytes_does_not_count():
+    whole, part = "bf16-8+8x128-1x512", "bf16-8+8x128r64-1x512"
+    for name, beside in ((whole, "liger"), (part, "quack")):
+        found = judged(name, ours=2.0, tables=2.0, liger=1.0, quack=1.5)
+        assert {each.beside for each in found.values()} == {beside}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        *(("bf16-1x64-8x8192", True), ("bf16-1x64-of576-2x64", True), ("bf16-1x64-1x8192", False)),
+        *(("bf16-2x64-8x8192", False), ("bf16-1x64-perbatch-8x8192", False)),
+        *(("bf16-1x64-64x1", False), ("bf16-1+1x64-8x8192", False)),
+    ],
+)
+def test_one_head_with_a_batch_is_held_to_a_copy(name, counts):
+    for ours, held in ((2.1, True), (2.2, False)):
+        found = judged(name, ours=ours)
+        assert (ONE_HEAD in found) == counts
+        if counts:
+            assert found[ONE_HEAD].held == held and found[ONE_HEAD].beside == "copy"
+
+
+def test_the_summary_counts_and_names_the_farthest():
+    fast = dict.fromkeys(PROVIDERS, 1.0)
+    slow = fast | {"rope-triton": 2.0, "rope-triton-tables": 1.5}
+    unaligned = "bf16-8x64-misaligned-1x4096"
+    calls = {
+        LARGE: fast,
+        "bf16-8+8x64-1x4096": slow,
+        unaligned: slow,
+        PeerModelCell("", "phi-2", "training"): fast,
+    }
+    experiment, results = results_of(calls)
+    text, _, _, _, *worst = goals.summary(experiment, results)
+    assert text.startswith("Hold their goals: by tables 2 of 3, by angles 2 of 3, one head 0 of 0;")
+    assert "1 aligned to 2 bytes" in text
+    assert worst[0] == (
+        "| bf16-8+8x64-1x4096, forward | by angles, beside flash-attention | 16.8 | 0.500 | 0.960 |"
+    )
+    assert len(worst) == 5 and unaligned not in "".join(worst)
+    page = goals.page(experiment, results)
+    assert "| bf16-8+8x64-1x4096, forward | 16.8 | **0.667** flash-attention |" in "".join(page)
+    assert f"| {unaligned}, forward | 8.4 | (0.667) flash-attention |" in "".join(page)
+    assert any(line.startswith("| phi-2 training, forward |") for line in page)
