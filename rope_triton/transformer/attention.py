@@ -128,7 +128,7 @@ def tiles(channels: int, item: int) -> _Tiles:
     the best of 30 tiles for heads of 64 and of 128 channels on an H200, causal, 2,048 tokens.
     """
     if item == 4:  # products that are no instructions of their own: larger ones compile for minutes
-        return _Tiles(Tile(32, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2))
+        return _Tiles(Tile(32, 16, 4, 1), Tile(32, 16, 4, 1), Tile(16, 32, 4, 1))
     if channels <= 64:
         return _Tiles(Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(32, 64, 4, 2))
     if channels <= 128:
