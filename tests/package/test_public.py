@@ -22,6 +22,7 @@ OWN = {
     "gpu.test_host_gpu": "the suite's measures, likewise",
     "gpu.test_paths_gpu": "the suite's measures, likewise",
     "gpu.test_peers_gpu": "the suite's measures, likewise",
+    "gpu.test_roofline_gpu": "the suite's measures, likewise",
     "gpu.test_training_gpu": "the suite's measures, likewise",
     "gpu.test_wrong_package_gpu": "makes packages of its own",
     "gpu.test_passes_gpu": "the suite's measures, likewise",
