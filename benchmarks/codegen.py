@@ -38,7 +38,7 @@ class Codegen(_Facts):
 
 
 class Surface(_Facts):
-    """Every form in which the public functions can be called: ``_cells.surface``."""
+    """Every form of a call: those of ``_cells.surface`` and of ``_cells.transformer``."""
 
     version = "1"
     param_names = list(subjects.SURFACE_PARAMS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells import grid, models, subjects, surface
+from benchmarks._cells import grid, models, subjects, surface, transformer
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
@@ -42,6 +42,7 @@ PATH_GRID = {"path": ("qkv", "tables-inplace"), "mib": (4,), "dtype": ("bfloat16
 NO_PATHS = dict.fromkeys(PATH_GRID, ())
 # Of one size, and of two, in place: three timings.
 FORMS = ("qk-bshd-bf16-8x96r48-il-decode", "tables-bshd-fp16-1x64-inplace")
+TRANSFORMER = "softmax-fp16-4096x1000"
 SMALL, LARGE = "128 64 1 float32 sbhd", "2048 64 1 float32 sbhd"
 FORWARD, BACKWARD = CELLS[0].metrics.values()
 PATHS = ["paths.Forward.track_latency", "paths.Backward.track_latency"]
@@ -233,6 +234,7 @@ class Lab:
             patch.setitem(grid.GRIDS, name, GRID)
             patch.setitem(grid.PATH_GRIDS, name, NO_PATHS)
         patch.setattr(surface, "forms", lambda: {})
+        patch.setattr(transformer, "forms", lambda: {})
         patch.setattr(models, "cells", lambda: [])
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
@@ -283,6 +285,12 @@ class Lab:
         listed = {name: surface.parsed(name) for name in FORMS}
         self.patch.setattr(surface, "forms", lambda: listed)
         self.patch.setitem(subjects.SURFACE_PARAMS, "form", FORMS)
+
+    def with_transformer(self) -> None:
+        """Let there be a call of the transformer to compare, too."""
+        listed = {TRANSFORMER: transformer.parsed(TRANSFORMER)}
+        self.patch.setattr(transformer, "forms", lambda: listed)
+        self.patch.setitem(subjects.SURFACE_PARAMS, "form", (TRANSFORMER,))
 
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.

@@ -64,6 +64,11 @@ class BaseCell:
         return count
 
     @property
+    def deviation(self) -> float:
+        """Standard deviation of the input's values."""
+        return 1.0
+
+    @property
     def bytes_moved(self) -> int:
         """Bytes a call must move: the input once and the output once (not angles or tables)."""
         return 2 * math.prod(self.shape) * ITEM_BYTES[self.dtype]

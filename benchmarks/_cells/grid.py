@@ -3,15 +3,17 @@
 import itertools
 import json
 import os
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from . import models, surface
+from . import models, surface, transformer
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .models import ModelCell
 from .package_calls import PATH_CALLS, Rotation
 from .surface import SurfaceCell
+from .transformer import TransformerCell
 
 OWN_BENCHMARKS = r"^(?!peers\.)"
 """asv's pattern for all but the other libraries', which no commit of ours changes."""
@@ -137,7 +139,7 @@ class PathCell(BaseCell):
 
 PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
 
-AnyCell = Cell | PathCell | SurfaceCell | ModelCell
+AnyCell = Cell | PathCell | SurfaceCell | ModelCell | TransformerCell
 
 
 def _halves(tokens: int) -> Iterator[int]:
@@ -188,14 +190,20 @@ def all_cells(name: str) -> list[AnyCell]:
 
 def candidates() -> list[AnyCell]:
     """All that a comparison may time, the most telling first: the full grid comes last."""
-    forms = sorted(surface.cells(), key=lambda cell: -cell.mib)
+    largest_first = sorted(surface.cells(), key=lambda cell: -cell.mib)
+    forms: list[AnyCell] = [*largest_first, *transformer.cells()]
     return list(dict.fromkeys([*all_cells("small"), *models.cells(), *forms, *all_cells("full")]))
 
 
 def checked_cells() -> list[AnyCell]:
     """The cells whose output is checked before anything is timed, each form at one size."""
     forms = {cell.form: cell for cell in reversed(surface.cells())}
-    return [*all_cells("small"), *models.cells(), *forms.values()]
+    return [*all_cells("small"), *models.cells(), *forms.values(), *transformer.cells()]
+
+
+def form_cell(name: str) -> SurfaceCell | TransformerCell:
+    """The cell of a form whose machine code is tracked: at the largest of its sizes."""
+    return TransformerCell(name) if name in transformer.forms() else surface.largest(name)
 
 
 def subject_params(cell: BaseCell) -> tuple[str, ...]:
@@ -211,7 +219,7 @@ def cell_of(metric: str, params: Sequence[str]) -> AnyCell:
     ValueError
         If the benchmark is not one of cells, or its parameters are others.
     """
-    kinds = {kind.suite: kind for kind in (Cell, PathCell, SurfaceCell, ModelCell)}
+    kinds = {kind.suite: kind for kind in typing.get_args(AnyCell)}
     kind: Any = kinds.get(metric.partition(".")[0])
     if kind is None or len(params) != len(fields(kind)):
         raise ValueError(f"no cell has the benchmark {metric!r} and the parameters {params}")

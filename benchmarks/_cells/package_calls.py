@@ -6,16 +6,79 @@ The check is the suite's own formula on the tables that the call gets, never the
 import itertools
 from collections.abc import Callable
 
-from .forms import BACKWARD, FORWARD, QK_HEADS, QKV_HEADS, BaseCell
-
-CHECKED_BYTES = 512 << 20  # of inputs and outputs that are checked at once
+from . import formula
+from .forms import FORWARD, QK_HEADS, QKV_HEADS, BaseCell
 
 
 class Unavailable(NotImplementedError):
     """A library that is not installed here, or cannot do what a cell asks for."""
 
 
-class Rotation:
+class Call:
+    """A call of a function of the package, and what is right.
+
+    A subclass says which function, its arguments, and what they return. Inputs and cotangents lie
+    in tensors ``x`` of the cell's shape and dtype.
+
+    Raises
+    ------
+    NotImplementedError
+        If the measured commit lacks the function. One that lacks an argument refuses when called.
+    """
+
+    # Whether it takes angles, as the package's own module makes them.
+    by_angles = False
+    # Whether it may overwrite its input.
+    in_place = False
+
+    def __init__(self, cell: BaseCell):
+        self.cell, self._function = cell, self._public()
+
+    def _public(self):
+        try:
+            return self._find()
+        except ModuleNotFoundError:
+            raise
+        except ImportError as error:  # of a name; the package's path says nothing
+            reason = str(error).removesuffix(f" ({error.path})")
+            raise NotImplementedError(reason) from None
+
+    def _find(self):
+        raise NotImplementedError
+
+    def call_through(self, change: Callable) -> None:
+        """From now on, call the package's function with every argument changed by ``change``."""
+        function = self._function
+        self._function = lambda *args, **options: function(
+            *map(change, args), **{name: change(value) for name, value in options.items()}
+        )
+
+    def operand(self, x):
+        """The argument of ``forward``, in the memory of ``x``."""
+        return x
+
+    def leaf(self, x):
+        """The same, requiring a gradient."""
+        return x.requires_grad_()
+
+    def forward(self, operand):
+        """The package's output for an operand."""
+        raise NotImplementedError
+
+    def cotangent(self, x):
+        """A gradient for the output, in the memory of ``x``."""
+        return x
+
+    def split(self, whole) -> tuple:
+        """The tensors in an output, an input or a gradient, in the order of the output."""
+        return (whole,)
+
+    def check(self, output, x, direction: str) -> None:
+        """See :func:`check`."""
+        raise NotImplementedError
+
+
+class Rotation(Call):
     """A call on one tensor by angles.
 
     Parameters
@@ -27,19 +90,11 @@ class Rotation:
         half-rotation order, on the device of the call.
     **options
         Further keyword arguments of the package's function.
-
-    Raises
-    ------
-    NotImplementedError
-        If the measured commit lacks the function. One that lacks an argument refuses when called.
     """
 
     # Whether each part of the output is rotated, or only copied.
     rotated: tuple[bool, ...] = (True,)
-    # Whether it takes angles, as the package's own module makes them.
     by_angles = True
-    # Whether it may overwrite its input.
-    in_place = False
     # Whether pairs of channels are neighbours, and what is rounded besides the result.
     interleaved = False
     rounding = "once"
@@ -48,25 +103,9 @@ class Rotation:
     slack = 0.0
 
     def __init__(self, cell: BaseCell, freqs, **options):
-        self._function = self._public()
-        self.cell, self._freqs = cell, freqs
+        super().__init__(cell)
+        self._freqs = freqs
         self._options = self._more(freqs.device) | options
-
-    def _public(self):
-        try:
-            return self._find()
-        except ModuleNotFoundError:
-            raise
-        except ImportError as error:  # of a name; the package's path says nothing
-            reason = str(error).removesuffix(f" ({error.path})")
-            raise NotImplementedError(reason) from None
-
-    def call_through(self, change: Callable) -> None:
-        """From now on, call the package's function with every argument changed by ``change``."""
-        function = self._function
-        self._function = lambda *args, **options: function(
-            *map(change, args), **{name: change(value) for name, value in options.items()}
-        )
 
     def _find(self):
         from rope_triton import apply_rotary_pos_emb
@@ -76,16 +115,7 @@ class Rotation:
     def _more(self, device) -> dict:
         return {"tensor_format": self.cell.format}
 
-    def operand(self, x):
-        """The argument of ``forward``, in the memory of ``x`` of the cell's shape and dtype."""
-        return x
-
-    def leaf(self, x):
-        """The same, requiring a gradient."""
-        return x.requires_grad_()
-
     def forward(self, x):
-        """The package's output for an operand."""
         return self._function(x, self._freqs, **self._options)
 
     def copies(self, x, copy: Callable | None = None):
@@ -99,17 +129,15 @@ class Rotation:
         """Bytes of angles or tables that a call needs, each row once; 0 where nobody knows."""
         return self.cell.distinct_positions * self.cell.hidden_size * self._freqs.element_size()
 
-    def cotangent(self, x):
-        """A gradient for the output, in the memory of ``x``."""
-        return x
-
     def given(self, x, direction: str):
         """What is rotated: the input, or the cotangents in the memory of ``x``."""
         return x if direction == FORWARD else self.cotangent(x)
 
-    def split(self, whole) -> tuple:
-        """The tensors in an output, an input or a gradient, in the order of the output."""
-        return (whole,)
+    def check(self, output, x, direction: str) -> None:
+        given = self.split(self.given(x, direction))
+        cos_sin = [each.float() for each in self.cos_sin()]
+        for found, part, rotated in zip(self.split(output), given, self.rotated, strict=True):
+            formula.check_part(found, part, cos_sin if rotated else None, self, direction)
 
     def cos_sin(self) -> tuple:
         """Cosine and sine of every token's angles, float64, ``[..., hidden_size / 2]``."""
@@ -117,7 +145,7 @@ class Rotation:
         return angle.cos(), angle.sin()
 
     def _token_freqs(self):
-        return self._freqs[: self.cell.positions].transpose(0, seq_dim(self.cell))
+        return self._freqs[: self.cell.positions].transpose(0, formula.seq_dim(self.cell))
 
 
 class _Packed(Rotation):
@@ -321,71 +349,11 @@ PATH_CALLS: dict[str, type[Rotation]] = {
 }
 
 
-def seq_dim(cell: BaseCell) -> int:
-    """The tensor's dimension of positions; in packed sequences, that of tokens."""
-    return max(cell.format.find("s"), 0)
+def check(output, x, call: Call, direction: str) -> None:
+    """Raise AssertionError unless ``output`` is that of the call for ``x``.
 
-
-def check(output, x, call: Rotation, direction: str) -> None:
-    """Raise AssertionError unless ``output`` is that of the call for ``x``, slice by slice.
-
-    By the suite's own float32 formula, with torch.testing.assert_close's tolerance for the dtype,
-    beyond the slack that the call documents. ``x`` is the input, or in the backward the memory of
-    the cotangents.
+    ``x`` is the input, or in the backward the memory of the cotangents. A rotation is checked slice
+    by slice, by the suite's own float32 formula, with torch.testing.assert_close's tolerance for
+    the dtype, beyond the slack that the call documents.
     """
-    given = call.split(call.given(x, direction))
-    cos_sin = [each.float() for each in call.cos_sin()]
-    parts = zip(call.split(output), given, call.rotated, strict=True)
-    for found, part, rotated in parts:
-        _check_part(found, part, cos_sin if rotated else None, call, direction)
-
-
-def _check_part(output, x, cos_sin, call: Rotation, direction: str) -> None:
-    import torch
-
-    dim = seq_dim(call.cell)
-    positions = x.shape[dim]
-    rows = max(1, CHECKED_BYTES // (2 * x.nbytes // positions))
-    for start in range(0, positions, rows):
-        here = dim, start, min(rows, positions - start)
-        expected, found = x.narrow(*here), output.narrow(*here)
-        if cos_sin:
-            cos, sin = (each.narrow(*here) for each in cos_sin)
-            part, expected = expected, _rotated(expected, cos, sin, call, direction).to(x.dtype)
-            found = _without_slack(found, expected, part, call) if call.slack else found
-        torch.testing.assert_close(found, expected)
-
-
-def _without_slack(found, expected, x, call: Rotation):
-    """``found``, moved towards ``expected`` by the call's slack of the length of each pair."""
-    import torch
-
-    length = torch.hypot(*_pairs(x.float(), call.interleaved)) * call.slack
-    allowed = _joined((length, length), call.interleaved)
-    off = found.float() - expected.float()
-    return (expected.float() + (off - off.clamp(-allowed, allowed))).to(found.dtype)
-
-
-def _rotated(x, cos, sin, call: Rotation, direction: str):
-    rounded = {"once": (False, False), "tables": (True, False), "each": (True, True)}
-    tables_too, products_too = rounded[call.rounding]
-    first, second = _pairs(x.float(), call.interleaved)
-    if tables_too:
-        cos, sin = (table.to(x.dtype).float() for table in (cos, sin))
-    if direction == BACKWARD:
-        sin = -sin
-    products = first * cos, second * sin, second * cos, first * sin
-    if products_too:
-        products = tuple(product.to(x.dtype).float() for product in products)
-    turned = products[0] - products[1], products[2] + products[3]
-    return _joined(turned, call.interleaved)
-
-
-def _pairs(x, interleaved: bool) -> tuple:
-    return (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
-
-
-def _joined(pair: tuple, interleaved: bool):
-    import torch
-
-    return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    call.check(output, x, direction)

@@ -3,7 +3,7 @@
 import itertools
 from typing import NamedTuple
 
-from . import surface
+from . import surface, transformer
 from .forms import BACKWARD, FORWARD
 from .grid import GRIDS, PATH_GRIDS, Cell, PathCell
 
@@ -34,7 +34,7 @@ CODE_PARAMS = VARIANT_PARAMS | {
 
 SURFACE_PARAMS = {
     "target": ("sm_90",),
-    "form": tuple(surface.forms()),
+    "form": (*surface.forms(), *transformer.forms()),
     "direction": DIRECTIONS,
 }
 """Of every form of a call, at the larger of its sizes."""

@@ -10,7 +10,6 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .._cells.grid import GRIDS
@@ -36,8 +35,6 @@ ROUNDS = 12
 BUDGET_MINUTES = {"small": 15, "full": 60}
 # Two versions take 4 to 8 on two cores, whatever the grid.
 EXACT_BUDGET_MINUTES = 20
-# Folders of the package that no cell calls: that they differ forbids a pass.
-_NEVER_CALLED = ("transformer",)
 
 _DESCRIPTION = """\
 Measure two versions of rope_triton in fresh processes that take turns, and judge each cell and the
@@ -196,7 +193,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         exact=(),
         identical=frozenset(),
         same_sources=same,
-        unmeasured=tuple(_unmeasured(base, head)),
+        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
         wrong=(),
         notes=("both versions have the same sources: nothing was measured",),
         discarded=(),
@@ -217,16 +214,6 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         only=frozenset(options.only),
     )
     return session.compare(comparison, pair, arch, asked, SCRATCH, say)
-
-
-def _unmeasured(base: "Arm", head: "Arm") -> Iterator[str]:
-    """A sentence on each difference that no comparison measures."""
-    from .._system import checkout
-
-    yield from repository.requirement_changes(base.requirements, head.requirements)
-    for folder in _NEVER_CALLED:
-        if checkout.differs(folder, base, head):
-            yield f"rope_triton/{folder} differs, and compare calls nothing of it"
 
 
 def _reproduce(options: argparse.Namespace) -> str:

@@ -10,9 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import surface
 from .._cells.forms import BaseCell
-from .._cells.grid import Cell, ModelCell, PathCell, SurfaceCell, subject_params
+from .._cells.grid import (
+    Cell,
+    ModelCell,
+    PathCell,
+    SurfaceCell,
+    TransformerCell,
+    form_cell,
+    subject_params,
+)
 from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
 from .._verdict.rules import UNITS, Exact, Subject, judge_exact
@@ -85,6 +92,8 @@ def _asked(target: str, cell: BaseCell, direction: str) -> tuple:
         return target, cell.dtype, cell.format, direction, *size
     if isinstance(cell, ModelCell):
         return target, cell.dtype, cell.model, direction, cell.step, cell.takes
+    if isinstance(cell, TransformerCell):
+        return target, cell.dtype, cell.form, direction
     assert isinstance(cell, PathCell | SurfaceCell)
     name = cell.path if isinstance(cell, PathCell) else cell.form
     return target, cell.dtype, name, direction, cell.mib
@@ -104,7 +113,7 @@ class Surface(NamedTuple):
         """The exact metrics of ``codegen.Surface``, of the forms that were compiled."""
         found: dict[Subject, float | Exception] = {}
         for _, form, direction in itertools.product(*SURFACE_PARAMS.values()):
-            cell = surface.largest(form)
+            cell = form_cell(form)
             if direction not in cell.directions:
                 continue
             timed = Subject(cell.metrics[direction], subject_params(cell))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, surface
+from .._cells import grid, surface, transformer
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
@@ -21,7 +21,7 @@ from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
 from .compile_both import Pair, Report
-from .findings import ARMS, BASE, Look, subjects_of
+from .findings import ARMS, BASE, HEAD, Look, subjects_of
 from .rounds import Rounds
 
 
@@ -35,6 +35,8 @@ EXTENSION_ROUNDS = 24
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
+# All that the transformer's calls run of the package.
+_OF_TRANSFORMER = ("transformer", "kernel/launch.py", "kernel/rotation.py")
 
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
@@ -113,7 +115,8 @@ def compare(
         why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
         code, surfaces = compile_both.compile_both(
-            pair, ARCHITECTURES, _TARGET, surface.cells(), ledgers, report
+            *(pair, ARCHITECTURES, _TARGET, [*surface.cells(), *transformer.cells()]),
+            *(ledgers, report),
         )
         verdicts, notes = findings.judge_code(code, False)
         same = len(selection.identical(compile_both.facts_of(surfaces)))
@@ -149,7 +152,7 @@ def _compare_on_gpu(
 ) -> Comparison:
     before, known = measured.minutes, arch in ARCHITECTURES
     cells = options.cells()
-    checked: list[BaseCell] = cells if options.only else [*grid.checked_cells()]
+    checked = cells if options.only else _checked(pair)
     gpu_monitor.require_free(measured.plan.uuid)
     code: compile_both.Code = {arm: {} for arm in ARMS}
     surfaces: compile_both.Surfaces = {}
@@ -203,6 +206,17 @@ def _compare_on_gpu(
         notes=(*notes, *look.notes, *problems),
         discarded=tuple(measured.discarded),
     )
+
+
+def _checked(pair: Pair) -> list[BaseCell]:
+    """The cells whose outputs are checked before anything is timed.
+
+    Those of the transformer only where they may have changed: they take longer than all others.
+    """
+    cells: list[BaseCell] = [*grid.checked_cells()]
+    if any(checkout.differs(part, pair[BASE], pair[HEAD]) for part in _OF_TRANSFORMER):
+        return cells
+    return [cell for cell in cells if not isinstance(cell, transformer.TransformerCell)]
 
 
 def _chosen(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, models, subjects, surface
+from .._cells import grid, models, subjects, surface, transformer
 from .._cells.forms import BaseCell
 from .._system.repository import PACKAGE
 from . import disassembly, uncompiled, worker_pool
@@ -99,8 +99,9 @@ def compile_all(
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
         batch of 2 and 64 heads. Or ``(target, dtype, name, direction, mib)``, a cell of another
         path or a form of ``surface``, or ``(target, dtype, model, direction, step, takes)``, one of
-        ``models``. Compiling is faster if calls with the same first three are
-        neighbours. In a backward call only the kernels of the backward pass count.
+        ``models``, or ``(target, dtype, form, direction)``, one of ``transformer``. Compiling is
+        faster if calls with the same first three are neighbours. In a backward call only the
+        kernels of the backward pass count.
     sweeps : iterable of (target, dtype, format, direction)
         64 heads of 128 channels at every length and batch of the full grid and some odd ones: the
         kernels that a process compiles, each of which costs its user a compilation.
@@ -157,11 +158,12 @@ def compile_forms(calls: Iterable[tuple]) -> dict[tuple, Facts | Exception]:
     jobs, found = {}, {}
     for call in calls:
         target, form, direction = call
-        cell = surface.largest(form)
+        cell = grid.form_cell(form)
         if direction in cell.directions:
-            jobs[call] = target, cell.dtype, form, direction, cell.mib
+            size = (cell.mib,) if isinstance(cell, surface.SurfaceCell) else ()
+            jobs[call] = target, cell.dtype, form, direction, *size
         else:
-            found[call] = NotImplementedError("a rotation in place has no backward pass of its own")
+            found[call] = NotImplementedError("its backward launches nothing of its own")
     facts = compile_all(sorted(jobs.values())).facts
     return found | {call: facts[job] for call, job in jobs.items()}
 
@@ -282,7 +284,10 @@ def _compiling(arch: str) -> tuple[StubDriver, dict[str, dict[str, str]]]:
     return StubDriver.activate(arch), files
 
 
-def _cell(dtype: str, form: str, first, *others) -> BaseCell:
+def _cell(dtype: str, form: str, *size) -> BaseCell:
+    if not size:
+        return transformer.TransformerCell(form)
+    first, *others = size
     if form in models.MODELS:
         return models.ModelCell(form, first, *others)
     if not others:

@@ -7,17 +7,18 @@ tensors is compiled for that architecture, and its launch is only noted.
 import dataclasses
 from typing import NamedTuple
 
-_MAX_SHARED_BYTES = {
-    # Of one program; Triton refuses a kernel that needs more. CUDA C++ programming
+_RESOURCES = {
+    # Shared memory of one program: Triton refuses a kernel that needs more. CUDA C++ programming
     # guide, "Technical specifications per compute capability"; on AMD, a compute unit's LDS.
-    "sm_75": 64 * 1024,
-    "sm_80": 163 * 1024,
-    "sm_86": 99 * 1024,
-    "sm_89": 99 * 1024,
-    "sm_90": 227 * 1024,
-    "sm_100": 227 * 1024,
-    "sm_120": 99 * 1024,
-    "gfx942": 64 * 1024,
+    # Multiprocessors: of a T4, A100, A10, L4, H100 and H200 (SXM), B200, RTX 5090, MI300X.
+    "sm_75": (64 * 1024, 40),
+    "sm_80": (163 * 1024, 108),
+    "sm_86": (99 * 1024, 72),
+    "sm_89": (99 * 1024, 58),
+    "sm_90": (227 * 1024, 132),
+    "sm_100": (227 * 1024, 148),
+    "sm_120": (99 * 1024, 170),
+    "gfx942": (64 * 1024, 304),
 }
 # Between a launch's grid and the kernel's arguments Triton passes the stream, the function, packed
 # and launch metadata, and the hooks to call before and after.
@@ -48,7 +49,9 @@ class StubDriver:
             GPUTarget("cuda", int(arch[3:]), 32) if nvidia else GPUTarget("hip", arch, 64)
         )
         self._torch_device = torch.device("cpu")
-        self._max_shared_bytes = _MAX_SHARED_BYTES[arch]
+        self._resources = dict(
+            zip(("max_shared_mem", "multiprocessor_count"), _RESOURCES[arch], strict=True)
+        )
         self.utils = self
         self.launches: list[Launch] = []
 
@@ -73,7 +76,7 @@ class StubDriver:
         return 0
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": self._max_shared_bytes}
+        return self._resources
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple:
         module, function, registers, spills, max_threads = object(), object(), 0, 0, 1024

@@ -4,11 +4,13 @@ Functions for a process of the pool, which imports the benchmarked package.
 """
 
 import copy
+import functools
 import itertools
 import traceback
+import warnings
 from collections.abc import Sequence
 
-from .._cells import grid, surface
+from .._cells import grid, surface, transformer
 from .._cells.forms import BACKWARD
 from .stub_driver import Launch, StubDriver
 
@@ -16,7 +18,10 @@ from .stub_driver import Launch, StubDriver
 SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 _SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
-ENUMERATIONS = {"forms": surface.cells, "dense": surface.dense}
+ENUMERATIONS = {
+    "forms": lambda: [*surface.cells(), *transformer.cells()],
+    "dense": lambda: [*surface.dense(), *transformer.dense()],
+}
 """Calls whose launches are described."""
 
 
@@ -27,6 +32,7 @@ def call(driver: StubDriver, cell, direction: str) -> None:
     # Nothing is rotated, so angles and tables have a shape and no values: computing them would take
     # longer than the call.
     angles = torch.zeros(cell.positions, 1, 1, cell.hidden_size, device="meta")
+    _skip_products()
     called, backward = cell.call(angles), direction == BACKWARD
     called.call_through(_with_memory)
     # Memory that nothing touches costs nothing, however large the tensor.
@@ -39,6 +45,23 @@ def call(driver: StubDriver, cell, direction: str) -> None:
         torch.autograd.grad(out, given, called.cotangent(grad))
     if not driver.launches:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
+
+
+@functools.cache
+def _skip_products():
+    """Let PyTorch's products on the CPU write nothing: no launch depends on what is in them.
+
+    Those of a head with 50,304 tokens in its vocabulary would take minutes.
+    """
+    import torch
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that PyTorch's own are replaced
+        library.impl("mm", lambda a, b: a.new_empty(a.shape[0], b.shape[1]), "CPU")
+        library.impl("mm.out", lambda a, b, *, out: out, "CPU")
+        library.impl("addmm.out", lambda total, a, b, *, out, **factors: out, "CPU")
+    return library  # whose end would end this
 
 
 def _with_memory(argument):
@@ -63,12 +86,12 @@ def variants(arch: str, dtype: str, format: str, direction: str) -> int:
 
 
 def reach(arch: str, which: str, part: int, parts: int) -> dict:
-    """What the calls of ``surface`` launch: one in ``parts`` of them, from ``part`` on.
+    """What the calls of an enumeration launch: one in ``parts`` of them, from ``part`` on.
 
     Parameters
     ----------
     which : {"forms", "dense"}
-        One of ``ENUMERATIONS``: ``surface.cells``, or ``surface.dense``.
+        One of ``ENUMERATIONS``: the listed forms, or calls of dense sizes.
 
     Returns
     -------
@@ -87,7 +110,7 @@ def reach(arch: str, which: str, part: int, parts: int) -> dict:
                 continue
             except Exception:
                 said = traceback.format_exc().strip().splitlines()[-1][:300]
-                failures[f"{cell.form} {direction}, {cell.mib:g} MiB"] = said
+                failures[" ".join([*grid.subject_params(cell), direction])] = said
             else:
                 found |= features(driver.launches)
     return {"features": sorted(found), "failures": failures}

@@ -360,13 +360,14 @@ def needed_bytes(cell: BaseCell, sets: int) -> int:
 def random_tensor(cell: BaseCell):
     import torch
 
-    return torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
+    x = torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
+    return x if cell.deviation == 1 else x.mul_(cell.deviation)
 
 
 def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
     """One zero-argument call for each buffer set; in the backward the inputs hold cotangents.
 
-    ``call`` is a ``package_calls.Rotation``: all share its tables, as the layers of a model do.
+    ``call`` is a ``package_calls.Call``: all share its tables, as the layers of a model do.
     """
     if direction == FORWARD:
         for x in map(call.operand, inputs):

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._cells import subjects
-from .._cells.grid import candidates, subject_params
-from .._cells.surface import parsed
+from .._cells.grid import candidates, form_cell, subject_params
 from .._system.repository import package_tree, requirement_changes, requirements
 from .._system.untrusted import load_json
 from .._verdict.rules import UNITS, Answer, Subject
@@ -256,7 +255,7 @@ def exact_subjects(arch: str | None) -> dict[str, frozenset[Subject]]:
         for call in itertools.product(
             params["target"] if arch is None else (arch,), *[*params.values()][1:]
         )
-        if "form" not in params or call[2] in parsed(call[1]).directions
+        if "form" not in params or call[2] in form_cell(call[1]).directions
     }
     if arch is None:
         return {"machine code": frozenset(code)}

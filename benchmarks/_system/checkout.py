@@ -110,14 +110,14 @@ def digest(root: Path) -> str:
     return _digest_of(package)
 
 
-def differs(folder: str, base: Arm, head: Arm) -> bool:
-    """Whether a folder of the package is not the same in both; one may lack it."""
-    return len({_digest_of(arm.root / PACKAGE / folder) for arm in (base, head)}) > 1
+def differs(part: str, base: Arm, head: Arm) -> bool:
+    """Whether a folder or file of the package is not the same in both; one may lack it."""
+    return len({_digest_of(arm.root / PACKAGE / part) for arm in (base, head)}) > 1
 
 
 def _digest_of(folder: Path) -> str:
     found = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
+    for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
         if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             found.update(f"{path.relative_to(folder)}\0{content}\n".encode())

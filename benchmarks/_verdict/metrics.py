@@ -48,6 +48,8 @@ UNITS = {
     "surface.Backward.track_latency": _SECONDS,
     "model_calls.Forward.track_latency": _SECONDS,
     "model_calls.Backward.track_latency": _SECONDS,
+    "transformer.Forward.track_latency": _SECONDS,
+    "transformer.Backward.track_latency": _SECONDS,
     "host.Call.track_forward": _SECONDS,
     "host.Call.track_forward_backward": _SECONDS,
     "host.PathCall.track_forward": _SECONDS,

@@ -6,6 +6,7 @@ it: Triton's own runner, which inspects every argument again, takes three times 
 """
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -87,6 +88,15 @@ def run(key: tuple, launches: list | None, kernel, plan: Plan, tensors, options)
             launch(device, tensors)
     elif any(tensor.numel() for tensor in tensors[:2]):
         _keep(key, [_first_launch(kernel, tensors, chunk) for chunk in plan(*tensors, options)])
+
+
+@functools.cache
+def resources(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors of a GPU, and bytes of shared memory that a program can have."""
+    if triton.knobs.runtime.interpret:
+        return 2, 1 << 17
+    about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    return about["multiprocessor_count"], about["max_shared_mem"]
 
 
 def cdiv(n: int, block: int) -> int:

@@ -6,7 +6,7 @@ from typing import overload
 import torch
 import triton
 
-from rope_triton.kernel.launch import cdiv, run_planned
+from rope_triton.kernel.launch import cdiv, resources, run_planned
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import gradient_operator, operator
@@ -191,10 +191,8 @@ def _at_once(device: torch.device, warps: int) -> int:
     The registers of a multiprocessor have room for 24 warps whose threads have 8 elements each, and
     for 16 of more.
     """
-    if device.type == "cpu":  # Triton's interpreter
-        return 2
-    count = torch.cuda.get_device_properties(device).multi_processor_count
-    return count * (24 // warps)
+    count, _ = resources(device)
+    return count if triton.knobs.runtime.interpret else count * (24 // warps)
 
 
 # --- operators ------------------------------------------------------------------------------------

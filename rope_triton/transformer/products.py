@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Blocks, cdiv, run_planned
+from rope_triton.kernel.launch import Blocks, cdiv, resources, run_planned
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import operator
@@ -222,7 +222,7 @@ def product(
     """``relu(a @ b + bias)`` of ``[batch, rows, inner]`` and ``[batch, inner, columns]``."""
     c = _result(a, b)
     batch, rows, columns = c.shape
-    count, shared = _resources(c.device)
+    count, shared = resources(c.device)
     used, parts = tile(a.element_size(), shared, rotation is not None), 1
     if bias is rotation is None and not relu and 2 * batch * _blocks_of(c, used) <= count:
         # Too few blocks to occupy the GPU: some parts of the sums, each in float32.
@@ -282,12 +282,3 @@ def _stored(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 def _turned(first: int, second: int, turn: bool) -> tuple[int, int]:
     return (second, first) if turn else (first, second)
-
-
-@functools.cache
-def _resources(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors, and bytes of shared memory that a program can have."""
-    if device.type == "cpu":  # Triton's interpreter
-        return 2, 1 << 17
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin

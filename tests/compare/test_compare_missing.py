@@ -4,7 +4,6 @@ import pytest
 
 from tests.lab import (
     BACKWARD,
-    CANNOT_TELL,
     FAIL,
     FORWARD,
     IN_PLACE,
@@ -63,19 +62,3 @@ def test_head_that_fails_in_the_second_look(lab):
     noisy(lab, SMALL, 0.001)
     assert lab.compare() == FAIL
     assert any(SMALL in text and "of the head" in text for text in lab.found.wrong)
-
-
-@pytest.mark.parametrize("base", [None, "old"])
-def test_what_no_cell_calls_forbids_a_pass(lab, base):
-    """Where the transformer's kernels are new or others, nothing that is timed shows it."""
-    path = lab.root / "rope_triton" / "transformer" / "products.py"
-    path.parent.mkdir(parents=True)
-    if base:
-        path.write_text(base)
-    lab.commit("base")
-    assert lab.compare("base", "HEAD") == PASS
-    path.write_text("new")
-    lab.commit("head")
-    assert lab.compare() == CANNOT_TELL
-    (said,) = lab.found.unmeasured
-    assert said == "rope_triton/transformer differs, and compare calls nothing of it"

@@ -1,10 +1,14 @@
 """``python -m benchmarks compare`` of the other paths and of forms, beside the grid."""
 
+import ast
+
 import pytest
 
+from benchmarks._compare import session
 from benchmarks._compare.findings import subjects_of
 from benchmarks._verdict.rules import Answer, Subject
-from tests.lab import CELLS, FAIL, FORMS, IN_PLACE, PASS, PATHS, QKV, ROUNDS, noisy
+from tests.lab import CELLS, FAIL, FORMS, IN_PLACE, PASS, PATHS, QKV, ROUNDS, TRANSFORMER, noisy
+from tests.workflows.common import ROOT
 
 
 @pytest.fixture
@@ -89,3 +93,63 @@ def test_one_form_alone_is_compared(formed):
     assert formed.compare("base", "head", "--only", f"{FORM_METRICS[0]} {SLOW}") == PASS
     timed = {each.subject for each in formed.found.timings}
     assert timed == {Subject(FORM_METRICS[0], tuple(SLOW.split()))}
+
+
+# --- calls of the transformer ---------------------------------------------------------------------
+
+TRANSFORMER_METRICS = [f"transformer.{each}.track_latency" for each in ("Forward", "Backward")]
+
+
+@pytest.fixture
+def transforming(lab):
+    """Compares a call of the transformer, too."""
+    lab.with_transformer()
+    return lab
+
+
+def is_checked(lab) -> bool:
+    return ["transformer", [TRANSFORMER]] in lab.gpu.jobs[0][1]["cells"]
+
+
+def test_calls_of_the_transformer_are_compiled_and_timed(transforming):
+    transforming.versions({}, {"slower": {TRANSFORMER: 1.05}})
+    assert transforming.compare() == FAIL
+    slow = {each.subject for each in transforming.found.timings if each.answer is Answer.FAIL}
+    assert slow == {Subject(metric, (TRANSFORMER,)) for metric in TRANSFORMER_METRICS}
+    exact = {each.subject for each in transforming.found.exact}
+    registers = Subject("codegen.Surface.track_registers", ("sm_90", TRANSFORMER, "backward"))
+    assert registers in exact
+
+
+@pytest.mark.parametrize(
+    ("file", "checked"),
+    [
+        *(("transformer/softmax.py", True), ("kernel/launch.py", True)),
+        *(("kernel/rotation.py", True), ("kernel/tiles.py", False), ("api/calls.py", False)),
+    ],
+)
+def test_calls_of_the_transformer_are_checked_where_they_may_have_changed(
+    transforming, file, checked
+):
+    path = transforming.root / "rope_triton" / file
+    path.parent.mkdir(parents=True)
+    for content in ("base", "head"):
+        path.write_text(content)
+        transforming.commit(content)
+    assert transforming.compare() == PASS
+    assert is_checked(transforming) == checked
+    assert not transforming.found.unmeasured
+
+
+def test_all_that_the_transformer_runs_of_the_package_is_known():
+    imported = set()
+    for path in (ROOT / "rope_triton" / "transformer").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module)
+    own = {name for name in imported if name.startswith("rope_triton.")}
+    parts = {name.split(".")[1] for name in own - {"rope_triton.kernel.launch"}}
+    assert parts <= {"kernel", "transformer"}
+    files = {name.removeprefix("rope_triton.").replace(".", "/") + ".py" for name in own}
+    kernel = {file for file in files if file.startswith("kernel/")}
+    assert {*session._OF_TRANSFORMER} == {"transformer", *kernel}

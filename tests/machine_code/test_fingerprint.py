@@ -10,6 +10,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from benchmarks._cells import subjects, surface
+from benchmarks._cells.transformer import TransformerCell
 from benchmarks._machine_code import fingerprint, stub_driver, uncompiled, worker_pool
 from benchmarks._system import process
 
@@ -315,6 +316,33 @@ def test_forms_of_the_surface(monkeypatch):
     assert isinstance(missing, NotImplementedError)
     assert all(each.registers > 8 for each in facts)
     assert len({each.digest for each in facts}) == 3
+
+
+def test_calls_of_the_transformer(monkeypatch):
+    """Likewise: n/a where the forward computes the gradients."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    calls = [
+        ("sm_90", form, direction)
+        for form in ("softmax-fp16-4096x1000", "linearcrossentropy-fp16-500x100x32000")
+        for direction in ("forward", "backward")
+    ]
+    *facts, missing = map(fingerprint.compile_forms(calls).get, calls)
+    assert isinstance(missing, NotImplementedError)
+    assert all(each.registers > 8 for each in facts)
+    assert len({each.digest for each in facts}) == 3
+
+
+def grid_of(form: str, arch: str) -> tuple:
+    driver = stub_driver.StubDriver.activate(arch)
+    uncompiled.call(driver, TransformerCell(form), "forward")
+    return driver.launches[0].grid
+
+
+@pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("sm_80", 108)])
+def test_a_persistent_kernel_has_the_grid_of_the_gpu(arch, multiprocessors, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    grid = process.call(grid_of, "linear-fp16-16384x100x1024", arch)
+    assert grid == (multiprocessors, 1, 1)
 
 
 def launch(cells):

@@ -6,7 +6,7 @@ import torch
 import rope_triton
 from benchmarks import paths
 from benchmarks._cells import angles as _angles
-from benchmarks._cells import forms, grid, package_calls
+from benchmarks._cells import forms, formula, grid, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
@@ -57,7 +57,7 @@ def test_size_is_about_what_it_is_called(cell):
     assert cell.bytes_moved == (4 if cell.path == "then-read" else 2) * given.nbytes
     assert 0.94 * 2**20 < given.nbytes / cell.mib <= 2**20
     assert len(given.shape) == len(cell.format)
-    assert given.shape[package_calls.seq_dim(cell)] in (sum(cell.lengths), cell.lengths[0])
+    assert given.shape[formula.seq_dim(cell)] in (sum(cell.lengths), cell.lengths[0])
 
 
 def test_lengths_starts_and_positions():
@@ -142,14 +142,14 @@ def test_right_output_passes_and_mistakes_are_found(without_gpu, cell, direction
 @pytest.mark.parametrize("cell", PLAIN[:2], ids=str)
 def test_every_chunk_is_checked(without_gpu, cell, direction, monkeypatch):
     chunks = []
-    rotate = package_calls._rotated
+    rotate = formula._rotated
 
     def counted(x, cos, sin, call, direction):
         chunks.append(max(cos.shape[:2]))
         return rotate(x, cos, sin, call, direction)
 
-    monkeypatch.setattr(package_calls, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
-    monkeypatch.setattr(package_calls, "_rotated", counted)
+    monkeypatch.setattr(formula, "CHECKED_BYTES", 16 * cell.bytes_moved // cell.seq_len)
+    monkeypatch.setattr(formula, "_rotated", counted)
     call, output, given = called(cell, direction)
     package_calls.check(output, given, call, direction)
     assert chunks == [16, 16, 5]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks._cells import forms, package_calls
+from benchmarks._cells import forms, formula, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import host, workload
@@ -67,7 +67,7 @@ def test_mistakes_are_found(here, provider, direction, format):
             whole = tuple(wrong) if isinstance(output, tuple) else wrong[0]
             package_calls.check(whole, given, call, direction)
 
-    refused([part.roll(1, dims=package_calls.seq_dim(call.cell)) for part in parts])
+    refused([part.roll(1, dims=formula.seq_dim(call.cell)) for part in parts])
     refused([part.float() for part in parts])
     if provider != "copy":
         refused(call.split(given))

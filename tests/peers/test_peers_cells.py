@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks._cells import grid, package_calls
+from benchmarks._cells import formula, grid
 from benchmarks._measure import workload
 from benchmarks._peers import calls, cells
 from benchmarks._peers import host as peer_host
@@ -36,7 +36,7 @@ def test_grids_are_small_and_span_the_sizes():
 def test_bytes_are_those_of_the_tensor_twice(cell):
     given = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
     assert cell.bytes_moved == 2 * given.nbytes
-    assert given.shape[package_calls.seq_dim(cell)] == cell.seq_len == cell.positions
+    assert given.shape[formula.seq_dim(cell)] == cell.seq_len == cell.positions
 
 
 def test_environment_names_the_grid(monkeypatch):

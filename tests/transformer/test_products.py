@@ -113,7 +113,7 @@ def test_tiles_fit_into_shared_memory(kib, rotated, expected):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_few_blocks_have_parts_of_the_sums(dtype, device, monkeypatch):
     """On a GPU with room for more blocks than a result has."""
-    monkeypatch.setattr(products, "_resources", lambda device: (64, 1 << 17))
+    monkeypatch.setattr(products, "resources", lambda device: (64, 1 << 17))
     monkeypatch.setattr(products, "_PART", 64)
     grids = []
     launch = products.run_planned

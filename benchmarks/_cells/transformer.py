@@ -1,0 +1,175 @@
+"""The calls of ``rope_triton.transformer`` that are compiled and compared. Imports no torch.
+
+A form's name says all of it: the function, the dtype, its sizes in the order of its class, and its
+words, e.g. ``linear-bf16-16384x1024x3072-bias``. ``transformer.txt`` lists the forms. A name is a
+key of the history, so forms are added or left out, and never renamed.
+"""
+
+import functools
+import random
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from .forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell
+from .surface import DTYPES
+from .transformer_calls import TransformerCall, stored_elements
+from .transformer_functions import FUNCTIONS
+
+LIST = Path(__file__).with_suffix(".txt")
+
+
+class TransformerForm(NamedTuple):
+    """A call: a name of ``transformer_functions.FUNCTIONS``, its sizes and its words."""
+
+    function: str
+    dtype: str
+    sizes: tuple[int, ...]
+    words: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        size = "x".join(map(str, self.sizes))
+        return "-".join([self.function, self.dtype, size, *self.words])
+
+
+def parsed(name: str) -> TransformerForm:
+    """The form of a name.
+
+    Raises
+    ------
+    ValueError
+        If it is no name.
+    """
+    try:
+        function, dtype, sizes, *words = name.split("-")
+        form = TransformerForm(function, dtype, tuple(map(int, sizes.split("x"))), tuple(words))
+        of = FUNCTIONS[function]
+        sized = dtype in DTYPES and len(form.sizes) == len(of.sizes) and min(form.sizes) > 0
+        ordered = words == [word for word in of.words if word in words]
+        known = sized and ordered and of.exists(words) and form.name == name
+    except (ValueError, KeyError):
+        known = False
+    if not known:
+        example = "linear-bf16-16384x1024x3072-bias"
+        raise ValueError(f"no call of the transformer has the name {name!r:.80}, e.g. {example!r}")
+    return form
+
+
+@functools.cache
+def forms() -> dict[str, TransformerForm]:
+    """The forms of the list, by name, in its order."""
+    lines = LIST.read_text().split("\n")
+    return {name: parsed(name) for name in lines if name and not name.startswith("#")}
+
+
+@dataclass(frozen=True)
+class TransformerCell(BaseCell):
+    """A call in one of the forms."""
+
+    suite = "transformer"
+    form: str
+
+    @property
+    def of(self) -> TransformerForm:
+        return _parsed(self.form)
+
+    @property
+    def _class(self) -> type[TransformerCall]:
+        return FUNCTIONS[self.of.function]
+
+    def call(self, freqs) -> TransformerCall:
+        return self._class(self, freqs)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        return (FORWARD,) if self._class.with_gradients else (FORWARD, BACKWARD)
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return DTYPES[self.of.dtype]
+
+    @functools.cached_property
+    def size(self) -> types.SimpleNamespace:
+        """The sizes by name."""
+        return types.SimpleNamespace(**dict(zip(self._class.sizes, self.of.sizes, strict=True)))
+
+    @property
+    def positions(self) -> int:
+        return getattr(self.size, "tokens", 1)
+
+    @property
+    def hidden_size(self) -> int:  # type: ignore[override]
+        return getattr(self.size, "channels", 2)
+
+    @property
+    def _elements(self) -> tuple[int, int]:
+        """Of the inputs, and of the results."""
+        shapes = (
+            of(self.size, self.of.words) for of in (self._class.operands, self._class.results)
+        )
+        operands, results = map(stored_elements, shapes)
+        return operands, results
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the memory in which the inputs lie, or the gradients of the results."""
+        return (max(self._elements),)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of the inputs and the results; a call may move more."""
+        return sum(self._elements) * ITEM_BYTES[self.dtype]
+
+    @property
+    def deviation(self) -> float:
+        # Sums of products are near 1.
+        return getattr(self.size, "inner", 1) ** -0.25
+
+
+_parsed = functools.lru_cache(maxsize=4096)(parsed)
+
+
+def cells() -> list[TransformerCell]:
+    """Every form, in the fixed order in which they are measured."""
+    return [TransformerCell(name) for name in forms()]
+
+
+# --- what users may call besides ------------------------------------------------------------------
+
+_DENSE: dict[str, tuple[int, ...]] = {
+    "batch": (1, 4),
+    "tokens": (100, 1024),
+    "heads": (8,),
+    "kv_heads": (1, 2, 8),
+    "channels": (16, 32, 64, 128, 256),
+    "rows": (100, 4096),
+    "inner": (100, 1024, 4096),
+    "columns": (100, 1000, 1024, 2048, 4096, 16384),
+    "vocabulary": (1000, 32000, 50257),
+}
+_DRAWN = 16  # of every function with every dtype
+
+
+def dense(seed: int = 0) -> list[TransformerCell]:
+    """Calls of every function with every dtype, sizes and words at random; the same each time.
+
+    No heads of 256 channels in float32: of attention, their kernels compile for 15 seconds.
+    """
+    draw = random.Random(seed)
+    return [
+        TransformerCell(_drawn(draw, function, dtype).name)
+        for function in FUNCTIONS
+        for dtype in DTYPES
+        for _ in range(_DRAWN)
+    ]
+
+
+def _drawn(draw: random.Random, function: str, dtype: str) -> TransformerForm:
+    of = FUNCTIONS[function]
+    while True:
+        sizes = {name: draw.choice(_DENSE[name]) for name in of.sizes}
+        words = tuple(word for word in of.words if draw.random() < 0.4)
+        if of.exists(words) and not (dtype == "fp32" and sizes.get("channels") == 256):
+            return TransformerForm(function, dtype, tuple(sizes.values()), words)

@@ -1,0 +1,181 @@
+"""The calls of the transformer's functions that are compared, and what they are checked by."""
+
+import inspect
+
+import pytest
+import torch
+
+from benchmarks._cells import angles, package_calls, surface, transformer
+from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._cells.transformer import TransformerCell, TransformerForm, forms, parsed
+from benchmarks._cells.transformer_functions import FUNCTIONS
+from rope_triton import transformer as functions
+
+FORMS = forms()
+MIB = 2**20
+# How a parameter is in a form: an operand or a word. Others have their defaults: any value of them
+# runs the same code.
+DEFAULTS = {"scale", "eps", "ignore_index"}
+WORDS = {"alibi_slopes": "alibi", "relu": "relu", "bias": "bias", "residual": "residual"}
+WORDS |= {"reduction": "sum"}
+# No kernel of its own.
+ON_THE_HOST = {"interleaved_rows"}
+
+
+def test_list_names_each_form_once_and_none_of_the_surface():
+    lines = [line for line in transformer.LIST.read_text().splitlines() if line[:1] != "#"]
+    assert len(set(lines)) == len(lines) == len(FORMS)
+    assert not {*FORMS} & {*surface.forms()}
+    assert max(map(len, FORMS)) <= 80  # what a report reads
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_name_says_all_of_a_form(name):
+    assert parsed(name) == FORMS[name] and FORMS[name].name == name
+    # Smaller ones need hundreds of tensors to be cold, larger ones more than a GPU has.
+    assert 6 * MIB <= TransformerCell(name).bytes_moved <= 1024 * MIB
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "",
+            "linear",
+            "linear-bf16",
+            "linear-bf16-4x4",
+            "linear-bf16-4x4x4x4",
+            "linear-bf16-4x4x0",
+        ),
+        *("linear-bf16-4x4x4-alibi", "linear-bf16-4x4x4-relu-bias", "linear-bf16-4x4x4-"),
+        *("linear-bf16-04x4x4", "linear-half-4x4x4", "Linear-bf16-4x4x4", "gelu-bf16-4x4"),
+        *("linear-bf16-4x4x4-relu-relu", "attention-bf16-1x4x1x1x16-packed-misaligned"),
+    ],
+)
+def test_other_names_are_refused(name):
+    with pytest.raises(ValueError, match="no call of the transformer has the name"):
+        parsed(name)
+
+
+def test_every_public_function_and_parameter_is_in_a_form():
+    called = {each.function: name for name, each in FUNCTIONS.items()}
+    assert called.keys() == {*functions.__all__} - ON_THE_HOST
+    for function, name in called.items():
+        parameters = set(inspect.signature(getattr(functions, function)).parameters)
+        of = [form for form in FORMS.values() if form.function == name]
+        words = {word for form in of for word in form.words}
+        assert words == {*FUNCTIONS[name].words}  # each option that there is, is called
+        cell = small(of[0])
+        call = cell.call(angles.of_cell(cell, "cpu"))
+        given = {**call._arguments(*call.operand(values(cell))), **call._constants}
+        optional = {parameter for parameter, word in WORDS.items() if word in words}
+        assert parameters - DEFAULTS == {*given} | optional, function
+
+
+def test_dense_calls_are_the_same_each_time():
+    assert transformer.dense() == transformer.dense() != transformer.dense(1)
+    assert {cell.of.function for cell in transformer.dense()} == {*FUNCTIONS}
+
+
+# --- what is right --------------------------------------------------------------------------------
+
+
+def small(form: TransformerForm) -> TransformerCell:
+    """The form on few tokens: the interpreter takes milliseconds for each program.
+
+    In float32 in place of bfloat16, whose products the interpreter has wrong.
+    """
+    most = {"batch": 2, "tokens": 40, "rows": 37, "inner": 48, "vocabulary": 300, "columns": 136}
+    most |= {"heads": 4, "kv_heads": 2 if "heads" in FUNCTIONS[form.function].sizes else 1}
+    named = zip(FUNCTIONS[form.function].sizes, form.sizes, strict=True)
+    sizes = tuple(min(size, most.get(name, size)) for name, size in named)
+    dtype = "fp32" if form.dtype == "bf16" else form.dtype
+    return TransformerCell(form._replace(sizes=sizes, dtype=dtype).name)
+
+
+def values(cell: TransformerCell, seed: int = 0) -> torch.Tensor:
+    torch.manual_seed(seed)
+    return (torch.randn(cell.shape) * cell.deviation).to(getattr(torch, cell.dtype))
+
+
+def called(cell: TransformerCell):
+    """A call, its output and gradient, and what these were computed from."""
+    call = cell.call(angles.of_cell(cell, "cpu"))
+    x, grad = values(cell), values(cell, 1)
+    given = x.clone()
+    if call.with_gradients:
+        return call, {FORWARD: (call.forward(call.operand(x)), given)}
+    leaf = call.leaf(x)
+    output = call.forward(leaf)
+    gradient = package_calls.gradient(output, leaf, call.cotangent(grad))
+    return call, {FORWARD: (output, given), BACKWARD: (gradient, grad)}
+
+
+SMALL = sorted({small(form).form for form in FORMS.values()})
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_form_is_right_and_other_results_are_refused(name):
+    call, found = called(TransformerCell(name))
+    for direction, (output, x) in found.items():
+        package_calls.check(output, x, call, direction)
+        parts = call.split(output)
+        for index, part in enumerate(parts):
+            part = part.detach()
+            wrong = [1.3 * part, part.clone().fill_(torch.nan), part[..., None]]
+            if part.dim() > 1:  # one row alone
+                wrong.append(part.clone(memory_format=torch.contiguous_format))
+                wrong[-1].view(-1, part.shape[-1])[-1].mul_(3).add_(0.5)
+            for each in wrong:
+                with pytest.raises(AssertionError, match="a row is off|expected"):
+                    others = parts[:index] + (each,) + parts[index + 1 :]
+                    package_calls.check(others, x, call, direction)
+
+
+@pytest.mark.parametrize(
+    ("name", "as_if"),
+    [
+        ("attention-fp32-1x40x4x2x16-alibi", "attention-fp32-1x40x4x2x16"),
+        ("linear-fp32-16x48x64-relu", "linear-fp32-16x48x64"),
+        ("matmul-fp32-1x48x48x48-ta", "matmul-fp32-1x48x48x48"),
+        ("crossentropy-fp32-40x300-sum", "crossentropy-fp32-40x300"),
+        ("swiglu-fp32-32x64-halves", "swiglu-fp32-32x64"),
+    ],
+)
+def test_results_of_another_call_are_refused(name, as_if):
+    for direction, (output, x) in called(TransformerCell(name))[1].items():
+        other, expected = called(TransformerCell(as_if))
+        package_calls.check(*expected[direction], other, direction)
+        with pytest.raises(AssertionError):
+            package_calls.check(output, x, other, direction)
+
+
+def test_a_mask_that_is_off_by_one_is_refused():
+    cell = TransformerCell("attention-fp32-1x40x4x2x16")
+    call, found = called(cell)
+    q, k, v = call.operand(found[FORWARD][1])
+    later = (each.roll(-1, dims=1) for each in (k, v))
+    shifted = call._function(q, *later)
+    with pytest.raises(AssertionError, match="a row is off"):
+        package_calls.check(shifted, found[FORWARD][1], call, FORWARD)
+
+
+def test_a_rotation_with_the_wrong_sign_is_refused():
+    cell = TransformerCell("rotaryattention-fp32-1x40x48x4x2x16")
+    call, found = called(cell)
+    other = cell.call(-angles.of_cell(cell, "cpu"))
+    leaf = other.leaf(values(cell))
+    output = other.forward(leaf)
+    wrong = {FORWARD: output}
+    wrong[BACKWARD] = package_calls.gradient(output, leaf, other.cotangent(values(cell, 1)))
+    for direction, (_, x) in found.items():
+        package_calls.check(wrong[direction], x, other, direction)
+        with pytest.raises(AssertionError, match="a row is off"):
+            package_calls.check(wrong[direction], x, call, direction)
+
+
+def test_a_version_without_a_function_is_not_available(monkeypatch):
+    cell = TransformerCell("softmax-fp32-4x64")
+    monkeypatch.delattr(functions, "softmax")
+    with pytest.raises(NotImplementedError, match="rope_triton.transformer has no softmax"):
+        cell.call(angles.of_cell(cell, "cpu"))
