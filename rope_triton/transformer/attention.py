@@ -124,8 +124,10 @@ def tiles(channels: int, item: int) -> _Tiles:
     """The tiles for heads of ``channels`` elements of ``item`` bytes.
 
     A program keeps a block of queries (or of keys) and its sums in registers. In the forward and in
-    ``dq`` ``keys`` divides ``queries``, in ``dkv`` the other way round. With elements of 2 bytes,
-    the best of 30 tiles for heads of 64 and of 128 channels on an H200, causal, 2,048 tokens.
+    ``dq`` ``keys`` divides ``queries``, in ``dkv`` the other way round. The ``queries`` of ``dkv``
+    divide those of ``dq``, and these those of the forward, which stores whole blocks of ``lse``.
+    With elements of 2 bytes, the best of 30 tiles for heads of 64 and of 128 channels on an H200,
+    causal, 2,048 tokens.
     """
     if item == 4:  # products that are no instructions of their own: larger ones compile for minutes
         return _Tiles(Tile(32, 16, 4, 1), Tile(32, 16, 4, 1), Tile(16, 32, 4, 1))
@@ -152,7 +154,7 @@ def forward(
             *(_blocks(out, rows), lse, _blocks(q, rows), _blocks(k, keys), _blocks(v, keys)),
             _of_scores(slopes, factor),
         ),
-        (*_sizes(q, k), factor * _LOG2_E, d, rows, keys),
+        (*_sizes(q, k, lse), factor * _LOG2_E, d, rows, keys),
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -182,7 +184,7 @@ def backward(
     of_dq, of_dkv = tiles(d, q.element_size())[1:]
     delta = torch.empty_like(lse)
     rest = _of_scores(slopes, factor), table
-    values = *_sizes(q, k), factor * _LOG2_E, factor, d
+    values = *_sizes(q, k, lse), factor * _LOG2_E, factor, d
     rows, keys = of_dq.queries, of_dq.keys
     run_planned(
         kernels.dq_kernel,
@@ -212,8 +214,14 @@ def backward(
 def outputs(
     like: torch.Tensor, b: int, s: int, h: int, d: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What :func:`forward` returns for queries ``[b, s, h, d]`` of this dtype, not written yet."""
-    return like.new_empty(b, s, h, d), like.new_empty(b, h, s, dtype=torch.float32)
+    """What :func:`forward` returns for queries ``[b, s, h, d]`` of this dtype, not written yet.
+
+    Rows of ``lse`` are aligned and have room for whole blocks: to load others under a mask took up
+    to 40 % of the instructions of ``dkv``, and registers that it lacks.
+    """
+    rows = tiles(d, like.element_size()).forward.queries
+    pitch = cdiv(s, rows) * rows
+    return like.new_empty(b, s, h, d), like.new_empty(b, h, pitch, dtype=torch.float32)
 
 
 def _of_scores(slopes: torch.Tensor | None, factor: float) -> torch.Tensor | None:
@@ -221,9 +229,9 @@ def _of_scores(slopes: torch.Tensor | None, factor: float) -> torch.Tensor | Non
     return None if slopes is None else slopes.float() / factor
 
 
-def _sizes(q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int]:
-    """Tokens of a sequence, heads of queries, and how many share one of keys."""
-    return q.shape[1], q.shape[2], q.shape[2] // k.shape[2]
+def _sizes(q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor) -> tuple[int, int, int, int]:
+    """Tokens of a sequence, elements of a row of ``lse``, heads of queries, how many share keys."""
+    return q.shape[1], lse.shape[2], q.shape[2], q.shape[2] // k.shape[2]
 
 
 def _loadable(x: torch.Tensor) -> torch.Tensor:

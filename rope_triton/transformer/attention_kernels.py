@@ -5,7 +5,8 @@ backward computes it again from ``lse``, the base-2 logarithm of each row's sum 
 T. Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2.
 
 q, k, v and what belongs to them are descriptors of ``[b, s, h, d]``. Rows beyond the end of a
-sequence load as zeros and are not stored. ``lse`` and ``delta`` are ``[b, h, s]``, float32.
+sequence load as zeros and are not stored. ``lse`` and ``delta`` are ``[b, h, pitch]``, float32, and
+infinity and 0 in the rest of a block beyond the end: whole blocks of them are loaded and stored.
 ``scale`` is that of the scores times log2(e), as slopes are; ``factor`` is that without. ``group``
 heads of queries share a head of keys and values. Only blocks on the diagonal are masked, in a loop
 of their own. With ``table_ptr``, see ``rotate_pairs``, gradients are those before q and k were
@@ -27,6 +28,7 @@ def forward_kernel(
     v,
     slopes_ptr,
     n_seq,
+    pitch,
     n_heads,
     group,
     scale,
@@ -59,8 +61,8 @@ def forward_kernel(
             mixed = dot(weights.to(values.dtype), values, mixed * shrink[:, None])
             highest = higher
     store_block(out, batch, first, head, mixed / total[:, None])
-    lse = lse_ptr + (batch * n_heads + head) * n_seq + at_q
-    tl.store(lse, highest + tl.log2(total), mask=at_q < n_seq)
+    lse = tl.where(at_q < n_seq, highest + tl.log2(total), float("inf"))
+    tl.store(lse_ptr + (batch * n_heads + head) * pitch + at_q, lse)
 
 
 @triton.jit
@@ -76,6 +78,7 @@ def dq_kernel(
     slopes_ptr,
     table_ptr,
     n_seq,
+    pitch,
     n_heads,
     group,
     scale,
@@ -93,9 +96,9 @@ def dq_kernel(
     douts = load_block(dout, batch, first, head, BLOCK_Q, D)
     outs = load_block(out, batch, first, head, BLOCK_Q, D)
     delta = tl.sum(outs.to(tl.float32) * douts.to(tl.float32), 1)
-    row = (batch * n_heads + head) * n_seq + at_q
-    tl.store(delta_ptr + row, delta, mask=at_q < n_seq)
-    lse = tl.load(lse_ptr + row, mask=at_q < n_seq, other=float("inf"))
+    row = (batch * n_heads + head) * pitch + at_q
+    tl.store(delta_ptr + row, delta)
+    lse = tl.load(lse_ptr + row)
     gradient = tl.zeros([BLOCK_Q, D], tl.float32)
     for DIAGONAL in tl.static_range(2):
         begin = first if DIAGONAL else 0
@@ -127,6 +130,7 @@ def dkv_kernel(
     slopes_ptr,
     table_ptr,
     n_seq,
+    pitch,
     n_heads,
     group,
     scale,
@@ -145,7 +149,7 @@ def dkv_kernel(
     dvalues = tl.zeros([BLOCK_K, D], tl.float32)
     for head in tl.range(kv_head * group, kv_head * group + group):
         slope = None if slopes_ptr is None else tl.load(slopes_ptr + head)
-        row = (batch * n_heads + head) * n_seq
+        row = (batch * n_heads + head) * pitch
         for DIAGONAL in tl.static_range(1, -1, -1):
             begin = first if DIAGONAL else first + BLOCK_K
             end = tl.minimum(first + BLOCK_K, n_seq) if DIAGONAL else n_seq
@@ -153,8 +157,8 @@ def dkv_kernel(
                 queries = load_block(q, batch, query, head, BLOCK_Q, D)
                 douts = load_block(dout, batch, query, head, BLOCK_Q, D)
                 at_q = positions(query, BLOCK_Q)
-                lse = tl.load(lse_ptr + row + at_q, mask=at_q < n_seq, other=float("inf"))
-                delta = tl.load(delta_ptr + row + at_q, mask=at_q < n_seq, other=0.0)
+                lse = tl.load(lse_ptr + row + at_q)
+                delta = tl.load(delta_ptr + row + at_q)
                 # [keys, queries], so that weights and dscores are first factors as they are.
                 back = at_k[:, None] - at_q[None, :]
                 scores = with_bias(dot(keys, queries.T), back, slope, DIAGONAL)
