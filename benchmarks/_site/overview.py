@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from . import slowdowns
-from .changes import Values, exact, timings
+from .changes import Values, exact, rounded, timings
 from .reports import reports
 
 DIRECTIONS = ("Forward", "Backward")
@@ -235,10 +235,3 @@ def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
     records = (line.split("\0", 2) for line in log.splitlines())
     found = {commit: {"time": int(time), "subject": subject} for commit, time, subject in records}
     return {revision: {"hash": commit, **found[commit]} for revision, commit in hashes.items()}
-
-
-def rounded(value: float | None) -> float | None:
-    """The value with four digits; None for None, NaN and infinity."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.4g}")
