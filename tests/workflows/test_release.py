@@ -13,7 +13,6 @@ from benchmarks._verdict import creep
 from benchmarks._verdict.schema import Side
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.report.artifacts import archive
-from tests.workflows import common
 from tests.workflows.common import (
     CI,
     NIGHTLY,
@@ -26,8 +25,6 @@ from tests.workflows.common import (
     require_every_script_was_run,
     steps,
 )
-
-repository = common.repository  # fixture
 
 JOBS = RELEASE["jobs"]
 VERSION = rope_triton.__version__
