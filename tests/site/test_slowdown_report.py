@@ -11,8 +11,8 @@ from asv.graph import GraphSet
 
 from benchmarks._site import asv_fixes, slowdown_report
 from tests import publishing
+from tests.publishing import READY
 
-READY = "document.documentElement.dataset.ready === 'yes'"
 PARAMS = [["2048"], ["64", "128"], ["1", "8"], ["'float16'", "'bfloat16'"], ["'sbhd'"]]
 NAME = "rope.Forward.track_latency"
 BENCHMARKS = {NAME: {"name": NAME, "params": PARAMS}}
