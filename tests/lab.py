@@ -6,7 +6,6 @@ git, the order of processes, the stored rounds, the lock, the verdict, and the r
 
 import contextlib
 import json
-import subprocess
 import types
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from benchmarks._machine_code import fingerprint
 from benchmarks._system import gpu_monitor, machine
 from benchmarks._verdict.rules import Subject
 from benchmarks._verdict.schema import Comparison, from_json
+from tests.git import git
 
 ROOT = Path(__file__).resolve().parents[1]
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -254,9 +254,7 @@ class Lab:
         return self
 
     def git(self, *arguments: str) -> str:
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        line = ["git", "-C", str(self.root), *identity, *arguments]
-        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+        return git(self.root, *arguments)
 
     def write(self, **behaviour) -> None:
         """Let the working tree behave like this."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.git import git
 from tests.report.artifacts import BASE, HEAD, archive, document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,12 +126,6 @@ def gh(arguments):
 note()
 sys.exit(act(sys.executable))
 """
-
-
-def git(path, *arguments):
-    given = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *given, *arguments], cwd=path, capture_output=True, check=True)
-    return done.stdout.decode().strip()
 
 
 def commit(path, message):

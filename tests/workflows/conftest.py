@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.workflows.common import ROOT, Runner, commit, git
+from tests.git import git
+from tests.workflows.common import ROOT, Runner, commit
 
 
 @pytest.fixture(scope="module")

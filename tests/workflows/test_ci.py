@@ -8,7 +8,8 @@ import zipfile
 
 import pytest
 
-from tests.workflows.common import CI, ROOT, Runner, commit, git, require_every_script_was_run
+from tests.git import git
+from tests.workflows.common import CI, ROOT, Runner, commit, require_every_script_was_run
 
 
 def test_ci_test(runner):

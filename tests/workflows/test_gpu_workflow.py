@@ -8,6 +8,7 @@ import pytest
 from benchmarks._report import artifact, pull_request
 from tests import conftest
 from tests.comparisons import job_blind, job_failing, job_passing
+from tests.git import git
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
 from tests.workflows.common import (
     GPU,
@@ -15,7 +16,6 @@ from tests.workflows.common import (
     comment,
     commits,
     compared,
-    git,
     needs_jq,
     require_every_script_was_run,
     steps,

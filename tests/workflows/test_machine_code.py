@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks._report import artifact, pull_request
 from tests.comparisons import job_of_code, job_of_worse_code, job_passing
+from tests.git import git
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
 from tests.workflows.common import (
     CI,
@@ -14,7 +15,6 @@ from tests.workflows.common import (
     comment,
     commits,
     compared,
-    git,
     needs_jq,
     require_every_script_was_run,
     steps,

@@ -12,6 +12,7 @@ from benchmarks._system import baseline
 from benchmarks._verdict import creep
 from benchmarks._verdict.schema import Side
 from tests.comparisons import job_blind, job_failing, job_passing
+from tests.git import git
 from tests.report.artifacts import archive
 from tests.workflows.common import (
     CI,
@@ -20,7 +21,6 @@ from tests.workflows.common import (
     REPO,
     Runner,
     commit,
-    git,
     needs_jq,
     require_every_script_was_run,
     steps,
