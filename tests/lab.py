@@ -6,7 +6,6 @@ git, the order of processes, the stored rounds, the lock, the verdict, and the r
 
 import contextlib
 import json
-import subprocess
 import types
 from pathlib import Path
 
@@ -18,11 +17,13 @@ from benchmarks._cells import grid, models, subjects, surface, transformer
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
-from benchmarks._system import gpu_monitor, machine
+from benchmarks._system import checkout, gpu_monitor, machine, process
 from benchmarks._verdict.rules import Subject
 from benchmarks._verdict.schema import Comparison, from_json
+from tests.git import git
 
 ROOT = Path(__file__).resolve().parents[1]
+SHA = "0123456789abcdef0123456789abcdef01234567"
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 MACHINE = {
     **{"machine": "toy-gpu", "os": "Linux", "arch": "x86_64", "cpu": "c", "num_cpu": "1"},
@@ -256,9 +257,7 @@ class Lab:
         return self
 
     def git(self, *arguments: str) -> str:
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        line = ["git", "-C", str(self.root), *identity, *arguments]
-        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+        return git(self.root, *arguments)
 
     def write(self, **behaviour) -> None:
         """Let the working tree behave like this."""
@@ -314,6 +313,17 @@ class Lab:
 
     def states(self) -> list[Path]:
         return sorted((self.scratch / "states").glob("*.jsonl"))
+
+
+def free_gpu(patch: pytest.MonkeyPatch, bench, root: Path) -> None:
+    """Let there be a GPU on which nothing else runs, a clean checkout, and a bench's answers."""
+    version = checkout.Arm("working tree", SHA, "digest", root)
+    patch.setattr(checkout, "from_working_tree", lambda *_: version)
+    patch.setattr(machine, "probe", lambda: (dict(MACHINE), "sm_90"))
+    patch.setattr(gpu_monitor, "gpu_uuid", lambda: UUID)
+    patch.setattr(gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
+    patch.setattr(gpu_monitor, "require_free", lambda uuid: None)
+    patch.setattr(process, "call", bench.call)
 
 
 def status_of(words: list[str]) -> int:

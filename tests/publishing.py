@@ -12,6 +12,8 @@ from pathlib import Path
 from benchmarks._site import page
 
 ROOT = Path(__file__).resolve().parent.parent
+READY = "document.documentElement.dataset.ready === 'yes'"
+"""What is true in a browser when it shows the overview."""
 
 
 def cloned(clone: Path, *options: str) -> Path:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.git import git
+
 ROOT = Path(__file__).resolve().parent.parent
 
 SUITE = """
@@ -73,9 +75,7 @@ class Scratch:
         self.suite(broken=False)
 
     def git(self, *arguments):
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        command = ["git", *identity, "-C", str(self.root), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        return git(self.root, *arguments)
 
     def suite(self, broken):
         (self.root / "benchmarks" / "toy.py").write_text(f"BROKEN = {broken}\n{SUITE}")

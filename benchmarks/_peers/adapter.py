@@ -53,7 +53,10 @@ class Peer(Rotation):
 
 
 class Tables(Peer):
-    """A call by ready-made cosines and sines, which the layers of a model share."""
+    """A call by ready-made cosines and sines, which the layers of a model share.
+
+    Of one tensor, ``[b, s, h, d]``, unless :meth:`forward` says otherwise.
+    """
 
     whole = False  # whether the tables have a column for each channel, not for each pair
     rounds_products = False
@@ -73,6 +76,9 @@ class Tables(Peer):
         import torch
 
         return getattr(torch, self.cell.dtype)
+
+    def forward(self, x):
+        return self._bshd(self._function(self._bshd(x), self._cos, self._sin))
 
     def _by_token(self) -> tuple:
         """Each token's position in the cell's order, and cosines beside sines for each position."""

@@ -45,9 +45,6 @@ class FlashAttention(Tables):
 
         return apply_rotary_emb
 
-    def forward(self, x):
-        return self._bshd(self._function(self._bshd(x), self._cos, self._sin))
-
 
 class Fla(FlashAttention):
     """``rotary_embedding``: tables in the tensor's dtype, float32 inside, rounded once.

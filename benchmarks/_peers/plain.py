@@ -24,9 +24,6 @@ class OwnTables(Tables):
 
         return apply_rotary_emb
 
-    def forward(self, x):
-        return self._bshd(self._function(self._bshd(x), self._cos, self._sin))
-
 
 class Copy(Peer):
     """A copy of the input, and in the backward of the gradient: what a rotation cannot beat."""

@@ -30,9 +30,6 @@ class Seed(Tables):
 
         return torch.float32
 
-    def forward(self, x):
-        return self._bshd(self._function(self._bshd(x), self._cos, self._sin))
-
 
 @functools.cache
 def _function():

@@ -1,5 +1,6 @@
 """What changed from one measured commit to the next: timings beyond their noise, exact counts."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -55,10 +56,10 @@ def _timings(moves: np.ndarray, least: np.ndarray | float) -> dict:
     return {
         "cells": int(known.sum()),
         "judged": int((known & ~np.isnan(fence)).sum()),
-        "median": _rounded(np.median(now[known])) if known.any() else None,
+        "median": rounded(np.median(now[known])) if known.any() else None,
         "up": int(up.sum()),
         "down": int(down.sum()),
-        "worst": None if worst is None else _rounded(now[worst]),
+        "worst": None if worst is None else rounded(now[worst]),
         "at": worst,
     }
 
@@ -87,5 +88,8 @@ def _exact(before: list[float | None], after: list[float | None]) -> dict:
     return {"up": sum(n > o for o, n in pairs), "down": sum(n < o for o, n in pairs)}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float | None) -> float | None:
+    """The value with four digits; None for None, NaN and infinity."""
+    if value is None or not math.isfinite(value):
+        return None
     return float(f"{value:.4g}")

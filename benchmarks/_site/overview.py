@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from . import slowdowns
-from .changes import Values, exact, timings
+from .changes import Values, exact, rounded, timings
 from .reports import reports
 
 DIRECTIONS = ("Forward", "Backward")
@@ -96,8 +96,8 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         names = (slowdowns.name(name, params) for params in cells)
         return slowdowns.floors(names, conf.regressions_thresholds)
 
-    speed = _newest_lines(_speed_lines(lines, functools.cache(least)), LINES_PER_MACHINE)
-    codegen = _newest_lines(_codegen_lines(lines), LINES_PER_MACHINE)
+    speed = _newest_lines(_speed_lines(lines, functools.cache(least)))
+    codegen = _newest_lines(_codegen_lines(lines))
     shown = {revision for line in (*speed, *codegen) for revision in line["all"]}
     return {
         "project": conf.project,
@@ -198,12 +198,12 @@ def _line(params: dict, every: list[int]) -> dict:
     }
 
 
-def _newest_lines(lines: Iterator[dict], a_machine: int) -> list[dict]:
+def _newest_lines(lines: Iterator[dict]) -> list[dict]:
     kept: list[dict] = []
     count: dict[str, int] = {}
     for line in sorted(lines, key=lambda line: (-line["all"][-1], line["machine"])):
         count[line["machine"]] = count.get(line["machine"], 0) + 1
-        if count[line["machine"]] <= a_machine:
+        if count[line["machine"]] <= LINES_PER_MACHINE:
             kept.append(line)
     return kept
 
@@ -235,10 +235,3 @@ def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
     records = (line.split("\0", 2) for line in log.splitlines())
     found = {commit: {"time": int(time), "subject": subject} for commit, time, subject in records}
     return {revision: {"hash": commit, **found[commit]} for revision, commit in hashes.items()}
-
-
-def rounded(value: float | None) -> float | None:
-    """The value with four digits; None for None, NaN and infinity."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.4g}")

@@ -8,7 +8,7 @@ from .._peers.sweep.experiments import Figure, Timing
 from .._peers.sweep.state import Results, Row, SweepError, read_experiment
 from .._peers.sweep.tables import source
 from .._system.process import SUITE
-from .overview import rounded
+from .changes import rounded
 
 EXPERIMENT = "throughput"
 EVIDENCE = SUITE / "evidence" / "sweep" / f"{EXPERIMENT}.jsonl"

@@ -24,9 +24,9 @@ _Sweeps = Mapping[str, tuple[Experiment, Results]]
 # --- the simulation of slowdowns ------------------------------------------------------------------
 
 
-def slowdowns(path: Path = SLOWDOWNS) -> list[str]:
+def slowdowns() -> list[str]:
     """How often there is a false alarm, and how many slowdowns are found."""
-    document = json.loads(path.read_text())
+    document = json.loads(SLOWDOWNS.read_text())
     kinds = document["kinds"]
     intro = (
         f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
@@ -157,9 +157,9 @@ _FIGURES = {
 _OF_THE_SAME = ("fails", "cannot tell, first look", "cannot tell")
 
 
-def simulation(path: Path = SIMULATION) -> list[str]:
+def simulation() -> list[str]:
     """A row for each kind of noise, former figures and today's."""
-    stored = json.loads(path.read_text())
+    stored = json.loads(SIMULATION.read_text())
     runs = dict(stored["runs"])
     today = runs.pop("today")
     ((former, before),) = runs.items()

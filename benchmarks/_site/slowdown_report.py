@@ -12,6 +12,7 @@ import numpy as np
 
 from . import slowdowns
 from .asv_fixes import first_revisions
+from .changes import rounded
 from .timelines import Timeline, timelines
 
 FILE = "slowdowns.json"
@@ -165,7 +166,7 @@ def _finding(line: Timeline, group: list[_Found], hashes: Mapping[int, str]) -> 
         "kind": group[0].kind,
         **{name: hashes[line.results[column].revision] for name, column in ends.items()},
         "count": len(group),
-        "change": _rounded(math.expm1(np.mean([math.log1p(each.change) for each in group]))),
+        "change": rounded(math.expm1(np.mean([math.log1p(each.change) for each in group]))),
         "cells": [_cell(line, each.row, each.change) for each in worst],
     }
 
@@ -173,7 +174,7 @@ def _finding(line: Timeline, group: list[_Found], hashes: Mapping[int, str]) -> 
 def _cell(line: Timeline, row: int, change: float) -> dict:
     timing = line.timings[row]
     params = [text.strip("'") for text in timing.params]
-    return {"benchmark": timing.benchmark, "params": params, "change": _rounded(change)}
+    return {"benchmark": timing.benchmark, "params": params, "change": rounded(change)}
 
 
 def _told(about: Mapping, findings: list[dict], dated: Callable[[str], str]) -> str:
@@ -229,8 +230,8 @@ def _toolchains(line: Timeline, steady: np.ndarray, hashes: Mapping[int, str]) -
             mean, worst = float(cost[rows].mean()), int(rows[np.argmax(cost[rows])])
             error = None if spread is None else 1.96 * spread / len(compared) ** 0.5
             ends = None if error is None else [mean - error, mean + error]
-            about["cost"] = _rounded(math.expm1(mean))
-            about["interval"] = ends and [_rounded(math.expm1(end)) for end in ends]
+            about["cost"] = rounded(math.expm1(mean))
+            about["interval"] = ends and [rounded(math.expm1(end)) for end in ends]
             about["worst"] = _cell(line, worst, math.expm1(cost[worst]))
         yield about | {"told": _cost_told(about)}
 
@@ -271,7 +272,3 @@ def _counted(commits: int, newest: str) -> str:
 
 def _percent(change: float) -> str:
     return re.sub("^-", "−", f"{change:+.1%}").replace("%", " %")
-
-
-def _rounded(change: float) -> float:
-    return float(f"{change:.4g}")

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -93,9 +92,7 @@ def measured() -> Measured:
     )
 
 
-def site(
-    rng: np.random.Generator, results: int = RESULTS, own_state: float = OWN_STATE
-) -> tuple[np.ndarray, np.ndarray]:
+def site(rng: np.random.Generator, results: int, own_state: float) -> tuple[np.ndarray, np.ndarray]:
     """The latencies of a site where nothing changes, and the copies [timings, results]."""
     of = measured()
     state = np.cumsum(rng.random(results) < MOVES)
@@ -291,6 +288,6 @@ def simulate() -> dict:
         }
 
 
-def write(path: Path = EVIDENCE) -> None:
+def write() -> None:
     """Simulate, and write what ships."""
-    write_atomically(path, (json.dumps(simulate(), indent=1) + "\n").encode())
+    write_atomically(EVIDENCE, (json.dumps(simulate(), indent=1) + "\n").encode())

@@ -5,6 +5,7 @@ import torch
 
 from rope_triton.transformer import causal_attention
 from tests.transformer import plain_attention
+from tests.transformer.common import assert_near, assert_same, gradients
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
@@ -23,13 +24,9 @@ def test_output_and_gradients(s, h, shared, alibi, d, dtype):
     q, dout = (torch.randn(2, s, h, d, device="cuda").to(dtype) for _ in range(2))
     k, v = (torch.randn(2, s, shared, d, device="cuda").to(dtype) for _ in range(2))
     slopes = 2.0 ** -torch.arange(1, h + 1, device="cuda") if alibi else None
-    leaves = [each.requires_grad_() for each in (q, k, v)]
-    out = causal_attention(*leaves, alibi_slopes=slopes)
-    found = [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+    found = gradients(causal_attention, (q, k, v), dout, alibi_slopes=slopes)
     expected = plain_attention.gradients(q, k, v, dout, slopes)
-    for name, one, other in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
-        error = (one.double() - other).abs().max() / other.abs().max().clamp(0.1)
-        assert error <= TOLERANCE[dtype], (name, error.item())
+    assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.1)
 
 
 def test_long_sequences_agree_with_pytorch():
@@ -43,12 +40,5 @@ def test_long_sequences_agree_with_pytorch():
 
 def test_compiled():
     q, k, v = (torch.randn(1, 256, 8, 64, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
-    leaves = [each.requires_grad_() for each in (q, k, v)]
-    for one, other in zip(
-        *(
-            torch.autograd.grad(function(*leaves).square().sum(), leaves)
-            for function in (causal_attention, torch.compile(causal_attention, fullgraph=True))
-        ),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
+    both = causal_attention, torch.compile(causal_attention, fullgraph=True)
+    assert_same(*(gradients(each, (q, k, v), q) for each in both))

@@ -32,10 +32,10 @@ def plainly(rows, given, call, direction):
     return turned.reshape(rows.shape)
 
 
-def different(cell, device="cuda") -> dict[str, int]:
+def different(cell) -> dict[str, int]:
     """By direction, the elements that have other bits than in the plain call."""
-    call = cell.call(angles.of_cell(cell, device))
-    x, grad = (torch.randn(cell.shape, device=device).to(getattr(torch, cell.dtype)) for _ in "xg")
+    call = cell.call(angles.of_cell(cell, "cuda"))
+    x, grad = (torch.randn(cell.shape, device="cuda").to(getattr(torch, cell.dtype)) for _ in "xg")
     before, leaf = x.clone(), call.operand(x) if call.in_place else call.leaf(x)
     output = call.forward(leaf)
     found = {FORWARD: _different(output, before, call, FORWARD)}

@@ -5,6 +5,8 @@ import torch
 from torch.nn import functional
 
 from rope_triton.transformer import cross_entropy, linear_cross_entropy
+from tests.transformer import common
+from tests.transformer.common import assert_same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
@@ -36,9 +38,7 @@ def plain(x, weight, targets):
 
 def assert_near(found, expected, tolerance):
     assert (found[0].double() - expected[0]).abs() <= 1e-3 * tolerance * expected[0] + 1e-5
-    for one, other in zip(found[1:], expected[1:], strict=True):
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= tolerance, error.item()
+    common.assert_near(found[1:], expected[1:], tolerance)
 
 
 @all_dtypes
@@ -80,7 +80,7 @@ def test_the_logits_of_all_tokens_never_exist():
 def test_two_calls_have_the_same_bits():
     *given, targets = inputs(torch.bfloat16, 50304)
     once, again = (results(linear_cross_entropy, given, targets) for _ in range(2))
-    assert all(torch.equal(*both) for both in zip(once, again, strict=True))
+    assert_same(once, again)
 
 
 def test_the_host_waits_for_nothing():
@@ -100,6 +100,4 @@ def test_compiled():
     x, weight, targets = inputs(torch.bfloat16, 50304)
     given = [x[:512], weight]
     both = linear_cross_entropy, torch.compile(linear_cross_entropy, fullgraph=True)
-    found = (results(function, given, targets[:512]) for function in both)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    assert_same(*(results(each, given, targets[:512]) for each in both))

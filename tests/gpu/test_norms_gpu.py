@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from rope_triton.transformer import layer_norm, rms_norm, softmax, swiglu
+from tests.transformer import common
+from tests.transformer.common import assert_same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
@@ -31,10 +33,8 @@ def assert_near(found, function, given, cotangents):
     """Beside the same of float64."""
     exact = [each.detach().double().requires_grad_() for each in given]
     expected = gradients(function, exact, [each.double() for each in cotangents])
-    for one, other in zip(found, expected[: len(found)], strict=True):
-        assert one.dtype == given[0].dtype and one.shape == other.shape
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= TOLERANCE[one.dtype], error.item()
+    dtype = given[0].dtype
+    common.assert_near(found, expected[: len(found)], TOLERANCE[dtype], dtype)
 
 
 def plain_rms(x, weight):
@@ -105,8 +105,7 @@ def test_softmax(columns, dtype):
     # Of y as rounded, which the backward reads.
     rounded, dy = y.double(), cotangents[0].detach().double()
     expected = rounded * (dy - (rounded * dy).sum(-1, keepdim=True))
-    error = (dx.double() - expected).abs().max() / expected.abs().max()
-    assert error <= TOLERANCE[dtype], error.item()
+    common.assert_near([dx], [expected], TOLERANCE[dtype], dtype)
 
 
 def test_gradients_do_not_depend_on_chance():
@@ -114,8 +113,7 @@ def test_gradients_do_not_depend_on_chance():
     cotangents = [normal(ROWS, 2048).detach()]
     first = gradients(layer_norm, (x, weight, bias), cotangents)
     for _ in range(3):
-        again = gradients(layer_norm, (x, weight, bias), cotangents)
-        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+        assert_same(first, gradients(layer_norm, (x, weight, bias), cotangents))
 
 
 def test_more_elements_than_32_bits_count():
@@ -149,6 +147,4 @@ def test_compiled():
 
     given = normal(512, 1024), normal(512, 1024), normal(1024)
     both = block, torch.compile(block, fullgraph=True)
-    found = (gradients(function, given, [torch.ones_like(given[0])]) for function in both)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, given, [torch.ones_like(given[0])]) for each in both))

@@ -4,24 +4,13 @@ import pytest
 import torch
 
 from rope_triton.transformer import linear, matmul
+from tests.transformer.common import assert_near, assert_same, exact, gradients
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
 # Of the largest value of a tensor: one rounding of the result, and in float32 those of the sums.
 TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4.5e-3, torch.float32: 4e-6}
 all_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-
-
-def gradients(function, given, cotangent):
-    leaves = [each.detach().requires_grad_() for each in given]
-    out = function(*leaves)
-    return [out.detach(), *torch.autograd.grad(out, leaves, cotangent)]
-
-
-def assert_near(found, expected, dtype):
-    for one, other in zip(found, expected, strict=True):
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= TOLERANCE[dtype], error.item()
 
 
 @all_dtypes
@@ -35,12 +24,11 @@ def test_linear(sizes, relu, dtype):
         for shape in ((rows, inner), (columns, inner), (columns,))
     ]
     cotangent = torch.randn(rows, columns, device="cuda").to(dtype)
-    found = gradients(lambda *each: linear(*each, relu=relu), given, cotangent)
+    found = gradients(linear, given, cotangent, relu=relu)
     masked = cotangent.masked_fill(found[0] <= 0, 0) if relu else cotangent
-    exact = [each.double() for each in given]
-    expected = gradients(torch.nn.functional.linear, exact, masked.double())
+    expected = gradients(torch.nn.functional.linear, exact(given), masked.double())
     expected[0] = expected[0].relu() if relu else expected[0]
-    assert_near(found, expected, dtype)
+    assert_near(found, expected, TOLERANCE[dtype], dtype)
 
 
 @all_dtypes
@@ -50,15 +38,14 @@ def test_batched(dtype):
         torch.randn(shape, device="cuda").to(dtype)
         for shape in ((16, 500, 300), (16, 300, 200), (16, 500, 200))
     )
-    expected = gradients(torch.matmul, (a.double(), b.double()), cotangent.double())
-    assert_near(gradients(matmul, (a, b), cotangent), expected, dtype)
+    expected = gradients(torch.matmul, exact((a, b)), cotangent.double())
+    limits = TOLERANCE[dtype], dtype
+    assert_near(gradients(matmul, (a, b), cotangent), expected, *limits)
     transposed = a.mT.contiguous().mT, b.mT.contiguous().mT
-    assert_near(gradients(matmul, transposed, cotangent), expected, dtype)
+    assert_near(gradients(matmul, transposed, cotangent), expected, *limits)
 
 
 def test_compiled():
     given = [torch.randn(512, 512, device="cuda", dtype=torch.bfloat16) for _ in "xw"]
     both = linear, torch.compile(linear, fullgraph=True)
-    found = (gradients(function, given, torch.ones_like(given[0])) for function in both)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, given, torch.ones_like(given[0])) for each in both))

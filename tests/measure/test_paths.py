@@ -8,10 +8,11 @@ from benchmarks import paths
 from benchmarks._cells import angles as _angles
 from benchmarks._cells import forms, formula, grid, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import Cell, PathCell
+from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import workload
 from tests.measure import samples
+from tests.measure.test_workload import CELLS as PLAIN
 from tests.package import plain
 
 FULL, SMALL = (grid.path_cells(grid.PATH_GRIDS[name]) for name in ("full", "small"))
@@ -20,11 +21,6 @@ TINY = {"float32": 1 / 4, "bfloat16": 1 / 8}
 CELLS = [PathCell(path, mib, dtype) for path in forms.PATHS for dtype, mib in TINY.items()]
 # What the first commits had no function or argument for; heads of any form they rotated.
 LACKED = [cell for cell in CELLS if cell.path not in ("partial", "head-96", "then-read")]
-PLAIN = [
-    Cell(37, 64, 2, dtype, tensor_format)
-    for dtype in ("float32", "float16", "bfloat16")
-    for tensor_format in ("sbhd", "bshd")
-]
 TIMED = [(cell, direction) for cell in [*PLAIN, *CELLS] for direction in cell.directions]
 
 all_paths = pytest.mark.parametrize("path", forms.PATHS)

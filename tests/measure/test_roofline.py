@@ -116,6 +116,19 @@ def timed(monkeypatch, tmp_path):
     return turns
 
 
+@pytest.fixture
+def made(timed, monkeypatch):
+    """The recordings, in the order in which they are made."""
+    made, recording = [], gpu_timer.Recording
+
+    def recorded(*given):
+        made.append(recording(*given))
+        return made[-1]
+
+    monkeypatch.setattr(gpu_timer, "Recording", recorded)
+    return made
+
+
 def test_a_few_samples_are_taken_in_turns_with_the_first_of_the_call(timed):
     cell = Cell(5, 64, 2, "bfloat16", "bshd")
     (outcome,) = workload.measure_cells([cell], "backward").values()
@@ -130,15 +143,9 @@ def test_a_comparison_times_no_roofline(timed):
     assert alone.checked() == [[0.0] * 2, [1.0] * 2] and timed == [(2, 2, 1e-3)]
 
 
-def test_of_a_view_it_copies_as_many_bytes_as_the_call_moves(timed, monkeypatch):
+def test_of_a_view_it_copies_as_many_bytes_as_the_call_moves(made, monkeypatch):
     monkeypatch.setattr(roofline, "copied", copied)
-    cell, made, recording = Named("bf16-2x16-packed-1x3", "tables"), [], gpu_timer.Recording
-
-    def recorded(calls, stream, output_bytes):
-        made.append(recording(calls, stream, output_bytes))
-        return made[-1]
-
-    monkeypatch.setattr(gpu_timer, "Recording", recorded)
+    cell = Named("bf16-2x16-packed-1x3", "tables")
     timed_cell = workload.TimedCell(cell, ("forward",), copies=True)
     for out, x in zip(made[-1].outputs, timed_cell._inputs, strict=True):
         assert 2 * out.nbytes == cell.bytes_moved < 2 * x.nbytes
@@ -146,7 +153,7 @@ def test_of_a_view_it_copies_as_many_bytes_as_the_call_moves(timed, monkeypatch)
 
 
 @pytest.mark.parametrize("path", ["tables-inplace", "then-read"])
-def test_it_writes_to_the_memory_of_the_copies_and_reads_the_inputs(timed, path, monkeypatch):
+def test_it_writes_to_the_memory_of_the_copies_and_reads_the_inputs(made, path, monkeypatch):
     written = []
 
     def copied(x, table, out):
@@ -155,13 +162,6 @@ def test_it_writes_to_the_memory_of_the_copies_and_reads_the_inputs(timed, path,
 
     monkeypatch.setattr(roofline, "copied", copied)
     monkeypatch.setattr(rope_triton, "apply_rotary_emb", plain.FUNCTIONS["apply_rotary_emb"])
-    made, recording = [], gpu_timer.Recording
-
-    def recorded(calls, stream, output_bytes):
-        made.append(recording(calls, stream, output_bytes))
-        return made[-1]
-
-    monkeypatch.setattr(gpu_timer, "Recording", recorded)
     cell = PathCell(path, 1 / 16, "bfloat16")
     call = workload.TimedCell(cell, ("forward",), copies=True)
     _, copies, rooflines = made

@@ -25,17 +25,17 @@ def apply(t, freqs, mode, fused=True):
     )
 
 
-def case(mode, device, seq=SEQ, batch=BATCH, heads=HEADS, channels=CHANNELS):
+def case(mode, device, seq=SEQ, batch=BATCH, heads=HEADS):
     """A contiguous random tensor and its random angles."""
-    t = oracle.contiguous(mode.shape(seq, batch, heads, channels), mode.dtype, device)
-    return t, oracle.random_angles(seq, mode.width(channels), device)
+    t = oracle.contiguous(mode.shape(seq, batch, heads, CHANNELS), mode.dtype, device)
+    return t, oracle.random_angles(seq, mode.width(CHANNELS), device)
 
 
-def equal_angles(mode, device, seq=SEQ, channels=CHANNELS):
+def equal_angles(mode, device):
     """The angles of a model: the same at both channels of a pair."""
-    width = mode.width(channels)
+    width = mode.width(CHANNELS)
     module = rope_triton.RotaryPositionEmbedding(width, interleaved=mode.interleaved).to(device)
-    return module(seq, offset=7)
+    return module(SEQ, offset=7)
 
 
 def longer(freqs):

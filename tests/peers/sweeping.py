@@ -1,6 +1,5 @@
 """``python -m benchmarks sweep`` on a made-up GPU with made-up answers, for tests."""
 
-import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -15,10 +14,8 @@ from benchmarks._peers.cells import AnyCell
 from benchmarks._peers.sweep import command, plots
 from benchmarks._peers.sweep.experiments import EXPERIMENTS, Timing, planned
 from benchmarks._peers.sweep.state import Row, as_json
-from benchmarks._system.checkout import Arm
-from tests.lab import MACHINE, UUID
+from tests.lab import MACHINE, SHA, free_gpu
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
 FULL, SMALL = (
     {name: planned(name, grid, SHA) for name in EXPERIMENTS} for grid in ("full", "small")
 )
@@ -94,15 +91,9 @@ def sweep(*words) -> int:
 def bench(monkeypatch, tmp_path):
     """A machine with a GPU, on which nothing else runs, and a clean checkout."""
     bench = Bench(tmp_path / "state", tmp_path / "evidence")
-    version = Arm("working tree", SHA, "digest", tmp_path)
     monkeypatch.setattr(command, "SCRATCH", bench.scratch)
     monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
-    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: version)
-    monkeypatch.setattr(command.machine, "probe", lambda: (dict(MACHINE), "sm_90"))
-    monkeypatch.setattr(command.gpu_monitor, "gpu_uuid", lambda: UUID)
-    monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
-    monkeypatch.setattr(command.process, "call", bench.call)
+    free_gpu(monkeypatch, bench, tmp_path)
     return bench
 
 

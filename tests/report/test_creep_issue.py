@@ -14,8 +14,8 @@ from benchmarks._report.creep_issue import MARKER, Call, Issue
 from benchmarks._verdict import creep
 from benchmarks._verdict.schema import Side
 from tests.comparisons import job_blind, job_comparison, job_passing
+from tests.git import git
 from tests.report.artifacts import RUN, archive
-from tests.workflows.common import git
 
 SLOW = ("qkv", "32", "bfloat16")
 # By how much each commit after the baseline is slower than that.

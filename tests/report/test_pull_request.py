@@ -12,6 +12,7 @@ from benchmarks._report import artifact, pull_request
 from benchmarks._report.artifact import Commits
 from benchmarks._report.pull_request import comment, is_stale
 from tests.comparisons import job_blind, job_failing, job_passing
+from tests.git import git
 from tests.report.artifacts import (
     BASE,
     DIFFER,
@@ -25,7 +26,7 @@ from tests.report.artifacts import (
     read,
 )
 from tests.report.test_artifact import NOT_ASKED_FOR, REFUSED
-from tests.workflows.common import ROOT, commit, git
+from tests.workflows.common import ROOT, commit
 
 commits_by_git = artifact.commits
 

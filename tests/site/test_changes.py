@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks._site import changes, reports
 from tests import publishing
+from tests.publishing import READY
 from tests.site.test_site_pages import GPU
 
-READY = "document.documentElement.dataset.ready === 'yes'"
 QUIET, LOUD = 0.001, 0.02
 
 

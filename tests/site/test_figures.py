@@ -1,13 +1,13 @@
 """Figures from stored asv results, and ``python -m benchmarks``, with asv replaced by a script."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks import __main__
 from benchmarks._site import figures
+from tests.git import git
 
 CELLS = [["128", "8192"], ["256"], ["8"], ["'float32'"], ["'sbhd'"]]  # 67 MB and 4.3 GB a tensor
 
@@ -128,13 +128,12 @@ def test_run_refuses_a_package_that_is_not_committed(monkeypatch):
 
 
 def test_run_refuses_a_clone_without_the_branch_that_is_published(monkeypatch, tmp_path):
-    git = ["git", "-C", tmp_path, "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run([*git, "init", "-q", "-b", "feature"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    git(tmp_path, "init", "-q", "-b", "feature")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
     monkeypatch.setattr(__main__, "ROOT", tmp_path)
     with pytest.raises(__main__.CouldNotRunError, match="git branch main origin/main"):
         __main__._require_main()
-    subprocess.run([*git, "branch", "main"], check=True)
+    git(tmp_path, "branch", "main")
     __main__._require_main()
 
 

@@ -13,7 +13,8 @@ import shutil
 import pytest
 
 from benchmarks._site import branch, measure, slowdowns
-from tests.site.workflow_jobs import GPU, MEASURED, RESULTS, ROOT, Job, git, records
+from tests.git import git
+from tests.site.workflow_jobs import GPU, MEASURED, RESULTS, ROOT, Job, records
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from benchmarks import _site
 from benchmarks._peers.sweep.state import SweepError
 from benchmarks._site import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
 from tests import publishing
+from tests.publishing import READY
 
 ROOT = Path(__file__).resolve().parents[2]
-READY = "document.documentElement.dataset.ready === 'yes'"
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from tests.publishing import READY
 from tests.site.test_site_pages import GPU, LIST, METRIC, PLOT, REGRESSIONS, loaded
 
-READY = "document.documentElement.dataset.ready === 'yes'"
 GRID = "document.querySelector('.benchmark-plot canvas')"
 HERE = "return location.pathname + location.search + location.hash"
 OLD = {

@@ -6,6 +6,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
+from tests.publishing import READY
+
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 GPU = "nvidia-h200"
 METRIC = "rope.Forward.track_latency"
@@ -24,6 +26,13 @@ LIST = "document.querySelector('#summarylist-body th.asc')"
 ROW = "#summarylist-body tbody tr"
 REGRESSION = "#regressions-body .regression-div > table:not(.ignored) > tbody > tr"
 REGRESSIONS = "document.querySelector('#regressions-body th.desc')"
+PAGES = [
+    ("asv.html", "document.querySelector('.benchmark-plot canvas')"),
+    (f"asv.html#summarylist?machine={GPU}", LIST),
+    ("asv.html#regressions", REGRESSIONS),
+    (f"asv.html#{METRIC}?machine={GPU}", PLOT),
+]
+"""asv's own, and what is true when they are shown."""
 
 
 def loaded(browser) -> list[str]:
@@ -94,7 +103,7 @@ def test_a_cell_shows_every_measured_commit(browser, address, index, cell, measu
 
 
 def test_a_cell_of_the_overview_leads_to_its_graph(browser, address, index, cell, measured):
-    browser.load(f"{address}/index.html", "document.documentElement.dataset.ready === 'yes'")
+    browser.load(f"{address}/index.html", READY)
     links = browser.run("return [...document.querySelectorAll('#map a')].map(a => a.href)")
     (link,) = (link for link in links if is_of_the_cell(link, cell[1]))
     browser.load(link, PLOT)
@@ -143,7 +152,7 @@ def test_tabs_and_boxes_lead_on(browser, address, index):
     said = browser.logged()
     assert said and all("/machine-no-gpu-" in line and "404" in line for line in said)
     browser.run("document.querySelector('#nav-li-overview a').click()")
-    browser.wait("document.documentElement.dataset.ready === 'yes'")
+    browser.wait(READY)
 
 
 def test_the_legend_tells_architectures_apart_and_covers_nothing(browser, address, index):
@@ -184,15 +193,7 @@ def test_a_graph_that_is_not_shown_is_no_error(browser, address):
     assert 0 < browser.run(f"return {PLOT}.width()") < 900
 
 
-@pytest.mark.parametrize(
-    ("page", "ready"),
-    [
-        ("asv.html", "document.querySelector('.benchmark-plot canvas')"),
-        (f"asv.html#summarylist?machine={GPU}", LIST),
-        ("asv.html#regressions", REGRESSIONS),
-        (f"asv.html#{METRIC}?machine={GPU}", PLOT),
-    ],
-)
+@pytest.mark.parametrize(("page", "ready"), PAGES)
 def test_asvs_pages_are_as_wide_as_a_phone(browser, address, page, ready):
     browser.resize(400, 850, phone=True)
     browser.load(f"{address}/{page}", ready)
@@ -207,14 +208,7 @@ def test_asvs_pages_are_as_wide_as_a_phone(browser, address, page, ready):
 
 @pytest.mark.parametrize(
     ("page", "ready"),
-    [
-        ("asv.html", "document.querySelector('.benchmark-plot canvas')"),
-        (f"asv.html#summarylist?machine={GPU}", LIST),
-        ("asv.html#regressions", REGRESSIONS),
-        (f"asv.html#{METRIC}?machine={GPU}", PLOT),
-        ("index.html", "document.documentElement.dataset.ready === 'yes'"),
-        ("error.html", "document.readyState === 'complete'"),
-    ],
+    [*PAGES, ("index.html", READY), ("error.html", "document.readyState === 'complete'")],
 )
 def test_a_page_asks_no_other_host_for_anything(browser, address, page, ready):
     browser.load(f"{address}/{page}", ready)

@@ -12,8 +12,8 @@ from benchmarks._cells import forms, grid
 from benchmarks._site import overview
 from tests import browser as browsers
 from tests import publishing
+from tests.publishing import READY
 
-READY = "document.documentElement.dataset.ready === 'yes'"
 GPU = "nvidia-h200"
 NEWEST, BEFORE, LACKING = "8f5b0467", "8f822895", "07ff082f"
 """Measured commits, newest first: with all paths, with two of them, from before there were any."""

@@ -17,9 +17,9 @@ from benchmarks._site import page, peers
 from tests import publishing
 from tests.lab import MACHINE
 from tests.peers import sweeping
+from tests.publishing import READY
 
 ROOT = Path(__file__).resolve().parents[2]
-READY = "document.documentElement.dataset.ready === 'yes'"
 EXPERIMENT = GRIDS["small"]["throughput"]
 LENGTHS = [256, 2048, 3968]
 MISSING = "transformer-engine"

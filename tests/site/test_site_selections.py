@@ -1,8 +1,8 @@
 """What is chosen on the overview is in its address, and every heading has one."""
 
 from tests import publishing
+from tests.publishing import READY
 
-READY = "document.documentElement.dataset.ready === 'yes'"
 CHOSEN = """return Object.fromEntries([...document.querySelectorAll("select")].map((each) =>
     [each.id, each.selectedOptions[0].dataset.name]))"""
 SEARCH = "return [location.search, location.hash]"

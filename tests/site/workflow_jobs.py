@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.git import git
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
 RESULTS = Path("benchmarks") / "results"
@@ -58,12 +60,6 @@ measure.installed = lambda machine: toolchain
 measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
 sys.exit(measure.measure(Path.cwd(), sys.argv[1], limit=2))
 """
-
-
-def git(root, *arguments):
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    command = ["git", *identity, "-C", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def records(directory):

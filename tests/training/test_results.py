@@ -23,13 +23,13 @@ def row(seconds, launches=3000):
     return {"parts": dict.fromkeys(PARTS, part) | {STEP: step}}
 
 
-def round_of(number, share=0.01):
+def round_of(number):
     """The clock of each round is another; a turn is disturbed for both."""
     slow = 1 + number / 10
     base = [0.1 * slow, 0.1 * slow, 0.2 * slow]
     return {
         "none": row(base, 2900 if number == 0 else 0),
-        "ours": row([each * (1 + share + number / 1e4) for each in base], not number and 3000),
+        "ours": row([each * (1.01 + number / 1e4) for each in base], not number and 3000),
         "liger": {"unavailable": "liger is not there"},
     }
 

@@ -9,13 +9,11 @@ import types
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._system.checkout import Arm
 from benchmarks._training import command, measuring, parity, parity_command
 from benchmarks._training.providers import PROVIDERS
 from benchmarks._training.sizes import POINTS
-from tests.lab import COULD_NOT_RUN, MACHINE, UUID
+from tests.lab import COULD_NOT_RUN, MACHINE, SHA, UUID, free_gpu
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
 ONLY = ("--only", "410M-2048")
 WATCHED = {"samples": 9, "under_load": 9, "processes": 1, "events": {}}
 CLOCKS = {"sm_mhz": [1900, 1900, 1900], "memory_mhz": [3200, 3200, 3200]}
@@ -52,17 +50,11 @@ class Bench:
 def bench(monkeypatch, tmp_path):
     """A machine with a GPU, on which nothing else runs, and a clean checkout."""
     bench = Bench(tmp_path)
-    version = Arm("working tree", SHA, "digest", tmp_path)
     watching = types.SimpleNamespace(summary=lambda: WATCHED | CLOCKS)
     monkeypatch.setattr(command, "SCRATCH", bench.state)
     monkeypatch.setattr(command, "EVIDENCE", bench.evidence)
-    monkeypatch.setattr(command.checkout, "from_working_tree", lambda *_: version)
-    monkeypatch.setattr(command.machine, "probe", lambda: (dict(MACHINE), "sm_90"))
-    monkeypatch.setattr(command.gpu_monitor, "gpu_uuid", lambda: UUID)
-    monkeypatch.setattr(command.gpu_monitor, "gpu_lock", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(command.gpu_monitor, "require_free", lambda uuid: None)
+    free_gpu(monkeypatch, bench, tmp_path)
     monkeypatch.setattr(command.gpu_monitor, "Watch", lambda uuid: contextlib.nullcontext(watching))
-    monkeypatch.setattr(command.process, "call", bench.call)
     return bench
 
 

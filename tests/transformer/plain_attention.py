@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from tests.transformer import common
+
 
 def attention(q, k, v, slopes=None, scale=None):
     """``[b, s, h, d]`` of tensors of any dtype, in float64."""
@@ -21,6 +23,5 @@ def attention(q, k, v, slopes=None, scale=None):
 
 def gradients(q, k, v, dout, slopes=None, scale=None) -> list:
     """The output, and the gradients of ``q``, ``k`` and ``v``."""
-    leaves = [each.detach().double().requires_grad_() for each in (q, k, v)]
-    out = attention(*leaves, slopes, scale)
-    return [out.detach(), *torch.autograd.grad(out, leaves, dout.double())]
+    given = common.exact((q, k, v))
+    return common.gradients(attention, given, dout.double(), slopes=slopes, scale=scale)

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import empty
 from torch.library import opcheck
 
 from rope_triton.transformer import activations, softmax, swiglu
+from tests.transformer.common import assert_near, assert_same, exact, gradients
 
 # Of the largest value.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3}
@@ -40,27 +42,14 @@ def leaves(tensors):
     return [each.detach().requires_grad_() for each in tensors]
 
 
-def gradients(function, given, cotangent):
-    out = function(*given)
-    return [out, *torch.autograd.grad(out, given, cotangent)]
-
-
-def assert_near(found, expected, dtype):
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype and one.shape == other.shape
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= TOLERANCE[dtype], error.item()
-
-
 @all_dtypes
 @BOTH
 @pytest.mark.parametrize("shape", [(9, 32), (2, 3, 50), (7,), (3, 2)], ids=str)
 def test_both(function, plain, count, shape, dtype, device):
-    given = leaves(normal(*shape, dtype=dtype, device=device) for _ in range(count))
+    given = [normal(*shape, dtype=dtype, device=device) for _ in range(count)]
     cotangent = normal(*shape, dtype=dtype, device=device)
-    exact = leaves(each.double() for each in given)
-    expected = gradients(plain, exact, cotangent.double())
-    assert_near(gradients(function, given, cotangent), expected, dtype)
+    expected = gradients(plain, exact(given), cotangent.double())
+    assert_near(gradients(function, given, cotangent), expected, TOLERANCE[dtype], dtype)
 
 
 LAYOUTS = {
@@ -78,10 +67,9 @@ def test_any_layout_has_the_same_bits(function, plain, count, layout, device):
     turn = LAYOUTS[layout]
     given = [turn(normal(2, 5, 20, device=device)) for _ in range(count)]
     cotangent = turn(normal(2, 5, 20, device=device))
-    straight = leaves(each.contiguous() for each in given)
+    straight = [each.contiguous() for each in given]
     expected = gradients(function, straight, cotangent.contiguous())
-    found = gradients(function, leaves(given), cotangent)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert_same(gradients(function, given, cotangent), expected)
 
 
 def test_halves_of_a_projection_are_not_copied(device):
@@ -93,8 +81,8 @@ def test_halves_of_a_projection_are_not_copied(device):
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # of the interpreter
 def test_extreme_gates(device):
     gate = torch.tensor([-1e4, -100.0, 0.0, 100.0, 1e4], device=device)
-    given = leaves([gate, torch.ones(5, device=device)])
-    y, dgate, dup = gradients(swiglu, given, torch.ones(5, device=device))
+    ones = torch.ones(5, device=device)
+    y, dgate, dup = gradients(swiglu, [gate, ones], ones)
     assert torch.equal(y, gate.relu()) and torch.equal(dup, y)
     assert dgate.tolist() == [0, 0, 0.5, 1, 1]
 
@@ -116,13 +104,10 @@ def test_opcheck(device):
 
 @BOTH
 def test_compiled_without_a_graph_break(function, plain, count, device):
-    given = leaves(normal(3, 20, device=device) for _ in range(count))
+    given = [normal(3, 20, device=device) for _ in range(count)]
     cotangent = normal(3, 20, device=device)
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    for one, other in zip(
-        *(gradients(each, given, cotangent) for each in (function, compiled)), strict=True
-    ):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, given, cotangent) for each in (function, compiled)))
 
 
 def test_autocast_is_as_in_pytorch(device):
@@ -135,22 +120,18 @@ def test_autocast_is_as_in_pytorch(device):
     assert torch.autograd.grad(weights.square().sum(), gate)[0].dtype == torch.float16
 
 
-def empty(*shape, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype)
-
-
 @pytest.mark.parametrize(
     ("function", "given", "error", "said"),
     [
         (swiglu, (None, empty(2, 3)), TypeError, "gate must be a tensor, got NoneType"),
         (swiglu, (empty(2, 3), empty(2, 3).half()), TypeError, "up torch.float16"),
         (swiglu, (empty(2, 3), empty(3)), ValueError, r"got \(2, 3\) and \(3,\)"),
-        (swiglu, (empty(), empty()), ValueError, r"must be \[\.\.\., n\] both"),
+        (swiglu, (empty(()), empty(())), ValueError, r"must be \[\.\.\., n\] both"),
         (swiglu, (empty(2, 0), empty(2, 0)), ValueError, "gate must not be empty"),
         (softmax, (3,), TypeError, "x must be a tensor, got int"),
         (softmax, (empty(2, 3).long(),), TypeError, "x torch.int64"),
         (softmax, (empty(2, 0),), ValueError, "x must not be empty"),
-        (softmax, (empty(),), ValueError, r"x must be \[\.\.\., n\]"),
+        (softmax, (empty(()),), ValueError, r"x must be \[\.\.\., n\]"),
         (softmax, (empty(2, 16_385),), ValueError, r"at most 16384, got \(2, 16385\)"),
     ],
 )

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import empty
 from torch.library import opcheck
 
 from rope_triton.transformer import attention, causal_attention
 from rope_triton.transformer.attention import Tile
-from tests.transformer import plain_attention
+from tests.transformer import common, plain_attention
+from tests.transformer.common import assert_same, gradients
 
 # Of the largest value; the products of the backward are sums of rounded factors.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 4e-3}
@@ -38,16 +40,13 @@ def slopes_of(heads, device):
 
 
 def ours(q, k, v, dout, **options) -> list:
-    leaves = [each.detach().requires_grad_() for each in (q, k, v)]
-    out = causal_attention(*leaves, **options)
-    return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+    return gradients(causal_attention, (q, k, v), dout, **options)
 
 
 def assert_near(found, expected, dtype):
-    for name, one, other in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
-        assert one.dtype == dtype and one.is_contiguous(), name
-        error = (one.double() - other).abs().max() / other.abs().max().clamp(0.1)
-        assert error <= TOLERANCE[dtype], (name, error.item())
+    """Of the output, and of the gradients of q, k and v."""
+    assert all(each.is_contiguous() for each in found)
+    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.1)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -105,8 +104,7 @@ def test_strides(how, device):
 
 def test_the_same_bits_every_time(device):
     given = tensors(50, 4, 2, 16, torch.float16, device)
-    for one, other in zip(ours(*given), ours(*given), strict=True):
-        assert torch.equal(one, other)
+    assert_same(ours(*given), ours(*given))
 
 
 def test_opcheck(device):
@@ -116,13 +114,9 @@ def test_opcheck(device):
 
 
 def test_compiled_without_a_graph_break(device):
-    given = tensors(20, 2, 1, 16, torch.float32, device, b=1)
+    *given, dout = tensors(20, 2, 1, 16, torch.float32, device, b=1)
     compiled = torch.compile(causal_attention, fullgraph=True, backend="aot_eager")
-    leaves = [each.detach().requires_grad_() for each in given[:3]]
-    out = compiled(*leaves)
-    found = [out.detach(), *torch.autograd.grad(out, leaves, given[3])]
-    for one, other in zip(found, ours(*given), strict=True):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, given, dout) for each in (causal_attention, compiled)))
 
 
 def test_autocast_casts_the_inputs(device):
@@ -132,12 +126,8 @@ def test_autocast_casts_the_inputs(device):
         out = causal_attention(*leaves)
     assert out.dtype == torch.float16
     assert torch.equal(out, causal_attention(*(each.half() for each in (q, k, v))))
-    gradients = torch.autograd.grad(out, leaves, dout.half())
-    assert all(each.dtype == torch.float32 for each in gradients)
-
-
-def empty(*shape, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype)
+    found = torch.autograd.grad(out, leaves, dout.half())
+    assert all(each.dtype == torch.float32 for each in found)
 
 
 Q, KV = (1, 4, 4, 16), (1, 4, 2, 16)

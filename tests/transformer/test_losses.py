@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from torch import empty
 from torch.library import opcheck
 from torch.nn import functional
 
 from rope_triton.transformer import cross_entropy, linear_cross_entropy, losses
+from tests.transformer import common
+from tests.transformer.common import assert_same
 
 # Of the largest value.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
@@ -28,7 +31,7 @@ def leaf(*shape, dtype=torch.float32, device="cpu"):
     return torch.randn(shape, device=device).to(dtype).requires_grad_()
 
 
-def some_targets(tokens, vocabulary, device="cpu"):
+def some_targets(tokens, vocabulary, device):
     """The first and the last column are among them, and so is one that counts for nothing."""
     targets = torch.randint(vocabulary, (tokens,), device=device)
     targets[:3] = torch.tensor([0, IGNORED, vocabulary - 1])
@@ -50,11 +53,8 @@ def exact(leaves):
 
 
 def assert_near(found, expected, dtype):
-    assert found[0].dtype == torch.float32 and found[0].shape == ()
-    assert all(each.dtype == dtype for each in found[1:])
-    for one, other in zip(found, expected, strict=True):
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= TOLERANCE[dtype], error.item()
+    common.assert_near(found[:1], expected[:1], TOLERANCE[dtype], torch.float32)
+    common.assert_near(found[1:], expected[1:], TOLERANCE[dtype], dtype)
 
 
 @all_dtypes
@@ -242,12 +242,8 @@ def test_compiled_without_a_graph_break(reduction, device):
         (linear_cross_entropy, [leaf(5, 12, device=device), leaf(40, 12, device=device)]),
     ):
         compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-        for one, other in zip(
-            results(function, leaves, targets, reduction=reduction),
-            results(compiled, leaves, targets, reduction=reduction),
-            strict=True,
-        ):
-            assert torch.equal(one, other)
+        both = function, compiled
+        assert_same(*(results(each, leaves, targets, reduction=reduction) for each in both))
 
 
 def test_autocast_as_pytorch(device):
@@ -269,10 +265,6 @@ def test_autocast_as_pytorch(device):
         for one, other in zip(found, expected, strict=True):
             assert one.dtype == torch.float32
             assert (one - other).abs().max() <= 2e-3 * other.abs().max()
-
-
-def empty(*shape, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype)
 
 
 X, W, T = empty(4, 3), empty(5, 3), torch.zeros(4, dtype=torch.int64)

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch import empty
 from torch.library import opcheck
 
 from rope_triton.transformer import layer_norm, norms, rms_norm
+from tests.transformer import common
+from tests.transformer.common import assert_same
 
 # Of the largest value. Of a row of one element, layer_norm and its gradient are 0.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3}
@@ -14,19 +17,19 @@ NORMS = ["rms", "layer", "layer without bias"]
 all_norms = pytest.mark.parametrize("kind", NORMS)
 
 
-def normalize(kind, x, weight, bias, residual, eps=EPS):
+def normalize(kind, x, weight, bias, residual):
     if kind == "rms":
-        return rms_norm(x, weight, eps, residual)
-    return layer_norm(x, weight, bias, eps, residual)
+        return rms_norm(x, weight, EPS, residual)
+    return layer_norm(x, weight, bias, EPS, residual)
 
 
-def plain(kind, x, weight, bias, residual, eps=EPS):
+def plain(kind, x, weight, bias, residual):
     """The same of float64."""
     total = x if residual is None else x + residual
     if kind == "rms":
-        y = torch.nn.functional.rms_norm(total, weight.shape, weight, eps)
+        y = torch.nn.functional.rms_norm(total, weight.shape, weight, EPS)
     else:
-        y = torch.nn.functional.layer_norm(total, weight.shape, weight, bias, eps)
+        y = torch.nn.functional.layer_norm(total, weight.shape, weight, bias, EPS)
     return y if residual is None else (y, total)
 
 
@@ -53,10 +56,8 @@ def gradients(function, kind, given, cotangents):
 
 
 def assert_near(found, expected, dtype):
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype and one.shape == other.shape and one.is_contiguous()
-        error = (one.double() - other).abs().max() / other.abs().max().clamp(1e-2)
-        assert error <= TOLERANCE[dtype], error.item()
+    assert all(each.is_contiguous() for each in found)
+    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least=1e-2)
 
 
 @all_dtypes
@@ -133,7 +134,7 @@ def test_any_layout_has_the_same_bits(layout, added, device):
     straight = [None if t is None else t.detach().contiguous().requires_grad_() for t in given]
     found = gradients(normalize, "layer", given, cotangents)
     expected = gradients(normalize, "layer", straight, [c.contiguous() for c in cotangents])
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert_same(found, expected)
 
 
 def test_large_mean(device):
@@ -167,9 +168,7 @@ def test_compiled_without_a_graph_break(kind, added, device):
     given = inputs(kind, (3, 20), torch.float32, device, added)
     cotangents = torch.randn(1 + added, 3, 20, device=device)
     compiled = torch.compile(normalize, fullgraph=True, backend="aot_eager")
-    found = (gradients(function, kind, given, cotangents) for function in (normalize, compiled))
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, kind, given, cotangents) for each in (normalize, compiled)))
 
 
 def test_the_second_derivative_is_refused(device):
@@ -194,10 +193,6 @@ def test_autocast_normalizes_to_float32_and_leaves_the_sum_its_dtype(kind, strea
     assert [each.dtype for each in gradients] == [torch.float16, stream, torch.float32]
 
 
-def empty(*shape, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype)
-
-
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
@@ -207,7 +202,7 @@ def empty(*shape, dtype=torch.float32):
         ({"residual": empty(4, 3).half()}, TypeError, "residual torch.float16"),
         ({"weight": empty(3).to("meta")}, ValueError, "one device, got cpu and meta"),
         ({"x": empty(0, 3)}, ValueError, r"x must not be empty, got \(0, 3\)"),
-        ({"x": empty()}, ValueError, r"x must be \[\.\.\., n\]"),
+        ({"x": empty(())}, ValueError, r"x must be \[\.\.\., n\]"),
         ({"x": empty(2, 16_385)}, ValueError, r"at most 16384, got \(2, 16385\)"),
         ({"weight": empty(4)}, ValueError, r"weight must be \[3\], got \(4,\)"),
         ({"bias": empty(1, 3)}, ValueError, r"bias must be \[3\], got \(1, 3\)"),

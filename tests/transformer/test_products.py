@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import empty
 from torch.library import opcheck
 
 from rope_triton.transformer import linear, matmul, products
 from rope_triton.transformer.products import Tile
+from tests.transformer.common import assert_near, assert_same, exact, gradients
 
 # Of the largest value.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
@@ -24,20 +26,7 @@ def normal(*shape, dtype=torch.float32, device="cpu"):
 
 
 def leaves(*tensors):
-    return [None if each is None else each.detach().requires_grad_() for each in tensors]
-
-
-def gradients(function, given, cotangent):
-    out = function(*given)
-    wanted = [each for each in given if each is not None]
-    return [out.detach(), *torch.autograd.grad(out, wanted, cotangent)]
-
-
-def assert_near(found, expected, dtype):
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype and one.shape == other.shape
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= TOLERANCE[dtype], error.item()
+    return [each.requires_grad_() for each in tensors]
 
 
 @all_dtypes
@@ -58,12 +47,12 @@ def test_linear(rows, columns, inner, biased, relu, dtype, device):
         y = torch.nn.functional.linear(x, weight, bias)
         return y.relu() if relu else y
 
-    found = gradients(lambda *given: linear(*given, relu=relu), leaves(x, weight, bias), cotangent)
-    exact = [None if each is None else each.double() for each in (x, weight, bias)]
-    expected = gradients(plain, leaves(*exact), cotangent.double())
+    given = x, weight, bias
+    found = gradients(linear, given, cotangent, relu=relu)
+    expected = gradients(plain, exact(given), cotangent.double())
     if relu:  # a sum near 0 may round to the other side
         assert (found[0] > 0).eq(expected[0] > 0).all()
-    assert_near(found, expected, dtype)
+    assert_near(found, expected, TOLERANCE[dtype], dtype)
 
 
 LAYOUTS = {
@@ -82,9 +71,10 @@ def test_matmul_of_any_layout(a, b, device):
     left = LAYOUTS[a](normal(2, 20, 12, device=device))
     right = LAYOUTS[b](normal(2, 12, 28, device=device))
     cotangent = normal(2, 20, 28, device=device)
-    expected = gradients(torch.matmul, leaves(left.double(), right.double()), cotangent.double())
-    assert_near(gradients(matmul, leaves(left, right), cotangent), expected, torch.float32)
-    assert_near([matmul(left[0], right[0])], [expected[0][0]], torch.float32)
+    expected = gradients(torch.matmul, exact((left, right)), cotangent.double())
+    limits = TOLERANCE[torch.float32], torch.float32
+    assert_near(gradients(matmul, (left, right), cotangent), expected, *limits)
+    assert_near([matmul(left[0], right[0])], [expected[0][0]], *limits)
 
 
 def test_the_gradient_of_a_weight_lies_as_the_weight(device):
@@ -123,9 +113,10 @@ def test_few_blocks_have_parts_of_the_sums(dtype, device, monkeypatch):
         lambda *given, **how: grids.append(given[1]) or launch(*given, **how),
     )
     a, b = (normal(2, *s, device=device).to(dtype) for s in ((40, 200), (200, 24)))
-    assert_near([matmul(a, b)], [a.double() @ b.double()], dtype)
+    limits = TOLERANCE[dtype], dtype
+    assert_near([matmul(a, b)], [a.double() @ b.double()], *limits)
     x, weight, bias = a[0], b[0].mT, torch.ones(24, device=device, dtype=dtype)
-    assert_near([linear(x, weight, bias)], [x.double() @ b[0].double() + 1], dtype)
+    assert_near([linear(x, weight, bias)], [x.double() @ b[0].double() + 1], *limits)
     assert grids == [(24, 1, 1), (4, 1, 1)]  # 3 parts of each matrix; a bias is added once
 
 
@@ -150,13 +141,10 @@ def test_opcheck(device):
 
 
 def test_compiled_without_a_graph_break(device):
-    given = leaves(*(normal(*s, device=device) for s in ((5, 12), (8, 12), (8,))))
+    given = [normal(*s, device=device) for s in ((5, 12), (8, 12), (8,))]
     cotangent = normal(5, 8, device=device)
     compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
-    for one, other in zip(
-        *(gradients(function, given, cotangent) for function in (linear, compiled)), strict=True
-    ):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, given, cotangent) for each in (linear, compiled)))
 
 
 def test_autocast_casts_the_inputs(device):
@@ -167,10 +155,6 @@ def test_autocast_casts_the_inputs(device):
     assert y.dtype == product.dtype == torch.float16
     assert torch.equal(y, linear(*(each.half() for each in given)))
     assert all(each.dtype == torch.float32 for each in torch.autograd.grad(y.sum(), given))
-
-
-def empty(*shape, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from torch.library import opcheck
 from rope_triton import RotaryPositionEmbedding, apply_rotary_pos_emb
 from rope_triton.transformer import attention, interleaved_rows, products, rotary_attention
 from tests.transformer import plain_attention
+from tests.transformer.common import assert_near, assert_same, exact, gradients
 from tests.transformer.test_attention import SMALL
 
 HEADS, KV_HEADS, D, WIDTH = 4, 2, 16, 24
@@ -32,12 +33,6 @@ def angles(s, device, interleaved=True):
     return RotaryPositionEmbedding(D, interleaved=interleaved, device=device)(s)
 
 
-def results(call, x, weight, cotangent):
-    leaves = [each.detach().requires_grad_() for each in (x, weight)]
-    out = call(*leaves)
-    return [out.detach(), *torch.autograd.grad(out, leaves, cotangent)]
-
-
 def plainly(freqs, interleaved=True):
     """The same in float64, by steps."""
 
@@ -53,23 +48,16 @@ def plainly(freqs, interleaved=True):
     return call
 
 
-def assert_near(found, expected, tolerance):
-    for name, one, other in zip(("out", "dx", "dweight"), found, expected, strict=True):
-        error = (one.double() - other).abs().max() / other.abs().max()
-        assert error <= tolerance, (name, error.item())
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("s", [32, 45])
 def test_output_and_gradients(s, dtype, device):
     x, weight, cotangent = given(s, dtype, device)
     freqs = angles(s + 3, device)
-    found = results(
-        lambda *each: rotary_attention(*each, freqs, HEADS, KV_HEADS), x, weight, cotangent
+    found = gradients(
+        lambda *each: rotary_attention(*each, freqs, HEADS, KV_HEADS), (x, weight), cotangent
     )
-    expected = results(plainly(freqs), *(each.double() for each in (x, weight, cotangent)))
-    assert all(each.dtype == dtype for each in found)
-    assert_near(found, expected, TOLERANCE[dtype])
+    expected = gradients(plainly(freqs), exact((x, weight)), cotangent.double())
+    assert_near(found, expected, TOLERANCE[dtype], dtype)
 
 
 def test_interleaved_rows_are_those_of_a_model_that_rotates_halves(device):
@@ -82,8 +70,9 @@ def test_interleaved_rows_are_those_of_a_model_that_rotates_halves(device):
         return rotary_attention(x, whole, angles(20, device), HEADS, KV_HEADS)
 
     halves = plainly(angles(20, device, interleaved=False), interleaved=False)
-    expected = results(halves, *(each.double() for each in (x, weight, cotangent)))
-    assert_near(results(ours, x, weight, cotangent), expected, TOLERANCE[torch.float32])
+    expected = gradients(halves, exact((x, weight)), cotangent.double())
+    found = gradients(ours, (x, weight), cotangent)
+    assert_near(found, expected, TOLERANCE[torch.float32])
 
 
 def test_opcheck(device):
@@ -103,9 +92,7 @@ def test_compiled_without_a_graph_break(device):
         return rotary_attention(x, weight, freqs, HEADS, KV_HEADS)
 
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    both = (results(each, x, weight, cotangent) for each in (call, compiled))
-    for one, other in zip(*both, strict=True):
-        assert torch.equal(one, other)
+    assert_same(*(gradients(each, (x, weight), cotangent) for each in (call, compiled)))
 
 
 def test_autocast_casts_the_inputs(device):

@@ -14,13 +14,9 @@ from benchmarks._verdict.rules import (
     Subject,
     judge_exact,
 )
+from tests.verdict.test_judge import FORWARD, subjects
 
-FORWARD = "rope.Forward.track_latency"
 P, F, C = Answer.PASS, Answer.FAIL, Answer.CANNOT_TELL
-
-
-def subjects(count, metric=FORWARD):
-    return [Subject(metric, (str(i), "64", "1", "float16", "sbhd")) for i in range(count)]
 
 
 NARROW = Subject("codegen.Codegen.track_narrow_share", ("sm_90",))

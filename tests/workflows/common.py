@@ -18,6 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.git import git
+from tests.report.artifacts import BASE, HEAD, archive, document
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
 # Run here, as are those below; what stores the history has tests of its own.
@@ -125,15 +128,25 @@ sys.exit(act(sys.executable))
 """
 
 
-def git(path, *arguments):
-    given = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *given, *arguments], cwd=path, capture_output=True, check=True)
-    return done.stdout.decode().strip()
-
-
 def commit(path, message):
     git(path, "add", "--all", "--force")
     git(path, "commit", "--quiet", "--message", message)
+
+
+def commits(runner):
+    """Two commits; the second changes the package."""
+    return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
+
+
+def compared(runner, make):
+    """The archive of a comparison of these."""
+    base, head = commits(runner)
+    return archive(json.dumps(document(make)).replace(BASE, base).replace(HEAD, head))
+
+
+def comment(number, login, body):
+    """A comment as GitHub has it."""
+    return {"id": number, "user": {"login": login}, "body": body}
 
 
 @dataclass
@@ -226,32 +239,3 @@ class Runner:
         """What was called: the program and its arguments in one line each."""
         lines = [json.loads(line) for line in self.read("calls").splitlines()]
         return [" ".join([name, *arguments]) for name, arguments, _ in lines]
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    """A repository of this working tree's files, and a commit on it that changes no code.
-
-    On the branch pull-request there is one more, which changes the package.
-    """
-    path = tmp_path_factory.mktemp("repository")
-    listed = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, capture_output=True, check=True, text=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, path / name)
-    git(path, "init", "--quiet", "--initial-branch", "main")
-    commit(path, "everything")
-    (path / "NOTES.md").write_text("a change\n")
-    commit(path, "a change")
-    git(path, "checkout", "--quiet", "-b", "pull-request")
-    (path / "rope_triton" / "new.py").write_text("")
-    commit(path, "a change of the package")
-    git(path, "checkout", "--quiet", "main")
-    return path
-
-
-@pytest.fixture
-def runner(repository, tmp_path):
-    return Runner(repository, tmp_path)

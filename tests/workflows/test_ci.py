@@ -8,10 +8,8 @@ import zipfile
 
 import pytest
 
-from tests.workflows import common
-from tests.workflows.common import CI, ROOT, git, require_every_script_was_run
-
-repository, runner = common.repository, common.runner  # fixtures
+from tests.git import git
+from tests.workflows.common import CI, ROOT, Runner, commit, require_every_script_was_run
 
 
 def test_ci_test(runner):
@@ -65,7 +63,7 @@ def with_another_angle(members):
 @pytest.fixture(scope="module")
 def dist(repository, tmp_path_factory):
     """What the job builds."""
-    runner = common.Runner(repository, tmp_path_factory.mktemp("dist"))
+    runner = Runner(repository, tmp_path_factory.mktemp("dist"))
     job = CI["jobs"]["package"]
     assert runner.run(CI, {"steps": job["steps"][:-1]}) == 0
     return runner.scratch / "workspace" / "dist"
@@ -137,7 +135,7 @@ def test_ci_codegen_compares_with_the_merge_base_by_the_suite_of_the_base(runner
     runner.variables["COMPARE_STATUS"] = "1"
     git(runner.repository, "checkout", "--quiet", "-b", "later", "main")
     (runner.repository / "LATER.md").write_text("")
-    common.commit(runner.repository, "main goes on")
+    commit(runner.repository, "main goes on")
     git(runner.repository, "checkout", "--quiet", "main")
     git(runner.repository, "merge", "--quiet", "--ff-only", "later")
     try:

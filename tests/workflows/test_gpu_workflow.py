@@ -8,18 +8,18 @@ import pytest
 from benchmarks._report import artifact, pull_request
 from tests import conftest
 from tests.comparisons import job_blind, job_failing, job_passing
+from tests.git import git
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
-from tests.workflows import common
 from tests.workflows.common import (
     GPU,
     REPO,
-    git,
+    comment,
+    commits,
+    compared,
     needs_jq,
     require_every_script_was_run,
     steps,
 )
-
-repository, runner = common.repository, common.runner  # fixtures
 
 NUMBER = "7"
 
@@ -50,7 +50,7 @@ def statuses(runner):
 
 
 def own_comment(body, number=3):
-    made = {"id": number, "user": {"login": "github-actions[bot]"}, "body": body}
+    made = comment(number, "github-actions[bot]", body)
     return {
         f"issues/comments/{number}": {"json": made},
         f"issues/{NUMBER}/comments": {"json": [made]},
@@ -242,11 +242,6 @@ def test_steps_of_the_job_on_the_gpu_fit_its_time():
     assert len(limits) == 3 and job["timeout-minutes"] - sum(limits) >= 15
 
 
-def commits(runner):
-    """Two commits; the second changes the package."""
-    return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
-
-
 def reported(
     runner, artifact=None, result="success", tests="success", comments=(), current=None, shas=None
 ):
@@ -276,16 +271,11 @@ def reported(
     return runner.read("posted.md"), json.loads(runner.read("status.json"))
 
 
-def measured_artifact(runner, make=job_passing):
-    base, head = commits(runner)
-    return archive(json.dumps(document(make)).replace(BASE, base).replace(HEAD, head))
-
-
 @pytest.mark.parametrize(
     ("make", "state"), [(job_passing, "success"), (job_failing, "failure"), (job_blind, "error")]
 )
 def test_report(runner, make, state):
-    posted, status = reported(runner, measured_artifact(runner, make))
+    posted, status = reported(runner, compared(runner, make))
     assert posted.startswith(pull_request.MARKER) and make().answer.upper() in posted
     assert posted == runner.read("summary")
     assert status["state"] == state
@@ -297,16 +287,13 @@ def test_report(runner, make, state):
 
 
 def test_report_updates_its_own_comment_and_no_other(runner):
-    def written(number, login, body):
-        return {"id": number, "user": {"login": login}, "body": body}
-
     comments = [
-        written(1, "someone", pull_request.MARKER),
-        written(2, "github-actions[bot]", "another"),
-        written(3, "github-actions[bot]", f"{pull_request.MARKER}\nan earlier one"),
-        written(4, "github-actions[bot]", f"{pull_request.MARKER}\na later one"),
+        comment(1, "someone", pull_request.MARKER),
+        comment(2, "github-actions[bot]", "another"),
+        comment(3, "github-actions[bot]", f"{pull_request.MARKER}\nan earlier one"),
+        comment(4, "github-actions[bot]", f"{pull_request.MARKER}\na later one"),
     ]
-    reported(runner, measured_artifact(runner), comments=comments)
+    reported(runner, compared(runner, job_passing), comments=comments)
     last = runner.calls[-1]
     assert last.startswith(f"gh api --method PATCH repos/{REPO}/issues/comments/3 -F body=@")
 
@@ -336,7 +323,7 @@ def test_report_without_a_verdict(runner, given, state, said):
 
 
 def test_report_marks_a_stale_commit(runner):
-    posted, status = reported(runner, measured_artifact(runner), current=OTHER)
+    posted, status = reported(runner, compared(runner, job_passing), current=OTHER)
     assert "**Out of date:**" in posted and status["state"] == "error"
 
 

@@ -6,19 +6,19 @@ import pytest
 
 from benchmarks._report import artifact, pull_request
 from tests.comparisons import job_of_code, job_of_worse_code, job_passing
+from tests.git import git
 from tests.report.artifacts import BASE, HEAD, OTHER, archive, document
-from tests.workflows import common
 from tests.workflows.common import (
     CI,
     MACHINE_CODE,
     REPO,
-    git,
+    comment,
+    commits,
+    compared,
     needs_jq,
     require_every_script_was_run,
     steps,
 )
-
-repository, runner = common.repository, common.runner  # fixtures
 
 FIND, REPORT = MACHINE_CODE["jobs"]["find"], MACHINE_CODE["jobs"]["report"]
 NUMBER, RUN = "7", "12"
@@ -78,11 +78,6 @@ def test_only_what_compared_something_for_a_pull_request_is_reported():
 # --- the report -----------------------------------------------------------------------------------
 
 
-def commits(runner):
-    """Two commits; the second changes the package."""
-    return [git(runner.repository, "rev-parse", name) for name in ("main", "pull-request")]
-
-
 def reported(runner, content=None, comments=(), current=None, shas=None):
     base, head = shas or commits(runner)
     runner.values |= {
@@ -109,11 +104,6 @@ def reported(runner, content=None, comments=(), current=None, shas=None):
     )
     assert runner.run(MACHINE_CODE, REPORT) == 0
     return runner.read("posted.md")
-
-
-def compared(runner, make=job_of_code):
-    base, head = commits(runner)
-    return archive(json.dumps(document(make)).replace(BASE, base).replace(HEAD, head))
 
 
 @pytest.mark.parametrize(("make", "says"), [(job_of_code, "PASS"), (job_of_worse_code, "FAIL")])
@@ -146,23 +136,20 @@ def test_report_without_a_verdict(runner, content, says):
 
 
 def test_report_updates_its_own_comment_and_no_other(runner):
-    def written(number, login, body):
-        return {"id": number, "user": {"login": login}, "body": body}
-
     comments = [
-        written(1, "someone", MINE),
-        written(2, "github-actions[bot]", f"{pull_request.MARKER}\nof the GPU"),
-        written(3, "github-actions[bot]", MINE),
-        written(4, "github-actions[bot]", MINE),
+        comment(1, "someone", MINE),
+        comment(2, "github-actions[bot]", f"{pull_request.MARKER}\nof the GPU"),
+        comment(3, "github-actions[bot]", MINE),
+        comment(4, "github-actions[bot]", MINE),
     ]
-    reported(runner, compared(runner), comments=comments)
+    reported(runner, compared(runner, job_of_code), comments=comments)
     last = runner.calls[-1]
     assert last.startswith(f"gh api --method PATCH repos/{REPO}/issues/comments/3 -F body=@")
 
 
 def test_a_report_of_a_former_head_is_not_posted(runner):
-    own = {"id": 3, "user": {"login": "github-actions[bot]"}, "body": MINE}
-    assert reported(runner, compared(runner), current=OTHER, comments=[own]) == ""
+    own = comment(3, "github-actions[bot]", MINE)
+    assert reported(runner, compared(runner, job_of_code), current=OTHER, comments=[own]) == ""
     assert f"the pull request is at {OTHER} now: nothing is reported" in runner.log
 
 
@@ -175,7 +162,7 @@ def test_a_change_that_leaves_the_package_alone_gets_no_comment_but_a_new_one(ru
 def test_a_comment_is_renewed_when_the_package_is_as_it_was(runner):
     main = git(runner.repository, "rev-parse", "main")
     before = git(runner.repository, "rev-parse", "main~1")
-    own = {"id": 3, "user": {"login": "github-actions[bot]"}, "body": MINE}
+    own = comment(3, "github-actions[bot]", MINE)
     assert main in reported(runner, shas=(before, main), comments=[own])
     assert "--method PATCH" in runner.calls[-1]
 

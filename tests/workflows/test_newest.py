@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tests.workflows import common
 from tests.workflows.common import (
     NEWEST,
     REPO,
@@ -13,8 +12,6 @@ from tests.workflows.common import (
     require_every_script_was_run,
     steps,
 )
-
-repository, runner = common.repository, common.runner  # fixtures
 
 JOBS = NEWEST["jobs"]
 MARKER = NEWEST["env"]["MARKER"]

@@ -14,6 +14,7 @@ from benchmarks._report import artifact, creep_issue
 from benchmarks._report.creep_issue import MARKER
 from benchmarks._system import baseline
 from benchmarks._verdict import creep
+from tests.git import git
 from tests.lab import CANNOT_TELL, COULD_NOT_RUN, FAIL, PASS, SMALL, status_of
 from tests.report.artifacts import archive
 from tests.workflows.common import (
@@ -21,7 +22,6 @@ from tests.workflows.common import (
     REPO,
     ROOT,
     Runner,
-    git,
     needs_jq,
     require_every_script_was_run,
     steps,

@@ -12,8 +12,8 @@ from benchmarks._system import baseline
 from benchmarks._verdict import creep
 from benchmarks._verdict.schema import Side
 from tests.comparisons import job_blind, job_failing, job_passing
+from tests.git import git
 from tests.report.artifacts import archive
-from tests.workflows import common
 from tests.workflows.common import (
     CI,
     NIGHTLY,
@@ -21,13 +21,10 @@ from tests.workflows.common import (
     REPO,
     Runner,
     commit,
-    git,
     needs_jq,
     require_every_script_was_run,
     steps,
 )
-
-repository = common.repository  # fixture
 
 JOBS = RELEASE["jobs"]
 VERSION = rope_triton.__version__
