@@ -69,6 +69,9 @@ for _name, _unit in {
     setattr(_Facts, f"track_{_name}", _track(_name, _unit))
 
 
+Surface.track_saved_bytes = _track("saved_bytes", "bytes")
+
+
 class Variants(_Code):
     """Kernels compiled while sequence and batch change: ``fingerprint.compile_all``."""
 

@@ -203,7 +203,7 @@ def fake_code(root: Path, ledger=None, **subset) -> dict[Subject, float]:
 
 def facts_of(code: str) -> fingerprint.Facts:
     """Facts of a machine code that differ from those of any other."""
-    return fingerprint.Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code)
+    return fingerprint.Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code, saved_bytes=0)
 
 
 def fake_surface(root: Path, target: str, cells, ledger=None, enumerations=()) -> exact.Surface:

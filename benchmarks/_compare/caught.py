@@ -1,9 +1,9 @@
 """Find out which known bad changes the comparison catches, for ``mutants.json``."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from .._cells.grid import PATH_GRIDS, AnyCell, path_cells
-from .._cells.surface import largest
+from .._cells.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
 from .._system.progress import say
 from .._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from . import exact, measure, mutants
@@ -55,8 +55,8 @@ def _made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[d
 def _group(mutant: mutants.Mutant) -> str:
     if not mutant.needs_gpu:
         return "code"
-    if any(metric.startswith("surface.") for metric in mutant.caught_by):
-        return "surface"
+    if any(metric.startswith(("surface.", "transformer.")) for metric in mutant.caught_by):
+        return "forms"
     if any(metric.startswith(FAMILIES["gpu"]) for metric in mutant.caught_by):
         return "speed"
     return "host" if mutant.caught_by[0].startswith(FAMILIES["host"]) else "facts"
@@ -89,11 +89,15 @@ def outcome(
 
 
 def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    subset = {"target": ("sm_90", "gfx942"), "dtype": ("float16",)}
-    base, found = exact.codegen_facts(bench.base.root, **subset), {}
+    forms = _forms(names)
+
+    def facts(root: Path) -> dict:
+        code = exact.codegen_facts(root, target=("sm_90", "gfx942"), dtype=("float16",))
+        return code | exact.compiled_surface(root, "sm_90", forms, enumerations=()).values("sm_90")
+
+    base, found = facts(bench.base.root), {}
     for name in names:
-        head = exact.codegen_facts(bench.mutant(name).root, **subset)
-        found[name] = _failed(exact.compare(base, head))
+        found[name] = _failed(exact.compare(base, facts(bench.mutant(name).root)))
         say(f"{name}: {len(found[name])} exact values failed")
     return found
 
@@ -118,12 +122,17 @@ def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
 
 def _cells(group: str, names: list[str]) -> list[AnyCell]:
     """What is timed of each mutant of a group: what one of them must be slower in, and the rest."""
-    if group == "surface":
-        known = mutants.load()
-        return list(dict.fromkeys(largest(form) for name in names for form in known[name].where))
+    if group == "forms":
+        return _forms(names)
     # Only a call whose output is read next pays for a kernel that writes past L2.
     read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
     return [*small_grid(), *read_next] if group == "speed" else []
+
+
+def _forms(names: Iterable[str]) -> list[AnyCell]:
+    """The forms in which mutants must fail."""
+    known = mutants.load()
+    return list(dict.fromkeys(form_cell(form) for name in names for form in known[name].where))
 
 
 def slower(name: str, pool: Pool) -> list[dict]:

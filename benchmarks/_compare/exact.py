@@ -26,8 +26,9 @@ from .._verdict.rules import UNITS, Exact, Subject, judge_exact
 
 _CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"
 _VARIANTS_METRIC = "codegen.Variants.track_variants"
-_CALL_FACTS = tuple(
-    name.removeprefix(_CALL_METRIC) for name in UNITS if name.startswith(_CALL_METRIC)
+_CALL_FACTS, _SURFACE_FACTS = (
+    tuple(name.removeprefix(metric) for name in UNITS if name.startswith(metric))
+    for metric in (_CALL_METRIC, _SURFACE_METRIC)
 )
 
 
@@ -119,7 +120,7 @@ class Surface(NamedTuple):
             timed = Subject(cell.metrics[direction], subject_params(cell))
             if timed in self.facts:  # --only compiles less
                 answer = self.facts[timed]
-                for name in _CALL_FACTS:
+                for name in _SURFACE_FACTS:
                     subject = Subject(_SURFACE_METRIC + name, (target, form, direction))
                     found[subject] = _fact(answer, name)
         return found

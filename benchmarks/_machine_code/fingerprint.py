@@ -50,7 +50,7 @@ class Facts:
     counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
     and the numbers among the arguments, such as strides: where two are equal, the GPU does the
     same work. ``code`` is one of the machine code, warps and shared memory alone, which calls of
-    several sizes have in common.
+    several sizes have in common. ``saved_bytes``: see ``uncompiled.call``.
     """
 
     registers: int
@@ -62,6 +62,7 @@ class Facts:
     narrow_accesses: int
     digest: str
     code: str
+    saved_bytes: int
 
     @property
     def narrow_share(self) -> float:
@@ -177,9 +178,9 @@ class _Reading(worker_pool.Ledger):
 
     def __init__(self, ledger: worker_pool.Ledger):
         self._ledger, self.cache = ledger, ledger.cache
-        self._waiting: dict[tuple, list[_Kernel]] = {}
+        self._waiting: dict[tuple, _Called] = {}
         self._pool = ThreadPoolExecutor(_READERS)
-        self._read: list[tuple[dict[tuple, list[_Kernel]], Future]] = []
+        self._read: list[tuple[dict[tuple, _Called], Future]] = []
         self.answers: dict[tuple, Facts | Exception] = {}
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
@@ -189,7 +190,7 @@ class _Reading(worker_pool.Ledger):
         self._ledger.require_time()
 
     def add(self, job: tuple, answer: object) -> None:
-        if not isinstance(answer, list):
+        if not isinstance(answer, _Called):
             self._ledger.add(job, answer)
             return
         if not _unread([answer]):
@@ -213,22 +214,22 @@ class _Reading(worker_pool.Ledger):
         self._read.append((self._waiting, self._pool.submit(disassembly.read_cubins, unread)))
         self._waiting = {}
 
-    def _end_to_read(self, calls: Mapping[tuple, list["_Kernel"]], reading: Future) -> None:
+    def _end_to_read(self, calls: Mapping[tuple, "_Called"], reading: Future) -> None:
         failure = None
         try:
             _CODES.update(reading.result())
         except Exception:
             failure = RuntimeError(traceback.format_exc())
-        for job, kernels in calls.items():
-            self._note(job, failure or self._facts(kernels))
+        for job, called in calls.items():
+            self._note(job, failure or self._facts(called))
 
     def _note(self, job: tuple, answer: Facts | Exception) -> None:
         self.answers[job] = answer
         self._ledger.add(job, answer)
 
-    def _facts(self, kernels: Sequence["_Kernel"]) -> Facts | Exception:
+    def _facts(self, called: "_Called") -> Facts | Exception:
         try:
-            return _facts(kernels, [self._code(each) for each in kernels])
+            return _facts(called, [self._code(each) for each in called.kernels])
         except ValueError:
             return RuntimeError(traceback.format_exc())
 
@@ -237,9 +238,9 @@ class _Reading(worker_pool.Ledger):
         return _CODES[code] if isinstance(code, disassembly.Cubin) else code
 
 
-def _unread(calls: Iterable[list["_Kernel"]]) -> set[disassembly.Cubin]:
+def _unread(calls: Iterable["_Called"]) -> set[disassembly.Cubin]:
     """The kernels that these calls launch and that nobody has disassembled yet."""
-    launched = (kernel.code for kernels in calls for kernel in kernels)
+    launched = (kernel.code for called in calls for kernel in called.kernels)
     return {code for code in launched if isinstance(code, disassembly.Cubin)} - _CODES.keys()
 
 
@@ -256,17 +257,25 @@ class _Kernel(NamedTuple):
     numbers: tuple
 
 
-def _answer(kind: str, *job) -> "list[_Kernel] | int | dict":
+class _Called(NamedTuple):
+    """What a call launches, and the bytes that it keeps for the backward."""
+
+    kernels: list[_Kernel]
+    saved_bytes: int
+
+
+def _answer(kind: str, *job) -> "_Called | int | dict":
     if kind == "fingerprint":
-        return _launched_kernels(*job)
+        return _called(*job)
     return uncompiled.variants(*job) if kind == "variants" else uncompiled.reach(*job)
 
 
-def _launched_kernels(arch: str, dtype: str, form: str, direction: str, *size) -> list[_Kernel]:
-    """The kernels of a call; ``form``, ``size``: see :func:`compile_all`."""
+def _called(arch: str, dtype: str, form: str, direction: str, *size) -> _Called:
+    """Make a call; ``form``, ``size``: see :func:`compile_all`."""
     driver, files = _compiling(arch)
-    uncompiled.call(driver, _cell(dtype, form, *size), direction)
-    return [_kernel(files[launch.kernel.metadata.hash], launch) for launch in driver.launches]
+    saved = uncompiled.call(driver, _cell(dtype, form, *size), direction)
+    launches = driver.launches
+    return _Called([_kernel(files[each.kernel.metadata.hash], each) for each in launches], saved)
 
 
 @functools.cache
@@ -309,7 +318,8 @@ def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
     return _Kernel(code, metadata.shared, metadata.num_warps, launch.grid, launch.numbers)
 
 
-def _facts(kernels: Sequence[_Kernel], codes: Sequence[disassembly.Code]) -> Facts:
+def _facts(called: _Called, codes: Sequence[disassembly.Code]) -> Facts:
+    kernels = called.kernels
     if not any(code.global_accesses for code in codes):  # then the parser missed something
         raise ValueError("found no access to global memory in the machine code")
     work = [(code.digest, *kernel[1:]) for code, kernel in zip(codes, kernels, strict=True)]
@@ -323,6 +333,7 @@ def _facts(kernels: Sequence[_Kernel], codes: Sequence[disassembly.Code]) -> Fac
         narrow_accesses=sum(code.narrow_accesses for code in codes),
         digest=_digest(work),
         code=_digest([each[:3] for each in work]),
+        saved_bytes=called.saved_bytes,
     )
 
 

@@ -25,8 +25,12 @@ ENUMERATIONS = {
 """Calls whose launches are described."""
 
 
-def call(driver: StubDriver, cell, direction: str) -> None:
-    """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone."""
+def call(driver: StubDriver, cell, direction: str) -> int:
+    """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone.
+
+    Returns the bytes of the tensors that the forward keeps for its backward, results and inputs
+    among them; not of angles, tables and other arguments, which calls share.
+    """
     import torch
 
     # Nothing is rotated, so angles and tables have a shape and no values: computing them would take
@@ -34,17 +38,27 @@ def call(driver: StubDriver, cell, direction: str) -> None:
     angles = torch.zeros(cell.positions, 1, 1, cell.hidden_size, device="meta")
     _skip_products()
     called, backward = cell.call(angles), direction == BACKWARD
-    called.call_through(_with_memory)
+    shared: set[int] = set()  # addresses
+    called.call_through(functools.partial(_with_memory, shared))
+    kept: dict[int, int] = {}  # bytes by address
     # Memory that nothing touches costs nothing, however large the tensor.
     t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
     given = called.leaf(t) if backward else called.operand(t)
     driver.launches.clear()
-    out = called.forward(given)
+
+    def keep(tensor):
+        if tensor.data_ptr() not in shared:
+            kept[tensor.data_ptr()] = max(tensor.nbytes, kept.get(tensor.data_ptr(), 0))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = called.forward(given)
     if backward:
         driver.launches.clear()
         torch.autograd.grad(out, given, called.cotangent(grad))
     if not driver.launches:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
+    return sum(kept.values())
 
 
 @functools.cache
@@ -64,15 +78,20 @@ def _skip_products():
     return library  # whose end would end this
 
 
-def _with_memory(argument):
-    """A tensor in memory, of any values, in place of one that has a shape only."""
+def _with_memory(addresses: set[int], argument):
+    """A tensor in memory, of any values, in place of one that has a shape only.
+
+    Its address is added to ``addresses``.
+    """
     import torch
 
     if not isinstance(argument, torch.Tensor) or not argument.is_meta:
         return argument
     elements = argument.untyped_storage().nbytes() // argument.element_size()
     memory = torch.empty(elements, dtype=argument.dtype)
-    return memory.as_strided(argument.shape, argument.stride(), argument.storage_offset())
+    made = memory.as_strided(argument.shape, argument.stride(), argument.storage_offset())
+    addresses.add(made.data_ptr())
+    return made
 
 
 def variants(arch: str, dtype: str, format: str, direction: str) -> int:

@@ -18,6 +18,10 @@ CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
 TRACKS = ("copy_ratio", "gbps", "latency")
 OWN_TRACKS = (*TRACKS, "roofline_ratio")  # not of other libraries
+CODE = (
+    *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
+    "stack_bytes",
+)
 # asv's classes whose parameters are those of every grid, and their tracks.
 UNTIMED = {
     **dict.fromkeys(("host.Call", "host.PathCall", "peers.Call"), ("forward", "forward_backward")),
@@ -29,13 +33,8 @@ UNTIMED = {
         ("training_step.Step", "training_step.Attention"),
         ("launches", "peak_bytes", "rope_share", "seconds"),
     ),
-    **dict.fromkeys(
-        ("codegen.Codegen", "codegen.Surface"),
-        (
-            *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
-            "stack_bytes",
-        ),
-    ),
+    "codegen.Codegen": CODE,
+    "codegen.Surface": tuple(sorted((*CODE, "saved_bytes"))),
     "codegen.Variants": ("variants",),
 }
 

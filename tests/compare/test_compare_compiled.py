@@ -14,7 +14,7 @@ from benchmarks._compare.rounds import BudgetError
 from benchmarks._machine_code import fingerprint, worker_pool
 from tests.lab import CANNOT_TELL, COULD_NOT_RUN, MACHINE, PASS, fake_code
 
-FACTS = fingerprint.Facts(32, 0, 0, 16, 412, 8, 1, "digest", "code")
+FACTS = fingerprint.Facts(32, 0, 0, 16, 412, 8, 1, "digest", "code", 0)
 CALL = ("fingerprint", "sm_90", "float16", "sbhd", "forward", 128, 64, 2)
 PATH_CALL = ("fingerprint", "sm_90", "float16", "qkv", "forward", 4)
 SWEEP = ("variants", "sm_90", "float16", "sbhd", "forward")

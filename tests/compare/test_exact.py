@@ -32,7 +32,10 @@ def facts(**changes):
         ("registers", "spilled_bytes", "stack_bytes", "shared_bytes", "instructions"), 8
     )
     return fingerprint.Facts(
-        **plain | {"global_accesses": 4, "narrow_accesses": 1, "digest": "d", "code": "c"} | changes
+        **plain
+        | {"global_accesses": 4, "narrow_accesses": 1, "digest": "d", "code": "c"}
+        | {"saved_bytes": 0}
+        | changes
     )
 
 

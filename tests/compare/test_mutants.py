@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._cells.grid import Cell
-from benchmarks._cells.surface import largest
+from benchmarks._cells.grid import Cell, form_cell
 from benchmarks._compare import exact, mutants, selection
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
@@ -31,9 +30,12 @@ OTHER_CODE = [
     and any(metric.startswith(("rope.", "paths.")) for metric in mutant.caught_by)
 ]
 # Caught where the machine code says that a form of a call must be timed.
-OF_THE_SURFACE = [
-    name for name, mutant in MUTANTS.items() if "surface." in " ".join(mutant.caught_by)
+OF_FORMS = [
+    name
+    for name, mutant in MUTANTS.items()
+    if any(metric.startswith(("surface.", "transformer.")) for metric in mutant.caught_by)
 ]
+TILES = [name for name in OF_FORMS if name.startswith("tile-")]
 CALL = ("sm_90", "float16", "sbhd", "forward", 128, "large")
 SUBSET = {
     "target": ("sm_90", "gfx942"),
@@ -55,10 +57,11 @@ def mutated(tmp_path_factory):
 # --- the index and the patches --------------------------------------------------------------------
 
 
-def test_twelve_kinds_of_mutants_three_of_them_without_a_gpu():
-    assert len(MUTANTS) - len(OF_THE_SURFACE) == 11
-    assert len(OF_THE_SURFACE) == 15
-    assert WITHOUT_GPU == ["lost-vector-access", "spill", "variant-per-seq-len"]
+def test_kinds_of_mutants():
+    assert len(MUTANTS) - len(OF_FORMS) == 12
+    assert len(TILES) == 15
+    assert [*TILES, "copied-heads", "rotation-by-pytorch"] == OF_FORMS
+    assert WITHOUT_GPU == ["lost-vector-access", "spill", "variant-per-seq-len", "saved-product"]
     assert OTHER_CODE == [
         "libdevice-trig",
         "batch-strided-order",
@@ -115,10 +118,12 @@ def test_index_and_patches_must_agree(tmp_path, monkeypatch):
 
 # --- correct, as the tests of the package see it --------------------------------------------------
 
-# One process for all, because importing torch takes seconds: each package in its turn.
+# One process imports torch, which takes seconds; a fork of its own has each package.
 CHECK = """
-import json, sys, traceback
+import json, multiprocessing, sys, traceback
 import torch
+from benchmarks._cells import angles, package_calls
+from benchmarks._cells.transformer import TransformerCell
 from tests import conftest  # for its quicker interpreter
 
 def check(root):
@@ -127,21 +132,30 @@ def check(root):
     sys.path.insert(0, root)
     import rope_triton
     from tests import oracle
-    sys.path.remove(root)
     assert rope_triton.__file__.startswith(root), rope_triton.__file__
+    torch.manual_seed(0)
     for mode in oracle.MODES:
         freqs = oracle.random_angles(3, mode.width(24), "cpu")
         t = oracle.sliced(mode.shape(3, 2, 9, 24), mode.dtype, "cpu")
         oracle.check(t, freqs, mode, oracle.random_like(t))
+    for form in ("rotaryattention-fp32-1x40x48x4x2x16", "linear-fp32-37x48x64-relu"):
+        cell = TransformerCell(form)
+        call = cell.call(angles.of_cell(cell, "cpu"))
+        x, grad = (torch.randn(cell.shape) * cell.deviation for _ in range(2))
+        leaf = call.leaf(x)
+        output = call.forward(leaf)
+        call.check(output, x, "forward")
+        call.check(package_calls.gradient(output, leaf, call.cotangent(grad)), grad, "backward")
 
-problems = {}
-for root in sys.argv[1:]:
-    torch.manual_seed(0)
+def problem(root):
     try:
         check(root)
     except Exception:
-        problems[root] = traceback.format_exc()
-print(json.dumps(problems))
+        return traceback.format_exc()
+
+with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+    found = pool.map(problem, sys.argv[1:], chunksize=1)
+print(json.dumps({root: said for root, said in zip(sys.argv[1:], found) if said}))
 """
 
 
@@ -162,7 +176,7 @@ def test_mutants_are_correct_and_a_wrong_one_is_not(mutated, tmp_path):
     changed = wrong / "rope_triton" / "kernel" / "trigonometry.py"
     changed.write_text(changed.read_text().replace("-1.36524e-3", "-1.3e-3"))
     # Of those that only take another tile, one stands for all.
-    names = [name for name in MUTANTS if name not in OF_THE_SURFACE[1:]]
+    names = [name for name in MUTANTS if name not in TILES[1:]]
     problems = problems_of(*map(mutated, names), wrong)
     assert problems.keys() == {str(wrong)}, problems
     assert "AssertionError" in problems[str(wrong)]
@@ -179,14 +193,21 @@ def compiled():
         yield
 
 
+def facts_of(root: Path) -> dict:
+    """Of the grid, and of the forms in which a mutant must fail."""
+    forms = [form_cell(each) for name in WITHOUT_GPU for each in MUTANTS[name].where]
+    surface = exact.compiled_surface(root, "sm_90", forms, enumerations=())
+    return exact.codegen_facts(root, **SUBSET) | surface.values("sm_90")
+
+
 @pytest.fixture(scope="module")
 def base(compiled):
-    return exact.codegen_facts(ROOT, **SUBSET)
+    return facts_of(ROOT)
 
 
 @pytest.mark.parametrize("name", WITHOUT_GPU)
 def test_caught_without_a_gpu(name, base, mutated):
-    facts = exact.codegen_facts(mutated(name), **SUBSET)
+    facts = facts_of(mutated(name))
     failed = {
         verdict.subject
         for verdict in exact.compare(base, facts)
@@ -198,7 +219,7 @@ def test_caught_without_a_gpu(name, base, mutated):
 
 def test_unmutated_copy_shows_nothing(base, tmp_path):
     shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton")
-    facts = exact.codegen_facts(tmp_path, **SUBSET)
+    facts = facts_of(tmp_path)
     assert {v.change for v in exact.compare(base, facts)} == {"none"}
     assert digest_of(tmp_path) == digest_of(ROOT)
 
@@ -214,41 +235,43 @@ def test_machine_code_differs(name, compiled, mutated):
     assert digest_of(mutated(name)) != digest_of(ROOT)
 
 
-# One process for all, as above: what each package launches for each call, with nothing compiled.
+# One process, as above: what each package launches for each call, with nothing compiled.
 LAUNCHED = """
-import json, sys
+import json, multiprocessing, sys
 import torch
-from benchmarks._cells import grid, surface
+from benchmarks._cells import grid
 from benchmarks._machine_code import uncompiled
 from benchmarks._machine_code.stub_driver import StubDriver
 
 forms, *roots = sys.argv[1:]
-cells = [*grid.all_cells("small"), *map(surface.largest, forms.split())]
-uncompiled.compile_each_kernel_once()
-found = {}
-for root in roots:
-    for name in [n for n in sys.modules if n.split(".")[0] == "rope_triton"]:
-        del sys.modules[name]
+cells = [*grid.all_cells("small"), *map(grid.form_cell, forms.split())]
+
+def launched(root):
     sys.path.insert(0, root)
     import rope_triton
-    sys.path.remove(root)
     assert rope_triton.__file__.startswith(root), rope_triton.__file__
+    uncompiled.compile_each_kernel_once()
     driver = StubDriver.activate("sm_90")
-    found[root] = {}
+    found = {}
     for cell in cells:
         for direction, metric in cell.metrics.items():
             uncompiled.call(driver, cell, direction)
             subject = " ".join([metric, *grid.subject_params(cell)])
-            found[root][subject] = sorted(uncompiled.features(driver.launches))
-print(json.dumps(found))
+            work = [str((each.grid, each.numbers)) for each in driver.launches]
+            found[subject] = sorted(uncompiled.features(driver.launches)) + work
+    return found
+
+with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+    found = pool.map(launched, roots, chunksize=1)
+print(json.dumps(dict(zip(roots, found))))
 """
 
 
 @pytest.fixture(scope="module")
 def launched(mutated):
-    """What this package and each mutant of the surface launch, by name and timing."""
-    roots = {"": ROOT} | {name: mutated(name) for name in OF_THE_SURFACE}
-    forms = " ".join(dict.fromkeys(MUTANTS[name].where[0] for name in OF_THE_SURFACE))
+    """What this package and each of these mutants launch, by name and timing."""
+    roots = {"": ROOT} | {name: mutated(name) for name in OF_FORMS}
+    forms = " ".join(dict.fromkeys(MUTANTS[name].where[0] for name in OF_FORMS))
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHED, forms, *map(str, roots.values())],
@@ -261,19 +284,20 @@ def launched(mutated):
     return {name: found[str(root)] for name, root in roots.items()}
 
 
-@pytest.mark.parametrize("name", OF_THE_SURFACE)
+@pytest.mark.parametrize("name", OF_FORMS)
 def test_forms_are_selected_where_the_grid_lets_a_mutant_through(name, launched):
     """Another tile is other machine code: all of the small grid and its paths has the same."""
     base, head = launched[""], launched[name]
     differ = {timing for timing in base if base[timing] != head[timing]}
-    assert differ and all(timing.startswith("surface.") for timing in differ)
+    suites = {timing.partition(".")[0] for timing in differ}
+    assert suites == {metric.partition(".")[0] for metric in MUTANTS[name].caught_by}
     assert any(timing.split()[1] == MUTANTS[name].where[0] for timing in differ)
 
 
 def test_a_mutant_of_a_form_is_timed_there(compiled, mutated):
     """By the machine code itself, of the one that rotates interleaved pairs."""
     mutant = MUTANTS["tile-interleaved"]
-    grid, form = Cell(128, 128, 4, "bfloat16", "sbhd"), largest(*mutant.where)
+    grid, form = Cell(128, 128, 4, "bfloat16", "sbhd"), form_cell(*mutant.where)
     base, head = (
         exact.compiled_surface(root, "sm_90", [grid, form], enumerations=()).facts
         for root in (ROOT, mutated(mutant.name))

@@ -305,7 +305,7 @@ def test_report_updates_its_own_comment_and_no_other(runner):
         ({"result": "failure"}, "error", "NO VERDICT"),
         ({"result": "cancelled", "tests": ""}, "error", "NO VERDICT"),
         ({}, "error", "The artifact was refused: there is none"),
-        ({"artifact": b"0" * 9_000_000}, "error", "archive has more than 200000&#8203;0 bytes"),
+        ({"artifact": b"0" * 9_000_000}, "error", "archive has more than 300000&#8203;0 bytes"),
         (
             {"artifact": archive(document(job_passing)), "shas": (BASE, HEAD)},
             *("error", "could not be read or shown: ValueError"),
@@ -319,7 +319,7 @@ def test_report_without_a_verdict(runner, given, state, said):
     asked = any("artifacts" in call for call in runner.calls)
     assert asked == ("result" not in given)
     artifact = runner.scratch / "temp" / "artifact.zip"
-    assert not artifact.exists() or artifact.stat().st_size <= 2_000_001
+    assert not artifact.exists() or artifact.stat().st_size <= 3_000_001
 
 
 def test_report_marks_a_stale_commit(runner):

@@ -123,7 +123,7 @@ def test_report(runner, make, says):
     ("content", "says"),
     [
         (None, "The artifact was refused: there is none"),
-        (b"0" * 9_000_000, "archive has more than 200000&#8203;0 bytes"),
+        (b"0" * 9_000_000, "archive has more than 300000&#8203;0 bytes"),
         (archive(document(job_passing)), "it has what needs a GPU"),
     ],
     ids=["none", "huge", "of a GPU"],
@@ -132,7 +132,7 @@ def test_report_without_a_verdict(runner, content, says):
     posted = reported(runner, content)
     assert says in posted and "NO VERDICT" in posted
     taken = runner.scratch / "temp" / "artifact.zip"
-    assert not taken.exists() or taken.stat().st_size <= 2_000_001
+    assert not taken.exists() or taken.stat().st_size <= 3_000_001
 
 
 def test_report_updates_its_own_comment_and_no_other(runner):
