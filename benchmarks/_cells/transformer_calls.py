@@ -93,7 +93,10 @@ class TransformerCall(Call):
 
     def forward(self, operand):
         out = self._function(**self._arguments(*operand), **self._constants)
-        return (out, *gradient(out, operand, None)) if self.with_gradients else out
+        if not self.with_gradients:
+            return out
+        gradients = gradient(out, operand, None)
+        return out.detach(), *gradients
 
     def cotangent(self, x):
         parts = _cut(x, self.results(self._size, self._words))

@@ -1,5 +1,5 @@
-"""The package's other paths and the forms of the surface, measured on a GPU: each is right there,
-has a speed, a cost and a small error.
+"""The package's other paths, the forms of the surface and the transformer's calls, measured on a
+GPU: each is right there, has a speed, a cost and a small error.
 """
 
 import statistics
@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 import rope_triton
-from benchmarks._cells import forms, grid, subjects
+from benchmarks._cells import forms, grid, subjects, transformer
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
@@ -33,7 +33,7 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    [cell for cell in grid.checked_cells() if cell.suite in ("surface", "model_calls")],
+    [c for c in grid.checked_cells() if c.suite in ("surface", "model_calls", "transformer")],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
@@ -44,6 +44,17 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 
 
 # --- speed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.alone
+@pytest.mark.large
+def test_calls_of_the_transformer_have_a_speed():
+    """One of each function, in a timing process; all directions on the same inputs."""
+    cells = list({cell.of.function: cell for cell in transformer.cells()}.values())
+    answer = measure._measure(cells, host=False, seed=1)
+    assert not answer["errors"] and not answer["unavailable"]
+    assert len(answer["timings"]) == sum(len(cell.metrics) for cell in cells)
+    assert all(1e-6 < min(samples) <= max(samples) < 0.1 for *_, samples in answer["timings"])
 
 
 @pytest.mark.alone

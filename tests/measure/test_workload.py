@@ -8,7 +8,9 @@ import torch
 import rope_triton
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell
+from benchmarks._cells.transformer import TransformerCell
 from benchmarks._measure import gpu_timer, workload
+from rope_triton import transformer
 from tests.measure import samples
 from tests.package import plain
 
@@ -66,6 +68,38 @@ def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
     outcome = workload.measure_cells([cell], "forward")[cell]
     assert "does not fit in the GPU's memory: needs 0.0 GB" in outcome.unavailable
     assert not outcome.error
+
+
+CALLS = [
+    *("attention-fp32-1x20x2x1x16-packed", "rotaryattention-fp32-1x20x24x2x1x16"),
+    *("linear-fp32-9x24x40-bias-relu", "matmul-fp32-2x9x24x16-ta", "rmsnorm-fp32-9x24-residual"),
+    *("layernorm-fp32-9x24-bias", "softmax-fp32-9x24", "swiglu-fp32-9x24-halves"),
+    *("crossentropy-fp32-20x30", "linearcrossentropy-fp32-20x24x30"),
+]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_the_transformer_are_timed_like_others(on_cpu, name, monkeypatch):
+    """All buffer sets share the weights' leaves, as the steps of a training do."""
+    monkeypatch.setattr(gpu_timer, "paired_samples", lambda recordings, *_: [[1e-6]] * 2)
+    cell = TransformerCell(name)
+    timed = workload.TimedCell(cell, cell.directions)
+    timed.sample(1, 1e-3)
+    assert timed.checked() == [[1e-6]] * len(cell.directions)
+
+
+@pytest.mark.parametrize("wrong_set", [0, 2])
+def test_wrong_output_of_the_transformer_has_no_speed(on_cpu, wrong_set, monkeypatch):
+    right, calls = transformer.softmax, []
+
+    def softmax(x):
+        calls.append(x)
+        return right(2 * x if (len(calls) - 1) % 3 == wrong_set else x)
+
+    monkeypatch.setattr(transformer, "softmax", softmax)
+    timed = workload.TimedCell(TransformerCell("softmax-fp32-9x24"), [FORWARD])
+    with pytest.raises(AssertionError, match="a row is off by"):
+        timed.checked()
 
 
 # --- many cells -----------------------------------------------------------------------------------
