@@ -38,7 +38,7 @@ class Codegen(_Facts):
 
 
 class Surface(_Facts):
-    """Every form of a call: those of ``_cells.surface`` and of ``_cells.transformer``."""
+    """Every form of a call: those of ``_cells.surface`` and of ``_cells.modules``."""
 
     version = "1"
     param_names = list(subjects.SURFACE_PARAMS)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells import grid, models, subjects, surface, transformer
+from benchmarks._cells import grid, models, modules, subjects, surface
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
@@ -235,7 +235,7 @@ class Lab:
             patch.setitem(grid.GRIDS, name, GRID)
             patch.setitem(grid.PATH_GRIDS, name, NO_PATHS)
         patch.setattr(surface, "forms", lambda: {})
-        patch.setattr(transformer, "forms", lambda: {})
+        patch.setattr(modules, "forms", lambda: {})
         patch.setattr(models, "cells", lambda: [])
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
@@ -285,10 +285,10 @@ class Lab:
         self.patch.setattr(surface, "forms", lambda: listed)
         self.patch.setitem(subjects.SURFACE_PARAMS, "form", FORMS)
 
-    def with_transformer(self) -> None:
+    def with_modules(self) -> None:
         """Let there be a call of the transformer to compare, too."""
-        listed = {TRANSFORMER: transformer.parsed(TRANSFORMER)}
-        self.patch.setattr(transformer, "forms", lambda: listed)
+        listed = {TRANSFORMER: modules.parsed(TRANSFORMER)}
+        self.patch.setattr(modules, "forms", lambda: listed)
         self.patch.setitem(subjects.SURFACE_PARAMS, "form", (TRANSFORMER,))
 
     def versions(self, base: dict, head: dict) -> None:

@@ -143,7 +143,7 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     tree, package = ast.parse(source), parent(module, "benchmarks")
     everywhere = imports(ast.walk(tree), package)
     at_import = imports(run_on_import(tree), package)
-    public = {"rope_triton", "rope_triton.transformer"} | {f"rope_triton.{n}" for n in PUBLIC}
+    public = {"rope_triton"} | {f"rope_triton.{name}" for name in PUBLIC}
     public |= {f"rope_triton.transformer.{name}" for name in PUBLIC_TRANSFORMER}
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}

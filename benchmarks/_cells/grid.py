@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from . import models, surface, transformer
+from . import models, modules, surface
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .models import ModelCell
+from .modules import ModuleCell
 from .package_calls import PATH_CALLS, Rotation
 from .surface import SurfaceCell
-from .transformer import TransformerCell
 
 OWN_BENCHMARKS = r"^(?!peers\.)"
 """asv's pattern for all but the other libraries', which no commit of ours changes."""
@@ -139,7 +139,7 @@ class PathCell(BaseCell):
 
 PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
 
-AnyCell = Cell | PathCell | SurfaceCell | ModelCell | TransformerCell
+AnyCell = Cell | PathCell | SurfaceCell | ModelCell | ModuleCell
 
 
 def _halves(tokens: int) -> Iterator[int]:
@@ -191,19 +191,19 @@ def all_cells(name: str) -> list[AnyCell]:
 def candidates() -> list[AnyCell]:
     """All that a comparison may time, the most telling first: the full grid comes last."""
     largest_first = sorted(surface.cells(), key=lambda cell: -cell.mib)
-    forms: list[AnyCell] = [*largest_first, *transformer.cells()]
+    forms: list[AnyCell] = [*largest_first, *modules.cells()]
     return list(dict.fromkeys([*all_cells("small"), *models.cells(), *forms, *all_cells("full")]))
 
 
 def checked_cells() -> list[AnyCell]:
     """The cells whose output is checked before anything is timed, each form at one size."""
     forms = {cell.form: cell for cell in reversed(surface.cells())}
-    return [*all_cells("small"), *models.cells(), *forms.values(), *transformer.cells()]
+    return [*all_cells("small"), *models.cells(), *forms.values(), *modules.cells()]
 
 
-def form_cell(name: str) -> SurfaceCell | TransformerCell:
+def form_cell(name: str) -> SurfaceCell | ModuleCell:
     """The cell of a form whose machine code is tracked: at the largest of its sizes."""
-    return TransformerCell(name) if name in transformer.forms() else surface.largest(name)
+    return ModuleCell(name) if name in modules.forms() else surface.largest(name)
 
 
 def subject_params(cell: BaseCell) -> tuple[str, ...]:

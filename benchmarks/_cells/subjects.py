@@ -3,7 +3,7 @@
 import itertools
 from typing import NamedTuple
 
-from . import surface, transformer
+from . import modules, surface
 from .forms import BACKWARD, FORWARD
 from .grid import GRIDS, PATH_GRIDS, Cell, PathCell
 
@@ -34,7 +34,7 @@ CODE_PARAMS = VARIANT_PARAMS | {
 
 SURFACE_PARAMS = {
     "target": ("sm_90",),
-    "form": (*surface.forms(), *transformer.forms()),
+    "form": (*surface.forms(), *modules.forms()),
     "direction": DIRECTIONS,
 }
 """Of every form of a call, at the larger of its sizes."""

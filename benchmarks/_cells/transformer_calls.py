@@ -1,148 +1,300 @@
-"""Call the functions of ``rope_triton.transformer``, and say what is right.
-
-What is right is PyTorch's own function in float32, with its gradients.
-"""
+"""Each function of ``rope_triton.transformer``: its tensors, and the same by PyTorch."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .forms import FORWARD
-from .package_calls import Call, gradient, leaves
-
-BOUND = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
-"""Most that a row of a result may be off, as a share of its L2 norm or of the mean row's.
-
-Rounding makes up to a tenth of it. A mask or a sine that is wrong makes ten times as much.
-"""
-_ALIGNED = 64  # elements: every tensor begins at a multiple of 128 bytes or more
-
-Shape = tuple[int, ...]
+from . import angles
+from .module_calls import BOUND, ModuleCall
 
 
-class TransformerCall(Call):
-    """A call of one of the functions; the tensors lie one after the other in a piece of memory.
-
-    A subclass is a function. ``words``: options, in the order that they have in a name.
-    ``with_gradients``: whether results and gradients come from one call, the forward.
-
-    Parameters
-    ----------
-    cell : transformer.TransformerCell
-        The call.
-    freqs : torch.Tensor
-        Angles of the cell's positions, float32 ``[positions, 1, 1, channels]``, on the device of
-        the call; used by rotary attention alone.
-    """
-
-    function: ClassVar[str]
-    sizes: ClassVar[tuple[str, ...]]
-    words: ClassVar[tuple[str, ...]] = ()
-    with_gradients = False
-    bound: Mapping[str, float] = BOUND
-
-    def __init__(self, cell, freqs):
-        super().__init__(cell)
-        self._size, self._words = cell.size, cell.of.words
-        self._constants = self._more(freqs)
-        self._leaf: tuple = ()
-
-    # --- what a subclass says; ``size`` has the sizes as attributes -------------------------------
+class _Attention(ModuleCall):
+    function = "causal_attention"
+    sizes = ("batch", "tokens", "heads", "kv_heads", "channels")
+    # Slopes; and in memory: queries, keys and values in one row of a token; the tokens of a head
+    # one after the other; queries that begin at an odd element, which are copied.
+    words = ("alibi", "packed", "heads", "misaligned")
 
     @staticmethod
-    def exists(words: Sequence[str]) -> bool:
-        """Whether these words can meet."""
-        return True
+    def exists(words):
+        return len({"packed", "heads", "misaligned"} & {*words}) <= 1
 
     @staticmethod
-    def operands(size, words: Sequence[str]) -> list[Shape]:
-        """Shapes of the tensors that the call has."""
-        raise NotImplementedError
+    def operands(size, words):
+        counts = size.heads, size.kv_heads, size.kv_heads
+        if "packed" in words:
+            return [(size.batch, size.tokens, sum(counts), size.channels)]
+        if "heads" in words:
+            return [(size.batch, count, size.tokens, size.channels) for count in counts]
+        shapes = [(size.batch, size.tokens, count, size.channels) for count in counts]
+        return [(math.prod(shapes[0]) + 1,), *shapes[1:]] if "misaligned" in words else shapes
 
     @staticmethod
-    def results(size, words: Sequence[str]) -> list[Shape]:
-        """Shapes of what it returns."""
-        raise NotImplementedError
+    def results(size, words):
+        return [(size.batch, size.tokens, size.heads, size.channels)]
 
-    def _more(self, freqs) -> dict[str, Any]:
-        """The arguments that are no operands, by name."""
-        return {}
-
-    # A method from the operands to the function's arguments by name, which may be views.
-    _arguments: Any
-    # A method from all arguments by name to the results, by PyTorch.
-    _expected: Any
-
-    # --- the call ---------------------------------------------------------------------------------
-
-    def _find(self):
-        from rope_triton import transformer  # a commit without it has no such name
-
-        try:
-            return getattr(transformer, self.function)
-        except AttributeError:
-            raise ImportError(f"rope_triton.transformer has no {self.function}") from None
-
-    def operand(self, x):
-        parts = _cut(x, self.operands(self._size, self._words))
-        return leaves(parts) if self.with_gradients else parts
-
-    def leaf(self, x):
-        self._leaf = leaves(_cut(x, self.operands(self._size, self._words)))
-        return self._leaf
-
-    def forward(self, operand):
-        out = self._function(**self._arguments(*operand), **self._constants)
-        if not self.with_gradients:
-            return out
-        gradients = gradient(out, operand, None)
-        return out.detach(), *gradients
-
-    def cotangent(self, x):
-        parts = _cut(x, self.results(self._size, self._words))
-        return parts if len(parts) > 1 else parts[0]
-
-    def split(self, whole) -> tuple:
-        return whole if isinstance(whole, tuple) else (whole,)
-
-    def check(self, output, x, direction: str) -> None:
-        given = self.operand(x) if direction == FORWARD else self._leaf
-        exact = leaves(tuple(each.detach().float() for each in given))
-        expected = self._expected(**self._arguments(*exact), **self._constants)
-        if direction != FORWARD:
-            cotangents = self.split(self.cotangent(x))
-            expected = gradient(expected, exact, [each.float() for each in cotangents])
-        elif self.with_gradients:
-            expected = expected, *gradient(expected, exact, None)
-        for found, right in zip(self.split(output), self.split(expected), strict=True):
-            self._require_near(found, right.detach())
-
-    def _require_near(self, found, right) -> None:
+    def _more(self, freqs):
+        if "alibi" not in self._words:
+            return {}
         import torch
 
-        if found.shape != right.shape:
-            raise AssertionError(f"expected {tuple(right.shape)}, got {tuple(found.shape)}")
-        columns = right.shape[-1] if right.dim() else 1
-        off = (found.float() - right).reshape(-1, columns).norm(dim=1)
-        norms = right.reshape(-1, columns).norm(dim=1)
-        limits, bound = torch.finfo(found.dtype), self.bound[self.cell.dtype]
-        # Of what is so small that the dtype has no more digits, the last one.
-        digit = limits.smallest_normal * limits.eps * math.sqrt(columns)
-        allowed = bound * norms.clamp(min=norms.mean()) + digit
-        if not (off <= allowed).all():  # also of NaN
-            worst = (off / allowed).max().item() * bound
-            raise AssertionError(f"a row is off by {worst:.2g} of its norm, at most {bound:g}")
+        heads = self._size.heads
+        steps = torch.arange(1, heads + 1, dtype=torch.float32, device=freqs.device)
+        return {"alibi_slopes": 2.0 ** (-8 * steps / heads)}
+
+    def _arguments(self, *operands):
+        size, qkv = self._size, list(operands)
+        if "packed" in self._words:
+            qkv = operands[0].split([size.heads, size.kv_heads, size.kv_heads], dim=2)
+        elif "heads" in self._words:
+            qkv = [each.transpose(1, 2) for each in operands]
+        elif "misaligned" in self._words:
+            qkv[0] = operands[0][1:].view(self.results(size, ())[0])
+        return dict(zip("qkv", qkv, strict=True))
+
+    def _expected(self, q, k, v, alibi_slopes=None):
+        return _attention(q, k, v, alibi_slopes)
 
 
-def stored_elements(shapes: Sequence[Shape]) -> int:
-    """Elements of memory that tensors of these shapes take."""
-    return sum(-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes)
+class _RotaryAttention(ModuleCall):
+    function = "rotary_attention"
+    sizes = ("batch", "tokens", "inner", "heads", "kv_heads", "channels")
+
+    @staticmethod
+    def operands(size, words):
+        rows = (size.heads + 2 * size.kv_heads) * size.channels
+        return [(size.batch, size.tokens, size.inner), (rows, size.inner)]
+
+    @staticmethod
+    def results(size, words):
+        return [(size.batch, size.tokens, size.heads * size.channels)]
+
+    def _more(self, freqs):
+        pairs = angles.by_channel(freqs[..., : freqs.shape[-1] // 2], interleaved=True)
+        return {"freqs": pairs, "heads": self._size.heads, "kv_heads": self._size.kv_heads}
+
+    def _arguments(self, x, weight):
+        return {"x": x, "weight": weight}
+
+    def _expected(self, x, weight, freqs, heads, kv_heads):
+        import torch
+
+        qkv = (x @ weight.mT).unflatten(-1, (-1, freqs.shape[-1]))
+        q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=2)
+        cos, sin = freqs[:, 0].cos(), freqs[:, 0].sin()
+
+        def turned(each):
+            members = torch.stack((-each[..., 1::2], each[..., ::2]), dim=-1)
+            return each * cos + members.flatten(-2) * sin
+
+        return _attention(turned(q), turned(k), v).flatten(2)
 
 
-def _cut(x, shapes: Sequence[Shape]) -> tuple:
-    """Contiguous tensors of these shapes in the memory of ``x``, one after the other."""
-    parts, begin = [], 0
-    for shape in shapes:
-        parts.append(x[begin : begin + math.prod(shape)].view(shape))
-        begin += stored_elements([shape])
-    return tuple(parts)
+class _Linear(ModuleCall):
+    function = "linear"
+    sizes = ("rows", "inner", "columns")
+    words = ("bias", "relu", "columnfirst")  # the last: the weight's columns lie together
+    # The sign of a sum that is almost 0 may be another: then an element of a row has no gradient.
+    bound = dict.fromkeys(BOUND, 5e-2)
+
+    @staticmethod
+    def operands(size, words):
+        weight = size.columns, size.inner
+        weight = weight[::-1] if "columnfirst" in words else weight
+        return [(size.rows, size.inner), weight, *[(size.columns,)] * ("bias" in words)]
+
+    @staticmethod
+    def results(size, words):
+        return [(size.rows, size.columns)]
+
+    def _more(self, freqs):
+        return {"relu": "relu" in self._words}
+
+    def _arguments(self, x, weight, bias=None):
+        return {"x": x, "weight": weight.mT if "columnfirst" in self._words else weight} | (
+            {} if bias is None else {"bias": bias}
+        )
+
+    def _expected(self, x, weight, bias=None, relu=False):
+        import torch
+
+        out = torch.nn.functional.linear(x, weight, bias)
+        return out.relu() if relu else out
+
+
+class _Matmul(ModuleCall):
+    function = "matmul"
+    sizes = ("batch", "rows", "inner", "columns")  # of one pair of matrices, no batch is given
+    words = ("ta", "tb")  # transposed in memory
+
+    @staticmethod
+    def operands(size, words):
+        leading = (size.batch,) if size.batch > 1 else ()
+        shapes = {"ta": (size.rows, size.inner), "tb": (size.inner, size.columns)}
+        return [(*leading, *(shape[::-1] if t in words else shape)) for t, shape in shapes.items()]
+
+    @staticmethod
+    def results(size, words):
+        return [(*[size.batch] * (size.batch > 1), size.rows, size.columns)]
+
+    def _arguments(self, a, b):
+        turned = (each.mT if t in self._words else each for t, each in (("ta", a), ("tb", b)))
+        return dict(zip("ab", turned, strict=True))
+
+    def _expected(self, a, b):
+        return a @ b
+
+
+class _RmsNorm(ModuleCall):
+    function = "rms_norm"
+    sizes = ("rows", "columns")
+    words: ClassVar[tuple[str, ...]] = ("residual",)
+
+    @staticmethod
+    def operands(size, words):
+        x, weight = (size.rows, size.columns), (size.columns,)
+        return [x, weight, *[weight] * ("bias" in words), *[x] * ("residual" in words)]
+
+    @staticmethod
+    def results(size, words):
+        return [(size.rows, size.columns)] * (2 if "residual" in words else 1)
+
+    def _arguments(self, *operands):
+        return dict(zip(("x", "weight", *self._words), operands, strict=True))
+
+    def _expected(self, x, weight, bias=None, residual=None):
+        total = x if residual is None else x + residual
+        out = self._normalized(total, weight, bias)
+        return out if residual is None else (out, total)
+
+    def _normalized(self, x, weight, bias):
+        import torch
+
+        return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-5)
+
+
+class _LayerNorm(_RmsNorm):
+    function = "layer_norm"
+    words = ("bias", "residual")
+
+    def _normalized(self, x, weight, bias):
+        import torch
+
+        return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, 1e-5)
+
+
+class _Softmax(ModuleCall):
+    function = "softmax"
+    sizes = ("rows", "columns")
+
+    @staticmethod
+    def operands(size, words):
+        return [(size.rows, size.columns)]
+
+    results = operands
+
+    def _arguments(self, x):
+        return {"x": x}
+
+    def _expected(self, x):
+        return x.softmax(-1)
+
+
+class _Swiglu(ModuleCall):
+    function = "swiglu"
+    sizes = ("rows", "columns")
+    words = ("halves",)  # of the rows of one tensor
+
+    @staticmethod
+    def operands(size, words):
+        one = size.rows, size.columns
+        return [(size.rows, 2 * size.columns)] if "halves" in words else [one, one]
+
+    @staticmethod
+    def results(size, words):
+        return [(size.rows, size.columns)]
+
+    def _arguments(self, *operands):
+        both = operands[0].chunk(2, dim=-1) if "halves" in self._words else operands
+        return dict(zip(("gate", "up"), both, strict=True))
+
+    def _expected(self, gate, up):
+        import torch
+
+        return torch.nn.functional.silu(gate) * up
+
+
+class _Loss(ModuleCall):
+    words = ("sum",)  # instead of the mean
+
+    @staticmethod
+    def results(size, words):
+        return [()]
+
+    def _more(self, freqs):
+        import torch
+
+        tokens, vocabulary = self._size.tokens, self._size.vocabulary
+        targets = torch.arange(tokens, device=freqs.device) * 7919 % vocabulary  # all over it
+        every_16th = torch.arange(0, tokens, 16, device=freqs.device)
+        targets = targets.index_fill(0, every_16th, -100)  # counts for nothing
+        return {"targets": targets, "reduction": "sum" if "sum" in self._words else "mean"}
+
+
+class _CrossEntropy(_Loss):
+    function = "cross_entropy"
+    sizes = ("tokens", "vocabulary")
+
+    @staticmethod
+    def operands(size, words):
+        return [(size.tokens, size.vocabulary)]
+
+    def _arguments(self, logits):
+        return {"logits": logits}
+
+    def _expected(self, logits, targets, reduction):
+        import torch
+
+        return torch.nn.functional.cross_entropy(logits, targets, reduction=reduction)
+
+
+class _LinearCrossEntropy(_Loss):
+    function = "linear_cross_entropy"
+    sizes = ("tokens", "inner", "vocabulary")
+    with_gradients = True  # the forward computes them
+
+    @staticmethod
+    def operands(size, words):
+        return [(size.tokens, size.inner), (size.vocabulary, size.inner)]
+
+    def _arguments(self, x, weight):
+        return {"x": x, "weight": weight}
+
+    def _expected(self, x, weight, targets, reduction):
+        import torch
+
+        return torch.nn.functional.cross_entropy(x @ weight.mT, targets, reduction=reduction)
+
+
+def _attention(q, k, v, slopes=None):
+    """Causal attention of ``[b, s, h, d]``, by PyTorch."""
+    import torch
+
+    shared, tokens = q.shape[2] // k.shape[2], q.shape[1]
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    k, v = (each.repeat_interleave(shared, dim=1) for each in (k, v))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if slopes is None:
+        return attend(q, k, v, is_causal=True).transpose(1, 2)
+    at = torch.arange(tokens, device=q.device)
+    distance = (at - at[:, None]).float()
+    bias = slopes[:, None, None] * distance.masked_fill(distance > 0, -math.inf)
+    return attend(q, k, v, attn_mask=bias).transpose(1, 2)
+
+
+FUNCTIONS: dict[str, type[ModuleCall]] = {
+    **{"attention": _Attention, "rotaryattention": _RotaryAttention},
+    **{"linear": _Linear, "matmul": _Matmul, "rmsnorm": _RmsNorm, "layernorm": _LayerNorm},
+    **{"softmax": _Softmax, "swiglu": _Swiglu, "crossentropy": _CrossEntropy},
+    "linearcrossentropy": _LinearCrossEntropy,
+}
+"""Names in a form, and how each function is called."""

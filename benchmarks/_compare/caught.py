@@ -55,7 +55,7 @@ def _made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[d
 def _group(mutant: mutants.Mutant) -> str:
     if not mutant.needs_gpu:
         return "code"
-    if any(metric.startswith(("surface.", "transformer.")) for metric in mutant.caught_by):
+    if any(metric.startswith(("surface.", "modules.")) for metric in mutant.caught_by):
         return "forms"
     if any(metric.startswith(FAMILIES["gpu"]) for metric in mutant.caught_by):
         return "speed"

@@ -14,9 +14,9 @@ from .._cells.forms import BaseCell
 from .._cells.grid import (
     Cell,
     ModelCell,
+    ModuleCell,
     PathCell,
     SurfaceCell,
-    TransformerCell,
     form_cell,
     subject_params,
 )
@@ -93,7 +93,7 @@ def _asked(target: str, cell: BaseCell, direction: str) -> tuple:
         return target, cell.dtype, cell.format, direction, *size
     if isinstance(cell, ModelCell):
         return target, cell.dtype, cell.model, direction, cell.step, cell.takes
-    if isinstance(cell, TransformerCell):
+    if isinstance(cell, ModuleCell):
         return target, cell.dtype, cell.form, direction
     assert isinstance(cell, PathCell | SurfaceCell)
     name = cell.path if isinstance(cell, PathCell) else cell.form

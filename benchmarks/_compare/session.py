@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, surface, transformer
+from .._cells import grid, modules, surface
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
@@ -115,7 +115,7 @@ def compare(
         why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
         code, surfaces = compile_both.compile_both(
-            *(pair, ARCHITECTURES, _TARGET, [*surface.cells(), *transformer.cells()]),
+            *(pair, ARCHITECTURES, _TARGET, [*surface.cells(), *modules.cells()]),
             *(ledgers, report),
         )
         verdicts, notes = findings.judge_code(code, False)
@@ -216,7 +216,8 @@ def _checked(pair: Pair) -> list[BaseCell]:
     cells: list[BaseCell] = [*grid.checked_cells()]
     if any(checkout.differs(part, pair[BASE], pair[HEAD]) for part in _OF_TRANSFORMER):
         return cells
-    return [cell for cell in cells if not isinstance(cell, transformer.TransformerCell)]
+    costly = {cell for cell in modules.cells() if cell.module == "transformer"}
+    return [cell for cell in cells if cell not in costly]
 
 
 def _chosen(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, models, subjects, surface, transformer
+from .._cells import grid, models, modules, subjects, surface
 from .._cells.forms import BaseCell
 from .._system.repository import PACKAGE
 from . import disassembly, uncompiled, worker_pool
@@ -100,7 +100,7 @@ def compile_all(
         E.g. ``("sm_90", "float16", "sbhd", "forward", 128, 64, 2)``: a call on 64 positions, a
         batch of 2 and 64 heads. Or ``(target, dtype, name, direction, mib)``, a cell of another
         path or a form of ``surface``, or ``(target, dtype, model, direction, step, takes)``, one of
-        ``models``, or ``(target, dtype, form, direction)``, one of ``transformer``. Compiling is
+        ``models``, or ``(target, dtype, form, direction)``, one of ``modules``. Compiling is
         faster if calls with the same first three are neighbours. In a backward call only the
         kernels of the backward pass count.
     sweeps : iterable of (target, dtype, format, direction)
@@ -295,7 +295,7 @@ def _compiling(arch: str) -> tuple[StubDriver, dict[str, dict[str, str]]]:
 
 def _cell(dtype: str, form: str, *size) -> BaseCell:
     if not size:
-        return transformer.TransformerCell(form)
+        return modules.ModuleCell(form)
     first, *others = size
     if form in models.MODELS:
         return models.ModelCell(form, first, *others)

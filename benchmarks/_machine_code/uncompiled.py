@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from .._cells import grid, surface, transformer
+from .._cells import grid, modules, surface
 from .._cells.forms import BACKWARD
 from .stub_driver import Launch, StubDriver
 
@@ -19,8 +19,8 @@ SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 _SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 ENUMERATIONS = {
-    "forms": lambda: [*surface.cells(), *transformer.cells()],
-    "dense": lambda: [*surface.dense(), *transformer.dense()],
+    "forms": lambda: [*surface.cells(), *modules.cells()],
+    "dense": lambda: [*surface.dense(), *modules.dense()],
 }
 """Calls whose launches are described."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .._verdict.rules import Subject
 from .._verdict.schema import Side
 
-GPU_ROOMS = ("rope", "paths", "surface", "model_calls", "transformer")
+GPU_ROOMS = ("rope", "paths", "surface", "model_calls", "modules")
 """Beginnings of the metrics of GPU times: the two directions of a call may be told together."""
 _ROPE_PARAMS = ("seq_len", "hidden", "batch", "dtype", "format")
 

@@ -37,7 +37,7 @@ _CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process s
 _KINDS = {
     **{"rope.": "the grid", "paths.": "other paths"},
     **{"surface.": "forms of calls", "model_calls.": "calls of models"},
-    "transformer.": "the transformer's calls",
+    "modules.": "calls of other modules",
 }
 _VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
 

@@ -24,7 +24,7 @@ SPREAD_ALPHA, SPREAD_RATIO, SPREAD_MORE = 0.001, 1.5, 0.002
 family, and if its spread is larger by this ratio and by this share of the time."""
 
 FAMILIES = {
-    "gpu": ("rope.", "paths.", "surface.", "model_calls.", "transformer."),
+    "gpu": ("rope.", "paths.", "surface.", "model_calls.", "modules."),
     "host": ("host.Call.", "host.PathCall."),
     "start": ("host.FirstCall.",),
 }

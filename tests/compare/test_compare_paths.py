@@ -97,18 +97,18 @@ def test_one_form_alone_is_compared(formed):
 
 # --- calls of the transformer ---------------------------------------------------------------------
 
-TRANSFORMER_METRICS = [f"transformer.{each}.track_latency" for each in ("Forward", "Backward")]
+TRANSFORMER_METRICS = [f"modules.{each}.track_latency" for each in ("Forward", "Backward")]
 
 
 @pytest.fixture
 def transforming(lab):
     """Compares a call of the transformer, too."""
-    lab.with_transformer()
+    lab.with_modules()
     return lab
 
 
 def is_checked(lab) -> bool:
-    return ["transformer", [TRANSFORMER]] in lab.gpu.jobs[0][1]["cells"]
+    return ["modules", [TRANSFORMER]] in lab.gpu.jobs[0][1]["cells"]
 
 
 def test_calls_of_the_transformer_are_compiled_and_timed(transforming):

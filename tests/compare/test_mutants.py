@@ -33,7 +33,7 @@ OTHER_CODE = [
 OF_FORMS = [
     name
     for name, mutant in MUTANTS.items()
-    if any(metric.startswith(("surface.", "transformer.")) for metric in mutant.caught_by)
+    if any(metric.startswith(("surface.", "modules.")) for metric in mutant.caught_by)
 ]
 TILES = [name for name in OF_FORMS if name.startswith("tile-")]
 CALL = ("sm_90", "float16", "sbhd", "forward", 128, "large")
@@ -123,7 +123,7 @@ CHECK = """
 import json, multiprocessing, sys, traceback
 import torch
 from benchmarks._cells import angles, package_calls
-from benchmarks._cells.transformer import TransformerCell
+from benchmarks._cells.modules import ModuleCell
 from tests import conftest  # for its quicker interpreter
 
 def check(root):
@@ -139,7 +139,7 @@ def check(root):
         t = oracle.sliced(mode.shape(3, 2, 9, 24), mode.dtype, "cpu")
         oracle.check(t, freqs, mode, oracle.random_like(t))
     for form in ("rotaryattention-fp32-1x40x48x4x2x16", "linear-fp32-37x48x64-relu"):
-        cell = TransformerCell(form)
+        cell = ModuleCell(form)
         call = cell.call(angles.of_cell(cell, "cpu"))
         x, grad = (torch.randn(cell.shape) * cell.deviation for _ in range(2))
         leaf = call.leaf(x)

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 import rope_triton
-from benchmarks._cells import forms, grid, subjects, transformer
+from benchmarks._cells import forms, grid, modules, subjects
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
@@ -33,7 +33,7 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    [c for c in grid.checked_cells() if c.suite in ("surface", "model_calls", "transformer")],
+    [c for c in grid.checked_cells() if c.suite in ("surface", "model_calls", "modules")],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
@@ -50,7 +50,7 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 @pytest.mark.large
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
-    cells = list({cell.of.function: cell for cell in transformer.cells()}.values())
+    cells = list({cell.of.function: cell for cell in modules.cells()}.values())
     answer = measure._measure(cells, host=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert len(answer["timings"]) == sum(len(cell.metrics) for cell in cells)

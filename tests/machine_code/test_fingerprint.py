@@ -10,7 +10,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from benchmarks._cells import subjects, surface
-from benchmarks._cells.transformer import TransformerCell
+from benchmarks._cells.modules import ModuleCell
 from benchmarks._machine_code import fingerprint, stub_driver, uncompiled, worker_pool
 from benchmarks._system import process
 
@@ -334,7 +334,7 @@ def test_calls_of_the_transformer(monkeypatch):
 
 def grid_of(form: str, arch: str) -> tuple:
     driver = stub_driver.StubDriver.activate(arch)
-    uncompiled.call(driver, TransformerCell(form), "forward")
+    uncompiled.call(driver, ModuleCell(form), "forward")
     return driver.launches[0].grid
 
 

@@ -8,7 +8,7 @@ import torch
 import rope_triton
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell
-from benchmarks._cells.transformer import TransformerCell
+from benchmarks._cells.modules import ModuleCell
 from benchmarks._measure import gpu_timer, workload
 from rope_triton import transformer
 from tests.measure import samples
@@ -75,14 +75,15 @@ CALLS = [
     *("linear-fp32-9x24x40-bias-relu", "matmul-fp32-2x9x24x16-ta", "rmsnorm-fp32-9x24-residual"),
     *("layernorm-fp32-9x24-bias", "softmax-fp32-9x24", "swiglu-fp32-9x24-halves"),
     *("crossentropy-fp32-20x30", "linearcrossentropy-fp32-20x24x30"),
+    *("hf-fp32-1x6x2x1x16", "vllm-fp32-6x2x1x16", "flashkv-fp32-1x6x2x16"),
 ]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_of_the_transformer_are_timed_like_others(on_cpu, name, monkeypatch):
+def test_calls_of_other_modules_are_timed_like_others(on_cpu, name, monkeypatch):
     """All buffer sets share the weights' leaves, as the steps of a training do."""
     monkeypatch.setattr(gpu_timer, "paired_samples", lambda recordings, *_: [[1e-6]] * 2)
-    cell = TransformerCell(name)
+    cell = ModuleCell(name)
     timed = workload.TimedCell(cell, cell.directions)
     timed.sample(1, 1e-3)
     assert timed.checked() == [[1e-6]] * len(cell.directions)
@@ -97,7 +98,7 @@ def test_wrong_output_of_the_transformer_has_no_speed(on_cpu, wrong_set, monkeyp
         return right(2 * x if (len(calls) - 1) % 3 == wrong_set else x)
 
     monkeypatch.setattr(transformer, "softmax", softmax)
-    timed = workload.TimedCell(TransformerCell("softmax-fp32-9x24"), [FORWARD])
+    timed = workload.TimedCell(ModuleCell("softmax-fp32-9x24"), [FORWARD])
     with pytest.raises(AssertionError, match="a row is off by"):
         timed.checked()
 

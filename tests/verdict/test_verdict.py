@@ -92,7 +92,7 @@ def test_units_are_those_of_the_benchmarks():
     # Derived from the latency; a copy's own speed is in the ratio.
     derived = {name for name in tracks if name.endswith(("gbps", "_ratio"))}
     # These are timed where their machine code changed, and in no history.
-    compared = ("surface.", "transformer.")
+    compared = ("surface.", "modules.")
     units = {n: u.name for n, u in rules.UNITS.items() if not n.startswith(compared)}
     assert units == {name: unit for name, unit in tracks.items() if name not in derived}
 

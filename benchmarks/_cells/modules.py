@@ -1,8 +1,8 @@
-"""The calls of ``rope_triton.transformer`` that are compiled and compared. Imports no torch.
+"""Calls of ``rope_triton.transformer`` and ``integrations``, to be compared. Imports no torch.
 
 A form's name says all of it: the function, the dtype, its sizes in the order of its class, and its
-words, e.g. ``linear-bf16-16384x1024x3072-bias``. ``transformer.txt`` lists the forms. A name is a
-key of the history, so forms are added or left out, and never renamed.
+words, e.g. ``linear-bf16-16384x1024x3072-bias``. ``modules.txt`` lists the forms. A name is a key
+of the history, so forms are added or left out, and never renamed.
 """
 
 import functools
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from . import integration_calls, transformer_calls
 from .forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell
+from .module_calls import ModuleCall, stored_elements
 from .surface import DTYPES
-from .transformer_calls import TransformerCall, stored_elements
-from .transformer_functions import FUNCTIONS
 
+FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS
 LIST = Path(__file__).with_suffix(".txt")
 
 
-class TransformerForm(NamedTuple):
-    """A call: a name of ``transformer_functions.FUNCTIONS``, its sizes and its words."""
+class ModuleForm(NamedTuple):
+    """A call: a name of ``FUNCTIONS``, its sizes and its words."""
 
     function: str
     dtype: str
@@ -34,7 +35,7 @@ class TransformerForm(NamedTuple):
         return "-".join([self.function, self.dtype, size, *self.words])
 
 
-def parsed(name: str) -> TransformerForm:
+def parsed(name: str) -> ModuleForm:
     """The form of a name.
 
     Raises
@@ -44,7 +45,7 @@ def parsed(name: str) -> TransformerForm:
     """
     try:
         function, dtype, sizes, *words = name.split("-")
-        form = TransformerForm(function, dtype, tuple(map(int, sizes.split("x"))), tuple(words))
+        form = ModuleForm(function, dtype, tuple(map(int, sizes.split("x"))), tuple(words))
         of = FUNCTIONS[function]
         sized = dtype in DTYPES and len(form.sizes) == len(of.sizes) and min(form.sizes) > 0
         ordered = words == [word for word in of.words if word in words]
@@ -53,38 +54,44 @@ def parsed(name: str) -> TransformerForm:
         known = False
     if not known:
         example = "linear-bf16-16384x1024x3072-bias"
-        raise ValueError(f"no call of the transformer has the name {name!r:.80}, e.g. {example!r}")
+        raise ValueError(f"no call of a module has the name {name!r:.80}, e.g. {example!r}")
     return form
 
 
 @functools.cache
-def forms() -> dict[str, TransformerForm]:
+def forms() -> dict[str, ModuleForm]:
     """The forms of the list, by name, in its order."""
     lines = LIST.read_text().split("\n")
     return {name: parsed(name) for name in lines if name and not name.startswith("#")}
 
 
 @dataclass(frozen=True)
-class TransformerCell(BaseCell):
+class ModuleCell(BaseCell):
     """A call in one of the forms."""
 
-    suite = "transformer"
+    suite = "modules"
     form: str
 
     @property
-    def of(self) -> TransformerForm:
+    def of(self) -> ModuleForm:
         return _parsed(self.form)
 
     @property
-    def _class(self) -> type[TransformerCall]:
+    def _class(self) -> type[ModuleCall]:
         return FUNCTIONS[self.of.function]
 
-    def call(self, freqs) -> TransformerCall:
+    @property
+    def module(self) -> str:
+        """The module of the package that has the function."""
+        return self._class.module
+
+    def call(self, freqs) -> ModuleCall:
         return self._class(self, freqs)
 
     @property
     def directions(self) -> tuple[str, ...]:
-        return (FORWARD,) if self._class.with_gradients else (FORWARD, BACKWARD)
+        of = self._class
+        return (FORWARD,) if of.with_gradients or of.in_place else (FORWARD, BACKWARD)
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
@@ -131,9 +138,9 @@ class TransformerCell(BaseCell):
 _parsed = functools.lru_cache(maxsize=4096)(parsed)
 
 
-def cells() -> list[TransformerCell]:
+def cells() -> list[ModuleCell]:
     """Every form, in the fixed order in which they are measured."""
-    return [TransformerCell(name) for name in forms()]
+    return [ModuleCell(name) for name in forms()]
 
 
 # --- what users may call besides ------------------------------------------------------------------
@@ -149,27 +156,28 @@ _DENSE: dict[str, tuple[int, ...]] = {
     "columns": (100, 1000, 1024, 2048, 4096, 16384),
     "vocabulary": (1000, 32000, 50257),
 }
-_DRAWN = 16  # of every function with every dtype
+_DRAWN = 12  # of every function with every dtype
 
 
-def dense(seed: int = 0) -> list[TransformerCell]:
-    """Calls of every function with every dtype, sizes and words at random; the same each time.
+def dense(seed: int = 0) -> list[ModuleCell]:
+    """Calls of the transformer with every dtype, sizes and words at random; the same each time.
 
-    No heads of 256 channels in float32: of attention, their kernels compile for 15 seconds.
+    Integrations launch what calls of the surface do. No heads of 256 channels in float32: of
+    attention, their kernels compile for 15 seconds.
     """
     draw = random.Random(seed)
     return [
-        TransformerCell(_drawn(draw, function, dtype).name)
-        for function in FUNCTIONS
+        ModuleCell(_drawn(draw, function, dtype).name)
+        for function in transformer_calls.FUNCTIONS
         for dtype in DTYPES
         for _ in range(_DRAWN)
     ]
 
 
-def _drawn(draw: random.Random, function: str, dtype: str) -> TransformerForm:
+def _drawn(draw: random.Random, function: str, dtype: str) -> ModuleForm:
     of = FUNCTIONS[function]
     while True:
         sizes = {name: draw.choice(_DENSE[name]) for name in of.sizes}
         words = tuple(word for word in of.words if draw.random() < 0.4)
         if of.exists(words) and not (dtype == "fp32" and sizes.get("channels") == 256):
-            return TransformerForm(function, dtype, tuple(sizes.values()), words)
+            return ModuleForm(function, dtype, tuple(sizes.values()), words)

@@ -1,29 +1,40 @@
-"""The calls of the transformer's functions that are compared, and what they are checked by."""
+"""The calls of the package's other modules that are compared, and what they are checked by."""
 
+import importlib
 import inspect
+import pkgutil
+import sys
 
 import pytest
 import torch
 
-from benchmarks._cells import angles, package_calls, surface, transformer
+from benchmarks._cells import angles, modules, package_calls, surface
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.transformer import TransformerCell, TransformerForm, forms, parsed
-from benchmarks._cells.transformer_functions import FUNCTIONS
-from rope_triton import transformer as functions
+from benchmarks._cells.modules import FUNCTIONS, ModuleCell, ModuleForm, forms, parsed
+from rope_triton import integrations
 
 FORMS = forms()
 MIB = 2**20
-# How a parameter is in a form: an operand or a word. Others have their defaults: any value of them
-# runs the same code.
-DEFAULTS = {"scale", "eps", "ignore_index"}
+# How a parameter is in a form: an operand or a word. Others have their defaults, and the code that
+# other values run is in forms of the surface.
+DEFAULTS = {"scale", "eps", "ignore_index", "convention", "interleaved", "seqlen_offsets"}
+DEFAULTS |= {"cos_k", "sin_k", "num_heads_q", "rope_dim_offset", "inverse", "cp_size", "cp_rank"}
+DEFAULTS |= {"transpose_output_memory"}
 WORDS = {"alibi_slopes": "alibi", "relu": "relu", "bias": "bias", "residual": "residual"}
-WORDS |= {"reduction": "sum"}
-# No kernel of its own.
-ON_THE_HOST = {"interleaved_rows"}
+WORDS |= {"reduction": "sum", "unsqueeze_dim": "tokensfirst"}
+# Not called on a GPU, or of the surface by another name.
+OTHERS = {
+    "transformer": {"interleaved_rows"},
+    "integrations.flash_attention": {"apply_rotary_emb"},
+    "integrations.transformers": {"patch", "Convention"},
+    "integrations.megatron": {"patch"},
+    "integrations.vllm": set(),
+}
+NEEDS_ITS_LIBRARY = {"torchtitan"}
 
 
 def test_list_names_each_form_once_and_none_of_the_surface():
-    lines = [line for line in transformer.LIST.read_text().splitlines() if line[:1] != "#"]
+    lines = [line for line in modules.LIST.read_text().splitlines() if line[:1] != "#"]
     assert len(set(lines)) == len(lines) == len(FORMS)
     assert not {*FORMS} & {*surface.forms()}
     assert max(map(len, FORMS)) <= 80  # what a report reads
@@ -33,7 +44,7 @@ def test_list_names_each_form_once_and_none_of_the_surface():
 def test_name_says_all_of_a_form(name):
     assert parsed(name) == FORMS[name] and FORMS[name].name == name
     # Smaller ones need hundreds of tensors to be cold, larger ones more than a GPU has.
-    assert 6 * MIB <= TransformerCell(name).bytes_moved <= 1024 * MIB
+    assert 6 * MIB <= ModuleCell(name).bytes_moved <= 1024 * MIB
 
 
 @pytest.mark.parametrize(
@@ -53,34 +64,51 @@ def test_name_says_all_of_a_form(name):
     ],
 )
 def test_other_names_are_refused(name):
-    with pytest.raises(ValueError, match="no call of the transformer has the name"):
+    with pytest.raises(ValueError, match="no call of a module has the name"):
         parsed(name)
 
 
-def test_every_public_function_and_parameter_is_in_a_form():
-    called = {each.function: name for name, each in FUNCTIONS.items()}
-    assert called.keys() == {*functions.__all__} - ON_THE_HOST
-    for function, name in called.items():
-        parameters = set(inspect.signature(getattr(functions, function)).parameters)
-        of = [form for form in FORMS.values() if form.function == name]
-        words = {word for form in of for word in form.words}
-        assert words == {*FUNCTIONS[name].words}  # each option that there is, is called
-        cell = small(of[0])
-        call = cell.call(angles.of_cell(cell, "cpu"))
-        given = {**call._arguments(*call.operand(values(cell))), **call._constants}
-        optional = {parameter for parameter, word in WORDS.items() if word in words}
-        assert parameters - DEFAULTS == {*given} | optional, function
+def public(module) -> set[str]:
+    """What a module defines and shows, or lists."""
+    own = (
+        n for n, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__
+    )
+    return {*getattr(module, "__all__", [name for name in own if not name.startswith("_")])}
+
+
+def test_every_public_function_is_in_a_form():
+    assert {of.module for of in FUNCTIONS.values()} == OTHERS.keys()
+    for name, others in OTHERS.items():
+        called = {of.function for of in FUNCTIONS.values() if of.module == name}
+        assert called == public(importlib.import_module(f"rope_triton.{name}")) - others, name
+    found = {module.name for module in pkgutil.iter_modules(integrations.__path__)}
+    assert {f"integrations.{name}" for name in found - NEEDS_ITS_LIBRARY} == {*OTHERS} - {
+        "transformer"
+    }
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_parameter_is_in_a_form(name):
+    of = [form for form in FORMS.values() if form.function == name]
+    words = {word for form in of for word in form.words}
+    assert words == {*FUNCTIONS[name].words}  # each option that there is, is called
+    cell = small(of[0])
+    call = cell.call(angles.of_cell(cell, "cpu"))
+    given = {**call._arguments(*call.operand(values(cell))), **call._constants}
+    optional = {parameter for parameter, word in WORDS.items() if word in words}
+    parameters = set(inspect.signature(call._function).parameters)
+    assert parameters - DEFAULTS == {*given} - DEFAULTS | optional
 
 
 def test_dense_calls_are_the_same_each_time():
-    assert transformer.dense() == transformer.dense() != transformer.dense(1)
-    assert {cell.of.function for cell in transformer.dense()} == {*FUNCTIONS}
+    assert modules.dense() == modules.dense() != modules.dense(1)
+    assert {cell.module for cell in modules.dense()} == {"transformer"}
 
 
 # --- what is right --------------------------------------------------------------------------------
 
 
-def small(form: TransformerForm) -> TransformerCell:
+def small(form: ModuleForm) -> ModuleCell:
     """The form on few tokens: the interpreter takes milliseconds for each program.
 
     In float32 in place of bfloat16, whose products the interpreter has wrong.
@@ -90,20 +118,20 @@ def small(form: TransformerForm) -> TransformerCell:
     named = zip(FUNCTIONS[form.function].sizes, form.sizes, strict=True)
     sizes = tuple(min(size, most.get(name, size)) for name, size in named)
     dtype = "fp32" if form.dtype == "bf16" else form.dtype
-    return TransformerCell(form._replace(sizes=sizes, dtype=dtype).name)
+    return ModuleCell(form._replace(sizes=sizes, dtype=dtype).name)
 
 
-def values(cell: TransformerCell, seed: int = 0) -> torch.Tensor:
+def values(cell: ModuleCell, seed: int = 0) -> torch.Tensor:
     torch.manual_seed(seed)
     return (torch.randn(cell.shape) * cell.deviation).to(getattr(torch, cell.dtype))
 
 
-def called(cell: TransformerCell):
+def called(cell: ModuleCell):
     """A call, its output and gradient, and what these were computed from."""
     call = cell.call(angles.of_cell(cell, "cpu"))
     x, grad = values(cell), values(cell, 1)
     given = x.clone()
-    if call.with_gradients:
+    if call.with_gradients or call.in_place:
         return call, {FORWARD: (call.forward(call.operand(x)), given)}
     leaf = call.leaf(x)
     output = call.forward(leaf)
@@ -116,7 +144,7 @@ SMALL = sorted({small(form).form for form in FORMS.values()})
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_form_is_right_and_other_results_are_refused(name):
-    call, found = called(TransformerCell(name))
+    call, found = called(ModuleCell(name))
     for direction, (output, x) in found.items():
         package_calls.check(output, x, call, direction)
         parts = call.split(output)
@@ -140,18 +168,19 @@ def test_every_form_is_right_and_other_results_are_refused(name):
         ("matmul-fp32-1x48x48x48-ta", "matmul-fp32-1x48x48x48"),
         ("crossentropy-fp32-40x300-sum", "crossentropy-fp32-40x300"),
         ("swiglu-fp32-32x64-halves", "swiglu-fp32-32x64"),
+        ("hf-fp32-1x8x8x8x16-tokensfirst", "hf-fp32-1x8x8x8x16"),
     ],
 )
 def test_results_of_another_call_are_refused(name, as_if):
-    for direction, (output, x) in called(TransformerCell(name))[1].items():
-        other, expected = called(TransformerCell(as_if))
+    for direction, (output, x) in called(ModuleCell(name))[1].items():
+        other, expected = called(ModuleCell(as_if))
         package_calls.check(*expected[direction], other, direction)
         with pytest.raises(AssertionError):
             package_calls.check(output, x, other, direction)
 
 
 def test_a_mask_that_is_off_by_one_is_refused():
-    cell = TransformerCell("attention-fp32-1x40x4x2x16")
+    cell = ModuleCell("attention-fp32-1x40x4x2x16")
     call, found = called(cell)
     q, k, v = call.operand(found[FORWARD][1])
     later = (each.roll(-1, dims=1) for each in (k, v))
@@ -161,7 +190,7 @@ def test_a_mask_that_is_off_by_one_is_refused():
 
 
 def test_a_rotation_with_the_wrong_sign_is_refused():
-    cell = TransformerCell("rotaryattention-fp32-1x40x48x4x2x16")
+    cell = ModuleCell("rotaryattention-fp32-1x40x48x4x2x16")
     call, found = called(cell)
     other = cell.call(-angles.of_cell(cell, "cpu"))
     leaf = other.leaf(values(cell))
@@ -175,7 +204,25 @@ def test_a_rotation_with_the_wrong_sign_is_refused():
 
 
 def test_a_version_without_a_function_is_not_available(monkeypatch):
-    cell = TransformerCell("softmax-fp32-4x64")
-    monkeypatch.delattr(functions, "softmax")
-    with pytest.raises(NotImplementedError, match="rope_triton.transformer has no softmax"):
+    cell = ModuleCell("softmax-fp32-4x64")
+    monkeypatch.delattr("rope_triton.transformer.softmax")
+    with pytest.raises(NotImplementedError, match="there is no rope_triton.transformer.softmax"):
+        cell.call(angles.of_cell(cell, "cpu"))
+    monkeypatch.setitem(sys.modules, "rope_triton.transformer", None)
+    with pytest.raises(NotImplementedError, match="there is no rope_triton.transformer.softmax"):
+        cell.call(angles.of_cell(cell, "cpu"))
+
+
+def test_a_package_that_is_not_there_is_no_version_without_a_function(monkeypatch):
+    cell = ModuleCell("softmax-fp32-4x64")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rope_triton"]:
+        monkeypatch.delitem(sys.modules, name)
+
+    class Missing:
+        def find_spec(name, *_):
+            if name == "rope_triton":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    with pytest.raises(ModuleNotFoundError, match="No module named 'rope_triton'"):
         cell.call(angles.of_cell(cell, "cpu"))

@@ -1,0 +1,154 @@
+"""Call the functions of the package's other modules, and say what is right.
+
+What is right is PyTorch's own function in float32, with its gradients.
+"""
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from .forms import FORWARD
+from .package_calls import Call, gradient, leaves
+
+BOUND = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+"""Most that a row of a result may be off, as a share of its L2 norm or of the mean row's.
+
+Rounding makes up to a tenth of it. A mask or a sine that is wrong makes ten times as much.
+"""
+_ALIGNED = 64  # elements: every tensor begins at a multiple of 128 bytes or more
+
+Shape = tuple[int, ...]
+
+
+class ModuleCall(Call):
+    """A call of one of the functions; the tensors lie one after the other in a piece of memory.
+
+    A subclass is a function of a module of ``rope_triton``. ``words``: options, in the order that
+    they have in a name. ``with_gradients``: whether results and gradients come from one call, the
+    forward. One ``in_place`` has no other result.
+
+    Parameters
+    ----------
+    cell : modules.ModuleCell
+        The call.
+    freqs : torch.Tensor
+        Angles of the cell's positions, float32 ``[positions, 1, 1, channels]``, on the device of
+        the call, for functions that rotate.
+    """
+
+    module: ClassVar[str] = "transformer"
+    function: ClassVar[str]
+    sizes: ClassVar[tuple[str, ...]]
+    words: ClassVar[tuple[str, ...]] = ()
+    with_gradients = False
+    bound: Mapping[str, float] = BOUND
+
+    def __init__(self, cell, freqs):
+        super().__init__(cell)
+        self._size, self._words = cell.size, cell.of.words
+        self._constants = self._more(freqs)
+        self._leaf: tuple = ()
+
+    # --- what a subclass says; ``size`` has the sizes as attributes -------------------------------
+
+    @staticmethod
+    def exists(words: Sequence[str]) -> bool:
+        """Whether these words can meet."""
+        return True
+
+    @staticmethod
+    def operands(size, words: Sequence[str]) -> list[Shape]:
+        """Shapes of the tensors that the call has."""
+        raise NotImplementedError
+
+    @staticmethod
+    def results(size, words: Sequence[str]) -> list[Shape]:
+        """Shapes of what it returns."""
+        raise NotImplementedError
+
+    def _more(self, freqs) -> dict[str, Any]:
+        """The arguments that are no operands, by name."""
+        return {}
+
+    # A method from the operands to the function's arguments by name, which may be views.
+    _arguments: Any
+    # A method from all arguments by name to the results, by PyTorch.
+    _expected: Any
+
+    # --- the call ---------------------------------------------------------------------------------
+
+    def _find(self):
+        name = f"rope_triton.{self.module}"
+        try:
+            return getattr(importlib.import_module(name), self.function)
+        except (ModuleNotFoundError, AttributeError) as error:
+            if error.name == "rope_triton":
+                raise
+            raise ImportError(f"there is no {name}.{self.function}") from None
+
+    def operand(self, x):
+        parts = _cut(x, self.operands(self._size, self._words))
+        return leaves(parts) if self.with_gradients else parts
+
+    def leaf(self, x):
+        self._leaf = leaves(_cut(x, self.operands(self._size, self._words)))
+        return self._leaf
+
+    def forward(self, operand):
+        out = self._function(**self._arguments(*operand), **self._constants)
+        if self.in_place:
+            return operand
+        if not self.with_gradients:
+            return out
+        gradients = gradient(out, operand, None)
+        return out.detach(), *gradients
+
+    def cotangent(self, x):
+        parts = _cut(x, self.results(self._size, self._words))
+        return parts if len(parts) > 1 else parts[0]
+
+    def split(self, whole) -> tuple:
+        return whole if isinstance(whole, tuple) else (whole,)
+
+    def check(self, output, x, direction: str) -> None:
+        given = self.operand(x) if direction == FORWARD else self._leaf
+        exact = leaves(tuple(each.detach().float() for each in given))
+        expected = self._expected(**self._arguments(*exact), **self._constants)
+        if direction != FORWARD:
+            cotangents = self.split(self.cotangent(x))
+            expected = gradient(expected, exact, [each.float() for each in cotangents])
+        elif self.with_gradients:
+            expected = expected, *gradient(expected, exact, None)
+        for found, right in zip(self.split(output), self.split(expected), strict=True):
+            self._require_near(found, right.detach())
+
+    def _require_near(self, found, right) -> None:
+        import torch
+
+        if found.shape != right.shape:
+            raise AssertionError(f"expected {tuple(right.shape)}, got {tuple(found.shape)}")
+        columns = right.shape[-1] if right.dim() else 1
+        off = (found.float() - right).reshape(-1, columns).norm(dim=1)
+        norms = right.reshape(-1, columns).norm(dim=1)
+        limits, bound = torch.finfo(found.dtype), self.bound[self.cell.dtype]
+        # Of what is so small that the dtype has no more digits, the last one.
+        digit = limits.smallest_normal * limits.eps * math.sqrt(columns)
+        allowed = bound * norms.clamp(min=norms.mean()) + digit
+        if not (off <= allowed).all():  # also of NaN
+            worst = (off / allowed).max().item() * bound
+            raise AssertionError(f"a row is off by {worst:.2g} of its norm, at most {bound:g}")
+
+
+def stored_elements(shapes: Sequence[Shape]) -> int:
+    """Elements of memory that tensors of these shapes take."""
+    return sum(-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes)
+
+
+def _cut(x, shapes: Sequence[Shape]) -> tuple:
+    """Contiguous tensors of these shapes in the memory of ``x``, one after the other."""
+    parts, begin = [], 0
+    for shape in shapes:
+        parts.append(x[begin : begin + math.prod(shape)].view(shape))
+        begin += stored_elements([shape])
+    return tuple(parts)
