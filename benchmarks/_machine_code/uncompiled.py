@@ -19,10 +19,10 @@ SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 _SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 ENUMERATIONS = {
-    "forms": lambda: [*surface.cells(), *modules.cells()],
-    "dense": lambda: [*surface.dense(), *modules.dense()],
+    "forms": (surface.cells, modules.cells),
+    "dense": (surface.dense, modules.dense),
 }
-"""Calls whose launches are described."""
+"""Calls whose launches are described: those of the surface, and those of other modules."""
 
 
 def call(driver: StubDriver, cell, direction: str) -> int:
@@ -36,7 +36,7 @@ def call(driver: StubDriver, cell, direction: str) -> int:
     # Nothing is rotated, so angles and tables have a shape and no values: computing them would take
     # longer than the call.
     angles = torch.zeros(cell.positions, 1, 1, cell.hidden_size, device="meta")
-    _skip_products()
+    _skip_work()
     called, backward = cell.call(angles), direction == BACKWARD
     shared: set[int] = set()  # addresses
     called.call_through(functools.partial(_with_memory, shared))
@@ -62,10 +62,10 @@ def call(driver: StubDriver, cell, direction: str) -> int:
 
 
 @functools.cache
-def _skip_products():
-    """Let PyTorch's products on the CPU write nothing: no launch depends on what is in them.
+def _skip_work():
+    """Let PyTorch's products and copies on the CPU write nothing: no launch depends on the values.
 
-    Those of a head with 50,304 tokens in its vocabulary would take minutes.
+    The products of a head with 50,304 tokens in its vocabulary would take minutes.
     """
     import torch
 
@@ -75,6 +75,8 @@ def _skip_products():
         library.impl("mm", lambda a, b: a.new_empty(a.shape[0], b.shape[1]), "CPU")
         library.impl("mm.out", lambda a, b, *, out: out, "CPU")
         library.impl("addmm.out", lambda total, a, b, *, out, **factors: out, "CPU")
+        library.impl("mul.out", lambda a, b, *, out: out, "CPU")
+        library.impl("copy_", lambda to, given, non_blocking=False: to, "CPU")
     return library  # whose end would end this
 
 
@@ -107,6 +109,8 @@ def variants(arch: str, dtype: str, format: str, direction: str) -> int:
 def reach(arch: str, which: str, part: int, parts: int) -> dict:
     """What the calls of an enumeration launch: one in ``parts`` of them, from ``part`` on.
 
+    Those of other modules are all in the first part, whose process alone compiles their kernels.
+
     Parameters
     ----------
     which : {"forms", "dense"}
@@ -121,7 +125,9 @@ def reach(arch: str, which: str, part: int, parts: int) -> dict:
     driver = _driver(arch)
     found: set[str] = set()
     failures: dict[str, str] = {}
-    for cell in ENUMERATIONS[which]()[part::parts]:
+    of_surface, of_modules = ENUMERATIONS[which]
+    others = of_modules() if part == 0 else []
+    for cell in (*of_surface()[part::parts], *others):
         for direction in cell.directions:
             try:
                 call(driver, cell, direction)

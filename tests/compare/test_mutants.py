@@ -118,28 +118,45 @@ def test_index_and_patches_must_agree(tmp_path, monkeypatch):
 
 # --- correct, as the tests of the package see it --------------------------------------------------
 
-# One process imports torch, which takes seconds; a fork of its own has each package.
-CHECK = """
+# One process for all, because importing torch takes seconds: each package in its turn, and in a
+# fork if it calls the transformer, whose operators can be defined once.
+IN_TURN = """
 import json, multiprocessing, sys, traceback
 import torch
-from benchmarks._cells import angles, package_calls
-from benchmarks._cells.modules import ModuleCell
-from tests import conftest  # for its quicker interpreter
+from benchmarks._cells import modules
 
-def check(root):
+def in_turn(function):
+    found = {}
+    for root, forms in json.loads(sys.argv[1]).items():
+        if any(form.partition("-")[0] in modules.FUNCTIONS for form in forms):
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                found[root] = pool.apply(function, (root, forms))
+        else:
+            found[root] = function(root, forms)
+    print(json.dumps(found))
+
+def load(root):
     for name in [n for n in sys.modules if n.split(".")[0] in ("rope_triton", "tests")]:
         del sys.modules[name]
     sys.path.insert(0, root)
     import rope_triton
-    from tests import oracle
     assert rope_triton.__file__.startswith(root), rope_triton.__file__
+"""
+CHECK = """
+from benchmarks._cells import angles, package_calls
+from tests import conftest  # for its quicker interpreter
+
+def check(root, forms):
+    load(root)
+    from tests import oracle
+    sys.path.remove(root)
     torch.manual_seed(0)
     for mode in oracle.MODES:
         freqs = oracle.random_angles(3, mode.width(24), "cpu")
         t = oracle.sliced(mode.shape(3, 2, 9, 24), mode.dtype, "cpu")
         oracle.check(t, freqs, mode, oracle.random_like(t))
-    for form in ("rotaryattention-fp32-1x40x48x4x2x16", "linear-fp32-37x48x64-relu"):
-        cell = ModuleCell(form)
+    for form in forms:
+        cell = modules.ModuleCell(form)
         call = cell.call(angles.of_cell(cell, "cpu"))
         x, grad = (torch.randn(cell.shape) * cell.deviation for _ in range(2))
         leaf = call.leaf(x)
@@ -147,28 +164,30 @@ def check(root):
         call.check(output, x, "forward")
         call.check(package_calls.gradient(output, leaf, call.cotangent(grad)), grad, "backward")
 
-def problem(root):
+def problem(root, forms):
     try:
-        check(root)
+        check(root, forms)
     except Exception:
         return traceback.format_exc()
 
-with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-    found = pool.map(problem, sys.argv[1:], chunksize=1)
-print(json.dumps({root: said for root, said in zip(sys.argv[1:], found) if said}))
+in_turn(problem)
 """
+# Of the mutants of the transformer: small calls of what they change.
+SMALL = ["rotaryattention-fp32-1x40x48x4x2x16", "linear-fp32-37x48x64-relu"]
+OF_TRANSFORMER = ("copied-heads", "rotation-by-pytorch", "saved-product")
 
 
-def problems_of(*roots: Path) -> dict[str, str]:
-    """Why packages are not correct in the interpreter, by root."""
+def problems_of(forms: dict[Path, list[str]]) -> dict[str, str]:
+    """Why packages are not correct in the interpreter, by root; ``forms`` are called besides."""
+    asked = json.dumps({str(root): these for root, these in forms.items()})
     done = subprocess.run(
-        [sys.executable, "-c", CHECK, *map(str, roots)],
+        [sys.executable, "-c", IN_TURN + CHECK, asked],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return {root: said for root, said in json.loads(done.stdout).items() if said}
 
 
 def test_mutants_are_correct_and_a_wrong_one_is_not(mutated, tmp_path):
@@ -177,7 +196,8 @@ def test_mutants_are_correct_and_a_wrong_one_is_not(mutated, tmp_path):
     changed.write_text(changed.read_text().replace("-1.36524e-3", "-1.3e-3"))
     # Of those that only take another tile, one stands for all.
     names = [name for name in MUTANTS if name not in TILES[1:]]
-    problems = problems_of(*map(mutated, names), wrong)
+    forms = {mutated(name): SMALL * (name in OF_TRANSFORMER) for name in names}
+    problems = problems_of(forms | {wrong: SMALL})
     assert problems.keys() == {str(wrong)}, problems
     assert "AssertionError" in problems[str(wrong)]
 
@@ -193,21 +213,22 @@ def compiled():
         yield
 
 
-def facts_of(root: Path) -> dict:
-    """Of the grid, and of the forms in which a mutant must fail."""
-    forms = [form_cell(each) for name in WITHOUT_GPU for each in MUTANTS[name].where]
-    surface = exact.compiled_surface(root, "sm_90", forms, enumerations=())
-    return exact.codegen_facts(root, **SUBSET) | surface.values("sm_90")
+def facts_of(root: Path, *names: str) -> dict:
+    """Of some of the grid, or of the forms in which these mutants must fail."""
+    forms = [form_cell(form) for name in names for form in MUTANTS[name].where]
+    if forms:
+        return exact.compiled_surface(root, "sm_90", forms, enumerations=()).values("sm_90")
+    return exact.codegen_facts(root, **SUBSET)
 
 
 @pytest.fixture(scope="module")
 def base(compiled):
-    return facts_of(ROOT)
+    return facts_of(ROOT) | facts_of(ROOT, *WITHOUT_GPU)
 
 
 @pytest.mark.parametrize("name", WITHOUT_GPU)
 def test_caught_without_a_gpu(name, base, mutated):
-    facts = facts_of(mutated(name))
+    facts = facts_of(mutated(name), name)
     failed = {
         verdict.subject
         for verdict in exact.compare(base, facts)
@@ -219,7 +240,7 @@ def test_caught_without_a_gpu(name, base, mutated):
 
 def test_unmutated_copy_shows_nothing(base, tmp_path):
     shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton")
-    facts = facts_of(tmp_path)
+    facts = facts_of(tmp_path) | facts_of(tmp_path, *WITHOUT_GPU)
     assert {v.change for v in exact.compare(base, facts)} == {"none"}
     assert digest_of(tmp_path) == digest_of(ROOT)
 
@@ -235,25 +256,20 @@ def test_machine_code_differs(name, compiled, mutated):
     assert digest_of(mutated(name)) != digest_of(ROOT)
 
 
-# One process, as above: what each package launches for each call, with nothing compiled.
+# What each package launches for each call, with nothing compiled.
 LAUNCHED = """
-import json, multiprocessing, sys
-import torch
 from benchmarks._cells import grid
 from benchmarks._machine_code import uncompiled
 from benchmarks._machine_code.stub_driver import StubDriver
 
-forms, *roots = sys.argv[1:]
-cells = [*grid.all_cells("small"), *map(grid.form_cell, forms.split())]
+uncompiled.compile_each_kernel_once()
 
-def launched(root):
-    sys.path.insert(0, root)
-    import rope_triton
-    assert rope_triton.__file__.startswith(root), rope_triton.__file__
-    uncompiled.compile_each_kernel_once()
+def launched(root, forms):
+    load(root)
+    sys.path.remove(root)
     driver = StubDriver.activate("sm_90")
     found = {}
-    for cell in cells:
+    for cell in [*grid.all_cells("small"), *map(grid.form_cell, forms)]:
         for direction, metric in cell.metrics.items():
             uncompiled.call(driver, cell, direction)
             subject = " ".join([metric, *grid.subject_params(cell)])
@@ -261,9 +277,7 @@ def launched(root):
             found[subject] = sorted(uncompiled.features(driver.launches)) + work
     return found
 
-with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-    found = pool.map(launched, roots, chunksize=1)
-print(json.dumps(dict(zip(roots, found))))
+in_turn(launched)
 """
 
 
@@ -271,10 +285,11 @@ print(json.dumps(dict(zip(roots, found))))
 def launched(mutated):
     """What this package and each of these mutants launch, by name and timing."""
     roots = {"": ROOT} | {name: mutated(name) for name in OF_FORMS}
-    forms = " ".join(dict.fromkeys(MUTANTS[name].where[0] for name in OF_FORMS))
+    forms = {str(roots[name]): MUTANTS[name].where for name in OF_FORMS}
+    forms[str(ROOT)] = tuple(dict.fromkeys(form for where in forms.values() for form in where))
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCHED, forms, *map(str, roots.values())],
+        [sys.executable, "-c", IN_TURN + LAUNCHED, json.dumps(forms)],
         env=environment | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -288,7 +303,7 @@ def launched(mutated):
 def test_forms_are_selected_where_the_grid_lets_a_mutant_through(name, launched):
     """Another tile is other machine code: all of the small grid and its paths has the same."""
     base, head = launched[""], launched[name]
-    differ = {timing for timing in base if base[timing] != head[timing]}
+    differ = {timing for timing in head if base[timing] != head[timing]}
     suites = {timing.partition(".")[0] for timing in differ}
     assert suites == {metric.partition(".")[0] for metric in MUTANTS[name].caught_by}
     assert any(timing.split()[1] == MUTANTS[name].where[0] for timing in differ)
