@@ -152,7 +152,10 @@ def serve(package: str) -> None:
     """Send the answers of the jobs in this directory to stdout, for the package of this file."""
     answers = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # what the package prints must not end up among the answers
-    task, groups = pickle.loads(Path("jobs.pickle").read_bytes())
+    try:
+        task, groups = pickle.loads(Path("jobs.pickle").read_bytes())
+    except FileNotFoundError:  # Ctrl-C ended who asked, while this process began: it is next
+        return
     problem = _import_problem(package)
     for pair in [(None, PoolError(problem))] if problem else _answers(task, groups):
         answers.send(pair)
