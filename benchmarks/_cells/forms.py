@@ -1,6 +1,8 @@
 """The base class of all cells, and the package's other paths: all calls but the plain one."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -82,6 +84,12 @@ class BaseCell:
     def metrics(self) -> dict[str, str]:
         """asv's name of the latency in each direction that there is."""
         return {each: f"{self.suite}.{each.capitalize()}.track_latency" for each in self.directions}
+
+
+def listed(file: Path, parsed: Callable) -> dict:
+    """The forms that a file names, a line each, by name, in its order."""
+    lines = file.read_text().split("\n")
+    return {name: parsed(name) for name in lines if name and not name.startswith("#")}
 
 
 PATH_HIDDEN_SIZE = 128

@@ -42,18 +42,22 @@ def _without_slack(found, expected, x, call):
 
 
 def _rotated(x, cos, sin, call, direction: str):
+    sin = -sin if direction == BACKWARD else sin
+    return rotated(x, cos, sin, call.interleaved, call.rounding)
+
+
+def rotated(x, cos, sin, interleaved: bool = False, rounding: str = "once"):
+    """Each pair of channels rotated by its cosine and sine, ``[..., d / 2]``, in float32."""
     rounded = {"once": (False, False), "tables": (True, False), "each": (True, True)}
-    tables_too, products_too = rounded[call.rounding]
-    first, second = _pairs(x.float(), call.interleaved)
+    tables_too, products_too = rounded[rounding]
+    first, second = _pairs(x.float(), interleaved)
     if tables_too:
         cos, sin = (table.to(x.dtype).float() for table in (cos, sin))
-    if direction == BACKWARD:
-        sin = -sin
     products = first * cos, second * sin, second * cos, first * sin
     if products_too:
         products = tuple(product.to(x.dtype).float() for product in products)
     turned = products[0] - products[1], products[2] + products[3]
-    return _joined(turned, call.interleaved)
+    return _joined(turned, interleaved)
 
 
 def _pairs(x, interleaved: bool) -> tuple:

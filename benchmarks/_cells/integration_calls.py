@@ -5,19 +5,16 @@ torchtitan's overrides are not among them, because they need torchtitan.
 
 from typing import ClassVar
 
+from .formula import rotated
 from .module_calls import ModuleCall
-
-
-def _rotated(x, cos, sin):
-    """Pairs ``(i, i + d/2)`` rotated by cosines and sines of each pair, ``[.., d/2]``."""
-    import torch
-
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class _Rotation(ModuleCall):
     """Of half rotation: other pairs, offsets and rounding are options of the surface, too."""
+
+    @classmethod
+    def results(cls, size, words):
+        return cls.operands(size, words)
 
     def _pairs(self, freqs):
         """Cosines and sines ``[s, d/2]`` in the dtype of the call."""
@@ -39,10 +36,6 @@ class _HuggingFace(_Rotation):
         inner = [(size.tokens, n) if first else (n, size.tokens) for n in counts]
         return [(size.batch, *each, size.channels) for each in inner]
 
-    @classmethod
-    def results(cls, size, words):
-        return cls.operands(size, words)
-
     def _more(self, freqs):
         import torch
 
@@ -55,7 +48,7 @@ class _HuggingFace(_Rotation):
     def _expected(self, q, k, cos, sin, unsqueeze_dim=1):
         half = q.shape[-1] // 2
         cos, sin = (each.float()[..., :half].unsqueeze(unsqueeze_dim) for each in (cos, sin))
-        return _rotated(q, cos, sin), _rotated(k, cos, sin)
+        return rotated(q, cos, sin), rotated(k, cos, sin)
 
 
 class _HuggingFaceVision(_HuggingFace):
@@ -84,10 +77,6 @@ class _FlashQkv(_Rotation):
     def operands(cls, size, words):
         return [(size.batch, size.tokens, len(cls.rotates), size.heads, size.channels)]
 
-    @classmethod
-    def results(cls, size, words):
-        return cls.operands(size, words)
-
     def _more(self, freqs):
         return dict(zip(("cos", "sin"), self._pairs(freqs), strict=True))
 
@@ -99,7 +88,7 @@ class _FlashQkv(_Rotation):
 
         cos, sin = cos.float()[:, None], sin.float()[:, None]
         parts = zip(qkv.unbind(2), self.rotates, strict=True)
-        return torch.stack([_rotated(x, cos, sin) if turn else x for x, turn in parts], dim=2)
+        return torch.stack([rotated(x, cos, sin) if turn else x for x, turn in parts], dim=2)
 
 
 class _FlashKv(_FlashQkv):
@@ -122,10 +111,6 @@ class _Vllm(_Rotation):
     def operands(size, words):
         return [(size.tokens, count * size.channels) for count in (size.heads, size.kv_heads)]
 
-    @classmethod
-    def results(cls, size, words):
-        return cls.operands(size, words)
-
     def _more(self, freqs):
         import torch
 
@@ -142,7 +127,7 @@ class _Vllm(_Rotation):
     def _expected(self, query, key, positions, head_size, cos_sin_cache, is_neox):
         cos, sin = cos_sin_cache.float()[:, None].chunk(2, dim=-1)
         both = (each.unflatten(-1, (-1, head_size)) for each in (query, key))
-        return tuple(_rotated(each, cos, sin).flatten(1) for each in both)
+        return tuple(rotated(each, cos, sin).flatten(1) for each in both)
 
 
 class _Megatron(_Rotation):
@@ -152,10 +137,6 @@ class _Megatron(_Rotation):
     @staticmethod
     def operands(size, words):
         return [(size.tokens, size.batch, size.heads, size.channels)]
-
-    @classmethod
-    def results(cls, size, words):
-        return cls.operands(size, words)
 
     def _more(self, freqs):
         return {"freqs": freqs}
@@ -167,7 +148,7 @@ class _Megatron(_Rotation):
         if cu_seqlens is not None:
             freqs = freqs.repeat(self._size.batch, 1, 1, 1)[:, 0]
         angles = freqs[..., : freqs.shape[-1] // 2]
-        return _rotated(t, angles.cos(), angles.sin())
+        return rotated(t, angles.cos(), angles.sin())
 
 
 class _MegatronPacked(_Megatron):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import integration_calls, transformer_calls
-from .forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell
+from .forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell, listed
 from .module_calls import ModuleCall, stored_elements
 from .surface import DTYPES
 
@@ -61,8 +61,7 @@ def parsed(name: str) -> ModuleForm:
 @functools.cache
 def forms() -> dict[str, ModuleForm]:
     """The forms of the list, by name, in its order."""
-    lines = LIST.read_text().split("\n")
-    return {name: parsed(name) for name in lines if name and not name.startswith("#")}
+    return listed(LIST, parsed)
 
 
 @dataclass(frozen=True)

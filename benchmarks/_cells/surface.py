@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .forms import BACKWARD, FORWARD, QKV_HEADS, BaseCell
+from .forms import BACKWARD, FORWARD, QKV_HEADS, BaseCell, listed
 from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, stored_elements
 
 LIST = Path(__file__).with_suffix(".txt")
@@ -162,8 +162,7 @@ def parsed(name: str) -> Form:
 @functools.cache
 def forms() -> dict[str, Form]:
     """The forms of the list, by name, in its order."""
-    lines = LIST.read_text().split("\n")
-    return {name: parsed(name) for name in lines if name and not name.startswith("#")}
+    return listed(LIST, parsed)
 
 
 class FormCell(BaseCell):

@@ -4,6 +4,7 @@ import math
 from typing import ClassVar
 
 from . import angles
+from .formula import rotated
 from .module_calls import BOUND, ModuleCall
 
 
@@ -76,17 +77,11 @@ class _RotaryAttention(ModuleCall):
         return {"x": x, "weight": weight}
 
     def _expected(self, x, weight, freqs, heads, kv_heads):
-        import torch
-
         qkv = (x @ weight.mT).unflatten(-1, (-1, freqs.shape[-1]))
         q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=2)
-        cos, sin = freqs[:, 0].cos(), freqs[:, 0].sin()
-
-        def turned(each):
-            members = torch.stack((-each[..., 1::2], each[..., ::2]), dim=-1)
-            return each * cos + members.flatten(-2) * sin
-
-        return _attention(turned(q), turned(k), v).flatten(2)
+        pairs = freqs[:, 0, :, ::2]
+        q, k = (rotated(each, pairs.cos(), pairs.sin(), interleaved=True) for each in (q, k))
+        return _attention(q, k, v).flatten(2)
 
 
 class _Linear(ModuleCall):

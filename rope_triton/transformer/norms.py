@@ -192,6 +192,7 @@ def _at_once(device: torch.device, warps: int) -> int:
     for 16 of more.
     """
     count, _ = resources(device)
+    # The interpreter's programs are few, so that each has several rows to sum.
     return count if triton.knobs.runtime.interpret else count * (24 // warps)
 
 
