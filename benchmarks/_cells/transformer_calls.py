@@ -276,6 +276,7 @@ def _attention(q, k, v, slopes=None):
 
     shared, tokens = q.shape[2] // k.shape[2], q.shape[1]
     q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    q = q.clone()  # PyTorch's memory-efficient attention faults where it is not aligned
     k, v = (each.repeat_interleave(shared, dim=1) for each in (k, v))
     attend = torch.nn.functional.scaled_dot_product_attention
     if slopes is None:

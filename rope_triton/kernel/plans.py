@@ -63,7 +63,7 @@ def rotation(
     freqs, layout = by_position(freqs), options.tensor_format
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     moved = _is_moved(start_positions, cu_seqlens, options)
-    how = {"ready_made": sin is not None, "packed": cu_seqlens is not None, "moved": moved}
+    how = {"ready_made": sin is not None, "moved": moved}
     tile = _tile(t, layout, rotated, how)
     if sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1):
         # A program computes the sines of a position once for all its heads: prefer more of them.
@@ -94,8 +94,8 @@ def rotation(
 
 def _tile(t, layout, rotated, how):
     """``tile_of`` a tensor."""
-    size = t.nbytes, t.element_size(), _sizes(t, layout)[2], t.shape[-1], rotated
-    return tile_of(*size, **how, heads_first=layout == "bhsd")
+    sizes = t.element_size(), *_sizes(t, layout)[1:], t.shape[-1], rotated
+    return tile_of(*sizes, **how, heads_first=layout == "bhsd")
 
 
 def _as_one_sequence(out, t, layout):
@@ -129,9 +129,8 @@ def qk_rotation(
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     few = min(q_heads, k_heads) or max(q_heads, k_heads)  # one of them may have none
     tile = tile_of(
-        *(q.nbytes + k.nbytes, q.element_size(), few, q.shape[-1], rotated),
+        *(q.element_size(), n_seq, few, q.shape[-1], rotated),
         ready_made=sin is not None,
-        packed=cu_seqlens is not None,
         moved=_is_moved(start_positions, cu_seqlens, options),
     )
     arguments = {
@@ -158,7 +157,7 @@ def qkv_rotation(
     counts, width, layout = options.counts, options.v_channels, options.tensor_format
     n_batch, n_seq, n_groups = _sizes(qkv, layout)
     tile = tile_of(
-        *(qkv.nbytes, qkv.element_size(), n_groups * min(counts), width, q_freqs.shape[3]),
+        *(qkv.element_size(), n_seq, n_groups * min(counts), width, q_freqs.shape[3]),
         moved=_is_moved(start_positions, None, options),
     )
     positions = _position_arguments(q_freqs, start_positions, None, options)

@@ -59,7 +59,7 @@ def test_every_mutant_was_caught_by_what_must_catch_it():
     known, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
     shown_by_form = {name for name in known if name.startswith("tile-")}
     # Of the transformer none was timed yet; what needs no GPU is in test_mutants, too.
-    not_timed = {"copied-heads", "rotation-by-pytorch", "saved-product"}
+    not_timed = {"copied-heads", "rotation-by-pytorch", "saved-product", "half-the-heads"}
     assert known.keys() - found.keys() <= shown_by_form | not_timed
     assert len(shown_by_form & found.keys()) * 3 >= len(shown_by_form), "a third was timed"
     assert list(found) == [name for name in known if name in found]

@@ -159,22 +159,22 @@ def test_what_neither_side_has_is_not_compared():
 # --- the package itself ---------------------------------------------------------------------------
 
 
-def test_change_of_the_kernel_for_large_tensors_is_seen_there_alone(tmp_path, monkeypatch):
+def test_change_of_the_kernel_for_some_heads_is_seen_there_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     ignored = shutil.ignore_patterns("__pycache__")
     copy = shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton", ignore=ignored)
     path = copy / "kernel" / "tiles.py"
     source = path.read_text()
-    tile = "(2, 128): Tile(1, 8, 2),"
-    assert tile in source
-    path.write_text(source.replace(tile, "(2, 128): Tile(1, 8, 4),"))
-    small, large = (Cell(seq_len, 128, 4, "float16", "sbhd") for seq_len in (128, 2048))
-    base, head = (compiled(root, [small, large]) for root in (ROOT, tmp_path))
+    constant = "_WIDE_HEADS, _WIDE_CHANNELS = 8, 128"
+    assert constant in source
+    path.write_text(source.replace(constant, "_WIDE_HEADS, _WIDE_CHANNELS = 8, 256"))
+    narrow, wide = (Cell(512, channels, 4, "float16", "sbhd") for channels in (64, 128))
+    base, head = (compiled(root, [narrow, wide]) for root in (ROOT, tmp_path))
     assert {subject for subject in base if base[subject] != head[subject]} == {
-        (f"rope.{direction}.track_latency", ("2048", "128", "4", "float16", "sbhd"))
+        (f"rope.{direction}.track_latency", ("512", "128", "4", "float16", "sbhd"))
         for direction in ("Forward", "Backward")
     }
-    assert {("rope.Forward.track_latency", ("128", "128", "4", "float16", "sbhd"))} <= base.keys()
+    assert {("rope.Forward.track_latency", ("512", "64", "4", "float16", "sbhd"))} <= base.keys()
 
 
 def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ def test_kinds_of_mutants():
     assert OTHER_CODE == [
         "libdevice-trig",
         "batch-strided-order",
-        "one-warp-too-few",
+        "half-the-heads",
         "written-past-l2",
     ]
 
