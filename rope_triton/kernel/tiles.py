@@ -55,13 +55,13 @@ def tile_of(
         heads = 1
     elif heads_first:
         heads = _SHARED_HEADS
-        warps = 2 if item == 2 or padded > 128 else 1
+        warps = 2 if padded > 32 * item else 1
     elif item == 2:
         warps = min(max(padded // 64, 1), _MOST_WARPS)
         if padded >= _WIDE_CHANNELS and (width < channels or channels == padded):
             heads = _WIDE_HEADS
-            if n_heads < heads:
-                warps //= 2  # few heads share an angle, and with fewer threads more positions do
+            if n_heads < heads or padded > 256:
+                warps //= 2  # few heads share an angle: fewer threads compute it again
             else:
                 thread_bytes //= 2
     elif moved and padded <= 128:
