@@ -36,7 +36,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "peers": {"_cells", "_measure", "_peers", "host", "rope"},
         "training_step": {"_training"},
         "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
-        "_site": {*_GROUND, "_peers"},
+        "_site": {*_GROUND, "_peers", "_training"},
         "_peers": {*_GROUND, "_measure"},
         "_training": {*_GROUND, "_measure", "_verdict"},
         "_report": {*_GROUND, "_verdict"},
@@ -61,6 +61,10 @@ PUBLIC = {
 PUBLIC_TRANSFORMER = {
     *("causal_attention", "linear", "rotary_attention"),
     *("linear_cross_entropy", "rms_norm", "swiglu"),
+}
+PUBLIC_INTEGRATIONS = {
+    *("flash_attention.apply_rotary_emb_qkv_", "megatron.fused_apply_rotary_pos_emb"),
+    "transformers.apply_rotary_pos_emb",
 }
 # Seconds to import, and discovery imports every file of the benchmarks in every process.
 HEAVY = {
@@ -145,6 +149,7 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     at_import = imports(run_on_import(tree), package)
     public = {"rope_triton"} | {f"rope_triton.{name}" for name in PUBLIC}
     public |= {f"rope_triton.transformer.{name}" for name in PUBLIC_TRANSFORMER}
+    public |= {f"rope_triton.integrations.{name}" for name in PUBLIC_INTEGRATIONS}
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}

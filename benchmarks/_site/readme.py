@@ -17,18 +17,21 @@ TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
     **{"summary": asv.summary, "speed": asv.speed, "history": asv.history},
     **{"paths": asv.paths, "calls": asv.calls},
     "peers": lambda _: evidence.peers(),
+    "rope": lambda _: evidence.rope_share(),
+    "training": lambda _: evidence.steps(),
     "simulation": lambda _: evidence.simulation(),
     "slowdowns": lambda _: evidence.slowdowns(),
 }
 
 PAGES = {
-    ROOT / "README.md": ("summary",),
+    ROOT / "README.md": ("summary", "rope"),
     ROOT / "benchmarks" / "README.md": (
         "speed",
         "history",
         "paths",
         "calls",
         "peers",
+        "training",
         "simulation",
         "slowdowns",
     ),

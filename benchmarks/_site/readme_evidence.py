@@ -12,10 +12,13 @@ from .._peers.sweep.command import stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
 from .._system.process import SUITE
+from .._training import results as training
+from .._training.sizes import POINTS, STEP
 from .readme_tables import table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
 SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
+TRAINING = SUITE / "evidence" / "training"
 
 _Sweeps = Mapping[str, tuple[Experiment, Results]]
 """By name, the experiments that ship."""
@@ -44,6 +47,69 @@ def slowdowns() -> list[str]:
 def _found(sites: list[list[int]]) -> str:
     timings, in_time, _, named = map(sum, zip(*sites, strict=True))
     return f"{in_time / timings:.1%} ({named / timings:.1%})".replace("%", " %")
+
+
+# --- a training step ------------------------------------------------------------------------------
+
+# What rotates -> its provider in eager PyTorch and compiled.
+_ROTATIONS = {
+    "Llama's formula in Transformers": ("eager", "compiled"),
+    "this package": ("ours-eager", "ours"),
+    "this package, patched into Transformers": ("transformers", ""),
+    "this package, in the kernels of attention and its projection": ("", "triton-fused"),
+}
+
+
+def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str]:
+    """What RoPE adds to a step of one model."""
+    header, found = training.read(directory / f"{point}.jsonl")
+    of = {figure.provider: figure for figure in found if figure.part == STEP}
+    size, _, context = point.rpartition("-")
+    intro = (
+        f"What RoPE adds to the time of a training step, with the 95 % interval: a Llama-like model "
+        f"of {size} parameters, context {context}, bfloat16, at `{header['commit'][:7]}` "
+        f"(`{header['command']}`):"
+    )
+    rows = [
+        f"| {name} | {' | '.join(_added(of[each]) if each else '' for each in names)} |"
+        for name, names in _ROTATIONS.items()
+    ]
+    return table(intro, ["RoPE by", "eager PyTorch", "`torch.compile`"], rows)
+
+
+def steps(directory: Path = TRAINING) -> list[str]:
+    """A step of every model that was measured, by each provider."""
+    lines: list[str] = []
+    for point in POINTS:
+        path = directory / f"{point}.jsonl"
+        if path.exists():
+            lines += ["", *_step(path, point)] if lines else _step(path, point)
+    return lines
+
+
+def _step(path: Path, point: str) -> list[str]:
+    header, found = training.read(path)
+    machine = header["machine"]
+    intro = (
+        f"`{point}` on one {machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, "
+        f"triton {machine['triton']}), commit `{header['commit'][:7]}`; `{header['command']}`, [all "
+        f"of it](evidence/training/{point}.md):"
+    )
+    titles = ["provider", "ms", "tokens/s", "MFU", "peak GiB", "RoPE adds"]
+    rows = [
+        f"| `{each.provider}` | {each.seconds * 1e3:.1f} | {each.tokens_per_second:,.0f} | "
+        f"{each.mfu:.1%} | {each.peak_bytes / 2**30:.1f} | {_added(each)} |"
+        for each in found
+        if each.part == STEP and each.status == "measured"
+    ]
+    return table(intro, titles, [row.replace("%", " %").replace("  %", " %") for row in rows])
+
+
+def _added(figure: training.Figure) -> str:
+    if figure.rope is None:
+        return ""
+    low, high = figure.rope.low, figure.rope.high
+    return f"{figure.rope.estimate:+.1%} ({low:+.1%} to {high:+.1%})".replace("%", " %")
 
 
 # --- the sweep ------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ Found = Mapping[tuple[Run, Job], dict]
 
 # Okabe and Ito's colours, told apart with any colour vision.
 _COLOURS = {
+    **{"transformers": "#882255", "megatron": "#44AA99", "flash-attention": "#999933"},
     **{"eager": "#5A5A5A", "ours-eager": "#E69F00", "liger": "#000000", "compiled": "#56B4E9"},
     **{"ours": "#D55E00", "hybrid": "#CC79A7", "triton": "#009E73", "triton-fused": "#0072B2"},
 }

@@ -71,6 +71,51 @@ def _ours() -> Functions:
 
 
 @functools.cache
+def _transformers() -> Functions:
+    """The same with the function that models of Transformers get, on Llama's tables."""
+    from rope_triton.integrations.transformers import apply_rotary_pos_emb
+
+    def tables(angles, dtype):
+        return tuple(table[:, 0] for table in _plain().tables(angles, dtype))
+
+    def rope(q, k, tables):
+        cos, sin = tables
+        return apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
+
+    return _plain()._replace(tables=tables, rope=rope)
+
+
+@functools.cache
+def _megatron() -> Functions:
+    """The same with the function that Megatron Core gets, whose tensors are ``[s, b, h, d]``."""
+    from rope_triton.integrations.megatron import fused_apply_rotary_pos_emb
+
+    def rope(q, k, angles):
+        both = (fused_apply_rotary_pos_emb(each.transpose(0, 1), angles) for each in (q, k))
+        return tuple(each.transpose(0, 1) for each in both)
+
+    return _plain()._replace(tables=lambda angles, dtype: angles, rope=rope)
+
+
+@functools.cache
+def _flash_attention() -> Functions:
+    """The same with flash-attention's function, which rotates the projection in place."""
+    from rope_triton.integrations.flash_attention import apply_rotary_emb_qkv_
+
+    def tables(angles, dtype):
+        half = angles[:, 0, 0, : angles.shape[-1] // 2]
+        return half.cos().to(dtype), half.sin().to(dtype)
+
+    def split_rope(qkv, tables, heads, kv_heads):
+        packed = qkv.unflatten(-1, (heads + 2 * kv_heads, -1))
+        cos, sin = tables
+        rotated = apply_rotary_emb_qkv_(packed, cos, sin, num_heads_q=heads)
+        return rotated.split([heads, kv_heads, kv_heads], dim=2)
+
+    return _plain()._replace(tables=tables, split_rope=split_rope)
+
+
+@functools.cache
 def _liger() -> Functions:
     """Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy; some overwrite what they are given.
 
@@ -215,6 +260,18 @@ PROVIDERS = {
     "ours-eager": Provider(
         "eager PyTorch, RoPE by this package: queries and keys in one launch",
         *(_ours, None, "none-eager"),
+    ),
+    "transformers": Provider(
+        "the same by `rope_triton.integrations.transformers`",
+        *(_transformers, None, "none-eager"),
+    ),
+    "megatron": Provider(
+        "the same by `rope_triton.integrations.megatron`, a launch for each of the two",
+        *(_megatron, None, "none-eager"),
+    ),
+    "flash-attention": Provider(
+        "the same by `rope_triton.integrations.flash_attention`, in place in the projection",
+        *(_flash_attention, None, "none-eager"),
     ),
     "liger": Provider(
         "eager PyTorch, with Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy", _liger

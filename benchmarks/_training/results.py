@@ -185,7 +185,7 @@ def _cells(figure: Figure) -> Iterable[str]:
         "n/a" if figure.mfu is None else f"{figure.mfu:.1%}",
         f"{figure.peak_bytes / 2**30:.2f}",
         "n/a" if figure.launches is None else str(figure.launches),
-        figure.sdpa or "n/a",
+        figure.sdpa if figure.launches is not None else "n/a",
         _written(figure.rope),
     )
 
@@ -220,6 +220,14 @@ def _notes(found: Sequence[Figure]) -> Iterator[str]:
 
 
 # --- stored ---------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
+    """The header and the figures of a point that :func:`write` stored."""
+    header, *entries = map(json.loads, path.read_text().splitlines())
+    size, _, context = header["point"].rpartition("-")
+    rounds = [each["rows"] for each in entries]
+    return header, figures(Point(size, int(context)), header["machine"]["gpu"], rounds)
 
 
 def write(name: str, contents: Iterable[dict], page: str, directories: Iterable[Path]) -> None:

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.gpu
 
 
 def test_eager_providers_are_right_and_counted():
-    rows = measuring.measured(TINY, ("none-eager", "eager", "ours-eager"), turns=2)
+    names = "none-eager", "eager", "ours-eager", "transformers", "megatron", "flash-attention"
+    rows = measuring.measured(TINY, names, turns=2)
     weights = random_weights(TINY.shape, torch.bfloat16, "cuda")
     held = sum(each.nbytes for each in weights.leaves())
     for name, row in rows.items():
@@ -24,9 +25,13 @@ def test_eager_providers_are_right_and_counted():
             assert found["peak_bytes"] > held and found["sdpa"] != "math"
         parts = row["parts"]
         assert parts[ATTENTION]["launches"] < parts[STEP]["launches"]
-    none, plain, ours = (row["parts"][STEP]["launches"] for row in rows.values())
-    # One launch forward and one backward of each layer.
-    assert ours <= none + 2 * TINY.shape.layers < plain
+    none, plain, *ours = (row["parts"][STEP]["launches"] for row in rows.values())
+    # One launch forward and one backward of each layer; Megatron Core rotates keys apart, and what
+    # is rotated in place is part of a larger tensor, whose gradient autograd copies.
+    most = [none + count * TINY.shape.layers for count in (2, 2, 4)] + [plain - 1]
+    assert max(most) < plain
+    for name, launches, bound in zip(names[2:], ours, most, strict=True):
+        assert launches <= bound, (name, launches, bound)
 
 
 def test_a_compiled_provider_is_right():

@@ -34,6 +34,19 @@ def test_a_row_that_nothing_stored_has_is_an_error(tmp_path):
         readme_tables.summary(readme_tables.results(), tmp_path)
 
 
+def test_a_step_that_nothing_stored_has_is_left_out(tmp_path):
+    stored = readme_evidence.TRAINING / "410M-2048.jsonl"
+    assert readme_evidence.steps(tmp_path) == []
+    for point in ("410M-2048", "1.4B-4096"):
+        header, *rounds = stored.read_text().splitlines(keepends=True)
+        text = header.replace("410M-2048", point) + "".join(rounds)
+        (tmp_path / f"{point}.jsonl").write_text(text)
+    lines = readme_evidence.steps(tmp_path)
+    assert sum(line.startswith("| `ours` |") for line in lines) == 2
+    assert not any(line.startswith("| `liger` |") for line in lines)  # it has no figures
+    assert "evidence/training/1.4B-4096.md" in " ".join(lines)
+
+
 def test_the_first_page_stays_short():
     assert len((command.ROOT / "README.md").read_text().splitlines()) <= 150
 
@@ -111,8 +124,8 @@ def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     readme.write_text(readme.read_text().replace(*change))
     assert entry.main(["readme"]) == 3
     assert (
-        "must mark the tables speed, history, paths, calls, peers, simulation, slowdowns once each"
-        in capsys.readouterr().err
+        "must mark the tables speed, history, paths, calls, peers, training, simulation, slowdowns "
+        "once each" in capsys.readouterr().err
     )
 
 

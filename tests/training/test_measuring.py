@@ -34,6 +34,7 @@ def clock(monkeypatch):
     )
     monkeypatch.setattr(measuring, "_peak_bytes", lambda call: 4096)
     monkeypatch.setattr(measuring, "_profiled", lambda call: COUNTED)
+    monkeypatch.setattr(measuring, "_recorded", lambda call: call)
     # The kernel takes seconds in the interpreter, and tests of the network call it.
     for name in ("ours-eager", "ours"):
         changed = PROVIDERS[name]._replace(functions=providers._plain)
@@ -160,6 +161,9 @@ def test_a_fault_of_the_gpu_ends_the_process(clock, monkeypatch):
         (["fmha_cutlassF_bf16_aligned_64x64_rf_sm80", "gemm"], "memory-efficient"),
         (["cudnn_sdpa", "pytorch_flash::flash_bwd_dot_do_o"], "cuDNN and flash"),
         (["softmax_warp_forward", "gemm"], "math"),
+        (["norm_forward_kernel", "cunn_SoftMaxForward", "cudnn_sdpa"], "cuDNN"),
+        (["norm_forward_kernel", "forward_kernel", "dkv_kernel"], "this package"),
+        (["gemm", "norm_forward_kernel"], ""),
     ],
 )
 def test_backend_of_attention_is_read_from_the_kernels(kernels, backend):

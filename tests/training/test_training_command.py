@@ -202,7 +202,7 @@ def test_loss_curves_are_trained_once_and_stored(curves, bench, capsys):
     ]
     assert curves.runs == every
     said = capsys.readouterr()
-    assert said.err.startswith("parity-256: 90 loss curves, of eager, ours-eager, liger, compiled")
+    assert said.err.startswith("parity-256: 108 loss curves, of eager, ours-eager, transformers")
     assert "minutes by an estimate" in said.err
     assert "| `ours` | bfloat16 | copy | 0.0100 | 0.0200 | 2.0100 | pass |" in said.out
     assert "| `liger` | bfloat16 | text |  |  |  | n/a |" in said.out
