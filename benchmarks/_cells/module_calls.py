@@ -14,7 +14,7 @@ from .package_calls import Call, gradient, leaves
 BOUND = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 """Most that a row of a result may be off, as a share of its L2 norm or of the mean row's.
 
-Rounding makes up to half of it, in the gradients of the first queries, which are almost 0. A mask or
+Rounding makes up to half of it: the gradients of attention's first queries are almost 0. A mask or
 a sine that is wrong makes more than the row itself.
 """
 _ALIGNED = 64  # elements: every tensor begins at a multiple of 128 bytes or more

@@ -66,7 +66,7 @@ def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str
     of = {figure.provider: figure for figure in found if figure.part == STEP}
     size, _, context = point.rpartition("-")
     intro = (
-        f"What RoPE adds to the time of a training step, with the 95 % interval: a Llama-like model "
+        "What RoPE adds to the time of a training step, with the 95 % interval: a Llama-like model "
         f"of {size} parameters, context {context}, bfloat16, at `{header['commit'][:7]}` "
         f"(`{header['command']}`):"
     )
@@ -92,8 +92,8 @@ def _step(path: Path, point: str) -> list[str]:
     machine = header["machine"]
     intro = (
         f"`{point}` on one {machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, "
-        f"triton {machine['triton']}), commit `{header['commit'][:7]}`; `{header['command']}`, [all "
-        f"of it](evidence/training/{point}.md):"
+        f"triton {machine['triton']}), commit `{header['commit'][:7]}`; `{header['command']}`, "
+        f"[all of it](evidence/training/{point}.md):"
     )
     titles = ["provider", "ms", "tokens/s", "MFU", "peak GiB", "RoPE adds"]
     rows = [

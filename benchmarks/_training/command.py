@@ -37,9 +37,9 @@ _MEASURING = tuple(
     f"_training/{name}.py" for name in ("measuring", "network", "providers", "sizes")
 )
 
-# What a round is said to take: a process to start, a function to compile and, when torch's cache has
-# it, to load; a share of the peak that a step reaches. On an H200 with 16 cores the first round of
-# 410M-2048 took 112 s, and others 59 to 69 s.
+# What a round is said to take: a process to start, a function to compile and, when torch's cache
+# has it, to load; a share of the peak that a step reaches. On an H200 with 16 cores the first round
+# of 410M-2048 took 112 s, and others 59 to 69 s.
 _START, _COMPILE, _LOAD, _PROFILE, _REACHED = 8.0, 3.5, 1.3, 0.5, 0.3
 _CHECK_CALLS = 4
 

@@ -1,8 +1,9 @@
 """Measure the providers in one process of a GPU: they are checked, then take turns.
 
 A step is the forward, the loss and the gradients of all weights; no optimizer. Gradients are new
-tensors in each step. All networks of a process share the weights. A step is launched as users launch
-it. Its parts are CUDA graphs: alone they would wait for the host, which is ahead of the GPU in a step.
+tensors in each step. All networks of a process share the weights. A step is launched as users
+launch it. Its parts are CUDA graphs: alone they would wait for the host, which in a step is ahead
+of the GPU.
 """
 
 import contextlib
@@ -29,9 +30,9 @@ _WARM_CALLS, _LEAST_CALLS = 2, 2
 BOUND = 0.1
 """Most that an output or a gradient may differ from float32's, as a share of its L2 norm.
 
-Of a layer of 410M on 2048 tokens, by PyTorch on a CPU, rounding to bfloat16 makes up to 0.9 %, and by
-Liger's kernels on a GPU 5.4 %. A sine of the wrong sign, or no rotation, changes the gradients of the matrices of queries and keys by
-113 % or more.
+Of a layer of 410M on 2048 tokens, rounding to bfloat16 makes up to 0.9 % by PyTorch on a CPU, and
+5.4 % by Liger's kernels on a GPU. A sine of the wrong sign, or no rotation, changes the gradients
+of the matrices of queries and keys by 113 % or more.
 """
 
 # The first that is part of a kernel's name: cuDNN's own kernels are called "flash", too.
@@ -308,7 +309,7 @@ def relative_error(found, expected) -> float:
 
 
 def _seconds(call: Callable, count: int) -> float:
-    """Seconds of a call, the mean of so many in a row; where the GPU waits for the host, it counts."""
+    """Seconds of a call, the mean of so many in a row, with the GPU's waits for the host."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

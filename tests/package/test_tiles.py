@@ -1,4 +1,4 @@
-"""The tile of a call: what a thread loads, the heads that share angles, and no more than there is."""
+"""The tile of a call: what a thread loads, and the heads that share angles."""
 
 import itertools
 
