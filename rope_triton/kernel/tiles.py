@@ -61,7 +61,7 @@ def tile_of(
         warps = min(max(padded // 64, 1), _MOST_WARPS)
         if padded >= _WIDE_CHANNELS and (width < channels or channels == padded):
             heads = _WIDE_HEADS
-            if n_heads < heads or padded > 256:
+            if (n_heads < heads and not moved) or padded > 256:
                 warps //= 2  # few heads share an angle: fewer threads compute it again
             else:
                 thread_bytes //= 2
