@@ -70,10 +70,10 @@ def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str
         f"of {size} parameters, context {context}, bfloat16, at `{header['commit'][:7]}` "
         f"(`{header['command']}`):"
     )
-    rows = [
-        f"| {name} | {' | '.join(_added(of[each]) if each else '' for each in names)} |"
-        for name, names in _ROTATIONS.items()
-    ]
+    rows = []
+    for name, providers in _ROTATIONS.items():
+        shares = (training.written(of[each].rope) if each else "" for each in providers)
+        rows.append(f"| {name} | {' | '.join(shares)} |")
     return table(intro, ["RoPE by", "eager PyTorch", "`torch.compile`"], rows)
 
 
@@ -95,21 +95,8 @@ def _step(path: Path, point: str) -> list[str]:
         f"triton {machine['triton']}), commit `{header['commit'][:7]}`; `{header['command']}`, "
         f"[all of it](evidence/training/{point}.md):"
     )
-    titles = ["provider", "ms", "tokens/s", "MFU", "peak GiB", "RoPE adds"]
-    rows = [
-        f"| `{each.provider}` | {each.seconds * 1e3:.1f} | {each.tokens_per_second:,.0f} | "
-        f"{each.mfu:.1%} | {each.peak_bytes / 2**30:.1f} | {_added(each)} |"
-        for each in found
-        if each.part == STEP and each.status == "measured"
-    ]
-    return table(intro, titles, [row.replace("%", " %").replace("  %", " %") for row in rows])
-
-
-def _added(figure: training.Figure) -> str:
-    if figure.rope is None:
-        return ""
-    low, high = figure.rope.low, figure.rope.high
-    return f"{figure.rope.estimate:+.1%} ({low:+.1%} to {high:+.1%})".replace("%", " %")
+    shown = [each for each in found if each.part == STEP and each.status == "measured"]
+    return [*wrapped(intro), "", *training.table(shown)]
 
 
 # --- the sweep ------------------------------------------------------------------------------------

@@ -279,13 +279,8 @@ def _command(options: argparse.Namespace, point: Point) -> str:
 
 def _publish(point: Point, header: dict, entries: Sequence[dict], directories: list[Path]) -> None:
     """Write a point's rounds as JSON lines, and its figures as Markdown."""
-    page = results.as_markdown(header, _figures(point, header, entries))
+    page = results.as_markdown(header, results.of_entries(point, header, entries))
     results.write(str(point), (header, *entries), page, directories)
-
-
-def _figures(point: Point, header: dict, entries: Sequence[dict]) -> list[results.Figure]:
-    gpu = header["machine"]["gpu"]
-    return results.figures(point, gpu, [each["rows"] for each in entries])
 
 
 def _shown(
@@ -295,7 +290,7 @@ def _shown(
     if not entries:
         return BAD
     _publish(point, header, entries, directories)
-    found = _figures(point, header, entries)
+    found = results.of_entries(point, header, entries)
     print(f"\n# {point}")
     for line in results.tables(found):
         print(line)

@@ -75,14 +75,11 @@ def _transformers() -> Functions:
     """The same with the function that models of Transformers get, on Llama's tables."""
     from rope_triton.integrations.transformers import apply_rotary_pos_emb
 
-    def tables(angles, dtype):
-        return tuple(table[:, 0] for table in _plain().tables(angles, dtype))
-
     def rope(q, k, tables):
         cos, sin = tables
         return apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
 
-    return _plain()._replace(tables=tables, rope=rope)
+    return _plain()._replace(tables=_by_token, rope=rope)
 
 
 @functools.cache
@@ -94,7 +91,7 @@ def _megatron() -> Functions:
         both = (fused_apply_rotary_pos_emb(each.transpose(0, 1), angles) for each in (q, k))
         return tuple(each.transpose(0, 1) for each in both)
 
-    return _plain()._replace(tables=lambda angles, dtype: angles, rope=rope)
+    return _ours()._replace(rope=rope)
 
 
 @functools.cache
@@ -131,15 +128,12 @@ def _liger() -> Functions:
         how = "pip install liger-kernel"
         raise Unavailable(f"liger is not there: {error}; {how}") from None
 
-    def tables(angles, dtype):
-        return tuple(table.to(dtype)[None, :, 0, 0] for table in (angles.cos(), angles.sin()))
-
     def rope(q, k, tables):
         rotated = liger_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *tables)
         return tuple(each.transpose(1, 2) for each in rotated)
 
     return _plain()._replace(
-        tables=tables,
+        tables=_by_token,
         rope=rope,
         norm=lambda x, weight: functional.liger_rms_norm(x, weight, EPS),
         activation=functional.liger_swiglu,
@@ -223,6 +217,11 @@ def _plain_pairs() -> Functions:
         return turned(q), turned(k)
 
     return _plain()._replace(tables=_by_pairs, rope=rope)
+
+
+def _by_token(angles, dtype):
+    """Cosines and sines ``[1, s, d]``, as models of Transformers have them."""
+    return tuple(table.to(dtype)[None, :, 0, 0] for table in (angles.cos(), angles.sin()))
 
 
 def _by_pairs(angles, dtype):

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 from .._system.files import write_atomically
 from .providers import PROVIDERS
-from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, PARTS, PEAK_FLOPS, PRODUCTS, STEP, Point
+from .sizes import (
+    ATTENTION,
+    CAUSAL,
+    CAUSAL_FORWARD,
+    PARTS,
+    PEAK_FLOPS,
+    POINTS,
+    PRODUCTS,
+    STEP,
+    Point,
+)
 
 FORMAT, SCHEMA = "rope-triton training step", 1
 CONFIDENCE = 0.95
@@ -166,14 +176,18 @@ def source(header: dict[str, Any], title: str, what: str) -> Iterator[str]:
 
 def tables(found: Sequence[Figure]) -> Iterator[str]:
     """A table of each part: a row for each provider."""
-    columns = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention")
     for part in dict.fromkeys(figure.part for figure in found):
         yield from ("", f"## {TITLES[part]}", "")
-        yield "| " + " | ".join((*columns, "RoPE adds")) + " |"
-        yield "|---" * (len(columns) + 1) + "|"
-        for figure in found:
-            if figure.part == part:
-                yield "| " + " | ".join((f"`{figure.provider}`", *_cells(figure))) + " |"
+        yield from table(figure for figure in found if figure.part == part)
+
+
+def table(found: Iterable[Figure]) -> Iterator[str]:
+    """A row for each of the figures, which are of one part."""
+    columns = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention")
+    yield "| " + " | ".join((*columns, "RoPE adds")) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for figure in found:
+        yield "| " + " | ".join((f"`{figure.provider}`", *_cells(figure))) + " |"
 
 
 def _cells(figure: Figure) -> Iterable[str]:
@@ -186,11 +200,12 @@ def _cells(figure: Figure) -> Iterable[str]:
         f"{figure.peak_bytes / 2**30:.2f}",
         "n/a" if figure.launches is None else str(figure.launches),
         figure.sdpa if figure.launches is not None else "n/a",
-        _written(figure.rope),
+        written(figure.rope),
     )
 
 
-def _written(share: Share | None) -> str:
+def written(share: Share | None) -> str:
+    """The estimate with its interval."""
     if share is None:
         return ""
     if share.low is None or share.high is None:
@@ -225,9 +240,12 @@ def _notes(found: Sequence[Figure]) -> Iterator[str]:
 def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
     """The header and the figures of a point that :func:`write` stored."""
     header, *entries = map(json.loads, path.read_text().splitlines())
-    size, _, context = header["point"].rpartition("-")
-    rounds = [each["rows"] for each in entries]
-    return header, figures(Point(size, int(context)), header["machine"]["gpu"], rounds)
+    return header, of_entries(POINTS[header["point"]], header, entries)
+
+
+def of_entries(point: Point, header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:
+    """The figures of what a journal holds: a header, and an entry for each round."""
+    return figures(point, header["machine"]["gpu"], [each["rows"] for each in entries])
 
 
 def write(name: str, contents: Iterable[dict], page: str, directories: Iterable[Path]) -> None:
