@@ -85,7 +85,23 @@ def measured(
     RuntimeError
         If the GPU is lost to this process. The provider that was noted last is to blame.
     """
-    bench, kept, rows = _Bench(point), list(parts), dict[str, dict]()
+    with _own_stream():
+        return _measured(point, names, list(parts), turns, profiled, note)
+
+
+def _own_stream() -> contextlib.AbstractContextManager:
+    """A stream for all that is checked and timed.
+
+    CUDA graphs cannot be recorded on the default one. On several, autograd would go on adding a
+    leaf's gradients on that of its first backward, where nothing waits for the others.
+    """
+    import torch
+
+    return torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext()
+
+
+def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
+    bench, rows = _Bench(point), dict[str, dict]()
     calls: dict[str, dict[str, Callable]] = {}
     counts: dict[tuple[str, str], int] = {}
 
@@ -326,7 +342,7 @@ def _recorded(call: Callable) -> Callable[[], object]:
     """What makes the same GPU work again, without the host's."""
     import torch
 
-    return gpu_timer.Recording([call], torch.cuda.Stream()).replay
+    return gpu_timer.Recording([call], torch.cuda.current_stream()).replay
 
 
 def _peak_bytes(call: Callable) -> int:

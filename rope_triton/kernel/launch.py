@@ -7,6 +7,8 @@ it: Triton's own runner, which inspects every argument again, takes three times 
 
 import copy
 import functools
+import threading
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 _MAX_CACHED = 4096
+_threads = threading.local()
 # Versions of Triton on which the tests passed the launcher by: NVIDIA's on a GPU too, AMD's only by
 # the arguments of its C function. Any other version or backend goes through Triton's own runner.
 _TESTED_TRITONS = frozenset({"3.6.0", "3.7.0", "3.7.1"})
@@ -43,6 +46,7 @@ Plan = Callable[..., Iterable[GridChunk]]
 # Repeats the launch of a chunk, given the device's index and the tensors of a call.
 Launcher = Callable[[int, Sequence], None]
 _launches: dict[tuple, list[Launcher]] = {}
+_plans: dict[tuple, object] = {}  # of :func:`planned`
 # The launchers of an earlier call with this key, or None. A key begins with its kernel's name,
 # because the options and tensors of two kernels may be equal.
 cached_launches = _launches.get
@@ -87,7 +91,11 @@ def run(key: tuple, launches: list | None, kernel, plan: Plan, tensors, options)
         for launch in launches:
             launch(device, tensors)
     elif any(tensor.numel() for tensor in tensors[:2]):
-        _keep(key, [_first_launch(kernel, tensors, chunk) for chunk in plan(*tensors, options)])
+        _keep(
+            _launches,
+            key,
+            [_first_launch(kernel, tensors, chunk) for chunk in plan(*tensors, options)],
+        )
 
 
 @functools.cache
@@ -104,81 +112,78 @@ def cdiv(n: int, block: int) -> int:
     return -(-n // block)
 
 
-class Blocks(NamedTuple):
-    """A tensor that a kernel gets as a descriptor, and the shape of the blocks that it loads."""
+class Prepared:
+    """A launch of a kernel whose grid and other arguments than tensors are known.
 
-    tensor: torch.Tensor
-    shape: tuple[int, ...]
-
-
-def run_planned(kernel, grid: tuple, arguments: tuple, values: tuple, **options: int) -> None:
-    """Launch a kernel whose grid is known.
+    The first call compiles the kernel. Later ones, whose tensors may differ in addresses alone, go
+    straight to it.
 
     Parameters
     ----------
-    arguments : tuple
-        The kernel's first arguments: tensors, ``Blocks`` or None. The first is neither empty nor
-        None.
     values : tuple
-        Its other arguments. A call with other ones has another launcher.
+        The kernel's arguments after its tensors.
+    blocks : tuple
+        For each tensor None, or the shape of the blocks that the kernel loads of it: it gets a
+        descriptor then.
     options
         The compiler's.
     """
-    tensors = [each.tensor if isinstance(each, Blocks) else each for each in arguments]
-    device = tensors[0].get_device()
-    if device >= 0 and device != _current_device():
-        with torch.cuda.device(device):
-            return run_planned(kernel, grid, arguments, values, **options)
-    key = kernel, grid, values, *options.values(), *map(_argument_key, arguments)
-    launches = _launches.get(key)
-    if launches is not None:
-        return launches[0](device, tensors)
-    given = [_descriptor(each) if isinstance(each, Blocks) else each for each in arguments]
-    compiled = kernel[grid](*given, *values, **options)
-    if compiled is not None:  # not by the interpreter
-        direct = _direct(compiled, GridChunk(grid, 0, (), {}, options), values)
-        templates = [vars(each) if isinstance(each, TensorDescriptor) else None for each in given]
-        _keep(key, [_with_descriptors(direct, templates) if any(templates) else direct])
+
+    def __init__(self, kernel, grid: tuple, values: tuple, blocks: tuple = (), **options: int):
+        self._kernel, self._grid, self._values = kernel, grid, values
+        self._blocks, self._options = blocks, options
+        self._launch: Launcher | None = None
+
+    def __call__(self, *tensors: torch.Tensor | None) -> None:
+        """Launch on tensors, the first of which is not empty; an absent one is None."""
+        device = tensors[0].get_device()  # type: ignore[union-attr]
+        if device >= 0 and device != _current_device():
+            with torch.cuda.device(device):
+                self(*tensors)
+        elif self._launch is not None:
+            self._launch(device, tensors)
+        else:
+            given = _described(tensors, self._blocks)
+            compiled = self._kernel[self._grid](*given, *self._values, **self._options)
+            if compiled is not None:  # not by the interpreter
+                chunk = GridChunk(self._grid, 0, (), {}, self._options)
+                self._launch = _direct(compiled, chunk, self._values, self._blocks)
 
 
-def _argument_key(argument) -> tuple | None:
-    if argument is None:
-        return None
-    if isinstance(argument, Blocks):
-        return *specialization_key(argument.tensor), argument.shape
-    return specialization_key(argument)
+def planned(plan: Callable, *arguments):
+    """``plan(*arguments)``, made once for each specialization of the tensors among them.
 
-
-def _descriptor(blocks: Blocks) -> TensorDescriptor:
-    x = blocks.tensor
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), list(blocks.shape))
-
-
-def _with_descriptors(launch: Launcher, templates: list[dict | None]) -> Launcher:
-    """A launch that gets descriptors of the tensors for which ``templates`` have the attributes.
-
-    Triton's class would check again what the launcher's key says, 4 microseconds a tensor.
+    It may depend on all of them but addresses and values of tensors.
     """
-    templates = [each and {**each, "base": None} for each in templates]  # keeps no tensor alive
+    key = (
+        plan,
+        *[
+            specialization_key(each) if isinstance(each, torch.Tensor) else each
+            for each in arguments
+        ],
+    )
+    made = _plans.get(key)
+    if made is None:
+        made = plan(*arguments)
+        _keep(_plans, key, made)
+    return made
 
-    def described(device, tensors):
-        given = []
-        for tensor, template in zip(tensors, templates, strict=True):
-            if template is not None:
-                descriptor = object.__new__(TensorDescriptor)
-                descriptor.__dict__ = {**template, "base": tensor}
-                tensor = descriptor
-            given.append(tensor)
-        launch(device, given)
 
-    return described
+def _described(tensors: Sequence, blocks: tuple) -> list:
+    """The tensors, as descriptors where the kernel loads blocks of them."""
+    given = list(tensors)
+    for at, block in enumerate(blocks):
+        if block is not None:
+            x = given[at]
+            given[at] = TensorDescriptor(x, list(x.shape), list(x.stride()), list(block))
+    return given
 
 
-def _keep(key: tuple, launches: list[Launcher]) -> None:
-    if len(_launches) >= _MAX_CACHED:  # drop many of the oldest at once: finding them is slow
-        for oldest in list(_launches)[: _MAX_CACHED // 16 + 1]:
-            _launches.pop(oldest, None)
-    _launches[key] = launches
+def _keep(kept: dict, key, value) -> None:
+    if len(kept) >= _MAX_CACHED:  # drop many of the oldest at once: finding them is slow
+        for oldest in list(kept)[: _MAX_CACHED // 16 + 1]:
+            kept.pop(oldest, None)
+    kept[key] = value
 
 
 def _first_launch(kernel, tensors, chunk: GridChunk) -> Launcher:
@@ -195,37 +200,104 @@ def _first_launch(kernel, tensors, chunk: GridChunk) -> Launcher:
     return interpreted
 
 
-def _direct(compiled, chunk: GridChunk, values: tuple) -> Launcher:
+def _direct(compiled, chunk: GridChunk, values: tuple, blocks: tuple = ()) -> Launcher:
     """Launch a compiled kernel as Triton's runner does, without its generality.
 
     The runner looks up device and stream, describes every launch to hooks, and looks for memory to
     allocate: 3 of a call's 14 microseconds. torch.compile's launchers leave that out, too.
-    ``values`` are the kernel's arguments after its tensors.
+    ``values`` are the kernel's arguments after its tensors; ``blocks`` are as of :class:`Prepared`.
     """
     hooks, run_with_hooks, begin = triton.knobs.runtime, compiled[chunk.grid], chunk.begin
+
+    def by_runner(_, tensors):
+        given = _narrowed(chunk, tensors) if begin else tensors
+        run_with_hooks(*(_described(given, blocks) if blocks else given), *values)
+
     if not _is_tested(compiled):
-
-        def by_runner(_, tensors):
-            run_with_hooks(*(_narrowed(chunk, tensors) if begin else tensors), *values)
-
         return by_runner
 
     current_stream = triton.runtime.driver.active.get_current_stream
     launch, before, after, as_tuple = _innermost(compiled, chunk.grid)
+    mapped = _with_tensor_maps(launch, before, after, as_tuple, blocks, values)
 
     def direct(device, tensors):
-        if begin:
-            tensors = _narrowed(chunk, tensors)
         enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
         # A chain of hooks, or what a user put in its place.
         if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
-            run_with_hooks(*tensors, *values)
-        elif as_tuple:
+            return by_runner(device, tensors)
+        if mapped is not None:
+            return mapped(current_stream(device), tensors)
+        if begin:
+            tensors = _narrowed(chunk, tensors)
+        if blocks:
+            tensors = _described(tensors, blocks)
+        if as_tuple:
             launch(*before, current_stream(device), *after, (*tensors, *values))
         else:
             launch(*before, current_stream(device), *after, *tensors, *values)
 
     return direct
+
+
+def _with_tensor_maps(launch, before, after, as_tuple: bool, blocks: tuple, values: tuple):
+    """A launch that keeps the tensor maps of addresses, or None if the kernel has none.
+
+    Triton's launcher is a function in Python around one in C: at each launch it turns each
+    descriptor into a tensor map, its shape and its strides, and calls CUDA for the map. Here it
+    does so when a tensor has a new address, with a recording function in place of the one in C.
+    """
+    names = getattr(getattr(launch, "__code__", None), "co_freevars", ())
+    if not any(blocks) or "launcher" not in names:
+        return None
+    cells = dict(zip(names, launch.__closure__, strict=True))
+    in_c, recorded = cells["launcher"].cell_contents, []
+    cells["launcher"] = types.CellType(lambda *given: recorded.append(given))
+    record = types.FunctionType(launch.__code__, launch.__globals__, None, None, (*cells.values(),))
+    # Where the map of a tensor, or the tensor itself, is among the arguments of the function in C.
+    places, flat, at = list[tuple[int, int, dict | None]](), list[object](), 0
+    for index, block in enumerate(blocks):
+        places.append((at, index, None if block is None else {}))
+        at += 1 if block is None else 1 + 2 * len(block)
+
+    def encoded(tensors) -> list:
+        _bind_context()
+        given = (*_described(tensors, blocks), *values)
+        record(*before, None, *after, *((given,) if as_tuple else given))
+        arguments = recorded.pop()
+        return list(arguments[-1] if as_tuple else arguments[len(before) + 1 + len(after) :])
+
+    def mapped(stream, tensors):
+        if not flat:
+            flat.extend(None if isinstance(x, torch.Tensor) else x for x in encoded(tensors))
+        given = flat.copy()
+        for at, index, maps in places:
+            tensor = tensors[index]
+            if maps is None:
+                given[at] = tensor
+                continue
+            address = tensor.data_ptr()
+            found = maps.get(address)
+            if found is None:
+                found = encoded(tensors)[at]
+                _keep(maps, address, found)
+            given[at] = found
+        if as_tuple:
+            in_c(*before, stream, *after, given)
+        else:
+            in_c(*before, stream, *after, *given)
+
+    return mapped
+
+
+def _bind_context() -> None:
+    """Let this thread have CUDA's context, as the encoding of tensor maps needs.
+
+    A thread of autograd whose first call of CUDA that is would have none.
+    """
+    if not getattr(_threads, "bound", False):
+        if torch.cuda.is_initialized():
+            torch.cuda.Event().record()
+        _threads.bound = True
 
 
 def _is_tested(compiled) -> bool:

@@ -2,7 +2,7 @@
 
 import torch
 
-from rope_triton.kernel.launch import cdiv, run_planned
+from rope_triton.kernel.launch import Prepared, cdiv, planned
 from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norms import check_row, row_block
@@ -84,15 +84,8 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 @operator("swiglu")
 def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     y = gate.new_empty(gate.shape)
-    columns, blocks, grid = _sizes(gate)
     gate, up = _rows(gate), _rows(up)
-    run_planned(
-        kernels.swiglu_forward_kernel,
-        grid,
-        (y, gate, up),
-        (columns, gate.stride(0), up.stride(0), blocks, _BLOCK),
-        num_warps=4,
-    )
+    planned(_swiglu_launch, gate, up)(y, gate, up)
     return y
 
 
@@ -106,15 +99,8 @@ def _swiglu_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dgate, dup = gate.new_empty(gate.shape), up.new_empty(up.shape)
-    columns, blocks, grid = _sizes(gate)
     dy, gate, up = map(_rows, (dy, gate, up))
-    run_planned(
-        kernels.swiglu_backward_kernel,
-        grid,
-        (dgate, dup, dy, gate, up),
-        (columns, dy.stride(0), gate.stride(0), up.stride(0), blocks, _BLOCK),
-        num_warps=4,
-    )
+    planned(_swiglu_launch, dy, gate, up)(dgate, dup, dy, gate, up)
     return dgate, dup
 
 
@@ -123,11 +109,16 @@ def _(dy, gate, up):
     return gate.new_empty(gate.shape), up.new_empty(up.shape)
 
 
-def _sizes(x: torch.Tensor) -> tuple[int, int, tuple[int, int, int]]:
-    """Columns, blocks of a row, and the grid."""
-    columns = x.shape[-1]
+def _swiglu_launch(*rows: torch.Tensor) -> Prepared:
+    """Of gate and up, or of their gradients: then the gradient of the result comes first."""
+    n_rows, columns = rows[0].shape
     blocks = cdiv(columns, _BLOCK)
-    return columns, blocks, (x.numel() // columns * blocks, 1, 1)
+    return Prepared(
+        kernels.swiglu_forward_kernel if len(rows) == 2 else kernels.swiglu_backward_kernel,
+        (n_rows * blocks, 1, 1),
+        (columns, *(each.stride(0) for each in rows), blocks, _BLOCK),
+        num_warps=4,
+    )
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -149,16 +140,8 @@ _swiglu.register_autograd(_backward_of_swiglu, setup_context=_save_swiglu)
 
 @operator("softmax")
 def _softmax(x: torch.Tensor) -> torch.Tensor:
-    y = x.new_empty(x.shape)
-    columns = x.shape[-1]
-    block, warps = row_block(columns)
-    run_planned(
-        kernels.softmax_forward_kernel,
-        (x.numel() // columns, 1, 1),
-        (y, x.contiguous()),
-        (columns, block),
-        num_warps=warps,
-    )
+    y, x = x.new_empty(x.shape), x.contiguous()
+    planned(_softmax_launch, x)(y, x)
     return y
 
 
@@ -169,22 +152,25 @@ def _(x):
 
 @gradient_operator("softmax_backward")
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    dx = y.new_empty(y.shape)
-    columns = y.shape[-1]
-    block, warps = row_block(columns)
-    run_planned(
-        kernels.softmax_backward_kernel,
-        (y.numel() // columns, 1, 1),
-        (dx, dy.contiguous(), y),
-        (columns, block),
-        num_warps=warps,
-    )
+    dx, dy = y.new_empty(y.shape), dy.contiguous()
+    planned(_softmax_launch, y, True)(dx, dy, y)
     return dx
 
 
 @_softmax_backward.register_fake
 def _(dy, y):
     return y.new_empty(y.shape)
+
+
+def _softmax_launch(x: torch.Tensor, backward: bool = False) -> Prepared:
+    columns = x.shape[-1]
+    block, warps = row_block(columns)
+    return Prepared(
+        kernels.softmax_backward_kernel if backward else kernels.softmax_forward_kernel,
+        (x.numel() // columns, 1, 1),
+        (columns, block),
+        num_warps=warps,
+    )
 
 
 def _save_softmax(ctx, inputs, output) -> None:

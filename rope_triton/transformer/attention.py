@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Blocks, cdiv, run_planned
+from rope_triton.kernel.launch import Prepared, cdiv, planned
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import gradient_operator, operator
@@ -142,23 +142,30 @@ def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor | None, factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output, and ``lse``; ``factor`` is of the scores."""
-    q, k, v = map(_loadable, (q, k, v))
+    slopes = _of_scores(slopes, factor)
+    launch = planned(_forward_launch, q, k, v, slopes, factor)
+    if launch is None:
+        q, k, v = map(_loadable, (q, k, v))
+        launch = planned(_forward_launch, q, k, v, slopes, factor)
     out, lse = outputs(q, *q.shape)
-    b, s, h, d = q.shape
-    tile = tiles(d, q.element_size()).forward
-    rows, keys = tile.queries, tile.keys
-    run_planned(
+    launch(out, lse, q, k, v, slopes)
+    return out, lse
+
+
+def _forward_launch(q, k, v, slopes, factor: float) -> Prepared | None:
+    """None if the GPU's bulk copies cannot load a block."""
+    if not all(map(_is_loadable, (q, k, v))):
+        return None
+    (b, s, h, d), tile = q.shape, tiles(q.shape[3], q.element_size()).forward
+    queries, keys = _block(tile.queries, d), _block(tile.keys, d)
+    return Prepared(
         kernels.forward_kernel,
-        (cdiv(s, rows), h, b),
-        (
-            *(_blocks(out, rows), lse, _blocks(q, rows), _blocks(k, keys), _blocks(v, keys)),
-            _of_scores(slopes, factor),
-        ),
-        (*_sizes(q, k, lse), factor * _LOG2_E, d, rows, keys),
+        (cdiv(s, tile.queries), h, b),
+        (*_sizes(q, k), factor * _LOG2_E, d, tile.queries, tile.keys),
+        blocks=(queries, None, queries, keys, keys, None),
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    return out, lse
 
 
 def backward(
@@ -178,37 +185,45 @@ def backward(
     With ``table``, ``[s, d / 2, 2]``, the cosines and sines by which neighbouring pairs of channels
     of ``q`` and ``k`` were rotated, those of what they were before.
     """
-    dq, dk, dv = gradients
-    dout, q, k, v = map(_loadable, (dout, q, k, v))
+    slopes = _of_scores(slopes, factor)
+    launches = planned(_backward_launches, dout, q, k, v, slopes, table, factor, *gradients)
+    if launches is None:
+        dout, q, k, v = map(_loadable, (dout, q, k, v))
+        launches = planned(_backward_launches, dout, q, k, v, slopes, table, factor, *gradients)
+    of_dq, of_dkv = launches
+    (dq, dk, dv), delta = gradients, torch.empty_like(lse)
+    of_dq(dq, delta, out, dout, lse, q, k, v, slopes, table)
+    of_dkv(dk, dv, dout, lse, delta, q, k, v, slopes, table)
+
+
+def _backward_launches(
+    dout, q, k, v, slopes, table, factor: float, *gradients
+) -> tuple[Prepared, Prepared] | None:
+    """Those of ``dq`` and of ``dk`` and ``dv``; None if bulk copies cannot load a block."""
+    if not all(map(_is_loadable, (dout, q, k, v))):
+        return None
     b, s, h, d = q.shape
     of_dq, of_dkv = tiles(d, q.element_size())[1:]
-    delta = torch.empty_like(lse)
-    rest = _of_scores(slopes, factor), table
-    values = *_sizes(q, k, lse), factor * _LOG2_E, factor, d
-    rows, keys = of_dq.queries, of_dq.keys
-    run_planned(
+    values = *_sizes(q, k), factor * _LOG2_E, factor, d
+    queries, keys = _block(of_dq.queries, d), _block(of_dq.keys, d)
+    dq_launch = Prepared(
         kernels.dq_kernel,
-        (cdiv(s, rows), h, b),
-        (
-            *(_blocks(dq, rows), delta, _blocks(out, rows), _blocks(dout, rows), lse),
-            *(_blocks(q, rows), _blocks(k, keys), _blocks(v, keys), *rest),
-        ),
-        (*values, rows, keys),
+        (cdiv(s, of_dq.queries), h, b),
+        (*values, of_dq.queries, of_dq.keys),
+        blocks=(queries, None, queries, queries, None, queries, keys, keys, None, None),
         num_warps=of_dq.warps,
         num_stages=of_dq.stages,
     )
-    rows, keys = of_dkv.queries, of_dkv.keys
-    run_planned(
+    queries, keys = _block(of_dkv.queries, d), _block(of_dkv.keys, d)
+    dkv_launch = Prepared(
         kernels.dkv_kernel,
-        (cdiv(s, keys), k.shape[2], b),
-        (
-            *(_blocks(dk, keys), _blocks(dv, keys), _blocks(dout, rows), lse, delta),
-            *(_blocks(q, rows), _blocks(k, keys), _blocks(v, keys), *rest),
-        ),
-        (*values, rows, keys),
+        (cdiv(s, of_dkv.keys), k.shape[2], b),
+        (*values, of_dkv.queries, of_dkv.keys),
+        blocks=(keys, keys, queries, None, None, queries, keys, keys, None, None),
         num_warps=of_dkv.warps,
         num_stages=of_dkv.stages,
     )
+    return dq_launch, dkv_launch
 
 
 def outputs(
@@ -219,9 +234,14 @@ def outputs(
     Rows of ``lse`` are aligned and have room for whole blocks: to load others under a mask took up
     to 40 % of the instructions of ``dkv``, and registers that it lacks.
     """
-    rows = tiles(d, like.element_size()).forward.queries
-    pitch = cdiv(s, rows) * rows
-    return like.new_empty(b, s, h, d), like.new_empty(b, h, pitch, dtype=torch.float32)
+    lse = like.new_empty(b, h, _pitch(s, d, like.element_size()), dtype=torch.float32)
+    return like.new_empty(b, s, h, d), lse
+
+
+def _pitch(s: int, d: int, item: int) -> int:
+    """Elements of a row of ``lse``."""
+    rows = tiles(d, item).forward.queries
+    return cdiv(s, rows) * rows
 
 
 def _of_scores(slopes: torch.Tensor | None, factor: float) -> torch.Tensor | None:
@@ -229,21 +249,26 @@ def _of_scores(slopes: torch.Tensor | None, factor: float) -> torch.Tensor | Non
     return None if slopes is None else slopes.float() / factor
 
 
-def _sizes(q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor) -> tuple[int, int, int, int]:
+def _sizes(q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int, int]:
     """Tokens of a sequence, elements of a row of ``lse``, heads of queries, how many share keys."""
-    return q.shape[1], lse.shape[2], q.shape[2], q.shape[2] // k.shape[2]
+    _, s, h, d = q.shape
+    return s, _pitch(s, d, q.element_size()), h, h // k.shape[2]
+
+
+def _is_loadable(x: torch.Tensor) -> bool:
+    """Whether the GPU's bulk copies can load blocks of ``x``."""
+    outer = [stride * x.element_size() for stride in x.stride()[:3]]
+    aligned = x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in outer)
+    return aligned and x.stride(3) == 1
 
 
 def _loadable(x: torch.Tensor) -> torch.Tensor:
-    """``x``, or a copy if the GPU's bulk copies cannot load its blocks."""
-    outer = [stride * x.element_size() for stride in x.stride()[:3]]
-    aligned = x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in outer)
-    return x if aligned and x.stride(3) == 1 else x.clone(memory_format=torch.contiguous_format)
+    return x if _is_loadable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
-def _blocks(x: torch.Tensor, rows: int) -> Blocks:
-    """``x`` as blocks of so many rows of a head."""
-    return Blocks(x, (1, rows, 1, x.shape[3]))
+def _block(rows: int, d: int) -> tuple[int, int, int, int]:
+    """The shape of so many rows of a head."""
+    return 1, rows, 1, d
 
 
 # --- operators ------------------------------------------------------------------------------------

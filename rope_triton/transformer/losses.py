@@ -5,7 +5,7 @@ import functools
 import torch
 import triton
 
-from rope_triton.kernel.launch import cdiv, run_planned
+from rope_triton.kernel.launch import Prepared, cdiv, planned
 from rope_triton.transformer import loss_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import gradient_operator, operator
@@ -162,16 +162,19 @@ def _cross_entropy_backward(
 ) -> torch.Tensor:
     logits, targets = _readable(logits), targets.contiguous()
     gradient = logits.new_empty(logits.shape)
+    planned(_gradient_launch, logits, targets, ignore_index)(gradient, logits, targets, lse, factor)
+    return gradient
+
+
+def _gradient_launch(logits, targets, ignore_index) -> Prepared:
     rows, columns = logits.shape
     block, warps = _block(columns)
-    run_planned(
+    return Prepared(
         kernels.gradient_kernel,
         (rows, 1, 1),
-        (gradient, logits, targets, lse, factor),
         (columns, logits.stride(0), columns, ignore_index, block),
         num_warps=warps,
     )
-    return gradient
 
 
 @_cross_entropy_backward.register_fake
@@ -296,13 +299,17 @@ _linear_cross_entropy.register_autograd(_linear_backward, setup_context=_save_li
 
 def _launch_loss(losses, lse, gradient, logits, targets, ignore_index) -> None:
     """Write the losses of rows, their ``lse`` and the gradient of their sum, if given."""
+    launch = planned(_loss_launch, losses, lse, gradient, logits, targets, ignore_index)
+    launch(losses, lse, gradient, logits, targets)
+
+
+def _loss_launch(losses, lse, gradient, logits, targets, ignore_index) -> Prepared:
     rows, columns = logits.shape
     block, warps = _block(columns)
     step = 0 if gradient is None else gradient.stride(0)
-    run_planned(
+    return Prepared(
         kernels.loss_kernel,
         (rows, 1, 1),
-        (losses, lse, gradient, logits, targets),
         (step, logits.stride(0), columns, ignore_index, block),
         num_warps=warps,
     )

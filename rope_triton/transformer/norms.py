@@ -6,7 +6,7 @@ from typing import overload
 import torch
 import triton
 
-from rope_triton.kernel.launch import cdiv, resources, run_planned
+from rope_triton.kernel.launch import Prepared, cdiv, planned, resources
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import gradient_operator, operator
@@ -164,16 +164,21 @@ def row_block(columns: int) -> tuple[int, int]:
 def _forward(x, residual, weight, bias, eps, centred, dtype):
     y = x.new_empty(x.shape, dtype=dtype)
     total = None if residual is None else _empty_sum(x, residual)
+    x, residual, weight, bias = _contiguous(x, residual, weight, bias)
+    launch = planned(_forward_launch, x, residual, weight, bias, eps, centred, dtype)
+    launch(y, total, x, residual, weight, bias)
+    return y, total
+
+
+def _forward_launch(x, residual, weight, bias, eps, centred, dtype) -> Prepared:
     columns = x.shape[-1]
     block, warps = row_block(columns)
-    run_planned(
+    return Prepared(
         kernels.norm_forward_kernel,
         (x.numel() // columns, 1, 1),
-        (y, total, *_contiguous(x, residual, weight, bias)),
         (columns, eps, centred, block),
         num_warps=warps,
     )
-    return y, total
 
 
 def _empty_sum(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
@@ -248,28 +253,40 @@ def _norm_backward(
 
     Each program sums its rows into one of its own; the sum of these is the second.
     """
+    dy, dtotal, x, weight = _contiguous(dy, dtotal, x, weight)
+    programs, launch, sums = planned(
+        _backward_launches, dy, dtotal, x, weight, biased, eps, centred
+    )
+    columns = x.shape[-1]
     dx = x.new_empty(x.shape)
+    partial = x.new_empty(1 + biased, programs, columns, dtype=torch.float32)
+    of_parameters = weight.new_empty(1 + biased, columns)
+    launch(dx, partial, dy, dtotal, x, weight)
+    sums(of_parameters, partial)
+    return dx, of_parameters
+
+
+def _backward_launches(
+    dy, dtotal, x, weight, biased, eps, centred
+) -> tuple[int, Prepared, Prepared]:
+    """Programs of the first launch, which sum rows; it; and that of the sums of theirs."""
     columns = x.shape[-1]
     rows = x.numel() // columns
     block, warps = row_block(columns)
     programs = min(rows, _at_once(x.device, warps))
-    partial = x.new_empty(1 + biased, programs, columns, dtype=torch.float32)
-    run_planned(
+    launch = Prepared(
         kernels.norm_backward_kernel,
         (programs, 1, 1),
-        (dx, partial, *_contiguous(dy, dtotal, x, weight)),
         (rows, columns, eps, centred, biased, block),
         num_warps=warps,
     )
-    of_parameters = weight.new_empty(1 + biased, columns)
-    run_planned(
+    sums = Prepared(
         kernels.sum_of_partial_kernel,
         (cdiv(columns, _COLUMNS), 1 + biased, 1),
-        (of_parameters, partial),
         (programs, columns, _ROWS, _COLUMNS),
         num_warps=4,
     )
-    return dx, of_parameters
+    return programs, launch, sums
 
 
 @_norm_backward.register_fake

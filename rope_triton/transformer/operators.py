@@ -1,31 +1,75 @@
-"""How the kernels become operators that PyTorch's dispatcher, autograd and compiler know."""
+"""How the kernels become operators that PyTorch's autograd, dispatcher and compiler know."""
 
 from collections.abc import Callable
 
 import torch
+from torch.autograd import forward_ad
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transform = torch._C._functorch.peek_interpreter_stack
 
 
 class Operator:
     """``rope_triton::name``, which changes none of its inputs and returns none of their memory.
 
-    As ``torch.library.custom_op``, but without its checks of that at every call, 10 microseconds.
+    It is made of an ``autograd.Function`` around ``rope_triton::name.kernel``, and that alone is in
+    what torch.compile has compiled. Eager calls on plain tensors pass PyTorch's dispatcher by.
+    With ``torch.library.custom_op`` or ``torch.library.register_autograd`` several functions in
+    Python would run before each launch, also a compiled one.
     """
 
     def __init__(self, name: str, function: Callable):
-        self._name = f"rope_triton::{name}"
+        self._function = function
+        self._name, self._kernel_name = f"rope_triton::{name}", f"rope_triton::{name}.kernel"
         schema = torch.library.infer_schema(function, mutates_args=())
-        torch.library.define(self._name, schema, tags=torch.Tag.pt2_compliant_tag)
-        torch.library.impl(self._name, "default", function)
-        self.overload = getattr(torch.ops.rope_triton, name).default
+        for each in (self._name, self._kernel_name):
+            torch.library.define(each, schema, tags=torch.Tag.pt2_compliant_tag)
+        torch.library.impl(self._name, "CompositeImplicitAutograd", self._composed)
+        torch.library.impl(self._kernel_name, "default", function)
+        overloads = getattr(torch.ops.rope_triton, name)
+        self.overload, self._kernel = overloads.default, overloads.kernel
+        self._differentiable: type[torch.autograd.Function]
 
     def __call__(self, *args):
-        return self.overload(*args)
+        return self._composed(*args) if _is_plain(args) else self.overload(*args)
+
+    def _composed(self, *args):
+        if torch.is_grad_enabled() and any(map(_requires_grad, args)):
+            return self._differentiable.apply(*args)
+        return self._run(args)
+
+    def _run(self, args: tuple):
+        return self._function(*args) if _is_plain(args) else self._kernel(*args)
 
     def register_fake(self, function: Callable) -> Callable:
-        return torch.library.register_fake(self._name, function)
+        return torch.library.register_fake(self._kernel_name, function)
 
     def register_autograd(self, backward: Callable, setup_context: Callable) -> None:
-        torch.library.register_autograd(self._name, backward, setup_context=setup_context)
+        """As ``torch.library.register_autograd``."""
+
+        # One that had ``setup_context`` would bind its arguments by their names at every call.
+        def forward(ctx, *args):
+            output = self._run(args)
+            setup_context(ctx, args, output)
+            return output
+
+        functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self._differentiable = type(self._name, (torch.autograd.Function,), functions)
+
+
+def _requires_grad(x) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _is_plain(args: tuple) -> bool:
+    """Whether these are plain tensors, and nothing watches but autograd."""
+    if _compiling() or _dispatch_modes() or _transform() is not None:
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    return all(type(each) in _PLAIN for each in args if isinstance(each, torch.Tensor))
 
 
 def operator(name: str) -> Callable[[Callable], Operator]:

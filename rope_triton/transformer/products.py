@@ -1,18 +1,24 @@
 """Products of matrices, with a bias and ReLU, forward and backward."""
 
-import functools
 from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Blocks, cdiv, resources, run_planned
+from rope_triton.kernel.launch import Prepared, cdiv, planned, resources
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.norm_kernels import sum_of_partial_kernel
 from rope_triton.transformer.operators import operator
 
 _INNER = 64  # elements of a load, 128 bytes
 _GROUP = 8  # rows of blocks that share what they load
 _PART = 512  # fewest inner elements of a part of the sums
+# A part is stored in float32 and read again: as long as so many inner elements take.
+_SUM = 800
+_PARTS_AT_ONCE, _ADDED = 4, 1024  # parts and elements that a program adds at once
+# Rows, columns and warps of a program, and how fast it is beside the first, on an H200.
+_SIZES = ((128, 256, 8, 1.0), (128, 128, 4, 0.9), (64, 128, 4, 0.75))
+_SIZES_FLOAT32 = ((64, 64, 4, 0.06),)
 
 
 def linear(
@@ -171,34 +177,44 @@ class Tile(NamedTuple):
     stages: int
 
 
-@functools.cache
-def tile(item: int, shared: int, rotated: bool, in_parts: bool = False) -> Tile:
-    """The largest tile whose loads have two stages or more.
+def tile(
+    shape: tuple[int, int, int], inner: int, item: int, gpu: tuple[int, int], as_it_is: bool = True
+) -> tuple[Tile, int]:
+    """The tile of a product, and the parts of its sums, that are estimated to take the least time.
 
-    On an H200 the first was the best of six for most of 36 products of models.
+    What counts is how many blocks, one after the other, a multiprocessor has: blocks that are few,
+    or little more than a multiple of the multiprocessors, are divided into parts. The gradients of
+    the weights of a model of 410M take 0.75 of the time so.
 
     Parameters
     ----------
+    shape : tuple of int
+        Matrices, rows and columns of the result.
+    inner : int
+        Inner elements of the factors.
     item : int
-        Bytes of an element.
-    shared : int
-        Bytes of shared memory that a program can have: it holds all stages, and half of the result
-        while that is stored.
-    rotated : bool
-        Whether the result is rotated: it goes through shared memory in float32.
-    in_parts : bool
-        Whether the result is in float32, and the blocks are few: they are small then.
+        Bytes of an element; results of 4 take twice the shared memory while they are stored.
+    gpu : tuple of int
+        Multiprocessors, and bytes of shared memory that a program can have: it holds all stages of
+        loads, and half of the result while that is stored.
+    as_it_is : bool
+        Whether the product itself is the result. Else it is rotated, or gets a bias or ReLU: it is
+        then not divided, and what is rotated goes through shared memory in float32.
     """
-    if item == 4:
-        return Tile(64, 64, 32, 4, 2)
-    sizes = [(128, 256, 8), (128, 128, 8), (64, 128, 4)]
-    for rows, columns, warps in sizes[1:] if in_parts else sizes:
-        stored = rows * columns // 2 * (4 if rotated or in_parts else item)
-        stages = (shared - stored) // ((rows + columns) * _INNER * item)
-        found = Tile(rows, columns, _INNER, warps, max(1, min(4, stages)))
-        if stages > 1:
-            break
-    return found
+    count, shared = gpu
+    inner_block, most_stages = (_INNER // 2, 2) if item == 4 else (_INNER, 4)
+    found = []
+    for rows, columns, warps, speed in _SIZES_FLOAT32 if item == 4 else _SIZES:
+        blocks = shape[0] * cdiv(shape[1], rows) * cdiv(shape[2], columns)
+        for parts in range(1, max(1, min(16, inner // _PART)) + 1 if as_it_is else 2):
+            stored = rows * columns // 2 * (item if as_it_is and parts == 1 else 4)
+            stages = (shared - stored) // ((rows + columns) * inner_block * item)
+            used = Tile(rows, columns, inner_block, warps, max(1, min(most_stages, stages)))
+            elements = inner / parts / speed + (_SUM if parts > 1 else 0)
+            found.append((cdiv(blocks * parts, count) * rows * columns * elements, used, parts))
+    several = [each for each in found if each[1].stages > 1]
+    _, best, parts = min(several or found[-1:], key=lambda each: each[0])
+    return best, parts
 
 
 class Rotation(NamedTuple):
@@ -212,6 +228,17 @@ class Rotation(NamedTuple):
     columns: int
 
 
+class _Plan(NamedTuple):
+    """How a product is computed: the shape of what is stored, whose rows have a pitch; its columns;
+    the parts of its sums; and which of the factors lies in memory as its transpose."""
+
+    stored: tuple[int, int, int]
+    columns: int
+    parts: int
+    transposed: tuple[bool, bool]
+    launch: Prepared
+
+
 def product(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -220,64 +247,101 @@ def product(
     rotation: Rotation | None = None,
 ) -> torch.Tensor:
     """``relu(a @ b + bias)`` of ``[batch, rows, inner]`` and ``[batch, inner, columns]``."""
-    c = _result(a, b)
-    batch, rows, columns = c.shape
-    count, shared = resources(c.device)
-    used, parts = tile(a.element_size(), shared, rotation is not None), 1
-    if bias is rotation is None and not relu and 2 * batch * _blocks_of(c, used) <= count:
-        # Too few blocks to occupy the GPU: some parts of the sums, each in float32.
-        used = tile(a.element_size(), shared, False, True)
-        parts = max(1, min(count // (batch * _blocks_of(c, used)), a.shape[2] // _PART))
-    stored = c if parts == 1 else _pitched(c, (batch * parts, rows, columns), torch.float32)
-    a, a_inner_first = _stored(a)
-    b, b_columns_first = _stored(b)
     table, n_rotated = rotation or (None, 0)
+    bias = None if bias is None else bias.contiguous()
+    plan = planned(_planned, a, b, bias, table, relu, n_rotated)
+    if plan is None:
+        a, b = _loadable(a), _loadable(b)
+        plan = planned(_planned, a, b, bias, table, relu, n_rotated)
+    factors = [x.mT if turn else x for x, turn in zip((a, b), plan.transposed, strict=True)]
+    c = a.new_empty(plan.stored, dtype=a.dtype if plan.parts == 1 else torch.float32)
+    c = c if plan.stored[2] == plan.columns else c[..., : plan.columns]
+    plan.launch(c, *factors, bias, table)
+    return c if plan.parts == 1 else _summed(c, plan.parts, a.dtype)
+
+
+def _planned(a, b, bias, table, relu: bool, n_rotated: int) -> _Plan | None:
+    """None if the GPU's bulk copies cannot load a factor."""
+    if not (_is_loadable(a) and _is_loadable(b)):
+        return None
+    batch, rows, inner = a.shape
+    shape = batch, rows, b.shape[2]
+    as_it_is = bias is table is None and not relu
+    gpu = resources(a.device)
+    used, parts = tile(shape, inner, a.element_size(), gpu, as_it_is)
+    blocks = batch * cdiv(rows, used.rows) * cdiv(shape[2], used.columns)
     n_seq, pairs = (0, 0) if table is None else table.shape[:2]
-    run_planned(
+    transposed = a_inner_first, b_columns_first = _is_transposed(a), _is_transposed(b)
+    launch = Prepared(
         kernels.product_kernel,
-        (min(batch * parts * _blocks_of(c, used), count), 1, 1),
+        (min(parts * blocks, gpu[0]), 1, 1),
         (
-            Blocks(stored, (1, used.rows, used.columns // 2)),
-            Blocks(a, (1, *_turned(used.rows, used.inner, a_inner_first))),
-            Blocks(b, (1, *_turned(used.inner, used.columns, b_columns_first))),
-            *(None if bias is None else bias.contiguous(), table),
-        ),
-        (
-            *(batch, rows, columns, a.shape[1] if a_inner_first else a.shape[2], parts),
-            *(n_seq, n_rotated, 2 * pairs, a_inner_first, not b_columns_first, relu),
+            *(*shape, inner, parts, n_seq, n_rotated, 2 * pairs),
+            *(a_inner_first, not b_columns_first, relu),
             *(used.rows, used.columns, used.inner, _GROUP),
+        ),
+        blocks=(
+            (1, used.rows, used.columns // 2),
+            (1, *_turned(used.rows, used.inner, a_inner_first)),
+            (1, *_turned(used.inner, used.columns, b_columns_first)),
+            *(None, None),
         ),
         num_warps=used.warps,
         num_stages=used.stages,
     )
-    if parts > 1:
-        c.copy_(stored.unflatten(0, (batch, parts)).sum(1))
-    return c
+    stored = _pitched(parts * batch, rows, shape[2])
+    return _Plan(stored, shape[2], parts, transposed, launch)
 
 
-def _blocks_of(c: torch.Tensor, used: Tile) -> int:
-    """Blocks of a matrix of the result."""
-    return cdiv(c.shape[1], used.rows) * cdiv(c.shape[2], used.columns)
+def _summed(partial: torch.Tensor, parts: int, dtype: torch.dtype) -> torch.Tensor:
+    """The sums ``[batch, rows, columns]`` of ``[batch * parts, rows, columns]``."""
+    _, rows, columns = partial.shape
+    pitch = partial.stride(1)
+    out = partial.new_empty(partial.shape[0] // parts, rows, pitch, dtype=dtype)
+    planned(_sum_launch, out, parts)(out, partial)
+    return out[..., :columns]
+
+
+def _sum_launch(out: torch.Tensor, parts: int) -> Prepared:
+    n = out[0].numel()
+    return Prepared(
+        sum_of_partial_kernel,
+        (cdiv(n, _ADDED), out.shape[0], 1),
+        (parts, n, _PARTS_AT_ONCE, _ADDED),
+        num_warps=4,
+    )
 
 
 def _result(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return _pitched(a, (a.shape[0], a.shape[1], b.shape[2]))
+    shape = a.shape[0], a.shape[1], b.shape[2]
+    return a.new_empty(_pitched(*shape))[..., : shape[2]]
 
 
-def _pitched(like: torch.Tensor, shape: tuple, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """An empty tensor whose rows begin at multiples of 16 bytes, as the GPU's bulk copies ask."""
-    width = cdiv(shape[2], 8) * 8  # of elements of 2 bytes
-    return like.new_empty(*shape[:2], width, dtype=dtype)[..., : shape[2]]
+def _pitched(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """The shape with columns added, so that rows begin at multiples of 16 bytes: the GPU's bulk
+    copies ask for that."""
+    return batch, rows, cdiv(columns, 8) * 8  # elements of 2 bytes
 
 
-def _stored(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """``x`` in the order in which it lies in memory, and whether that is transposed."""
-    transposed = x.stride(2) != 1 and x.stride(1) == 1
-    x = x.mT if transposed else x
+def _is_transposed(x: torch.Tensor) -> bool:
+    return x.stride(2) != 1 and x.stride(1) == 1
+
+
+def _is_loadable(x: torch.Tensor) -> bool:
+    """Whether the GPU's bulk copies can load blocks of ``x``, or of its transpose."""
+    x = x.mT if _is_transposed(x) else x
     outer = [stride * x.element_size() for stride in x.stride()[:2]]
-    if x.data_ptr() % 16 or x.stride(2) != 1 or not all(each and each % 16 == 0 for each in outer):
-        x = _pitched(x, x.shape).copy_(x)
-    return x, transposed
+    aligned = x.data_ptr() % 16 == 0 and all(each and each % 16 == 0 for each in outer)
+    return aligned and x.stride(2) == 1
+
+
+def _loadable(x: torch.Tensor) -> torch.Tensor:
+    """``x``, or a copy that lies as it does if the GPU's bulk copies cannot load it."""
+    if _is_loadable(x):
+        return x
+    if _is_transposed(x):
+        return _loadable(x.mT).mT
+    return x.new_empty(_pitched(*x.shape))[..., : x.shape[2]].copy_(x)
 
 
 def _turned(first: int, second: int, turn: bool) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """Products of matrices at the sizes of models, on a GPU, with the tiles that these get."""
 
+import threading
+
 import pytest
 import torch
 
@@ -43,6 +45,28 @@ def test_batched(dtype):
     assert_near(gradients(matmul, (a, b), cotangent), expected, *limits)
     transposed = a.mT.contiguous().mT, b.mT.contiguous().mT
     assert_near(gradients(matmul, transposed, cotangent), expected, *limits)
+
+
+def test_a_thread_whose_first_call_of_cuda_it_is():
+    """It has no context of CUDA yet, which the encoding of a tensor map needs."""
+    a, *others = (torch.randn(512, 512, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    expected = [matmul(a, each) for each in others]
+    matmul(a, others[0])  # known, and memory for its result is kept
+    found = list[torch.Tensor]()
+    fresh = others[1].clone()
+    thread = threading.Thread(target=lambda: found.append(matmul(a, fresh)))
+    thread.start()
+    thread.join()
+    assert_same(found, expected[1:])
+
+
+def test_results_of_many_addresses():
+    """A tensor map is kept for each address, which tensors of other shapes have later."""
+    torch.manual_seed(0)
+    for _ in range(3):
+        for n in (512, 1024, 512, 768):
+            a, b = (torch.randn(n, n, device="cuda", dtype=torch.float16) for _ in "ab")
+            assert_near([matmul(a, b)], [a.double() @ b.double()], TOLERANCE[torch.float16])
 
 
 def test_compiled():

@@ -26,9 +26,10 @@ def test_eager_providers_are_right_and_counted():
         parts = row["parts"]
         assert parts[ATTENTION]["launches"] < parts[STEP]["launches"]
     none, plain, *ours = (row["parts"][STEP]["launches"] for row in rows.values())
-    # One launch forward and one backward of each layer; Megatron Core rotates keys apart, and what
+    # One launch forward and one backward of each layer. Megatron Core rotates keys apart, and its
+    # results lie by position: PyTorch then needs a launch more to put the gradients together. What
     # is rotated in place is part of a larger tensor, whose gradient autograd copies.
-    most = [none + count * TINY.shape.layers for count in (2, 2, 4)] + [plain - 1]
+    most = [none + count * TINY.shape.layers for count in (2, 2, 5)] + [plain - 1]
     assert max(most) < plain
     for name, launches, bound in zip(names[2:], ours, most, strict=True):
         assert launches <= bound, (name, launches, bound)

@@ -3,6 +3,7 @@
 import contextvars
 import importlib
 import re
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -213,50 +214,122 @@ class Kernel:
         return lambda *given, **options: self.given.append((grid, given, options)) or self.compiled
 
 
+BLOCKS = None, (1, 8), None
+
+
 @pytest.fixture
-def planned(compiled, monkeypatch):
-    monkeypatch.setattr(launch, "_launches", {})
+def prepared(compiled):
     kernel = Kernel(compiled)
-
-    def run(first, blocks, *values, warps=4):
-        arguments = first, launch.Blocks(blocks, (1, 8)), None
-        launch.run_planned(kernel, GRID, arguments, values, num_warps=warps)
-
-    return run, kernel
+    return launch.Prepared(kernel, GRID, (5,), BLOCKS, num_warps=4), kernel
 
 
-def test_a_planned_launch_is_repeated_with_descriptors_of_the_tensors_it_is_given(planned):
-    run, kernel = planned
+def test_a_prepared_launch_is_repeated_with_descriptors_of_the_tensors_it_is_given(prepared):
+    run, kernel = prepared
     one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
-    run(one, one, 5)
+    run(one, one, None)
     ((grid, given, options),) = kernel.given
     assert (grid, options) == (GRID, {"num_warps": 4}) and given[2:] == (None, 5)
     assert given[1].base is one and given[1].block_shape == [1, 8] and given[1].strides == [16, 1]
     assert not kernel.compiled.straight
-    run(other, other, 5)
+    run(other, other, None)
     assert len(kernel.given) == 1
     ((*_, first, blocks, none, value),) = kernel.compiled.straight
     assert first is other and blocks.base is other and (none, value) == (None, 5)
     assert vars(blocks) == vars(given[1]) | {"base": other}
 
 
-@pytest.mark.parametrize(
-    "change", ["value", "warps", "shape", "strides", "dtype", "alignment", "block of another"]
-)
-def test_a_planned_launch_that_differs_is_another(planned, change):
-    run, kernel = planned
-    x = torch.zeros(4, 16)
-    run(x, x, 5)
-    wide = torch.zeros(4, 32)
-    run(
-        *{
-            "shape": (torch.zeros(5, 16), x),
-            "strides": (wide[:, :16], x),
-            "dtype": (x.half(), x),
-            "alignment": (torch.zeros(65)[1:].view(4, 16), x),
-            "block of another": (x, wide),
-        }.get(change, (x, x)),
-        6 if change == "value" else 5,
-        warps=8 if change == "warps" else 4,
+class Maps(Driver):
+    """A driver that makes tensor maps, and notes of which addresses."""
+
+    def __init__(self):
+        self.utils, self.addresses = self, []
+
+    def fill_tma_descriptor(self, address, *_):
+        self.addresses.append(address)
+        return f"the map of {address}"
+
+    fill_tma_descriptor_tiled = fill_tma_descriptor
+
+
+@pytest.fixture
+def mapped(monkeypatch):
+    """A prepared launch whose launcher is Triton's, around a function that notes what it gets."""
+    driver, given = Maps(), []
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    compiled = Compiled()
+    compiled.run = launcher("nvidia", given)
+    module = importlib.import_module("triton.backends.nvidia.driver")
+    about = {"swizzle": 3, "elem_size": 4, "elem_type": 7, "block_size": [1, 8]}
+    signature = dict(enumerate(("*fp32", "tensordesc<fp32[1, 8]>", "constexpr", "i32")))
+    compiled.run.launch = module.wrap_handle_tensordesc(
+        lambda *x: given.append(x), signature, [about | {"fp4_padded": False}]
     )
-    assert len(kernel.given) == 2 and not kernel.compiled.straight
+    run = launch.Prepared(Kernel(compiled), GRID, (5,), BLOCKS)
+    run(torch.zeros(4, 16), torch.zeros(4, 16), None)  # as the first, it goes through Triton
+    return run, compiled, driver.addresses, given
+
+
+def test_tensor_maps_are_as_tritons_and_kept_by_address(mapped):
+    run, compiled, addresses, given = mapped
+    first = torch.zeros(4, 16)
+    one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
+    run(first, one, None)
+    run(first, other, None)
+    assert {one.data_ptr(), other.data_ptr()} == {*addresses}
+    addresses.clear()
+    run(first, one, None)
+    run(first, other, None)
+    assert not addresses
+    described = launch._described((first, other, None), BLOCKS)
+    compiled.run(*GRID, "the stream of -1", "function", "metadata", None, None, None, *described, 5)
+    of_one, of_other, expected = map(flat, given[-3:])
+    assert len(of_other) == len(expected) and all(map(same, of_other, expected))
+    assert f"the map of {one.data_ptr()}" in map(str, of_one)
+
+
+def flat(arguments):
+    """Without the list in which later versions of Triton have the kernel's own."""
+    return [x for each in arguments for x in (each if isinstance(each, list) else [each])]
+
+
+def test_no_tensor_is_kept(mapped):
+    run = mapped[0]
+    one, other = torch.zeros(4, 16), torch.zeros(4, 16)
+    references = weakref.ref(one), weakref.ref(other)
+    run(one, other, None)
+    mapped[3].clear()
+    del one, other
+    assert [each() for each in references] == [None, None]
+
+
+def test_tensor_maps_are_not_kept_forever(mapped, monkeypatch):
+    monkeypatch.setattr(launch, "_MAX_CACHED", 3)
+    run, _, addresses, _ = mapped
+    held = [torch.zeros(4, 16) for _ in range(4)]
+    for each in held:
+        run(held[0], each, None)
+    addresses.clear()
+    run(held[0], held[3], None)
+    run(held[0], held[0], None)
+    assert {*addresses} == {held[0].data_ptr()}
+
+
+def planned_by(*arguments):
+    """Another object each time."""
+    return SimpleNamespace(arguments=arguments)
+
+
+@pytest.mark.parametrize("change", ["", "value", "shape", "strides", "dtype", "alignment", "none"])
+def test_a_plan_is_made_once_for_each_specialization(monkeypatch, change):
+    monkeypatch.setattr(launch, "_plans", {})
+    x = torch.zeros(4, 16)
+    made = launch.planned(planned_by, x, 5)
+    changed = {
+        "shape": torch.zeros(5, 16),
+        "strides": torch.zeros(4, 32)[:, :16],
+        "dtype": x.half(),
+        "alignment": torch.zeros(65)[1:].view(4, 16),
+        "none": None,
+    }.get(change, torch.ones(4, 16))
+    other = launch.planned(planned_by, changed, 6 if change == "value" else 5)
+    assert (other is made) == (not change)

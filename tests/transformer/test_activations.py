@@ -9,7 +9,7 @@ from rope_triton.transformer import activations, softmax, swiglu
 from tests.transformer.common import assert_near, assert_same, exact, gradients
 
 # Of the largest value.
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3}
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
 all_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 

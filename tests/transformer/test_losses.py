@@ -257,7 +257,8 @@ def test_autocast_as_pytorch(device):
         linear = linear_cross_entropy(x, weight, targets)
     assert logits.dtype == torch.float16
     assert theirs.dtype == ours.dtype == linear.dtype == torch.float32
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    # On a GPU PyTorch 2.11 rounds the logarithms to float16.
+    torch.testing.assert_close(ours, theirs, rtol=2e-4 if device == "cuda" else 1e-6, atol=0)
     assert torch.equal(linear, linear_cross_entropy(x.half(), weight.half(), targets))
     expected = torch.autograd.grad(theirs, (x, weight), retain_graph=True)
     for loss in (ours, linear):

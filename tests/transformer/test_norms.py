@@ -55,9 +55,9 @@ def gradients(function, kind, given, cotangents):
     return [*out, *torch.autograd.grad(results, leaves, cotangents)]
 
 
-def assert_near(found, expected, dtype):
+def assert_near(found, expected, dtype, least=1e-2):
     assert all(each.is_contiguous() for each in found)
-    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least=1e-2)
+    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least)
 
 
 @all_dtypes
@@ -67,7 +67,10 @@ def test_norm(kind, shape, dtype, device):
     given = inputs(kind, shape, dtype, device, added=False)
     cotangent = torch.randn(shape, device=device).to(dtype)
     found = gradients(normalize, kind, given, [cotangent])
-    assert_near(found, gradients(plain, kind, exact(given), [cotangent]), dtype)
+    # A row of one element less its mean is 0, and so is its gradient: what is left on a GPU of
+    # roundings is multiplied by eps ** -0.5.
+    least = 1.0 if shape[-1] == 1 else 1e-2
+    assert_near(found, gradients(plain, kind, exact(given), [cotangent]), dtype, least)
 
 
 @all_dtypes

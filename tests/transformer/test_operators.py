@@ -11,7 +11,7 @@ def test_all_operators_are_made_so():
     assert made == ["operators.py"]
 
 
-def test_all_launches_go_through_one_function():
-    """It launches on the tensors' device, and goes straight to what is compiled."""
+def test_all_launches_are_prepared():
+    """Such a launch is on the tensors' device, and goes straight to what is compiled."""
     folder = Path(transformer.__file__).parent
     assert not [path.name for path in folder.glob("*.py") if "kernel[" in path.read_text()]

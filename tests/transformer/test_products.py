@@ -18,7 +18,7 @@ all_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     """Several blocks in small matrices, which the interpreter can do."""
-    monkeypatch.setattr(products, "tile", lambda *_: Tile(32, 16, 16, 4, 2))
+    monkeypatch.setattr(products, "tile", lambda *_: (Tile(32, 16, 16, 4, 2), 1))
 
 
 def normal(*shape, dtype=torch.float32, device="cpu"):
@@ -96,35 +96,48 @@ def test_the_gradient_of_a_weight_lies_as_the_weight(device):
     ],
 )
 def test_tiles_fit_into_shared_memory(kib, rotated, expected):
-    found = TILE(2, kib << 10, rotated)
-    assert (found.rows, found.columns, found.stages) == expected
+    found, parts = TILE((1, 1 << 15, 1 << 15), 1024, 2, (132, kib << 10), not rotated)
+    assert (found.rows, found.columns, found.stages) == expected and parts == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        ((1, 1024, 2816), 3),  # 88 blocks for 132 multiprocessors: 264 are two for each
+        ((1, 3072, 1024), 4),
+        ((1, 2048, 2048), 1),  # 128 blocks
+        ((1, 16384, 16384), 1),
+    ],
+)
+def test_few_blocks_are_divided(shape, parts):
+    tokens, gpu = 16384, (132, 227 << 10)
+    found, divided = TILE(shape, tokens, 2, gpu)
+    assert (found.rows, found.columns, divided) == (128, 256, parts)
+    assert TILE(shape, tokens, 2, gpu, False)[1] == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_few_blocks_have_parts_of_the_sums(dtype, device, monkeypatch):
-    """On a GPU with room for more blocks than a result has."""
-    monkeypatch.setattr(products, "resources", lambda device: (64, 1 << 17))
-    monkeypatch.setattr(products, "_PART", 64)
-    grids = []
-    launch = products.run_planned
-    monkeypatch.setattr(
-        products,
-        "run_planned",
-        lambda *given, **how: grids.append(given[1]) or launch(*given, **how),
-    )
-    a, b = (normal(2, *s, device=device).to(dtype) for s in ((40, 200), (200, 24)))
+@pytest.mark.parametrize("columns", [24, 21])
+def test_parts_of_the_sums_are_added(columns, dtype, device, monkeypatch):
+    asked = []
+
+    def in_parts(shape, inner, item, gpu, as_it_is):
+        asked.append((shape, inner, as_it_is))
+        return Tile(32, 16, 16, 4, 2), 3 if as_it_is else 1
+
+    monkeypatch.setattr(products, "tile", in_parts)
+    a, b = (normal(2, *s, device=device).to(dtype) for s in ((40, 200), (200, columns)))
     limits = TOLERANCE[dtype], dtype
     assert_near([matmul(a, b)], [a.double() @ b.double()], *limits)
-    x, weight, bias = a[0], b[0].mT, torch.ones(24, device=device, dtype=dtype)
+    x, weight, bias = a[0], b[0].mT, torch.ones(columns, device=device, dtype=dtype)
     assert_near([linear(x, weight, bias)], [x.double() @ b[0].double() + 1], *limits)
-    assert grids == [(24, 1, 1), (4, 1, 1)]  # 3 parts of each matrix; a bias is added once
+    assert asked == [((2, 40, columns), 200, True), ((1, 40, columns), 200, False)]
 
 
 def test_no_gradient_is_computed_in_vain(device, monkeypatch):
-    shapes = []
-    launch = products.product
+    shapes, product = [], products.product
     monkeypatch.setattr(
-        products, "product", lambda *given: shapes.append(given[0].shape) or launch(*given)
+        products, "product", lambda *given: shapes.append(given[0].shape) or product(*given)
     )
     x, weight = normal(8, 16, device=device), normal(32, 16, device=device).requires_grad_()
     linear(x, weight).sum().backward()

@@ -19,7 +19,7 @@ TOLERANCE = {torch.float32: 3e-6, torch.float16: 4e-3}
 def small_tiles(monkeypatch):
     monkeypatch.setattr(attention, "tiles", lambda channels, item: SMALL)
     # Blocks of columns begin within a head, and one has queries and keys.
-    monkeypatch.setattr(products, "tile", lambda *_: products.Tile(32, 32, 16, 4, 2))
+    monkeypatch.setattr(products, "tile", lambda *_: (products.Tile(32, 32, 16, 4, 2), 1))
 
 
 def given(s, dtype, device, b=2):
