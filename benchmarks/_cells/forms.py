@@ -29,6 +29,11 @@ class BaseCell:
         raise NotImplementedError
 
     @property
+    def point(self):
+        """What cells have in common that are measured on the same inputs, beside one copy."""
+        return self
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor that is rotated, in the order of ``format``."""
         leading = (self.seq_len, self.batch)

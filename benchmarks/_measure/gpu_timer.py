@@ -1,10 +1,10 @@
 """Time callables on the GPU: CUDA graphs, cold caches, a warm GPU.
 
 A CUDA graph calls the callable once on each of K separate buffer sets. K is so large that no call
-finds its data in L2. It is larger still because a small kernel's time moves by percents with the
-buffers' place in memory, and many sets average that out. The graph is replayed for milliseconds
-between two CUDA events, and the time is divided by the number of calls. Graphs that are compared
-take turns, sample by sample, so that their samples pair.
+finds its data in L2. It is larger still, up to a thousand, because a small kernel's time moves by
+percents with the buffers' place in memory, and many sets average that out. The graph is replayed
+for milliseconds between two CUDA events, and the time is divided by the number of calls. Graphs
+that are compared take turns, sample by sample, so that their samples pair.
 
 Every sample begins with an L2 full of other data, as other layers of a model leave it. A kernel
 that streams past L2 never displaces it, any other kernel does so at once. With an L2 of its own
@@ -19,13 +19,16 @@ from collections.abc import Callable, Sequence
 SAMPLES = 7
 SAMPLE_SECONDS = 3e-3
 WARM_UP_SECONDS = 2.0
-COLD_L2_MULTIPLE = 16
+COLD_L2_MULTIPLE = 4
+AVERAGED_L2_MULTIPLE, AVERAGED_SETS = 16, 1000
 FILLED_L2_MULTIPLE = 2
 
 
 def cold_sets(bytes_moved: int) -> int:
     """How many buffer sets a call of ``bytes_moved`` bytes needs to find a cold L2; at least 2."""
-    return max(2, math.ceil(COLD_L2_MULTIPLE * _l2_bytes() / bytes_moved))
+    once = _l2_bytes() / bytes_moved
+    averaged = min(AVERAGED_L2_MULTIPLE * once, AVERAGED_SETS)
+    return math.ceil(max(2, averaged, COLD_L2_MULTIPLE * once))
 
 
 def _l2_bytes() -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import math
 import pickle
 import tempfile
@@ -49,11 +50,13 @@ def measure_cells(
     cells: Sequence[_Cell],
     direction: str,
     finished: Callable[[_Cell, Outcome], object] = lambda cell, outcome: None,
+    together: bool = True,
 ) -> dict[_Cell, Outcome]:
     """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
 
     After a fault that ends a process's use of the GPU, a fresh process measures the other cells.
-    ``finished`` is called for each cell as soon as its outcome is known here.
+    ``finished`` is called for each cell as soon as its outcome is known here. ``together``: whether
+    consecutive cells of one point take turns; one that fails there is measured again, alone.
     """
     reason = why_no_gpu()
     if reason:
@@ -63,8 +66,16 @@ def measure_cells(
     gpu_timer.warm_up()
     outcomes: dict[_Cell, Outcome] = {}
     start = time.monotonic()
+    ahead: dict[_Cell, Outcome] = {}
+    points = _points(cells) if together else {}
     for count, cell in enumerate(cells, 1):
-        outcomes[cell] = _outcome(cell, direction)
+        if cell in points:
+            ahead = _together(points[cell], direction)
+            _clean_up()
+            if gpu_is_lost():  # whose fault it is shows where each is alone
+                rest = _measure_in_fresh_process(cells[count - 1 :], direction)
+                return outcomes | _all_finished(rest, finished)
+        outcomes[cell] = ahead.get(cell) or _outcome(cell, direction)
         finished(cell, outcomes[cell])
         if count % 12 == 0 or count == len(cells):
             seconds = time.monotonic() - start
@@ -102,7 +113,8 @@ _MEASURE = """
 import pathlib, pickle
 from benchmarks._measure import workload
 answer = pathlib.Path(sys.argv[2])
-answer.write_bytes(pickle.dumps(workload.measure_cells(*pickle.loads(answer.read_bytes()))))
+cells, direction = pickle.loads(answer.read_bytes())
+answer.write_bytes(pickle.dumps(workload.measure_cells(cells, direction, together=False)))
 """
 
 
@@ -125,21 +137,56 @@ def why_no_gpu() -> str:
     return ""
 
 
-def _outcome(cell: BaseCell, direction: str) -> Outcome:
+def _points(cells: Sequence[_Cell]) -> dict[_Cell, list[_Cell]]:
+    """The cells of each point that has several, and room for them in memory, by the first."""
+    each = (groups(list(found)) for _, found in itertools.groupby(cells, lambda cell: cell.point))
+    return {some[0]: some for some in itertools.chain.from_iterable(each) if len(some) > 1}
+
+
+def _together(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
+    """The outcomes of cells of one point whose calls took turns: of those that are right.
+
+    What is wrong with the others shows where they are measured alone; it may be their company.
+    """
+    timed: dict[_Cell, TimedCell] = {}
+    outcomes = {}
+    for cell in cells:
+        with contextlib.suppress(Exception):
+            beside = next(iter(timed.values()), None)
+            timed[cell] = TimedCell(cell, (direction,), copies=True, beside=beside)
+    with contextlib.suppress(Exception):
+        sample(list(timed.values()), gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS)
+        for cell, each in timed.items():
+            with contextlib.suppress(Exception):
+                outcomes[cell] = _measured(each.checked())
+    return outcomes
+
+
+def _measured(samples: Sequence[Sequence[float]]) -> Outcome:
+    latency, copy, *more = map(tuple, samples)
+    return Outcome(latency, copy, roofline=more[0] if more else ())
+
+
+def _clean_up() -> None:
+    """Leave memory as if nothing had been measured."""
     import torch
 
+    gc.collect()
+    # What is left is the libraries', and stays: looking through it after each cell takes 0.1 s.
+    gc.freeze()
+    with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see gpu_is_lost
+        torch.cuda.empty_cache()
+
+
+def _outcome(cell: BaseCell, direction: str) -> Outcome:
     try:
-        found = checked_samples(cell, (direction,), copies=True)
-        latency, copy, *more = map(tuple, found)
-        return Outcome(latency, copy, roofline=more[0] if more else ())
+        return _measured(checked_samples(cell, (direction,), copies=True))
     except Exception as error:
         if cannot_be_had(error):
             return Outcome(unavailable=why_not(error))
         return Outcome(error=why_not(error))
     finally:
-        gc.collect()
-        with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see gpu_is_lost
-            torch.cuda.empty_cache()
+        _clean_up()
 
 
 def cannot_be_had(error: Exception) -> bool:
@@ -212,6 +259,8 @@ class TimedCell:
         what they read besides, ``ROOFLINE_SAMPLES`` of the roofline.
     arrange : callable
         Reorders the list of inputs in place, and so pairs inputs and outputs in memory.
+    beside : TimedCell
+        Of the same point: its inputs and copies are this one's too.
 
     Raises
     ------
@@ -221,6 +270,10 @@ class TimedCell:
         If the package's angles are wrong.
     """
 
+    _inputs: list
+    _given: dict
+    _copied: gpu_timer.Recording
+
     def __init__(
         self,
         cell: BaseCell,
@@ -228,6 +281,7 @@ class TimedCell:
         *,
         copies: bool = False,
         arrange: Callable[[list], object] = lambda inputs: None,
+        beside: "TimedCell | None" = None,
     ):
         import torch
 
@@ -238,11 +292,14 @@ class TimedCell:
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             self._call = call = call_of(cell)
-            gpu_timer.reserve(piece)
-            self._inputs = inputs = [random_tensor(cell) for _ in range(sets)]
-            arrange(inputs)
-            self._given = {index: inputs[index].clone() for index in (0, sets - 1)}
-            called = []
+            if beside:
+                self._inputs, self._given = beside._inputs, beside._given
+            else:
+                gpu_timer.reserve(piece)
+                self._inputs = [random_tensor(cell) for _ in range(sets)]
+                arrange(self._inputs)
+                self._given = {index: self._inputs[index].clone() for index in (0, sets - 1)}
+            inputs, called = self._inputs, []
             for direction in directions:
                 if direction != FORWARD:
                     gpu_timer.reserve(piece)  # for the outputs of the forward
@@ -252,21 +309,14 @@ class TimedCell:
         self._recordings, self._roofline = rotations, []
         if copies:
             copying = [lambda x=x: call.copies(x) for x in inputs]
-            copied = gpu_timer.Recording(copying, stream, piece)
-            self._recordings = [*rotations, copied]
+            copied = beside._copied if beside else gpu_timer.Recording(copying, stream, piece)
+            self._recordings, self._copied = [*rotations, copied], copied
             self._roofline = roofline.recorded(call, inputs, copied.outputs, stream)
-        self._samples: list[list[float]] = [[] for _ in (*self._recordings, *self._roofline)]
+        self._samples: dict = {each: [] for each in (*self._recordings, *self._roofline)}
 
     def sample(self, count: int, seconds: float) -> None:
         """Take ``count`` samples of each recording, in turns, each ``seconds`` long."""
-        few = min(count, ROOFLINE_SAMPLES) if self._roofline else 0
-        for recordings, times in (
-            ([*self._recordings, *self._roofline], few),
-            (self._recordings, count - few),
-        ):
-            taken = gpu_timer.paired_samples(recordings, times, seconds) if times else []
-            for samples, more in zip(self._samples, taken, strict=False):  # the roofline is last
-                samples.extend(more)
+        sample([self], count, seconds)
 
     def checked(self) -> list[list[float]]:
         """All samples, GPU seconds per call: each direction's, the copy's, the roofline's if any.
@@ -278,7 +328,24 @@ class TimedCell:
         """
         for direction, rotation in self._rotations.items():
             _check_replay(rotation, self._inputs, self._given, self._call, direction)
-        return self._samples
+        return list(self._samples.values())
+
+
+def sample(cells: Sequence[TimedCell], count: int, seconds: float) -> None:
+    """Take ``count`` samples of each recording of the cells, in turns, each ``seconds`` long.
+
+    Cells that share a copy get the same samples of it.
+    """
+    usual = [each for cell in cells for each in cell._recordings]
+    rooflines = [each for cell in cells for each in cell._roofline]
+    few = min(count, ROOFLINE_SAMPLES) if rooflines else 0
+    for which, times in (([*usual, *rooflines], few), (usual, count - few)):
+        recordings = list(dict.fromkeys(which))  # the copy once
+        taken = gpu_timer.paired_samples(recordings, times, seconds) if times else []
+        for recording, more in zip(recordings, taken, strict=False):
+            for cell in cells:
+                if recording in cell._samples:
+                    cell._samples[recording].extend(more)
 
 
 def groups(cells: Sequence[_Cell]) -> list[list[_Cell]]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from .._cells.forms import BaseCell
 from .._cells.grid import Grid
@@ -12,8 +12,16 @@ from . import calls, models
 from .providers import PROVIDERS
 
 
+class _Peer(BaseCell):
+    """What one provider is measured in; its fields are those of a frozen dataclass."""
+
+    @property
+    def point(self):
+        return replace(self, provider="")  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class PeerCell(BaseCell):
+class PeerCell(_Peer):
     """One provider's rotation of one tensor of queries, forward or backward."""
 
     suite = "peers"
@@ -30,7 +38,7 @@ class PeerCell(BaseCell):
         return calls.of(self, freqs)
 
 
-class _ModelCall(BaseModelCell):
+class _ModelCall(_Peer, BaseModelCell):
     """What a layer rotates, by one of ``models.ADAPTERS``."""
 
     provider: str

@@ -65,6 +65,19 @@ def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
 
 
 @pytest.mark.alone
+@all_directions
+def test_company_does_not_matter(direction):
+    providers = ("rope-triton", "rope-triton-tables", "copy", "seed")
+    cells = [PeerCell(name, 1024, 128, 64, 1, "bfloat16", "bshd") for name in providers]
+    together = workload.measure_cells(cells, direction)
+    alone = workload.measure_cells(cells, direction, together=False)
+    assert len({outcome.copy for outcome in together.values()}) == 1
+    for cell in cells:
+        seconds = [statistics.median(each[cell].latency) for each in (together, alone)]
+        assert seconds[0] == pytest.approx(seconds[1], rel=0.03), cell
+
+
+@pytest.mark.alone
 @all_providers
 def test_every_call_has_a_host_time_and_a_small_error(provider):
     metrics = {FORWARD: peer_host.CALL_FORWARD, BACKWARD: peer_host.CALL_FORWARD_BACKWARD}

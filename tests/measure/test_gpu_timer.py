@@ -192,12 +192,14 @@ def test_every_cell_finds_a_cold_cache(l2_mib, monkeypatch):
     properties = types.SimpleNamespace(L2_cache_size=l2_mib * MIB)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {3: properties}.__getitem__)
-    for cell in grid.cells(grid.GRIDS["full"]):
-        sets = gpu_timer.cold_sets(cell.bytes_moved)
+    sizes = [cell.bytes_moved for cell in grid.cells(grid.GRIDS["full"])]
+    for bytes_moved in (2**14, 2**18, *sizes):
+        sets = gpu_timer.cold_sets(bytes_moved)
         assert sets >= 2
-        assert sets * cell.bytes_moved >= 4 * l2_mib * MIB
-        enough = gpu_timer.COLD_L2_MULTIPLE * l2_mib * MIB
-        assert sets == 2 or (sets - 1) * cell.bytes_moved < enough, "more than needed"
+        assert sets * bytes_moved >= 4 * l2_mib * MIB
+        assert sets >= min(1000, 16 * l2_mib * MIB / bytes_moved)
+        enough = 4 if sets > 1000 else 16
+        assert sets == 2 or (sets - 1) * bytes_moved < enough * l2_mib * MIB, "more than needed"
 
 
 def test_warm_up_lasts_until_the_clocks_have_settled(monkeypatch):

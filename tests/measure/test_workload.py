@@ -1,6 +1,8 @@
 """From a cell to samples: no speed for a wrong output, and a bad cell costs only itself."""
 
+import gc
 import types
+import weakref
 
 import pytest
 import torch
@@ -186,6 +188,23 @@ def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatc
     workload.measure_cells(cells, "backward")
     counts = [line.split(" cells")[0] for line in progress()]
     assert counts == [f"rope backward: {count}/26" for count in (12, 24, 26)]
+
+
+def test_a_cell_leaves_nothing_and_what_was_there_is_not_looked_through(on_cpu, monkeypatch):
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    left, here = [], Cycle()
+
+    def made_up(cell, directions, copies):
+        left.append(weakref.ref(Cycle()))
+        return [[1.0], [1.0]]
+
+    monkeypatch.setattr(workload, "checked_samples", made_up)
+    workload.measure_cells(CELLS, "forward")
+    assert len(left) == len(CELLS) and not any(each() for each in left)
+    assert not any(each is here for each in gc.get_objects())
 
 
 @both_directions

@@ -71,9 +71,9 @@ class Bench:
         else:
             self._measure(*job)
 
-    def _measure(self, direction, cells, uuid, model, file):
+    def _measure(self, timings, uuid, model, file, together):
         with file.open("w") as rows:
-            for timing in (Timing(direction, cell) for cell in cells):
+            for timing in timings:
                 self.before(len(self.measured))
                 self.measured.append(timing)
                 rows.write(json.dumps(as_json(Row(timing, self.answer(timing), uuid))) + "\n")

@@ -1,6 +1,5 @@
 """Other libraries measured: samples, host time and error, and what has none of them and why."""
 
-import gc
 import inspect
 import statistics
 
@@ -10,7 +9,7 @@ import torch
 import rope_triton
 from benchmarks._cells import subjects
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import host_time, inputs, workload
+from benchmarks._measure import gpu_timer, host_time, inputs, workload
 from benchmarks._peers import host as peer_host
 from benchmarks._peers import plain
 from benchmarks._peers.providers import INSTALL, PROVIDERS
@@ -31,7 +30,6 @@ def on_gpu(here, monkeypatch, tmp_path):
     samples.install(monkeypatch, tmp_path / "progress", sets=2)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(inputs, "DEVICE", here)
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
     if not COMPILED:  # an interpreted kernel takes its time
         plain_package.install(monkeypatch)
     # The compiler looks at the GPU that there is not: compiled calls have tests of their own.
@@ -67,6 +65,66 @@ def test_cells_are_measured(on_gpu, direction):
         else:
             roofline = (1e-6,) * 3 if cell.provider == "rope-triton" else ()
             assert outcome == workload.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=roofline), cell
+
+
+def test_the_providers_of_a_point_take_turns_beside_one_copy(on_gpu, monkeypatch):
+    """One in place overwrites the inputs of all; one that is missing or wrong is so alone."""
+    turns = []
+
+    def samples(recordings, count, *_):
+        turns.append((len(recordings), count))
+        return [[1e-6 * (place + 1)] * count for place in range(len(recordings))]
+
+    monkeypatch.setattr(gpu_timer, "paired_samples", samples)
+    libraries.remove(monkeypatch, "fla")
+
+    def doubled(x, *tables, **options):
+        return 2 * libraries.flash_apply_rotary_emb(x, *tables, **options)
+
+    libraries.install(monkeypatch, "flash-attention", doubled)
+    names = ("rope-triton", "liger", "fla", "flash-attention", "copy")
+    for direction in DIRECTIONS:
+        turns.clear()
+        found = workload.measure_cells([cell_of(name, "bshd") for name in names], direction)
+        assert [cell.provider for cell in found] == list(names)
+        ours, liger, missing, wrong, copy = found.values()
+        assert [each.latency for each in (ours, liger, copy)] == [
+            (seconds,) * 7 for seconds in (1e-6, 3 * 1e-6, 5 * 1e-6)
+        ]
+        assert {each.copy for each in (ours, liger, copy)} == {(2e-6,) * 7}
+        assert ours.roofline == (6 * 1e-6,) * 3 and not copy.roofline
+        assert missing.unavailable and "not close" in wrong.error
+        assert turns == [(6, 3), (5, 4), (2, 7)]
+
+
+def test_after_a_fault_in_company_each_is_measured_alone(on_gpu, monkeypatch):
+    def lost(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def samples(recordings, *_):
+        monkeypatch.setattr(torch.cuda, "synchronize", lost)
+        lost()
+
+    def fresh(cells, direction):
+        return {cell: workload.Outcome((1.0,), (1.0,)) for cell in cells}
+
+    monkeypatch.setattr(gpu_timer, "paired_samples", samples)
+    monkeypatch.setattr(workload, "_measure_in_fresh_process", fresh)
+    cells, told = [cell_of(name) for name in ("copy", "liger", "fla")], []
+    outcomes = workload.measure_cells(cells, FORWARD, lambda *each: told.append(each))
+    assert outcomes == fresh(cells, FORWARD) and told == list(outcomes.items())
+
+
+def test_cells_that_have_no_room_beside_each_other_are_alone(on_gpu, monkeypatch):
+    cells = [cell_of(name) for name in ("copy", "liger", "fla")]
+    assert workload._points(cells) == {cells[0]: cells}
+    needed = workload.needed_bytes(cells[0], 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4 * needed, 4 * needed))
+    assert workload._points(cells) == {cells[0]: cells[:2]}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * needed, 3 * needed))
+    assert workload._points(cells) == {}
+    other = [cell_of(name, format) for name in ("copy", "fla") for format in ("sbhd", "bshd")]
+    assert workload._points(other) == {}
 
 
 @all_libraries

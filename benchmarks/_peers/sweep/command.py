@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..._measure import workload
@@ -47,9 +47,9 @@ _MEASURING = (
     *("_cells/*.py", "_peers/*.py"),
     *("_measure/gpu_timer.py", "_measure/roofline.py", "_measure/workload.py"),
 )
-# For one process: it takes seconds to start and to warm up, and a kill loses its work. Timings of
-# various kernels are many, and have to be soon done.
-_GROUP_TIMINGS, _VARIOUS_TIMINGS = 36, 400
+# For one process: it takes up to half a minute to start with all libraries, and a kill loses its
+# work. Timings of various kernels are many, and have to be soon done.
+_GROUP_TIMINGS, _VARIOUS_TIMINGS = 36, 2000
 _COMPILING = 12  # processes that compile at the same time, at most
 
 _DESCRIPTION = """\
@@ -188,14 +188,11 @@ def _measured(experiment: Experiment, path: Path, head: dict, uuid: str) -> Resu
 
 
 def grouped(timings: Sequence[Timing], most: int = _GROUP_TIMINGS) -> Iterator[list[Timing]]:
-    """What is measured by one process each: whole points, with all providers, of one direction."""
+    """What is measured by one process each: whole points, with all providers."""
     group: list[Timing] = []
-    for _, found in itertools.groupby(
-        timings, lambda t: t._replace(cell=replace(t.cell, provider=""))
-    ):
+    for _, found in itertools.groupby(timings, lambda t: (t.direction, t.cell.point)):
         point = list(found)
-        full = len(group + point) > most
-        if group and (full or group[0].direction != point[0].direction):
+        if group and len(group + point) > most:
             yield group
             group = []
         group += point
@@ -206,24 +203,24 @@ def grouped(timings: Sequence[Timing], most: int = _GROUP_TIMINGS) -> Iterator[l
 def measure(
     timings: Sequence[Timing], uuid: str, model: str, keep: Callable[[Sequence[Row]], object]
 ) -> None:
-    """Measure timings of one direction in a fresh process; one that ends early costs one timing.
+    """Measure timings in a fresh process; one that ends early costs one timing.
 
-    ``keep`` is called with the rows of each process when it ends, also where Ctrl-C ends it.
+    After that each timing is alone, so that it is known which is to blame. ``keep`` is called with
+    the rows of each process when it ends, also where Ctrl-C ends it.
 
     Raises
     ------
     SweepError
         If a process cannot be started, or finds another GPU than the one it was given.
     """
-    left = list(timings)
+    left, together = list(timings), True
     environment = {"CUDA_VISIBLE_DEVICES": uuid, PROGRESS_VARIABLE: os.devnull}
     while left:
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch, "rows.jsonl")
-            job = left[0].direction, [timing.cell for timing in left], uuid, model, file
             lost = None
             try:
-                process.call(_work, *job, env=environment)
+                process.call(_work, left, uuid, model, file, together, env=environment)
             except RuntimeError as error:
                 lost = error
             finally:
@@ -233,26 +230,28 @@ def measure(
                 keep(rows)
             if lost and not file.exists():
                 raise SweepError(f"no process can measure on {uuid}: {lost}") from lost
-        if not rows:  # else the next process begins with the timing that may be to blame
+        if not rows and not together:  # else the next process begins with what may be to blame
             status, _, output = str(lost).partition("\n")
             failed = workload.Outcome(error=f"{status}\n{output[-2000:]}")
             rows = [Row(left[0], failed, uuid)]
             keep(rows)
-        left = left[len(rows) :]
+        left, together = left[len(rows) :], together and not lost
 
 
-def _work(direction: str, cells: Sequence[AnyCell], uuid: str, model: str, file: Path) -> None:
+def _work(timings: Sequence[Timing], uuid: str, model: str, file: Path, together: bool) -> None:
     """In a fresh process that sees one GPU: add each cell's row to the file as it is known."""
     if reason := machine.why_another_gpu(uuid, model):
         raise SweepError(reason)
     with file.open("w") as rows:
 
-        def finished(cell: AnyCell, outcome: workload.Outcome) -> None:
+        def finished(direction: str, cell: AnyCell, outcome: workload.Outcome) -> None:
             content = state.as_json(Row(Timing(direction, cell), outcome, uuid))
             rows.write(json.dumps(content, allow_nan=False) + "\n")
             rows.flush()
 
-        workload.measure_cells(cells, direction, finished)
+        for direction, found in itertools.groupby(timings, lambda timing: timing.direction):
+            cells = [timing.cell for timing in found]
+            workload.measure_cells(cells, direction, partial(finished, direction), together)
 
 
 def compile_ahead(timings: Sequence[Timing], uuid: str) -> None:
