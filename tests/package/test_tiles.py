@@ -5,6 +5,7 @@ import itertools
 import pytest
 import triton
 
+from rope_triton.kernel import plans
 from rope_triton.kernel.tiles import tile_of
 
 KINDS = {
@@ -107,3 +108,15 @@ def test_other_head_sizes_have_the_tile_of_those_with_as_many_padded(kind, item,
 def test_rotated_in_part_they_have_that_of_the_next_power_of_two(channels, like):
     whole, part = (chosen("plain", 2, each, width=64) for each in (channels, like))
     assert whole == part
+
+
+@pytest.mark.parametrize(
+    ("q_heads", "k_heads", "heads"),
+    [(32, 8, 16), (28, 4, 4), (32, 2, 8), (40, 1, 8), (2, 1, 1), (14, 14, 16), (0, 4, 4)],
+)
+def test_heads_of_queries_and_keys_share_a_tile(q_heads, k_heads, heads):
+    assert plans._heads_of_both(q_heads, k_heads, 2048) == heads
+    assert plans._heads_of_both(k_heads, q_heads, 2048) == heads
+    room = heads * (-(-q_heads // heads) + -(-k_heads // heads))
+    assert room <= max(1.2 * (q_heads + k_heads), 2 * heads)
+    assert plans._heads_of_both(q_heads, k_heads, 1) == max(q_heads, k_heads)
