@@ -244,17 +244,20 @@ def _with_tensor_maps(launch, before, after, as_tuple: bool, blocks: tuple, valu
 
     Triton's launcher is a function in Python around one in C: at each launch it turns each
     descriptor into a tensor map, its shape and its strides, and calls CUDA for the map. Here it
-    does so when a tensor has a new address, with a recording function in place of the one in C.
+    does so when a tensor has a new address, with a function that returns what it is given in place
+    of the one in C.
     """
     names = getattr(getattr(launch, "__code__", None), "co_freevars", ())
     if not any(blocks) or "launcher" not in names:
         return None
     cells = dict(zip(names, launch.__closure__, strict=True))
-    in_c, recorded = cells["launcher"].cell_contents, []
-    cells["launcher"] = types.CellType(lambda *given: recorded.append(given))
-    record = types.FunctionType(launch.__code__, launch.__globals__, None, None, (*cells.values(),))
+    in_c = cells["launcher"].cell_contents
+    cells["launcher"] = types.CellType(lambda *given: given)
+    flatten = types.FunctionType(
+        launch.__code__, launch.__globals__, None, None, (*cells.values(),)
+    )
     # Where the map of a tensor, or the tensor itself, is among the arguments of the function in C.
-    places, flat, at = list[tuple[int, int, dict | None]](), list[object](), 0
+    places, at = list[tuple[int, int, dict | None]](), 0
     for index, block in enumerate(blocks):
         places.append((at, index, None if block is None else {}))
         at += 1 if block is None else 1 + 2 * len(block)
@@ -262,14 +265,16 @@ def _with_tensor_maps(launch, before, after, as_tuple: bool, blocks: tuple, valu
     def encoded(tensors) -> list:
         _bind_context()
         given = (*_described(tensors, blocks), *values)
-        record(*before, None, *after, *((given,) if as_tuple else given))
-        arguments = recorded.pop()
-        return list(arguments[-1] if as_tuple else arguments[len(before) + 1 + len(after) :])
+        flat = flatten(*before, None, *after, *((given,) if as_tuple else given))
+        return list(flat[-1] if as_tuple else flat[len(before) + 1 + len(after) :])
+
+    template: list | None = None
 
     def mapped(stream, tensors):
-        if not flat:
-            flat.extend(None if isinstance(x, torch.Tensor) else x for x in encoded(tensors))
-        given = flat.copy()
+        nonlocal template
+        if template is None:  # of all but tensors, which would be kept alive
+            template = [None if isinstance(x, torch.Tensor) else x for x in encoded(tensors)]
+        given = template.copy()
         for at, index, maps in places:
             tensor = tensors[index]
             if maps is None:
