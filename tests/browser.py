@@ -1,15 +1,11 @@
-"""Chromium, driven over WebDriver: pages load in real time, and what they log is read."""
+"""Chromium, driven by Selenium: pages load in real time, and what they log is read."""
 
 import contextlib
 import http.server
-import json
+import importlib.util
 import os
 import shutil
-import subprocess
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,16 +20,16 @@ _ARGUMENTS = [
     *("--disable-component-update", "--disable-sync", "--no-first-run", "--hide-scrollbars"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
-_LOOK = "try { return Boolean(eval(arguments[0])); } catch (error) { return false; }"
+_IS_TRUE = "try { return Boolean(eval(arguments[0])); } catch (error) { return false; }"
 _DRAWN = "const done = arguments[0]; requestAnimationFrame(() => done(performance.now()));"
 _PATIENCE = 60  # seconds
 
 
 def missing() -> str | None:
     """What must be installed first, None if nothing."""
-    if CHROMIUM and DRIVER:
-        return None
-    return "no chromium and chromedriver on the PATH: apt-get install chromium chromium-driver"
+    if not (CHROMIUM and DRIVER):
+        return "no chromium and chromedriver on the PATH: apt-get install chromium chromium-driver"
+    return None if importlib.util.find_spec("selenium") else "no Selenium: pip install selenium"
 
 
 def required() -> bool:
@@ -58,16 +54,17 @@ def serving(directory: Path) -> Iterator[str]:
 class Browser:
     """A window of a running browser. Closed with :func:`running`."""
 
-    def __init__(self, driver: str, profile: Path):
-        self._driver = driver
-        chrome = {"binary": CHROMIUM, "args": [*_ARGUMENTS, f"--user-data-dir={profile}"]}
-        capabilities = {
-            "goog:chromeOptions": chrome,
-            "goog:loggingPrefs": {"browser": "ALL"},
-            "pageLoadStrategy": "none",
-        }
-        created = self._post("/session", {"capabilities": {"alwaysMatch": capabilities}})
-        self._session = f"/session/{created['sessionId']}"
+    def __init__(self, profile: Path):
+        from selenium.webdriver import Chrome, ChromeOptions
+        from selenium.webdriver.chrome.service import Service
+
+        options = ChromeOptions()
+        options.binary_location, options.page_load_strategy = CHROMIUM, "none"
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        for argument in (*_ARGUMENTS, f"--user-data-dir={profile}"):
+            options.add_argument(argument)
+        self._driver = Chrome(options, Service(DRIVER))
+        self._driver.set_script_timeout(_PATIENCE)
 
     def load(self, url: str, ready: str) -> float:
         """Load a page and wait until a JavaScript expression is true; the seconds that took.
@@ -75,8 +72,8 @@ class Browser:
         From the start of the navigation to a frame after, so that what is waited for was drawn.
         """
         self.require_silence()
-        self._post(f"{self._session}/url", {"url": "about:blank"})  # or a new hash loads nothing
-        self._post(f"{self._session}/url", {"url": url})
+        self._driver.get("about:blank")  # or a new hash loads nothing
+        self._driver.get(url)
         return self.wait(f"location.href !== 'about:blank' && ({ready})")
 
     def wait(self, ready: str) -> float:
@@ -87,22 +84,29 @@ class Browser:
         TimeoutError
             If it does not come true; the message has what was logged.
         """
-        end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end:
-            # A navigation ends the script with an error. It goes on with the next page.
-            with contextlib.suppress(RuntimeError):
-                if self._execute("sync", _LOOK, ready):
-                    return self._execute("async", _DRAWN) / 1000
-            time.sleep(0.01)
-        raise TimeoutError(f"not in {_PATIENCE} s: {ready}; logged: {self.logged()}")
+        from selenium.common.exceptions import TimeoutException, WebDriverException
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        # A navigation ends the script with an error. It goes on with the next page.
+        waiting = WebDriverWait(self._driver, _PATIENCE, 0.01, [WebDriverException])
+        try:
+            return waiting.until(
+                lambda driver: (
+                    driver.execute_script(_IS_TRUE, ready)
+                    and driver.execute_async_script(_DRAWN) / 1000
+                )
+            )
+        except TimeoutException:
+            said = f"not in {_PATIENCE} s: {ready}; logged: {self.logged()}"
+            raise TimeoutError(said) from None
 
     def run(self, script: str):
         """What a JavaScript function with this body returns."""
-        return self._execute("sync", script)
+        return self._driver.execute_script(script)
 
     def logged(self) -> list[str]:
         """What the page and the browser wrote to the console since the last call."""
-        entries = self._post(f"{self._session}/se/log", {"type": "browser"})
+        entries = self._driver.get_log("browser")
         return [f"{entry['level']} {entry['message']}" for entry in entries]
 
     def require_silence(self) -> None:
@@ -131,31 +135,15 @@ class Browser:
     def prefer(self, scheme: str) -> None:
         """Have pages find "light" or "dark" preferred."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self._devtools("Emulation.setEmulatedMedia", {"features": features})
+        self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def resize(self, width: int, height: int, phone: bool = False) -> None:
         """A phone is as wide as the page asks for: 980 px if it does not."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
-        self._devtools("Emulation.setDeviceMetricsOverride", metrics)
-
-    def _devtools(self, command: str, parameters: dict) -> dict:
-        body = {"cmd": command, "params": parameters}
-        return self._post(f"{self._session}/goog/cdp/execute", body)
+        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def close(self) -> None:
-        request = urllib.request.Request(self._driver + self._session, method="DELETE")
-        urllib.request.urlopen(request, timeout=30).close()
-
-    def _execute(self, how: str, script: str, *arguments):
-        return self._post(f"{self._session}/execute/{how}", {"script": script, "args": arguments})
-
-    def _post(self, path: str, body: dict):
-        request = urllib.request.Request(self._driver + path, json.dumps(body).encode())
-        try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(f"WebDriver {path}: {error.read().decode()[:500]}") from None
+        self._driver.quit()
 
 
 @contextlib.contextmanager
@@ -164,27 +152,11 @@ def running(directory: Path) -> Iterator[Browser]:
 
     Raises
     ------
-    RuntimeError
-        If it does not start; the message is chromedriver's.
+    selenium.common.exceptions.WebDriverException
+        If it does not start.
     """
-    process = subprocess.Popen(
-        [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    browser = Browser(directory / "profile")
     try:
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if "started successfully on port" in line:
-                break
-        else:
-            raise RuntimeError(f"chromedriver did not start: {''.join(said)}")
-        port = said[-1].rstrip(".\n").rpartition(" ")[2]
-        browser = Browser(f"http://127.0.0.1:{port}", directory / "profile")
-        try:
-            yield browser
-        finally:
-            browser.close()
+        yield browser
     finally:
-        process.terminate()
-        process.wait(timeout=30)
-        process.stdout.close()
+        browser.close()
