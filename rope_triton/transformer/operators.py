@@ -26,37 +26,40 @@ class Operator:
         schema = torch.library.infer_schema(function, mutates_args=())
         for each in (self._name, self._kernel_name):
             torch.library.define(each, schema, tags=torch.Tag.pt2_compliant_tag)
-        torch.library.impl(self._name, "CompositeImplicitAutograd", self._composed)
         torch.library.impl(self._kernel_name, "default", function)
         overloads = getattr(torch.ops.rope_triton, name)
         self.overload, self._kernel = overloads.default, overloads.kernel
-        self._differentiable: type[torch.autograd.Function]
+        self._eager: Callable
 
     def __call__(self, *args):
-        return self._composed(*args) if _is_plain(args) else self.overload(*args)
-
-    def _composed(self, *args):
-        if torch.is_grad_enabled() and any(map(_requires_grad, args)):
-            return self._differentiable.apply(*args)
-        return self._run(args)
-
-    def _run(self, args: tuple):
-        return self._function(*args) if _is_plain(args) else self._kernel(*args)
+        return self._eager(*args) if _is_plain(args) else self.overload(*args)
 
     def register_fake(self, function: Callable) -> Callable:
         return torch.library.register_fake(self._kernel_name, function)
 
     def register_autograd(self, backward: Callable, setup_context: Callable) -> None:
-        """As ``torch.library.register_autograd``."""
+        """As ``torch.library.register_autograd``; every operator needs it."""
 
-        # One that had ``setup_context`` would bind its arguments by their names at every call.
-        def forward(ctx, *args):
-            output = self._run(args)
-            setup_context(ctx, args, output)
-            return output
+        def differentiable(run: Callable) -> Callable:
+            # One that had ``setup_context`` would bind its arguments by their names at every call.
+            def forward(ctx, *args):
+                output = run(*args)
+                setup_context(ctx, args, output)
+                return output
 
-        functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._differentiable = type(self._name, (torch.autograd.Function,), functions)
+            functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+            made: type[torch.autograd.Function]
+            made = type(self._name, (torch.autograd.Function,), functions)
+
+            def call(*args):
+                if torch.is_grad_enabled() and any(map(_requires_grad, args)):
+                    return made.apply(*args)
+                return run(*args)
+
+            return call
+
+        self._eager = differentiable(self._function)
+        torch.library.impl(self._name, "CompositeImplicitAutograd", differentiable(self._kernel))
 
 
 def _requires_grad(x) -> bool:
