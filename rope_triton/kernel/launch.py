@@ -169,6 +169,13 @@ def planned(plan: Callable, *arguments):
     return made
 
 
+def is_loadable(x: torch.Tensor) -> bool:
+    """Whether the GPU's bulk copies can load blocks of ``x``, as descriptors ask."""
+    *outer, last = x.stride()
+    steps = [step * x.element_size() for step in outer]
+    return x.data_ptr() % 16 == 0 and last == 1 and all(step and step % 16 == 0 for step in steps)
+
+
 def _described(tensors: Sequence, blocks: tuple) -> list:
     """The tensors, as descriptors where the kernel loads blocks of them."""
     given = list(tensors)

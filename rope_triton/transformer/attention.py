@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.operators import gradient_operator, operator
@@ -154,7 +154,7 @@ def forward(
 
 def _forward_launch(q, k, v, slopes, factor: float) -> Prepared | None:
     """None if the GPU's bulk copies cannot load a block."""
-    if not all(map(_is_loadable, (q, k, v))):
+    if not all(map(is_loadable, (q, k, v))):
         return None
     (b, s, h, d), tile = q.shape, tiles(q.shape[3], q.element_size()).forward
     queries, keys = _block(tile.queries, d), _block(tile.keys, d)
@@ -200,7 +200,7 @@ def _backward_launches(
     dout, q, k, v, slopes, table, factor: float, *gradients
 ) -> tuple[Prepared, Prepared] | None:
     """Those of ``dq`` and of ``dk`` and ``dv``; None if bulk copies cannot load a block."""
-    if not all(map(_is_loadable, (dout, q, k, v))):
+    if not all(map(is_loadable, (dout, q, k, v))):
         return None
     b, s, h, d = q.shape
     of_dq, of_dkv = tiles(d, q.element_size())[1:]
@@ -255,15 +255,8 @@ def _sizes(q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int, int]:
     return s, _pitch(s, d, q.element_size()), h, h // k.shape[2]
 
 
-def _is_loadable(x: torch.Tensor) -> bool:
-    """Whether the GPU's bulk copies can load blocks of ``x``."""
-    outer = [stride * x.element_size() for stride in x.stride()[:3]]
-    aligned = x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in outer)
-    return aligned and x.stride(3) == 1
-
-
 def _loadable(x: torch.Tensor) -> torch.Tensor:
-    return x if _is_loadable(x) else x.clone(memory_format=torch.contiguous_format)
+    return x if is_loadable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def _block(rows: int, d: int) -> tuple[int, int, int, int]:

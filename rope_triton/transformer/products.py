@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned, resources
+from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned, resources
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norm_kernels import sum_of_partial_kernel
@@ -329,10 +329,7 @@ def _is_transposed(x: torch.Tensor) -> bool:
 
 def _is_loadable(x: torch.Tensor) -> bool:
     """Whether the GPU's bulk copies can load blocks of ``x``, or of its transpose."""
-    x = x.mT if _is_transposed(x) else x
-    outer = [stride * x.element_size() for stride in x.stride()[:2]]
-    aligned = x.data_ptr() % 16 == 0 and all(each and each % 16 == 0 for each in outer)
-    return aligned and x.stride(2) == 1
+    return is_loadable(x.mT if _is_transposed(x) else x)
 
 
 def _loadable(x: torch.Tensor) -> torch.Tensor:
