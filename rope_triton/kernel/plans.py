@@ -128,7 +128,7 @@ def qk_rotation(
     *_, k_heads = _sizes(k, layout)
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     tile = tile_of(
-        *(q.element_size(), n_seq, _heads_of_both(q_heads, k_heads, n_seq), q.shape[-1], rotated),
+        *(q.element_size(), n_seq, _shared_heads((q_heads, k_heads), n_seq), q.shape[-1], rotated),
         ready_made=sin is not None,
         moved=_is_moved(start_positions, cu_seqlens, options),
     )
@@ -145,26 +145,30 @@ def qk_rotation(
     }
     dim = None if cu_seqlens is not None else layout.index("b")
     batch_dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
-    heads = triton.cdiv(q_heads, tile.heads) + triton.cdiv(k_heads, tile.heads)
+    heads = _blocks((q_heads, k_heads), tile.heads)
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
 
 
-def _heads_of_both(q_heads: int, k_heads: int, n_seq: int) -> int:
-    """Heads of a program, whether of queries or of keys.
+def _shared_heads(counts: tuple[int, ...], n_seq: int) -> int:
+    """Heads of a program, whether of queries, of keys or of values, which have so many heads.
 
     All programs together have room for a fifth more heads than there are, at most. With as many as
-    the fewer of the two has, 40 heads of queries beside one of keys took 1.7 times as long.
+    the fewest of the counts, 40 heads of queries beside one of keys took 1.7 times as long.
     """
-    most = max(q_heads, k_heads)
+    most, total = max(counts), sum(counts)
     if n_seq == 1:  # in decoding a program with few heads takes as long
         return most
-    heads = triton.next_power_of_2(min(q_heads, k_heads) or most)  # one of them may have none
+    heads = triton.next_power_of_2(min(counts) or most)  # one of them may have none
     while 2 * heads <= most:
-        blocks = triton.cdiv(q_heads, 2 * heads) + triton.cdiv(k_heads, 2 * heads)
-        if 2 * heads * blocks * 5 > (q_heads + k_heads) * 6:
+        if 2 * heads * _blocks(counts, 2 * heads) * 5 > total * 6:
             break
         heads *= 2
     return heads
+
+
+def _blocks(counts: tuple[int, ...], heads: int) -> int:
+    """Programs side by side; none has heads of two tensors."""
+    return sum(triton.cdiv(count, heads) for count in counts)
 
 
 def qkv_rotation(
@@ -173,8 +177,9 @@ def qkv_rotation(
     """The launches of ``rope_qkv_kernel``."""
     counts, width, layout = options.counts, options.v_channels, options.tensor_format
     n_batch, n_seq, n_groups = _sizes(qkv, layout)
+    of_all = tuple(n_groups * count for count in counts)
     tile = tile_of(
-        *(qkv.element_size(), n_seq, n_groups * min(counts), width, q_freqs.shape[3]),
+        *(qkv.element_size(), n_seq, _shared_heads(of_all, n_seq), width, q_freqs.shape[3]),
         moved=_is_moved(start_positions, None, options),
     )
     positions = _position_arguments(q_freqs, start_positions, None, options)
@@ -192,7 +197,7 @@ def qkv_rotation(
         **{"D": width, "D_ROT": q_freqs.shape[3], "JOIN": options.join},
     }
     batch_dims = *[layout.index("b")] * 4, None, None, 0
-    heads = sum(triton.cdiv(n_groups * count, tile.heads) for count in counts)
+    heads = _blocks(of_all, tile.heads)
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, "once")
 
 

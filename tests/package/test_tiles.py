@@ -111,12 +111,15 @@ def test_rotated_in_part_they_have_that_of_the_next_power_of_two(channels, like)
 
 
 @pytest.mark.parametrize(
-    ("q_heads", "k_heads", "heads"),
-    [(32, 8, 16), (28, 4, 4), (32, 2, 8), (40, 1, 8), (2, 1, 1), (14, 14, 16), (0, 4, 4)],
+    ("counts", "heads"),
+    [
+        *[((32, 8), 16), ((28, 4), 4), ((32, 2), 8), ((40, 1), 8)],
+        *[((2, 1), 1), ((14, 14), 16), ((0, 4), 4)],
+        *[((32, 8, 8), 8), ((32, 1, 1), 4), ((32, 4, 4), 8), ((16, 16, 16), 16)],
+    ],
 )
-def test_heads_of_queries_and_keys_share_a_tile(q_heads, k_heads, heads):
-    assert plans._heads_of_both(q_heads, k_heads, 2048) == heads
-    assert plans._heads_of_both(k_heads, q_heads, 2048) == heads
-    room = heads * (-(-q_heads // heads) + -(-k_heads // heads))
-    assert room <= max(1.2 * (q_heads + k_heads), 2 * heads)
-    assert plans._heads_of_both(q_heads, k_heads, 1) == max(q_heads, k_heads)
+def test_heads_of_queries_keys_and_values_share_a_tile(counts, heads):
+    for each in (counts, counts[::-1]):
+        assert plans._shared_heads(each, 2048) == heads
+    assert heads * plans._blocks(counts, heads) <= max(1.2 * sum(counts), len(counts) * heads)
+    assert plans._shared_heads(counts, 1) == max(counts)
