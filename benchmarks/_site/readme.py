@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
     "peers": lambda _: evidence.peers(),
     "rope": lambda _: evidence.rope_share(),
     "training": lambda _: evidence.steps(),
+    "targets": lambda _: evidence.targets(),
     "simulation": lambda _: evidence.simulation(),
     "slowdowns": lambda _: evidence.slowdowns(),
 }
@@ -32,6 +33,7 @@ PAGES = {
         "calls",
         "peers",
         "training",
+        "targets",
         "simulation",
         "slowdowns",
     ),

@@ -12,6 +12,7 @@ from .._peers.sweep.command import stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
 from .._system.process import SUITE
+from .._training import goals
 from .._training import results as training
 from .._training.sizes import POINTS, STEP
 from .readme_tables import table, wrapped
@@ -62,7 +63,7 @@ _ROTATIONS = {
 
 def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str]:
     """What RoPE adds to a step of one model."""
-    header, found = training.read(directory / f"{point}.jsonl")
+    header, _, found = training.read(directory / f"{point}.jsonl")
     of = {figure.provider: figure for figure in found if figure.part == STEP}
     size, _, context = point.rpartition("-")
     intro = (
@@ -80,15 +81,19 @@ def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str
 def steps(directory: Path = TRAINING) -> list[str]:
     """A step of every model that was measured, by each provider."""
     lines: list[str] = []
-    for point in POINTS:
-        path = directory / f"{point}.jsonl"
-        if path.exists():
-            lines += ["", *_step(path, point)] if lines else _step(path, point)
+    for point, measured in _measured(directory).items():
+        lines += ["", *_step(point, measured)] if lines else _step(point, measured)
     return lines
 
 
-def _step(path: Path, point: str) -> list[str]:
-    header, found = training.read(path)
+def _measured(directory: Path) -> dict[str, training.Stored]:
+    """By name, the points that are stored."""
+    paths = {point: directory / f"{point}.jsonl" for point in POINTS}
+    return {point: training.read(path) for point, path in paths.items() if path.exists()}
+
+
+def _step(point: str, measured: training.Stored) -> list[str]:
+    header, _, found = measured
     machine = header["machine"]
     intro = (
         f"`{point}` on one {machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, "
@@ -97,6 +102,21 @@ def _step(path: Path, point: str) -> list[str]:
     )
     shown = [each for each in found if each.part == STEP and each.status == "measured"]
     return [*wrapped(intro), "", *training.table(shown)]
+
+
+def targets(directory: Path = TRAINING) -> list[str]:
+    """How what was measured stands beside the goals; nothing where nothing is stored."""
+    measured = _measured(directory)
+    if not measured:
+        return []
+    intro = (
+        "The goals of the project, and what was reached. Where a row names nothing else, it is the "
+        "speed of the first provider as a multiple of the second's, from their times in the same "
+        "turns, with the 95 % interval. Peak memory is a share of the second's. Bold is below what "
+        "is asked at least, or above the most:"
+    )
+    rows = [f"| {' | '.join(cells)} |" for cells in goals.rows(measured)]
+    return table(intro, ["goal", "at least", "aim", *(f"`{each}`" for each in measured)], rows)
 
 
 # --- the sweep ------------------------------------------------------------------------------------

@@ -34,12 +34,8 @@ TITLES = {
 }
 
 
-class Share(NamedTuple):
-    """What RoPE adds to the time without it: 0.01 is 1 %.
-
-    The pseudomedian of the rounds' shares, and bounds of its 95 % interval, None with too few
-    rounds for them.
-    """
+class Interval(NamedTuple):
+    """The pseudomedian of the rounds, and bounds of its 95 % interval, None with too few rounds."""
 
     estimate: float
     low: float | None
@@ -51,7 +47,7 @@ class Figure(NamedTuple):
 
     ``status``: "measured", "n/a" or "failed". ``seconds``: the median of the rounds, each of which
     is the median of its turns. ``mfu``: the share of the GPU's dense bfloat16 FLOP/s, None on a GPU
-    that ``PEAK_FLOPS`` lacks.
+    that ``PEAK_FLOPS`` lacks. ``rope``: what RoPE adds to the time without it; 0.01 is 1 %.
     """
 
     provider: str
@@ -65,7 +61,7 @@ class Figure(NamedTuple):
     peak_bytes: int = 0
     launches: int | None = None
     sdpa: str = ""
-    rope: Share | None = None
+    rope: Interval | None = None
 
 
 def figures(point: Point, gpu: str, rounds: Sequence[dict]) -> list[Figure]:
@@ -110,28 +106,31 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
         peak_bytes=max(each["peak_bytes"] for each in of_rounds),
         launches=profiled.get("launches"),
         sdpa=profiled.get("sdpa", ""),
-        rope=_share(name, part, rounds),
+        rope=interval([shares(name, part, rows) for rows in rounds]),
     )
 
 
 def shares(name: str, part: str, rows: dict) -> list[float] | None:
     """RoPE's share in each turn of a round, None without the provider that lacks RoPE."""
-    without = rows.get(PROVIDERS[name].without_rope, {})
-    if "parts" not in without or "parts" not in rows[name]:
+    found = ratios(name, PROVIDERS[name].without_rope, part, rows)
+    return None if found is None else [ratio - 1 for ratio in found]
+
+
+def ratios(name: str, other: str, part: str, rows: dict) -> list[float] | None:
+    """A provider's time over another's in each turn of a round, None where either has none."""
+    if any("parts" not in rows.get(each, {}) for each in (name, other)):
         return None
-    pairs = zip(
-        rows[name]["parts"][part]["seconds"], without["parts"][part]["seconds"], strict=True
-    )
-    return [with_rope / plain - 1 for with_rope, plain in pairs]
+    seconds, others = (rows[each]["parts"][part]["seconds"] for each in (name, other))
+    return [one / another for one, another in zip(seconds, others, strict=True)]
 
 
-def _share(name: str, part: str, rounds: Sequence[dict]) -> Share | None:
+def interval(rounds: Sequence[Sequence[float] | None]) -> Interval | None:
+    """Of the medians of each round's turns; None if a round has no turns."""
     import numpy as np
 
     from .._verdict import signed_rank
 
-    found = [shares(name, part, rows) for rows in rounds]
-    paired = [statistics.median(each) for each in found if each]
+    paired = [statistics.median(turns) for turns in rounds if turns]
     if len(paired) < len(rounds):
         return None
     averages = signed_rank.walsh_averages(np.array(paired)[:, None])
@@ -139,9 +138,9 @@ def _share(name: str, part: str, rounds: Sequence[dict]) -> Share | None:
     try:
         bounds = signed_rank.bounds(averages, len(paired), (1 - CONFIDENCE) / 2)
     except ValueError:  # too few rounds
-        return Share(estimate, None, None)
+        return Interval(estimate, None, None)
     (low,), (high,) = (bound.tolist() for bound in bounds)
-    return Share(estimate, low, high)
+    return Interval(estimate, low, high)
 
 
 def last_line(text: str) -> str:
@@ -204,13 +203,13 @@ def _cells(figure: Figure) -> Iterable[str]:
     )
 
 
-def written(share: Share | None) -> str:
-    """The estimate with its interval."""
-    if share is None:
+def written(found: Interval | None, form: str = "+.2%") -> str:
+    """The estimate with its interval, each in this format; "" for none."""
+    if found is None:
         return ""
-    if share.low is None or share.high is None:
-        return f"{share.estimate:+.2%} (too few rounds for an interval)"
-    return f"{share.estimate:+.2%} ({share.low:+.2%} to {share.high:+.2%})"
+    if found.low is None or found.high is None:
+        return f"{found.estimate:{form}} (too few rounds for an interval)"
+    return f"{found.estimate:{form}} ({found.low:{form}} to {found.high:{form}})"
 
 
 def _notes(found: Sequence[Figure]) -> Iterator[str]:
@@ -237,10 +236,19 @@ def _notes(found: Sequence[Figure]) -> Iterator[str]:
 # --- stored ---------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
-    """The header and the figures of a point that :func:`write` stored."""
+class Stored(NamedTuple):
+    """What was measured of a point: the journal's header, the rows of each round, all figures."""
+
+    header: dict[str, Any]
+    rounds: list[dict]
+    figures: list[Figure]
+
+
+def read(path: Path) -> Stored:
+    """A point that :func:`write` stored."""
     header, *entries = map(json.loads, path.read_text().splitlines())
-    return header, of_entries(POINTS[header["point"]], header, entries)
+    found = of_entries(POINTS[header["point"]], header, entries)
+    return Stored(header, [each["rows"] for each in entries], found)
 
 
 def of_entries(point: Point, header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:

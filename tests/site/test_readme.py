@@ -34,17 +34,32 @@ def test_a_row_that_nothing_stored_has_is_an_error(tmp_path):
         readme_tables.summary(readme_tables.results(), tmp_path)
 
 
+def stored_steps(directory, *points):
+    """The rounds that ship, as those of these points."""
+    header, *rounds = (readme_evidence.TRAINING / "410M-2048.jsonl").read_text().splitlines()
+    for point in points:
+        lines = [header.replace("410M-2048", point), *rounds]
+        (directory / f"{point}.jsonl").write_text("\n".join(lines))
+
+
 def test_a_step_that_nothing_stored_has_is_left_out(tmp_path):
-    stored = readme_evidence.TRAINING / "410M-2048.jsonl"
     assert readme_evidence.steps(tmp_path) == []
-    for point in ("410M-2048", "1.4B-4096"):
-        header, *rounds = stored.read_text().splitlines(keepends=True)
-        text = header.replace("410M-2048", point) + "".join(rounds)
-        (tmp_path / f"{point}.jsonl").write_text(text)
+    stored_steps(tmp_path, "410M-2048", "1.4B-4096")
     lines = readme_evidence.steps(tmp_path)
     assert sum(line.startswith("| `ours` |") for line in lines) == 2
     assert not any(line.startswith("| `liger` |") for line in lines)  # it has no figures
     assert "evidence/training/1.4B-4096.md" in " ".join(lines)
+
+
+def test_goals_are_shown_of_what_is_stored(tmp_path):
+    assert readme_evidence.targets(tmp_path) == []
+    stored_steps(tmp_path, "1.4B-4096")
+    (row,) = (line for line in readme_evidence.targets(tmp_path) if "MFU" in line)
+    assert row.startswith("| `hybrid`, a step of 1.4B: MFU | 55.0% | 60.0% | ")
+    stored_steps(tmp_path, "410M-2048")
+    lines = readme_evidence.targets(tmp_path)
+    assert "| goal | at least | aim | `410M-2048` | `1.4B-4096` |" in lines
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
 def test_the_first_page_stays_short():
@@ -124,8 +139,8 @@ def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     readme.write_text(readme.read_text().replace(*change))
     assert entry.main(["readme"]) == 3
     assert (
-        "must mark the tables speed, history, paths, calls, peers, training, simulation, slowdowns "
-        "once each" in capsys.readouterr().err
+        "must mark the tables speed, history, paths, calls, peers, training, targets, simulation, "
+        "slowdowns once each" in capsys.readouterr().err
     )
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks._training import results
-from benchmarks._training.results import Share
+from benchmarks._training.results import Interval
 from benchmarks._training.sizes import ATTENTION, PARTS, POINTS, STEP
 
 POINT = POINTS["410M-2048"]
@@ -50,7 +50,7 @@ def test_figures():
     assert none.mfu == pytest.approx(6 * 16384 * elements / 0.125 / 989e12)
     assert (none.peak_bytes, none.launches, none.sdpa) == (20 << 30, 2900, "cuDNN")
     assert none.rope is None and ours.launches == 3000
-    assert ours.rope == Share(*map(pytest.approx, (0.01025, 0.01, 0.0105)))
+    assert ours.rope == Interval(*map(pytest.approx, (0.01025, 0.01, 0.0105)))
     assert figures[ATTENTION, "ours"].seconds == pytest.approx(ours.seconds / 50)
     assert found([round_of(0)], "NVIDIA A100")[STEP, "none"].mfu is None
 

@@ -1,0 +1,99 @@
+"""The goals of a step beside rounds."""
+
+import re
+
+import pytest
+
+from benchmarks._training import goals, results
+from benchmarks._training.goals import GOALS, MFU
+from benchmarks._training.providers import PROVIDERS
+from benchmarks._training.results import Stored
+from benchmarks._training.sizes import PARTS, POINTS, STEP
+
+GPU = "NVIDIA H200"
+
+
+def row(seconds, memory=100):
+    return {"parts": {part: {"seconds": seconds, "peak_bytes": memory} for part in PARTS}}
+
+
+def round_of(number, **others):
+    """Clocks are slower in each round. In two turns something disturbs only one of a pair."""
+    slow = 1 + number / 10
+
+    def faster(speed, memory=100, disturbed=(1, 1, 1)):
+        turns = zip((0.1, 0.2, 0.3), disturbed, strict=True)
+        return row([seconds * slow * factor / speed for seconds, factor in turns], memory)
+
+    return {
+        **{"none": faster(1), "triton-none": faster(0.7), "compiled": faster(1)},
+        "hybrid": faster(1.01 + number / 100, 80, disturbed=(1, 1 / 3, 2)),
+        "triton": faster(0.8),
+        "triton-fused": {"unavailable": "too little memory"},
+    } | others
+
+
+def shown(point, rounds):
+    """By its title, the cell of each goal."""
+    stored = Stored({}, rounds, results.figures(POINTS[point], GPU, rounds))
+    return {title: cell for title, _, _, cell in goals.rows({point: stored})}
+
+
+def test_speed_is_paired_turn_by_turn_and_a_miss_is_marked():
+    cells = shown("410M-2048", [round_of(number) for number in range(6)])
+    assert cells["`hybrid` over `compiled`, a step"] == "1.035 (1.010 to 1.060)"
+    assert cells["`triton` over `compiled`, a step of 410M"] == "**0.800 (0.800 to 0.800)** missed"
+    forward = "`triton-none` over `none`, causal attention (cuDNN), forward"
+    assert cells[f"{forward}, heads of 64"] == "**0.700 (0.700 to 0.700)** missed"
+    assert shown("1.4B-2048", [round_of(0)] * 6)[f"{forward}, heads of 128"].startswith("0.700 (")
+    few = shown("410M-2048", [round_of(number) for number in range(5)])
+    assert few["`hybrid` over `compiled`, a step"] == "1.030 (too few rounds for an interval)"
+
+
+@pytest.mark.parametrize(
+    ("memory", "cell"), [(80, "0.800"), (90, "0.900"), (95, "**0.950** missed")]
+)
+def test_less_memory_is_better(memory, cell):
+    cells = shown("840M-4096", [round_of(0, hybrid=row([0.1] * 3, memory))])
+    assert cells["`hybrid` over `compiled`, a step: peak memory"] == cell
+
+
+@pytest.mark.parametrize(("mfu", "cell"), [(0.56, "56.0%"), (0.5, "**50.0%** missed")])
+def test_mfu(mfu, cell):
+    seconds = POINTS["1.4B-2048"].flops(STEP) / results.PEAK_FLOPS[GPU] / mfu
+    cells = shown("1.4B-2048", [round_of(0, hybrid=row([seconds] * 3))])
+    assert cells["`hybrid`, a step of 1.4B: MFU"] == cell
+
+
+def test_a_provider_without_figures_is_not_available():
+    rounds = [round_of(0), round_of(1, hybrid={"error": "ValueError: no"})]
+    cells = shown("410M-2048", rounds)
+    fused = "`triton-fused` over `triton`, a step of 410M-2048"
+    assert cells[fused] == cells["`hybrid` over `compiled`, a step"] == "n/a"
+    assert cells["`hybrid` over `compiled`, a step: peak memory"] == "n/a"
+    for rows in rounds:
+        del rows["triton"], rows["compiled"]
+    cells = shown("1.4B-2048", rounds)
+    assert {cell for title, cell in cells.items() if "a step" in title} == {"n/a"}
+
+
+def test_goals_are_for_some_points():
+    rounds = [round_of(0)]
+    stored = dict.fromkeys(("410M-4096", "1.4B-2048"), Stored({}, rounds, []))
+    cells = {title: of_points for title, _, _, *of_points in goals.rows(stored)}
+    small, large = cells["`triton` over `compiled`, a step of 410M"]
+    assert small.startswith("**0.800 (") and large == ""
+    assert not any("`triton-fused`" in title for title in cells)
+    medium = shown("840M-2048", rounds)
+    assert not any("`triton`" in title or "MFU" in title for title in medium)
+    assert sum("heads of 128" in title for title in medium) == 2
+
+
+def test_goals_are_of_what_there_is():
+    for goal in GOALS:
+        named = {goal.provider, goal.reference} - ({""} if goal.quantity == MFU else set())
+        assert all(goal.part in PROVIDERS[name].parts() for name in named)
+        assert {*goal.points} <= POINTS.keys()
+        channels = {str(POINTS[name].shape.channels) for name in goal.points}
+        assert channels >= {*re.findall(r"heads of (\d+)", goal.what)}
+        assert goal.aim is None or goal.aim > goal.bound
