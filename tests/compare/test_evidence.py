@@ -38,9 +38,13 @@ def test_document_says_how_it_was_made_and_by_which_rules_it_was_judged(what):
 def test_runs_of_a_version_against_itself_are_what_the_pool_says_and_none_failed():
     document = DOCUMENTS["aa"]
     pool = evidence.Pool.from_json(document["pool"])
-    assert evidence.aa_document(pool) == {
-        key: document[key] for key in ("how", "comparisons", "pool")
+    again = evidence.aa_document(pool)
+    assert {key: again[key] for key in ("how", "pool")} == {
+        key: document[key] for key in ("how", "pool")
     }
+    for one, stored in zip(again["comparisons"], document["comparisons"], strict=True):
+        # The last bits of numpy's logarithm differ between processors.
+        assert one == stored | {"floor": pytest.approx(stored["floor"], rel=1e-9)}
     rounds = {len(rows) for rows in document["pool"]["seconds"].values()}
     assert rounds == {len(document["comparisons"]) * evidence.AA_ROUNDS}, "no round counts twice"
     assert not any(one["failed"] for one in document["comparisons"])
@@ -58,9 +62,7 @@ def test_the_pool_is_of_all_that_a_comparison_times():
 def test_every_mutant_was_caught_by_what_must_catch_it():
     known, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
     shown_by_form = {name for name in known if name.startswith("tile-")}
-    # Of the transformer none was timed yet; what needs no GPU is in test_mutants, too.
-    not_timed = {"copied-heads", "rotation-by-pytorch", "saved-product", "half-the-heads"}
-    assert known.keys() - found.keys() <= shown_by_form | not_timed
+    assert known.keys() - found.keys() <= shown_by_form
     assert len(shown_by_form & found.keys()) * 3 >= len(shown_by_form), "a third was timed"
     assert list(found) == [name for name in known if name in found]
     for name in found:
