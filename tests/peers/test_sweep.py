@@ -327,9 +327,11 @@ def test_what_is_missing_and_what_is_wrong_is_said(bench, undrawn, tmp_path, cap
     page = (tmp_path / "throughput.md").read_text()
     assert "| n/a |" in page and "| **wrong** |" in page
     assert f"12 timings n/a: ``` {sweeping.MISSING} ```" in page
+    printed = capsys.readouterr().out
+    assert f"transformer-engine: nothing measured: {sweeping.MISSING}" in printed
     assert "3 timings wrong: ``` AssertionError: Tensor-likes are not close! ```" in page
     assert "| 8 | not given | +44% |" in page and "| n/a |  | wrong |  |" in page
-    assert "WRONG: forward PeerCell(provider='seed'" in capsys.readouterr().out
+    assert "WRONG: forward PeerCell(provider='seed'" in printed
     # A line has a gap, and its label a word.
     assert plots._label("fla", ["measured"] * 3) == "fla"
     assert plots._label("fla", ["n/a"] * 3) == "fla (n/a)"

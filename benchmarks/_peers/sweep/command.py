@@ -290,6 +290,8 @@ def _shown(
         publish(experiment, results, directory)
     for line in tables.gain_table(experiment, results)[2:]:
         print(line)
+    for provider, why in tables.without_a_speed(experiment, results).items():
+        print(f"{provider}: nothing measured: {why[:200]}")
     if experiment.judged:
         print(*goals.summary(experiment, results), sep="\n")
     print(f"{experiment.name}: {directories[-1]}")

@@ -10,6 +10,7 @@ A rival counts where it moves as many bytes. Liger's kernel, which works in plac
 without angles where they are.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -40,11 +41,15 @@ class Judgement(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A call in one direction, and what is judged of it. ``timing`` is the package's, by angles."""
+    """A call in one direction, and what is judged of it.
+
+    ``timing`` is the package's, by angles. ``rivals`` are those that count and were measured.
+    """
 
     timing: Timing
     judgements: tuple[Judgement, ...]
     unaligned: bool
+    rivals: tuple[str, ...]
 
     @property
     def megabytes(self) -> float:
@@ -73,15 +78,15 @@ def _point(timing: Timing, results: Results) -> Point:
     partial = cell.of.rotated < cell.of.channels
     counted = [name for name in RIVALS if not (partial and name == _IN_PLACE)]
     seconds = {name: each.seconds for name in counted if (each := row(name))}
-    best = min(seconds, key=seconds.__getitem__, default="")
-    judgements = tuple(_judgements(cell, row(OURS), row(OURS_BY_TABLES), best, seconds))
-    return Point(timing, judgements, cell.of.layout in UNALIGNED and cell.of.item_bytes == 2)
+    judgements = tuple(_judgements(cell, row(OURS), row(OURS_BY_TABLES), seconds))
+    unaligned = cell.of.layout in UNALIGNED and cell.of.item_bytes == 2
+    return Point(timing, judgements, unaligned, tuple(seconds))
 
 
 def _judgements(
-    cell: BaseModelCell, ours: Row | None, by_tables: Row | None, best: str, seconds: dict
+    cell: BaseModelCell, ours: Row | None, by_tables: Row | None, seconds: dict[str, float]
 ) -> Iterator[Judgement]:
-    moved = cell.bytes_moved
+    moved, best = cell.bytes_moved, min(seconds, key=seconds.__getitem__, default="")
     if by_tables and best:
         least = 1 / (1.05 if moved < _SMALL_BYTES else 1.01)
         yield Judgement(BY_TABLES, seconds[best] / by_tables.seconds, least, best)
@@ -108,6 +113,9 @@ def summary(experiment: Experiment, results: Results) -> list[str]:
         said.append(f"{goal} {sum(each.held for each in of_goal)} of {len(of_goal)}")
     unaligned = sum(point.unaligned for point in every)
     text = f"Hold their goals: {', '.join(said)}; {unaligned} aligned to 2 bytes are not judged."
+    measured = Counter(name for point in every for name in point.rivals)
+    beside = ", ".join(f"{name} in {measured[name] or 'none'}" for name in RIVALS)
+    text += f" Of {len(every)} calls, rivals count: {beside}."
     worst = sorted(judged, key=lambda pair: pair[1].ratio / pair[1].least)[:_WORST]
     return [
         text,

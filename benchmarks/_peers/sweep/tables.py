@@ -187,6 +187,17 @@ def gains_over(
     return gains
 
 
+def without_a_speed(experiment: Experiment, results: Results) -> dict[str, str]:
+    """Providers of which nothing was measured, and why: the reason of the first timing."""
+    rows = [row for row in map(results.rows.get, experiment.timings) if row]
+    measured = {row.timing.cell.provider for row in rows if row.status == "measured"}
+    why: dict[str, str] = {}
+    for row in rows:
+        if row.timing.cell.provider not in measured:
+            why.setdefault(row.timing.cell.provider, row.reason)
+    return why
+
+
 def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
     """What has no speed and why, each reason once."""
     rows = map(results.rows.get, experiment.timings)
