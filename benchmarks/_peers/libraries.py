@@ -1,5 +1,8 @@
 """Adapters of other libraries' functions of one tensor."""
 
+import sys
+import types
+
 from .._cells.package_calls import Unavailable
 from .adapter import Peer, Tables
 
@@ -41,9 +44,20 @@ class FlashAttention(Tables):
         super().__init__(cell, freqs)
 
     def _find(self):
-        from flash_attn.layers.rotary import apply_rotary_emb
+        try:
+            return _flash_attention()
+        except ModuleNotFoundError as error:
+            # A build without CUDA kernels imports them nevertheless; its rotation is in Triton.
+            if error.name != "flash_attn_2_cuda":
+                raise
+            sys.modules[error.name] = types.ModuleType(error.name)
+            return _flash_attention()
 
-        return apply_rotary_emb
+
+def _flash_attention():
+    from flash_attn.layers.rotary import apply_rotary_emb
+
+    return apply_rotary_emb
 
 
 class Fla(FlashAttention):

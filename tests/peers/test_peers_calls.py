@@ -1,5 +1,7 @@
 """Calls of other libraries' rotation: what is right, how near, and what each call may touch."""
 
+import sys
+
 import pytest
 import torch
 
@@ -124,6 +126,20 @@ def test_transformer_engine_is_found_where_it_once_was(here, monkeypatch):
     libraries.install(monkeypatch, "transformer-engine")
     call, output, given = called(cell_of("transformer-engine"), FORWARD, here)
     package_calls.check(output, given, call, FORWARD)
+
+
+def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch):
+    layers = tmp_path / "flash_attn" / "layers"
+    layers.mkdir(parents=True)
+    (tmp_path / "flash_attn" / "__init__.py").write_text("import flash_attn_2_cuda\n")
+    (layers / "rotary.py").write_text("apply_rotary_emb = print\n")
+    libraries.remove(monkeypatch, "flash-attention")
+    monkeypatch.delitem(sys.modules, "flash_attn")
+    monkeypatch.syspath_prepend(tmp_path)
+    cell = cell_of("flash-attention")
+    assert calls.of(cell, angles(cell))._public() is print
+    for name in [name for name in sys.modules if name.startswith("flash_attn")]:
+        del sys.modules[name]
 
 
 @pytest.mark.skipif(not COMPILED, reason="the seed's kernel compiles on a GPU alone")
