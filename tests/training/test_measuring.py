@@ -1,5 +1,6 @@
 """Turns of providers in a process: the tiny network on a CPU, and a clock of the test's own."""
 
+import gc
 import itertools
 
 import pytest
@@ -103,6 +104,7 @@ def test_out_of_memory_costs_the_provider_alone(clock, monkeypatch, when):
     assert rows["eager"] == {"unavailable": "does not fit in the GPU's memory: 20 GiB"}
     for name in rows.keys() - {"eager"}:
         assert len(rows[name]["parts"][STEP]["seconds"]) == measuring.TURNS
+    assert gc.get_freeze_count() == 0  # another point's memory is found again
 
 
 def test_a_profiler_without_rights_costs_the_counts_alone(clock, monkeypatch):
