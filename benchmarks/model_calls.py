@@ -6,7 +6,7 @@ Measured as ``rope`` is, n/a for commits that lack what a call needs.
 
 from ._cells import models
 from ._cells.forms import BACKWARD, FORWARD
-from ._measure import workload
+from ._measure import cell_outcomes
 from .rope import SETUP_SECONDS, _Own
 
 
@@ -20,7 +20,7 @@ class Forward(_Model):
     params = list(models.grid(FORWARD).values())
 
     def setup_cache(self):
-        return workload.measure_cells(models.cells(), FORWARD)
+        return cell_outcomes.measure_cells(models.cells(), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -31,6 +31,6 @@ class Backward(_Model):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
         cells = [cell for cell in models.cells() if BACKWARD in cell.directions]
-        return workload.measure_cells(cells, BACKWARD)
+        return cell_outcomes.measure_cells(cells, BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS

@@ -7,7 +7,7 @@ the path.
 
 from ._cells.forms import BACKWARD, FORWARD
 from ._cells.grid import PATH_PARAM_NAMES, PathCell, active_paths, path_cells
-from ._measure import workload
+from ._measure import cell_outcomes
 from .rope import SETUP_SECONDS, _Own
 
 
@@ -22,7 +22,7 @@ class Forward(_Path):
     params = list(active_paths(FORWARD).values())
 
     def setup_cache(self):
-        return workload.measure_cells(path_cells(active_paths(FORWARD)), FORWARD)
+        return cell_outcomes.measure_cells(path_cells(active_paths(FORWARD)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -32,6 +32,6 @@ class Backward(_Path):
 
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return workload.measure_cells(path_cells(active_paths(BACKWARD)), BACKWARD)
+        return cell_outcomes.measure_cells(path_cells(active_paths(BACKWARD)), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS

@@ -8,7 +8,7 @@ call and its error are measured as in ``host``. No verdict depends on these: non
 from ._cells.forms import BACKWARD, FORWARD
 from ._cells.grid import active
 from ._cells.subjects import HostMetric
-from ._measure import workload
+from ._measure import cell_outcomes
 from ._peers import host
 from ._peers.cells import PEER_GRIDS, PEER_PARAM_NAMES, PeerCell, peer_cells
 from .host import _Host
@@ -27,7 +27,7 @@ class _Peer(_Direction):
 
 class Forward(_Peer):
     def setup_cache(self):
-        return workload.measure_cells(peer_cells(active(PEER_GRIDS)), FORWARD)
+        return cell_outcomes.measure_cells(peer_cells(active(PEER_GRIDS)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -35,7 +35,7 @@ class Forward(_Peer):
 class Backward(_Peer):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return workload.measure_cells(peer_cells(active(PEER_GRIDS)), BACKWARD)
+        return cell_outcomes.measure_cells(peer_cells(active(PEER_GRIDS)), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

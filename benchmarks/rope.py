@@ -8,7 +8,7 @@ from typing import Any
 
 from ._cells.forms import BACKWARD, FORWARD
 from ._cells.grid import GRIDS, PARAM_NAMES, Cell, active, cells
-from ._measure import workload
+from ._measure import cell_outcomes
 
 SETUP_SECONDS = 1800
 
@@ -17,7 +17,7 @@ class _Direction:
     cell: Any = Cell
     params: list = list(active(GRIDS).values())
     param_names = list(PARAM_NAMES)
-    # The way of measuring: raise it when gpu_timer, workload or the meaning of the grid changes.
+    # The way of measuring: raise it when gpu_timer, timed_cell or the meaning of the grid changes.
     version = "1"
     timeout = 60
 
@@ -66,7 +66,7 @@ class _Own(_Direction):
 
 class Forward(_Own):
     def setup_cache(self):
-        return workload.measure_cells(cells(active(GRIDS)), FORWARD)
+        return cell_outcomes.measure_cells(cells(active(GRIDS)), FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -74,7 +74,7 @@ class Forward(_Own):
 class Backward(_Own):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return workload.measure_cells(cells(active(GRIDS)), BACKWARD)
+        return cell_outcomes.measure_cells(cells(active(GRIDS)), BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

@@ -298,7 +298,7 @@ def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
         ("_cells.grid", "import benchmarks", "__init__"),
         ("_compare.session", "def f():\n    from .. import _site", "_site"),
         ("_peers.sweep.state", "from ..._compare.rounds import Rounds", "_compare"),
-        ("_measure.workload", "from .._peers.cells import PeerCell", "_peers"),
+        ("_measure.cell_outcomes", "from .._peers.cells import PeerCell", "_peers"),
         ("_extra.module", "", "_extra has no arrows yet: draw them in ROOMS"),
     ],
 )
@@ -309,7 +309,7 @@ def test_forbidden_arrow_in_the_benchmarks_is_seen(module, source, violation):
 ALLOWED = """
 import itertools
 from ._cells import grid
-from benchmarks._measure.workload import measure_cells
+from benchmarks._measure.cell_outcomes import measure_cells
 
 class Suite:
     def setup(self):

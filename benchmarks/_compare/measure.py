@@ -37,7 +37,7 @@ from pathlib import Path
 from .._cells import subjects
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of, subject_params
-from .._measure import first_call, gpu_timer, graph_nodes, workload
+from .._measure import cell_outcomes, first_call, gpu_timer, graph_nodes, timed_cell
 from .._system import process
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
@@ -185,7 +185,7 @@ def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
     if host:
         answers.add_host(_host.warm_start_here())
     with answers.clocked("cells"):
-        for group in workload.groups(cells) or [[]]:
+        for group in timed_cell.groups(cells) or [[]]:
             _time(group, shuffle, answers)
     if host:
         with answers.clocked("host"):
@@ -234,13 +234,13 @@ class _Answers:
         try:
             yield
         except Exception as error:
-            if workload.cannot_be_had(error):
+            if cell_outcomes.cannot_be_had(error):
                 where = self.unavailable
-            elif not workload.gpu_is_lost():
+            elif not cell_outcomes.gpu_is_lost():
                 where = self.errors
             else:
                 raise  # nothing that follows can be measured in this process
-            reason = workload.why_not(error)
+            reason = cell_outcomes.why_not(error)
             traceback.clear_frames(error.__traceback__)  # they hold what was allocated
             where.extend(_row(metric, cell, reason) for metric in metrics)
             gc.collect()
@@ -282,7 +282,7 @@ def _steps(cell: BaseCell, shuffle: Callable[[list], None], answers: _Answers) -
     The last step checks them and files the samples. After a failure there are no more steps.
     """
     with answers.about(cell, cell.metrics.values()):
-        timed = workload.TimedCell(cell, cell.directions, arrange=shuffle)
+        timed = timed_cell.TimedCell(cell, cell.directions, arrange=shuffle)
         for _ in range(PASSES):
             yield
             timed.sample(1, SAMPLE_SECONDS)
@@ -302,13 +302,13 @@ def _check_cell(cell: BaseCell, answers: _Answers) -> None:
     import torch
 
     torch.cuda.empty_cache()  # what the cell before left is free
-    workload.check_memory(cell, 1)
+    timed_cell.check_memory(cell, 1)
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        x, call = workload.random_tensor(cell), workload.call_of(cell)
+        x, call = timed_cell.random_tensor(cell), timed_cell.call_of(cell)
         for direction, metric in cell.metrics.items():
             with answers.about(cell, [metric]):
-                (rotate,) = workload.calls(call, direction, [x])
-                workload.check_once(call, direction, rotate, x)
+                (rotate,) = timed_cell.calls(call, direction, [x])
+                timed_cell.check_once(call, direction, rotate, x)
                 answers.nodes.append(_row(metric, cell, graph_nodes.described(rotate, stream)))

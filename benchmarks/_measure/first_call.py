@@ -13,7 +13,7 @@ from pathlib import Path
 from .._cells import package_calls, subjects
 from .._cells.forms import FORWARD
 from .._system import process, progress
-from . import inputs, workload
+from . import cell_outcomes, inputs
 
 PROCESSES = 3
 
@@ -94,10 +94,10 @@ def seconds(root: Path | None, cache_dir: Path, *, after_another: bool = False) 
 
 def answer(root: str | None = None, after_another: bool = False) -> float | Exception:
     """The seconds of :func:`seconds`, in the process whose first call it is."""
-    reason = workload.why_no_gpu()
+    reason = cell_outcomes.why_no_gpu()
     if reason:
         return NotImplementedError(reason)
-    return workload.attempt(_clocked, root, after_another)
+    return cell_outcomes.attempt(_clocked, root, after_another)
 
 
 def _clocked(root: str | None, after_another: bool) -> float:
@@ -112,8 +112,8 @@ def compile_seconds() -> float | Exception:
     Triton's cache is an empty directory meanwhile. ``NotImplementedError`` or ``RuntimeError`` in
     place of what cannot be had, or went wrong.
     """
-    reason = workload.why_no_gpu()
-    return NotImplementedError(reason) if reason else workload.attempt(_compiling)
+    reason = cell_outcomes.why_no_gpu()
+    return NotImplementedError(reason) if reason else cell_outcomes.attempt(_compiling)
 
 
 def _compiling() -> float:

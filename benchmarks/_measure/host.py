@@ -13,7 +13,7 @@ from .._cells import subjects
 from .._cells.forms import BACKWARD, FORWARD
 from .._cells.subjects import Key
 from .._system import process, progress
-from . import accuracy, first_call, host_time, memory_and_launches, workload
+from . import accuracy, cell_outcomes, first_call, host_time, memory_and_launches
 
 Measures = MutableMapping[str, Callable]
 
@@ -84,7 +84,7 @@ def first_call_samples() -> dict[Key, list[float] | Exception]:
     """
     keys = subjects.host_keys(subjects.FIRST_CALL)
     reason = _why_no_gpu(subjects.FIRST_CALL)
-    found = NotImplementedError(reason) if reason else workload.attempt(first_call.samples)
+    found = NotImplementedError(reason) if reason else cell_outcomes.attempt(first_call.samples)
     if isinstance(found, Exception):
         return dict.fromkeys(keys, found)
     return dict(zip(keys, map(list, zip(*found, strict=True)), strict=True))
@@ -117,7 +117,7 @@ def answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:
 
 
 def _why_no_gpu(title: str) -> str:
-    reason = workload.why_no_gpu()
+    reason = cell_outcomes.why_no_gpu()
     if reason:
         progress.report(f"{title}: n/a, {reason}")
     return reason
@@ -128,8 +128,8 @@ def _answers(keys: list[Key], *more: Measures) -> dict:
     found: dict = {}
     measures = ChainMap(_MEASURES, *more)
     for metric, params in keys:
-        found[metric, params] = workload.attempt(measures[metric], *params)
-        if workload.ends_use(found[metric, params]):
+        found[metric, params] = cell_outcomes.attempt(measures[metric], *params)
+        if cell_outcomes.ends_use(found[metric, params]):
             break
     else:
         found |= host_time.times({key: call for key, call in found.items() if _is_call(call)})
@@ -145,5 +145,5 @@ def _is_call(answer: object) -> bool:
 def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
     if not keys:
         return {}
-    found = workload.attempt(process.call, _answers, keys, *more)
+    found = cell_outcomes.attempt(process.call, _answers, keys, *more)
     return dict.fromkeys(keys, found) if isinstance(found, Exception) else found

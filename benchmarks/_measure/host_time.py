@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from .._cells import angles, subjects
 from .._cells.forms import BACKWARD, FORWARD
-from . import inputs, workload
+from . import cell_outcomes, inputs, timed_cell
 
 WARM_CALLS, BLOCKS = 50, 40
 # Some 3 ms of each. Processes on an H200's host differed by 2.7 % forward and by 8.3 % with the
@@ -59,7 +59,7 @@ def call(direction: str, format: str) -> EagerCall:
         return torch.autograd.grad(output, t, x)[0]
 
     rotate = forward if direction == FORWARD else forward_backward
-    workload.check_once(cell.call(freqs), direction, rotate, x)
+    timed_cell.check_once(cell.call(freqs), direction, rotate, x)
     return _warm(rotate, direction)
 
 
@@ -116,7 +116,7 @@ def eager_call(call, direction: str) -> EagerCall:
         return gradients if isinstance(leaf, tuple) else gradients[0]
 
     rotate = forward if direction == FORWARD else forward_backward
-    workload.check_once(call, direction, rotate, x)
+    timed_cell.check_once(call, direction, rotate, x)
     return _warm(rotate, direction)
 
 
@@ -138,10 +138,10 @@ def times(calls: Mapping[_Key, EagerCall]) -> dict[_Key, list[float] | Exception
         for key, call in itertools.chain.from_iterable([calls.items()] * BLOCKS):
             if key in failures:
                 continue
-            seconds = workload.attempt(_block_seconds, call)
+            seconds = cell_outcomes.attempt(_block_seconds, call)
             if isinstance(seconds, Exception):
                 failures[key] = seconds
-                if workload.ends_use(seconds):
+                if cell_outcomes.ends_use(seconds):
                     return failures
             else:
                 samples[key].append(seconds)

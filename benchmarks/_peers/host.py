@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from .._cells import angles, subjects
 from .._cells.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
-from .._measure import accuracy, host, host_time, inputs, workload
+from .._measure import accuracy, host, host_time, inputs, timed_cell
 from .cells import PeerCell
 from .providers import PROVIDERS
 
@@ -89,7 +89,7 @@ def error(direction: str, provider: str, dtype: str) -> float:
 
     cell = PeerCell(provider, *_ERROR_SHAPE, dtype, _FORMAT)
     call, x = inputs.call_of(cell), accuracy.random(cell.shape, getattr(torch, dtype))
-    (rotate,) = workload.calls(call, direction, [x.to(inputs.DEVICE, copy=True)])
+    (rotate,) = timed_cell.calls(call, direction, [x.to(inputs.DEVICE, copy=True)])
     results = call.split(rotate())
     given = call.split(x if direction == FORWARD else call.cotangent(x))
     radians = angles.exact(0, cell.positions, cell.hidden_size).float()[None, :, 0]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._measure import gpu_timer, workload
+from .._measure import cell_outcomes, gpu_timer
 from .network import Functions, Layer, Network, Weights, random_weights
 from .providers import PROVIDERS
 from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, KERNELS, PARTS, PRODUCTS, STEP, Point
@@ -114,10 +114,10 @@ def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
         try:
             yield
         except Exception as error:
-            if workload.gpu_is_lost():
+            if cell_outcomes.gpu_is_lost():
                 raise
-            why = "unavailable" if workload.cannot_be_had(error) else "error"
-            rows[name] = {why: workload.why_not(error)}
+            why = "unavailable" if cell_outcomes.cannot_be_had(error) else "error"
+            rows[name] = {why: cell_outcomes.why_not(error)}
             calls.pop(name, None)
             traceback.clear_frames(error.__traceback__)  # they hold what was allocated
             gc.unfreeze()
@@ -152,9 +152,9 @@ def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
     for name in list(calls) if profiled else ():
         note(name)
         for part, call in calls[name].items():
-            found = workload.attempt(_profiled, call)
+            found = cell_outcomes.attempt(_profiled, call)
             if isinstance(found, Exception):
-                if workload.gpu_is_lost():
+                if cell_outcomes.gpu_is_lost():
                     raise found
                 found = {"unprofiled": str(found)}
             rows[name]["parts"][part] |= found

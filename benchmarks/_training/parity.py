@@ -122,7 +122,7 @@ def trained(run: Run, point: Point, jobs: Sequence[Job], device: str) -> list[di
         Of each job ``task``, ``seed``, ``provider`` and ``dtype``, and ``losses``, of each step
         before its update; or ``unavailable`` or ``error``, why there are none.
     """
-    from .._measure import workload
+    from .._measure import cell_outcomes
 
     network, found = None, []
     for job in jobs:
@@ -130,10 +130,10 @@ def trained(run: Run, point: Point, jobs: Sequence[Job], device: str) -> list[di
             network = network or _network(run, point, device)
             result: dict[str, Any] = {"losses": curve(network, job, point)}
         except Exception as error:
-            if workload.gpu_is_lost():
+            if cell_outcomes.gpu_is_lost():
                 raise
-            why = "unavailable" if workload.cannot_be_had(error) else "error"
-            result = {why: workload.why_not(error)}
+            why = "unavailable" if cell_outcomes.cannot_be_had(error) else "error"
+            result = {why: cell_outcomes.why_not(error)}
         found.append({**job._asdict(), **run._asdict(), **result})
     return found
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .._measure import workload
+from .._measure import cell_outcomes
 from .._system import progress
 from . import measuring, results
 from .providers import OURS
@@ -31,14 +31,14 @@ def answers(part: str, points: Iterable[str]) -> dict[tuple[str, str], Answer | 
     traceback for what went wrong.
     """
     found: dict[tuple[str, str], Answer | Exception] = {}
-    reason = workload.why_no_gpu()
+    reason = cell_outcomes.why_no_gpu()
     if reason:
         progress.report(f"training_step, {part}: n/a, {reason}")
     for point in points:
         rows = (
             NotImplementedError(reason)
             if reason
-            else workload.attempt(measuring.measured, POINTS[point], OURS, (part,), TURNS)
+            else cell_outcomes.attempt(measuring.measured, POINTS[point], OURS, (part,), TURNS)
         )
         found |= {(point, name): _answer(name, part, rows) for name in OURS}
     return found

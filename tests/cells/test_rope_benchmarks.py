@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import model_calls, paths, rope
 from benchmarks._cells.grid import Cell, ModelCell, PathCell
-from benchmarks._measure.workload import Outcome
+from benchmarks._measure.cell_outcomes import Outcome
 
 CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import torch
 from benchmarks._cells import grid
 from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
-from benchmarks._measure import gpu_timer, workload
+from benchmarks._measure import cell_outcomes, gpu_timer, timed_cell
 
 CELLS = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in (16, 32, 48, 64)]
 NAMES = [str(cell.seq_len) for cell in CELLS]
@@ -26,8 +26,8 @@ class Bench:
     def __init__(self, patch):
         self.events, self.fails, self.buffers = [], {}, weakref.WeakSet()
         self.patch, self.emptied_with, self.orders = patch, [], []
-        patch.setattr(workload, "TimedCell", self.timed)
-        patch.setattr(workload, "gpu_is_lost", lambda: False)
+        patch.setattr(timed_cell, "TimedCell", self.timed)
+        patch.setattr(cell_outcomes, "gpu_is_lost", lambda: False)
         patch.setattr(gpu_timer, "warm_up", lambda seconds: self.events.append("warm up"))
         patch.setattr(gpu_timer, "cold_sets", lambda bytes_moved: 2)
         patch.setattr(torch.cuda, "empty_cache", self.empty_cache)
@@ -36,8 +36,8 @@ class Bench:
 
     def hold(self, cells: int) -> None:
         """Let memory have room for the first ``cells`` of the cells together, and no more."""
-        needed = sum(workload.needed_bytes(cell, 2) for cell in CELLS[:cells])
-        total = needed / workload.HELD_SHARE
+        needed = sum(timed_cell.needed_bytes(cell, 2) for cell in CELLS[:cells])
+        total = needed / timed_cell.HELD_SHARE
         self.patch.setattr(torch.cuda, "mem_get_info", lambda: (0, total))
 
     def do(self, cell, what):
@@ -150,7 +150,7 @@ def test_what_a_failed_recording_took_is_free_for_the_next_cell(bench):
 
 def test_a_lost_gpu_ends_the_process(bench, monkeypatch):
     bench.fails[NAMES[1], PASSES[1]] = RuntimeError("illegal address")
-    monkeypatch.setattr(workload, "gpu_is_lost", lambda: True)
+    monkeypatch.setattr(cell_outcomes, "gpu_is_lost", lambda: True)
     with pytest.raises(RuntimeError, match="illegal address"):
         bench.measured()
 
@@ -165,14 +165,14 @@ def test_groups_fit_and_are_as_few_as_fit(gib, name, monkeypatch):
     monkeypatch.setattr(gpu_timer, "_l2_bytes", lambda: l2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, total))
     cells = grid.all_cells(name)
-    found = workload.groups(cells)
+    found = timed_cell.groups(cells)
     assert [cell for group in found for cell in group] == cells
 
     def needed(group):
         sets = (gpu_timer.cold_sets(cell.bytes_moved) for cell in group)
-        return sum(map(workload.needed_bytes, group, sets))
+        return sum(map(timed_cell.needed_bytes, group, sets))
 
-    room = workload.HELD_SHARE * total
+    room = timed_cell.HELD_SHARE * total
     assert all(needed(group) <= room or len(group) == 1 for group in found)
     for group, following in zip(found, found[1:], strict=False):
         assert needed([*group, following[0]]) > room
@@ -185,5 +185,5 @@ def test_groups_do_not_follow_what_is_free(monkeypatch):
     found = []
     for free in (0, 2**40):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2**37))
-        found.append(workload.groups(CELLS * 40))
+        found.append(timed_cell.groups(CELLS * 40))
     assert found[0] == found[1] and len(found[0]) > 1

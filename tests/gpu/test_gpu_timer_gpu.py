@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._cells.grid import Cell
-from benchmarks._measure import gpu_timer, workload
+from benchmarks._measure import gpu_timer, timed_cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -21,11 +21,11 @@ def test_company_does_not_matter(dtype):
     gpu_timer.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = workload.call_of(cell)
+        call = timed_cell.call_of(cell)
         inputs = [
-            workload.random_tensor(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))
+            timed_cell.random_tensor(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))
         ]
-    rope = gpu_timer.Recording(list(workload.calls(call, "forward", inputs)), stream)
+    rope = gpu_timer.Recording(list(timed_cell.calls(call, "forward", inputs)), stream)
     alone = statistics.median(gpu_timer.paired_samples([rope])[0])
     copy = gpu_timer.Recording([x.clone for x in inputs], stream)
     beside = statistics.median(gpu_timer.paired_samples([rope, copy])[0])

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks._cells.grid import GRIDS, Cell, cells
 from benchmarks._compare import measure
-from benchmarks._measure import workload
+from benchmarks._measure import gpu_timer, timed_cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -31,9 +31,9 @@ def test_groups_change_no_figure_and_leave_no_memory(monkeypatch):
     together = medians(CELLS)
     assert torch.cuda.memory_allocated() == before
     _, total = torch.cuda.mem_get_info()
-    two = 2 * workload.needed_bytes(CELLS[0], workload.gpu_timer.cold_sets(CELLS[0].bytes_moved))
-    monkeypatch.setattr(workload, "HELD_SHARE", 1.1 * two / total)
-    assert len(workload.groups(CELLS)) == 2
+    two = 2 * timed_cell.needed_bytes(CELLS[0], gpu_timer.cold_sets(CELLS[0].bytes_moved))
+    monkeypatch.setattr(timed_cell, "HELD_SHARE", 1.1 * two / total)
+    assert len(timed_cell.groups(CELLS)) == 2
     apart = medians(CELLS)
     assert torch.cuda.memory_allocated() == before
     assert together.keys() == apart.keys()

@@ -11,7 +11,7 @@ from benchmarks._cells import forms, grid, modules, subjects
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
-from benchmarks._measure import host, host_time, memory_and_launches, workload
+from benchmarks._measure import cell_outcomes, host, host_time, memory_and_launches
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -61,7 +61,7 @@ def test_calls_of_the_transformer_have_a_speed():
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
     cells = [c for c in grid.path_cells(grid.PATH_GRIDS["full"]) if direction in c.directions]
-    for cell, outcome in workload.measure_cells(cells, direction).items():
+    for cell, outcome in cell_outcomes.measure_cells(cells, direction).items():
         assert not outcome.error and not outcome.unavailable, (cell, outcome)
         ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
         assert 0.3 < ratio < 3, (cell, ratio)
@@ -71,7 +71,7 @@ def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_output_is_in_l2_for_what_reads_it_next(dtype):
     """Of 8 MiB; a kernel that writes past L2 takes 1.08 times as long as two copies on an H200."""
-    (outcome,) = workload.measure_cells([PathCell("then-read", 8, dtype)], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([PathCell("then-read", 8, dtype)], FORWARD).values()
     assert statistics.median(outcome.latency) < 1.04 * statistics.median(outcome.copy)
 
 
@@ -90,7 +90,7 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
     for name in FUNCTIONS:
         monkeypatch.setattr(rope_triton, name, spoiled(getattr(rope_triton, name)))
     cell = PathCell(path, 4, "bfloat16")
-    (outcome,) = workload.measure_cells([cell], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([cell], FORWARD).values()
     assert not outcome.latency
     assert "not close" in outcome.error
 

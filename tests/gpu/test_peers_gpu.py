@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import host, workload
+from benchmarks._measure import cell_outcomes, host
 from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PeerCell
 from benchmarks._peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
@@ -34,7 +34,7 @@ def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
     dtypes = ("bfloat16", "float16", "float32")  # the last is not every library's
     formats = ("sbhd", "bshd")
     cells = [PeerCell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
-    for cell, outcome in workload.measure_cells(cells, direction).items():
+    for cell, outcome in cell_outcomes.measure_cells(cells, direction).items():
         assert not outcome.error, (cell, outcome.error)
         skip_if_absent(provider, outcome.unavailable)
         assert not outcome.unavailable, (cell, outcome.unavailable)
@@ -48,7 +48,7 @@ def test_the_calls_of_models_are_right(provider, unwarmed):
     timings = GRIDS["small"]["models"].of([provider]).timings
     for direction in DIRECTIONS:
         cells = [timing.cell for timing in timings if timing.direction == direction]
-        for cell, outcome in workload.measure_cells(cells, direction).items():
+        for cell, outcome in cell_outcomes.measure_cells(cells, direction).items():
             assert not outcome.error, (cell, outcome.error)
             if getattr(cell, "model", "") == "llama-3-8b":  # which every library can rotate
                 skip_if_absent(provider, outcome.unavailable)
@@ -59,7 +59,7 @@ def test_the_calls_of_models_are_right(provider, unwarmed):
 @all_directions
 def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
     cell = PeerCell("copy", 1024, 128, 64, 4, "bfloat16", "sbhd")
-    (outcome,) = workload.measure_cells([cell], direction).values()
+    (outcome,) = cell_outcomes.measure_cells([cell], direction).values()
     ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
     assert ratio == pytest.approx(1.0, abs=0.05)
 
@@ -69,8 +69,8 @@ def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
 def test_company_does_not_matter(direction):
     providers = ("rope-triton", "rope-triton-tables", "copy", "seed")
     cells = [PeerCell(name, 1024, 128, 64, 1, "bfloat16", "bshd") for name in providers]
-    together = workload.measure_cells(cells, direction)
-    alone = workload.measure_cells(cells, direction, together=False)
+    together = cell_outcomes.measure_cells(cells, direction)
+    alone = cell_outcomes.measure_cells(cells, direction, together=False)
     assert len({outcome.copy for outcome in together.values()}) == 1
     for cell in cells:
         seconds = [statistics.median(each[cell].latency) for each in (together, alone)]
@@ -98,6 +98,6 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
 def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""
     cells = [PeerCell(provider, 256 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
-    outcomes = workload.measure_cells(cells, BACKWARD)
+    outcomes = cell_outcomes.measure_cells(cells, BACKWARD)
     assert not any(outcome.error or outcome.unavailable for outcome in outcomes.values())
     torch.cuda.synchronize()

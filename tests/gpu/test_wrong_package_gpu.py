@@ -15,7 +15,7 @@ import rope_triton
 from benchmarks._cells.forms import FORWARD
 from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
-from benchmarks._measure import workload
+from benchmarks._measure import cell_outcomes
 from benchmarks._system import process
 from tests.gpu import test_bits_gpu as bits
 
@@ -80,7 +80,7 @@ def test_comparison(name, tmp_path):
 @all_packages
 def test_asv(name, tmp_path):
     root = package(name, tmp_path)
-    found = process.call(workload.measure_cells, [CELL], FORWARD, path=(str(root),))
+    found = process.call(cell_outcomes.measure_cells, [CELL], FORWARD, path=(str(root),))
     assert bool(found[CELL].latency) == (name == "right")
     assert bool(found[CELL].error) == (name != "right")
 

@@ -48,7 +48,7 @@ def raising(error):
 
 @pytest.mark.parametrize("error", [NotImplementedError("not yet"), AssertionError("not close")])
 def test_failure_is_its_own_cells_only(on_cpu, error, monkeypatch):
-    """Which errors are failures, and which a lack: see the tests of ``workload``."""
+    """Which errors are failures, and which a lack: see the tests of ``cell_outcomes``."""
     bad = ("training", "sbhd", "float16", "transposed")
 
     def measure(*params):

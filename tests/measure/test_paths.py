@@ -10,9 +10,9 @@ from benchmarks._cells import forms, formula, grid, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
-from benchmarks._measure import workload
+from benchmarks._measure import cell_outcomes, timed_cell
 from tests.measure import samples
-from tests.measure.test_workload import CELLS as PLAIN
+from tests.measure.test_cell_outcomes import CELLS as PLAIN
 from tests.package import plain
 
 FULL, SMALL = (grid.path_cells(grid.PATH_GRIDS[name]) for name in ("full", "small"))
@@ -82,14 +82,14 @@ def test_cells_of_both_grids_are_told_apart_by_their_values():
 def without_gpu(monkeypatch, one_thread):
     """Cells are called with CPU tensors, in plain PyTorch."""
     plain.install(monkeypatch)
-    monkeypatch.setattr(workload, "DEVICE", "cpu")
+    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
 
 
 def called(cell, direction, freqs=None):
     """The call, its output and what that should follow from."""
     call, x = cell.call(angles(cell) if freqs is None else freqs), random(cell)
     given = x.clone()
-    (rotate,) = workload.calls(call, direction, [x])
+    (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate(), given
 
 
@@ -101,10 +101,10 @@ def test_the_package_passes(path, direction, monkeypatch, device):
     cell = PathCell(path, 1 / 8, "bfloat16")
     if direction not in cell.directions:
         return
-    monkeypatch.setattr(workload, "DEVICE", device)
+    monkeypatch.setattr(timed_cell, "DEVICE", device)
     call, x = cell.call(angles(cell).to(device)), random(cell).to(device)
-    (rotate,) = workload.calls(call, direction, [x])
-    workload.check_once(call, direction, rotate, x)
+    (rotate,) = timed_cell.calls(call, direction, [x])
+    timed_cell.check_once(call, direction, rotate, x)
 
 
 @all_timed
@@ -216,8 +216,8 @@ def on_cpu(without_gpu, monkeypatch, tmp_path):
 def test_cells_are_measured(on_cpu, direction, tmp_path):
     for suite in (PLAIN, CELLS):
         cells = [cell for cell in suite if direction in cell.directions]
-        outcomes = workload.measure_cells(cells, direction)
-        made_up = workload.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=(1e-6,) * 3)
+        outcomes = cell_outcomes.measure_cells(cells, direction)
+        made_up = cell_outcomes.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=(1e-6,) * 3)
         assert outcomes == dict.fromkeys(cells, made_up)
         said = f"{cells[0].suite} {direction}: {len(cells)}/{len(cells)} cells"
         assert said in (tmp_path / "progress").read_text()
@@ -240,7 +240,7 @@ def test_wrong_output_in_place_has_no_speed(on_cpu, number, monkeypatch):
     """What was given is overwritten by the time that it is checked: the last calls decide."""
     monkeypatch.setattr(rope_triton, "apply_rotary_emb", in_place_wrong_from(number))
     cell = PathCell("tables-inplace", 1 / 4, "float32")
-    (outcome,) = workload.measure_cells([cell], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([cell], FORWARD).values()
     assert not outcome.latency
     assert "AssertionError: Tensor-likes are not close!" in outcome.error
 
@@ -266,7 +266,7 @@ def old(on_cpu, monkeypatch):
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_commit_without_the_paths_is_not_available(old, direction):
     cells = [cell for cell in LACKED if direction in cell.directions]
-    for outcome in workload.measure_cells(cells, direction).values():
+    for outcome in cell_outcomes.measure_cells(cells, direction).values():
         assert outcome.unavailable.startswith("this commit cannot: ")
         assert not outcome.error and not outcome.latency
 

@@ -11,7 +11,7 @@ from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._cells.models import ModelCell
 from benchmarks._cells.named import NamedCell
 from benchmarks._cells.surface import SurfaceCell
-from benchmarks._measure import gpu_timer, roofline, workload
+from benchmarks._measure import cell_outcomes, gpu_timer, roofline, timed_cell
 from benchmarks._peers.cells import PeerCell, PeerModelCell
 from tests.measure import samples
 from tests.package import plain
@@ -111,7 +111,7 @@ def timed(monkeypatch, tmp_path):
 
     samples.install(monkeypatch, tmp_path / "progress", sets=2)
     monkeypatch.setattr(gpu_timer, "paired_samples", paired)
-    monkeypatch.setattr(workload, "DEVICE", "cpu")
+    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
     return turns
 
@@ -131,14 +131,14 @@ def made(timed, monkeypatch):
 
 def test_a_few_samples_are_taken_in_turns_with_the_first_of_the_call(timed):
     cell = Cell(5, 64, 2, "bfloat16", "bshd")
-    (outcome,) = workload.measure_cells([cell], "backward").values()
+    (outcome,) = cell_outcomes.measure_cells([cell], "backward").values()
     assert timed == [(3, 3, 3e-3), (2, 4, 3e-3)]
     assert (outcome.latency, outcome.copy, outcome.roofline) == ((0.0,) * 7, (1.0,) * 7, (2.0,) * 3)
 
 
 def test_a_comparison_times_no_roofline(timed):
     cell = Cell(5, 64, 2, "bfloat16", "bshd")
-    alone = workload.TimedCell(cell, ("forward", "backward"))
+    alone = timed_cell.TimedCell(cell, ("forward", "backward"))
     alone.sample(2, 1e-3)
     assert alone.checked() == [[0.0] * 2, [1.0] * 2] and timed == [(2, 2, 1e-3)]
 
@@ -146,8 +146,8 @@ def test_a_comparison_times_no_roofline(timed):
 def test_of_a_view_it_copies_as_many_bytes_as_the_call_moves(made, monkeypatch):
     monkeypatch.setattr(roofline, "copied", copied)
     cell = Named("bf16-2x16-packed-1x3", "tables")
-    timed_cell = workload.TimedCell(cell, ("forward",), copies=True)
-    for out, x in zip(made[-1].outputs, timed_cell._inputs, strict=True):
+    timed = timed_cell.TimedCell(cell, ("forward",), copies=True)
+    for out, x in zip(made[-1].outputs, timed._inputs, strict=True):
         assert 2 * out.nbytes == cell.bytes_moved < 2 * x.nbytes
         assert torch.equal(out, x[: len(out)])
 
@@ -163,7 +163,7 @@ def test_it_writes_to_the_memory_of_the_copies_and_reads_the_inputs(made, path, 
     monkeypatch.setattr(roofline, "copied", copied)
     monkeypatch.setattr(rope_triton, "apply_rotary_emb", plain.FUNCTIONS["apply_rotary_emb"])
     cell = PathCell(path, 1 / 16, "bfloat16")
-    call = workload.TimedCell(cell, ("forward",), copies=True)
+    call = timed_cell.TimedCell(cell, ("forward",), copies=True)
     _, copies, rooflines = made
     assert call.checked() and len(written) == len(copies.outputs) == len(rooflines.outputs) == 2
     for (x, out), copy in zip(written, copies.outputs, strict=True):

@@ -16,7 +16,7 @@ from benchmarks._cells import angles, forms, grid
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
-from benchmarks._measure import host, workload
+from benchmarks._measure import cell_outcomes, host, timed_cell
 from benchmarks._peers.cells import PEER_GRIDS, PeerCell, peer_cells
 from tests.measure import samples
 from tests.package import plain
@@ -33,7 +33,7 @@ def on_cpu(monkeypatch, tmp_path, one_thread):
     """Measures as on a GPU, in both commands."""
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     plain.install(monkeypatch)
-    monkeypatch.setattr(workload, "DEVICE", "cpu")
+    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
     monkeypatch.setattr(host, "warm_start_here", dict)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
 
@@ -42,7 +42,7 @@ def in_asv(cell) -> list[str]:
     """What ``asv run`` says is wrong, by direction."""
     found = []
     for direction in cell.directions:
-        (outcome,) = workload.measure_cells([cell], direction).values()
+        (outcome,) = cell_outcomes.measure_cells([cell], direction).values()
         assert bool(outcome.latency) != bool(outcome.error) and not outcome.unavailable
         found.append(outcome.error)
     return found
@@ -141,13 +141,13 @@ def test_wrong_angles_are_a_fault_of_all_calls_by_angles_and_of_no_other(
 def test_other_libraries_are_not_at_fault_for_the_packages_angles(on_cpu, monkeypatch):
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Zero)
     cells = [PeerCell(name, 16, 64, 2, 1, "float32", "bshd") for name in ("pytorch", "rope-triton")]
-    theirs, ours = workload.measure_cells(cells, FORWARD).values()
+    theirs, ours = cell_outcomes.measure_cells(cells, FORWARD).values()
     assert theirs.latency and "RotaryPositionEmbedding" in ours.error
 
 
 def test_package_without_the_module_is_not_available_by_angles(on_cpu, monkeypatch):
     monkeypatch.delattr(rope_triton, "RotaryPositionEmbedding")
-    (outcome,) = workload.measure_cells([CELL], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([CELL], FORWARD).values()
     assert outcome.unavailable.startswith("this commit cannot: cannot import name 'RotaryPosition")
     answer = measure._check([CELL], exact=False)
     assert [reason for *_, reason in answer["unavailable"]] == [outcome.unavailable] * 2
@@ -304,7 +304,7 @@ def test_input_is_looked_at_where_the_output_is_right(on_cpu, monkeypatch):
 def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypatch):
     asked = []
 
-    class Timed(workload.TimedCell):
+    class Timed(timed_cell.TimedCell):
         def __init__(self, cell, directions, *, copies=False, **options):
             asked.append((cell, directions, copies))
             super().__init__(cell, directions, copies=copies, **options)
@@ -312,11 +312,11 @@ def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypat
         def checked(self):
             return [[1.0] for _ in super().checked()]
 
-    monkeypatch.setattr(workload, "TimedCell", Timed)
+    monkeypatch.setattr(timed_cell, "TimedCell", Timed)
     monkeypatch.setattr(Cell, "directions", directions)
     for direction in directions:
-        (outcome,) = workload.measure_cells([CELL], direction).values()
-        assert outcome == workload.Outcome((1.0,), (1.0,), roofline=(1.0,))
+        (outcome,) = cell_outcomes.measure_cells([CELL], direction).values()
+        assert outcome == cell_outcomes.Outcome((1.0,), (1.0,), roofline=(1.0,))
     answer = measure._measure([CELL], host=False, seed=1)
     assert [samples for *_, samples in answer["timings"]] == [[1.0] for _ in directions]
     assert asked == [*((CELL, (each,), True) for each in directions), (CELL, directions, False)]

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks._cells.angles import of_cell
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import workload
+from benchmarks._measure import timed_cell
 from benchmarks._peers import plain
 from benchmarks._peers.cells import PeerCell
 
@@ -306,5 +306,5 @@ def here(monkeypatch, device):
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
     monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
-    monkeypatch.setattr(workload, "DEVICE", device)
+    monkeypatch.setattr(timed_cell, "DEVICE", device)
     return device

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._measure.workload import Outcome
+from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._peers.cells import AnyCell
 from benchmarks._peers.sweep import command, plots
 from benchmarks._peers.sweep.experiments import EXPERIMENTS, Timing, planned

@@ -8,7 +8,7 @@ import torch
 from benchmarks._cells import forms, formula, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.package_calls import Unavailable
-from benchmarks._measure import host, workload
+from benchmarks._measure import host, timed_cell
 from benchmarks._peers import calls, plain
 from benchmarks._peers.providers import PROVIDERS
 from tests.conftest import COMPILED
@@ -33,7 +33,7 @@ def called(cell, direction, device="cpu"):
     """The call, its output, and what that should follow from."""
     call, x = calls.of(cell, angles(cell, device)), random(cell, device)
     given = x.clone()
-    (rotate,) = workload.calls(call, direction, [x])
+    (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate(), given
 
 
@@ -225,7 +225,7 @@ def test_providers_leave_each_others_tensors_alone(here, format, direction):
     own = {name: {memory(t) for t in held(call)} - {memory(freqs)} for name, call in made.items()}
     assert sum(map(len, own.values())) == len(set.union(*own.values()))
     for name in names:
-        (rotate,) = workload.calls(made[name], direction, [inputs[name]])
+        (rotate,) = timed_cell.calls(made[name], direction, [inputs[name]])
         output = made[name].split(rotate())
         reached = set().union(*own.values(), {memory(freqs)})
         assert not reached & {memory(part) for part in output}

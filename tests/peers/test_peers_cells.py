@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import peers
 from benchmarks._cells import formula, grid
-from benchmarks._measure import workload
+from benchmarks._measure import cell_outcomes
 from benchmarks._peers import calls, cells
 from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PEER_GRIDS
@@ -53,7 +53,7 @@ def test_environment_names_the_grid(monkeypatch):
 def test_tracks_pick_their_cell():
     cell = SMALL[0]
     params = tuple(vars(cell).values())
-    cache = {cell: workload.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
+    cache = {cell: cell_outcomes.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
     for suite in (peers.Forward(), peers.Backward()):
         suite.setup(cache, *params)
         assert suite.track_latency(cache, *params) == {"samples": [2e-5, 4e-5], "number": 1}

@@ -9,7 +9,7 @@ import torch
 import rope_triton
 from benchmarks._cells import subjects
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import gpu_timer, host_time, inputs, workload
+from benchmarks._measure import cell_outcomes, gpu_timer, host_time, inputs, timed_cell
 from benchmarks._peers import host as peer_host
 from benchmarks._peers import plain
 from benchmarks._peers.providers import INSTALL, PROVIDERS
@@ -56,15 +56,16 @@ def spoiled(function):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_cells_are_measured(on_gpu, direction):
     wanted = [cell_of(name, format) for name in PROVIDERS for format in ("sbhd", "bshd")]
-    outcomes = workload.measure_cells(wanted, direction)
+    outcomes = cell_outcomes.measure_cells(wanted, direction)
     assert list(outcomes) == wanted
     for cell, outcome in outcomes.items():
         if direction == BACKWARD and cell.provider in FORWARD_ONLY:
             reason = f"{cell.provider} has no backward pass"
-            assert outcome == workload.Outcome(unavailable=reason)
+            assert outcome == cell_outcomes.Outcome(unavailable=reason)
         else:
             roofline = (1e-6,) * 3 if cell.provider == "rope-triton" else ()
-            assert outcome == workload.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=roofline), cell
+            expected = cell_outcomes.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=roofline)
+            assert outcome == expected, cell
 
 
 def test_the_providers_of_a_point_take_turns_beside_one_copy(on_gpu, monkeypatch):
@@ -85,7 +86,7 @@ def test_the_providers_of_a_point_take_turns_beside_one_copy(on_gpu, monkeypatch
     names = ("rope-triton", "liger", "fla", "flash-attention", "copy")
     for direction in DIRECTIONS:
         turns.clear()
-        found = workload.measure_cells([cell_of(name, "bshd") for name in names], direction)
+        found = cell_outcomes.measure_cells([cell_of(name, "bshd") for name in names], direction)
         assert [cell.provider for cell in found] == list(names)
         ours, liger, missing, wrong, copy = found.values()
         assert [each.latency for each in (ours, liger, copy)] == [
@@ -106,32 +107,32 @@ def test_after_a_fault_in_company_each_is_measured_alone(on_gpu, monkeypatch):
         lost()
 
     def fresh(cells, direction):
-        return {cell: workload.Outcome((1.0,), (1.0,)) for cell in cells}
+        return {cell: cell_outcomes.Outcome((1.0,), (1.0,)) for cell in cells}
 
     monkeypatch.setattr(gpu_timer, "paired_samples", samples)
-    monkeypatch.setattr(workload, "_measure_in_fresh_process", fresh)
+    monkeypatch.setattr(cell_outcomes, "_measure_in_fresh_process", fresh)
     cells, told = [cell_of(name) for name in ("copy", "liger", "fla")], []
-    outcomes = workload.measure_cells(cells, FORWARD, lambda *each: told.append(each))
+    outcomes = cell_outcomes.measure_cells(cells, FORWARD, lambda *each: told.append(each))
     assert outcomes == fresh(cells, FORWARD) and told == list(outcomes.items())
 
 
 def test_cells_that_have_no_room_beside_each_other_are_alone(on_gpu, monkeypatch):
     cells = [cell_of(name) for name in ("copy", "liger", "fla")]
-    assert workload._points(cells) == {cells[0]: cells}
-    needed = workload.needed_bytes(cells[0], 2)
+    assert cell_outcomes._points(cells) == {cells[0]: cells}
+    needed = timed_cell.needed_bytes(cells[0], 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4 * needed, 4 * needed))
-    assert workload._points(cells) == {cells[0]: cells[:2]}
+    assert cell_outcomes._points(cells) == {cells[0]: cells[:2]}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * needed, 3 * needed))
-    assert workload._points(cells) == {}
+    assert cell_outcomes._points(cells) == {}
     other = [cell_of(name, format) for name in ("copy", "fla") for format in ("sbhd", "bshd")]
-    assert workload._points(other) == {}
+    assert cell_outcomes._points(other) == {}
 
 
 @all_libraries
 def test_a_missing_library_says_how_to_install_it(on_gpu, provider, monkeypatch):
     libraries.remove(monkeypatch, provider)
     for direction in DIRECTIONS:
-        (outcome,) = workload.measure_cells([cell_of(provider)], direction).values()
+        (outcome,) = cell_outcomes.measure_cells([cell_of(provider)], direction).values()
         assert outcome.unavailable.startswith(f"{provider} is not there: ")
         assert outcome.unavailable.endswith(INSTALL[provider])
         assert not outcome.error and not outcome.latency
@@ -141,7 +142,7 @@ def test_a_missing_library_says_how_to_install_it(on_gpu, provider, monkeypatch)
 def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypatch):
     monkeypatch.delattr(rope_triton, name)
     provider = {"apply_rotary_pos_emb": "rope-triton", "apply_rotary_emb": "rope-triton-tables"}
-    (outcome,) = workload.measure_cells([cell_of(provider[name])], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([cell_of(provider[name])], FORWARD).values()
     assert (
         outcome.unavailable == f"this commit cannot: cannot import name '{name}' from 'rope_triton'"
     )
@@ -150,7 +151,7 @@ def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypa
 @all_libraries
 def test_a_wrong_result_has_no_speed(on_gpu, provider, monkeypatch):
     libraries.install(monkeypatch, provider, spoiled(libraries.FUNCTIONS[provider][2]))
-    (outcome,) = workload.measure_cells([cell_of(provider)], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([cell_of(provider)], FORWARD).values()
     assert not outcome.latency and not outcome.unavailable
     assert "AssertionError: Tensor-likes are not close!" in outcome.error
 
@@ -161,8 +162,8 @@ def test_a_wrong_backward_has_no_speed(on_gpu, monkeypatch):
 
     libraries.install(monkeypatch, "flash-attention", forward_only)
     cell = cell_of("flash-attention")
-    assert workload.measure_cells([cell], FORWARD)[cell].latency
-    assert "not close" in workload.measure_cells([cell], BACKWARD)[cell].error
+    assert cell_outcomes.measure_cells([cell], FORWARD)[cell].latency
+    assert "not close" in cell_outcomes.measure_cells([cell], BACKWARD)[cell].error
 
 
 def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
@@ -170,7 +171,7 @@ def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
         raise RuntimeError("CUDA error: no kernel image")
 
     libraries.install(monkeypatch, "fla", broken)
-    (outcome,) = workload.measure_cells([cell_of("fla")], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([cell_of("fla")], FORWARD).values()
     assert "RuntimeError: CUDA error: no kernel image" in outcome.error
 
 

@@ -11,7 +11,7 @@ from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.models import MODELS
 from benchmarks._cells.named import CHOSEN
 from benchmarks._cells.package_calls import Unavailable
-from benchmarks._measure import workload
+from benchmarks._measure import timed_cell
 from benchmarks._peers import cells, models
 from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._peers.providers import MODEL_CALLS, PROVIDERS
@@ -55,7 +55,7 @@ def called(cell, direction, device):
     cell = dataclasses.replace(cell)  # which knows no shapes yet
     call, x = cell.call(angles(cell, device)), random(cell, device)
     given = x.clone()
-    (rotate,) = workload.calls(call, direction, [x])
+    (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate, x, given
 
 

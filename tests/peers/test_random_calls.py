@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import workload
-from benchmarks._measure.workload import Outcome
+from benchmarks._measure import timed_cell
+from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._peers.sweep import command, goals, state
 from benchmarks._peers.sweep.experiments import (
@@ -69,16 +69,16 @@ def test_all_is_compiled_side_by_side_before_it_is_timed(bench, undrawn, monkeyp
 
 
 def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch, here):
-    monkeypatch.setattr(workload, "DEVICE", here)
+    monkeypatch.setattr(timed_cell, "DEVICE", here)
     made, one = [], "fp32-2+1x16-1x4"
-    monkeypatch.setattr(workload.angles, "check_package", lambda *_: None)
+    monkeypatch.setattr(timed_cell.angles, "check_package", lambda *_: None)
 
     def calls(call, direction, inputs):
         made.append((call.cell, direction))
         yield from workload_calls(call, direction, inputs)
 
-    workload_calls = workload.calls
-    monkeypatch.setattr(workload, "calls", calls)
+    workload_calls = timed_cell.calls
+    monkeypatch.setattr(timed_cell, "calls", calls)
     cells = [PeerNamedCell(provider, one) for provider in ("flash-attention", "vllm", "copy")]
 
     def fails(*_, **__):

@@ -15,8 +15,8 @@ import torch
 
 from benchmarks import __main__ as entry
 from benchmarks._cells.forms import BACKWARD
-from benchmarks._measure import workload
-from benchmarks._measure.workload import Outcome
+from benchmarks._measure import cell_outcomes
+from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._peers.providers import PROVIDERS
 from benchmarks._peers.sweep import command, plots, state
 from benchmarks._peers.sweep.experiments import EXPERIMENTS
@@ -157,7 +157,7 @@ def pretended(timings, gpu, model, file, together):
                 os._exit(9)
             finished(cell, Outcome((1e-6,), (2e-6 if together else 3e-6,)))
 
-    workload.measure_cells = measure_cells
+    cell_outcomes.measure_cells = measure_cells
     command._work(timings, gpu, model, file, together)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._measure.workload import Outcome
+from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._peers.sweep import state
 from benchmarks._peers.sweep.experiments import COPY, GRIDS, OURS, Timing
 from benchmarks._peers.sweep.state import Results, Row, SweepError

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from ..._measure import workload
+from ..._measure import cell_outcomes, timed_cell
 from ..._system import checkout, gpu_monitor, machine, process, suite
 from ..._system.arguments import COULD_NOT_RUN, some_seconds
 from ..._system.journal import Journal, JournalError
@@ -45,7 +45,7 @@ _DISTRIBUTIONS = (
 # What says how a cell is measured: a change of it is another sweep.
 _MEASURING = (
     *("_cells/*.py", "_peers/*.py"),
-    *("_measure/gpu_timer.py", "_measure/roofline.py", "_measure/workload.py"),
+    *(f"_measure/{of}.py" for of in ("gpu_timer", "roofline", "timed_cell", "cell_outcomes")),
 )
 # For one process: it takes up to half a minute to start with all libraries, and a kill loses its
 # work. Timings of various kernels are many, and have to be soon done.
@@ -232,7 +232,7 @@ def measure(
                 raise SweepError(f"no process can measure on {uuid}: {lost}") from lost
         if not rows and not together:  # else the next process begins with what may be to blame
             status, _, output = str(lost).partition("\n")
-            failed = workload.Outcome(error=f"{status}\n{output[-2000:]}")
+            failed = cell_outcomes.Outcome(error=f"{status}\n{output[-2000:]}")
             rows = [Row(left[0], failed, uuid)]
             keep(rows)
         left, together = left[len(rows) :], together and not lost
@@ -244,14 +244,14 @@ def _work(timings: Sequence[Timing], uuid: str, model: str, file: Path, together
         raise SweepError(reason)
     with file.open("w") as rows:
 
-        def finished(direction: str, cell: AnyCell, outcome: workload.Outcome) -> None:
+        def finished(direction: str, cell: AnyCell, outcome: cell_outcomes.Outcome) -> None:
             content = state.as_json(Row(Timing(direction, cell), outcome, uuid))
             rows.write(json.dumps(content, allow_nan=False) + "\n")
             rows.flush()
 
         for direction, found in itertools.groupby(timings, lambda timing: timing.direction):
             cells = [timing.cell for timing in found]
-            workload.measure_cells(cells, direction, partial(finished, direction), together)
+            cell_outcomes.measure_cells(cells, direction, partial(finished, direction), together)
 
 
 def compile_ahead(timings: Sequence[Timing], uuid: str) -> None:
@@ -274,8 +274,8 @@ def _call_each(cells: Sequence[tuple[AnyCell, str]]) -> None:
     """In a fresh process: make every call once; what fails will fail again where it is timed."""
     for cell, direction in cells:
         with contextlib.suppress(Exception):
-            call = workload.call_of(cell)
-            next(workload.calls(call, direction, [workload.random_tensor(cell)]))()
+            call = timed_cell.call_of(cell)
+            next(timed_cell.calls(call, direction, [timed_cell.random_tensor(cell)]))()
 
 
 # --- show -----------------------------------------------------------------------------------------

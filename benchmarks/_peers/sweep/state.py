@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from ..._measure.workload import Outcome
+from ..._measure.cell_outcomes import Outcome
 from ..._system import journal
 from ..._system.files import write_atomically
 from ..cells import of_values

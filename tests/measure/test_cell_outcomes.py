@@ -11,7 +11,7 @@ import rope_triton
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell
 from benchmarks._cells.modules import ModuleCell
-from benchmarks._measure import gpu_timer, workload
+from benchmarks._measure import cell_outcomes, gpu_timer, timed_cell
 from rope_triton import transformer
 from tests.measure import samples
 from tests.package import plain
@@ -33,7 +33,7 @@ def on_cpu(monkeypatch, tmp_path):
 
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     monkeypatch.setattr(gpu_timer, "paired_samples", lambda *_: [[2e-6] * 3, [1e-6] * 3])
-    monkeypatch.setattr(workload, "DEVICE", "cpu")
+    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
 
 
@@ -49,7 +49,7 @@ def test_wrong_output_has_no_speed(on_cpu, direction, wrong_set, monkeypatch):
         return plain.apply_rotary_pos_emb(t, turned, tensor_format)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
-    (outcome,) = workload.measure_cells(CELLS[:1], direction).values()
+    (outcome,) = cell_outcomes.measure_cells(CELLS[:1], direction).values()
     # Recorded and replayed; the backward's forward, which is neither, once.
     assert len(calls) == (6 if direction == FORWARD else 3)
     assert (outcome.latency, outcome.copy, outcome.unavailable) == ((), (), "")
@@ -64,10 +64,10 @@ def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
     # Three inputs, outputs, copies and autograd's outputs, and four tensors for the check.
     needed = 16 * cell.bytes_moved // 2
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed, 2**40))
-    assert workload.measure_cells([cell], "forward")[cell].latency
+    assert cell_outcomes.measure_cells([cell], "forward")[cell].latency
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed - 1, 2**40))
-    monkeypatch.setattr(workload, "random_tensor", fail)
-    outcome = workload.measure_cells([cell], "forward")[cell]
+    monkeypatch.setattr(timed_cell, "random_tensor", fail)
+    outcome = cell_outcomes.measure_cells([cell], "forward")[cell]
     assert "does not fit in the GPU's memory: needs 0.0 GB" in outcome.unavailable
     assert not outcome.error
 
@@ -86,7 +86,7 @@ def test_calls_of_other_modules_are_timed_like_others(on_cpu, name, monkeypatch)
     """All buffer sets share the weights' leaves, as the steps of a training do."""
     monkeypatch.setattr(gpu_timer, "paired_samples", lambda recordings, *_: [[1e-6]] * 2)
     cell = ModuleCell(name)
-    timed = workload.TimedCell(cell, cell.directions)
+    timed = timed_cell.TimedCell(cell, cell.directions)
     timed.sample(1, 1e-3)
     assert timed.checked() == [[1e-6]] * len(cell.directions)
 
@@ -100,7 +100,7 @@ def test_wrong_output_of_the_transformer_has_no_speed(on_cpu, wrong_set, monkeyp
         return right(2 * x if (len(calls) - 1) % 3 == wrong_set else x)
 
     monkeypatch.setattr(transformer, "softmax", softmax)
-    timed = workload.TimedCell(ModuleCell("softmax-fp32-9x24"), [FORWARD])
+    timed = timed_cell.TimedCell(ModuleCell("softmax-fp32-9x24"), [FORWARD])
     with pytest.raises(AssertionError, match="a row is off by"):
         timed.checked()
 
@@ -129,13 +129,13 @@ def test_failure_is_its_own_cells_only(on_cpu, error, kind, monkeypatch):
             raise error
         return [[1.0], [2.0]]
 
-    monkeypatch.setattr(workload, "checked_samples", made_up)
-    outcomes = workload.measure_cells(CELLS, "forward")
+    monkeypatch.setattr(timed_cell, "checked_samples", made_up)
+    outcomes = cell_outcomes.measure_cells(CELLS, "forward")
     assert list(outcomes) == CELLS
     failed = outcomes.pop(bad)
-    assert set(outcomes.values()) == {workload.Outcome(latency=(1.0,), copy=(2.0,))}
+    assert set(outcomes.values()) == {cell_outcomes.Outcome(latency=(1.0,), copy=(2.0,))}
     assert str(error) in getattr(failed, kind)
-    assert failed == workload.Outcome(**{kind: getattr(failed, kind)})
+    assert failed == cell_outcomes.Outcome(**{kind: getattr(failed, kind)})
     assert ("Traceback" in failed.error) == (kind == "error")
 
 
@@ -150,10 +150,10 @@ def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_
             lost()
         return [[1.0], [2.0]]
 
-    monkeypatch.setattr(workload, "checked_samples", made_up)
+    monkeypatch.setattr(timed_cell, "checked_samples", made_up)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the fresh process
     told = []
-    outcomes = workload.measure_cells(CELLS, "forward", lambda *each: told.append(each))
+    outcomes = cell_outcomes.measure_cells(CELLS, "forward", lambda *each: told.append(each))
     assert list(outcomes) == CELLS
     assert told == list(outcomes.items())
     assert outcomes[CELLS[0]].latency == (1.0,)
@@ -164,8 +164,8 @@ def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_
 
 
 def test_a_fresh_process_that_fails_is_an_error_of_its_cells(monkeypatch):
-    monkeypatch.setattr(workload, "_MEASURE", "sys.exit(3)")
-    outcomes = workload._measure_in_fresh_process(CELLS, "forward")
+    monkeypatch.setattr(cell_outcomes, "_MEASURE", "sys.exit(3)")
+    outcomes = cell_outcomes._measure_in_fresh_process(CELLS, "forward")
     assert list(outcomes) == CELLS
     assert all("ended with 3" in outcome.error for outcome in outcomes.values())
 
@@ -177,15 +177,15 @@ def test_each_cell_is_told_as_soon_as_it_is_finished(on_cpu, monkeypatch):
         events.append(cell)
         return [[1.0], [1.0]]
 
-    monkeypatch.setattr(workload, "checked_samples", made_up)
-    outcomes = workload.measure_cells(CELLS, "forward", lambda *each: events.append(each))
+    monkeypatch.setattr(timed_cell, "checked_samples", made_up)
+    outcomes = cell_outcomes.measure_cells(CELLS, "forward", lambda *each: events.append(each))
     assert events == [event for cell in CELLS for event in (cell, (cell, outcomes[cell]))]
 
 
 def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatch):
-    monkeypatch.setattr(workload, "checked_samples", lambda *_, **__: [[1.0], [1.0]])
+    monkeypatch.setattr(timed_cell, "checked_samples", lambda *_, **__: [[1.0], [1.0]])
     cells = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in range(1, 27)]
-    workload.measure_cells(cells, "backward")
+    cell_outcomes.measure_cells(cells, "backward")
     counts = [line.split(" cells")[0] for line in progress()]
     assert counts == [f"rope backward: {count}/26" for count in (12, 24, 26)]
 
@@ -201,8 +201,8 @@ def test_a_cell_leaves_nothing_and_what_was_there_is_not_looked_through(on_cpu, 
         left.append(weakref.ref(Cycle()))
         return [[1.0], [1.0]]
 
-    monkeypatch.setattr(workload, "checked_samples", made_up)
-    workload.measure_cells(CELLS, "forward")
+    monkeypatch.setattr(timed_cell, "checked_samples", made_up)
+    cell_outcomes.measure_cells(CELLS, "forward")
     assert len(left) == len(CELLS) and not any(each() for each in left)
     assert not any(each is here for each in gc.get_objects())
 
@@ -210,10 +210,10 @@ def test_a_cell_leaves_nothing_and_what_was_there_is_not_looked_through(on_cpu, 
 @both_directions
 def test_without_a_gpu_every_cell_is_unavailable_for_one_reason(direction, progress, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(workload, "gpu_timer", types.SimpleNamespace())  # no clock is touched
+    monkeypatch.setattr(cell_outcomes, "gpu_timer", types.SimpleNamespace())  # no clock is touched
     told: list = []
-    outcomes = workload.measure_cells(CELLS, direction, lambda *each: told.append(each))
+    outcomes = cell_outcomes.measure_cells(CELLS, direction, lambda *each: told.append(each))
     assert told == list(outcomes.items())
     reason = "no NVIDIA GPU: torch.cuda.is_available() is False"
-    assert outcomes == dict.fromkeys(CELLS, workload.Outcome(unavailable=reason))
+    assert outcomes == dict.fromkeys(CELLS, cell_outcomes.Outcome(unavailable=reason))
     assert progress() == [f"rope.{direction.capitalize()}: n/a, {reason}"]

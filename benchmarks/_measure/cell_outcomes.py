@@ -1,0 +1,213 @@
+"""Outcomes of cells: the samples of each, n/a or what went wrong, whatever the others do."""
+
+import contextlib
+import gc
+import itertools
+import pickle
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from .._cells.forms import BaseCell
+from .._cells.package_calls import Unavailable
+from .._system import process, progress
+from . import gpu_timer, timed_cell
+
+_Cell = TypeVar("_Cell", bound=BaseCell)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The samples of a cell, or why there are none.
+
+    ``latency`` and ``copy`` are paired samples in seconds per call, of RoPE and of ``copy_`` of the
+    same bytes. ``roofline``, which pairs with the first of them, is of a copy that reads the angles
+    or tables too; empty for calls of other libraries. ``unavailable`` says why the cell cannot be
+    measured here (n/a), ``error`` what went wrong.
+    """
+
+    latency: tuple[float, ...] = ()
+    copy: tuple[float, ...] = ()
+    unavailable: str = ""
+    error: str = ""
+    roofline: tuple[float, ...] = ()
+
+
+def measure_cells(
+    cells: Sequence[_Cell],
+    direction: str,
+    finished: Callable[[_Cell, Outcome], object] = lambda cell, outcome: None,
+    together: bool = True,
+) -> dict[_Cell, Outcome]:
+    """Measure cells of one suite in the given order in this process; a bad cell costs only itself.
+
+    After a fault that ends a process's use of the GPU, a fresh process measures the other cells.
+    ``finished`` is called for each cell as soon as its outcome is known here. ``together``: whether
+    consecutive cells of one point take turns; one that fails there is measured again, alone.
+    """
+    reason = why_no_gpu()
+    if reason:
+        for suite in dict.fromkeys(cell.suite for cell in cells):
+            progress.report(f"{suite}.{direction.capitalize()}: n/a, {reason}")
+        return _all_finished(dict.fromkeys(cells, Outcome(unavailable=reason)), finished)
+    gpu_timer.warm_up()
+    outcomes: dict[_Cell, Outcome] = {}
+    start = time.monotonic()
+    ahead: dict[_Cell, Outcome] = {}
+    points = _points(cells) if together else {}
+    for count, cell in enumerate(cells, 1):
+        if cell in points:
+            ahead = _together(points[cell], direction)
+            _clean_up()
+            if gpu_is_lost():  # whose fault it is shows where each is alone
+                rest = _measure_in_fresh_process(cells[count - 1 :], direction)
+                return outcomes | _all_finished(rest, finished)
+        outcomes[cell] = ahead.get(cell) or _outcome(cell, direction)
+        finished(cell, outcomes[cell])
+        if count % 12 == 0 or count == len(cells):
+            seconds = time.monotonic() - start
+            done = f"{count}/{len(cells)} cells, {seconds:.0f} s"
+            progress.report(f"{cell.suite} {direction}: {done}")
+        if outcomes[cell].error and gpu_is_lost():
+            rest = _measure_in_fresh_process(cells[count:], direction)
+            return outcomes | _all_finished(rest, finished)
+    return outcomes
+
+
+def _all_finished(outcomes: dict[_Cell, Outcome], finished: Callable) -> dict[_Cell, Outcome]:
+    for cell, outcome in outcomes.items():
+        finished(cell, outcome)
+    return outcomes
+
+
+def gpu_is_lost() -> bool:
+    """Whether a fault, e.g. an illegal address, fails every later GPU call of this process."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def ends_use(answer) -> bool:
+    """Whether an answer of :func:`attempt` is a fault that ended the process's use of the GPU."""
+    return isinstance(answer, RuntimeError) and gpu_is_lost()
+
+
+_MEASURE = """
+import pathlib, pickle
+from benchmarks._measure import cell_outcomes
+answer = pathlib.Path(sys.argv[2])
+cells, direction = pickle.loads(answer.read_bytes())
+answer.write_bytes(pickle.dumps(cell_outcomes.measure_cells(cells, direction, together=False)))
+"""
+
+
+def _measure_in_fresh_process(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch, "cells.pickle")
+        answer.write_bytes(pickle.dumps((cells, direction)))
+        status = process.start(_MEASURE, str(answer)).wait()
+        if status:
+            problem = f"a fresh process, started after another cell's fault, ended with {status}"
+            return dict.fromkeys(cells, Outcome(error=problem))
+        return pickle.loads(answer.read_bytes())
+
+
+def why_no_gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU: torch.cuda.is_available() is False"
+    return ""
+
+
+def _points(cells: Sequence[_Cell]) -> dict[_Cell, list[_Cell]]:
+    """The cells of each point that has several, and room for them in memory, by the first."""
+    by_point = itertools.groupby(cells, lambda cell: cell.point)
+    each = (timed_cell.groups(list(found)) for _, found in by_point)
+    return {some[0]: some for some in itertools.chain.from_iterable(each) if len(some) > 1}
+
+
+def _together(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
+    """The outcomes of cells of one point whose calls took turns: of those that are right.
+
+    What is wrong with the others shows where they are measured alone; it may be their company.
+    """
+    timed: dict[_Cell, timed_cell.TimedCell] = {}
+    outcomes = {}
+    for cell in cells:
+        with contextlib.suppress(Exception):
+            beside = next(iter(timed.values()), None)
+            timed[cell] = timed_cell.TimedCell(cell, (direction,), copies=True, beside=beside)
+    with contextlib.suppress(Exception):
+        timed_cell.sample(list(timed.values()), gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS)
+        for cell, each in timed.items():
+            with contextlib.suppress(Exception):
+                outcomes[cell] = _measured(each.checked())
+    return outcomes
+
+
+def _measured(samples: Sequence[Sequence[float]]) -> Outcome:
+    latency, copy, *more = map(tuple, samples)
+    return Outcome(latency, copy, roofline=more[0] if more else ())
+
+
+def _clean_up() -> None:
+    """Leave memory as if nothing had been measured."""
+    import torch
+
+    gc.collect()
+    # What is left is the libraries', and stays: looking through it after each cell takes 0.1 s.
+    gc.freeze()
+    with contextlib.suppress(RuntimeError):  # of a GPU that is lost, see gpu_is_lost
+        torch.cuda.empty_cache()
+
+
+def _outcome(cell: BaseCell, direction: str) -> Outcome:
+    try:
+        return _measured(timed_cell.checked_samples(cell, (direction,), copies=True))
+    except Exception as error:
+        if cannot_be_had(error):
+            return Outcome(unavailable=why_not(error))
+        return Outcome(error=why_not(error))
+    finally:
+        _clean_up()
+
+
+def cannot_be_had(error: Exception) -> bool:
+    """Whether the error means n/a here or at this commit, rather than a failure."""
+    import torch
+
+    if isinstance(error, ModuleNotFoundError):  # the package is not installed: no commit's property
+        return False
+    return isinstance(error, (NotImplementedError, ImportError, torch.cuda.OutOfMemoryError))
+
+
+def why_not(error: Exception) -> str:
+    """Why there is no figure: a line if it cannot be had, else the traceback."""
+    if not cannot_be_had(error):
+        return "".join(traceback.format_exception(error))
+    if isinstance(error, Unavailable):
+        return str(error)
+    if isinstance(error, (NotImplementedError, ImportError)):
+        return f"this commit cannot: {error}"
+    return f"does not fit in the GPU's memory: {error}"
+
+
+def attempt(function: Callable, *args):
+    """The function's result, or an exception that pickles in place of the one it raised.
+
+    ``NotImplementedError`` for what cannot be had, else ``RuntimeError`` with the traceback.
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        kind = NotImplementedError if cannot_be_had(error) else RuntimeError
+        return kind(why_not(error))
