@@ -44,9 +44,12 @@ def ours(q, k, v, dout, **options) -> list:
 
 
 def assert_near(found, expected, dtype):
-    """Of the output, and of the gradients of q, k and v."""
+    """Of the output, and of the gradients of q, k and v.
+
+    With one key the gradient of q is the difference of equal sums, whose terms are about 1.
+    """
     assert all(each.is_contiguous() for each in found)
-    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.1)
+    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.5)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
