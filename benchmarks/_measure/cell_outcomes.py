@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .._cells.forms import BaseCell
 from .._cells.package_calls import Unavailable
@@ -62,7 +62,7 @@ def measure_cells(
     for count, cell in enumerate(cells, 1):
         if cell in points:
             ahead = _together(points[cell], direction)
-            _clean_up()
+            clean_up()
             if gpu_is_lost():  # whose fault it is shows where each is alone
                 rest = _measure_in_fresh_process(cells[count - 1 :], direction)
                 return outcomes | _all_finished(rest, finished)
@@ -159,7 +159,7 @@ def _measured(samples: Sequence[Sequence[float]]) -> Outcome:
     return Outcome(latency, copy, roofline=more[0] if more else ())
 
 
-def _clean_up() -> None:
+def clean_up() -> None:
     """Leave memory as if nothing had been measured."""
     import torch
 
@@ -174,11 +174,9 @@ def _outcome(cell: BaseCell, direction: str) -> Outcome:
     try:
         return _measured(timed_cell.checked_samples(cell, (direction,), copies=True))
     except Exception as error:
-        if cannot_be_had(error):
-            return Outcome(unavailable=why_not(error))
-        return Outcome(error=why_not(error))
+        return Outcome(**no_figures(error))
     finally:
-        _clean_up()
+        clean_up()
 
 
 def cannot_be_had(error: Exception) -> bool:
@@ -199,6 +197,11 @@ def why_not(error: Exception) -> str:
     if isinstance(error, (NotImplementedError, ImportError)):
         return f"this commit cannot: {error}"
     return f"does not fit in the GPU's memory: {error}"
+
+
+def no_figures(error: Exception) -> dict[str, Any]:
+    """``unavailable``, why there is no figure here or at this commit, or ``error``, what failed."""
+    return {"unavailable" if cannot_be_had(error) else "error": why_not(error)}
 
 
 def attempt(function: Callable, *args):

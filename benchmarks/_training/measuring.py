@@ -116,12 +116,11 @@ def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
         except Exception as error:
             if cell_outcomes.gpu_is_lost():
                 raise
-            why = "unavailable" if cell_outcomes.cannot_be_had(error) else "error"
-            rows[name] = {why: cell_outcomes.why_not(error)}
+            rows[name] = cell_outcomes.no_figures(error)
             calls.pop(name, None)
             traceback.clear_frames(error.__traceback__)  # they hold what was allocated
-            gc.unfreeze()
-            _free()
+            gc.unfreeze()  # else what this one leaves would stay
+            cell_outcomes.clean_up()
 
     for name in names:
         with about(name):
@@ -238,7 +237,7 @@ class _Bench:
                     said = f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
                     raise AssertionError(f"{name}: {what} {said}")
         del found, expected
-        _free()
+        cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
         return network
 
     def call(self, network: Network, part: str) -> Callable[[], object]:
@@ -393,15 +392,3 @@ def _attention_of(kernels: list[str]) -> str:
     found |= {"this package"} if not {*kernels}.isdisjoint(_OWN_ATTENTION) else set()
     fused = sorted(found - {"", "math"})
     return " and ".join(fused) or ("math" if "math" in found else "")
-
-
-def _free() -> None:
-    """Give back the memory of what is gone; what is left stays.
-
-    Looking through the objects of the libraries took a sixth of a round.
-    """
-    import torch
-
-    gc.collect()
-    gc.freeze()
-    torch.cuda.empty_cache()

@@ -133,8 +133,7 @@ def trained(run: Run, point: Point, jobs: Sequence[Job], device: str) -> list[di
         except Exception as error:
             if cell_outcomes.gpu_is_lost():
                 raise
-            why = "unavailable" if cell_outcomes.cannot_be_had(error) else "error"
-            result = {why: cell_outcomes.why_not(error)}
+            result = cell_outcomes.no_figures(error)
         found.append({**job._asdict(), **run._asdict(), **result})
     return found
 

@@ -75,9 +75,9 @@ def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch,
 
     def calls(call, direction, inputs):
         made.append((call.cell, direction))
-        yield from workload_calls(call, direction, inputs)
+        yield from usual_calls(call, direction, inputs)
 
-    workload_calls = timed_cell.calls
+    usual_calls = timed_cell.calls
     monkeypatch.setattr(timed_cell, "calls", calls)
     cells = [PeerNamedCell(provider, one) for provider in ("flash-attention", "vllm", "copy")]
 
