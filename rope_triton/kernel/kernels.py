@@ -139,16 +139,32 @@ def rope_qk_kernel(
     BATCH_FIRST: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     TRANSPOSED: tl.constexpr,
+    MIXED: tl.constexpr,
     ROUNDING: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """rope_kernel for two tensors that differ in heads and strides: head blocks of q, then of k."""
+    """rope_kernel for two tensors that differ in heads and strides: the heads of q, then of k.
+
+    MIXED says that a program may have heads of both.
+    """
     batch, block, head = program_coords(cu_seqlens_ptr, BATCH_FIRST, None)
     if first is not None:
         block += first
     seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
     seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
+    heads = tl.minimum(head * BLOCK_H + tl.arange(0, BLOCK_H), q_heads + k_heads - 1)
+    heads = heads[None, :, None]
+    of_q = heads < q_heads if MIXED else head * BLOCK_H < q_heads
+    heads = (heads - tl.where(of_q, 0, q_heads)).to(tl.int64)
+    # Pointers to tokens are chosen, not strides: the compiler would find those by an index into the
+    # arguments, which takes so long that it computes the sines before it loads t.
+    q_row, k_row = q_ptr + batch * q_batch + seq * q_seq, k_ptr + batch * k_batch + seq * k_seq
+    x = tl.where(of_q, q_row, k_row) + heads * tl.where(of_q, q_head, k_head)
+    channel = tl.where(of_q, q_channel, k_channel)
+    q_row = q_out_ptr + batch * q_out_batch + seq * q_out_seq
+    k_row = k_out_ptr + batch * k_out_batch + seq * k_out_seq
+    out = tl.where(of_q, q_row, k_row) + heads * D
     cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
     position_args = n_seq, n_table, start_ptr, None, cu_seqlens, cp_size, cp_rank
     first_angle = 0
@@ -156,17 +172,7 @@ def rope_qk_kernel(
         first_angle += batch * freqs_batch
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
     options: tl.constexpr = (D, D_ROT, INTERLEAVED, TRANSPOSED, ROUNDING)
-    q_blocks = tl.cdiv(q_heads, BLOCK_H)
-    if head < q_blocks:
-        heads = head_block(head, q_heads, BLOCK_H)
-        x = q_ptr + seq * q_seq + batch * q_batch + heads * q_head
-        out = q_out_ptr + seq * q_out_seq + batch * q_out_batch + heads * D
-        rotate_rows(out, x, q_channel, None, freqs, seq, batch, position_args, options)
-    else:
-        heads = head_block(head - q_blocks, k_heads, BLOCK_H)
-        x = k_ptr + seq * k_seq + batch * k_batch + heads * k_head
-        out = k_out_ptr + seq * k_out_seq + batch * k_out_batch + heads * D
-        rotate_rows(out, x, k_channel, None, freqs, seq, batch, position_args, options)
+    rotate_rows(out, x, channel, None, freqs, seq, batch, position_args, options)
 
 
 @triton.jit(do_not_specialize=["n_seq", "n_groups", "first", "n_table", "cp_size", "cp_rank"])
