@@ -51,7 +51,12 @@ def rotate_rows(
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
     if freqs[1] is None:
         s1, c1 = sincos(a1)
-        s2, c2 = sincos(a2)
+        if x1.shape[0] * x1.shape[2] < 256:  # pairs: with so few, asking would take longer
+            s2, c2 = sincos(a2)
+        else:
+            s2, c2 = s1, c1
+            if tl.sum((a1 != a2).to(tl.int32)) > 0:
+                s2, c2 = sincos(a2)
     else:
         s1, c1, s2, c2 = a2, a1, a2, a1
     if ROUNDING is not None:

@@ -213,6 +213,18 @@ def test_no_gpu_and_no_interpreter_is_an_error():
 # --- the heads of all sequences as heads of one ---------------------------------------------------
 
 
+@pytest.mark.parametrize("second", [0.0, -0.0, 1.5, -1.5, torch.nan])
+def test_one_head_has_the_bits_of_many(second, device):
+    """One head computes the sines of a pair once where both angles of every pair are the same."""
+    members = [0.0, -0.0, 1.0, -1.0], [1.0, 1.0, -0.0, 0.0]
+    t = torch.tensor(sum(members, []), device=device).repeat(4, 1, 8, 1)
+    angles = torch.tensor([0.0, 0.0, 0.0, 1.5], device=device).repeat(4, 1, 1, 2)
+    angles[1, ..., 4], angles[2, ..., 7] = second, second
+    given = rope_triton.apply_rotary_pos_emb(t, angles)
+    one = rope_triton.apply_rotary_pos_emb(t[:, :, :1], angles)
+    assert torch.equal(one.view(torch.int32), given[:, :, :1].view(torch.int32))
+
+
 @covering.pairs(
     {
         "dtype": [torch.float32, torch.bfloat16],
