@@ -155,10 +155,11 @@ def as_markdown(header: dict[str, Any], judged: Sequence[Row], drawn: bool) -> s
         "",
         f"Each provider trains the same model in {STEPS} steps of AdamW from each of {len(SEEDS)} "
         "seeds. Distance: the mean absolute difference, in nats, from the curve of float32 eager "
-        f"PyTorch over the last {COMPARED} steps and the seeds; `triton-fused` rotates "
-        "neighbouring channels and has a float32 curve of that. Bound: "
+        f"PyTorch over the last {COMPARED} steps and the seeds. Bound: "
         f"{FACTOR:g} times the distance of `{BASELINE}` in {HALVES[0]}, or {FLOOR:g} where that "
-        "is more.",
+        "is more. The projection of `hybrid` and `triton` has groups of queries, keys and values, "
+        "and `triton-fused` rotates neighbouring channels: with the same weights these are other "
+        "models, each with a float32 curve of its own.",
         "",
         *(f"- {task}: {about}." for task, about in TASKS.items()),
         f"- SHA-256 of the text: {header['text']}.",
