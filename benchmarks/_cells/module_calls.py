@@ -80,13 +80,16 @@ class ModuleCall(Call):
     # --- the call ---------------------------------------------------------------------------------
 
     def _find(self):
+        return self._named(self.function)
+
+    def _named(self, function: str):
         name = f"rope_triton.{self.module}"
         try:
-            return getattr(importlib.import_module(name), self.function)
+            return getattr(importlib.import_module(name), function)
         except (ModuleNotFoundError, AttributeError) as error:
             if error.name == "rope_triton":
                 raise
-            raise ImportError(f"there is no {name}.{self.function}") from None
+            raise ImportError(f"there is no {name}.{function}") from None
 
     def operand(self, x):
         parts = _cut(x, self.operands(self._size, self._words))

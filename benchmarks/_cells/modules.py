@@ -17,7 +17,7 @@ from .forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell, listed
 from .module_calls import ModuleCall, stored_elements
 from .surface import DTYPES
 
-FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS
+FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS | transformer_calls.COMPOSED
 LIST = Path(__file__).with_suffix(".txt")
 
 

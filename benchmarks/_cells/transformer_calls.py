@@ -1,6 +1,8 @@
 """Each function of ``rope_triton.transformer``: its tensors, and the same by PyTorch."""
 
+import functools
 import math
+import types
 from typing import ClassVar
 
 from . import angles
@@ -70,13 +72,13 @@ class _RotaryAttention(ModuleCall):
         return [(size.batch, size.tokens, size.heads * size.channels)]
 
     def _more(self, freqs):
-        pairs = angles.by_channel(freqs[..., : freqs.shape[-1] // 2], interleaved=True)
-        return {"freqs": pairs, "heads": self._size.heads, "kv_heads": self._size.kv_heads}
+        return _rotation(self._size, freqs)
 
     def _arguments(self, x, weight):
         return {"x": x, "weight": weight}
 
-    def _expected(self, x, weight, freqs, heads, kv_heads):
+    @staticmethod
+    def _expected(x, weight, freqs, heads, kv_heads):
         qkv = (x @ weight.mT).unflatten(-1, (-1, freqs.shape[-1]))
         q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=2)
         pairs = freqs[:, 0, :, ::2]
@@ -109,7 +111,8 @@ class _Linear(ModuleCall):
             {} if bias is None else {"bias": bias}
         )
 
-    def _expected(self, x, weight, bias=None, relu=False):
+    @staticmethod
+    def _expected(x, weight, bias=None, relu=False):
         import torch
 
         out = torch.nn.functional.linear(x, weight, bias)
@@ -156,12 +159,14 @@ class _RmsNorm(ModuleCall):
     def _arguments(self, *operands):
         return dict(zip(("x", "weight", *self._words), operands, strict=True))
 
-    def _expected(self, x, weight, bias=None, residual=None):
+    @classmethod
+    def _expected(cls, x, weight, bias=None, residual=None):
         total = x if residual is None else x + residual
-        out = self._normalized(total, weight, bias)
+        out = cls._normalized(total, weight, bias)
         return out if residual is None else (out, total)
 
-    def _normalized(self, x, weight, bias):
+    @staticmethod
+    def _normalized(x, weight, bias):
         import torch
 
         return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-5)
@@ -171,7 +176,8 @@ class _LayerNorm(_RmsNorm):
     function = "layer_norm"
     words = ("bias", "residual")
 
-    def _normalized(self, x, weight, bias):
+    @staticmethod
+    def _normalized(x, weight, bias):
         import torch
 
         return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, 1e-5)
@@ -212,14 +218,15 @@ class _Swiglu(ModuleCall):
         both = operands[0].chunk(2, dim=-1) if "halves" in self._words else operands
         return dict(zip(("gate", "up"), both, strict=True))
 
-    def _expected(self, gate, up):
+    @staticmethod
+    def _expected(gate, up):
         import torch
 
         return torch.nn.functional.silu(gate) * up
 
 
 class _Loss(ModuleCall):
-    words = ("sum",)  # instead of the mean
+    words: ClassVar[tuple[str, ...]] = ("sum",)  # instead of the mean
 
     @staticmethod
     def results(size, words):
@@ -228,11 +235,15 @@ class _Loss(ModuleCall):
     def _more(self, freqs):
         import torch
 
-        tokens, vocabulary = self._size.tokens, self._size.vocabulary
+        tokens, vocabulary = self._tokens, self._size.vocabulary
         targets = torch.arange(tokens, device=freqs.device) * 7919 % vocabulary  # all over it
         every_16th = torch.arange(0, tokens, 16, device=freqs.device)
         targets = targets.index_fill(0, every_16th, -100)  # counts for nothing
         return {"targets": targets, "reduction": "sum" if "sum" in self._words else "mean"}
+
+    @property
+    def _tokens(self) -> int:
+        return self._size.tokens
 
 
 class _CrossEntropy(_Loss):
@@ -264,10 +275,73 @@ class _LinearCrossEntropy(_Loss):
     def _arguments(self, x, weight):
         return {"x": x, "weight": weight}
 
-    def _expected(self, x, weight, targets, reduction):
+    @staticmethod
+    def _expected(x, weight, targets, reduction):
         import torch
 
         return torch.nn.functional.cross_entropy(x @ weight.mT, targets, reduction=reduction)
+
+
+class _Step(_Loss):
+    """A training step without its embedding: layers as ``_training`` has them, head and loss."""
+
+    function = "a training step"
+    sizes = ("batch", "tokens", "layers", "heads", "kv_heads", "channels", "inner", "vocabulary")
+    words = ()
+    with_gradients = True
+    # The roundings of all layers add up: in PyTorch's own bfloat16, to 0.05 of a row of a gradient.
+    bound = {**BOUND, "bfloat16": 2e-1}
+
+    @staticmethod
+    def operands(size, words):
+        width, keys = size.heads * size.channels, size.kv_heads * size.channels
+        norm, hidden = (width,), (size.inner, width)
+        layer = [(width + 2 * keys, width), (width, width), norm]
+        layer += [hidden, hidden, hidden[::-1], norm]
+        head = size.vocabulary, width
+        return [(size.batch, size.tokens, width), norm, *size.layers * layer, head]
+
+    def _find(self):
+        functions = {name: self._named(name) for name in vars(_BY_PYTORCH)}
+        return functools.partial(_step, types.SimpleNamespace(**functions))
+
+    @property
+    def _tokens(self) -> int:
+        return self._size.batch * self._size.tokens
+
+    def _more(self, freqs):
+        return super()._more(freqs) | _rotation(self._size, freqs)
+
+    def _arguments(self, x, *weights):
+        return {"x": x, "weights": weights}
+
+    def _expected(self, **arguments):
+        return _step(_BY_PYTORCH, **arguments)
+
+
+def _step(f, x, weights, targets, reduction, freqs, heads, kv_heads):
+    """The loss, by functions that have the names and arguments of the package's."""
+    norm, *layers, head = weights
+    normed = f.rms_norm(x, norm)
+    while layers:
+        (qkv, out, mlp_norm, gate, up, down, next_norm), layers = layers[:7], layers[7:]
+        mixed = f.linear(f.rotary_attention(normed, qkv, freqs, heads, kv_heads), out)
+        normed, x = f.rms_norm(mixed, mlp_norm, residual=x)
+        inner = f.swiglu(f.linear(normed, gate), f.linear(normed, up))
+        normed, x = f.rms_norm(f.linear(inner, down), next_norm, residual=x)
+    return f.linear_cross_entropy(normed.flatten(0, 1), head, targets, reduction=reduction)
+
+
+_BY_PYTORCH = types.SimpleNamespace(
+    **{each.function: each._expected for each in (_RmsNorm, _Linear, _RotaryAttention, _Swiglu)},
+    linear_cross_entropy=_LinearCrossEntropy._expected,
+)
+
+
+def _rotation(size, freqs):
+    """What ``rotary_attention`` takes besides tensors: neighbouring channels are a pair."""
+    pairs = angles.by_channel(freqs[..., : freqs.shape[-1] // 2], interleaved=True)
+    return {"freqs": pairs, "heads": size.heads, "kv_heads": size.kv_heads}
 
 
 def _attention(q, k, v, slopes=None):
@@ -294,3 +368,6 @@ FUNCTIONS: dict[str, type[ModuleCall]] = {
     "linearcrossentropy": _LinearCrossEntropy,
 }
 """Names in a form, and how each function is called."""
+
+COMPOSED: dict[str, type[ModuleCall]] = {"step": _Step}
+"""The same of several functions together."""
