@@ -216,13 +216,13 @@ def test_no_gpu_and_no_interpreter_is_an_error():
 @pytest.mark.parametrize("second", [0.0, -0.0, 1.5, -1.5, torch.nan])
 def test_one_head_has_the_bits_of_many(second, device):
     """One head computes the sines of a pair once where both angles of every pair are the same."""
-    members = [0.0, -0.0, 1.0, -1.0], [1.0, 1.0, -0.0, 0.0]
-    t = torch.tensor(sum(members, []), device=device).repeat(4, 1, 8, 1)
-    angles = torch.tensor([0.0, 0.0, 0.0, 1.5], device=device).repeat(4, 1, 1, 2)
-    angles[1, ..., 4], angles[2, ..., 7] = second, second
-    given = rope_triton.apply_rotary_pos_emb(t, angles)
+    members = torch.tensor([[0.0, -0.0, 1.0, -1.0] * 8, [1.0, 1.0, -0.0, 0.0] * 8], device=device)
+    t = members.flatten().repeat(16, 1, 16, 1)
+    angles = torch.tensor([0.0, 0.0, 0.0, 1.5] * 8, device=device).repeat(16, 1, 1, 2)
+    angles[1, ..., 32:36], angles[9, ..., 63] = second, second
+    many = rope_triton.apply_rotary_pos_emb(t, angles)
     one = rope_triton.apply_rotary_pos_emb(t[:, :, :1], angles)
-    assert torch.equal(one.view(torch.int32), given[:, :, :1].view(torch.int32))
+    assert torch.equal(one.view(torch.int32), many[:, :, :1].view(torch.int32))
 
 
 @covering.pairs(
