@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,8 +147,9 @@ class Rounds(Journal):
             self.begin_check(arm, job)
         self.get_ready(then)
         start = self._checks_begun
-        for arm, (_, answered) in self._checking.items():
-            found = answered.result()
+        arms = {answered: arm for arm, (_, answered) in self._checking.items()}
+        for answered in as_completed(arms):  # one that fails ends the others
+            found, arm = answered.result(), arms[answered]
             start, seconds = time.monotonic(), time.monotonic() - start
             self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
             self._report(f"checked {arm}, {seconds:.0f} s")
