@@ -6,6 +6,7 @@ git, the order of processes, the stored rounds, the lock, the verdict, and the r
 
 import contextlib
 import json
+import traceback
 import types
 from pathlib import Path
 
@@ -168,6 +169,10 @@ class Gpu:
         return seen | self.events(self.answered)
 
 
+def _fail() -> None:
+    raise
+
+
 def behaviour_of(root: Path) -> dict:
     return json.loads(Path(root, "rope_triton", "behaviour.json").read_text())
 
@@ -239,6 +244,7 @@ class Lab:
         patch.setattr(models, "cells", lambda: [])
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
+        self.print_faults(_fail)
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(measure, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
         patch.setattr(exact, "codegen_facts", fake_code)
@@ -273,6 +279,10 @@ class Lab:
         self.git("commit", "-q", "--allow-empty", "-m", tag)
         self.git("tag", tag)
         return self.git("rev-parse", "HEAD")
+
+    def print_faults(self, print_exc=traceback.print_exc) -> None:
+        """Let the command print what it did not foresee, as users see it; else the test fails."""
+        self.patch.setattr(command, "traceback", types.SimpleNamespace(print_exc=print_exc))
 
     def with_paths(self) -> None:
         """Let there be other paths to compare, too."""

@@ -99,6 +99,7 @@ def test_answer_of_another_gpu(lab, capsys):
 
 
 def test_unexpected_exception(lab, capsys, monkeypatch):
+    lab.print_faults()
     lab.versions({}, {})
     monkeypatch.setattr(session, "compare", lambda *_: 1 / 0)
     assert lab.compare() == COULD_NOT_RUN
@@ -106,6 +107,7 @@ def test_unexpected_exception(lab, capsys, monkeypatch):
 
 
 def test_timings_that_are_no_seconds(lab, capsys):
+    lab.print_faults()
     lab.versions({}, {})
     lab.gpu.pace = lambda subject, number: 0.0
     assert lab.compare() == COULD_NOT_RUN
