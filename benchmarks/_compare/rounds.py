@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,11 +148,15 @@ class Rounds(Journal):
         self.get_ready(then)
         start = self._checks_begun
         arms = {answered: arm for arm, (_, answered) in self._checking.items()}
-        for answered in as_completed(arms):  # one that fails ends the others
-            found, arm = answered.result(), arms[answered]
-            start, seconds = time.monotonic(), time.monotonic() - start
-            self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
-            self._report(f"checked {arm}, {seconds:.0f} s")
+        left = set(arms)
+        while left:
+            done, left = wait(left, return_when=FIRST_COMPLETED)
+            # What was answered is stored before a failure ends the others.
+            for answered in sorted(done, key=lambda each: each.exception() is not None):
+                found, arm = answered.result(), arms[answered]
+                start, seconds = time.monotonic(), time.monotonic() - start
+                self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
+                self._report(f"checked {arm}, {seconds:.0f} s")
         self._checking = {}
         return self.checked
 
