@@ -169,7 +169,8 @@ class Gpu:
         return seen | self.events(self.answered)
 
 
-def _fail() -> None:
+def raise_again() -> None:
+    """In place of ``traceback.print_exc``: let the test fail of what the command caught."""
     raise
 
 
@@ -244,7 +245,7 @@ class Lab:
         patch.setattr(models, "cells", lambda: [])
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
-        self.print_faults(_fail)
+        patch.setattr(command, "traceback", types.SimpleNamespace(print_exc=raise_again))
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(measure, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
         patch.setattr(exact, "codegen_facts", fake_code)
@@ -280,9 +281,9 @@ class Lab:
         self.git("tag", tag)
         return self.git("rev-parse", "HEAD")
 
-    def print_faults(self, print_exc=traceback.print_exc) -> None:
-        """Let the command print what it did not foresee, as users see it; else the test fails."""
-        self.patch.setattr(command, "traceback", types.SimpleNamespace(print_exc=print_exc))
+    def print_faults(self) -> None:
+        """Let the command print what it did not foresee, as users see it."""
+        self.patch.setattr(command, "traceback", traceback)
 
     def with_paths(self) -> None:
         """Let there be other paths to compare, too."""

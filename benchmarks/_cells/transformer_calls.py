@@ -285,7 +285,6 @@ class _LinearCrossEntropy(_Loss):
 class _Step(_Loss):
     """A training step without its embedding: layers as ``_training`` has them, head and loss."""
 
-    function = "a training step"
     sizes = ("batch", "tokens", "layers", "heads", "kv_heads", "channels", "inner", "vocabulary")
     words = ()
     with_gradients = True
