@@ -33,7 +33,12 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    [c for c in grid.checked_cells() if c.suite in ("surface", "model_calls", "modules")],
+    [
+        # The logits of a training step, their gradients and the oracle's in float32: 16 GiB.
+        pytest.param(cell, marks=[pytest.mark.large] if "step-" in str(cell) else [])
+        for cell in grid.checked_cells()
+        if cell.suite in ("surface", "model_calls", "modules")
+    ],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
