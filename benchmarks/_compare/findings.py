@@ -47,15 +47,23 @@ def subjects_of(cell: BaseCell) -> frozenset[Subject]:
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Checks:
     """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
-    bad = {arm: _reasons(answers[arm], FAMILIES["gpu"]) for arm in ARMS}
+    failed = {arm: _reasons(answers[arm]["errors"], FAMILIES["gpu"]) for arm in ARMS}
+    lacking = {arm: _reasons(answers[arm]["unavailable"], FAMILIES["gpu"]) for arm in ARMS}
+    bad = {arm: failed[arm] | lacking[arm] for arm in ARMS}
+    # A base that cannot be called so is no excuse for an output that is wrong.
+    wrong = {
+        s: why
+        for s, why in bad[HEAD].items()
+        if s not in (failed if s in failed[HEAD] else bad)[BASE]
+    }
     missing = {
-        **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s in bad[BASE]},
+        **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s not in wrong},
         **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
     }
     return Checks(
         right=[cell for cell in grid if not subjects_of(cell) & (bad[BASE].keys() | bad[HEAD])],
         exact=exact.compare(facts[BASE], facts[HEAD]),
-        wrong=[f"{_words(s)}: {why}" for s, why in bad[HEAD].items() if s not in bad[BASE]],
+        wrong=[f"{_words(s)}: {why}" for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],
     )
 
@@ -150,11 +158,11 @@ def facts_of(answer: dict) -> dict[Subject, float | Exception]:
     return {Subject(metric, tuple(params)): value for metric, params, value in rows}
 
 
-def _reasons(answer: dict, prefixes: tuple[str, ...]) -> dict[Subject, str]:
+def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Subject, str]:
     """Why timings are missing: the last line of each traceback."""
     return {
         Subject(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
-        for metric, params, reason in answer["errors"] + answer["unavailable"]
+        for metric, params, reason in rows
         if metric.startswith(prefixes)
     }
 
@@ -168,7 +176,8 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
     lost: dict[str, dict[Subject, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
     for arm, each in itertools.product(ARMS, measured):
-        for subject, reason in _reasons(each.answers[arm], sum(FAMILIES.values(), ())).items():
+        rows = each.answers[arm]["errors"] + each.answers[arm]["unavailable"]
+        for subject, reason in _reasons(rows, sum(FAMILIES.values(), ())).items():
             lost[arm][subject].append(reason)
     said = {
         arm: {

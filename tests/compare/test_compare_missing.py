@@ -34,6 +34,12 @@ def test_cells_and_paths_that_a_version_lacks_are_a_fault_of_the_head_alone(lab,
     assert timed and not timed & {SMALL, IN_PLACE}
 
 
+def test_a_call_that_the_base_lacks_must_be_right(lab):
+    lab.versions({"cannot": [SMALL]}, {"wrong": [SMALL]})
+    assert lab.compare() == FAIL
+    assert lab.found.wrong == tuple(f"{m} {SMALL}: it is wrong" for m in (FORWARD, BACKWARD))
+
+
 @pytest.mark.parametrize("side", ["head", "base"])
 def test_a_version_that_fails_in_one_process_of_many(lab, side):
     fails = {"fails": {SMALL: [7]}}
