@@ -1,6 +1,7 @@
 """Run one comparison: what is exact, then two looks at the clock, then the verdicts."""
 
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from .._cells import grid, modules, surface
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of
-from .._cells.subjects import ARCHITECTURES, SURFACE_PARAMS
+from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError, keep_newest
@@ -26,7 +27,7 @@ from .rounds import Rounds
 
 
 class NothingToTimeError(RuntimeError):
-    """No cell works in either version: that is no verdict."""
+    """No cell works in either version, or --only names none: that is no verdict."""
 
 
 # What is inconclusive in the first look is measured in this many more rounds, or as time permits,
@@ -71,10 +72,11 @@ class CompareOptions(NamedTuple):
     def cells(self) -> list[BaseCell]:
         """The cells to look at, in the order in which they are measured."""
         found: list[BaseCell] = [*grid.candidates()]
-        wanted = {subject for subject in self.only if subject.metric.startswith(FAMILIES["gpu"])}
-        for metric, params in wanted.difference(*map(subjects_of, found)):
-            raise NothingToTimeError(f"no cell is called {' '.join([metric, *params])}")
-        return [cell for cell in found if not self.only or subjects_of(cell) & wanted]
+        timings = {each for each in self.only if each.metric.startswith(sum(FAMILIES.values(), ()))}
+        on_host = itertools.starmap(Subject, host_keys(*CALLS, FIRST_CALL))
+        for metric, params in timings.difference(on_host, *map(subjects_of, found)):
+            raise NothingToTimeError(f"no timing is called {' '.join([metric, *params])}")
+        return [cell for cell in found if not self.only or subjects_of(cell) & timings]
 
     @property
     def host(self) -> bool:
