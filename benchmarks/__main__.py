@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         kept = options.get("goes_on") and options.get("what") != "simulation"
         say(f"stopped; the same command{again} resumes" if kept else "stopped")
         return 128 + next(iter(stop.args), signal.SIGINT)
-    except CouldNotRunError as error:
+    except (CouldNotRunError, machine.MachineError) as error:
         say(f"could not run: {error}")
         return COULD_NOT_RUN
     except ModuleNotFoundError as error:

@@ -18,6 +18,7 @@ from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, 
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError, keep_newest
+from .._system.machine import MachineError
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
@@ -41,7 +42,7 @@ _OF_TRANSFORMER = ("transformer", "kernel/launch.py", "kernel/rotation.py")
 
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
-    *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError),
+    *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError, MachineError),
     *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )
 """Errors whose message says all that the user needs."""

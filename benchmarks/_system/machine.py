@@ -13,11 +13,20 @@ from collections.abc import Iterable
 from . import process
 
 
+class MachineError(RuntimeError):
+    """This machine cannot be described; the message says what is missing."""
+
+
 def machine_record() -> dict[str, str]:
     """asv's fields of this machine, with the GPU, driver, CUDA, torch and triton added.
 
     asv keeps fields it does not know, files results under ``machine`` and draws a line a set of
     fields, so that two GPUs, or two drivers, never share a line.
+
+    Raises
+    ------
+    MachineError
+        If there is a GPU and no nvidia-smi, which names the driver.
     """
     import torch
     import triton
@@ -58,6 +67,8 @@ def probe() -> tuple[dict[str, str], str]:
     ------
     ModuleNotFoundError
         If a package that these need is not installed.
+    MachineError
+        If the process fails; it has printed why.
     """
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:
@@ -65,9 +76,7 @@ def probe() -> tuple[dict[str, str], str]:
     with process.start(_PROBE, stdout=subprocess.PIPE, text=True) as probe:
         output, _ = probe.communicate()
     if probe.returncode:
-        raise RuntimeError(
-            f"this machine cannot be described: a process ended, see above: {output}"
-        )
+        raise MachineError(f"this machine cannot be described, see above: {output}")
     record, arch = json.loads(output.splitlines()[-1])
     return record, arch
 
@@ -118,7 +127,7 @@ def _slug(name: str) -> str:
 def _driver_version() -> str:
     command = shutil.which("nvidia-smi")
     if command is None:
-        raise RuntimeError("nvidia-smi, which names the driver, is not on the PATH")
+        raise MachineError("nvidia-smi, which names the driver, is not on the PATH")
     query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
     output = subprocess.run(query, check=True, capture_output=True, text=True).stdout
     return output.split()[0]

@@ -6,7 +6,9 @@ import types
 import pytest
 import torch
 
+from benchmarks import __main__ as entry
 from benchmarks._system import machine
+from benchmarks._system.arguments import COULD_NOT_RUN
 
 
 @pytest.fixture
@@ -69,11 +71,25 @@ def test_two_gpus_have_two_names(fake_gpu):
     assert first != machine.machine_record()["machine"] == "nvidia-h100-80gb-hbm3"
 
 
-def test_a_gpu_without_nvidia_smi_is_an_error(fake_gpu, monkeypatch):
+@pytest.mark.parametrize("command", ["machine", "run"])
+def test_a_gpu_without_nvidia_smi_cannot_be_described(fake_gpu, monkeypatch, capsys, command):
     fake_gpu("NVIDIA H200")
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
-    with pytest.raises(RuntimeError, match="nvidia-smi"):
-        machine.machine_record()
+    for name in ("_git", "_require_main", "_append_only"):
+        monkeypatch.setattr(entry, name, lambda *arguments: "")
+    assert entry.main([command]) == COULD_NOT_RUN
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("could not run: nvidia-smi")
+
+
+def test_compare_says_why_a_machine_cannot_be_described(lab, monkeypatch, capsys):
+    def fail():
+        raise machine.MachineError("see above")
+
+    lab.versions({}, {})
+    monkeypatch.setattr(machine, "probe", fail)
+    assert lab.compare() == COULD_NOT_RUN
+    assert capsys.readouterr().err == "could not run: see above\n"
 
 
 def test_a_machine_without_a_gpu_says_so(monkeypatch):
