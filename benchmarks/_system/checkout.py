@@ -145,8 +145,11 @@ def _arm(
         fill(scratch)
         content = digest(scratch)
         root = sources / content[:16]
-        if not root.exists():
+        try:
             os.rename(scratch, root)
+        except OSError:
+            if not root.is_dir():  # nor has another process made it
+                raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(ModuleNotFoundError):

@@ -1,5 +1,6 @@
 """Versions of the package: what a commit, a branch or the working tree is taken for."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -65,6 +66,18 @@ def test_branch_with_a_hostile_name(lab):
         lab.git("update-ref", ref, sha)
         name = ref.removeprefix("refs/heads/")
         assert checkout.from_commit(name, lab.root, lab.scratch / "sources").sha == sha
+
+
+def test_two_processes_may_unpack_one_version_at_once(lab, monkeypatch):
+    sha, rename = lab.commit("base"), os.rename
+
+    def late(made, root):
+        shutil.copytree(made, root)  # by the other process
+        rename(made, root)
+
+    monkeypatch.setattr(os, "rename", late)
+    arm = checkout.from_commit(sha, lab.root, lab.scratch / "sources")
+    assert list((lab.scratch / "sources").iterdir()) == [arm.root]
 
 
 @pytest.mark.parametrize("how", ["edit", "new file", "removed"])
