@@ -9,12 +9,49 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from benchmarks._site import branch, measure, slowdowns
 from tests.git import git
-from tests.site.workflow_jobs import GPU, MEASURED, RESULTS, ROOT, Job, records
+from tests.workflows.common import BISECT, HISTORY, ROOT, Runner
+
+RESULTS = Path("benchmarks") / "results"
+MEASURED = "8f5b046751e08282473c367e6c1aed145f5e93be"  # has results of every machine
+GPU = "nvidia-h200"
+
+# The real measure(), with a record instead of asv run, and no GPU to hold.
+MEASURE = """
+import contextlib, json, os, sys
+from pathlib import Path
+sys.path.insert(0, os.getcwd())
+from benchmarks._site import measure
+from benchmarks._system.repository import git_text
+record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
+def run(root, machine, commit, scratch):
+    directory = root / ".asv" / "results" / machine
+    directory.mkdir(parents=True, exist_ok=True)
+    fields = {"machine": machine, "version": 1}
+    (directory / "machine.json").write_text(json.dumps(fields))
+    params = record["params"] | {"machine": machine} | measure.installed(machine)
+    date = int(git_text(root, "log", "-1", "--format=%at", commit)) * 1000
+    content = record | {"commit_hash": commit, "params": params, "date": date}
+    name = f"{commit[:8]}-existing-py-torch{params['torch']}.json"
+    (directory / name).write_text(json.dumps(content))
+    return 0
+stored = {name: record["params"][name] for name in measure.TOOLCHAIN}
+toolchain = stored | json.loads(os.environ.get("PLAYED_TOOLCHAIN", "{}"))
+measure.installed = lambda machine: toolchain
+measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
+sys.exit(measure.measure(Path.cwd(), sys.argv[1], limit=2))
+"""
+
+
+def records(directory):
+    """The full results of ``MEASURED`` below a directory: others may lie beside those shipped."""
+    found = directory.rglob(f"{MEASURED[:8]}-*.json")
+    return sorted(path for path in found if "-compare-" not in path.name)
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +94,24 @@ def origin(tmp_path, template):
     return tmp_path / "origin.git"
 
 
-def measured(origin, tmp_path, machine):
-    """The measure job for one machine, its artifact put where the store job finds it."""
-    values = {"matrix.machine": machine, "matrix.wheels": ""}
-    job = Job("history.yml", "measure", origin, tmp_path, **values)
-    statuses = job.run()
-    assert not any(statuses.values()), job.said
-    return job, job.temp / "results"
+def played(workflow, job, origin, scratch, artifacts=(), values=(), **variables):
+    """A machine of GitHub's, on which a job of a workflow was run."""
+    scratch.mkdir()
+    runner = Runner(origin, scratch, values={"github.token": "t", **dict(values)})
+    record = str(records(ROOT / RESULTS / GPU)[0])
+    runner.variables = {"PLAYED_MACHINE": GPU, "PLAYED_RECORD": record} | variables
+    (scratch / "measure.py").write_text(MEASURE)
+    for machine, directory in dict(artifacts).items():
+        shutil.copytree(directory, scratch / "temp" / "incoming" / f"results-{machine}")
+    runner.run(workflow, workflow["jobs"][job])
+    return runner
 
 
-def stored_job(origin, tmp_path, artifacts):
-    job = Job("history.yml", "store", origin, tmp_path)
-    for machine, directory in artifacts.items():
-        shutil.copytree(directory, job.temp / "incoming" / f"results-{machine}")
-    return job, job.run()
+def measured(origin, scratch, **variables):
+    """The job that measures on the GPU, and its artifact."""
+    values = {"matrix.machine": GPU, "matrix.wheels": ""}
+    runner = played(HISTORY, "measure", origin, scratch, values=values, **variables)
+    return runner, scratch / "temp" / "results"
 
 
 def stored_names(origin):
@@ -79,70 +120,62 @@ def stored_names(origin):
 
 
 def test_history_from_a_commit_to_a_page(origin, tmp_path):
-    job, artifact = measured(origin, tmp_path, GPU)
+    job, artifact = measured(origin, tmp_path / "measure")
+    assert not any(job.statuses.values())
     new = git(origin, "log", "-2", "--format=%H", "main").split()
     names = {path.name[:8] for path in artifact.glob("*-*.json")}
     assert names == {commit[:8] for commit in new}
-    played = (tmp_path / "played").read_text()
-    assert "pip install --no-cache-dir -c constraints.txt -e .[bench]" in played
+    assert "pip install --no-cache-dir -c constraints.txt -e .[bench]" in job.calls
 
-    job, statuses = stored_job(origin, tmp_path, {GPU: artifact})
-    assert not any(statuses.values()) and len(statuses) == 3, job.said
-    assert "no-gpu-x86_64: no results came" in job.said
+    job = played(HISTORY, "store", origin, tmp_path / "store", {GPU: artifact})
+    assert not any(job.statuses.values()) and len(job.statuses) == 3
+    assert "no-gpu-x86_64: no results came" in job.log
     assert git(origin, "rev-list", "--count", branch.BRANCH) == "1"
     assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
 
-    (tmp_path / "again").mkdir()
-    values = {"matrix.machine": GPU, "matrix.wheels": ""}
-    again = Job("history.yml", "measure", origin, tmp_path / "again", **values)
-    assert not any(again.run().values()), again.said
-    assert f"{GPU}: 0 commits to measure" in again.said
+    again, _ = measured(origin, tmp_path / "again")
+    assert not any(again.statuses.values())
+    assert f"{GPU}: 0 commits to measure" in again.log
 
-    build = Job("history.yml", "build", origin, tmp_path)
-    assert not any(build.run().values()), build.said
-    text = (build.clone / ".asv" / "html" / "index.html").read_text()
+    build = played(HISTORY, "build", origin, tmp_path / "build")
+    assert not any(build.statuses.values())
+    text = build.read("workspace/.asv/html/index.html")
     assert all(commit in text for commit in new)
 
 
 def test_a_new_toolchain_measures_the_newest_stored_commits_again(origin, tmp_path):
-    _, artifact = measured(origin, tmp_path, GPU)
-    stored_job(origin, tmp_path, {GPU: artifact})
-    shutil.rmtree(tmp_path / "clone-store-")
-    (tmp_path / "again").mkdir()
-    values = {"matrix.machine": GPU, "matrix.wheels": ""}
+    _, artifact = measured(origin, tmp_path / "first")
+    played(HISTORY, "store", origin, tmp_path / "store-first", {GPU: artifact})
+    toolchain = json.dumps({"torch": "9.9"})
     for expected in (slowdowns.PAIRS, 0):
-        job = Job("history.yml", "measure", origin, tmp_path / "again", **values)
-        job.environment["PLAYED_TOOLCHAIN"] = json.dumps({"torch": "9.9"})
-        assert not any(job.run().values()), job.said
-        again = job.temp / "results"
+        job, again = measured(origin, tmp_path / f"{expected}", PLAYED_TOOLCHAIN=toolchain)
+        assert not any(job.statuses.values())
         new = {path.name.partition("-")[0] for path in again.glob("*-existing-py-torch9.9.json")}
         assert len(new) == expected
-        said = re.findall("torch or triton changed, once more: (.*)", job.said)
+        said = re.findall("torch or triton changed, once more: (.*)", job.log)
         assert [set(each.split(", ")) for each in said] == [new] * bool(expected)
         if expected:
             assert git(origin, "rev-parse", "main")[:8] in new
-            assert stored_job(origin, tmp_path, {GPU: again})[1]["Store"] == 0
-            shutil.rmtree(job.clone)
+            job = played(HISTORY, "store", origin, tmp_path / "store", {GPU: again})
+            assert job.statuses["Store"] == 0
             names = sorted(stored_names(origin))
             assert all(sum(commit in name for name in names) == 2 for commit in new)
 
 
 def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):
-    _, artifact = measured(origin, tmp_path, GPU)
+    _, artifact = measured(origin, tmp_path / "measure")
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "machine.json").write_text("{")
-    job, statuses = stored_job(origin, tmp_path, {GPU: artifact, "no-gpu-x86_64": bad})
+    artifacts = {GPU: artifact, "no-gpu-x86_64": bad}
+    statuses = played(HISTORY, "store", origin, tmp_path / "store", artifacts).statuses
     assert statuses == {"Take what is stored": 0, "Check and add what came": 1, "Store": 0}
     assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
 
 
 def test_another_gpu_than_the_label_says_measures_nothing(origin, tmp_path):
-    values = {"matrix.machine": GPU, "matrix.wheels": ""}
-    job = Job("history.yml", "measure", origin, tmp_path, **values)
-    job.environment["PLAYED_MACHINE"] = "nvidia-h200-nvl"
-    statuses = job.run()
-    assert statuses["Check that this is the machine"] == 1 and "Measure" not in statuses
+    job, _ = measured(origin, tmp_path / "measure", PLAYED_MACHINE="nvidia-h200-nvl")
+    assert job.statuses["Check that this is the machine"] == 1 and "Measure" not in job.statuses
 
 
 def test_what_another_job_stored_is_never_lost(origin, tmp_path):
@@ -258,7 +291,7 @@ def test_missing_are_the_newest_without_a_result(origin, tmp_path):
     assert measure.missing(clone, "new", len(package) + 1) == package[::-1]
 
 
-BISECT = {
+RANGE = {
     "inputs.good": "main~2",
     "inputs.bad": "main",
     "inputs.benchmark": r"rope\.Forward\.track_latency\(2048, 128, 1, 'bfloat16', 'sbhd'\)",
@@ -267,18 +300,19 @@ BISECT = {
 }
 
 
+def bisected(origin, tmp_path, values=RANGE, **variables):
+    return played(BISECT, "bisect", origin, tmp_path / "bisect", (), values, **variables)
+
+
 def test_bisect_finds_and_says_what(origin, tmp_path):
-    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT)
-    assert not any(job.run().values()), job.said
+    job = bisected(origin, tmp_path)
+    assert not any(job.statuses.values())
     good, bad = git(origin, "rev-parse", "main~2", "main").split()
-    summary = (job.temp / "summary.md").read_text()
-    assert f"    {good}..{bad}\n    {BISECT['inputs.benchmark']}" in summary
+    assert f"    {good}..{bad}\n    {RANGE['inputs.benchmark']}" in job.read("summary")
 
 
 def test_a_failed_bisection_is_red_and_still_says_why(origin, tmp_path):
-    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT)
-    job.environment["PLAYED_STATUS"] = "1"
-    statuses = job.run()
+    statuses = bisected(origin, tmp_path, FIND_STATUS="1").statuses
     assert statuses["Find"] == 1 and statuses["Summary"] == 0
 
 
@@ -287,15 +321,14 @@ def test_a_failed_bisection_is_red_and_still_says_why(origin, tmp_path):
     "value", ["$(touch pwned)", "main; touch pwned", "--output=pwned", "main..main", "", "`id`"]
 )
 def test_bisect_takes_commits_only(origin, tmp_path, field, value):
-    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT | {f"inputs.{field}": value})
-    statuses = job.run()
+    statuses = bisected(origin, tmp_path, RANGE | {f"inputs.{field}": value}).statuses
     assert statuses["Check the range"] != 0 and "Find" not in statuses
     assert not list(tmp_path.rglob("pwned"))
 
 
 def test_bisect_hands_any_expression_on_as_one_argument(origin, tmp_path):
     hostile = "$(touch pwned) `touch pwned`; touch pwned #"
-    job = Job("bisect.yml", "bisect", origin, tmp_path, **BISECT | {"inputs.benchmark": hostile})
-    assert not any(job.run().values()), job.said
-    assert (job.temp / "find.txt").read_text().splitlines()[-1] == hostile
+    job = bisected(origin, tmp_path, RANGE | {"inputs.benchmark": hostile})
+    assert not any(job.statuses.values())
+    assert job.read("temp/find.txt").splitlines()[-1] == hostile
     assert not list(tmp_path.rglob("pwned"))

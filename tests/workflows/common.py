@@ -1,9 +1,9 @@
-"""The workflows whose steps are run here, and a runner of them, as GitHub has, in a scratch clone.
+"""The workflows whose steps tests run, and a runner of them, as GitHub has, in a scratch clone.
 
 What a step would fetch or measure is stood in for by small programs that come first on the PATH and
 record how they were called: pip (which unpacks wheels and does nothing else), ruff and the linters,
-twine, pytest (which would run the tests again), `compare` with a GPU (a recorded answer) and gh
-(GitHub's answers). Everything else is real.
+twine, pytest (which would run the tests again), `compare` with a GPU (a recorded answer), what the
+history measures (the test's own measure.py) and gh (GitHub's answers). Everything else is real.
 """
 
 import json
@@ -23,14 +23,13 @@ from tests.report.artifacts import BASE, HEAD, archive, document
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
-# Run here, as are those below; what stores the history has tests of its own.
 PULL_REQUESTS = {
     name: yaml.safe_load((WORKFLOWS / name).read_text())
     for name in ("ci.yml", "gpu.yml", "machine-code.yml")
 }
-NIGHTLY, RELEASE, NEWEST = (
+NIGHTLY, RELEASE, NEWEST, HISTORY, BISECT = (
     yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text())
-    for name in ("nightly", "release", "newest")
+    for name in ("nightly", "release", "newest", "history", "bisect")
 )
 CI = PULL_REQUESTS["ci.yml"]
 GPU = PULL_REQUESTS["gpu.yml"]
@@ -80,7 +79,8 @@ def act(python):
     if name == "pip":
         for wheel in (each for each in arguments if each.endswith(".whl")):
             zipfile.ZipFile(wheel).extractall(scratch / "installed")
-        return int("PIP_FAILS" in os.environ)
+        given = (each for word, each in zip(arguments, arguments[1:]) if word == "-c")
+        return int(not all(map(os.path.exists, given)))
     if name not in ("python", "python3"):
         return 0
     if arguments[:2] == ["-m", "twine"]:
@@ -91,6 +91,11 @@ def act(python):
     if arguments == ["-m", "benchmarks", "machine"]:
         print("machine ", os.environ["PLAYED_MACHINE"])
         return 0
+    if arguments[1:3] == ["benchmarks._site", "hold"]:
+        return subprocess.run(arguments[4:]).returncode
+    if arguments[:3] == ["-m", "asv", "find"]:
+        print(*arguments, sep="\\n")
+        return int(os.environ.get("FIND_STATUS", 0))
     compares = arguments[1:3] in (["benchmarks", "compare"], ["benchmarks", "creep"])
     if compares and "COMPARE_STATUS" in os.environ:
         answer = scratch / "recorded.json"
@@ -98,9 +103,13 @@ def act(python):
             shutil.copy(answer, arguments[arguments.index("--json") + 1])
         return int(os.environ["COMPARE_STATUS"])
     path = {"PYTHONPATH": str(scratch / "installed")} if (scratch / "installed").exists() else {}
-    return subprocess.run([python, *arguments], env=os.environ | path).returncode
+    measures = arguments[1:3] == ["benchmarks._site", "measure"]
+    line = [scratch / "measure.py", *arguments[3:]] if measures else arguments
+    return subprocess.run([python, *line], env=os.environ | path).returncode
 
 def gh(arguments):
+    if arguments[0] == "auth":
+        return 0
     options = [arguments[i + 1] for i, each in enumerate(arguments) if each == "--jq"]
     path = next(each for each in arguments[1:] if "/" in each)
     answers = json.loads((scratch / "github.json").read_text())
@@ -158,7 +167,8 @@ class Runner:
     ref: str = "main"  # that the run is of
     values: dict = field(default_factory=dict)  # of expressions
     variables: dict = field(default_factory=dict)
-    log: str = ""  # of the last step
+    statuses: dict = field(default_factory=dict)  # of the last job's steps, by name
+    log: str = ""
 
     def __post_init__(self):
         programs = self.scratch / "bin"
@@ -174,22 +184,28 @@ class Runner:
 
     def run(self, workflow, job) -> int:
         """Run the steps of a job; the status of the first one that fails, and 0 if none does."""
-        for step in job["steps"]:
-            if "if" in step and not self.expression(step["if"]):
-                continue
+        self.statuses = {}
+        for step in filter(self._is_due, job["steps"]):
             if step.get("uses", "").startswith("actions/checkout@"):
                 self._check_out(step["with"])
-            status = self._script(workflow, job, step) if "run" in step else 0
-            if status:
-                return status
-        return 0
+            if "run" in step:
+                status = self.statuses[step["name"]] = self._script(workflow, job, step)
+                self.values[f"steps.{step.get('id')}.outcome == 'success'"] = not status
+        return next(filter(None, self.statuses.values()), 0)
+
+    def _is_due(self, step):
+        """What GitHub makes of a step's condition, of the few words that these workflows use."""
+        condition = step.get("if", "success()").removeprefix("${{ ").removesuffix(" }}")
+        words = condition.split(" && ")
+        if "!cancelled()" not in words and any(self.statuses.values()):
+            return False
+        known = self.values | {"success()": True, "!cancelled()": True}
+        return all(known[word] for word in words)
 
     def expression(self, text):
-        """The value of the text with its expressions replaced; an unknown one is a KeyError."""
+        """The text with its expressions replaced; an unknown one is a KeyError."""
         if not isinstance(text, str):
             return text
-        if text in self.values:
-            return self.values[text]
         return re.sub(r"\$\{\{ (.*?) \}\}", lambda match: str(self.values[match[1]]), text)
 
     def _check_out(self, options):
@@ -225,8 +241,9 @@ class Runner:
             capture_output=True,
             text=True,
         )
-        self.log = done.stdout + done.stderr
-        print(f"{step.get('name')}: {done.returncode}\n{self.log}")
+        said = f"{step['name']}: {done.returncode}\n{done.stdout}{done.stderr}"
+        self.log += said
+        print(said)
         RAN.add(step["run"])
         return done.returncode
 

@@ -115,7 +115,6 @@ def codegen(runner, head):
     runner.values |= {
         "github.event.pull_request.base.ref": "main",
         "github.event.pull_request.head.sha": git(runner.repository, "rev-parse", head),
-        "${{ !cancelled() }}": True,
     }
     return runner.run(CI, CI["jobs"]["codegen"])
 

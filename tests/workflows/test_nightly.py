@@ -91,7 +91,8 @@ class Nights:
         ignored = shutil.ignore_patterns("results", "evidence", "__pycache__", "vendor")
         shutil.copytree(ROOT / "benchmarks", package, ignore=ignored)
         (package / "baseline.json").unlink()
-        git(self.lab.root, "add", "benchmarks")
+        (self.lab.root / "constraints.txt").touch()
+        git(self.lab.root, "add", "benchmarks", "constraints.txt")
         git(self.lab.root, "commit", "-q", "-m", "the suite")
         shas = [self.lab.commit(f"c{i}", **{"is": i} | each) for i, each in enumerate(behaviours)]
         self.move(shas[0])
