@@ -1,7 +1,7 @@
 """asv: what the kernels compile to on GPUs old and new. Exact, and needs no GPU.
 
 ``setup_cache`` computes everything once. Nothing here imports torch, because asv starts a process
-for each of some four thousand values.
+for each value.
 """
 
 import itertools
