@@ -14,7 +14,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Exit status: 0; 1 where part of it failed, and the rest was done; 3 for a
-    mistake in the arguments.
+    mistake in the arguments; with ``hold``, that of the command.
 
     Only what uses the GPU imports what this needs: the rest runs with nothing installed.
     """
@@ -27,10 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     restore.add_argument("remote")
     missing = commands.add_parser("measure", help="measure what main has and a machine has not")
     missing.add_argument("machine")
-    missing.add_argument("--limit", type=int, default=10, help="newest commits; default: 10")
     held = commands.add_parser("hold", help="run a command while nothing else measures on the GPU")
     held.add_argument("machine")
-    held.add_argument("held", nargs=argparse.REMAINDER, metavar="COMMAND")
+    held.add_argument("held", nargs=argparse.PARSER, metavar="COMMAND")
     taken = commands.add_parser("accept", help="check results of other jobs, and add them")
     taken.add_argument("incoming", type=Path, help="holds a directory results-MACHINE for each")
     taken.add_argument("machines", nargs="+", help="the machines that may report")
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         case "measure":
             from . import measure
 
-            return measure.measure(ROOT, options.machine, options.limit)
+            return measure.measure(ROOT, options.machine)
         case "hold":
             from . import measure
 

@@ -17,6 +17,9 @@ from . import asv_fixes, slowdowns
 NO_GPU = "no-gpu-"
 """Prefix of the names of machines without a GPU."""
 
+NEWEST_COMMITS = 10
+"""Most commits that one run measures for the first time."""
+
 WAIT_SECONDS = 3600
 """How long to wait for the GPU, which a comparison may hold."""
 
@@ -66,7 +69,7 @@ def installed(machine: str) -> dict[str, str]:
     return {name: record[name] for name in TOOLCHAIN}
 
 
-def measure(root: Path, machine: str, limit: int) -> int:
+def measure(root: Path, machine: str) -> int:
     """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed.
 
     First the newest that have a result, if torch or Triton are others now (:func:`again`).
@@ -76,7 +79,7 @@ def measure(root: Path, machine: str, limit: int) -> int:
     if repeated:
         said = ", ".join(commit[:8] for commit in repeated)
         print(f"{machine}: torch or triton changed, once more: {said}", flush=True)
-    commits = missing(root, machine, limit)
+    commits = missing(root, machine, NEWEST_COMMITS)
     print(f"{machine}: {len(commits)} commits to measure", flush=True)
     commits = repeated + commits
     with gpu_of(machine), tempfile.TemporaryDirectory() as scratch:

@@ -48,7 +48,7 @@ function gap(found) {
 function codegen() {
   const entry = data.codegen[0], grid = data.codegen_grid, revision = Number($("codegen-commit").value);
   const call = Object.fromEntries([...$("codegen-call").querySelectorAll("select")].map((s) => [s.dataset.name, s.value]));
-  const before = entry.all.slice(-8).filter((r) => r < revision).pop();
+  const before = newestFirst(entry).find((r) => r < revision);
   const metrics = Object.keys(entry.values);
   const head = element("tr", {}, element("th", { scope: "col" }, "architecture"),
     ...metrics.map((metric) => element("th", { scope: "col" }, metric.replace("_", " "))));
@@ -110,7 +110,7 @@ function startSpeed() {
   $("speed").hidden = false;
   const drawBandwidth = chart($("bandwidth"), bandwidth), drawTrend = chart($("trend"), trend);
   const commits = () => {
-    const shown = newestFirst(line().all.slice(-8)), before = Number($("commit").value);
+    const shown = newestFirst(line()), before = Number($("commit").value);
     fill($("commit"), ofCommits(shown), shown.includes(before) ? before : newestWhole(line()));
   };
   const ofCommit = () => { tiles(); drawBandwidth(); map(); paths(); };
@@ -143,7 +143,7 @@ function startCodegen() {
     select.addEventListener("change", codegen);
     $("codegen-call").append(element("label", {}, title[name] || name[0].toUpperCase() + name.slice(1), " ", select));
   }
-  fill($("codegen-commit"), ofCommits(newestFirst(data.codegen[0].all.slice(-8))));
+  fill($("codegen-commit"), ofCommits(newestFirst(data.codegen[0])));
   $("codegen-commit").addEventListener("change", codegen);
   $("codegen").hidden = false;
   codegen();

@@ -29,7 +29,7 @@ document.addEventListener("change", ({ target }) => {
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const plain = (values) => values.map((value) => [value, value]);
-const newestFirst = (revisions) => [...revisions].reverse();
+const newestFirst = ({ all }) => all.slice(-8).reverse(); // DETAILED_COMMITS of overview.py
 const short = (revision) => data.commits[revision].hash.slice(0, 7);
 const day = (revision) =>
   new Date(data.commits[revision].time * 1000).toISOString().slice(0, 10);

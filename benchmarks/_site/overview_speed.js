@@ -218,7 +218,7 @@ function speedChanges(revision) {
 }
 
 function changes() {
-  const items = newestFirst(line().all.slice(-8)).map((revision) => {
+  const items = newestFirst(line()).map((revision) => {
     const found = speedChanges(revision), { hash, subject } = data.commits[revision];
     const lines = found.map((each) => speedChange(...each)), code = codeChange(revision);
     if (code) lines.push(code);

@@ -23,10 +23,10 @@ _PLACEHOLDERS = {
 }
 
 
-def write(site: str | Path, project: str, data: dict) -> None:
+def write(site: Path, project: str, data: dict) -> None:
     """Add the page to a site that ``asv publish`` is writing, and one that leads to it."""
-    (Path(site) / PAGE).write_text(render(project, data))
-    shutil.copy(HERE / "former.html", Path(site) / FORMER)
+    (site / PAGE).write_text(render(project, data))
+    shutil.copy(HERE / "former.html", site / FORMER)
 
 
 def render(project: str, data: dict) -> str:

@@ -78,10 +78,10 @@ def report(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     }
 
 
-def write(site: str | Path, document: Mapping) -> None:
+def write(site: Path, document: Mapping) -> None:
     """Put the report beside the pages, for programs."""
     text = json.dumps(document, indent=1, allow_nan=False)
-    Path(site, FILE).write_text(f"{text}\n")
+    (site / FILE).write_text(f"{text}\n")
 
 
 def for_page(document: Mapping) -> list[dict]:

@@ -48,7 +48,7 @@ def test_asv_reads_what_is_left(machine):
     assert left.get_result_value(metric, params) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("words", [[], ["measure"], ["store", "origin", "more"]])
+@pytest.mark.parametrize("words", [[], ["measure"], ["hold", GPU], ["store", "origin", "more"]])
 def test_a_mistake_in_the_arguments_is_no_answer(words):
     with pytest.raises(SystemExit) as stop:
         entry.main(words)

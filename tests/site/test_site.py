@@ -74,10 +74,8 @@ def test_an_asv_with_other_pages_is_refused(tmp_path):
         asv_pages.adapt(tmp_path)
 
 
-def test_the_page_asks_no_server_for_anything(site):
-    text = (site / page.PAGE).read_text().partition("<script")[0]
-    assert "http:" not in text and "https:" not in text and "@import" not in text
-    assert "default-src 'none'" in text  # and the browser holds it to that
+def test_the_browser_holds_the_page_to_ask_no_server_for_anything(site):
+    assert "default-src 'none'" in (site / page.PAGE).read_text().partition("<script")[0]
 
 
 def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
