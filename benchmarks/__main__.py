@@ -122,8 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     machine = commands.add_parser(
         "machine",
         help="write the record of this machine that asv needs",
-        description="Write the record under which asv files results: the machine's name, GPU, "
-        "driver, CUDA, torch and triton.",
+        description="Write the record of this machine under which asv stores results: its name, "
+        "GPU, driver, CUDA, torch and triton.",
     )
     machine.set_defaults(command=_write_machine)
     run = commands.add_parser(
@@ -178,8 +178,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Make a file of benchmarks/evidence. This needs a GPU, except for simulation, which reads "
-        "the aa.json that is there."
+        "Make a file of benchmarks/evidence. All but simulation, which reads aa.json, need a GPU."
     )
     parser.add_argument("what", choices=("aa", "power", "mutants", "simulation"), help="the file")
     parser.add_argument("--commit", default="HEAD", help="version to measure; default: HEAD")

@@ -155,7 +155,7 @@ def _agree(path: Path, stored: dict, present: dict, may_differ: Collection[str])
         raise JournalError(
             f"{path} holds other measurements, which are not mixed with new ones:\n  "
             + "\n  ".join(differences)
-            + "\nbegin anew with --afresh, or move the file away"
+            + "\nstart again with --afresh, or move the file away"
         )
 
 

@@ -46,26 +46,27 @@ _CHECK_CALLS = 4
 _DESCRIPTION = """\
 Measure a training step of a transformer, and one attention sublayer, on the first GPU that
 CUDA_VISIBLE_DEVICES shows: eager and compiled PyTorch, with this package's RoPE, with the plain
-formula and without RoPE. Each round is a fresh process, in which the providers take turns. A run
-that was killed, or whose time is up, goes on when it is started again; figures are written after
-every round. A library that is not installed is n/a. With --parity each provider with RoPE trains a
-small model instead, and its loss curves are compared with float32's. Exit status: 0 done, 1 a
-provider failed or rounds are missing, 3 could not run."""
+formula and without RoPE. Each round is a fresh process, in which the providers take turns. Figures
+are written after every round. If a run was stopped or ran out of time, the same command resumes it.
+A library that is not installed is n/a. With --parity each provider with RoPE trains a small model
+instead, and its loss curves are compared with float32's. Exit status: 0 done, 1 a provider failed
+or rounds are missing, 3 could not run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    only = "measure only this size and context; may be repeated; default: all of them"
+    only = "measure only this size and context; may be repeated; default: all"
     add("--only", choices=POINTS, action="append", help=only)
     add(
         "--providers",
         type=_providers,
         metavar="A,B",
-        help=f"of {', '.join(PROVIDERS)}; default: all",
+        help=f"some of {', '.join(PROVIDERS)}; default: all",
     )
-    add("--rounds", type=_rounds, default=ROUNDS, metavar="N", help=f"default: {ROUNDS}")
+    rounds = f"rounds to measure; default: {ROUNDS}"
+    add("--rounds", type=_rounds, default=ROUNDS, metavar="N", help=rounds)
     curves = "compare loss curves with float32's; nothing is timed"
     add("--parity", action="store_true", help=curves)
     add(
@@ -73,13 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_minutes,
         default=60.0,
         metavar="MINUTES",
-        help="take no longer; default: 60",
+        help="time limit; default: 60",
     )
-    add("--output", type=Path, metavar="DIR", help="default: beside the state, in .asv/training")
-    add("--ship", action="store_true", help="write to benchmarks/evidence/training as well")
-    waits = "wait so long for a GPU that another measurement uses; default: 0"
+    add("--output", type=Path, metavar="DIR", help="where to write; default: in .asv/training")
+    add("--ship", action="store_true", help="also write to benchmarks/evidence/training")
+    waits = "how long to wait for a GPU that another measurement uses; default: 0"
     add("--wait", type=some_seconds, default=0.0, metavar="SECONDS", help=waits)
-    add("--afresh", action="store_true", help="rename what was measured, and begin anew")
+    add("--afresh", action="store_true", help="rename what was measured before, and start again")
 
 
 def _providers(text: str) -> tuple[str, ...]:
