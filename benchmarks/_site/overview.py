@@ -232,6 +232,7 @@ def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
         return {}
     shown = "--format=%H%x00%ct%x00%s"
     log = repo._run_git(["log", "--no-walk=unsorted", shown, *hashes.values()])
-    records = (line.split("\0", 2) for line in log.splitlines())
+    # Not splitlines(), which splits at what a subject may have, such as a form feed.
+    records = (line.split("\0", 2) for line in log.strip("\n").split("\n"))
     found = {commit: {"time": int(time), "subject": subject} for commit, time, subject in records}
     return {revision: {"hash": commit, **found[commit]} for revision, commit in hashes.items()}

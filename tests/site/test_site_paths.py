@@ -26,6 +26,7 @@ DIRECTIONS = ("Forward", "Backward")
 
 # --- data -----------------------------------------------------------------------------------------
 
+SUBJECT = "of \f one \u2028 line"
 LINE = {"machine": "a", "gpu": "A GPU", "branch": "main"}
 
 
@@ -38,7 +39,7 @@ def of_graphs(points: dict[str, dict[int, list[float | None]]]) -> dict:
     revisions = {f"{r:040x}": r for values in points.values() for r in values}
     repo = SimpleNamespace(
         get_branch_name=lambda branch: branch,
-        _run_git=lambda command: "".join(f"{commit}\x001\x00subject\n" for commit in command[3:]),
+        _run_git=lambda command: "".join(f"{c}\x001\x00{SUBJECT}\n" for c in command[3:]),
     )
     conf = SimpleNamespace(
         branches=["main"], project="name", show_commit_url="url/", project_url="url"
@@ -58,6 +59,7 @@ def test_paths_have_cells_and_changes_of_their_own():
     )
     (line,) = data["speed"]
     assert line["all"] == [1, 3, 5] and set(data["commits"]) == {1, 3, 5}
+    assert {each["subject"] for each in data["commits"].values()} == {SUBJECT}
     assert line["trend"]["Forward"] == [1.0, None, 0.5]  # the grid's alone
     values = line["paths"]["values"]
     assert values["Forward"] == {"gbps": {}, "copy_ratio": {3: [None, 2.0], 5: [1.0, 2.0]}}
