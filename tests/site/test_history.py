@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._site import branch, measure, slowdowns
+from tests import publishing
 from tests.git import git
 from tests.workflows.common import BISECT, HISTORY, ROOT, Runner
 
@@ -58,14 +59,8 @@ def records(directory):
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     """A repository like this one, its main with two more commits to the package."""
-    tmp_path = tmp_path_factory.mktemp("origin")
-    work = tmp_path / "work"
-    git(tmp_path, "clone", "-q", "-s", str(ROOT), str(work))
+    work = publishing.cloned(tmp_path_factory.mktemp("origin") / "work")
     git(work, "checkout", "-q", "-B", "main")
-    for name in ("benchmarks", ".github", "asv.conf.json"):  # as they are in the working tree
-        target = work / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
     _measure_the_rest(work)
     for number in range(2):
         with (work / "rope_triton" / "api.py").open("a") as file:
