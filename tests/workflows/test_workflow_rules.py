@@ -163,7 +163,8 @@ def owned(path):
 
 
 def test_what_runs_with_a_token_or_judges_has_an_owner():
-    paths = [path for path in (ROOT / "benchmarks").rglob("*") if path.is_file()]
+    rooms = (ROOT / "benchmarks", ROOT / "tests")  # main's tests are put to every head
+    paths = [path for room in rooms for path in room.rglob("*") if path.is_file()]
     paths += [ROOT / name for name in ("asv.conf.json", "constraints.txt", "pyproject.toml")]
     paths += [ROOT / ".ci" / "run", *WORKFLOWS.iterdir()]
     assert [path for path in paths if not owned(path.relative_to(ROOT))] == []
