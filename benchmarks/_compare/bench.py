@@ -10,7 +10,6 @@ from .._cells.grid import GRIDS, Cell, cell_of, cells
 from .._cells.subjects import ARCHITECTURES
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, machine
-from .._system.progress import say
 from . import exact, mutants, session
 from .command import ROOT, SCRATCH
 from .pool import Pool
@@ -95,5 +94,5 @@ class Bench:
         plan = Plan(dict(versions), cache, self._uuid, self._deadline)
         of = f"{self.base.digest[:8]}-{self.machine['machine']}"
         path = self.scratch / "evidence" / f"{name}-{of}.jsonl"
-        with gpu_monitor.gpu_lock(self._uuid, 0.0), Rounds(plan, path, header, say) as kept:
+        with gpu_monitor.gpu_lock(self._uuid, 0.0), Rounds(plan, path, header) as kept:
             yield kept

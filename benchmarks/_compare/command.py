@@ -17,7 +17,7 @@ from .._system import repository
 from .._system.arguments import COULD_NOT_RUN, output_file, positive_minutes, some_seconds
 from .._system.files import write_atomically
 from .._system.process import ROOT
-from .._system.progress import missing, say
+from .._system.progress import missing
 from .._verdict.creep import only_words
 from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Subject
 
@@ -213,7 +213,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         every_cell=options.every_cell,
         only=frozenset(options.only),
     )
-    return session.compare(comparison, pair, arch, asked, SCRATCH, say)
+    return session.compare(comparison, pair, arch, asked, SCRATCH)
 
 
 def _reproduce(options: argparse.Namespace) -> str:

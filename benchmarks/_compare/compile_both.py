@@ -8,12 +8,12 @@ from .._cells.forms import BaseCell
 from .._cells.subjects import SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system.checkout import Arm
+from .._system.progress import say
 from .._verdict.rules import Subject
 from . import compiled, exact, selection
 from .findings import ARMS, BASE
 
 Pair = Mapping[str, Arm]  # base, head
-Report = Callable[[str], None]
 Code = dict[str, dict[Subject, float | Exception]]  # by arm
 Surfaces = Mapping[str, exact.Surface]  # by arm; empty if the GPU's architecture is not known
 Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
@@ -24,14 +24,13 @@ def ledgers_of(
     machine: Mapping[str, str],
     scratch: Path,
     cache: Path,
-    report: Report,
     *,
     deadline: float,
     afresh: bool,
 ) -> Ledgers:
     """What is kept of both versions; ``afresh`` drops it. ``deadline``: see ``Progress``."""
     again = "the same command" + (", without --afresh," if afresh else "")
-    progress = {arm: compiled.Progress(deadline, report, again) for arm in ARMS}
+    progress = {arm: compiled.Progress(deadline, again) for arm in ARMS}
     kept = {arm: compiled.Version(scratch, pair[arm].digest, machine) for arm in ARMS}
     if afresh:
         for version in kept.values():
@@ -45,7 +44,6 @@ def compile_both(
     target: str,
     cells: Sequence[BaseCell],
     ledgers: Ledgers,
-    report: Report,
     compiled: Callable[[str], None] = lambda arm: None,
 ) -> tuple[Code, Surfaces]:
     """Compile the versions, one after the other: Triton's cache has what they have in common.
@@ -60,7 +58,7 @@ def compile_both(
     code: Code = {}
     surfaces: dict[str, exact.Surface] = {}
     for arm in ARMS:
-        report(f"compiling the {arm} for {', '.join(targets)}")
+        say(f"compiling the {arm} for {', '.join(targets)}")
         root = pair[arm].root
         with ThreadPoolExecutor() as pool:
             values = pool.submit(exact.codegen_facts, root, ledgers(arm), target=targets)
@@ -68,7 +66,7 @@ def compile_both(
             code[arm] = values.result()
         compiled(arm)
     same, of = len(selection.identical(facts_of(surfaces))), len(surfaces[BASE].facts)
-    report(f"{target}: same machine code in {same} of {of} timings")
+    say(f"{target}: same machine code in {same} of {of} timings")
     return _with_surfaces(code, surfaces, target), surfaces
 
 

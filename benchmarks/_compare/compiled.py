@@ -10,12 +10,13 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._machine_code import fingerprint, worker_pool
 from .._system import suite
 from .._system.journal import Journal, JournalError, keep_newest
+from .._system.progress import say
 from .rounds import BudgetError
 
 KEEP = 300
@@ -58,8 +59,8 @@ class Version:
         name = hashlib.sha256(text.encode()).hexdigest()[:32]
         self.path = scratch / "code" / f"{name}.jsonl"
 
-    def read(self, say: Callable[[str], None]) -> dict[tuple, object]:
-        """The answers that are kept; a journal that is damaged is deleted, and ``say`` says so."""
+    def read(self) -> dict[tuple, object]:
+        """The answers that are kept; a journal that is damaged is deleted, and the user told."""
         try:
             with Journal(self.path, self._depends, wait=True) as kept:
                 os.utime(self.path)
@@ -83,12 +84,12 @@ class Version:
 class Progress:
     """How far the compiling of a version is, and how long it may take.
 
-    ``deadline`` in ``time.monotonic``'s seconds; ``say`` tells the user; ``again`` is the command
-    that goes on from what is kept.
+    ``deadline`` in ``time.monotonic``'s seconds; ``again`` is the command that goes on from what is
+    kept.
     """
 
-    def __init__(self, deadline: float, say: Callable[[str], None], again: str):
-        self.say, self._deadline, self._again = say, deadline, again
+    def __init__(self, deadline: float, again: str):
+        self._deadline, self._again = deadline, again
         self._done = self._total = self._new = 0
         self._first = self._said = 0.0
         self._lock = threading.Lock()
@@ -110,7 +111,7 @@ class Progress:
             self._said = now
             left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
             to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
-            self.say(f"compiled {self._done} of {self._total}{to_go}")
+            say(f"compiled {self._done} of {self._total}{to_go}")
 
     def require_time(self) -> None:
         """Raise BudgetError if the deadline has passed."""
@@ -135,13 +136,11 @@ class Ledger(worker_pool.Ledger):
         self._kept = time.monotonic()
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        kept = self._version.read(self._progress.say)
+        kept = self._version.read()
         known = {job: kept[job] for job in jobs if job in kept}
         self._progress.begin(len(jobs), len(known))
         if known:
-            self._progress.say(
-                f"{self._arm}: {len(known)} of {len(jobs)} were compiled by an earlier run"
-            )
+            say(f"{self._arm}: {len(known)} of {len(jobs)} were compiled by an earlier run")
         return known
 
     def require_time(self) -> None:

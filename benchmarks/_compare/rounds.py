@@ -5,7 +5,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from .._system import gpu_monitor
 from .._system.checkout import Arm
 from .._system.journal import Journal
+from .._system.progress import say
 from . import measure
 
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
@@ -74,13 +75,11 @@ class Rounds(Journal):
         The versions, and where they are measured.
     path, header
         As :class:`Journal` takes them.
-    report : function of a text
-        Tells the user.
     """
 
-    def __init__(self, plan: Plan, path: Path, header: dict, report: Callable[[str], None]):
+    def __init__(self, plan: Plan, path: Path, header: dict):
         super().__init__(path, header)
-        self.plan, self._report = plan, report
+        self.plan = plan
         self._ready: dict[str, list[measure.Process]] = {arm: [] for arm in plan.arms}
         self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by arm
         self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
@@ -156,7 +155,7 @@ class Rounds(Journal):
                 found, arm = answered.result(), arms[answered]
                 start, seconds = time.monotonic(), time.monotonic() - start
                 self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
-                self._report(f"checked {arm}, {seconds:.0f} s")
+                say(f"checked {arm}, {seconds:.0f} s")
         self._checking = {}
         return self.checked
 
@@ -173,7 +172,7 @@ class Rounds(Journal):
             If the GPU is not ours alone, or a process dies.
         """
         if known := self._of_earlier_runs.pop(phase, 0):
-            self._report(f"{phase}: {known} rounds were there already")
+            say(f"{phase}: {known} rounds were there already")
         wanted = count if only is None else only
         settled = count if only is None else None
         took: list[float] = []
@@ -184,9 +183,7 @@ class Rounds(Journal):
             self._measure_round(phase, number, settled, job, then)
             took.append(time.monotonic() - start)
             left = statistics.mean(took) * (count - number - 1)
-            self._report(
-                f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go"
-            )
+            say(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
 
     def settled(self, phase: str) -> int | None:
         """How many rounds an earlier run settled on for a phase, None if none did."""
@@ -236,7 +233,7 @@ class Rounds(Journal):
             self.append({"round": measured._asdict()})
             if not reason:
                 return
-            self._report(f"{phase}: round {number + 1} is repeated: {reason}")
+            say(f"{phase}: round {number + 1} is repeated: {reason}")
         raise InvalidRoundError(
             f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
         )

@@ -19,10 +19,11 @@ from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, suite
 from .._system.journal import JournalError, keep_newest
 from .._system.machine import MachineError
+from .._system.progress import say
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
-from .compile_both import Pair, Report
+from .compile_both import Pair
 from .findings import ARMS, BASE, HEAD, Look, subjects_of
 from .rounds import Rounds
 
@@ -87,12 +88,7 @@ class CompareOptions(NamedTuple):
 
 
 def compare(
-    unmeasured: Comparison,
-    pair: Pair,
-    arch: str,
-    options: CompareOptions,
-    scratch: Path,
-    report: Report,
+    unmeasured: Comparison, pair: Pair, arch: str, options: CompareOptions, scratch: Path
 ) -> Comparison:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
@@ -110,16 +106,13 @@ def compare(
     machine = unmeasured.machine
     triton_cache = cache(scratch, machine)
     ledgers = compile_both.ledgers_of(
-        *(pair, machine, scratch, triton_cache, report),
-        deadline=options.deadline,
-        afresh=options.afresh,
+        *(pair, machine, scratch, triton_cache), deadline=options.deadline, afresh=options.afresh
     )
     if machine["gpu"] == "none" or options.exact_only:
         why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
         note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
         code, surfaces = compile_both.compile_both(
-            *(pair, ARCHITECTURES, _TARGET, [*surface.cells(), *modules.cells()]),
-            *(ledgers, report),
+            pair, ARCHITECTURES, _TARGET, [*surface.cells(), *modules.cells()], ledgers
         )
         verdicts, notes = findings.judge_code(code, False)
         same = len(selection.identical(compile_both.facts_of(surfaces)))
@@ -140,8 +133,8 @@ def compare(
         if journal.exists():
             os.utime(journal)
         keep_newest(journal.parent, _MOST_JOURNALS)
-        with Rounds(plan, journal, _header(plan, machine, options), report) as measured:
-            return _compare_on_gpu(unmeasured, measured, pair, arch, options, ledgers, report)
+        with Rounds(plan, journal, _header(plan, machine, options)) as measured:
+            return _compare_on_gpu(unmeasured, measured, pair, arch, options, ledgers)
 
 
 def _compare_on_gpu(
@@ -151,7 +144,6 @@ def _compare_on_gpu(
     arch: str,
     options: CompareOptions,
     ledgers: compile_both.Ledgers,
-    report: Report,
 ) -> Comparison:
     before, known = measured.minutes, arch in ARCHITECTURES
     cells = options.cells()
@@ -163,7 +155,7 @@ def _compare_on_gpu(
     measured.get_ready([arm for arm in ARMS if arm not in measured.checked])
     if known:
         code, surfaces = compile_both.compile_both(
-            *(pair, (arch,), arch, cells, ledgers, report),
+            *(pair, (arch,), arch, cells, ledgers),
             # Its process finds everything compiled, and leaves cores to the compilers.
             compiled=lambda arm: measured.begin_check(arm, check),
         )
@@ -176,7 +168,7 @@ def _compare_on_gpu(
         cells = checked
     if options.only:
         notes.append("no more was timed than what --only names")
-    timed, left = _chosen(measured, cells, facts, options, pair, report)
+    timed, left = _chosen(measured, cells, facts, options, pair)
     same = [cell for cell in cells if subjects_of(cell) <= identical]
     if untimed := len(set(same) - set(timed)):
         of = f"{untimed} of {len(same)} cells of the same machine code"
@@ -188,11 +180,11 @@ def _compare_on_gpu(
     some = timed or (options.only and options.host)
     first = findings.no_look()
     if some:
-        first = _first_look(measured, timed, identical, options, report)
+        first = _first_look(measured, timed, identical, options)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in first.families)
     exact, wrong = (*checks.exact, *verdicts), (*checks.wrong, *first.wrong)
     fails = overall(first.families.values(), exact, identical, wrong) is Answer.FAIL
-    second = _second_look(measured, timed, first, identical, fails, report)
+    second = _second_look(measured, timed, first, identical, fails)
     look = findings.joined(first, second)
     return replace(
         unmeasured,
@@ -229,7 +221,6 @@ def _chosen(
     facts: Mapping[str, selection.Compiled],
     options: CompareOptions,
     pair: Pair,
-    report: Report,
 ) -> tuple[list[BaseCell], selection.Left]:
     """The cells to time, which another run keeps to, and what differs and is not among them."""
     left = max(0.0, options.deadline - time.monotonic())
@@ -245,7 +236,7 @@ def _chosen(
     settled = measured.settle("cells", measure.rows_of(chosen))
     timed: list[BaseCell] = [cell_of(suite, params) for suite, params in settled]
     minutes = selection.minutes(len(timed), options.rounds)
-    report(f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds")
+    say(f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds")
     return timed, selection.left(cells, facts, timed)
 
 
@@ -320,11 +311,7 @@ def suite_digest() -> str:
 
 
 def _first_look(
-    measured: Rounds,
-    cells: list[BaseCell],
-    identical: Set[Subject],
-    options: CompareOptions,
-    report: Report,
+    measured: Rounds, cells: list[BaseCell], identical: Set[Subject], options: CompareOptions
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
@@ -337,26 +324,21 @@ def _first_look(
     settled = measured.settled("look1")
     count = settled or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
-        report(
+        say(
             f"there is time for {count} of the {MIN_ROUNDS} rounds that a verdict needs: "
             "they are kept, and the same command goes on from there"
         )
         count = most
     elif count < most:
         notes = [f"{count} rounds, as the time was not enough for {most}"]
-        report(notes[0])
+        say(notes[0])
     measured.run("look1", count, job)
     look = findings.judge_rounds(measured.rounds("look1"), identical)
     return look._replace(notes=notes + look.notes)
 
 
 def _second_look(
-    measured: Rounds,
-    cells: list[BaseCell],
-    first: Look,
-    identical: Set[Subject],
-    fails: bool,
-    report: Report,
+    measured: Rounds, cells: list[BaseCell], first: Look, identical: Set[Subject], fails: bool
 ) -> Look:
     """Measure anew what is inconclusive in the first look, and let that decide.
 
@@ -377,7 +359,7 @@ def _second_look(
         return findings.no_look(
             f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"
         )
-    report(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
+    say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
         measured.run("look2", count, job)
     except rounds.BudgetError as error:

@@ -24,12 +24,13 @@ ANSWERS = {CALL: FACTS, PATH_CALL: NotImplementedError("no qkv yet"), SWEEP: 2}
 class Book:
     """Ledgers of one version, and what they say."""
 
-    def __init__(self, scratch: Path):
+    def __init__(self, scratch: Path, patch: pytest.MonkeyPatch):
         self.version, self.said = compiled.Version(scratch, "digest", MACHINE), []
+        patch.setattr(compiled, "say", self.said.append)
 
     def ledger(self, seconds: float = 60.0) -> compiled.Ledger:
         deadline = time.monotonic() + seconds
-        progress = compiled.Progress(deadline, self.said.append, "the same command")
+        progress = compiled.Progress(deadline, "the same command")
         return compiled.Ledger("base", self.version, progress)
 
     def known(self, *jobs: tuple) -> dict:
@@ -37,8 +38,8 @@ class Book:
 
 
 @pytest.fixture
-def book(tmp_path):
-    return Book(tmp_path)
+def book(tmp_path, monkeypatch):
+    return Book(tmp_path, monkeypatch)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ def test_the_versions_that_were_last_used_are_kept(tmp_path, monkeypatch):
     for age, version in enumerate(versions[:2]):
         version.add({SWEEP: 2})
         os.utime(version.path, (age, age))
-    assert versions[0].read(print) == {SWEEP: 2}
+    assert versions[0].read() == {SWEEP: 2}
     versions[2].add({SWEEP: 2})
     assert [version.path.exists() for version in versions] == [True, False, True]
     assert len(list(versions[0].path.parent.iterdir())) == 2 * 2
@@ -131,7 +132,7 @@ def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypa
 def test_progress_of_both_versions_is_told_from_time_to_time(book, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(compiled.time, "monotonic", lambda: now[0])
-    progress = compiled.Progress(1e9, book.said.append, "")
+    progress = compiled.Progress(1e9, "")
     progress.begin(50, 0)
     progress.begin(50, 10)
     now[0] += 60  # of importing torch
