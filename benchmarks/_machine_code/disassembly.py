@@ -126,7 +126,6 @@ def _output_of(*command: str) -> str:
 
 
 _SASS_RESOURCES = re.compile(r"\bREG:(\d+) STACK:(\d+)")
-_SASS_FUNCTION = re.compile(r"^\.text\.\S+:$", re.M)
 _SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)[^;]*;")
 _SASS_ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 _SASS_BULK = frozenset(("UTMALDG", "UTMASTG", "UBLKCP"))  # many times 16 bytes; no width suffix
@@ -135,21 +134,6 @@ _SASS_GLOBAL = _SASS_BULK.union(
 )
 _SASS_PRIVATE = frozenset(("LDL", "STL"))
 _SASS_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
-
-
-def parse_sass(usage: str, code: str) -> Code:
-    """Count the output of ``cuobjdump -res-usage`` and ``nvdisasm -c -hex``.
-
-    The NOPs that pad the end of each function are not instructions, the branch to itself before
-    them is one.
-
-    Raises
-    ------
-    ValueError
-        If there are no instructions, or no register counts.
-    """
-    parts = (_sass_lines(part) for part in _SASS_FUNCTION.split(code)[1:])
-    return _count_sass(usage, [_without_padding(*part) for part in parts], code)
 
 
 def _count_sass(usage: str, functions: Sequence[tuple[list, list]], code: str) -> Code:
@@ -179,6 +163,7 @@ def _sass_lines(text: str) -> tuple[list[str], list[str]]:
 
 
 def _without_padding(names: list[str], encodings: list[str]) -> tuple[list[str], list[str]]:
+    """Without the NOPs at the end of a function; the branch to itself before them is counted."""
     while names and names[-1] == "NOP":
         names = names[:-1]
     return names, encodings[: 2 * len(names)]

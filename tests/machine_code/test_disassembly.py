@@ -1,6 +1,7 @@
 """Reading machine code: small texts in the formats of the disassemblers, whose counts are known."""
 
 import hashlib
+import itertools
 import struct
 from pathlib import Path
 
@@ -20,9 +21,9 @@ Resource usage:
 PAD = ["BRA `(.L_x_0)", "NOP", "NOP"]
 
 
-def sass(*instructions: str, name: str = "kernel") -> str:
+def sass(*instructions: str) -> str:
     """What nvdisasm writes; an instruction's encoding depends on its text alone."""
-    lines = [f"//---- .text.{name} ----", f'\t.section\t.text.{name},"ax"', f".text.{name}:"]
+    lines = []
     for index, instruction in enumerate(instructions):
         words = hashlib.sha256(instruction.encode()).hexdigest()
         lines.append(f"        /*{16 * index:04x}*/       {instruction} ;  /* 0x{words[:16]} */")
@@ -30,38 +31,48 @@ def sass(*instructions: str, name: str = "kernel") -> str:
     return "\n".join(lines) + "\n"
 
 
+def counted(*functions: list[str], usage: str = USAGE, text: str | None = None):
+    """Of a kernel of these functions; ``text``: what the disassembler writes instead of them."""
+    kernel = disassembly.Cubin("SM90", usage, tuple(b"i" * 16 * len(each) for each in functions))
+    written = sass(*itertools.chain(*functions)) if text is None else text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disassembly, "_output_of", lambda *_: written)
+        return disassembly.read_cubins([kernel])[kernel]
+
+
 def test_sass_accesses():
-    code = sass(
-        "LDC.64 R2, c[0x0][0x210]",
-        "@!P0 LDG.E.128 R4, desc[UR4][R2.64]",
-        "@P1 LDG.E.U16 R8, desc[UR4][R2.64+0x80]",
-        "LDG.E.ENL2.256 R12, R16, desc[UR4][R2.64]",
-        "LDG.E.CONSTANT.SYS R9, [R2]",
-        "NOP",
-        "LDS.128 R20, [R30]",
-        "@!UPT STG.E.EF.64 desc[UR4][R2.64], R4",
-        "STG.E.128 desc[UR4][R2.64], R4",
-        "UTMALDG.2D [UR8], [UR4]",
-        "LDGDEPBAR",
-        "EXIT",
-        *PAD,
+    counts = counted(
+        [
+            "LDC.64 R2, c[0x0][0x210]",
+            "@!P0 LDG.E.128 R4, desc[UR4][R2.64]",
+            "@P1 LDG.E.U16 R8, desc[UR4][R2.64+0x80]",
+            "LDG.E.ENL2.256 R12, R16, desc[UR4][R2.64]",
+            "LDG.E.CONSTANT.SYS R9, [R2]",
+            "NOP",
+            "LDS.128 R20, [R30]",
+            "@!UPT STG.E.EF.64 desc[UR4][R2.64], R4",
+            "STG.E.128 desc[UR4][R2.64], R4",
+            "UTMALDG.2D [UR8], [UR4]",
+            "LDGDEPBAR",
+            "EXIT",
+            *PAD,
+        ]
     )
-    counts = disassembly.parse_sass(USAGE, code)
     assert counts.instructions == 13, "the padding is not counted, a NOP in the middle is"
     assert (counts.global_accesses, counts.narrow_accesses) == (7, 3)
     assert counts.spilled_bytes == 0
 
 
 def test_sass_spills_and_two_functions():
-    code = sass(
+    spilling = [
         "STL [R1+0x18], R4",
         "@P0 STL.128 [R1], R8",
         "LDL.64 R8, [R1]",
         "LDL.LU R8, [R1]",
         "LDL.U8 R8, [R1]",
         "STG.E [R2], R8",
-    )
-    counts = disassembly.parse_sass(USAGE, code + sass("LDG.E R1, [R2]", *PAD, name="helper"))
+    ]
+    counts = counted(spilling, ["LDG.E R1, [R2]", *PAD])
     assert counts.spilled_bytes == 4 + 16 + 8 + 4 + 1
     assert (counts.registers, counts.stack_bytes) == (40, 16)
     assert (counts.instructions, counts.global_accesses) == (8, 2)
@@ -69,23 +80,28 @@ def test_sass_spills_and_two_functions():
 
 def test_sass_digest_is_of_the_code_alone():
     body = ["LDG.E R1, [R2]", "STG.E [R2], R1", *PAD]
-    digest = disassembly.parse_sass(USAGE, sass(*body)).digest
-    assert disassembly.parse_sass(USAGE, sass(*body, "NOP", name="renamed")).digest == digest
-    assert disassembly.parse_sass(USAGE, sass("LDG.E R3, [R2]", *body[1:])).digest != digest
-    assert disassembly.parse_sass(USAGE, sass(body[1], body[0], *PAD)).digest != digest
+    digest = counted(body).digest
+    assert counted([*body, "NOP"]).digest == digest
+    assert counted(["LDG.E R3, [R2]", *body[1:]]).digest != digest
+    assert counted([body[1], body[0], *PAD]).digest != digest
 
 
 @pytest.mark.parametrize(
-    ("usage", "code", "message"),
+    ("functions", "options", "message"),
     [
-        (USAGE, "", "not known"),
-        ("", sass("EXIT"), "not known"),
-        (USAGE, sass("EXIT").replace("/* 0x", "/* "), "0 words of machine code for 1"),
+        ([], {}, "not known"),
+        ([["EXIT"]], {"usage": ""}, "not known"),
+        (
+            [["EXIT"]],
+            {"text": sass("EXIT").replace("/* 0x", "/* ")},
+            "0 words of machine code for 1",
+        ),
+        ([["EXIT"]], {"text": sass("EXIT", "EXIT")}, "1 instructions too many"),
     ],
 )
-def test_unknown_sass_is_refused(usage, code, message):
+def test_unknown_sass_is_refused(functions, options, message):
     with pytest.raises(ValueError, match=message):
-        disassembly.parse_sass(usage, code)
+        counted(*functions, **options)
 
 
 def amdgcn(*body: str, name: str = "kernel") -> str:
@@ -196,7 +212,7 @@ def test_kernels_are_counted_apart(monkeypatch):
     def output_of(tool, option, processor, *others):
         asked.append(processor)
         count = Path(others[-1]).stat().st_size // 16 // len(body)
-        return sass(*body * count).replace(".text.kernel:", "")
+        return sass(*body * count)
 
     monkeypatch.setattr(disassembly, "_output_of", output_of)
     function = b"i" * 16 * len(body)
@@ -205,6 +221,6 @@ def test_kernels_are_counted_apart(monkeypatch):
     other = disassembly.Cubin("SM80", USAGE, (function,))
     counts = disassembly.read_cubins([one, two, other, one])
     assert asked == ["SM80", "SM90"]
-    assert counts[one] == counts[other] == disassembly.parse_sass(USAGE, sass(*body))
+    assert counts[one] == counts[other] == counted(body)
     assert counts[two].instructions == 2 * counts[one].instructions
     assert disassembly.read_cubins([]) == {}
