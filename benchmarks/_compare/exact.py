@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._cells.forms import BaseCell
-from .._cells.grid import (
-    Cell,
-    ModelCell,
-    ModuleCell,
-    PathCell,
-    SurfaceCell,
-    form_cell,
-    subject_params,
-)
+from .._cells.grid import form_cell, subject_params
 from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
 from .._verdict.rules import UNITS, Exact, Subject, judge_exact
@@ -86,20 +78,6 @@ def _texts(values: tuple) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def _asked(target: str, cell: BaseCell, direction: str) -> tuple:
-    """The call of a timing as ``fingerprint.compile_all`` takes it."""
-    if isinstance(cell, Cell):
-        size = cell.hidden_size, cell.seq_len, cell.batch
-        return target, cell.dtype, cell.format, direction, *size
-    if isinstance(cell, ModelCell):
-        return target, cell.dtype, cell.model, direction, cell.step, cell.takes
-    if isinstance(cell, ModuleCell):
-        return target, cell.dtype, cell.form, direction
-    assert isinstance(cell, PathCell | SurfaceCell)
-    name = cell.path if isinstance(cell, PathCell) else cell.form
-    return target, cell.dtype, name, direction, cell.mib
-
-
 class Surface(NamedTuple):
     """What a version's calls compile to on one architecture, and what they launch.
 
@@ -159,7 +137,7 @@ def compiled_surface(
         If what calls launch cannot be described.
     """
     calls = {
-        Subject(metric, subject_params(cell)): _asked(target, cell, direction)
+        Subject(metric, subject_params(cell)): fingerprint.call_of(target, cell, direction)
         for cell in cells
         for direction, metric in cell.metrics.items()
     }

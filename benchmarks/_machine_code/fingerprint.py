@@ -161,12 +161,25 @@ def compile_forms(calls: Iterable[tuple]) -> dict[tuple, Facts | Exception]:
         target, form, direction = call
         cell = grid.form_cell(form)
         if direction in cell.directions:
-            size = (cell.mib,) if isinstance(cell, surface.SurfaceCell) else ()
-            jobs[call] = target, cell.dtype, form, direction, *size
+            jobs[call] = call_of(target, cell, direction)
         else:
             found[call] = NotImplementedError("its backward launches nothing of its own")
     facts = compile_all(sorted(jobs.values())).facts
     return found | {call: facts[job] for call, job in jobs.items()}
+
+
+def call_of(target: str, cell: BaseCell, direction: str) -> tuple:
+    """The call of a cell as :func:`compile_all` takes it."""
+    if isinstance(cell, grid.Cell):
+        size = cell.hidden_size, cell.seq_len, cell.batch
+        return target, cell.dtype, cell.format, direction, *size
+    if isinstance(cell, models.ModelCell):
+        return target, cell.dtype, cell.model, direction, cell.step, cell.takes
+    if isinstance(cell, modules.ModuleCell):
+        return target, cell.dtype, cell.form, direction
+    assert isinstance(cell, grid.PathCell | surface.SurfaceCell)
+    name = cell.path if isinstance(cell, grid.PathCell) else cell.form
+    return target, cell.dtype, name, direction, cell.mib
 
 
 _CODES: dict[disassembly.Cubin, disassembly.Code] = {}
@@ -294,6 +307,7 @@ def _compiling(arch: str) -> tuple[StubDriver, dict[str, dict[str, str]]]:
 
 
 def _cell(dtype: str, form: str, *size) -> BaseCell:
+    """The cell of a call, see :func:`call_of`."""
     if not size:
         return modules.ModuleCell(form)
     first, *others = size
