@@ -63,7 +63,7 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
     return Checks(
         right=[cell for cell in grid if not subjects_of(cell) & (bad[BASE].keys() | bad[HEAD])],
         exact=exact.compare(facts[BASE], facts[HEAD]),
-        wrong=[f"{_words(s)}: {why}" for s, why in wrong.items()],
+        wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],
     )
 
@@ -189,7 +189,7 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
     wrong = {s: why for s, why in said[HEAD].items() if s not in lost[BASE]}
     notes = _together(said[BASE])
     notes += _together({s: why for s, why in said[HEAD].items() if s not in wrong})
-    return [f"{_words(subject)}: {why}" for subject, why in wrong.items()], notes
+    return [f"{subject.words}: {why}" for subject, why in wrong.items()], notes
 
 
 def _how_often(lost: int, processes: int) -> str:
@@ -202,10 +202,6 @@ def _together(said: Mapping[Subject, str]) -> list[str]:
     for subject, what in said.items():
         alike.setdefault(what, []).append(subject)
     return [
-        f"{_words(first)}{f' and {len(more)} more' if more else ''}: {what}"
+        f"{first.words}{f' and {len(more)} more' if more else ''}: {what}"
         for what, (first, *more) in alike.items()
     ]
-
-
-def _words(subject: Subject) -> str:
-    return " ".join([subject.metric, *subject.params])

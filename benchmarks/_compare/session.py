@@ -76,8 +76,8 @@ class CompareOptions(NamedTuple):
         found: list[BaseCell] = [*grid.candidates()]
         timings = {each for each in self.only if each.metric.startswith(sum(FAMILIES.values(), ()))}
         on_host = itertools.starmap(Subject, host_keys(*CALLS, FIRST_CALL))
-        for metric, params in timings.difference(on_host, *map(subjects_of, found)):
-            raise NothingToTimeError(f"no timing is called {' '.join([metric, *params])}")
+        for unknown in timings.difference(on_host, *map(subjects_of, found)):
+            raise NothingToTimeError(f"no timing is called {unknown.words}")
         return [cell for cell in found if not self.only or subjects_of(cell) & timings]
 
     @property
@@ -244,7 +244,7 @@ def _untimed(left: selection.Left) -> list[str]:
     """A sentence on what differs and is not timed, if there is any."""
     if not left.untimed:
         return []
-    named = [" ".join([subject.metric, *subject.params]) for subject in sorted(left.untimed)]
+    named = [subject.words for subject in sorted(left.untimed)]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return [
         f"{len(named)} timings run machine code that changed, and there was no time for them "

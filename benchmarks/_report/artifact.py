@@ -159,8 +159,7 @@ def require_asked(
     for what, these in _differences(comparison, request, found, complete):
         if these:
             first, more = min(these), f" and {len(these) - 1} more"
-            named = " ".join([first.metric, *first.params])
-            raise ArtifactError(f"{what}: {named}{more if len(these) > 1 else ''}")
+            raise ArtifactError(f"{what}: {first.words}{more if len(these) > 1 else ''}")
 
 
 def require(condition: object, otherwise: str) -> None:

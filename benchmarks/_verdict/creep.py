@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .._system.untrusted import Text, validated
 from . import schema
-from .rules import RULES, Answer, Family, Subject, Timing, answered
+from .rules import RULES, Answer, Subject, Timing, answered
 from .schema import Comparison
 
 MARGINS = {name: rules.margin for name, rules in RULES.items()} | {"gpu": 0.01}
@@ -129,7 +129,7 @@ def targets(comparison: Comparison) -> tuple[Subject, ...]:
 
 def only_words(subjects: Iterable[Subject]) -> list[str]:
     """The words of ``compare`` that let it time no more than these."""
-    return [word for metric, params in subjects for word in ("--only", " ".join([metric, *params]))]
+    return [word for each in subjects for word in ("--only", each.words)]
 
 
 # --- which commits --------------------------------------------------------------------------------
@@ -187,7 +187,9 @@ class Search:
 
     def _point(self, step: Step) -> Point | None:
         """The levels of a step, None if one is missing or could be those of either end."""
-        if step.comparison is None or any(map(_is_unsteady, step.comparison.families.values())):
+        if step.comparison is None or any(
+            family.control.failed for family in step.comparison.families.values()
+        ):
             return None
         levels = _levels(step.comparison, self._targets)
         for subject in self._targets:
@@ -210,10 +212,6 @@ class Search:
         """Whether most targets end above the interval that they start with."""
         start, end = self._points[before], self._points[after]
         return 2 * sum(end[each].at > start[each].high for each in start) >= len(start)
-
-
-def _is_unsteady(family: Family) -> bool:
-    return bool(family.control.failed)
 
 
 def _levels(comparison: Comparison, wanted: Sequence[Subject]) -> dict[Subject, Level]:

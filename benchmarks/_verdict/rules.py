@@ -53,6 +53,11 @@ class Subject(NamedTuple):
     metric: str
     params: Annotated[tuple[_Parameter, ...], Size(0, 6)]
 
+    @property
+    def words(self) -> str:
+        """As ``compare --only`` takes it."""
+        return " ".join([self.metric, *self.params])
+
 
 class Answer(enum.StrEnum):
     PASS = "pass"

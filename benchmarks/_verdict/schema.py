@@ -211,7 +211,7 @@ def _check(comparison: Comparison) -> None:
         _check_family(name, family, comparison)
     for each in comparison.exact:
         if each != judge_exact(each.subject, each.base, each.head, "gpu" in comparison.families):
-            raise ValueError(f"{_name(each.subject)} has another unit or answer by its values")
+            raise ValueError(f"{each.subject.words} has another unit or answer by its values")
 
 
 def _check_family(name: str, family: Family, comparison: Comparison) -> None:
@@ -228,7 +228,7 @@ def _check_family(name: str, family: Family, comparison: Comparison) -> None:
         if not timing.subject.metric.startswith(FAMILIES[name]):
             raise ValueError(f"{timing.subject.metric} does not belong to {name}")
         for wrong in _contradictions(timing, RULES[name], comparison.rounds):
-            raise ValueError(f"{_name(timing.subject)}: {wrong}")
+            raise ValueError(f"{timing.subject.words}: {wrong}")
     if mean := family.mean:
         differing = len(changed(family.timings, comparison.identical))
         if mean.timings != differing:
@@ -254,10 +254,6 @@ def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
 
 def _rises(*numbers: float) -> bool:
     return all(low <= high + _ROUNDING * abs(high) for low, high in itertools.pairwise(numbers))
-
-
-def _name(subject: Subject) -> str:
-    return " ".join([subject.metric, *subject.params])
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,6 @@ from benchmarks._compare import command, session
 from benchmarks._compare import creep as creep_command
 from benchmarks._system import baseline
 from benchmarks._verdict import creep
-from benchmarks._verdict.rules import Subject
 from tests.lab import (
     CANNOT_TELL,
     CELLS,
@@ -234,8 +233,7 @@ def test_only_takes_what_the_grid_has(lab, capsys):
 
 def test_only_is_part_of_the_command(lab):
     lab.versions({}, {})
-    wanted = Subject(both(SMALL)[0].metric, tuple(SMALL.split()))
-    words = ["--only", " ".join([wanted.metric, *wanted.params])]
+    words = ["--only", both(SMALL)[0].words]
     assert lab.compare("base", "head", *words) == PASS
     assert {each.subject for each in lab.found.timings} == {*both(SMALL)}
     assert lab.found.reproduce.endswith(f" --only '{words[1]}'")
