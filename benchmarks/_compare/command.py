@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=_rounds,
         default=ROUNDS,
-        help=f"even number, 10 to 62; default: {ROUNDS}",
+        help=f"even number, {MIN_ROUNDS} to {MAX_ROUNDS}; default: {ROUNDS}",
     )
     small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
     parser.add_argument(

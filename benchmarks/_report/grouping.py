@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .._verdict.rules import Timing
-from .text import GPU_ROOMS, axes_of
+from .._verdict.rules import FAMILIES, Timing
+from .text import axes_of
 
 # Effects may differ by this share of the larger, or by the noise floor, and still be alike.
 _SPREAD = 0.25
@@ -43,9 +43,9 @@ def _joined(groups: Sequence[Group], axis: int) -> list[Group]:
     for group in groups:
         axes = group.axes
         # A GPU time and a call of the host, say, are never one; the directions of a pass may be.
-        room = axes[0][0].partition(".")[0]
-        metric = room if room in GPU_ROOMS else axes[0][0]
-        key = (metric, len(axes), axes[:axis], axes[axis + 1 :])
+        metric = axes[0][0]
+        room = metric.partition(".")[0] if metric.startswith(FAMILIES["gpu"]) else metric
+        key = (room, len(axes), axes[:axis], axes[axis + 1 :])
         alike.setdefault(key, []).append(group)
     return [
         _union(each, axis) for together in alike.values() for each in _of_alike_effects(together)

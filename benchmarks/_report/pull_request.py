@@ -92,8 +92,8 @@ def _bounded(request: Request, text: str) -> str:
         marker, where = CODE_MARKER, "on a machine without a GPU"
     log = f"Commit {request.head} {where}: [log of the run]({request.run_url})"
     whole = f"{marker}\n{stale}{text}\n\n{log}\n"
-    if len(whole.encode()) > MAX_COMMENT_BYTES:
-        raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {len(whole)}")
+    if (size := len(whole.encode())) > MAX_COMMENT_BYTES:
+        raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {size}")
     return whole
 
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .._verdict.rules import Subject
+from .._verdict.rules import FAMILIES, Subject
 from .._verdict.schema import Side
 
-GPU_ROOMS = ("rope", "paths", "surface", "model_calls", "modules")
-"""Beginnings of the metrics of GPU times: the two directions of a call may be told together."""
 _ROPE_PARAMS = ("seq_len", "hidden", "batch", "dtype", "format")
 
 _NAMES = {
@@ -40,7 +38,7 @@ def name_of(metric: str) -> str:
     """ "host.Call.track_forward" as "Host call forward", "rope.Forward.track_latency" as
     "Forward"."""
     room, suite, name = metric.replace("track_", "").split(".")
-    if room in GPU_ROOMS:
+    if metric.startswith(FAMILIES["gpu"]):
         return suite
     alike = "Codegen" if suite == "Surface" else suite.removeprefix("Path")
     known = _NAMES.get(f"{room}.{alike}.{name}", name.replace("_", " "))
@@ -67,7 +65,7 @@ def label(
     """
     metrics = axes[0]
     name = " + ".join(sorted(map(name_of, metrics), reverse=True))
-    between = " " if metrics[0].partition(".")[0] in GPU_ROOMS else ", "
+    between = " " if metrics[0].startswith(FAMILIES["gpu"]) else ", "
     return between.join(filter(None, [name, where(axes, known)]))
 
 

@@ -55,7 +55,6 @@ class Row:
     change: str
     interval: str
     upper: str
-    floor: str
     mde: str
 
     @property
@@ -272,7 +271,6 @@ def _row(state: State, group: Group, known: Mapping[int, frozenset[str]]) -> Row
         span(timing.effect for timing in timings),
         span(end for timing in timings for end in (timing.low, timing.high)),
         percent(max(timing.upper for timing in timings)),
-        percent(max(timing.floor for timing in timings), sign=""),
         percent(max(timing.mde for timing in timings), sign=""),
     )
 

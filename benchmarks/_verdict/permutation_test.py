@@ -16,9 +16,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .rules import MAX_ROUNDS
+
 # All patterns of up to this many rounds; of more rounds, as many random ones.
 EXHAUSTIVE_ROUNDS = 14
-MAX_ROUNDS = 62
 _CHUNK = 1 << 20
 # Statistics are at most 1 in size; equal ones may differ in their last bits.
 _TIE = 1e-12
