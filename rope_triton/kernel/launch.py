@@ -7,6 +7,7 @@ it: Triton's own runner, which inspects every argument again, takes three times 
 
 import copy
 import functools
+import operator
 import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -56,12 +57,16 @@ def specialization_key(tensor: torch.Tensor) -> tuple:
     """All that a plan and Triton's compiler read of a tensor.
 
     Its last item is what Triton compiles in of an address: whether vectors are aligned; on AMD,
-    also whether offsets fit 32 bits.
+    also whether offsets fit 32 bits. It is "negated" of the imaginary part of a conjugate, whose
+    memory holds the negated values: its steps are of two elements, and only then is that asked.
     """
-    special: bool | tuple = not tensor.data_ptr() & 15
+    special: bool | tuple | str = not tensor.data_ptr() & 15
+    strides = tensor.stride()
     if _HIP:
         special = special, tensor.untyped_storage().nbytes() < 1 << 31
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, special
+    if 1 not in strides and tensor.is_neg():
+        special = "negated"
+    return tensor.shape, strides, tensor.dtype, tensor.device, special
 
 
 def table_keys(tables: tuple) -> tuple:
@@ -80,8 +85,9 @@ def table_keys(tables: tuple) -> tuple:
 def run(key: tuple, launches: list | None, kernel, plan: Plan, tensors, options) -> None:
     """Launch the kernel on ``tensors``, by ``launches`` if the key is cached.
 
-    Otherwise ``plan(*tensors, options)`` gives the chunks to launch, once for each key. If the
-    first two tensors are empty, all are, and nothing is launched.
+    Otherwise ``plan(*tensors, options)`` gives the chunks to launch, once for each key, or at each
+    call if a tensor is negated: it is copied. If the first two tensors are empty, all are, and
+    nothing is launched.
     """
     device = tensors[0].get_device()
     if device >= 0 and device != _current_device():  # a tensor exists, so CUDA is initialized
@@ -91,11 +97,10 @@ def run(key: tuple, launches: list | None, kernel, plan: Plan, tensors, options)
         for launch in launches:
             launch(device, tensors)
     elif any(tensor.numel() for tensor in tensors[:2]):
-        _keep(
-            _launches,
-            key,
-            [_first_launch(kernel, tensors, chunk) for chunk in plan(*tensors, options)],
-        )
+        given = [None if tensor is None else tensor.resolve_neg() for tensor in tensors]
+        made = [_first_launch(kernel, given, chunk) for chunk in plan(*given, options)]
+        if all(map(operator.is_, given, tensors)):
+            _keep(_launches, key, made)
 
 
 @functools.cache

@@ -1,10 +1,11 @@
-"""What is saved for the backward may come back with other strides, as from the host's memory."""
+"""Tensors whose memory differs: saved ones with other strides, and negated values."""
 
 import itertools
 
 import pytest
 import torch
 
+from tests.package import calls
 from tests.package.calls import CALLS, parts, random
 
 
@@ -36,3 +37,30 @@ def test_gradients_are_the_same(device, call):
     for one, other in zip(found, expected, strict=True):
         # Compiled for other strides, other products of the same sums may be rounded.
         torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
+
+
+def negated(x):
+    """The same values, in the imaginary part of a conjugate: its memory holds them negated."""
+    out = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert out.is_neg()
+    return out
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_values_that_are_negated_in_memory(device, call, monkeypatch):
+    """Of what is rotated, of gradients and of angles or tables, known forms or not."""
+    x = random(device)
+    expected, (expected_gradient, *_) = parts(call(x)), gradients(call, x.requires_grad_())
+    turns, (cos, sin) = negated(calls.angles(device)), map(negated, calls.tables(device))
+    monkeypatch.setattr(calls, "angles", lambda _: turns)
+    monkeypatch.setattr(calls, "tables", lambda _: (cos, sin))
+    for _ in range(2):
+        x = negated(x.detach()).requires_grad_()
+        outputs = parts(call(x))
+        cotangents = [
+            negated(torch.linspace(-1, 1, out.numel(), device=device).view_as(out))
+            for out in outputs
+        ]
+        found = (*outputs, *torch.autograd.grad(outputs, x, cotangents))
+        for one, other in zip(found, (*expected, expected_gradient), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
