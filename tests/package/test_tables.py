@@ -72,7 +72,7 @@ def test_tables_of_tokens(case, device):
 
 SHAPES = {
     **{"seq": (SEQ, 12), "one_position": (1, 12), "partial": (SEQ, 5), "heads": (HEADS, SEQ, 12)},
-    **{"batch": (BATCH, 1, SEQ, 12), "all": (BATCH, HEADS, SEQ, 12)},
+    **{"batch": (BATCH, 1, SEQ, 12), "all": (BATCH, HEADS, SEQ, 12), "one": (12,)},
 }
 
 
@@ -103,6 +103,17 @@ def test_tables_with_equal_halves(shape, fused, device):
         lambda x, whole=tuple(whole): rope_triton.rotary_embedding(x, *whole, fused=fused),
         lambda x: oracle.rotate_by_tables(x, cos, sin, False),
     )
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_parameters_and_tables_with_equal_halves(fused, device):
+    x = torch.nn.Parameter(torch.randn(BATCH, HEADS, SEQ, CHANNELS, device=device))
+    whole = [torch.cat((table, table), -1) for table in tables(SEQ, 12, device=device)]
+    frozen = [torch.nn.Parameter(table, requires_grad=False) for table in whole]
+    expected = rope_triton.rotary_embedding(x.detach(), *whole, fused=fused)
+    for given in (whole, frozen):
+        out = rope_triton.rotary_embedding(x, *given, fused=fused)
+        torch.testing.assert_close(out.detach(), expected, rtol=0, atol=0)
 
 
 @covering.triples(MODE | {"index": [torch.int32, torch.int64], "shared": [False, True]})
