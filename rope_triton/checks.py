@@ -176,9 +176,12 @@ def check_writable(t: torch.Tensor) -> None:
 
 
 def check_no_leaf(t: torch.Tensor) -> None:
-    """Raise ValueError if autograd forbids writing to ``t``."""
-    if t.is_leaf and t.requires_grad and torch.is_grad_enabled():
-        raise ValueError("a leaf that requires a gradient cannot be changed in place")
+    """Raise ValueError if autograd forbids writing to ``t``, which it says after the launch."""
+    base = t if t._base is None else t._base
+    if t.requires_grad and base.is_leaf and base.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "a leaf that requires a gradient, or a view of one, cannot be changed in place"
+        )
 
 
 def check_fused(t: torch.Tensor) -> None:

@@ -169,8 +169,11 @@ def test_in_place_writes_what_it_is_given_and_nothing_else(layout, interleaved, 
 def test_autograd_knows_of_a_change_in_place(device):
     cos, sin = tables(TABLE, CHANNELS // 2, device=device)
     leaf = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device, requires_grad=True)
-    with pytest.raises(ValueError, match="a leaf that requires a gradient"):
-        rope_triton.apply_rotary_emb(leaf, cos, sin, inplace=True)
+    before = leaf.detach().clone()
+    for given in (leaf, leaf[:, 1:]):
+        with pytest.raises(ValueError, match="a leaf that requires a gradient"):
+            rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
+    assert torch.equal(leaf, before)
     x = leaf * 2
     kept = x.square()  # needs x as it was
     rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
