@@ -102,7 +102,7 @@ def check_qkv(qkv, q_freqs, k_freqs, start_positions, options) -> None:
 
 def check_channels(split) -> tuple[int, int, int]:
     """Channels of queries, keys and values in a group; ValueError unless three positive ints."""
-    channels = tuple(split)
+    channels = tuple(split) if isinstance(split, list | tuple) else ()
     if len(channels) != 3 or not all(type(n) is int and n > 0 for n in channels):
         raise ValueError(f"qkv_split_arg_list must be three positive ints, got {split!r}")
     return channels
@@ -123,13 +123,23 @@ def _check_split(qkv, options):
         )
 
 
+def check_tensors(**given: object) -> None:
+    """Raise TypeError unless all are tensors."""
+    for name, value in given.items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+
+
+def _check_floating(**given):
+    check_tensors(**given)
+    for name, value in given.items():
+        if value.dtype not in _DTYPES:
+            raise TypeError(f"{name} must be one of {_DTYPES}, got {value.dtype}")
+
+
 def check_tables(cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Raise TypeError or ValueError unless these are tables of cosines and of sines."""
-    for name, table in (("cos", cos), ("sin", sin)):
-        if not isinstance(table, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(table).__name__}")
-        if not table.dtype.is_floating_point:
-            raise TypeError(f"{name} must be floating point, got {table.dtype}")
+    _check_floating(cos=cos, sin=sin)
     if cos.shape != sin.shape:
         raise ValueError(f"cos and sin must have one shape, got {cos.shape} and {sin.shape}")
     if cos.device != sin.device:
@@ -151,9 +161,7 @@ def check_format(tensor_format: str) -> None:
 def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
     """Raise TypeError or ValueError unless these differ only in strides and heads."""
     check_format(tensor_format)
-    for name, value in (("q", q), ("k", k)):
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    check_tensors(q=q, k=k)
     shapes = [list(x.shape) for x in (q, k)]
     for shape in shapes:
         if len(shape) == len(tensor_format):
@@ -201,13 +209,7 @@ def _check_options(tensor_format, cu_seqlens, cp_size, cp_rank):
 
 
 def _check_tensors(t, freqs):
-    for name, value in (("t", t), ("freqs", freqs)):
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if t.dtype not in _DTYPES:
-        raise TypeError(f"t must be one of {_DTYPES}, got {t.dtype}")
-    if not freqs.dtype.is_floating_point:
-        raise TypeError(f"freqs must be floating point (radians), got {freqs.dtype}")
+    _check_floating(t=t, freqs=freqs)
     if t.device != freqs.device:
         raise ValueError(f"t and freqs must share a device, got {t.device} and {freqs.device}")
 
@@ -252,12 +254,7 @@ def _check_length(t, freqs, tensor_format, cp_size):
 
 
 def _check_index(name, value, t, shape, length):
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if value.dtype not in _INDEX_DTYPES:
-        raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")
-    if value.device != t.device:
-        raise ValueError(f"t and {name} must share a device, got {t.device} and {value.device}")
+    _check_integers(name, value, t)
     if value.dim() != 1 or length not in (None, value.shape[0]):
         expected = f"[{shape}]" if length is None else f"[{shape}] = ({length},)"
         raise ValueError(f"{name} must have shape {expected}, got {tuple(value.shape)}")
@@ -267,17 +264,20 @@ def _check_index(name, value, t, shape, length):
 
 def _check_ids(ids, t):
     """Raise unless these are positions for each token of ``t``, ``[b, h, s, d]``."""
-    if not isinstance(ids, torch.Tensor):
-        raise TypeError(f"position_ids must be a torch.Tensor, got {type(ids).__name__}")
-    if ids.dtype not in _INDEX_DTYPES:
-        raise TypeError(f"position_ids must be one of {_INDEX_DTYPES}, got {ids.dtype}")
-    if ids.device != t.device:
-        raise ValueError(f"x and position_ids must share a device, got {t.device} and {ids.device}")
+    _check_integers("position_ids", ids, t)
     if ids.shape != (t.shape[0], t.shape[2]):
         expected = t.shape[0], t.shape[2]
         raise ValueError(
             f"position_ids must have shape [b, s] = {expected}, got {tuple(ids.shape)}"
         )
+
+
+def _check_integers(name, value, t):
+    check_tensors(**{name: value})
+    if value.dtype not in _INDEX_DTYPES:
+        raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")
+    if value.device != t.device:
+        raise ValueError(f"t and {name} must share a device, got {t.device} and {value.device}")
 
 
 def _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size):

@@ -35,9 +35,10 @@ def apply_rotary_pos_emb(
         strides; float32, float16 or bfloat16, or float64 with ``fused=False``.
     freqs : torch.Tensor
         Angles in radians by position, ``[s2, 1, 1, d2]`` with ``s2 >= s * cp_size`` and even
-        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` with angles for each sequence or head; floating
-        point, converted to float32. See :class:`rope_triton.RotaryPositionEmbedding`,
-        :func:`rope_triton.rotary_angles` and :func:`rope_triton.mrope_angles`.
+        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` with angles for each sequence or head; float16,
+        bfloat16, float32 or float64, converted to float32. See
+        :class:`rope_triton.RotaryPositionEmbedding`, :func:`rope_triton.rotary_angles` and
+        :func:`rope_triton.mrope_angles`.
     tensor_format : {"sbhd", "bshd", "thd"}
         Order of the dimensions of ``t``; "thd" is packed sequences of any lengths.
     start_positions : torch.Tensor, optional

@@ -32,7 +32,8 @@ def apply_rotary_emb(
         float32, float16 or bfloat16, or float64 with ``fused=False``.
     cos, sin : torch.Tensor
         Cosines and sines by position, one for each pair of channels: ``[s2, d2/2]`` with
-        ``d2 <= d``, or ``[1 or b, s2, d2/2]``, a table for each sequence, floating point.
+        ``d2 <= d``, or ``[1 or b, s2, d2/2]``, a table for each sequence; float16,
+        bfloat16, float32 or float64.
     interleaved : bool
         Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
     inplace : bool
@@ -159,7 +160,7 @@ def rotary_embedding(
     x : torch.Tensor
         ``[b, h, s, d]``, as in ``scaled_dot_product_attention``; any strides; dtypes as there.
     cos, sin : torch.Tensor
-        One value for each pair of channels, floating point: ``[n, d2/2]`` by position with
+        One value for each pair of channels, dtypes as there: ``[n, d2/2]`` by position with
         ``position_ids``, else whatever broadcasts to ``[b, h, s, d2/2]``, ``[s, d2/2]`` say;
         ``d2 <= d``. Or one for each channel, ``[..., d]``, unless ``interleaved``: the halves are
         taken to be equal, as those of ``x * cos + rotate_half(x) * sin`` are, and the second is not

@@ -29,9 +29,9 @@ angles(t=ones(4, 2, 3, 8).int()) -> TypeError: t must be ...float32...got torch.
 angles(t=ones(4, 2, 3, 8).cfloat()) -> TypeError: t must be ...float32...got torch.complex64
 angles(t=ones(4, 2, 3, 8).double(), fused=True) -> TypeError: t is torch.float64...pass fused=False
 angles(freqs=ones(6, 1, 1, 8).int())
-    -> TypeError: freqs must be floating point...radians...got torch.int32
+    -> TypeError: freqs must be one of ...float32...got torch.int32
 angles(freqs=ones(6, 1, 1, 8).cfloat())
-    -> TypeError: freqs must be floating point...got torch.complex64
+    -> TypeError: freqs must be one of ...float32...got torch.complex64
 angles(freqs=ones(6, 1, 1, 8, device="meta"))
     -> ValueError: t and freqs must share a device, got c... and meta
 angles(t=ones(4, 3, 8))
@@ -99,6 +99,7 @@ qk(tensor_format=None) -> ValueError: 'sbhd', 'bshd' or 'thd', got None
 qkv(tensor_format="thd") -> ValueError: tensor_format must be 'sbhd' or 'bshd', got 'thd'
 qkv(tensor_format="bhsd") -> ValueError: tensor_format must be 'sbhd' or 'bshd', got 'bhsd'
 qkv(cu_seqlens=zeros(2)) -> ValueError: cu_seqlens must be None
+qkv(qkv_split_arg_list=72) -> ValueError: three positive ints, got 72
 qkv(qkv_split_arg_list=[4, 4]) -> ValueError: three positive ints, got [4, 4]
 qkv(qkv_split_arg_list=[24, 24, 0]) -> ValueError: three positive ints
 qkv(qkv_split_arg_list=[24, 24, 24]) -> ValueError: 144 together, got [24, 24, 24]
@@ -113,7 +114,8 @@ qkv(qkv=ones(2, 2, 2, 144).double())
 
 tables(cos=[1.0]) -> TypeError: cos must be a torch.Tensor, got list
 tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
-tables(sin=ones(12, 12).int()) -> TypeError: sin must be floating point
+tables(sin=ones(12, 12).int()) -> TypeError: sin must be one of ...float32...got torch.int32
+tables(cos=ones(12, 12).to(float8)) -> TypeError: cos must be one of ...got torch.float8_e4m3fnuz
 tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12))
     -> ValueError: cos and sin must have shape [s2, d2/2] or [b, s2, d2/2], got (12, 1, 1, 12)
 tables(cos=ones(3, 12, 12), sin=ones(3, 12, 12)) -> ValueError: 1 or b=2
@@ -322,7 +324,7 @@ def test_the_guard_sees_valid_calls(fused, device, nothing_launches):
 @both_paths
 @pytest.mark.parametrize(("call", "error", "message"), entries(ROTATIONS))
 def test_rotations(call, error, message, fused, device, nothing_launches):
-    names = {"ones": ones, "zeros": zeros}
+    names = {"ones": ones, "zeros": zeros, "float8": torch.float8_e4m3fnuz}
     with torch.device(device), pytest.raises((TypeError, ValueError), match=message) as caught:
         eval(call, names | rotations(fused))
     assert caught.typename == error
