@@ -185,8 +185,9 @@ def check_writable(t: torch.Tensor) -> None:
 
 def check_no_leaf(t: torch.Tensor) -> None:
     """Raise ValueError if autograd forbids writing to ``t``, which it says after the launch."""
-    base = t if t._base is None else t._base
-    if t.requires_grad and base.is_leaf and base.requires_grad and torch.is_grad_enabled():
+    base = t._base
+    of_leaf = t.is_leaf or (base is not None and base.is_leaf and base.requires_grad)
+    if of_leaf and t.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             "a leaf that requires a gradient, or a view of one, cannot be changed in place"
         )

@@ -111,8 +111,11 @@ def normalize_tables(tables: tuple) -> tuple:
     freqs, sin, start_positions, cu_seqlens = tables
     if sin is start_positions is cu_seqlens is None:
         return tables
-    if sin is not None and freqs.stride() != sin.stride():
-        freqs, sin = freqs.contiguous(), sin.contiguous()
+    if sin is not None:
+        strides = sin.stride()
+        negated = 1 not in strides and (freqs.is_neg() or sin.is_neg())  # a launch would copy one
+        if negated or freqs.stride() != strides:
+            freqs, sin = freqs.contiguous(), sin.contiguous()
     return freqs, sin, contiguous(start_positions), contiguous(cu_seqlens)
 
 

@@ -170,7 +170,9 @@ def test_autograd_knows_of_a_change_in_place(device):
     cos, sin = tables(TABLE, CHANNELS // 2, device=device)
     leaf = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device, requires_grad=True)
     before = leaf.detach().clone()
-    for given in (leaf, leaf[:, 1:]):
+    with torch.no_grad():
+        hidden = (leaf * 1)[:]
+    for given in (leaf, leaf[:, 1:], hidden.requires_grad_()):
         with pytest.raises(ValueError, match="a leaf that requires a gradient"):
             rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
     assert torch.equal(leaf, before)
