@@ -5,7 +5,6 @@ import pickle
 import pytest
 
 from benchmarks import codegen
-from benchmarks._cells import subjects
 
 TRACKS = ("registers", "spilled_bytes", "stack_bytes", "shared_bytes", "instructions")
 
@@ -40,9 +39,3 @@ def test_missing_answer_is_raised_by_setup(suite, error):
     cache = pickle.loads(pickle.dumps({call: error}))
     with pytest.raises(type(error), match=str(error)):
         suite().setup(cache, *call)
-
-
-def test_every_architecture_has_every_call():
-    assert codegen.Codegen.params[0] == subjects.ARCHITECTURES
-    assert [len(values) for values in codegen.Codegen.params] == [8, 3, 2, 2, 3, 2]
-    assert [len(values) for values in codegen.Variants.params] == [8, 3, 2, 2]
