@@ -114,29 +114,6 @@ def test_compare_says_worse_better_and_none(compiler_gives):
     }
 
 
-def test_clock_decides_about_calls_but_not_about_variants(compiler_gives):
-    compiler_gives(facts(), 2)
-    base = exact.codegen_facts(ROOT, **SUBSET)
-    compiler_gives(facts(spilled_bytes=16, narrow_accesses=2, instructions=7), 3)
-    head = exact.codegen_facts(ROOT, **SUBSET)
-    strict, lenient = (
-        {v.subject: v for v in exact.compare(base, head, clock_decides=decides)}
-        for decides in (False, True)
-    )
-    failed = [
-        {s.metric.partition(".track_")[2] for s, v in found.items() if v.answer is Answer.FAIL}
-        for found in (strict, lenient)
-    ]
-    assert failed == [{"spilled_bytes", "narrow_share", "variants"}, {"variants"}]
-    # All of it is still shown as it is.
-    assert {s: v.change for s, v in lenient.items()} == {s: v.change for s, v in strict.items()}
-    launches = Subject("host.Launches.track_launches", ("forward", "sbhd"))
-    (launched,) = exact.compare({launches: 1}, {launches: 2}, clock_decides=True)
-    assert launched.answer is Answer.FAIL
-    lost = exact.compare(base, {}, clock_decides=True)
-    assert {(v.change, v.answer) for v in lost} == {("missing", Answer.FAIL)}
-
-
 def test_what_the_head_does_not_compile_fails_and_says_why(compiler_gives):
     compiler_gives(facts(), 2)
     base = exact.codegen_facts(ROOT, **SUBSET)

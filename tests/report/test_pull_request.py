@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks._report import artifact, pull_request
 from benchmarks._report.artifact import Commits
-from benchmarks._report.pull_request import comment, is_stale
+from benchmarks._report.pull_request import is_stale
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.git import git
 from tests.report.artifacts import (
@@ -23,7 +23,6 @@ from tests.report.artifacts import (
     RUN,
     archive,
     document,
-    read,
 )
 from tests.report.test_artifact import NOT_ASKED_FOR, REFUSED
 from tests.workflows.common import ROOT, commit
@@ -34,26 +33,6 @@ commits_by_git = artifact.commits
 INJECTION = (
     "<img src=x onerror=alert(1)> [a](https://evil) @owner #1 ```\n# c `x` </pre> \ud800 \u202e"
 )
-
-
-def test_markdown_and_html_stay_text():
-    made = document(notes=[INJECTION] * 30, wrong=[INJECTION] * 30, discarded=[INJECTION])
-    made["machine"] |= {INJECTION: INJECTION, "gpu": INJECTION, "torch": INJECTION}
-    made |= {"clocks": {INJECTION: INJECTION}, "unmeasured": [INJECTION] * 30}
-    text = comment(REQUEST, read(archive(made)))
-    for bad in (
-        "<img",
-        "](https://evil",
-        "@owner",
-        "```",
-        "\n# c",
-        "://evil",
-        "www.evil",
-        "\ud800",
-        "\u202e",
-    ):
-        assert bad not in text
-    assert text.encode()
 
 
 # From files to files, as the workflow runs it.

@@ -197,7 +197,9 @@ def test_numbers_and_names(write, value, text):
 # --- hostile text ---------------------------------------------------------------------------------
 
 
-HOSTILE = "](http://evil) @owner #1 <img src=x> `a` | *b* ```\n# c \x1b[31m www.evil.com</pre>" * 20
+HOSTILE = 20 * (
+    "](http://evil) @owner #1 <img src=x> `a` | *b* ```\n# c \x1b[31m\u202e\ud800www.evil.com</pre>"
+)
 
 
 def test_hostile_text_stays_text():
@@ -205,16 +207,18 @@ def test_hostile_text_stays_text():
         {"gpu": gpu_family()},
         (),
         base=Side(HOSTILE, ""),
-        machine={HOSTILE + str(i): HOSTILE for i in range(50)},
+        machine={HOSTILE + str(i): HOSTILE for i in range(50)} | {"gpu": HOSTILE, "torch": HOSTILE},
+        clocks={HOSTILE: HOSTILE},
         grid=HOSTILE,
         notes=(HOSTILE,) * 50,
         discarded=(HOSTILE,) * 50,
+        unmeasured=(HOSTILE,) * 50,
         wrong=(HOSTILE,) * 50,
         reproduce=HOSTILE,
     )
     text = markdown(made)
     assert len(text.encode()) < 60_000
-    for bad in ("<img", "](", "@owner", "```", "*b*", "\x1b", "://", "www.evil", "\n# c"):
+    for bad in ("<img", "](", "@owner", "```", "*b*", "\x1b", "\u202e", "://", "www.evil", "\n# c"):
         assert bad not in text
     assert not re.search(r"(?<!&)#1", text)
     assert set(re.findall(r"</?\w+", text)) == {

@@ -21,6 +21,9 @@ P, F, C = Answer.PASS, Answer.FAIL, Answer.CANNOT_TELL
 
 NARROW = Subject("codegen.Codegen.track_narrow_share", ("sm_90",))
 REGISTERS = Subject("codegen.Codegen.track_registers", ("sm_90",))
+SPILLED = Subject("codegen.Surface.track_spilled_bytes", ("sm_90",))
+VARIANTS = Subject("codegen.Variants.track_variants", ("sm_90",))
+LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd"))
 ERROR = Subject("host.Error.track_error", ("forward", "bfloat16"))
 FLOAT32_ERROR = Subject("host.PathError.track_error", ("forward", "thd", "float32"))
 TIMED = Subject(FORWARD, ("128",))
@@ -33,6 +36,9 @@ TIMED = Subject(FORWARD, ("128",))
         (NARROW, 0.0, 0.5, F, "worse", P),  # the clock decides
         (NARROW, 0.5, 0.0, P, "better", P),
         (REGISTERS, 32, 40, P, "worse", P),  # shown only
+        (SPILLED, 0, 16, F, "worse", P),
+        (VARIANTS, 2, 3, F, "worse", F),  # each costs its user a compilation
+        (LAUNCHES, 1, 2, F, "worse", F),
         (ERROR, 1.0, 1.00001, F, "worse", F),
         # Another product is rounded; both are.
         (FLOAT32_ERROR, 1.08673, 1.2132, P, "worse", P),
