@@ -248,7 +248,7 @@ def _untimed(left: selection.Left) -> list[str]:
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return [
         f"{len(named)} timings run machine code that changed, and there was no time for them "
-        f"(a larger --budget has): {', '.join(named[:3])}{more}"
+        f"(--afresh and a larger --budget give it): {', '.join(named[:3])}{more}"
     ]
 
 

@@ -120,6 +120,10 @@ def test_changed_code_that_there_is_no_time_for_is_no_pass(lab, monkeypatch):
     assert lab.compare() == CANNOT_TELL
     (said,) = lab.found.unmeasured
     assert said.startswith("2 timings run machine code that changed") and LARGE in said
+    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
+    assert lab.compare() == CANNOT_TELL  # more time is not enough: it keeps to its cells
+    assert "--afresh and a larger --budget" in said
+    assert lab.compare("base", "head", "--afresh") == PASS
 
 
 def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monkeypatch):
