@@ -22,7 +22,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "ops": {"checks", "kernel"},
         "frequencies": {"scalings"},
         "integrations": {"api", "reference"},
-        "transformer": {"kernel"},
+        "transformer": {"kernel", "ops"},
         **dict.fromkeys(("checks", "kernel", "reference", "scalings"), set()),
     },
     "benchmarks": {

@@ -6,7 +6,7 @@
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -17,19 +17,19 @@ from rope_triton.kernel.kernels import rope_kernel
 
 _EXACT_TYPES = frozenset((str, int, bool))
 # Every call needs these, and each attribute lookup on the way to them takes some 30 ns.
-_TENSOR = torch.Tensor
+_TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 _compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
 
 
-def is_plain(required: tuple, *optional) -> bool:
-    """Whether the eager path can take the call: plain tensors (``optional`` may be None), no
-    tangents, and nothing but autograd watching."""
+def is_plain(required: Sequence, *optional) -> bool:
+    """Whether the eager path can take the call: plain tensors or parameters (``optional`` may be
+    None), no tangents, and nothing but autograd watching."""
     if _compiling():
         return False
     for tensor in required:
-        if type(tensor) is not _TENSOR:
+        if type(tensor) is not _TENSOR and type(tensor) is not _PARAMETER:
             return False
     for tensor in optional:
         if tensor is not None and type(tensor) is not _TENSOR:

@@ -125,7 +125,7 @@ def _check(targets, rows, ignore_index, reduction) -> None:
             f"targets must be [{rows.shape[0]}] on {rows.device}, got {tuple(targets.shape)} on "
             f"{targets.device}"
         )
-    if not isinstance(ignore_index, int):
+    if type(ignore_index) is not int:
         raise TypeError(f"ignore_index must be an int, got {type(ignore_index).__name__}")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")

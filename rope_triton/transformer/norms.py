@@ -134,6 +134,7 @@ def _normalize(x, weight, bias, eps, residual, centred):
         raise ValueError(
             f"residual must have the shape of x, {tuple(x.shape)}, got {tuple(residual.shape)}"
         )
+    eps = float(eps)  # a launch is kept by its value
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype

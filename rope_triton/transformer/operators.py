@@ -3,12 +3,8 @@
 from collections.abc import Callable
 
 import torch
-from torch.autograd import forward_ad
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-_compiling = torch.compiler.is_compiling
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_transform = torch._C._functorch.peek_interpreter_stack
+from rope_triton.ops.dispatch import has_tangent, is_plain
 
 
 class Operator:
@@ -32,7 +28,12 @@ class Operator:
         self._eager: Callable
 
     def __call__(self, *args):
-        return self._eager(*args) if _is_plain(args) else self.overload(*args)
+        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        if is_plain(tensors):
+            return self._eager(*args)
+        if has_tangent(*tensors):
+            raise NotImplementedError(f"{self._name} has no derivative in forward mode")
+        return self.overload(*args)
 
     def register_fake(self, function: Callable) -> Callable:
         return torch.library.register_fake(self._kernel_name, function)
@@ -64,15 +65,6 @@ class Operator:
 
 def _requires_grad(x) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
-
-
-def _is_plain(args: tuple) -> bool:
-    """Whether these are plain tensors, and nothing watches but autograd."""
-    if _compiling() or _dispatch_modes() or _transform() is not None:
-        return False
-    if forward_ad._current_level >= 0:
-        return False
-    return all(type(each) in _PLAIN for each in args if isinstance(each, torch.Tensor))
 
 
 def operator(name: str) -> Callable[[Callable], Operator]:

@@ -42,11 +42,13 @@ def rotary_attention(
     Raises
     ------
     TypeError
-        If an argument is not a tensor, or a dtype is not accepted.
+        If an argument is not a tensor, or not an int, or a dtype is not accepted.
     ValueError
         If a shape or device is not accepted, or ``freqs`` requires a gradient.
     """
     x, weight = accepted({"x": x, "weight": weight})
+    if not type(heads) is type(kv_heads) is int:
+        raise TypeError(f"heads and kv_heads must be ints, got {heads!r} and {kv_heads!r}")
     if min(heads, kv_heads) < 1 or heads % kv_heads:
         raise ValueError(f"kv_heads must divide heads, got {heads} and {kv_heads}")
     rows = heads + 2 * kv_heads
@@ -87,9 +89,9 @@ def interleaved_rows(weight: torch.Tensor, channels: int) -> torch.Tensor:
     Raises
     ------
     ValueError
-        If the rows are not heads of ``channels``, or ``channels`` is odd.
+        If the rows are not heads of ``channels``, or ``channels`` is odd or not positive.
     """
-    if channels % 2 or weight.shape[0] % channels:
+    if weight.dim() < 1 or channels < 1 or channels % 2 or weight.shape[0] % channels:
         raise ValueError(f"rows must be heads of {channels} channels, got {tuple(weight.shape)}")
     halves = weight.reshape(-1, 2, channels // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)

@@ -283,6 +283,7 @@ X, W, T = empty(4, 3), empty(5, 3), torch.zeros(4, dtype=torch.int64)
         (cross_entropy, (X, T[:3]), ValueError, r"must be \[4\] on cpu, got \(3,\) on cpu"),
         (cross_entropy, (X, T.to("meta")), ValueError, r"on cpu, got \(4,\) on meta"),
         (cross_entropy, (X, T, None), TypeError, "ignore_index must be an int, got NoneType"),
+        (cross_entropy, (X, T, True), TypeError, "ignore_index must be an int, got bool"),
         (cross_entropy, (X, T, 0, "none"), ValueError, "'mean' or 'sum', got 'none'"),
         (linear_cross_entropy, (X, W.half(), T), TypeError, "weight torch.float16"),
         (linear_cross_entropy, (X, W.mT, T), ValueError, r"got \(4, 3\) and \(3, 5\)"),

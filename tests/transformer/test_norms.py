@@ -174,6 +174,13 @@ def test_compiled_without_a_graph_break(kind, added, device):
     assert_same(*(gradients(each, kind, given, cotangents) for each in (normalize, compiled)))
 
 
+def test_eps_of_other_types(device):
+    x, weight, *_ = inputs("rms", (3, 20), torch.float32, device, added=False)
+    for eps in (1.0, 2.0):
+        assert torch.equal(rms_norm(x, weight, torch.tensor(eps)), rms_norm(x, weight, eps))
+    assert torch.equal(rms_norm(x, weight, True), rms_norm(x, weight, 1.0))
+
+
 def test_the_second_derivative_is_refused(device):
     x, weight, *_ = inputs("rms", (3, 20), torch.float32, device, added=False)
     (dx,) = torch.autograd.grad(rms_norm(x, weight).square().sum(), x, create_graph=True)

@@ -112,6 +112,7 @@ X, W, F = torch.empty(1, 4, WIDTH), torch.empty(ROWS, WIDTH), torch.empty(4, 1, 
     [
         ((None, W, F, HEADS, KV_HEADS), TypeError, "x must be a tensor"),
         ((X, W.half(), F, HEADS, KV_HEADS), TypeError, "weight torch.float16"),
+        ((X, W, F, float(HEADS), KV_HEADS), TypeError, "must be ints, got 4.0 and"),
         ((X, W, F, HEADS, 3), ValueError, "kv_heads must divide heads, got 4 and 3"),
         ((X, W, F, HEADS, 0), ValueError, "got 4 and 0"),
         ((X[0], W, F, HEADS, KV_HEADS), ValueError, r"x must be \[b, s, width\]"),
@@ -129,7 +130,7 @@ def test_bad_input_is_refused(arguments, error, said):
         rotary_attention(*arguments)
 
 
-@pytest.mark.parametrize(("rows", "channels"), [(30, 16), (30, 15)])
+@pytest.mark.parametrize(("rows", "channels"), [(30, 16), (30, 15), (30, 0), (30, -2)])
 def test_rows_that_are_no_heads_are_refused(rows, channels):
     with pytest.raises(ValueError, match=f"heads of {channels} channels"):
         interleaved_rows(torch.empty(rows, 2), channels)
