@@ -28,6 +28,7 @@ All raise TypeError if an argument is not a number, and ValueError if one is out
 """
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,7 +63,7 @@ def linear(dim: int, base: float, factor: float) -> Frequencies:
     Chen et al., https://arxiv.org/abs/2306.15595, equation 4, which divides positions;
     ``transformers.modeling_rope_utils._compute_linear_scaling_rope_parameters``.
     """
-    _check_positive(factor=factor)
+    check_positive(factor=factor)
     return _rounded(1.0 / (factor * _powers(dim, base)))
 
 
@@ -78,7 +79,7 @@ def proportional(dim: int, base: float, share: float, factor: float = 1.0) -> Fr
     share : float
         ``partial_rotary_factor`` in a config, up to 1.
     """
-    _check_positive(share=share, factor=factor)
+    check_positive(share=share, factor=factor)
     if share > 1:
         raise ValueError(f"share must be at most 1, got {share}")
     inv_freq = 1.0 / (factor * _powers(dim, base))
@@ -94,7 +95,7 @@ def ntk(dim: int, base: float, factor: float) -> Frequencies:
     is this ``factor``.
     """
     _check_dim(dim, least=4)
-    _check_positive(base=base, factor=factor)
+    check_positive(base=base, factor=factor)
     return unscaled(dim, base * factor ** (dim / (dim - 2)))
 
 
@@ -122,8 +123,8 @@ def dynamic_ntk(
         another length do not fit.
     """
     seq_len = length_of("seq_len", seq_len)
-    _check_positive(factor=factor)
-    _check_lengths(max_position_embeddings=max_position_embeddings, seq_len=seq_len)
+    check_positive(factor=factor)
+    check_lengths(max_position_embeddings=max_position_embeddings, seq_len=seq_len)
     longest = max(seq_len, max_position_embeddings)
     return ntk(dim, base, factor * longest / max_position_embeddings - (factor - 1.0))
 
@@ -167,8 +168,8 @@ def yarn(
     truncate : bool
         Whether the ends of the ramp are rounded outwards to whole indices (gpt-oss: False).
     """
-    _check_positive(factor=factor, beta_fast=beta_fast, beta_slow=beta_slow)
-    _check_lengths(original_max_position_embeddings=original_max_position_embeddings)
+    check_positive(factor=factor, beta_fast=beta_fast, beta_slow=beta_slow)
+    check_lengths(original_max_position_embeddings=original_max_position_embeddings)
     if beta_fast <= beta_slow:
         raise ValueError(f"beta_fast must be above beta_slow, got {beta_fast} and {beta_slow}")
     powers = _powers(dim, base)
@@ -180,7 +181,7 @@ def yarn(
     inv_freq = kept / powers + (1.0 - kept) / (factor * powers)
     if attention_factor is None:
         attention_factor = _yarn_attention_factor(factor, mscale, mscale_all_dim)
-    _check_positive(attention_factor=attention_factor)
+    check_positive(attention_factor=attention_factor)
     return _rounded(inv_freq, attention_factor)
 
 
@@ -201,10 +202,10 @@ def llama3(
 
     ``high_freq_factor`` must be above ``low_freq_factor``.
     """
-    _check_positive(
+    check_positive(
         factor=factor, low_freq_factor=low_freq_factor, high_freq_factor=high_freq_factor
     )
-    _check_lengths(original_max_position_embeddings=original_max_position_embeddings)
+    check_lengths(original_max_position_embeddings=original_max_position_embeddings)
     if high_freq_factor <= low_freq_factor:
         raise ValueError(
             "high_freq_factor must be above low_freq_factor, "
@@ -247,7 +248,7 @@ def longrope(
         factor below 1.
     """
     seq_len = length_of("seq_len", seq_len)
-    _check_lengths(
+    check_lengths(
         original_max_position_embeddings=original_max_position_embeddings, seq_len=seq_len
     )
     powers = _powers(dim, base)
@@ -256,10 +257,10 @@ def longrope(
         if len(values) != dim // 2:
             raise ValueError(f"{name} must have dim / 2 = {dim // 2} numbers, got {len(values)}")
         for index, value in enumerate(values):
-            _check_positive(**{f"{name}[{index}]": value})
+            check_positive(**{f"{name}[{index}]": value})
     if attention_factor is None:
         attention_factor = _longrope_attention_factor(factor, original_max_position_embeddings)
-    _check_positive(attention_factor=attention_factor)
+    check_positive(attention_factor=attention_factor)
     inv_freq = 1.0 / (torch.tensor(divisors, dtype=torch.float64, device="cpu") * powers)
     return _rounded(inv_freq, attention_factor)
 
@@ -267,17 +268,17 @@ def longrope(
 def length_of(name: str, length):
     """A length that may be a tensor, as Hugging Face's models pass it, as an int.
 
-    Anything that is not a tensor is returned as it is.
-
     Raises
     ------
     TypeError
-        If it is a tensor that holds no integer.
+        If it is no integer.
     ValueError
         If it is a tensor with dimensions, or without a value, as on the meta device.
     """
-    if not isinstance(length, torch.Tensor):
+    if isinstance(length, numbers.Integral | torch.SymInt):
         return length
+    if not isinstance(length, torch.Tensor):
+        raise TypeError(f"{name} must be an int, got {type(length).__name__}")
     if length.dtype == torch.bool or length.is_floating_point() or length.is_complex():
         raise TypeError(f"{name} must be an integer, got a tensor of {length.dtype}")
     if length.dim():
@@ -290,7 +291,7 @@ def length_of(name: str, length):
 def _powers(dim, base):
     """``base ** (2 i / dim)``, float64; on the CPU wherever a model is being built."""
     _check_dim(dim)
-    _check_positive(base=base)
+    check_positive(base=base)
     return base ** (torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)
 
 
@@ -324,7 +325,7 @@ def _yarn_attention_factor(factor, mscale, mscale_all_dim):
         return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     if mscale and mscale_all_dim:
-        _check_positive(mscale=mscale, mscale_all_dim=mscale_all_dim)
+        check_positive(mscale=mscale, mscale_all_dim=mscale_all_dim)
         return strength(mscale) / strength(mscale_all_dim)
     return strength(1.0)
 
@@ -332,7 +333,7 @@ def _yarn_attention_factor(factor, mscale, mscale_all_dim):
 def _longrope_attention_factor(factor, original):
     if factor is None:
         raise ValueError("factor or attention_factor must be given, got neither")
-    _check_positive(factor=factor)
+    check_positive(factor=factor)
     if factor <= 1:
         return 1.0
     if original == 1:
@@ -347,7 +348,8 @@ def _check_dim(dim, least=2):
         raise ValueError(f"dim must be an even number from {least}, got {dim}")
 
 
-def _check_lengths(**lengths):
+def check_lengths(**lengths):
+    """Raise TypeError or ValueError unless all are positive ints."""
     for name, value in lengths.items():
         if type(value) is not int:
             raise TypeError(f"{name} must be an int, got {type(value).__name__}")
@@ -355,7 +357,8 @@ def _check_lengths(**lengths):
             raise ValueError(f"{name} must be positive, got {value}")
 
 
-def _check_positive(**values):
+def check_positive(**values):
+    """Raise TypeError or ValueError unless all are positive and finite numbers."""
     for name, value in values.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"{name} must be a number, got {type(value).__name__}")

@@ -118,7 +118,7 @@ def _laid_out(angles, interleaved):
 
 def _axes(sections, pairs, interleaved_sections):
     """The axis that each pair of channels follows."""
-    counts = list(sections)
+    counts = list(sections) if isinstance(sections, list | tuple) else []
     if len(counts) != 3 or not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError(f"sections must be three counts of channel pairs, got {sections}")
     if sum(counts) != pairs:

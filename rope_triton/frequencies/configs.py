@@ -125,6 +125,8 @@ def frequencies_from_config(
 def _parameters(config, layer_type):
     """The description of the scaling; empty if there is none."""
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(found, Mapping):
+        raise TypeError(f"rope_scaling must be a mapping, got {type(found).__name__}")
     by_layer = {name for name, value in found.items() if isinstance(value, Mapping)}
     if layer_type is None and not by_layer:
         return found
@@ -176,7 +178,10 @@ def _rotated(config, share):
     head = config.get("head_dim")
     if head is None:
         head = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
-    return head if share is None else int(head * share)
+    if share is None:
+        return head
+    scalings.check_positive(head_dim=head, partial_rotary_factor=share)
+    return int(head * share)
 
 
 def _base(config, parameters):
@@ -191,6 +196,7 @@ def _with_lengths(given, config, kind):
         original = given.get("original_max_position_embeddings")
     if original is None:
         original = _needed(config, "max_position_embeddings")
+    scalings.check_lengths(original_max_position_embeddings=original)
     given = {**given, "original_max_position_embeddings": original}
     if kind != "llama3" and "factor" not in given:
         given["factor"] = _needed(config, "max_position_embeddings") / original
@@ -208,4 +214,5 @@ def _needed(config, key):
     if config.get(key) is None:
         inner = [name for name, value in config.items() if isinstance(value, Mapping)]
         raise ValueError(f"config needs {key!r}, which it lacks; parts of it are {sorted(inner)}")
+    scalings.check_positive(**{key: config[key]})
     return config[key]

@@ -3,7 +3,7 @@
 import torch
 
 from rope_triton.frequencies.angles import by_channel
-from rope_triton.scalings import length_of
+from rope_triton.scalings import check_positive, length_of
 
 
 class RotaryPositionEmbedding(torch.nn.Module):
@@ -35,6 +35,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
     Raises
     ------
+    TypeError
+        If ``dim`` is not an int, or another number is none.
     ValueError
         If the rotated size is not a positive even number, or a factor, length or base is not
         positive, or only one of the two interpolation arguments is given.
@@ -52,21 +54,21 @@ class RotaryPositionEmbedding(torch.nn.Module):
         device: torch.device | str | None = None,
     ):
         super().__init__()
-        if not 0.0 < rotary_percent <= 1.0:
-            raise ValueError(f"rotary_percent must be in (0, 1], got {rotary_percent}")
-        rotated = int(dim * rotary_percent)
+        given = {
+            "rotary_percent": rotary_percent,
+            "seq_len_interpolation_factor": seq_len_interpolation_factor,
+            "pretrained_max_position_embeddings": pretrained_max_position_embeddings,
+            "rotary_base": rotary_base,
+        }
+        check_positive(**{name: value for name, value in given.items() if value is not None})
+        if rotary_percent > 1:
+            raise ValueError(f"rotary_percent must be at most 1, got {rotary_percent}")
+        rotated = int(length_of("dim", dim) * rotary_percent)
         if rotated <= 0 or rotated % 2:
             raise ValueError(
                 "int(dim * rotary_percent) must be a positive even number, "
                 f"got {rotated} from dim={dim}, rotary_percent={rotary_percent}"
             )
-        for name, value in (
-            ("seq_len_interpolation_factor", seq_len_interpolation_factor),
-            ("pretrained_max_position_embeddings", pretrained_max_position_embeddings),
-            ("rotary_base", rotary_base),
-        ):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
         if (seq_len_interpolation_factor is None) != (pretrained_max_position_embeddings is None):
             raise ValueError(
                 "seq_len_interpolation_factor and pretrained_max_position_embeddings work only "
@@ -109,7 +111,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         Raises
         ------
         TypeError
-            If ``max_seq_len`` is a tensor that is no integer.
+            If ``max_seq_len`` is no integer.
         ValueError
             If ``max_seq_len`` is negative, or a tensor with dimensions or without a value.
         """

@@ -154,25 +154,26 @@ attention(x=ones(2, 3, 5, 24).double(), fused=True) -> TypeError: does not compu
 """
 
 FREQUENCIES = """
-RotaryPositionEmbedding(8, rotary_percent=0.0)
-    -> ValueError: rotary_percent must be in (0, 1], got 0.0
-RotaryPositionEmbedding(8, rotary_percent=-0.5) -> ValueError: (0, 1], got -0.5
-RotaryPositionEmbedding(8, rotary_percent=1.5) -> ValueError: (0, 1], got 1.5
-RotaryPositionEmbedding(8, rotary_percent=math.nan) -> ValueError: (0, 1], got nan
+RotaryPositionEmbedding(8.5) -> TypeError: dim must be an int, got float
+RotaryPositionEmbedding(8, rotary_percent=0.0) -> ValueError: rotary_percent must be positive
+RotaryPositionEmbedding(8, rotary_percent=1.5) -> ValueError: rotary_percent must be at most 1
+RotaryPositionEmbedding(8, rotary_percent=math.nan) -> ValueError: finite, got nan
 RotaryPositionEmbedding(6, rotary_percent=0.5)
     -> ValueError: positive even number, got 3 from dim=6, rotary_percent=0.5
 RotaryPositionEmbedding(0) -> ValueError: positive even number, got 0 from dim=0
 RotaryPositionEmbedding(-8) -> ValueError: positive even number, got -8 from dim=-8
-RotaryPositionEmbedding(8, rotary_base=0) -> ValueError: rotary_base must be positive, got 0
+RotaryPositionEmbedding(8, rotary_base=math.inf) -> ValueError: rotary_base must be positive and f
+RotaryPositionEmbedding(8, rotary_base="1") -> TypeError: rotary_base must be a number, got str
 RotaryPositionEmbedding(8, 1.0, -2, 8)
-    -> ValueError: seq_len_interpolation_factor must be positive, got -2
+    -> ValueError: seq_len_interpolation_factor must be positive and finite, got -2
 RotaryPositionEmbedding(8, 1.0, 2, 0)
-    -> ValueError: pretrained_max_position_embeddings must be positive, got 0
+    -> ValueError: pretrained_max_position_embeddings must be positive and finite, got 0
 RotaryPositionEmbedding(8, 1.0, 2)
     -> ValueError: seq_len_interpolation_factor and pretrained_max... together, got 2 and None
 RotaryPositionEmbedding(8, 1.0, None, 8)
     -> ValueError: seq_len_interpolation_factor and pretrained_max... together, got None and 8
 RotaryPositionEmbedding(8)(-1) -> ValueError: max_seq_len must not be negative, got -1
+RotaryPositionEmbedding(8)(5.5) -> TypeError: max_seq_len must be an int, got float
 
 rotary_angles([0, 1], INV_FREQ) -> TypeError: positions must be a torch.Tensor
 rotary_angles(P, 8) -> TypeError: inv_freq must be a torch.Tensor, got int
@@ -184,6 +185,7 @@ rotary_angles(P, INV_FREQ[:0]) -> ValueError: [d/2], got (0,)
 rotary_angles(P, INV_FREQ.to("meta")) -> ValueError: got cpu and meta
 mrope_angles(P, INV_FREQ, [4, 2, 2]) -> ValueError: [3, b, s]...got (4,)
 mrope_angles(P3.repeat(2, 1, 1)[:4], INV_FREQ, [4, 2, 2]) -> ValueError: got (4, 1, 4)
+mrope_angles(P3, INV_FREQ, 8) -> ValueError: three counts...got 8
 mrope_angles(P3, INV_FREQ, [4, 4]) -> ValueError: three counts...got [4, 4]
 mrope_angles(P3, INV_FREQ, [9, -1, 0]) -> ValueError: three counts
 mrope_angles(P3, INV_FREQ, [4, 2.0, 2]) -> ValueError: three counts
@@ -230,6 +232,14 @@ longrope(4, 1e4, [1, 1], [1, 1], 1, 9, factor=2)
     -> ValueError: original_max_position_embeddings must be above 1, got 1
 
 from_config(object()) -> TypeError: config must be a mapping, got object; see to_dict()
+from_config(CONFIG | {"rope_scaling": "yarn"})
+    -> TypeError: rope_scaling must be a mapping, got str
+from_config(CONFIG | {"num_attention_heads": 0})
+    -> ValueError: num_attention_heads must be positive and finite, got 0
+from_config(CONFIG | {"partial_rotary_factor": "a"})
+    -> TypeError: partial_rotary_factor must be a number, got str
+from_config(scaled(type="yarn", original_max_position_embeddings=0))
+    -> ValueError: original_max_position_embeddings must be positive, got 0
 from_config(without("rope_theta")) -> ValueError: config needs 'rope_theta', which it lacks
 from_config(without("hidden_size")) -> ValueError: config needs 'hidden_size'
 from_config({"text_config": CONFIG}) -> ValueError: parts of it are ['text_config']
