@@ -21,7 +21,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "api": {"checks", "ops", "reference"},
         "ops": {"checks", "kernel"},
         "frequencies": {"scalings"},
-        "integrations": {"api", "reference"},
+        "integrations": {"api", "checks", "reference"},
         "transformer": {"kernel", "ops"},
         **dict.fromkeys(("checks", "kernel", "reference", "scalings"), set()),
     },

@@ -2,7 +2,7 @@
 
 import torch
 
-from rope_triton import api
+from rope_triton import api, checks
 from rope_triton.api import apply_rotary_emb
 
 __all__ = ["apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"]
@@ -53,6 +53,7 @@ def apply_rotary_emb_qkv_(
     """
     if (cos_k is None) != (sin_k is None):
         raise ValueError("cos_k and sin_k must be given together")
+    checks.check_tensors(qkv=qkv)
     n_queries, heads = _heads_of(qkv, num_heads_q)
     n_keys = (heads.shape[2] - n_queries) // 2
     options: dict = {"inplace": True, "seqlen_offsets": seqlen_offsets}
@@ -89,6 +90,7 @@ def apply_rotary_emb_kv_(
     ----------
     ``flash_attn.layers.rotary.apply_rotary_emb_kv_``.
     """
+    checks.check_tensors(kv=kv)
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise ValueError(f"kv must have shape [b, s, 2, h, d], got {tuple(kv.shape)}")
     keys = kv[:, :, 0]
@@ -101,12 +103,13 @@ def _heads_of(qkv, num_heads_q):
     if num_heads_q is None:
         if qkv.dim() != 5 or qkv.shape[2] != 3:
             raise ValueError(f"qkv must have shape [b, s, 3, h, d], got {tuple(qkv.shape)}")
-        if qkv.stride(2) != qkv.shape[3] * qkv.stride(3):
+        heads = qkv.shape[3]
+        if heads > 1 and qkv.stride(2) != heads * qkv.stride(3):
             raise ValueError(
                 "the heads of queries, keys and values must lie at equal distances, got strides "
                 f"{qkv.stride()}"
             )
-        return qkv.shape[3], qkv.view(*qkv.shape[:2], -1, qkv.shape[4])
+        return heads, qkv.view(*qkv.shape[:2], 3 * heads, qkv.shape[4])
     others = qkv.shape[2] - num_heads_q if qkv.dim() == 4 else -1
     if others < 0 or others % 2 or num_heads_q < 0:
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton import api, reference
+from rope_triton import api, checks, reference
 
 __all__ = ["apply_rotary_pos_emb", "apply_rotary_pos_emb_vision", "patch", "Convention"]
 
@@ -86,7 +86,9 @@ def apply_rotary_pos_emb(
     options: dict = {"interleaved": interleaved, "rounding": rounding}
     if unsqueeze_dim == 2:
         return api.apply_qk_rotary_emb(q, k, cos, sin, **options)
-    q, k = api.apply_qk_rotary_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin, **options)
+    checks.check_tensors(q=q, k=k)
+    q, k = (x.transpose(1, 2) if x.dim() == 4 else x for x in (q, k))  # else it is refused
+    q, k = api.apply_qk_rotary_emb(q, k, cos, sin, **options)
     return q.transpose(1, 2), k.transpose(1, 2)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from rope_triton import api
+from rope_triton import api, checks
 
 
 def rotary_embedding(
@@ -47,12 +47,13 @@ def rotary_embedding(
     ----------
     ``vllm._custom_ops.rotary_embedding``.
     """
+    checks.check_tensors(positions=positions, query=query, cos_sin_cache=cos_sin_cache)
     if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[1] % 2:
         raise ValueError(
             "cos_sin_cache must have shape [n, d2] with an even d2, "
             f"got {tuple(cos_sin_cache.shape)}"
         )
-    if not 0 <= rope_dim_offset <= head_size - cos_sin_cache.shape[1]:
+    if head_size < 1 or not 0 <= rope_dim_offset <= head_size - cos_sin_cache.shape[1]:
         raise ValueError(
             f"a head of {head_size} channels cannot be rotated in {cos_sin_cache.shape[1]}, as "
             f"cos_sin_cache has, from rope_dim_offset={rope_dim_offset} on"

@@ -232,6 +232,9 @@ def test_vllm_rotates_in_place(case, random, device):
         ({"query": torch.ones(3, 64)}, "query must have 4 tokens, .* got .3, 64."),
         ({"key": torch.ones(4, 40)}, "key must have 4 tokens, .* of 16 channels: got .4, 40."),
         ({"head_size": 48}, "query must have 4 tokens, .* heads of 48 channels"),
+        ({"head_size": 0, "cos_sin_cache": torch.ones(5, 0)}, "a head of 0 channels"),
+        ({"positions": [0]}, "positions must be a torch.Tensor, got list"),
+        ({"cos_sin_cache": None}, "cos_sin_cache must be a torch.Tensor, got NoneType"),
     ],
 )
 def test_vllm_bad_arguments_are_refused(change, message, device):
@@ -239,7 +242,7 @@ def test_vllm_bad_arguments_are_refused(change, message, device):
     given |= {"head_size": CHANNELS, "cos_sin_cache": torch.ones(5, CHANNELS), "is_neox": True}
     given = {n: x.to(device) if torch.is_tensor(x) else x for n, x in (given | change).items()}
     before = given["query"].clone()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         vllm.rotary_embedding(**given)
     assert torch.equal(given["query"], before)
 
@@ -319,6 +322,18 @@ def test_flash_attention_bad_arguments_are_refused(shape, options, message, devi
         flash_attention.apply_rotary_emb_qkv_(torch.ones(shape, device=device), *tables, **options)
     with pytest.raises(ValueError, match=r"kv must have shape \[b, s, 2, h, d\]"):
         flash_attention.apply_rotary_emb_kv_(torch.ones(1, 2, 3, 4, 16, device=device), *tables)
+    for name in ("qkv", "kv"):
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got NoneType"):
+            getattr(flash_attention, f"apply_rotary_emb_{name}_")(None, *tables)
+
+
+def test_flash_attention_one_head_of_several(device):
+    """Which lies at any distance from the next of the same kind."""
+    qkv = torch.randn(1, 2, 3, 4, CHANNELS, device=device)
+    tables = torch.rand(2, 2, CHANNELS // 2, device=device)
+    expected = flash_attention.apply_rotary_emb_qkv_(qkv[:, :, :, :1].clone(), *tables)
+    found = flash_attention.apply_rotary_emb_qkv_(qkv[:, :, :, :1], *tables)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_flash_attention_heads_at_other_distances_are_refused(device):
