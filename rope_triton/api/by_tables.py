@@ -93,8 +93,9 @@ def apply_qk_rotary_emb(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`apply_rotary_emb` for queries and keys in one launch, their gradients in one.
 
-    ``q`` and ``k`` are as ``x`` there, and differ only in strides and the number of heads. If a
-    table requires a gradient, there are two launches.
+    ``q`` and ``k`` are as ``x`` there, and differ only in strides and the number of heads; all else
+    is as there. If a table requires a gradient, there are two launches, and plain PyTorch computes
+    the gradient.
 
     Returns
     -------
@@ -103,7 +104,7 @@ def apply_qk_rotary_emb(
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, ValueError, NotImplementedError
         As in :func:`apply_rotary_emb`; also if ``q`` and ``k`` do not match.
     """
     tensor_format = "bshd" if cu_seqlens is None else "thd"
@@ -178,7 +179,7 @@ def rotary_embedding(
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, ValueError, NotImplementedError
         As in :func:`apply_rotary_emb`.
 
     References
