@@ -185,11 +185,16 @@ def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack
     assert judgement.beside == "roofline" and not judgement.held
 
 
-def test_a_rival_that_moves_fewer_bytes_does_not_count():
-    whole, part = "bf16-8+8x128-1x512", "bf16-8+8x128r64-1x512"
-    for name, beside in ((whole, "liger"), (part, "quack")):
-        found = judged(name, ours=2.0, tables=2.0, liger=1.0, quack=1.5)
-        assert {each.beside for each in found.values()} == {beside}
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        *(("bf16-8+8x128-1x512", "liger"), ("bf16-8+8x128r64-1x512", "quack")),
+        *(("bf16-8+8x128-perbatch-64x1", "liger"), ("bf16-8+8x128-64x1", "quack")),
+    ],
+)
+def test_a_rival_that_does_less_does_not_count(name, beside):
+    found = judged(name, ours=2.0, tables=2.0, liger=1.0, quack=1.5)
+    assert {each.beside for each in found.values()} == {beside}
 
 
 @pytest.mark.parametrize(
