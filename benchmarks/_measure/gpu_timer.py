@@ -92,7 +92,8 @@ class Recording:
     def __init__(self, calls: Sequence[Callable], stream, output_bytes: int = 0):
         import torch
 
-        self.calls = len(calls)
+        # Kept alive: the graph reads what they hold, such as what a forward saved for its backward.
+        self.calls = calls
         with torch.cuda.stream(stream):
             calls[0]()  # compiles, and fails where an error can be read
         stream.synchronize()
@@ -116,7 +117,7 @@ class Recording:
             self.replay()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / (replays * self.calls)
+        return start.elapsed_time(end) * 1e-3 / (replays * len(self.calls))
 
 
 def paired_samples(
@@ -126,7 +127,7 @@ def paired_samples(
     replays = []
     for recording in recordings:
         recording.time(1)
-        once = recording.time(1) * recording.calls
+        once = recording.time(1) * len(recording.calls)
         replays.append(max(1, math.ceil(seconds / once)))
     rounds = [
         [recording.time(count) for recording, count in zip(recordings, replays, strict=True)]

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import types
+import weakref
 
 import pytest
 import torch
@@ -124,6 +125,20 @@ def test_recording_keeps_every_output_and_runs_one_call_to_compile_it(gpu):
 
     with pytest.raises(RuntimeError, match="does not compile"):
         gpu_timer.Recording([fail], Stream())
+
+
+def test_recording_keeps_what_its_calls_hold(gpu):
+    """A backward reads what its forward saved, at every replay."""
+
+    class Saved: ...
+
+    saved = Saved()
+    held = weakref.ref(saved)
+    made = gpu_timer.Recording([lambda saved=saved: "output"], Stream())
+    del saved
+    assert held() is not None
+    del made
+    assert held() is None
 
 
 @pytest.mark.parametrize("replays", [1, 10])
