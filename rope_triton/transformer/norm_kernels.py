@@ -65,10 +65,15 @@ def norm_backward_kernel(
     inside = column < n_columns
     dweight = tl.zeros([BLOCK], tl.float32)
     dbias = tl.zeros([BLOCK], tl.float32)
+    # Each row is loaded while the one before is summed: waiting for it would take as long again.
+    next_x = loaded(x_ptr, program, n_rows, column, n_columns)
+    next_dy = loaded(dy_ptr, program, n_rows, column, n_columns)
+    if dtotal_ptr is not None:
+        next_dtotal = loaded(dtotal_ptr, program, n_rows, column, n_columns)
     for row in tl.range(program, n_rows, programs):
-        at = tl.cast(row, tl.int64) * n_columns + column
-        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x, dy = next_x.to(tl.float32), next_dy.to(tl.float32)
+        next_x = loaded(x_ptr, row + programs, n_rows, column, n_columns)
+        next_dy = loaded(dy_ptr, row + programs, n_rows, column, n_columns)
         normal, scale = normalized(x, inside, n_columns, eps, CENTRED)
         dweight += dy * normal
         if BIASED:
@@ -79,7 +84,9 @@ def norm_backward_kernel(
             dx -= tl.sum(dnormal, 0) / n_columns
         dx *= scale
         if dtotal_ptr is not None:
-            dx += tl.load(dtotal_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            dx += next_dtotal.to(tl.float32)
+            next_dtotal = loaded(dtotal_ptr, row + programs, n_rows, column, n_columns)
+        at = tl.cast(row, tl.int64) * n_columns + column
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
     at = program.to(tl.int64) * n_columns + column
     tl.store(partial_ptr + at, dweight, mask=inside)
@@ -107,6 +114,13 @@ def sum_of_partial_kernel(
         )
     out = tl.sum(total, 0).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + which * n_columns + column, out, mask=inside)
+
+
+@triton.jit
+def loaded(pointer, row, n_rows, column, n_columns):
+    """A row of ``[n_rows, n_columns]``; 0 outside."""
+    at = tl.cast(row, tl.int64) * n_columns + column
+    return tl.load(pointer + at, mask=(row < n_rows) & (column < n_columns), other=0.0)
 
 
 @triton.jit

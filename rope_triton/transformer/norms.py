@@ -153,13 +153,13 @@ def check_row(x: torch.Tensor) -> None:
 
 
 @functools.cache
-def row_block(columns: int) -> tuple[int, int]:
+def row_block(columns: int, elements: int = 8) -> tuple[int, int]:
     """Elements and warps of a program that holds a row.
 
-    A thread has 8 elements, as long as that takes no more than 16 warps: AMD's limit.
+    A thread has ``elements``, as long as that takes no more than 16 warps: AMD's limit.
     """
     block = triton.next_power_of_2(columns)
-    return block, max(1, min(16, block // 256))
+    return block, max(1, min(16, block // (32 * elements)))
 
 
 def _forward(x, residual, weight, bias, eps, centred, dtype):
@@ -192,14 +192,10 @@ def _contiguous(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
 
 @functools.cache
 def _at_once(device: torch.device, warps: int) -> int:
-    """Programs of the backward that run at once.
-
-    The registers of a multiprocessor have room for 24 warps whose threads have 8 elements each, and
-    for 16 of more.
-    """
+    """Programs of the backward that run at once: a multiprocessor's registers hold 16 warps."""
     count, _ = resources(device)
     # The interpreter's programs are few, so that each has several rows to sum.
-    return count if triton.knobs.runtime.interpret else count * (24 // warps)
+    return count if triton.knobs.runtime.interpret else count * (16 // warps)
 
 
 # --- operators ------------------------------------------------------------------------------------
@@ -273,7 +269,8 @@ def _backward_launches(
     """Programs of the first launch, which sum rows; it; and that of the sums of theirs."""
     columns = x.shape[-1]
     rows = x.numel() // columns
-    block, warps = row_block(columns)
+    # A thread has 32 bytes of a row, and as many of the next one.
+    block, warps = row_block(columns, 32 // max(x.element_size(), dy.element_size()))
     programs = min(rows, _at_once(x.device, warps))
     launch = Prepared(
         kernels.norm_backward_kernel,

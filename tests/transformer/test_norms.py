@@ -154,6 +154,8 @@ def test_large_mean(device):
 )
 def test_warps_follow_the_row(columns, expected):
     assert norms.row_block(columns) == expected
+    block, warps = expected
+    assert norms.row_block(columns, 16) == (block, min(16, max(1, block // 512)))
 
 
 @pytest.mark.parametrize("added", [False, True])
