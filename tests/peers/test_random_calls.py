@@ -213,6 +213,17 @@ def test_one_head_with_a_batch_is_held_to_a_copy(name, counts):
             assert found[ONE_HEAD].held == held and found[ONE_HEAD].beside == "copy"
 
 
+@pytest.mark.parametrize(("roofline", "beside"), [(1.9, "copy"), (2.1, "roofline")])
+def test_one_head_is_held_to_the_roofline_where_that_is_slower_than_a_copy(roofline, beside):
+    experiment, results = results_of({"bf16-1x64-8x8192": {"rope-triton": 2.2}})
+    timing = experiment.timings[0]
+    outcome = Outcome((2.2,), (2.0,), roofline=(roofline,))
+    results.rows[timing] = Row(timing, outcome, "GPU-0")
+    (point,) = goals.points(experiment, results)
+    (judgement,) = (each for each in point.judgements if each.goal == ONE_HEAD)
+    assert (judgement.beside, judgement.held) == (beside, beside == "roofline")
+
+
 def test_the_summary_counts_and_names_the_farthest():
     fast = dict.fromkeys(PROVIDERS, 1.0)
     slow = fast | {"rope-triton": 2.0, "rope-triton-tables": 1.5}

@@ -4,7 +4,9 @@
   below 4 MB moved, where places in memory move a call by as much.
 - By angles it reaches 0.96 of its speed, 0.90 below 16 MB moved. If the roofline is slower than
   that, a copy that reads the angles too, it is held to the roofline.
-- One head with a batch, whose sequences share the angles, is as fast as many: 0.95 of a copy.
+- One head with a batch, whose sequences share the angles, is as fast as many: 0.95 of a copy, or
+  of the roofline where that is slower. The angles of one head of two sequences are a third of all
+  bytes in half precision, and a copy reads none.
 
 A rival counts where it does as much. Liger's kernel does less in two kinds of calls: it works in
 place, so channels without angles stay where they are, and where a call has positions, it gets each
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 from ..._cells.models import BaseModelCell
 from ..._cells.surface_calls import UNALIGNED
-from .experiments import OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
+from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 
 BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "by angles", "one head"
@@ -94,14 +96,21 @@ def _judgements(
     if ours:
         least = 0.96 if moved >= _LARGE_BYTES else 0.90
         found = {best: seconds[best] / ours.seconds} if best else {}
-        if share := ours.share_of_roofline:
-            found[_ROOFLINE] = share
-        if found:
-            beside = max(found, key=found.__getitem__)  # the slower
-            yield Judgement(BY_ANGLES, found[beside], least, beside)
+        if found := found | _beside_roofline(ours):
+            yield _judged(BY_ANGLES, found, least)
     shared = cell.head_counts == (1,) and len(cell.lengths) > 1 and not cell.of.tables
     if ours and shared and not cell.of.position:
-        yield Judgement(ONE_HEAD, ours.share, 0.95, "copy")
+        yield _judged(ONE_HEAD, {COPY: ours.share} | _beside_roofline(ours), 0.95)
+
+
+def _beside_roofline(ours: Row) -> dict[str, float]:
+    return {_ROOFLINE: ours.share_of_roofline} if ours.share_of_roofline else {}
+
+
+def _judged(goal: str, found: dict[str, float], least: float) -> Judgement:
+    """Beside the slower of what is there: speeds over theirs."""
+    beside = max(found, key=found.__getitem__)
+    return Judgement(goal, found[beside], least, beside)
 
 
 def summary(experiment: Experiment, results: Results) -> list[str]:
