@@ -55,25 +55,32 @@ def norm_backward_kernel(
     CENTRED: tl.constexpr,
     BIASED: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Gradients of x, plus dtotal, and of weight and bias, summed over the rows of a program.
 
     partial is ``[1, programs, n_columns]`` in float32: of weight; ``[2, ...]`` with that of bias.
+    With AHEAD a row is loaded while the one before is summed. Else each program waits for each of
+    its rows, which takes half as long again.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
     inside = column < n_columns
     dweight = tl.zeros([BLOCK], tl.float32)
     dbias = tl.zeros([BLOCK], tl.float32)
-    # Each row is loaded while the one before is summed: waiting for it would take as long again.
-    next_x = loaded(x_ptr, program, n_rows, column, n_columns)
-    next_dy = loaded(dy_ptr, program, n_rows, column, n_columns)
-    if dtotal_ptr is not None:
-        next_dtotal = loaded(dtotal_ptr, program, n_rows, column, n_columns)
+    if AHEAD:
+        next_x = loaded(x_ptr, program, n_rows, column, n_columns)
+        next_dy = loaded(dy_ptr, program, n_rows, column, n_columns)
+        if dtotal_ptr is not None:
+            next_dtotal = loaded(dtotal_ptr, program, n_rows, column, n_columns)
     for row in tl.range(program, n_rows, programs):
-        x, dy = next_x.to(tl.float32), next_dy.to(tl.float32)
-        next_x = loaded(x_ptr, row + programs, n_rows, column, n_columns)
-        next_dy = loaded(dy_ptr, row + programs, n_rows, column, n_columns)
+        if AHEAD:
+            x, dy = next_x.to(tl.float32), next_dy.to(tl.float32)
+            next_x = loaded(x_ptr, row + programs, n_rows, column, n_columns)
+            next_dy = loaded(dy_ptr, row + programs, n_rows, column, n_columns)
+        else:
+            x = loaded(x_ptr, row, n_rows, column, n_columns).to(tl.float32)
+            dy = loaded(dy_ptr, row, n_rows, column, n_columns).to(tl.float32)
         normal, scale = normalized(x, inside, n_columns, eps, CENTRED)
         dweight += dy * normal
         if BIASED:
@@ -84,8 +91,11 @@ def norm_backward_kernel(
             dx -= tl.sum(dnormal, 0) / n_columns
         dx *= scale
         if dtotal_ptr is not None:
-            dx += next_dtotal.to(tl.float32)
-            next_dtotal = loaded(dtotal_ptr, row + programs, n_rows, column, n_columns)
+            if AHEAD:
+                dx += next_dtotal.to(tl.float32)
+                next_dtotal = loaded(dtotal_ptr, row + programs, n_rows, column, n_columns)
+            else:
+                dx += loaded(dtotal_ptr, row, n_rows, column, n_columns).to(tl.float32)
         at = tl.cast(row, tl.int64) * n_columns + column
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
     at = program.to(tl.int64) * n_columns + column

@@ -269,13 +269,15 @@ def _backward_launches(
     """Programs of the first launch, which sum rows; it; and that of the sums of theirs."""
     columns = x.shape[-1]
     rows = x.numel() // columns
-    # A thread has 32 bytes of a row, and as many of the next one.
-    block, warps = row_block(columns, 32 // max(x.element_size(), dy.element_size()))
+    # A thread has 32 bytes of a row. If there are more, its registers do not hold the next one too.
+    elements = 32 // max(x.element_size(), dy.element_size())
+    block, warps = row_block(columns, elements)
+    ahead = block <= 32 * warps * elements
     programs = min(rows, _at_once(x.device, warps))
     launch = Prepared(
         kernels.norm_backward_kernel,
         (programs, 1, 1),
-        (rows, columns, eps, centred, biased, block),
+        (rows, columns, eps, centred, biased, block, ahead),
         num_warps=warps,
     )
     sums = Prepared(

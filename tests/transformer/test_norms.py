@@ -75,9 +75,10 @@ def test_norm(kind, shape, dtype, device):
 
 @all_dtypes
 @all_norms
-def test_residual(kind, dtype, device):
-    given = inputs(kind, (2, 9, 48), dtype, device, added=True)
-    cotangents = torch.randn(2, 2, 9, 48, device=device).to(dtype)
+@pytest.mark.parametrize("columns", [48, 8200])  # of the latter no row is loaded ahead
+def test_residual(kind, dtype, columns, device):
+    given = inputs(kind, (2, 3, columns), dtype, device, added=True)
+    cotangents = torch.randn(2, 2, 3, columns, device=device).to(dtype)
     found = gradients(normalize, kind, given, cotangents)
     x, weight, bias, residual = given
     assert torch.equal(found[1], x + residual)
