@@ -39,7 +39,10 @@ _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 # All that the transformer's calls run of the package.
-_OF_TRANSFORMER = ("transformer", "kernel/launch.py", "kernel/rotation.py", "ops/dispatch.py")
+_OF_TRANSFORMER = (
+    *("transformer", "kernel/launch.py", "kernel/rotation.py"),
+    *("ops/dispatch.py", "ops/operators.py"),
+)
 
 EXPECTED = (
     *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),

@@ -16,6 +16,7 @@ from rope_triton.ops.dispatch import (
     normalize_tables,
     transforming,
 )
+from rope_triton.ops.operators import operator
 
 
 def rotate_qk(
@@ -43,7 +44,7 @@ def rotate_qk(
         )
     freqs, sin = freqs.detach(), None if sin is None else sin.detach()
     others = freqs, sin, start_positions, cu_seqlens, *options[:-1]
-    return linear(_operator, (q, k), *others)
+    return linear(_operator.overload, (q, k), *others)
 
 
 def _rotate(q, k, tables, options):
@@ -83,7 +84,7 @@ class _RotateBoth(torch.autograd.Function):
         return q, k, None, None
 
 
-@torch.library.custom_op("rope_triton::rotate_qk", mutates_args=())
+@operator("rotate_qk")
 def _operator(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -115,7 +116,7 @@ def _save(ctx, inputs, output):
 def _backward(ctx, *grads):
     *options, transposed = ctx.options
     others = *ctx.saved_tensors, *options, not transposed
-    return *linear(_operator, grads, *others), *[None] * 10
+    return *linear(_operator.overload, grads, *others), *[None] * 10
 
 
 _operator.register_autograd(_backward, setup_context=_save)

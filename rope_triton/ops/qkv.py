@@ -18,6 +18,7 @@ from rope_triton.ops.dispatch import (
     linear,
     transforming,
 )
+from rope_triton.ops.operators import operator
 
 
 def split_qkv(
@@ -38,7 +39,7 @@ def split_qkv(
         raise NotImplementedError(
             "the transforms of torch.func are not supported: call apply_rotary_pos_emb on q and k"
         )
-    return linear(_split_operator, (qkv,), *call[1:], *options[:-1])
+    return linear(_split_operator.overload, (qkv,), *call[1:], *options[:-1])
 
 
 def _split(qkv, q_freqs, k_freqs, start_positions, options):
@@ -109,7 +110,7 @@ class _Join(torch.autograd.Function):
         return *linear(run, (grad,), *ctx.saved_tensors, ctx.options), None, None, None, None
 
 
-@torch.library.custom_op("rope_triton::split_qkv", mutates_args=())
+@operator("split_qkv")
 def _split_operator(
     qkv: torch.Tensor,
     q_freqs: torch.Tensor,
@@ -127,7 +128,7 @@ def _split_operator(
     return _split(qkv, q_freqs, k_freqs, start_positions, QkvOptions(*options))
 
 
-@torch.library.custom_op("rope_triton::join_qkv", mutates_args=())
+@operator("join_qkv")
 def _join_operator(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -166,11 +167,13 @@ def _save(first):
 
 
 def _split_backward(ctx, *grads):
-    return linear(_join_operator, grads, *ctx.saved_tensors, *ctx.options), *[None] * 10
+    others = *ctx.saved_tensors, *ctx.options
+    return linear(_join_operator.overload, grads, *others), *[None] * 10
 
 
 def _join_backward(ctx, grad):
-    return *linear(_split_operator, (grad,), *ctx.saved_tensors, *ctx.options), *[None] * 10
+    others = *ctx.saved_tensors, *ctx.options
+    return *linear(_split_operator.overload, (grad,), *others), *[None] * 10
 
 
 _split_operator.register_autograd(_split_backward, setup_context=_save(1))

@@ -18,6 +18,7 @@ from rope_triton.ops.dispatch import (
     normalize_tables,
     transforming,
 )
+from rope_triton.ops.operators import operator
 
 
 def rotate(
@@ -72,7 +73,7 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
     if transforming():
         return _Transformed.apply(t, *tables, options)
     tables = *(table if table is None else table.detach() for table in tables[:2]), *tables[2:]
-    return linear(_operator, (t,), *tables, *options[:-1])
+    return linear(_operator.overload, (t,), *tables, *options[:-1])
 
 
 def _rotate(t, tables, options):
@@ -151,7 +152,7 @@ class _Transformed(torch.autograd.Function):
         return _batched(_Transformed.apply, in_dims, *inputs)
 
 
-@torch.library.custom_op("rope_triton::rotate", mutates_args=())
+@operator("rotate")
 def _operator(
     t: torch.Tensor,
     freqs: torch.Tensor,
@@ -183,7 +184,7 @@ def _save(ctx, inputs, output):
 def _backward(ctx, grad):
     *options, transposed = ctx.options
     others = *ctx.saved_tensors, *options, not transposed
-    return linear(_operator, (grad,), *others), *[None] * 10
+    return linear(_operator.overload, (grad,), *others), *[None] * 10
 
 
 _operator.register_autograd(_backward, setup_context=_save)
@@ -191,7 +192,7 @@ _operator.register_autograd(_backward, setup_context=_save)
 
 @_operator.register_vmap
 def _(info, in_dims, *inputs):
-    return _batched(_operator, in_dims, *inputs)
+    return _batched(_operator.overload, in_dims, *inputs)
 
 
 def _batched(rotate, in_dims, t, *others):

@@ -3,10 +3,10 @@
 import torch
 
 from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norms import check_row, row_block
-from rope_triton.transformer.operators import gradient_operator, operator
 
 _BLOCK = 1024  # elements of a program of 4 warps: 8 of a thread, 16 bytes in half precision
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned
+from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import gradient_operator, operator
 
 _CHANNELS = (16, 32, 64, 128, 256)
 _LOG2_E = math.log2(math.e)

@@ -6,9 +6,9 @@ import torch
 import triton
 
 from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import loss_kernels as kernels
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import gradient_operator, operator
 
 _BLOCK = 4096  # most columns that a program has in registers
 _CHUNK = 4096  # fewest tokens whose logits exist at once, if there are so many

@@ -7,9 +7,9 @@ import torch
 import triton
 
 from rope_triton.kernel.launch import Prepared, cdiv, planned, resources
+from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import gradient_operator, operator
 
 _LARGEST = 16_384
 _ROWS, _COLUMNS = 128, 16  # of what the programs of the backward leave, summed at once

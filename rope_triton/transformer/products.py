@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 
 from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned, resources
+from rope_triton.ops.operators import operator
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norm_kernels import sum_of_partial_kernel
-from rope_triton.transformer.operators import operator
 
 _INNER = 64  # elements of a load, 128 bytes
 _GROUP = 8  # rows of blocks that share what they load

@@ -3,9 +3,9 @@ own."""
 
 import torch
 
+from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import attention, products
 from rope_triton.transformer.checks import accepted
-from rope_triton.transformer.operators import gradient_operator, operator
 
 
 def rotary_attention(

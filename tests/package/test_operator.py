@@ -1,5 +1,7 @@
 """What PyTorch does with the operators beside calling them: compile, export, transform, fake."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
@@ -40,22 +42,28 @@ def packed(device):
     return torch.randn(8, HEADS, CHANNELS, device=device), bounds
 
 
+def test_all_operators_are_made_in_one_way():
+    package = Path(rope_triton.__file__).parent
+    made = [path for path in package.rglob("*.py") if "torch.library" in path.read_text()]
+    assert made == [package / "ops" / "operators.py"]
+
+
 def test_opcheck(t, freqs, device):
-    options = "sbhd", False, 1, 0, "once", False
-    opcheck(single._operator, (t.requires_grad_(), freqs, None, None, None, *options))
+    rotate, options = single._operator.overload, ("sbhd", False, 1, 0, "once", False)
+    opcheck(rotate, (t.requires_grad_(), freqs, None, None, None, *options))
     starts = torch.tensor([1, 2], device=device)
-    opcheck(single._operator, (t, freqs, None, starts, None, "sbhd", True, 2, 1, "each", True))
+    opcheck(rotate, (t, freqs, None, starts, None, "sbhd", True, 2, 1, "each", True))
     tokens, bounds = packed(device)
     options = "thd", True, 1, 0, "tables", True
-    opcheck(single._operator, (tokens.requires_grad_(), freqs, None, starts, bounds, *options))
+    opcheck(rotate, (tokens.requires_grad_(), freqs, None, starts, bounds, *options))
 
 
 def test_opcheck_of_qkv(freqs, device):
     whole = torch.randn(SEQ, BATCH, HEADS, 64, device=device, requires_grad=True)
     options = "sbhd", False, 1, 0, 32, 16, 16
-    opcheck(qkv._split_operator, (whole, freqs, freqs, None, *options))
+    opcheck(qkv._split_operator.overload, (whole, freqs, freqs, None, *options))
     parts = [part.detach().requires_grad_() for part in split(whole, freqs)]
-    opcheck(qkv._join_operator, (*parts, freqs, freqs, None, *options))
+    opcheck(qkv._join_operator.overload, (*parts, freqs, freqs, None, *options))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

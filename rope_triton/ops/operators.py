@@ -1,8 +1,9 @@
-"""How the kernels become operators that PyTorch's autograd, dispatcher and compiler know."""
+"""How functions become operators that PyTorch's dispatcher, autograd and compiler know."""
 
 from collections.abc import Callable
 
 import torch
+from torch._library.custom_ops import get_library_allowing_overwrite
 
 from rope_triton.ops.dispatch import has_tangent, is_plain
 
@@ -10,33 +11,35 @@ from rope_triton.ops.dispatch import has_tangent, is_plain
 class Operator:
     """``rope_triton::name``, which changes none of its inputs and returns none of their memory.
 
-    It is made of an ``autograd.Function`` around ``rope_triton::name.kernel``, and that alone is in
-    what torch.compile has compiled. Eager calls on plain tensors pass PyTorch's dispatcher by.
-    With ``torch.library.custom_op`` or ``torch.library.register_autograd`` several functions in
-    Python would run before each launch, also a compiled one.
+    Calling it is for eager code: plain tensors pass PyTorch's dispatcher by. ``overload`` goes
+    through the dispatcher, as a compiled model does. There an operator by
+    ``torch.library.custom_op`` takes 8 microseconds more, for several functions in Python that run
+    before its own.
     """
 
     def __init__(self, name: str, function: Callable):
-        self._function = function
-        self._name, self._kernel_name = f"rope_triton::{name}", f"rope_triton::{name}.kernel"
-        schema = torch.library.infer_schema(function, mutates_args=())
-        for each in (self._name, self._kernel_name):
-            torch.library.define(each, schema, tags=torch.Tag.pt2_compliant_tag)
-        torch.library.impl(self._kernel_name, "default", function)
-        overloads = getattr(torch.ops.rope_triton, name)
-        self.overload, self._kernel = overloads.default, overloads.kernel
+        self._name, self._qualified, self._function = name, f"rope_triton::{name}", function
+        # As custom_op does: a package that is imported again registers its operators again.
+        self._library = get_library_allowing_overwrite("rope_triton", name)
+        schema = name + torch.library.infer_schema(function, mutates_args=())
+        self._library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+        self._library.impl(name, function, "CompositeExplicitAutograd")
+        self.overload = getattr(torch.ops.rope_triton, name).default
         self._eager: Callable
 
     def __call__(self, *args):
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        tensors = _tensors(args)
         if is_plain(tensors):
             return self._eager(*args)
         if has_tangent(*tensors):
-            raise NotImplementedError(f"{self._name} has no derivative in forward mode")
+            raise NotImplementedError(f"{self._qualified} has no derivative in forward mode")
         return self.overload(*args)
 
     def register_fake(self, function: Callable) -> Callable:
-        return torch.library.register_fake(self._kernel_name, function)
+        return torch.library.register_fake(self._qualified, function, lib=self._library)
+
+    def register_vmap(self, function: Callable) -> None:
+        torch.library.register_vmap(self._qualified, function, lib=self._library)
 
     def register_autograd(self, backward: Callable, setup_context: Callable) -> None:
         """As ``torch.library.register_autograd``; every operator needs it."""
@@ -50,21 +53,27 @@ class Operator:
 
             functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
             made: type[torch.autograd.Function]
-            made = type(self._name, (torch.autograd.Function,), functions)
+            made = type(self._qualified, (torch.autograd.Function,), functions)
 
             def call(*args):
-                if torch.is_grad_enabled() and any(map(_requires_grad, args)):
+                if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(args)):
                     return made.apply(*args)
                 return run(*args)
 
             return call
 
         self._eager = differentiable(self._function)
-        torch.library.impl(self._name, "CompositeImplicitAutograd", differentiable(self._kernel))
+        self._library.impl(self._name, differentiable(self._below_autograd), "Autograd")
+
+    def _below_autograd(self, *args):
+        if is_plain(_tensors(args)):
+            return self._function(*args)
+        with torch._C._AutoDispatchBelowAutograd():  # modes, fake tensors and tracing
+            return self.overload(*args)
 
 
-def _requires_grad(x) -> bool:
-    return isinstance(x, torch.Tensor) and x.requires_grad
+def _tensors(args: tuple) -> list[torch.Tensor]:
+    return [each for each in args if isinstance(each, torch.Tensor)]
 
 
 def operator(name: str) -> Callable[[Callable], Operator]:
