@@ -310,7 +310,8 @@ class Lab:
     def compare(self, *arguments: str, rounds: int = ROUNDS) -> int:
         """The exit status of ``compare``, with few rounds and a JSON report."""
         given = arguments or ("base", "head")
-        words = ["compare", *given, "--rounds", str(rounds), "--json", str(self.report)]
+        words = ["compare", *given, "--json", str(self.report)]
+        words += [] if "--exact-only" in given else ["--rounds", str(rounds)]
         self.report.unlink(missing_ok=True)
         return status_of(words)
 

@@ -177,6 +177,21 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
     from .._verdict.schema import Comparison, Side
     from . import session
 
+    without_effect = [
+        flag
+        for flag, given in (
+            ("--only", options.only),
+            ("--every-cell", options.every_cell),
+            ("--grid", options.grid != "small"),
+            ("--rounds", options.rounds != ROUNDS),
+            ("--wait", options.wait),
+        )
+        if given
+    ]
+    if options.exact_only and without_effect:
+        raise session.NothingToTimeError(
+            f"--exact-only times nothing: leave out {' and '.join(without_effect)}"
+        )
     pair = _versions(options)
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()

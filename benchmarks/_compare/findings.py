@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._cells.forms import BaseCell
 from .._cells.grid import subject_params
@@ -19,6 +19,7 @@ ARMS = BASE, HEAD = ("base", "head")
 
 
 Values = Mapping[Subject, float | Exception]
+_Why = Mapping[Subject, Any]
 
 
 class Checks(NamedTuple):
@@ -50,12 +51,7 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
     failed = {arm: _reasons(answers[arm]["errors"], FAMILIES["gpu"]) for arm in ARMS}
     lacking = {arm: _reasons(answers[arm]["unavailable"], FAMILIES["gpu"]) for arm in ARMS}
     bad = {arm: failed[arm] | lacking[arm] for arm in ARMS}
-    # A base that cannot be called so is no excuse for an output that is wrong.
-    wrong = {
-        s: why
-        for s, why in bad[HEAD].items()
-        if s not in (failed if s in failed[HEAD] else bad)[BASE]
-    }
+    wrong = _faults_of_head(failed, bad)
     missing = {
         **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s not in wrong},
         **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
@@ -66,6 +62,15 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
         wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],
     )
+
+
+def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Subject, Any]:
+    """What is bad in the head alone; a base that cannot be called so is no excuse for a failure."""
+    return {
+        s: why
+        for s, why in bad[HEAD].items()
+        if s not in (failed if s in failed[HEAD] else bad)[BASE]
+    }
 
 
 def changed_nodes(answers: Mapping[str, dict]) -> dict[Subject, str]:
@@ -175,9 +180,14 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
     """Timings that failed in some process: faults where only the head's do, and notes."""
     lost: dict[str, dict[Subject, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
+    failed: dict[str, dict[Subject, str]] = {arm: {} for arm in ARMS}
     for arm, each in itertools.product(ARMS, measured):
-        rows = each.answers[arm]["errors"] + each.answers[arm]["unavailable"]
-        for subject, reason in _reasons(rows, sum(FAMILIES.values(), ())).items():
+        errors, unavailable = (
+            _reasons(each.answers[arm][kind], sum(FAMILIES.values(), ()))
+            for kind in ("errors", "unavailable")
+        )
+        failed[arm] |= errors
+        for subject, reason in (errors | unavailable).items():
             lost[arm][subject].append(reason)
     said = {
         arm: {
@@ -186,7 +196,7 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
         }
         for arm in ARMS
     }
-    wrong = {s: why for s, why in said[HEAD].items() if s not in lost[BASE]}
+    wrong = _faults_of_head(failed, said)
     notes = _together(said[BASE])
     notes += _together({s: why for s, why in said[HEAD].items() if s not in wrong})
     return [f"{subject.words}: {why}" for subject, why in wrong.items()], notes

@@ -98,7 +98,10 @@ def _next(seen: View, comparison: Comparison, url: str) -> str:
         return f"Next: {do}. To measure it again: {again}"
     if comparison.unmeasured or not comparison.rounds:
         return f"Next: settle what was not measured, then measure it again: {again}"
-    rounds = min(2 * (comparison.rounds - comparison.extension), MAX_ROUNDS)
+    judged = comparison.rounds - comparison.extension
+    if judged >= MAX_ROUNDS:
+        return f"Next: these are all rounds that can be judged; on a quieter machine: {again}"
+    rounds = min(2 * judged, MAX_ROUNDS)
     same = re.sub(r" --(rounds|budget) \S+", "", comparison.reproduce)
     more = code(f"{same} --rounds {rounds} --budget {_MORE_MINUTES}", 400)
     return f"Next: measure more rounds, on a machine with nothing else to do: {more}"

@@ -63,6 +63,12 @@ def test_cell_that_neither_can_time_is_noted(lab):
     assert not lab.found.wrong
 
 
+def test_a_base_that_cannot_be_timed_is_no_excuse_for_a_head_that_fails(lab):
+    lab.versions({"full": {SMALL: list(range(1, 99))}}, {"fails": {SMALL: [7]}})
+    assert lab.compare() == FAIL
+    assert any(SMALL in text and "of the head: lost" in text for text in lab.found.wrong)
+
+
 def test_head_that_fails_in_the_second_look(lab):
     lab.versions({}, {"fails": {SMALL: [ROUNDS + 3]}})
     noisy(lab, SMALL, 0.001)

@@ -67,6 +67,7 @@ def test_the_worst_and_the_best_timing_come_first():
         (failing(), "Next: correct the head. "),
         (dataclasses.replace(failing(), wrong=()), "Next: fix it, or accept it as [CONTRIBUTING"),
         (blind(), "Next: measure more rounds, on a machine with nothing else to do: "),
+        (dataclasses.replace(blind(), rounds=62 + 12), "Next: these are all rounds that can be "),
         (dataclasses.replace(passing(), unmeasured=("a",)), "Next: settle what was not measured"),
     ],
 )
