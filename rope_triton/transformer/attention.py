@@ -12,6 +12,7 @@ from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
 
 _CHANNELS = (16, 32, 64, 128, 256)
+_MOST = 65_535  # CUDA's limit for the second and third dimension of a grid
 _LOG2_E = math.log2(math.e)
 
 
@@ -83,7 +84,7 @@ def _check_shapes(q, k, v, slopes) -> None:
             "k and v must be [b, s, h_kv, d] with the b, s and d of q and h_kv that divides its h; "
             f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         )
-    check_channels(d)
+    check_sizes(b, h, d)
     if slopes is None:
         return
     if not isinstance(slopes, torch.Tensor) or not slopes.is_floating_point():
@@ -95,8 +96,10 @@ def _check_shapes(q, k, v, slopes) -> None:
         )
 
 
-def check_channels(d: int) -> None:
-    """Raise ValueError unless the kernels take heads of ``d`` channels."""
+def check_sizes(b: int, h: int, d: int) -> None:
+    """Raise ValueError unless the kernels take ``b`` sequences of ``h`` heads of ``d`` channels."""
+    if max(b, h) > _MOST:
+        raise ValueError(f"there must be at most {_MOST} sequences and heads, got {b} and {h}")
     if d not in _CHANNELS:
         raise ValueError(f"a head must have 16, 32, 64, 128 or 256 channels, got {d}")
 
