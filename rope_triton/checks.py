@@ -180,16 +180,25 @@ def check_writable(t: torch.Tensor) -> None:
             "in place, the channels must be contiguous and no two elements at one address, "
             f"got strides {t.stride()} of shape {tuple(t.shape)}"
         )
-    check_no_leaf(t)
+    check_in_place(t)
 
 
-def check_no_leaf(t: torch.Tensor) -> None:
+def check_in_place(t: torch.Tensor) -> None:
     """Raise ValueError if autograd forbids writing to ``t``, which it says after the launch."""
+    if not (t.requires_grad and torch.is_grad_enabled()):
+        return
     base = t._base
-    of_leaf = t.is_leaf or (base is not None and base.is_leaf and base.requires_grad)
-    if of_leaf and t.requires_grad and torch.is_grad_enabled():
+    if t.is_leaf or (base is not None and base.is_leaf and base.requires_grad):
         raise ValueError(
             "a leaf that requires a gradient, or a view of one, cannot be changed in place"
+        )
+    if base is None or torch.compiler.is_compiling():  # there a copy is made, and then checked
+        return
+    autograd = torch._C._autograd
+    if autograd._get_creation_meta(t) != autograd.CreationMeta.DEFAULT:
+        raise ValueError(
+            "autograd does not let this view be changed in place, because the function that made "
+            "it returns several views, such as chunk, split and unbind: slice the tensor instead"
         )
 
 

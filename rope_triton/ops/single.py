@@ -56,7 +56,7 @@ def rotate_by_tables(
         return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
     tables = call[1:]
     if t.requires_grad and torch.is_grad_enabled():
-        checks.check_no_leaf(t)  # a leaf has the specialization key of any other tensor
+        checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
         return _RotateInPlace.apply(t, tables, options)
     _rotate(t, tables, options)
     if not t.is_inference():

@@ -79,6 +79,20 @@ def test_compile_without_a_graph_break(call, dynamic, device):
     torch.testing.assert_close(found, expected)
 
 
+def test_compile_of_a_view_changed_in_place(device):
+    cos, sin = oracle.random_angles(SEQ, CHANNELS // 2, device)[:, 0, 0].chunk(2, dim=-1)
+
+    def model(x):
+        y = x * 2
+        rope_triton.apply_rotary_emb(y[:, 1:], cos, sin, inplace=True)
+        return y.square()
+
+    x = torch.randn(BATCH, SEQ, HEADS, CHANNELS // 2, device=device, requires_grad=True)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found, expected = ((f(x), torch.autograd.grad(f(x).sum(), x)) for f in (compiled, model))
+    torch.testing.assert_close(found, expected)
+
+
 def test_compile_refuses_what_an_eager_call_refuses(t, freqs):
     compiled = torch.compile(rope_triton.apply_rotary_pos_emb, backend="aot_eager")
     with pytest.raises(Exception, match="freqs covers 2 positions"):

@@ -177,6 +177,10 @@ def test_autograd_knows_of_a_change_in_place(device):
             rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
     assert torch.equal(leaf, before)
     x = leaf * 2
+    for given in (*x.split(1, dim=2), *x[None].unbind()):
+        with pytest.raises(ValueError, match="does not let this view be changed in place"):
+            rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
+    assert torch.equal(x, 2 * before)
     kept = x.square()  # needs x as it was
     rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
