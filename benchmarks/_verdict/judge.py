@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-from . import permutation_test, signed_rank, states
+from . import bimodal, permutation_test, signed_rank
 from .rules import Control, Family, MeanChange, Rules, Spread, Subject, Timing, answered
 
 # Fewer give no interval; at the usual alpha more are needed (``rules.MIN_ROUNDS``).
@@ -37,7 +37,7 @@ def judge(
     Effect and interval: the pseudomedian of E and its bounds by signed ranks (``signed_rank``).
     Test: sign flips of E by round, its largest sizes cut, jointly over the subjects, step-down
     max-T, once for slower and once for faster (``permutation_test``). Where the processes of both
-    versions are in one of two states, the states are removed before (``states``). The alternating
+    versions are in one of two states, the states are removed before (``bimodal``). The alternating
     order turns an effect of who comes first into noise of alternating sign. ``rules.answered``
     makes an answer of the numbers.
 
@@ -59,7 +59,7 @@ def judge(
     rules = rules or Rules()
     base, head = _checked(subjects, base, head, rules)
     logs = np.log(base), np.log(head)
-    steady = states.removed(*logs)
+    steady = bimodal.removed(*logs)
     ratios, control = steady[1] - steady[0], _control_values(*steady)
     flips = permutation_test.patterns(len(ratios))
     averages = signed_rank.walsh_averages(ratios)

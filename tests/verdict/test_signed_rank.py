@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks._verdict import signed_rank, states
+from benchmarks._verdict import bimodal, signed_rank
 
 
 def test_estimate_is_the_median_of_all_averages_of_two():
@@ -40,7 +40,7 @@ def two_states(generator, share, rounds=12, subjects=200, apart=0.03):
 def test_states_of_both_versions_are_removed_and_a_change_stays():
     generator = np.random.default_rng(2)
     base, head = two_states(generator, 0.5), 0.01 + two_states(generator, 0.5)
-    one, other = states.removed(base, head)
+    one, other = bimodal.removed(base, head)
     assert (head - base).std() > 0.02
     clear = ((one != base).any(axis=0)) | ((other != head).any(axis=0))
     assert clear.mean() > 0.85
@@ -52,7 +52,7 @@ def test_states_of_both_versions_are_removed_and_a_change_stays():
 def test_states_of_one_version_alone_stay(of_base, of_head):
     generator = np.random.default_rng(3)
     base, head = two_states(generator, of_base), two_states(generator, of_head)
-    one, other = states.removed(base, head)
+    one, other = bimodal.removed(base, head)
     assert ((one != base) | (other != head)).any(axis=0).mean() < 0.01
 
 
@@ -62,13 +62,13 @@ def test_outliers_of_each_version_on_its_own_side_are_no_states():
     base, head = two_states(generator, 0.0), two_states(generator, 0.0)
     base[:3] -= 0.03
     head[5:8] += 0.03
-    one, other = states.removed(base, head)
+    one, other = bimodal.removed(base, head)
     assert (one == base).all() and (other == head).all()
 
 
 def test_exchange_of_the_versions_exchanges_the_result():
     generator = np.random.default_rng(4)
     base, head = two_states(generator, 0.5), two_states(generator, 0.5)
-    one, other = states.removed(base, head)
-    other_again, one_again = states.removed(head, base)
+    one, other = bimodal.removed(base, head)
+    other_again, one_again = bimodal.removed(head, base)
     assert (one == one_again).all() and (other == other_again).all()
