@@ -1,4 +1,4 @@
-"""Three dispatch paths, fastest first: eager autograd, torch.func, custom operators."""
+"""Three dispatch paths, fastest first: eager autograd, operators, torch.func."""
 
 from rope_triton.kernel.plans import Options, QkvOptions
 from rope_triton.ops.qk import rotate_qk

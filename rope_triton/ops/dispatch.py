@@ -1,8 +1,9 @@
 """Decide which dispatch path a call takes, and what all paths share.
 
 - Eager: plain tensors, with or without autograd, go straight to the launch.
-- torch.func: its transforms need an autograd.Function of another form, 40 microseconds a call.
-- Custom operator: torch.compile, export, modes and fake tensors need PyTorch's dispatcher, 30.
+- Operator: torch.compile, export, modes and fake tensors need PyTorch's dispatcher: 6 microseconds
+  a call, 10 with autograd.
+- torch.func: its transforms need an autograd.Function of another form, 40 microseconds.
 """
 
 import functools
