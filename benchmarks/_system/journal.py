@@ -106,12 +106,13 @@ def read(path: Path) -> list[dict]:
 
 
 def keep_newest(directory: Path, count: int) -> None:
-    """Delete all journals of a directory but so many: those that were used last."""
+    """Delete all journals of a directory but so many, those used last, and those in use."""
     paths = directory.glob("*.jsonl")
     with contextlib.suppress(FileNotFoundError):  # another process deletes them
         for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[count:]:
-            path.unlink()
-            path.with_name(f"{path.name}.lock").unlink()
+            with contextlib.suppress(JournalError), _lock(path, wait=False):
+                path.unlink()
+                path.with_name(f"{path.name}.lock").unlink()
 
 
 def _lock(path: Path, wait: bool):

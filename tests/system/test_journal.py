@@ -233,3 +233,18 @@ def test_a_killed_writer_loses_at_most_what_it_was_writing(path):
             for number, each in enumerate(found)
         )
         known = len(found)
+
+
+def test_the_newest_journals_are_kept_and_those_in_use(filled):
+    others = [filled.with_name(f"{number}.jsonl") for number in range(3)]
+    for age, other in enumerate(others, 1):
+        with Journal(other, HEADER):
+            pass
+        os.utime(other, (age, age))
+    with Journal(filled, HEADER):
+        os.utime(filled, (0, 0))
+        journal.keep_newest(filled.parent, 1)
+        left = sorted(path.name for path in filled.parent.iterdir())
+        assert left == ["2.jsonl", "2.jsonl.lock", "one.jsonl", "one.jsonl.lock"]
+    journal.keep_newest(filled.parent, 1)
+    assert [path.name for path in filled.parent.glob("*.jsonl")] == ["2.jsonl"]
