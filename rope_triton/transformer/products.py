@@ -110,12 +110,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool
 ) -> torch.Tensor:
-    return product(x[None], weight.mT[None], bias, relu)[0]
+    return product(x[None], weight.mT[None], bias, relu).squeeze_(0)  # no view: see _cut
 
 
 @_linear.register_fake
 def _(x, weight, bias, relu):
-    return _result(x[None], weight.mT[None])[0]
+    return _result(x[None], weight.mT[None]).squeeze_(0)
 
 
 def _save_linear(ctx, inputs, output) -> None:
@@ -255,7 +255,7 @@ def product(
         plan = planned(_planned, a, b, bias, table, relu, n_rotated)
     factors = [x.mT if turn else x for x, turn in zip((a, b), plan.transposed, strict=True)]
     c = a.new_empty(plan.stored, dtype=a.dtype if plan.parts == 1 else torch.float32)
-    c = c if plan.stored[2] == plan.columns else c[..., : plan.columns]
+    c = c if plan.stored[2] == plan.columns else _cut(c, plan.columns)
     plan.launch(c, *factors, bias, table)
     return c if plan.parts == 1 else _summed(c, plan.parts, a.dtype)
 
@@ -299,7 +299,7 @@ def _summed(partial: torch.Tensor, parts: int, dtype: torch.dtype) -> torch.Tens
     pitch = partial.stride(1)
     out = partial.new_empty(partial.shape[0] // parts, rows, pitch, dtype=dtype)
     planned(_sum_launch, out, parts)(out, partial)
-    return out[..., :columns]
+    return _cut(out, columns)
 
 
 def _sum_launch(out: torch.Tensor, parts: int) -> Prepared:
@@ -314,7 +314,15 @@ def _sum_launch(out: torch.Tensor, parts: int) -> Prepared:
 
 def _result(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     shape = a.shape[0], a.shape[1], b.shape[2]
-    return a.new_empty(_pitched(*shape))[..., : shape[2]]
+    return _cut(a.new_empty(_pitched(*shape)), shape[2])
+
+
+def _cut(x: torch.Tensor, columns: int) -> torch.Tensor:
+    """``x`` itself with its first columns alone.
+
+    Autograd would not let the result of an operator be changed in place if it were a view.
+    """
+    return x.as_strided_((*x.shape[:2], columns), x.stride())
 
 
 def _pitched(batch: int, rows: int, columns: int) -> tuple[int, int, int]:

@@ -144,6 +144,16 @@ def test_no_gradient_is_computed_in_vain(device, monkeypatch):
     assert shapes == [(1, 8, 16), (1, 32, 8)]
 
 
+@pytest.mark.parametrize("columns", [16, 15])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_results_can_be_changed_in_place(columns, parts, device, monkeypatch):
+    monkeypatch.setattr(products, "tile", lambda *_: (Tile(32, 16, 16, 4, 2), parts))
+    x, weight = leaves(normal(5, 24, device=device), normal(columns, 24, device=device))
+    for call in (linear, lambda x, weight: matmul(x, weight.mT)):
+        expected = torch.autograd.grad((2 * call(x, weight)).sum(), (x, weight))
+        assert_same(torch.autograd.grad(call(x, weight).mul_(2).sum(), (x, weight)), expected)
+
+
 def test_opcheck(device):
     x, weight, bias = leaves(*(normal(*s, device=device) for s in ((5, 12), (7, 12), (7,))))
     opcheck(products._linear.overload, (x, weight, bias, True))
