@@ -153,7 +153,7 @@ def _(x):
 @gradient_operator("softmax_backward")
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     dx, dy = y.new_empty(y.shape), dy.contiguous()
-    planned(_softmax_launch, y, True)(dx, dy, y)
+    planned(_softmax_launch, y, dy)(dx, dy, y)
     return dx
 
 
@@ -162,11 +162,11 @@ def _(dy, y):
     return y.new_empty(y.shape)
 
 
-def _softmax_launch(x: torch.Tensor, backward: bool = False) -> Prepared:
+def _softmax_launch(x: torch.Tensor, dy: torch.Tensor | None = None) -> Prepared:
     columns = x.shape[-1]
     block, warps = row_block(columns)
     return Prepared(
-        kernels.softmax_backward_kernel if backward else kernels.softmax_forward_kernel,
+        kernels.softmax_forward_kernel if dy is None else kernels.softmax_backward_kernel,
         (x.numel() // columns, 1, 1),
         (columns, block),
         num_warps=warps,

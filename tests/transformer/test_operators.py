@@ -6,7 +6,34 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from rope_triton import transformer
+from rope_triton import RotaryPositionEmbedding, transformer
+from rope_triton.kernel import launch
+from tests.transformer.common import gradients
+
+NAMES = sorted(set(transformer.__all__) - {"interleaved_rows"})
+
+
+def call_of(name, device):
+    """A small call of a function, and the tensors that it is differentiated in."""
+    torch.manual_seed(0)
+    x, weight, wide = (torch.randn(n, 16, device=device) for n in (6, 16, 48))
+    q, targets = torch.randn(1, 6, 2, 16, device=device), torch.arange(6, device=device)
+    freqs = RotaryPositionEmbedding(16, interleaved=True, device=device)(6)
+    given = {
+        "causal_attention": (q, q, q),
+        "cross_entropy": (x,),
+        "layer_norm": (x, x[0], x[1]),
+        "rms_norm": (x, x[0]),
+        "rotary_attention": (x[None], wide),
+        "softmax": (x,),
+        "swiglu": (x, x),
+    }.get(name, (x, weight))
+    rest = {
+        "cross_entropy": (targets,),
+        "linear_cross_entropy": (targets,),
+        "rotary_attention": (freqs, 1, 1),
+    }.get(name, ())
+    return lambda *leaves: getattr(transformer, name)(*leaves, *rest), given
 
 
 def test_all_launches_are_prepared():
@@ -32,3 +59,23 @@ def test_forward_mode_is_refused(name, device):
             dual = forward_ad.make_dual(square.clone().requires_grad_(gradient), square)
             with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
                 call(dual)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_compiled_for_aligned_gradients_gets_no_others(name, device, monkeypatch):
+    """A part of a tensor need not begin at a multiple of 16 bytes, from which vectors load."""
+    call, given = call_of(name, device)
+    prepared, first = launch.Prepared.__call__, {}
+
+    def checked(self, *tensors):
+        keys = [None if x is None else launch.specialization_key(x) for x in tensors]
+        assert first.setdefault(self, keys) == keys
+        prepared(self, *tensors)
+
+    monkeypatch.setattr(launch.Prepared, "__call__", checked)
+    cotangent = torch.randn_like(call(*given))
+    later = torch.cat((cotangent.new_zeros(1), cotangent.flatten()))[1:].view_as(cotangent)
+    assert cotangent.data_ptr() % 16 == 0 < later.data_ptr() % 16
+    found, expected = (gradients(call, given, each) for each in (later, cotangent))
+    torch.testing.assert_close(found, expected)
+    assert first
