@@ -243,7 +243,7 @@ def outputs(
 
 def _pitch(s: int, d: int, item: int) -> int:
     """Elements of a row of ``lse``."""
-    rows = tiles(d, item).forward.queries
+    rows = tiles(int(d), item).forward.queries  # torch.compile's symbols cannot be looked up
     return cdiv(s, rows) * rows
 
 

@@ -116,9 +116,12 @@ def test_opcheck(device):
     opcheck(attention._attention.overload, (*leaves, slopes_of(2, device), 0.25))
 
 
-def test_compiled_without_a_graph_break(device):
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compiled_without_a_graph_break(dynamic, device, monkeypatch):
+    monkeypatch.setattr(attention, "tiles", TILES)
+    torch.compiler.reset()
     *given, dout = tensors(20, 2, 1, 16, torch.float32, device, b=1)
-    compiled = torch.compile(causal_attention, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(causal_attention, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     assert_same(*(gradients(each, given, dout) for each in (causal_attention, compiled)))
 
 
