@@ -152,7 +152,7 @@ def _(x):
 
 @gradient_operator("softmax_backward")
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    dx, dy = y.new_empty(y.shape), dy.contiguous()
+    dx, dy, y = y.new_empty(y.shape), dy.contiguous(), y.contiguous()
     planned(_softmax_launch, y, dy)(dx, dy, y)
     return dx
 

@@ -189,6 +189,9 @@ def backward(
     of ``q`` and ``k`` were rotated, those of what they were before.
     """
     slopes = _of_scores(slopes, factor)
+    # Hooks on saved tensors may return other strides.
+    out, lse = out.contiguous(), lse.contiguous()
+    table = None if table is None else table.contiguous()
     launches = planned(_backward_launches, dout, q, k, v, slopes, table, factor, *gradients)
     if launches is None:
         dout, q, k, v = map(_loadable, (dout, q, k, v))

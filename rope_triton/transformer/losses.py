@@ -160,7 +160,7 @@ def _cross_entropy_backward(
     factor: torch.Tensor,
     ignore_index: int,
 ) -> torch.Tensor:
-    logits, targets = _readable(logits), targets.contiguous()
+    logits, targets, lse = _readable(logits), targets.contiguous(), lse.contiguous()
     gradient = logits.new_empty(logits.shape)
     planned(_gradient_launch, logits, targets, ignore_index)(gradient, logits, targets, lse, factor)
     return gradient

@@ -133,7 +133,7 @@ def _rotary_attention_backward(
     kv_heads: int,
 ) -> torch.Tensor:
     """The gradient of the projection's result, before it was rotated."""
-    d, gradient = 2 * table.shape[1], torch.empty_like(qkv)
+    d, gradient = 2 * table.shape[1], qkv.new_empty(qkv.shape)
     q, k, v = _heads(qkv, d, heads, kv_heads)
     gradients = _heads(gradient, d, heads, kv_heads)
     attention.backward(gradients, dout, out, lse, q, k, v, None, d**-0.5, table)
@@ -142,7 +142,7 @@ def _rotary_attention_backward(
 
 @_rotary_attention_backward.register_fake
 def _(dout, out, lse, qkv, table, heads, kv_heads):
-    return torch.empty_like(qkv)
+    return qkv.new_empty(qkv.shape)
 
 
 def _save(ctx, inputs, output) -> None:

@@ -79,3 +79,18 @@ def test_what_is_compiled_for_aligned_gradients_gets_no_others(name, device, mon
     found, expected = (gradients(call, given, each) for each in (later, cotangent))
     torch.testing.assert_close(found, expected)
     assert first
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_tensors_with_other_strides(name, device):
+    """Hooks on them may return such."""
+    call, given = call_of(name, device)
+    cotangent = torch.randn_like(call(*given))
+    expected = gradients(call, given, cotangent)
+
+    def apart(saved):
+        return torch.stack((saved, saved), -1)[..., 0]
+
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, apart):
+        found = gradients(call, given, cotangent)
+    torch.testing.assert_close(found, expected)
