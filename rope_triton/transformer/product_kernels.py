@@ -94,7 +94,7 @@ def store(
         bias = tl.load(bias_ptr + channel, mask=channel < n_columns, other=0.0)
         total += bias.to(tl.float32)[None, :]
     if RELU:
-        total = tl.maximum(total, 0.0)
+        total = tl.maximum(total, 0.0, tl.PropagateNan.ALL)  # 0 would hide an overflow
     if table_ptr is not None:
         token = row + tl.arange(0, ROWS)
         total = rotate_pairs(total, table_ptr, token, n_seq, column, n_rotated, CHANNELS, False)

@@ -38,7 +38,7 @@ def linear(
     bias : torch.Tensor, optional
         ``[columns]``, of the dtype of ``x``.
     relu : bool
-        Whether negative results become 0.
+        Whether negative results become 0. NaN stays, as by ``torch.relu``.
 
     Returns
     -------

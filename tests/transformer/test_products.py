@@ -1,5 +1,7 @@
 """Products of matrices and their gradients, beside float64; small ones, also in the interpreter."""
 
+import math
+
 import pytest
 import torch
 from torch import empty
@@ -142,6 +144,16 @@ def test_no_gradient_is_computed_in_vain(device, monkeypatch):
     x, weight = normal(8, 16, device=device), normal(32, 16, device=device).requires_grad_()
     linear(x, weight).sum().backward()
     assert shapes == [(1, 8, 16), (1, 32, 8)]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_relu_hides_no_nan(biased, device):
+    """As compiled for a GPU: Triton's interpreter hides none anyway."""
+    x, weight = normal(3, 16, device=device), normal(8, 16, device=device)
+    x[1] = math.nan
+    bias = torch.ones(8, device=device) if biased else None
+    y = linear(x, weight, bias, relu=True)
+    assert y[1].isnan().all() and y[[0, 2]].isfinite().all()
 
 
 @pytest.mark.parametrize("columns", [16, 15])
