@@ -156,8 +156,9 @@ def _backward(ctx, dout, *_):
     x, weight, table, out, lse, qkv = ctx.saved_tensors
     dqkv = _rotary_attention_backward(dout, out, lse, qkv, table, ctx.heads, ctx.kv_heads)
     rows, x_rows = dqkv.flatten(0, 1)[None], x.flatten(0, 1)[None]
-    dx = products.matmul_operator(rows, weight[None]).view(x.shape)
-    dweight = products.matmul_operator(rows.mT, x_rows)[0]
+    needs_x, needs_weight, *_ = ctx.needs_input_grad
+    dx = products.matmul_operator(rows, weight[None]).view(x.shape) if needs_x else None
+    dweight = products.matmul_operator(rows.mT, x_rows)[0] if needs_weight else None
     return dx, dweight, None, None, None
 
 

@@ -75,6 +75,24 @@ def test_interleaved_rows_are_those_of_a_model_that_rotates_halves(device):
     assert_near(found, expected, TOLERANCE[torch.float32])
 
 
+def test_no_gradient_is_computed_in_vain(device, monkeypatch):
+    shapes, product = [], products.product
+
+    def counted(a, b, **options):
+        shapes.append(a.shape)
+        return product(a, b, **options)
+
+    monkeypatch.setattr(products, "product", counted)
+    x, weight, _ = given(4, torch.float32, device, b=1)
+    for leaf, expected in ((x, (1, 4, ROWS)), (weight, (1, ROWS, 4))):
+        leaf.requires_grad_()
+        out = rotary_attention(x, weight, angles(4, device), HEADS, KV_HEADS)
+        shapes.clear()
+        out.sum().backward()
+        assert shapes == [expected] and leaf.grad is not None
+        leaf.requires_grad_(False)
+
+
 def test_opcheck(device):
     x, weight, _ = given(10, torch.float32, device, b=1)
     leaves = [each.requires_grad_() for each in (x, weight)]
