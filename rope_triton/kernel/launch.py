@@ -17,6 +17,8 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from rope_triton.kernel.kernels import rope_kernel
+
 _MAX_CACHED = 4096
 _threads = threading.local()
 # Versions of Triton on which the tests passed the launcher by: NVIDIA's on a GPU too, AMD's only by
@@ -112,6 +114,29 @@ def resources(device: torch.device) -> tuple[int, int]:
     return about["multiprocessor_count"], about["max_shared_mem"]
 
 
+def check_device(tensor: torch.Tensor, otherwise: str = "") -> None:
+    """Raise ValueError unless the tensor is on a device that Triton's kernels can read.
+
+    Triton itself checks neither a descriptor's address nor 0, as of the meta device. ``otherwise``:
+    what else the caller can do, for the message.
+    """
+    interpreted = not isinstance(rope_kernel, triton.runtime.JITFunction)
+    if interpreted and not tensor.is_meta:  # the interpreter takes any device with memory
+        return
+    try:
+        device_type = triton.runtime.driver.active.get_active_torch_device().type
+    except RuntimeError as error:  # Triton found no GPU driver
+        raise ValueError(
+            f"a tensor is on {tensor.device} and Triton has no GPU here ({error}): "
+            f"{otherwise}set TRITON_INTERPRET=1 before the first import of rope_triton"
+        ) from error
+    if tensor.device.type != device_type:
+        raise ValueError(
+            f"a tensor is on {tensor.device}, the kernel runs on {device_type}: "
+            f"{otherwise}move all tensors to {device_type}"
+        )
+
+
 def cdiv(n: int, block: int) -> int:
     """Blocks of ``n``: ``triton.cdiv`` takes 4 microseconds."""
     return -(-n // block)
@@ -158,7 +183,8 @@ class Prepared:
 def planned(plan: Callable, *arguments):
     """``plan(*arguments)``, made once for each specialization of the tensors among them.
 
-    It may depend on all of them but addresses and values of tensors.
+    It may depend on all of them but addresses and values of tensors. Raises what
+    :func:`check_device` does.
     """
     key = (
         plan,
@@ -169,6 +195,9 @@ def planned(plan: Callable, *arguments):
     )
     made = _plans.get(key)
     if made is None:
+        for each in arguments:
+            if isinstance(each, torch.Tensor):
+                check_device(each)
         made = plan(*arguments)
         _keep(_plans, key, made)
     return made

@@ -10,11 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 
 import torch
-import triton
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
-
-from rope_triton.kernel.kernels import rope_kernel
 
 _EXACT_TYPES = frozenset((str, int, bool))
 # Every call needs these, and each attribute lookup on the way to them takes some 30 ns.
@@ -123,21 +120,3 @@ def normalize_tables(tables: tuple) -> tuple:
 def contiguous(index: torch.Tensor | None) -> torch.Tensor | None:
     """A contiguous index tensor, or None."""
     return None if index is None else index.contiguous()
-
-
-def check_device(t: torch.Tensor) -> None:
-    """Raise ValueError unless ``t`` is on a device that Triton's kernels can read."""
-    if not isinstance(rope_kernel, triton.runtime.JITFunction):  # the interpreter takes any device
-        return
-    try:
-        device_type = triton.runtime.driver.active.get_active_torch_device().type
-    except RuntimeError as error:  # Triton found no GPU driver
-        raise ValueError(
-            f"t is on {t.device} and Triton has no GPU here ({error}): "
-            "pass fused=False, or set TRITON_INTERPRET=1 before the first import of rope_triton"
-        ) from error
-    if t.device.type != device_type:
-        raise ValueError(
-            f"t is on {t.device}, the kernel runs on {device_type}: "
-            f"move t and freqs to {device_type}, or pass fused=False"
-        )

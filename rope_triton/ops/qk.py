@@ -9,7 +9,6 @@ from rope_triton.kernel.kernels import rope_qk_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     adjoint,
-    check_device,
     has_exact_types,
     is_plain,
     linear,
@@ -54,7 +53,7 @@ def _rotate(q, k, tables, options):
     launches = launch.cached_launches(key)
     if launches is None or checks.CHECK_VALUES:
         checks.check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options)
-        check_device(q)
+        launch.check_device(q, "pass fused=False, or " if sin is None else "")
     out = (
         torch.empty_like(q, memory_format=torch.contiguous_format),
         torch.empty_like(k, memory_format=torch.contiguous_format),

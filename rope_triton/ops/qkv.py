@@ -11,7 +11,6 @@ from rope_triton.kernel import launch, plans
 from rope_triton.kernel.kernels import rope_qkv_kernel
 from rope_triton.kernel.plans import QkvOptions
 from rope_triton.ops.dispatch import (
-    check_device,
     contiguous,
     has_exact_types,
     is_plain,
@@ -48,7 +47,7 @@ def _split(qkv, q_freqs, k_freqs, start_positions, options):
     launches = launch.cached_launches(key)
     if launches is None or checks.CHECK_VALUES:
         checks.check_qkv(*call, options)
-        check_device(qkv)
+        launch.check_device(qkv)
     parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options)]
     tensors = qkv, *parts, *call[1:]
     launch.run(key, launches, rope_qkv_kernel, plans.qkv_rotation, tensors, options)

@@ -9,7 +9,6 @@ from rope_triton.kernel.kernels import rope_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     adjoint,
-    check_device,
     has_exact_types,
     is_plain,
     linear,
@@ -86,7 +85,7 @@ def _rotate(t, tables, options):
         else:
             checks.check_by_tables(t, *tables, options)
         checks.check_fused(t)
-        check_device(t)
+        launch.check_device(t, "pass fused=False, or ")
     out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
     if options.tensor_format != "thd":
         cu_seqlens = None  # the shape bounds the sequences

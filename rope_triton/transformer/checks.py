@@ -36,7 +36,7 @@ def accepted(
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     tensors: dict[str, torch.Tensor] = {name: _cast(x, under_autocast) for name, x in given.items()}
     first = next(iter(tensors.values()))
-    mixed = under_autocast == "any" and _autocasts(first)
+    mixed = under_autocast == "any" and autocasts(first)
     for name, x in tensors.items():
         if x.dtype not in _DTYPES or (x.dtype != first.dtype and not mixed):
             said = ", ".join(f"{key} {value.dtype}" for key, value in tensors.items())
@@ -49,12 +49,13 @@ def accepted(
 
 
 def _cast(x: torch.Tensor, under_autocast: str) -> torch.Tensor:
-    if under_autocast in ("same", "any") or x.dtype not in _DTYPES or not _autocasts(x):
+    if under_autocast in ("same", "any") or x.dtype not in _DTYPES or not autocasts(x):
         return x
     lower = torch.get_autocast_dtype(x.device.type)
     return x.to(torch.float32 if under_autocast == "float32" else lower)
 
 
-def _autocasts(x: torch.Tensor) -> bool:
+def autocasts(x: torch.Tensor) -> bool:
+    """Whether autocast is enabled for the device of ``x``; the meta device has none."""
     kind = x.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)

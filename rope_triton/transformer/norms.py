@@ -9,7 +9,7 @@ import triton
 from rope_triton.kernel.launch import Prepared, cdiv, planned, resources
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import norm_kernels as kernels
-from rope_triton.transformer.checks import accepted
+from rope_triton.transformer.checks import accepted, autocasts
 
 _LARGEST = 16_384
 _ROWS, _COLUMNS = 128, 16  # of what the programs of the backward leave, summed at once
@@ -137,7 +137,7 @@ def _normalize(x, weight, bias, eps, residual, centred):
     eps = float(eps)  # a launch is kept by its value
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")
-    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
+    dtype = torch.float32 if autocasts(x) else x.dtype
     if residual is None:
         return _norm(x, weight, bias, eps, centred, dtype)
     return _add_norm(x, residual, weight, bias, eps, centred, dtype)

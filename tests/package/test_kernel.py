@@ -205,7 +205,7 @@ def test_no_gpu_and_no_interpreter_is_an_error():
     assert python.stdout == "torch.Size([2, 1, 1, 4])\n"
     assert python.returncode == 1
     message = python.stderr.splitlines()[-1]
-    assert message.startswith("ValueError: t is on cpu")
+    assert message.startswith("ValueError: a tensor is on cpu and Triton has no GPU here")
     for way_out in ("fused=False", "TRITON_INTERPRET=1"):
         assert way_out in message
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 from torch.autograd import forward_ad
 
 from rope_triton import RotaryPositionEmbedding, transformer
@@ -94,3 +95,14 @@ def test_saved_tensors_with_other_strides(name, device):
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, apart):
         found = gradients(call, given, cotangent)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("unfit", ["meta", "cpu"])
+def test_a_device_without_kernels_is_refused(unfit, name, monkeypatch):
+    """Before the launch of a kernel, which would read at address 0 or at the host's."""
+    compiled = object.__new__(triton.runtime.JITFunction)
+    monkeypatch.setattr(launch, "rope_kernel", compiled)  # the interpreter reads the host's
+    call, given = call_of(name, unfit)
+    with pytest.raises(ValueError, match=f"a tensor is on {unfit}"):
+        call(*given)
