@@ -8,6 +8,7 @@ from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
 from rope_triton.transformer.norms import check_row, row_block
 
+_LONGEST = 1 << 30  # elements of a row of swiglu
 _BLOCK = 1024  # elements of a program of 4 warps: 8 of a thread, 16 bytes in half precision
 
 
@@ -17,8 +18,9 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     gate : torch.Tensor
-        ``[..., n]``; float16, bfloat16 or float32. Half of the columns of a wider tensor costs no
-        copy; other strides do, unless only those of rows differ, by one step.
+        ``[..., n]``; float16, bfloat16 or float32; ``n`` is at most ``2 ** 30``. Half of the
+        columns of a wider tensor costs no copy; other strides do, unless only those of rows differ,
+        by one step.
     up : torch.Tensor
         Of the shape and dtype of ``gate``; likewise.
 
@@ -33,7 +35,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     TypeError
         If an argument is not a tensor, or the dtypes differ or are not accepted.
     ValueError
-        If the shapes or devices differ, or a dimension is empty.
+        If the shapes or devices differ, a dimension is empty, or ``n`` is too large.
 
     References
     ----------
@@ -44,6 +46,8 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"gate and up must be [..., n] both, got {tuple(gate.shape)} and {tuple(up.shape)}"
         )
+    if gate.shape[-1] > _LONGEST:  # the kernels count columns in int32
+        raise ValueError(f"rows must be of at most {_LONGEST} elements, got {gate.shape[-1]}")
     return _swiglu(gate, up)
 
 

@@ -128,6 +128,7 @@ def test_autocast_is_as_in_pytorch(device):
         (swiglu, (empty(2, 3), empty(3)), ValueError, r"got \(2, 3\) and \(3,\)"),
         (swiglu, (empty(()), empty(())), ValueError, r"must be \[\.\.\., n\] both"),
         (swiglu, (empty(2, 0), empty(2, 0)), ValueError, "gate must not be empty"),
+        (swiglu, [empty(1).expand(2**30 + 1)] * 2, ValueError, "at most 1073741824 elements"),
         (softmax, (3,), TypeError, "x must be a tensor, got int"),
         (softmax, (empty(2, 3).long(),), TypeError, "x torch.int64"),
         (softmax, (empty(2, 0),), ValueError, "x must not be empty"),
