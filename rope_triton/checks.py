@@ -195,10 +195,16 @@ def check_in_place(t: torch.Tensor) -> None:
     if base is None or torch.compiler.is_compiling():  # there a copy is made, and then checked
         return
     autograd = torch._C._autograd
-    if autograd._get_creation_meta(t) != autograd.CreationMeta.DEFAULT:
+    made = autograd._get_creation_meta(t)
+    if made == autograd.CreationMeta.MULTI_OUTPUT_NODE:
         raise ValueError(
             "autograd does not let this view be changed in place, because the function that made "
             "it returns several views, such as chunk, split and unbind: slice the tensor instead"
+        )
+    if made != autograd.CreationMeta.DEFAULT:
+        raise ValueError(
+            "autograd does not let this view be changed in place, because a custom "
+            "autograd.Function, or code without gradients, made it: clone it first"
         )
 
 

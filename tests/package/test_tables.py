@@ -166,6 +166,16 @@ def test_in_place_writes_what_it_is_given_and_nothing_else(layout, interleaved, 
     torch.testing.assert_close(base[~inside], before[~inside], rtol=0, atol=0, equal_nan=True)
 
 
+class OwnView(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x[:]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
 def test_autograd_knows_of_a_change_in_place(device):
     cos, sin = tables(TABLE, CHANNELS // 2, device=device)
     leaf = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device, requires_grad=True)
@@ -178,8 +188,10 @@ def test_autograd_knows_of_a_change_in_place(device):
     assert torch.equal(leaf, before)
     x = leaf * 2
     for given in (*x.split(1, dim=2), *x[None].unbind()):
-        with pytest.raises(ValueError, match="does not let this view be changed in place"):
+        with pytest.raises(ValueError, match="returns several views, such as chunk"):
             rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
+    with pytest.raises(ValueError, match=r"because a custom autograd\.Function"):
+        rope_triton.apply_rotary_emb(OwnView.apply(x), cos, sin, inplace=True)
     assert torch.equal(x, 2 * before)
     kept = x.square()  # needs x as it was
     rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
