@@ -64,15 +64,16 @@ _Found = Mapping[State, Sequence[Timing]]
 def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
     if comparison.wrong:
         yield f"{count(len(comparison.wrong), 'check')} failed on the head"
-    slower, faster = found[State.SLOWER], found[State.FASTER]
+    faster = {timing.subject for timing in found[State.FASTER]}
     for name, family in comparison.families.items():
         changed = rules.changed(family.timings, comparison.identical)
         failed = sum(timing.answer is Answer.FAIL for timing in changed)
+        gained = sum(timing.subject in faster for timing in changed)
+        of = count(len(changed), f"changed {_KINDS.get(name, name)} timing")
         if failed:
-            of = count(len(changed), f"changed {_KINDS.get(name, name)} timing")
-            yield f"{failed} of {of} became slower"
-    if slower and faster:
-        yield f"{len(faster)} became faster"
+            yield f"{failed} of {of} became slower" + f", {gained} faster" * (gained > 0)
+        elif gained and found[State.SLOWER]:
+            yield f"{gained} of {of} became faster"
     lost = [each for each in comparison.exact if each.answer is Answer.FAIL]
     worse = [each for each in lost if each.change == "worse"]
     if worse:

@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import re
+from collections import Counter
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.comparisons import (
     blind,
     codegen,
     comparison,
+    fast_in_half_precision,
     gpu_facts,
     gpu_family,
     host_family,
@@ -48,6 +50,21 @@ def test_every_family_says_what_is_inconclusive():
     assert "96 changed GPU timings stayed" in alone and "host" not in alone
     both = sentence(comparison({"gpu": noisy, "host": host_family(noise=0.2)}, ()))
     assert "96 changed GPU timings stayed" in both and "4 changed host timings stayed" in both
+
+
+def test_a_failure_counts_what_became_faster_by_family():
+    def both_ways(subject):
+        return slow_in_one_format(subject) + fast_in_half_precision(subject)
+
+    mixed = gpu_family(slowdown=both_ways)
+    found = Counter(timing.change for timing in mixed.timings)
+    fast = host_family(slowdown=-0.5)
+    says = sentence(comparison({"gpu": mixed, "host": fast}, ()))
+    gpu = f"{found['slower']} of 96 changed GPU timings became slower, {found['faster']} faster; "
+    assert found["slower"] and found["faster"]
+    assert gpu + "4 of 4 changed host timings became faster." in says
+    alone = sentence(comparison({"gpu": gpu_family(slowdown=slow_in_one_format), "host": fast}, ()))
+    assert re.search(r"GPU timings became slower; 4 of 4 changed host timings became faster\.", alone)
 
 
 def test_same_machine_code_never_reads_as_a_slowdown():
