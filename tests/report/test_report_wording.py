@@ -64,7 +64,7 @@ def test_a_failure_counts_what_became_faster_by_family():
     assert found["slower"] and found["faster"]
     assert gpu + "4 of 4 changed host timings became faster." in says
     alone = sentence(comparison({"gpu": gpu_family(slowdown=slow_in_one_format), "host": fast}, ()))
-    assert re.search(r"GPU timings became slower; 4 of 4 changed host timings became faster\.", alone)
+    assert "GPU timings became slower; 4 of 4 changed host timings became faster." in alone
 
 
 def test_same_machine_code_never_reads_as_a_slowdown():

@@ -125,7 +125,7 @@ def summary(experiment: Experiment, results: Results) -> list[str]:
     text = f"Hold their goals: {', '.join(said)}; {unaligned} aligned to 2 bytes are not judged."
     measured = Counter(name for point in every for name in point.rivals)
     beside = ", ".join(f"{name} in {measured[name] or 'none'}" for name in RIVALS)
-    text += f" Of {len(every)} calls, rivals count: {beside}."
+    text += f" Of {len(every)} timings, rivals count: {beside}."
     worst = sorted(judged, key=lambda pair: pair[1].ratio / pair[1].least)[:_WORST]
     return [
         text,
