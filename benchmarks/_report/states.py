@@ -130,16 +130,25 @@ def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) 
         yield f"{len(slower)} of these looked slower, {_worst(slower)}"
 
 
+def _bounds(comparison: Comparison, found: _Found) -> Iterable[str]:
+    """How much slower timings may be at most: by family, whose noise differs a hundredfold."""
+    unmoved, faster = ({t.subject for t in found[s]} for s in (State.NOT_SLOWER, State.FASTER))
+    says = "is slower by more than"
+    for name, family in comparison.families.items():
+        bounded = [t for t in family.timings if t.subject in unmoved | faster]
+        if any(timing.subject in unmoved for timing in bounded):
+            of = count(len(bounded), f"{_KINDS.get(name, name)} timing")
+            yield f"none of {of} {says} {percent(max(timing.upper for timing in bounded))}"
+            says = "by more than"
+
+
 def _assurances(comparison: Comparison, found: _Found) -> Iterable[str]:
     faster, same = found[State.FASTER], found[State.SAME_CODE]
-    bounded = [*found[State.NOT_SLOWER], *faster]
     if comparison.same_sources:
         yield "both versions have the same sources"
-    if bounded:
-        of = f"none of {count(len(bounded), 'timing')}"
-        most = percent(max(timing.upper for timing in bounded))
+    if bounds := list(_bounds(comparison, found)):
         confidence = f"{100 * comparison.rules.confidence:g} % confidence"
-        yield f"{of} is slower by more than {most} (with {confidence} each)"
+        yield f"{', '.join(bounds)} (with {confidence} each)"
     if faster:
         most = percent(min(timing.effect for timing in faster))
         yield f"{len(faster)} became faster, the most by {most}"
