@@ -19,7 +19,7 @@ function peersChart() {
     points: { show: true, size: 7, filter: () => lonely(gbps[name]) }, ...PEERS[name],
   }));
   $("peers-chart").setAttribute("aria-label", `GB/s by sequence length, a line a library, batch ${batch}`);
-  return bySeqLen(seq_len, seq_len.filter((length) => length % 512 === 0), {}, lines);
+  return bySeqLen(seq_len, seq_len.filter((length) => length % 1024 === 0), {}, lines);
 }
 
 function peersTable() {

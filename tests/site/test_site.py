@@ -1,6 +1,7 @@
 """The overview: its data from asv's graphs, and the page in a real browser."""
 
 import html
+import itertools
 import json
 import math
 import re
@@ -181,6 +182,33 @@ def test_a_graphs_values_are_those_that_asv_shows():
     series = overview.Series(graph)
     assert dict(series) == {3: [1.5, 2.0], 5: [1.0, None]} and list(series) == [3, 5]
     assert [(r, v) for r, v, _ in graph.get_data()] == list(series.items())
+
+
+# Where each text of a chart's axis begins and ends, by chart and line.
+DRAWN_TEXTS = """
+window.drawn = {};
+const canvas = CanvasRenderingContext2D.prototype, draw = canvas.fillText;
+canvas.fillText = function (text, x, y, ...more) {
+  const charts = [...document.querySelectorAll("canvas")];
+  const line = [charts.indexOf(this.canvas), y, this.textAlign];
+  const half = this.measureText(text).width / 2;
+  (drawn[line] ??= {})[x] = [x - half, x + half];
+  return draw.call(this, text, x, y, ...more);
+};
+"""
+
+
+def test_numbers_below_a_chart_stand_apart_on_a_phone(browser, address):
+    browser.resize(360, 844)
+    browser.load(f"{address}/index.html", READY)
+    browser.run(DRAWN_TEXTS)
+    browser.resize(359, 844)  # draws all again
+    browser.wait("Object.keys(drawn).length > 10")
+    lines = browser.run("return Object.values(drawn).map(Object.values)")
+    rows = [sorted(line) for line in lines if len(line) > 2]
+    assert len(rows) >= 3  # the lengths of two charts, and the commits
+    for row in rows:
+        assert all(end + 4 < start for (_, end), (start, _) in itertools.pairwise(row)), row
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
