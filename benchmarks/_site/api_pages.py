@@ -10,6 +10,7 @@ from .page import PAGE
 # Not torchtitan's, which imports its library.
 MODULES = (
     "rope_triton",
+    "rope_triton.transformer",
     *(
         f"rope_triton.integrations.{name}"
         for name in ("flash_attention", "transformers", "megatron", "vllm")
