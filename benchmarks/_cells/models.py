@@ -1,4 +1,4 @@
-"""Calls that models make: the shapes of the attention layers of ten models. Imports no torch."""
+"""Calls that models make: the shapes of the attention layers of nine models. Imports no torch."""
 
 import functools
 from dataclasses import dataclass

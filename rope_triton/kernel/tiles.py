@@ -5,7 +5,7 @@ from typing import NamedTuple
 import triton
 
 # Measured on an H200 with a cold cache: 9 kinds of calls in float32 and bfloat16, with heads of 32
-# to 256 channels, at 4 and 32 MiB, and the calls of ten models. A multiprocessor holds at most 32
+# to 256 channels, at 4 and 32 MiB, and ten calls of models. A multiprocessor holds at most 32
 # programs, and with less than 2 KiB to load in each they do not keep its memory busy: such calls
 # took up to 1.25 times as long.
 _THREAD_BYTES = 64
