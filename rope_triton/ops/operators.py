@@ -18,7 +18,7 @@ class Operator:
     """
 
     def __init__(self, name: str, function: Callable):
-        self._name, self._qualified, self._function = name, f"rope_triton::{name}", function
+        self._function = function
         # As custom_op does: a package that is imported again registers its operators again.
         self._library = get_library_allowing_overwrite("rope_triton", name)
         schema = name + torch.library.infer_schema(function, mutates_args=())
@@ -32,14 +32,14 @@ class Operator:
         if is_plain(tensors):
             return self._eager(*args)
         if has_tangent(*tensors):
-            raise NotImplementedError(f"{self._qualified} has no derivative in forward mode")
+            raise NotImplementedError(f"{self.overload.name()} has no derivative in forward mode")
         return self.overload(*args)
 
     def register_fake(self, function: Callable) -> Callable:
-        return torch.library.register_fake(self._qualified, function, lib=self._library)
+        return torch.library.register_fake(self.overload, function, lib=self._library)
 
     def register_vmap(self, function: Callable) -> None:
-        torch.library.register_vmap(self._qualified, function, lib=self._library)
+        torch.library.register_vmap(self.overload, function, lib=self._library)
 
     def register_autograd(self, backward: Callable, setup_context: Callable) -> None:
         """As ``torch.library.register_autograd``; every operator needs it."""
@@ -53,7 +53,7 @@ class Operator:
 
             functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
             made: type[torch.autograd.Function]
-            made = type(self._qualified, (torch.autograd.Function,), functions)
+            made = type(self.overload.name(), (torch.autograd.Function,), functions)
 
             def call(*args):
                 if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(args)):
@@ -63,7 +63,7 @@ class Operator:
             return call
 
         self._eager = differentiable(self._function)
-        self._library.impl(self._name, differentiable(self._below_autograd), "Autograd")
+        self._library.impl(self.overload, differentiable(self._below_autograd), "Autograd")
 
     def _below_autograd(self, *args):
         if is_plain(_tensors(args)):
