@@ -19,6 +19,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from rope_triton.kernel.kernels import rope_kernel
 
+GRID_LIMIT = 65_535
+"""CUDA's limit for the second and third dimension of a grid."""
 _MAX_CACHED = 4096
 _threads = threading.local()
 # Versions of Triton on which the tests passed the launcher by: NVIDIA's on a GPU too, AMD's only by

@@ -6,13 +6,11 @@ from typing import NamedTuple
 import torch
 import triton
 
-from rope_triton.kernel.launch import GridChunk
+from rope_triton.kernel.launch import GRID_LIMIT, GridChunk
 from rope_triton.kernel.tiles import tile_of
 
 # What the kernel rounds besides the result; None, nothing, is compiled away.
 _ROUNDINGS = {"once": None, "tables": "tables", "each": "each"}
-# CUDA's limit for the second and third dimension of a grid.
-_GRID_LIMIT = 65535
 
 
 class Options(NamedTuple):
@@ -105,7 +103,7 @@ def _as_one_sequence(out, t, layout):
     is never cut into chunks, for which a launch would narrow the tensors that the caller has.
     """
     n_batch, n_seq, n_heads = _sizes(t, layout)
-    if n_batch * n_heads > _GRID_LIMIT:
+    if n_batch * n_heads > GRID_LIMIT:
         return None
     order = "sbhd" if layout == "sbhd" or n_seq == 1 else "bhsd"
     views = []
@@ -261,15 +259,15 @@ def _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, roundin
 def _grids(heads, blocks, n_batch, layout):
     """One grid, or several beyond CUDA's limit, each with its first batch index and first block."""
     if layout == "thd":  # the blocks take both dimensions
-        rows = triton.cdiv(blocks, _GRID_LIMIT)
+        rows = triton.cdiv(blocks, GRID_LIMIT)
         yield (heads, triton.cdiv(blocks, rows), rows), 0, None
         return
-    for begin in range(0, n_batch, _GRID_LIMIT):
-        batch = min(n_batch - begin, _GRID_LIMIT)
+    for begin in range(0, n_batch, GRID_LIMIT):
+        batch = min(n_batch - begin, GRID_LIMIT)
         if layout == "bhsd":
             yield (blocks, heads, batch), begin, None
             continue
-        for first in range(0, blocks, _GRID_LIMIT):
-            rows = min(blocks - first, _GRID_LIMIT), batch
+        for first in range(0, blocks, GRID_LIMIT):
+            rows = min(blocks - first, GRID_LIMIT), batch
             grid = heads, *(rows if layout == "bshd" else rows[::-1])
-            yield grid, begin, first if blocks > _GRID_LIMIT else None
+            yield grid, begin, first if blocks > GRID_LIMIT else None

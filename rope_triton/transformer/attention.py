@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned
+from rope_triton.kernel.launch import GRID_LIMIT, Prepared, cdiv, is_loadable, planned
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
 
 _CHANNELS = (16, 32, 64, 128, 256)
-_MOST = 65_535  # CUDA's limit for the second and third dimension of a grid
 _LOG2_E = math.log2(math.e)
 
 
@@ -98,8 +97,8 @@ def _check_shapes(q, k, v, slopes) -> None:
 
 def check_sizes(b: int, h: int, d: int) -> None:
     """Raise ValueError unless the kernels take ``b`` sequences of ``h`` heads of ``d`` channels."""
-    if max(b, h) > _MOST:
-        raise ValueError(f"there must be at most {_MOST} sequences and heads, got {b} and {h}")
+    if max(b, h) > GRID_LIMIT:
+        raise ValueError(f"there must be at most {GRID_LIMIT} sequences and heads, got {b} and {h}")
     if d not in _CHANNELS:
         raise ValueError(f"a head must have 16, 32, 64, 128 or 256 channels, got {d}")
 

@@ -286,9 +286,9 @@ def test_few_heads_share_programs_with_those_of_other_sequences(
     if sizes[2] > 1:
         assert planned(tensor_format, sizes, freqs=(1, sizes[2])) == alone
     assert planned(tensor_format, sizes, starts=torch.zeros(8, dtype=torch.int32)) == alone
-    monkeypatch.setattr(plans, "_GRID_LIMIT", heads)
+    monkeypatch.setattr(plans, "GRID_LIMIT", heads)
     assert planned(tensor_format, sizes) == (heads, heads_first)
-    monkeypatch.setattr(plans, "_GRID_LIMIT", heads - 1)
+    monkeypatch.setattr(plans, "GRID_LIMIT", heads - 1)
     assert planned(tensor_format, sizes) == alone
 
 

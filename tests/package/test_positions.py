@@ -214,7 +214,7 @@ def test_double_backward(fused, device):
 
 def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
     """With 2 for CUDA's 65535: several launches, or both dimensions for packed tokens."""
-    monkeypatch.setattr(plans, "_GRID_LIMIT", 2)
+    monkeypatch.setattr(plans, "GRID_LIMIT", 2)
     for dtype, tensor_format, interleaved, _ in MODES:
         seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
         for starts in ([3, 1, 2], None):

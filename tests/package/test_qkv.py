@@ -115,7 +115,7 @@ def test_empty(dim, device):
 
 
 def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
-    monkeypatch.setattr(plans, "_GRID_LIMIT", 2)
+    monkeypatch.setattr(plans, "GRID_LIMIT", 2)
     for mode in MODES[:2]:
         counts = SPLITS["gqa"]
         starts = torch.tensor([5, 9], device=device)
