@@ -12,7 +12,7 @@ import pytest
 from benchmarks import __main__ as entry
 from benchmarks._system import machine
 from tests import publishing
-from tests.lab import COULD_NOT_RUN, FORWARD, PASS, ROOT, SMALL, status_of
+from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
 COMMANDS = (
     *("machine", "run", "figures", "compare", "creep", "evidence", "sweep", "training", "readme"),
@@ -268,17 +268,6 @@ def interrupted(line: list[str], tmp_path: Path, when, number=signal.SIGINT, cwd
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     return publishing.cloned(tmp_path_factory.mktemp("clone") / "clone")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--only", f"{FORWARD} {SMALL}"], ["--every-cell"], ["--grid", "full"], ["--wait", "3"]],
-    ids=lambda words: words[0],
-)
-def test_what_means_nothing_without_a_clock_is_refused(lab, words, capsys):
-    lab.versions({}, {})
-    assert lab.compare("base", "head", *words, "--exact-only") == COULD_NOT_RUN
-    assert f"--exact-only times nothing: leave out {words[0]}" in capsys.readouterr().err
 
 
 GOES_ON = "stopped; the same command resumes"

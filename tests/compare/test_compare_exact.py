@@ -10,7 +10,9 @@ from benchmarks._verdict.rules import Answer
 from tests.lab import (
     ALL,
     CALL,
+    COULD_NOT_RUN,
     FAIL,
+    FORWARD,
     MACHINE,
     PASS,
     REGISTERS,
@@ -57,6 +59,17 @@ def test_only_what_is_exact(lab, option, worse):
     assert {each.subject.metric for each in lab.found.exact} == {REGISTERS, SPILLS, VARIANTS}
     (note,) = (note for note in lab.found.notes if note.startswith("GPU: "))
     assert "latency" in note and "not measured" in note
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--only", f"{FORWARD} {SMALL}"], ["--every-cell"], ["--grid", "full"], ["--wait", "3"]],
+    ids=lambda words: words[0],
+)
+def test_what_means_nothing_without_a_clock_is_refused(lab, words, capsys):
+    lab.versions({}, {})
+    assert lab.compare("base", "head", *words, "--exact-only") == COULD_NOT_RUN
+    assert f"--exact-only times nothing: leave out {words[0]}" in capsys.readouterr().err
 
 
 def test_package_that_does_not_compile(lab, monkeypatch):

@@ -108,7 +108,7 @@ def _beside_roofline(ours: Row) -> dict[str, float]:
 
 
 def _judged(goal: str, found: dict[str, float], least: float) -> Judgement:
-    """Beside the slower of what is there: speeds over theirs."""
+    """Beside the slowest in ``found``: its name -> the package's speed over its speed."""
     beside = max(found, key=found.__getitem__)
     return Judgement(goal, found[beside], least, beside)
 
