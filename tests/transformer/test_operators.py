@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from rope_triton import RotaryPositionEmbedding, transformer
 from rope_triton.kernel import launch
+from rope_triton.transformer import norms
 from tests.transformer.common import gradients
 
 NAMES = sorted(set(transformer.__all__) - {"interleaved_rows"})
@@ -106,3 +107,15 @@ def test_a_device_without_kernels_is_refused(unfit, name, monkeypatch):
     call, given = call_of(name, unfit)
     with pytest.raises(ValueError, match=f"a tensor is on {unfit}"):
         call(*given)
+
+
+def test_what_runs_the_kernels_was_decided_at_import(device, monkeypatch):
+    """The variable may change later, for kernels of other packages."""
+
+    def found():
+        gpu = torch.device(device)
+        return launch.resources.__wrapped__(gpu), norms._at_once.__wrapped__(gpu, 4)
+
+    expected = found()
+    monkeypatch.setenv("TRITON_INTERPRET", str(int(not triton.knobs.runtime.interpret)))
+    assert found() == expected
