@@ -124,8 +124,9 @@ def test_fake_tensors(t, freqs):
         ]
 
 
-def test_a_trace_holds_the_operator(t, apply):
-    traced = make_fx(apply)(t)
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_trace_holds_the_operator(pre_dispatch, t, apply):
+    traced = make_fx(apply, pre_dispatch=pre_dispatch)(t)
     assert any(node.target is torch.ops.rope_triton.rotate.default for node in traced.graph.nodes)
     torch.testing.assert_close(traced(2 * t), apply(2 * t))
 
