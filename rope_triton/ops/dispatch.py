@@ -19,6 +19,7 @@ _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 _compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
+_FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
 # Its first is the mode of ``make_fx(pre_dispatch=True)`` or None. That is in no other stack, and to
 # look here takes 5 ns. Without the attribute, which is private, the mode goes unnoticed.
 _state = getattr(torch._ops, "_mode_stack_state_for_pre_dispatch", None)
@@ -47,8 +48,12 @@ def has_exact_types(options: tuple) -> bool:
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func is active."""
-    return not _compiling() and _transform() is not None
+    """Whether a transform of torch.func is active that differentiates or batches.
+
+    ``functionalize`` asks for no more than PyTorch's dispatcher.
+    """
+    transform = None if _compiling() else _transform()
+    return transform is not None and transform.key() != _FUNCTIONALIZE
 
 
 @functools.cache

@@ -149,6 +149,12 @@ def test_vmap_of_every_call(call, device):
         torch.testing.assert_close(torch.func.vmap(call)(many), torch.stack(list(map(call, many))))
 
 
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_functionalize(call, device):
+    x = random(device)
+    torch.testing.assert_close(torch.func.functionalize(call)(x), call(x))
+
+
 def test_vmap_over_the_angles_is_refused(t, freqs):
     over_both = torch.func.vmap(rope_triton.apply_rotary_pos_emb)
     with pytest.raises(NotImplementedError, match="over t only"):

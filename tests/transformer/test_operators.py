@@ -63,6 +63,35 @@ def test_forward_mode_is_refused(name, device):
                 call(dual)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_by_transforms(name, device):
+    call, given = call_of(name, device)
+    places = tuple(range(len(given)))
+
+    def loss(*leaves):
+        return call(*leaves).square().sum()
+
+    def of_batch(*batches):
+        return torch.func.vmap(loss)(*batches).sum()
+
+    batches = [torch.stack((x, 2 * x, -x)) for x in given]
+    expected = []
+    for each in zip(*batches, strict=True):
+        leaves = [x.clone().requires_grad_() for x in each]
+        expected.append(torch.autograd.grad(loss(*leaves), leaves))
+    gradient = torch.func.grad(loss, places)
+    torch.testing.assert_close(gradient(*given), expected[0])
+    expected = tuple(map(torch.stack, zip(*expected, strict=True)))
+    torch.testing.assert_close(torch.func.vmap(gradient)(*batches), expected)
+    torch.testing.assert_close(torch.func.grad(of_batch, places)(*batches), expected)
+    jacobian = torch.autograd.functional.jacobian(call, given)
+    torch.testing.assert_close(torch.func.jacrev(call, places)(*given), jacobian)
+    with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+        torch.func.hessian(loss)(*given)
+    torch.testing.assert_close(torch.func.functionalize(call)(*given), call(*given))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_compiled_for_aligned_gradients_gets_no_others(name, device, monkeypatch):
     """A part of a tensor need not begin at a multiple of 16 bytes, from which vectors load."""
