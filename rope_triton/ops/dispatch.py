@@ -73,6 +73,20 @@ def _has_tangent(*tensors):
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
+def is_batch(*tensors: object) -> bool:
+    """Whether one of these is a batch that vmap made, which has no memory of its own.
+
+    Eager code may meet such gradients in a backward, as ``is_grads_batched=True`` makes them
+    without a transform of torch.func. It asks only after an error: to ask takes 100 ns.
+    """
+    functorch = torch._C._functorch
+    return any(
+        functorch.is_legacy_batchedtensor(x) or functorch.is_batchedtensor(x)
+        for x in tensors
+        if isinstance(x, _TENSOR)
+    )
+
+
 def linear(rotate: Callable, tensors: tuple, *others):
     """``rotate(*tensors, *others)``, with a tangent if one of ``tensors`` has one.
 
@@ -94,6 +108,16 @@ def _with_tangents(rotate, tensors, others):
     if isinstance(out, _TENSOR):
         return forward_ad.make_dual(out, tangents)
     return tuple(map(forward_ad.make_dual, out, tangents))
+
+
+def linear_in_batch(operator: Callable, tensors: tuple, *others):
+    """``linear(operator, tensors, *others)`` where a batch caused the error that is being handled.
+
+    PyTorch calls the operator once for each gradient of a batch. Any other error is raised again.
+    """
+    if not is_batch(*tensors):
+        raise
+    return linear(operator, tensors, *others)
 
 
 def materialized(tangent: torch.Tensor) -> torch.Tensor:

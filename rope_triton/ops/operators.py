@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch._library.custom_ops import get_library_allowing_overwrite
 
-from rope_triton.ops.dispatch import has_tangent, is_plain, transforming
+from rope_triton.ops.dispatch import has_tangent, is_batch, is_plain, transforming
 
 
 class Operator:
@@ -31,7 +31,11 @@ class Operator:
     def __call__(self, *args):
         tensors = _tensors(args)
         if is_plain(tensors):
-            return self._eager(*args)
+            try:
+                return self._eager(*args)
+            except RuntimeError:
+                if not is_batch(*tensors):
+                    raise
         if has_tangent(*tensors):
             self._refuse_tangents()
         if transforming():

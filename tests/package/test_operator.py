@@ -155,6 +155,25 @@ def test_functionalize(call, device):
     torch.testing.assert_close(torch.func.functionalize(call)(x), call(x))
 
 
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_gradients_in_a_batch(call, device):
+    """Differentiable again, in the gradients that are given."""
+    x = random(device).requires_grad_()
+    outs = parts(call(x))
+    given = [torch.randn(3, *out.shape, device=device, requires_grad=True) for out in outs]
+    together = {"is_grads_batched": True, "retain_graph": True}
+    (found,) = torch.autograd.grad(outs, x, given, **together)
+    (again,) = torch.autograd.grad(outs, x, given, **together, create_graph=True)
+    alone = [
+        torch.autograd.grad(outs, x, each, create_graph=True)[0]
+        for each in zip(*given, strict=True)
+    ]
+    expected = torch.stack(alone)
+    torch.testing.assert_close((found, again), (expected, expected))
+    second = [torch.autograd.grad(y.square().sum(), given) for y in (again, expected)]
+    torch.testing.assert_close(*second)
+
+
 def test_vmap_over_the_angles_is_refused(t, freqs):
     over_both = torch.func.vmap(rope_triton.apply_rotary_pos_emb)
     with pytest.raises(NotImplementedError, match="over t only"):

@@ -63,6 +63,18 @@ def test_forward_mode_is_refused(name, device):
                 call(dual)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_in_a_batch(name, device):
+    call, given = call_of(name, device)
+    leaves = [x.clone().requires_grad_() for x in given]
+    out = call(*leaves)
+    batch = torch.randn(3, *out.shape, device=device)
+    alone = [torch.autograd.grad(out, leaves, each, retain_graph=True) for each in batch]
+    expected = tuple(map(torch.stack, zip(*alone, strict=True)))
+    found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_by_transforms(name, device):
