@@ -107,10 +107,18 @@ def run(key: tuple, launches: list | None, kernel, plan: Plan, tensors, options)
             _keep(_launches, key, made)
 
 
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels.
+
+    ``TRITON_INTERPRET`` decided that when they were defined. What it is now decides nothing.
+    """
+    return not isinstance(rope_kernel, triton.runtime.JITFunction)
+
+
 @functools.cache
 def resources(device: torch.device) -> tuple[int, int]:
     """Multiprocessors of a GPU, and bytes of shared memory that a program can have."""
-    if triton.knobs.runtime.interpret:
+    if is_interpreted():
         return 2, 1 << 17
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     return about["multiprocessor_count"], about["max_shared_mem"]
@@ -122,8 +130,7 @@ def check_device(tensor: torch.Tensor, otherwise: str = "") -> None:
     Triton itself checks neither a descriptor's address nor 0, as of the meta device. ``otherwise``:
     what else the caller can do, for the message.
     """
-    interpreted = not isinstance(rope_kernel, triton.runtime.JITFunction)
-    if interpreted and not tensor.is_meta:  # the interpreter takes any device with memory
+    if is_interpreted() and not tensor.is_meta:  # the interpreter takes any device with memory
         return
     try:
         device_type = triton.runtime.driver.active.get_active_torch_device().type

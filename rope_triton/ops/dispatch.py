@@ -19,6 +19,11 @@ _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 _compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
+_FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
+# Its first is the mode of ``make_fx(pre_dispatch=True)`` or None. That is in no other stack, and to
+# look here takes 5 ns. Without the attribute, which is private, the mode goes unnoticed.
+_state = getattr(torch._ops, "_mode_stack_state_for_pre_dispatch", None)
+_before_dispatch = getattr(_state, "_ModeStackStateForPreDispatch__infra_modes", (None,))
 
 
 def is_plain(required: Sequence, *optional) -> bool:
@@ -32,7 +37,7 @@ def is_plain(required: Sequence, *optional) -> bool:
     for tensor in optional:
         if tensor is not None and type(tensor) is not _TENSOR:
             return False
-    if _dispatch_modes() or _transform() is not None:
+    if _dispatch_modes() or _before_dispatch[0] is not None or _transform() is not None:
         return False
     return forward_ad._current_level < 0 or not has_tangent(*required)
 
@@ -43,8 +48,12 @@ def has_exact_types(options: tuple) -> bool:
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func is active."""
-    return not _compiling() and _transform() is not None
+    """Whether a transform of torch.func is active that differentiates or batches.
+
+    ``functionalize`` asks for no more than PyTorch's dispatcher.
+    """
+    transform = None if _compiling() else _transform()
+    return transform is not None and transform.key() != _FUNCTIONALIZE
 
 
 @functools.cache
@@ -62,6 +71,20 @@ def has_tangent(*tensors: object) -> bool:
 def _has_tangent(*tensors):
     tensors = [tensor for tensor in tensors if isinstance(tensor, _TENSOR)]
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def is_batch(*tensors: object) -> bool:
+    """Whether one of these is a batch that vmap made, which has no memory of its own.
+
+    Eager code may meet such gradients in a backward, as ``is_grads_batched=True`` makes them
+    without a transform of torch.func. It asks only after an error: to ask takes 100 ns.
+    """
+    functorch = torch._C._functorch
+    return any(
+        functorch.is_legacy_batchedtensor(x) or functorch.is_batchedtensor(x)
+        for x in tensors
+        if isinstance(x, _TENSOR)
+    )
 
 
 def linear(rotate: Callable, tensors: tuple, *others):
@@ -85,6 +108,16 @@ def _with_tangents(rotate, tensors, others):
     if isinstance(out, _TENSOR):
         return forward_ad.make_dual(out, tangents)
     return tuple(map(forward_ad.make_dual, out, tangents))
+
+
+def linear_in_batch(operator: Callable, tensors: tuple, *others):
+    """``linear(operator, tensors, *others)`` where a batch caused the error that is being handled.
+
+    PyTorch calls the operator once for each gradient of a batch. Any other error is raised again.
+    """
+    if not is_batch(*tensors):
+        raise
+    return linear(operator, tensors, *others)
 
 
 def materialized(tangent: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch._library.custom_ops import get_library_allowing_overwrite
 
-from rope_triton.ops.dispatch import has_tangent, is_plain
+from rope_triton.ops.dispatch import has_tangent, is_batch, is_plain, transforming
 
 
 class Operator:
@@ -26,13 +26,20 @@ class Operator:
         self._library.impl(name, function, "CompositeExplicitAutograd")
         self.overload = getattr(torch.ops.rope_triton, name).default
         self._eager: Callable
+        self._transformed: Callable
 
     def __call__(self, *args):
         tensors = _tensors(args)
         if is_plain(tensors):
-            return self._eager(*args)
+            try:
+                return self._eager(*args)
+            except RuntimeError:
+                if not is_batch(*tensors):
+                    raise
         if has_tangent(*tensors):
-            raise NotImplementedError(f"{self.overload.name()} has no derivative in forward mode")
+            self._refuse_tangents()
+        if transforming():
+            return self._transformed(*args)
         return self.overload(*args)
 
     def register_fake(self, function: Callable) -> Callable:
@@ -51,9 +58,7 @@ class Operator:
                 setup_context(ctx, args, output)
                 return output
 
-            functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-            made: type[torch.autograd.Function]
-            made = type(self.overload.name(), (torch.autograd.Function,), functions)
+            made = self._autograd_function(forward=forward, backward=backward)
 
             def call(*args):
                 if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(args)):
@@ -64,6 +69,18 @@ class Operator:
 
         self._eager = differentiable(self._function)
         self._library.impl(self.overload, differentiable(self._below_autograd), "Autograd")
+        # torch.func differentiates a function of another form, and no operator.
+        functions = {"setup_context": setup_context, "jvp": self._refuse_tangents}
+        made = self._autograd_function(forward=self.overload, backward=backward, **functions)
+        made.generate_vmap_rule = True
+        self._transformed = made.apply
+
+    def _refuse_tangents(self, *_):
+        raise NotImplementedError(f"{self.overload.name()} has no derivative in forward mode")
+
+    def _autograd_function(self, **functions: Callable) -> type[torch.autograd.Function]:
+        members = {name: staticmethod(function) for name, function in functions.items()}
+        return type(self.overload.name(), (torch.autograd.Function,), members)
 
     def _below_autograd(self, *args):
         if is_plain(_tensors(args)):

@@ -12,6 +12,7 @@ from rope_triton.ops.dispatch import (
     has_exact_types,
     is_plain,
     linear,
+    linear_in_batch,
     normalize_tables,
     transforming,
 )
@@ -76,10 +77,13 @@ class _RotateBoth(torch.autograd.Function):
     def backward(ctx, *grads):
         run = _RotateBoth.apply if torch.is_grad_enabled() else _rotate
         tables, options = ctx.saved_tensors, adjoint(ctx.options)
-        if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-            q, k = run(grads[0], grads[1], tables, options)
-        else:
-            q, k = linear(run, grads, tables, options)
+        try:
+            if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
+                q, k = run(grads[0], grads[1], tables, options)
+            else:
+                q, k = linear(run, grads, tables, options)
+        except RuntimeError:
+            q, k = linear_in_batch(_operator.overload, grads, *tables, *options[:-1])
         return q, k, None, None
 
 

@@ -15,6 +15,7 @@ from rope_triton.ops.dispatch import (
     has_exact_types,
     is_plain,
     linear,
+    linear_in_batch,
     transforming,
 )
 from rope_triton.ops.operators import operator
@@ -92,7 +93,11 @@ class _Split(torch.autograd.Function):
         run = _Join.apply if torch.is_grad_enabled() else _join
         others = *ctx.saved_tensors, ctx.options
         without = forward_ad._current_level < 0  # saves a function call, 0.5 microseconds
-        grad = run(*grads, *others) if without else linear(run, grads, *others)
+        try:
+            grad = run(*grads, *others) if without else linear(run, grads, *others)
+        except RuntimeError:
+            others = *ctx.saved_tensors, *ctx.options[:-1]
+            grad = linear_in_batch(_join_operator.overload, grads, *others)
         return grad, None, None, None, None
 
 
@@ -106,7 +111,12 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         run = _Split.apply if torch.is_grad_enabled() else _split
-        return *linear(run, (grad,), *ctx.saved_tensors, ctx.options), None, None, None, None
+        try:
+            parts = linear(run, (grad,), *ctx.saved_tensors, ctx.options)
+        except RuntimeError:
+            others = *ctx.saved_tensors, *ctx.options[:-1]
+            parts = linear_in_batch(_split_operator.overload, (grad,), *others)
+        return *parts, None, None, None, None
 
 
 @operator("split_qkv")

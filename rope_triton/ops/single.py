@@ -12,6 +12,7 @@ from rope_triton.ops.dispatch import (
     has_exact_types,
     is_plain,
     linear,
+    linear_in_batch,
     materialized,
     no_gradient_of_tables,
     normalize_tables,
@@ -107,9 +108,13 @@ class _Rotate(torch.autograd.Function):
     def backward(ctx, grad):
         tables = ctx.saved_tensors
         run = _Rotate.apply if torch.is_grad_enabled() else _rotate
-        if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-            return run(grad, tables, ctx.options), None, None
-        return linear(run, (grad,), tables, ctx.options), None, None
+        try:
+            if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
+                return run(grad, tables, ctx.options), None, None
+            return linear(run, (grad,), tables, ctx.options), None, None
+        except RuntimeError:
+            others = *tables, *ctx.options[:-1]
+            return linear_in_batch(_operator.overload, (grad,), *others), None, None
 
 
 class _RotateInPlace(_Rotate):

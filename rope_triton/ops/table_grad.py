@@ -28,7 +28,7 @@ def with_table_grad(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> 
         Under torch.compile and torch.func; or if an input requires a gradient while an input has a
         tangent, because the gradient's own tangent would be lost.
     """
-    if torch.compiler.is_compiling() or dispatch.transforming():
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         raise dispatch.no_gradient_of_tables()
     if not dispatch.has_tangent(*inputs):
         return _TableGrad.apply(fused, plain, *inputs)

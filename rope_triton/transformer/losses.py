@@ -6,6 +6,7 @@ import torch
 import triton
 
 from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.ops.dispatch import transforming
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import loss_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -112,7 +113,10 @@ def linear_cross_entropy(
             f"{tuple(x.shape)} and {tuple(weight.shape)}"
         )
     _check(targets, x, ignore_index, reduction)
-    needed = [torch.is_grad_enabled() and each.requires_grad for each in (x, weight)]
+    # What vmap gives does not say whether a gradient is needed.
+    needed = [
+        torch.is_grad_enabled() and (each.requires_grad or transforming()) for each in (x, weight)
+    ]
     return _linear_cross_entropy(x, weight, targets, ignore_index, reduction == "mean", *needed)[0]
 
 

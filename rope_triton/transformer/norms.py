@@ -6,7 +6,7 @@ from typing import overload
 import torch
 import triton
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned, resources
+from rope_triton.kernel.launch import Prepared, cdiv, is_interpreted, planned, resources
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted, autocasts
@@ -195,7 +195,7 @@ def _at_once(device: torch.device, warps: int) -> int:
     """Programs of the backward that run at once: a multiprocessor's registers hold 16 warps."""
     count, _ = resources(device)
     # The interpreter's programs are few, so that each has several rows to sum.
-    return count if triton.knobs.runtime.interpret else count * (16 // warps)
+    return count if is_interpreted() else count * (16 // warps)
 
 
 # --- operators ------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def _save(ctx, inputs, output) -> None:
 def _backward(ctx, dout, *_):
     x, weight, table, out, lse, qkv = ctx.saved_tensors
     dqkv = _rotary_attention_backward(dout, out, lse, qkv, table, ctx.heads, ctx.kv_heads)
-    rows, x_rows = dqkv.flatten(0, 1)[None], x.flatten(0, 1)[None]
+    rows, x_rows = dqkv.view(1, -1, dqkv.shape[2]), x.flatten(0, 1)[None]
     needs_x, needs_weight, *_ = ctx.needs_input_grad
     dx = products.matmul_operator(rows, weight[None]).view(x.shape) if needs_x else None
     dweight = products.matmul_operator(rows.mT, x_rows)[0] if needs_weight else None

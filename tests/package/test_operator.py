@@ -124,8 +124,9 @@ def test_fake_tensors(t, freqs):
         ]
 
 
-def test_a_trace_holds_the_operator(t, apply):
-    traced = make_fx(apply)(t)
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_trace_holds_the_operator(pre_dispatch, t, apply):
+    traced = make_fx(apply, pre_dispatch=pre_dispatch)(t)
     assert any(node.target is torch.ops.rope_triton.rotate.default for node in traced.graph.nodes)
     torch.testing.assert_close(traced(2 * t), apply(2 * t))
 
@@ -146,6 +147,31 @@ def test_vmap_of_every_call(call, device):
             torch.func.vmap(call)(many)
     else:
         torch.testing.assert_close(torch.func.vmap(call)(many), torch.stack(list(map(call, many))))
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_functionalize(call, device):
+    x = random(device)
+    torch.testing.assert_close(torch.func.functionalize(call)(x), call(x))
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_gradients_in_a_batch(call, device):
+    """Differentiable again, in the gradients that are given."""
+    x = random(device).requires_grad_()
+    outs = parts(call(x))
+    given = [torch.randn(3, *out.shape, device=device, requires_grad=True) for out in outs]
+    together = {"is_grads_batched": True, "retain_graph": True}
+    (found,) = torch.autograd.grad(outs, x, given, **together)
+    (again,) = torch.autograd.grad(outs, x, given, **together, create_graph=True)
+    alone = [
+        torch.autograd.grad(outs, x, each, create_graph=True)[0]
+        for each in zip(*given, strict=True)
+    ]
+    expected = torch.stack(alone)
+    torch.testing.assert_close((found, again), (expected, expected))
+    second = [torch.autograd.grad(y.square().sum(), given) for y in (again, expected)]
+    torch.testing.assert_close(*second)
 
 
 def test_vmap_over_the_angles_is_refused(t, freqs):

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from rope_triton import RotaryPositionEmbedding, transformer
 from rope_triton.kernel import launch
+from rope_triton.transformer import norms
 from tests.transformer.common import gradients
 
 NAMES = sorted(set(transformer.__all__) - {"interleaved_rows"})
@@ -63,6 +64,47 @@ def test_forward_mode_is_refused(name, device):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_gradients_in_a_batch(name, device):
+    call, given = call_of(name, device)
+    leaves = [x.clone().requires_grad_() for x in given]
+    out = call(*leaves)
+    batch = torch.randn(3, *out.shape, device=device)
+    alone = [torch.autograd.grad(out, leaves, each, retain_graph=True) for each in batch]
+    expected = tuple(map(torch.stack, zip(*alone, strict=True)))
+    found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_by_transforms(name, device):
+    call, given = call_of(name, device)
+    places = tuple(range(len(given)))
+
+    def loss(*leaves):
+        return call(*leaves).square().sum()
+
+    def of_batch(*batches):
+        return torch.func.vmap(loss)(*batches).sum()
+
+    batches = [torch.stack((x, 2 * x, -x)) for x in given]
+    expected = []
+    for each in zip(*batches, strict=True):
+        leaves = [x.clone().requires_grad_() for x in each]
+        expected.append(torch.autograd.grad(loss(*leaves), leaves))
+    gradient = torch.func.grad(loss, places)
+    torch.testing.assert_close(gradient(*given), expected[0])
+    expected = tuple(map(torch.stack, zip(*expected, strict=True)))
+    torch.testing.assert_close(torch.func.vmap(gradient)(*batches), expected)
+    torch.testing.assert_close(torch.func.grad(of_batch, places)(*batches), expected)
+    jacobian = torch.autograd.functional.jacobian(call, given)
+    torch.testing.assert_close(torch.func.jacrev(call, places)(*given), jacobian)
+    with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+        torch.func.hessian(loss)(*given)
+    torch.testing.assert_close(torch.func.functionalize(call)(*given), call(*given))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_compiled_for_aligned_gradients_gets_no_others(name, device, monkeypatch):
     """A part of a tensor need not begin at a multiple of 16 bytes, from which vectors load."""
     call, given = call_of(name, device)
@@ -106,3 +148,15 @@ def test_a_device_without_kernels_is_refused(unfit, name, monkeypatch):
     call, given = call_of(name, unfit)
     with pytest.raises(ValueError, match=f"a tensor is on {unfit}"):
         call(*given)
+
+
+def test_what_runs_the_kernels_was_decided_at_import(device, monkeypatch):
+    """The variable may change later, for kernels of other packages."""
+
+    def found():
+        gpu = torch.device(device)
+        return launch.resources.__wrapped__(gpu), norms._at_once.__wrapped__(gpu, 4)
+
+    expected = found()
+    monkeypatch.setenv("TRITON_INTERPRET", str(int(not triton.knobs.runtime.interpret)))
+    assert found() == expected
