@@ -26,6 +26,7 @@ class Checks(NamedTuple):
     """What was checked and counted before anything was timed."""
 
     right: list[BaseCell]  # in both versions
+    new: list[BaseCell]  # right in the head alone: nothing to compare with
     exact: list[Exact]
     wrong: list[str]
     notes: list[str]
@@ -56,8 +57,11 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
         **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s not in wrong},
         **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
     }
+    of_head = [cell for cell in grid if not subjects_of(cell) & bad[HEAD].keys()]
+    right = [cell for cell in of_head if not subjects_of(cell) & bad[BASE].keys()]
     return Checks(
-        right=[cell for cell in grid if not subjects_of(cell) & (bad[BASE].keys() | bad[HEAD])],
+        right=right,
+        new=[cell for cell in of_head if cell not in set(right)],
         exact=exact.compare(facts[BASE], facts[HEAD]),
         wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],

@@ -171,12 +171,12 @@ def _compare_on_gpu(
         cells = checked
     if options.only:
         notes.append("no more was timed than what --only names")
-    timed, left = _chosen(measured, cells, facts, options, pair)
+    chosen, left = _chosen(measured, cells, facts, options, pair)
     same = [cell for cell in cells if subjects_of(cell) <= identical]
-    if untimed := len(set(same) - set(timed)):
+    if untimed := len(set(same) - set(chosen)):
         of = f"{untimed} of {len(same)} cells of the same machine code"
         notes.append(f"{of} were not timed (--every-cell)")
-    timed = [cell for cell in timed if cell in checks.right or cell not in checked]
+    timed = [cell for cell in chosen if cell in checks.right or cell not in checked]
     if not timed and not checks.wrong and not options.only:
         reasons = "; ".join(notes[:3] or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
@@ -185,10 +185,13 @@ def _compare_on_gpu(
     if some:
         first = _first_look(measured, timed, identical, options)
     verdicts, problems = findings.judge_code(code, clock_decides="gpu" in first.families)
-    exact, wrong = (*checks.exact, *verdicts), (*checks.wrong, *first.wrong)
-    fails = overall(first.families.values(), exact, identical, wrong) is Answer.FAIL
+    exact, faults = (*checks.exact, *verdicts), (*checks.wrong, *first.wrong)
+    fails = overall(first.families.values(), exact, identical, faults) is Answer.FAIL
     second = _second_look(measured, timed, first, identical, fails)
     look = findings.joined(first, second)
+    wrong = (*checks.wrong, *look.wrong)
+    # What the head alone cannot do is wrong; what the base cannot has nothing to be compared with.
+    lost = [] if wrong else _lost([c for c in chosen if c not in checks.new], facts, look)
     return replace(
         unmeasured,
         clocks=findings.clocks(measured.rounds("look1")),
@@ -199,8 +202,13 @@ def _compare_on_gpu(
         exact=exact,
         identical=frozenset(identical),
         represented=left.represented,
-        unmeasured=(*unmeasured.unmeasured, *_untimed(left), *compile_both.unreached(surfaces)),
-        wrong=(*checks.wrong, *look.wrong),
+        unmeasured=(
+            *unmeasured.unmeasured,
+            *_untimed(left),
+            *lost,
+            *compile_both.unreached(surfaces),
+        ),
+        wrong=wrong,
         notes=(*notes, *look.notes, *problems),
         discarded=tuple(measured.discarded),
     )
@@ -245,14 +253,26 @@ def _chosen(
 
 def _untimed(left: selection.Left) -> list[str]:
     """A sentence on what differs and is not timed, if there is any."""
-    if not left.untimed:
+    why = "there was no time for them (--afresh and a larger --budget give it)"
+    return _changed(left.untimed, why)
+
+
+def _lost(cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look) -> list[str]:
+    """A sentence on what differs of these cells and has no verdict, if there is any."""
+    judged = {timing.subject for family in look.families.values() for timing in family.timings}
+    timed = [cell for cell in cells if subjects_of(cell) <= judged]
+    return _changed(
+        selection.left(cells, facts, timed).untimed, "could not be timed (see the notes)"
+    )
+
+
+def _changed(subjects: Set[Subject], why: str) -> list[str]:
+    if not subjects:
         return []
-    named = [subject.words for subject in sorted(left.untimed)]
+    named = [subject.words for subject in sorted(subjects)]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return [
-        f"{len(named)} timings run machine code that changed, and there was no time for them "
-        f"(--afresh and a larger --budget give it): {', '.join(named[:3])}{more}"
-    ]
+    of = f"{len(named)} timings run machine code that changed, and {why}"
+    return [f"{of}: {', '.join(named[:3])}{more}"]
 
 
 # --- where it is kept, and what must agree --------------------------------------------------------

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from .._system import process
 from .._system.progress import report
+from . import same_modules
 
 _JOB_SECONDS = 120  # far above any compilation
 _MAX_FORKS = 16  # each compiler takes memory of its own
@@ -179,6 +180,7 @@ def _prepare_triton() -> None:
     from triton.runtime.cache import triton_key
 
     triton_key()  # hashes the whole compiler and keeps the result
+    same_modules.reuse()
     importlib.import_module("triton.experimental.gluon")  # imported by the first kernel launch
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # by the first gradient
     _use_meta_tensors()

@@ -39,7 +39,7 @@ def setup() -> None:
             site = Path(conf.html_dir)
             slowdown_report.write(site, slower)
             libraries.localise(site)
-            asv_pages.adapt(site)
+            asv_pages.adapt(site, benchmarks, graphs)
             page.write(site, conf.project, data)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)
 

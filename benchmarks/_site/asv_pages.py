@@ -3,7 +3,9 @@
 All of them are one file, which asv calls ``index.html``.
 """
 
+import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,8 +22,13 @@ _BEFORE = {
 }
 
 
-def adapt(site: Path) -> None:
+def adapt(site: Path, benchmarks: Iterable[str], graphs) -> None:
     """Rename and change the page in a site that ``asv publish`` is writing.
+
+    Parameters
+    ----------
+    benchmarks, graphs
+        As asv hands them to ``OutputPublisher.publish``.
 
     Raises
     ------
@@ -30,7 +37,9 @@ def adapt(site: Path) -> None:
     """
     index = site / "index.html"
     text = index.read_text()
-    for place, added in _BEFORE.items():
+    absent = json.dumps(_absent(benchmarks, graphs)).replace("<", "\\u003c")
+    data = f'<script type="application/json" id="absent">{absent}</script>\n    '
+    for place, added in (*_BEFORE.items(), (_LAST, data)):
         if text.count(place) != 1:
             raise RuntimeError(f"{index}: expected {place!r} once, before which {added!r} goes")
         text = text.replace(place, added + place)
@@ -38,3 +47,12 @@ def adapt(site: Path) -> None:
         shutil.copy(HERE / name, site)
     (site / PAGE).write_text(text)
     index.unlink()
+
+
+def _absent(benchmarks: Iterable[str], graphs) -> list[str]:
+    """The graphs that asv's page would ask for in vain: of every benchmark on every machine."""
+    drawn = {graph.path: graph for _, graph in graphs}
+    asked = {
+        graph.get_file_path(graph.params, name) for graph in drawn.values() for name in benchmarks
+    }
+    return sorted(f"{path}.json" for path in asked - drawn.keys())

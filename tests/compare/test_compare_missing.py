@@ -4,6 +4,7 @@ import pytest
 
 from tests.lab import (
     BACKWARD,
+    CANNOT_TELL,
     FAIL,
     FORWARD,
     IN_PLACE,
@@ -74,3 +75,21 @@ def test_head_that_fails_in_the_second_look(lab):
     noisy(lab, SMALL, 0.001)
     assert lab.compare() == FAIL
     assert any(SMALL in text and "of the head" in text for text in lab.found.wrong)
+
+
+@pytest.mark.parametrize(
+    "lost", [{"full": {SMALL: [3]}}, {"fails": {SMALL: [3]}}, {"cannot": [SMALL]}]
+)
+def test_changed_code_that_neither_can_time_forbids_a_pass(lab, lost):
+    """Unless another cell runs the same change, as in the test above."""
+    lab.versions({**lost, "codes": {SMALL: "a"}}, {**lost, "codes": {SMALL: "b"}})
+    assert lab.compare() == CANNOT_TELL
+    (said,) = lab.found.unmeasured
+    assert said.startswith("2 timings run machine code that changed, and could not be timed (see")
+    assert SMALL in said and not lab.found.wrong
+
+
+def test_changed_code_of_a_call_that_the_base_lacks_has_nothing_to_be_compared_with(lab):
+    lab.versions({"wrong": [SMALL], "codes": {SMALL: "a"}}, {"codes": {SMALL: "b"}})
+    assert lab.compare() == PASS
+    assert any("not in the base" in text for text in lab.found.notes)

@@ -6,10 +6,12 @@ GitHub, the GPU and asv's measuring are played by small scripts; git, the shell 
 
 import functools
 import json
+import math
 import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -285,6 +287,36 @@ def test_missing_are_the_newest_without_a_result(origin, tmp_path):
     assert measure.missing(clone, GPU, 10) == package[:2][::-1]
     assert measure.missing(clone, GPU, 1) == package[:1]
     assert measure.missing(clone, "new", len(package) + 1) == package[::-1]
+
+
+@pytest.mark.parametrize(("tries", "runs"), [([0], 1), ([2, 0], 2), ([2, 2], 2)])
+def test_what_failed_of_a_commit_is_measured_once_more(tmp_path, monkeypatch, tries, runs):
+    directory = tmp_path / measure.asv_fixes.RESULTS / GPU
+    directory.mkdir(parents=True)
+    fine, broken = "rope.Forward.track_latency", "host.Call.track_forward"
+    patterns = []
+
+    def asv(command, **options):
+        patterns.append(command[command.index("--bench") + 1])
+        status = tries[len(patterns) - 1]
+        rows = {fine: [[1.0, math.nan]], broken: [[1.0, None if status else 2.0]]}
+        rows["host.Error.track_error"] = [None if status else [1.0]]
+        (directory / "aaaaaaaa-py.json").write_text(json.dumps({"results": rows}))
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr(measure.checkout, "from_commit", lambda *given: SimpleNamespace(root="."))
+    monkeypatch.setattr(measure.subprocess, "run", asv)
+    assert measure._run(tmp_path, GPU, "a" * 40, tmp_path) == tries[-1]
+    assert len(patterns) == runs and re.search(patterns[0], fine)
+    for pattern in patterns[1:]:
+        matched = [re.search(pattern, name) for name in (broken, "host.Error.track_error", fine)]
+        assert matched[0] and matched[1] and not matched[2]
+
+
+def test_a_commit_of_which_asv_stored_nothing_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure.checkout, "from_commit", lambda *given: SimpleNamespace(root="."))
+    monkeypatch.setattr(measure, "_asv", lambda *given: 1)
+    assert measure._run(tmp_path, GPU, "a" * 40, tmp_path) == 1
 
 
 RANGE = {

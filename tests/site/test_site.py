@@ -72,7 +72,7 @@ def test_a_hostile_subject_stays_text():
 def test_an_asv_with_other_pages_is_refused(tmp_path):
     (tmp_path / "index.html").write_text("<ul></ul>")
     with pytest.raises(RuntimeError, match=r"expected .* once, before which"):
-        asv_pages.adapt(tmp_path)
+        asv_pages.adapt(tmp_path, [], [])
 
 
 def test_the_browser_holds_the_page_to_ask_no_server_for_anything(site):

@@ -1,0 +1,73 @@
+"""What two versions' kernels have in common is compiled once, and nothing else is."""
+
+import shutil
+
+import pytest
+
+from benchmarks._machine_code import fingerprint, worker_pool
+from tests.machine_code.test_fingerprint import (
+    COPY,
+    HERE,
+    LARGE,
+    SMALL,
+    STRIDED,
+    TOY,
+    write_package,
+)
+
+CALLS = [
+    ("sm_90", *HERE[1:], COPY, *SMALL),
+    ("sm_80", *HERE[1:], COPY, *SMALL),
+    ("sm_90", *HERE[1:], STRIDED, *SMALL),
+    ("sm_90", *HERE[1:], STRIDED, *LARGE),
+    ("gfx942", *HERE[1:], COPY, *SMALL),
+]
+MOVED = "# moved\n\n\n" + TOY.replace("def wide_copy(", "def wide_copy(  # and commented\n    ")
+CHANGED = MOVED.replace("at = 3 * (tl.program_id(0) * BLOCK", "at = 5 * (tl.program_id(0) * BLOCK")
+
+
+@pytest.fixture
+def facts_of(tmp_path, monkeypatch):
+    """The facts of a package, and its kernels that are new in a cache which all have in common."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+
+    def facts_of(name, source):
+        before = set(cache.iterdir())
+        ledger = worker_pool.Ledger("compiled")
+        ledger.cache = cache
+        facts = fingerprint.compile_all(CALLS, (), write_package(tmp_path / name, source), ledger)[
+            0
+        ]
+        made = [path for each in set(cache.iterdir()) - before for path in each.iterdir()]
+        kernels = [path for path in made if path.suffix in (".cubin", ".hsaco")]
+        return [facts[call] for call in CALLS], {path: path.read_bytes() for path in kernels}
+
+    return facts_of
+
+
+def test_a_kernel_that_moved_is_not_compiled_again(facts_of):
+    first, kernels = facts_of("first", TOY)
+    assert len(set(map(repr, first))) == len(CALLS)
+    assert not [fact for fact in first if isinstance(fact, Exception)]
+    moved, copies = facts_of("moved", MOVED)
+    assert moved == first
+    # Compiled again they would differ: lines are in them.
+    assert len(copies) == len(kernels) == len(set(kernels.values()))
+    assert set(copies.values()) == set(kernels.values())
+
+
+def test_a_kernel_that_changed_is(facts_of):
+    first, kernels = facts_of("first", TOY)
+    changed, others = facts_of("changed", CHANGED)
+    assert [a == b for a, b in zip(first, changed, strict=True)] == [True, True, False, True, True]
+    assert len(set(others.values()) - set(kernels.values())) == 1
+
+
+def test_what_was_removed_from_the_cache_is_compiled_again(facts_of):
+    first, kernels = facts_of("first", TOY)
+    for path in kernels:
+        shutil.rmtree(path.parent)
+    moved, others = facts_of("moved", MOVED)
+    assert moved == first and len(others) == len(kernels)
