@@ -30,7 +30,7 @@ def apply_rotary_emb_qkv_(
         are followed by as many heads of keys as of values. Any strides, but the channels must be
         contiguous; float32, float16 or bfloat16.
     cos, sin, cos_k, sin_k : torch.Tensor
-        ``[s2, d2/2]``, of queries and, unless the keys have their own, of keys.
+        ``[s2, d2/2]``, of queries and, unless the keys have their own, of keys: of one shape.
     interleaved, seqlen_offsets
         As in :func:`rope_triton.apply_rotary_emb`.
     num_heads_q : int, optional
@@ -61,6 +61,7 @@ def apply_rotary_emb_qkv_(
         both = heads[:, :, : n_queries + n_keys]
         api.apply_rotary_emb(both, cos, sin, interleaved, **options)
         return qkv
+    _check_tables_of_keys(cos, cos_k, sin_k)
     queries, keys = heads.narrow(2, 0, n_queries), heads.narrow(2, n_queries, n_keys)
     api.apply_rotary_emb(queries, cos, sin, interleaved, **options)
     api.apply_rotary_emb(keys, cos_k, sin_k, interleaved, **options)
@@ -96,6 +97,19 @@ def apply_rotary_emb_kv_(
     keys = kv[:, :, 0]
     api.apply_rotary_emb(keys, cos, sin, interleaved, inplace=True, seqlen_offsets=seqlen_offsets)
     return kv
+
+
+def _check_tables_of_keys(cos, cos_k, sin_k):
+    """Raise before the queries are rotated, unless what rotates them can rotate the keys."""
+    checks.check_tensors(cos=cos)
+    checks.check_tables(cos_k, sin_k)
+    if cos_k.shape != cos.shape or cos_k.device != cos.device:
+        raise ValueError(
+            "the tables of the keys must have the shape and the device of those of the queries, "
+            f"got {tuple(cos_k.shape)} on {cos_k.device} and {tuple(cos.shape)} on {cos.device}"
+        )
+    if torch.is_grad_enabled() and (cos_k.requires_grad or sin_k.requires_grad):
+        raise ValueError("in place, cos_k and sin_k cannot have a gradient")
 
 
 def _heads_of(qkv, num_heads_q):

@@ -48,6 +48,8 @@ def rotary_embedding(
     ``vllm._custom_ops.rotary_embedding``.
     """
     checks.check_tensors(positions=positions, query=query, cos_sin_cache=cos_sin_cache)
+    if key is not None:
+        checks.check_tensors(key=key)
     if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[1] % 2:
         raise ValueError(
             "cos_sin_cache must have shape [n, d2] with an even d2, "
@@ -66,9 +68,21 @@ def rotary_embedding(
         for name, x in (("query", query), ("key", key))
         if x is not None
     ]
+    for part in parts[1:]:
+        _check_keys(part, parts[0])
     for part in parts:  # each token is a sequence of its own, of one position
         x = part[:, None, :, rope_dim_offset:]
         api.apply_rotary_emb(x, cos, sin, not is_neox, inplace=True, seqlen_offsets=starts)
+
+
+def _check_keys(keys, queries):
+    """Raise before the queries are rotated, unless what rotates them can rotate the keys."""
+    if keys.dtype != queries.dtype or keys.device != queries.device:
+        raise ValueError(
+            "query and key must have one dtype and one device, got "
+            f"{queries.dtype} {queries.device} and {keys.dtype} {keys.device}"
+        )
+    checks.check_writable(keys)
 
 
 def _by_token(name, x, tokens, head_size):

@@ -12,6 +12,8 @@ from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
 
 _CHANNELS = (16, 32, 64, 128, 256)
+# The kernels count rows of ``lse``, whose number is rounded up to whole blocks, in 32 bits.
+_MOST_ROWS = 2**30
 _LOG2_E = math.log2(math.e)
 
 
@@ -83,7 +85,7 @@ def _check_shapes(q, k, v, slopes) -> None:
             "k and v must be [b, s, h_kv, d] with the b, s and d of q and h_kv that divides its h; "
             f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         )
-    check_sizes(b, h, d)
+    check_sizes(b, s, h, d)
     if slopes is None:
         return
     if not isinstance(slopes, torch.Tensor) or not slopes.is_floating_point():
@@ -95,10 +97,18 @@ def _check_shapes(q, k, v, slopes) -> None:
         )
 
 
-def check_sizes(b: int, h: int, d: int) -> None:
-    """Raise ValueError unless the kernels take ``b`` sequences of ``h`` heads of ``d`` channels."""
+def check_sizes(b: int, s: int, h: int, d: int) -> None:
+    """Raise ValueError unless the kernels take ``b`` sequences of ``s`` tokens and these heads.
+
+    h, d: heads, and channels of each.
+    """
     if max(b, h) > GRID_LIMIT:
         raise ValueError(f"there must be at most {GRID_LIMIT} sequences and heads, got {b} and {h}")
+    if max(b * h, d) * s > _MOST_ROWS:
+        raise ValueError(
+            f"sequences times heads, or channels, times tokens must be at most {_MOST_ROWS}, got "
+            f"{b} * {h}, or {d}, times {s}"
+        )
     if d not in _CHANNELS:
         raise ValueError(f"a head must have 16, 32, 64, 128 or 256 channels, got {d}")
 

@@ -58,7 +58,7 @@ def rotary_attention(
             f"{tuple(weight.shape)}"
         )
     d = weight.shape[0] // rows
-    attention.check_sizes(x.shape[0], heads, d)
+    attention.check_sizes(x.shape[0], x.shape[1], heads, d)
     if not isinstance(freqs, torch.Tensor) or freqs.dtype != torch.float32:
         raise TypeError(f"freqs must be a tensor of float32, got {getattr(freqs, 'dtype', freqs)}")
     if freqs.dim() != 4 or freqs.shape[1:] != (1, 1, d) or freqs.shape[0] < x.shape[1]:

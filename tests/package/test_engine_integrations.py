@@ -231,6 +231,10 @@ def test_vllm_rotates_in_place(case, random, device):
         ({"rope_dim_offset": -1}, "from rope_dim_offset=-1 on"),
         ({"query": torch.ones(3, 64)}, "query must have 4 tokens, .* got .3, 64."),
         ({"key": torch.ones(4, 40)}, "key must have 4 tokens, .* of 16 channels: got .4, 40."),
+        ({"key": torch.ones(4, 32, dtype=torch.float16)}, "one dtype and one device, got"),
+        ({"key": torch.ones(32, 4).T}, "the channels must be contiguous"),
+        ({"key": torch.ones(4, 32, requires_grad=True)}, "a leaf that requires a gradient"),
+        ({"key": [0]}, "key must be a torch.Tensor, got list"),
         ({"head_size": 48}, "query must have 4 tokens, .* heads of 48 channels"),
         ({"head_size": 0, "cos_sin_cache": torch.ones(5, 0)}, "a head of 0 channels"),
         ({"positions": [0]}, "positions must be a torch.Tensor, got list"),
@@ -325,6 +329,24 @@ def test_flash_attention_bad_arguments_are_refused(shape, options, message, devi
     for name in ("qkv", "kv"):
         with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got NoneType"):
             getattr(flash_attention, f"apply_rotary_emb_{name}_")(None, *tables)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ([torch.ones(3, 8)] * 2, "must have the shape .* got .3, 8. on .* and .2, 8. on"),
+        ([torch.ones(2, 8), torch.ones(2, 4)], "cos and sin must have one shape"),
+        ([torch.ones(2, 8, dtype=torch.int32)] * 2, "cos must be one of"),
+        ([torch.ones(2, 8), torch.ones(2, 8, requires_grad=True)], "cannot have a gradient"),
+    ],
+)
+def test_flash_attention_bad_tables_of_the_keys_leave_the_queries_alone(tables, message, device):
+    qkv = torch.ones(1, 2, 3, 4, CHANNELS, device=device)
+    given = [torch.full((2, CHANNELS // 2), 2.0, device=device)] * 2
+    given += [table.to(device) for table in tables]
+    with pytest.raises((TypeError, ValueError), match=message):
+        flash_attention.apply_rotary_emb_qkv_(qkv, *given)
+    assert (qkv == 1).all()
 
 
 def test_flash_attention_one_head_of_several(device):

@@ -152,6 +152,7 @@ Q, KV = (1, 4, 4, 16), (1, 4, 2, 16)
         (empty(*Q), empty(*KV), empty(1, 4, 1, 16), {}, ValueError, "h_kv that divides"),
         (empty(1, 4, 4, 24), empty(1, 4, 2, 24), empty(1, 4, 2, 24), {}, ValueError, "got 24"),
         (*[empty(65_536, 1, 1, 16)] * 3, {}, ValueError, "at most 65535 sequences"),
+        (*[empty(1, 1, 1, 16).expand(2**12, 65, 2**12, 16)] * 3, {}, ValueError, "at most 1073741"),
         (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": 1.0}, TypeError, "got 1.0"),
         (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": empty(2)}, ValueError, r"be \[4\]"),
         (empty(*Q), empty(*KV), empty(*KV), {"scale": 0}, ValueError, "positive and finite, got 0"),
