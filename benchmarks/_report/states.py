@@ -57,7 +57,7 @@ def sentence(comparison: Comparison, states: Mapping[Subject, State]) -> str:
     return "; ".join(reasons[comparison.answer](comparison, found)) + "."
 
 
-_KINDS = {"gpu": "GPU"}
+_KINDS = {"gpu": "GPU", "start": "process start"}
 _Found = Mapping[State, Sequence[Timing]]
 
 
@@ -133,13 +133,16 @@ def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) 
 def _bounds(comparison: Comparison, found: _Found) -> Iterable[str]:
     """How much slower timings may be at most: by family, whose noise differs a hundredfold."""
     unmoved, faster = ({t.subject for t in found[s]} for s in (State.NOT_SLOWER, State.FASTER))
-    says = "is slower by more than"
+    says = "is slower by"
     for name, family in comparison.families.items():
         bounded = [t for t in family.timings if t.subject in unmoved | faster]
         if any(timing.subject in unmoved for timing in bounded):
-            of = count(len(bounded), f"{_KINDS.get(name, name)} timing")
-            yield f"none of {of} {says} {percent(max(timing.upper for timing in bounded))}"
-            says = "by more than"
+            kind, most = _KINDS.get(name, name), percent(max(timing.upper for timing in bounded))
+            if len(bounded) == 1:
+                yield f"the only {kind} timing {says} no more than {most}"
+            else:
+                yield f"none of {len(bounded)} {kind} timings {says} more than {most}"
+            says = "by"
 
 
 def _assurances(comparison: Comparison, found: _Found) -> Iterable[str]:

@@ -78,6 +78,19 @@ def test_a_pass_bounds_each_family_by_its_own_noise():
     assert f"{most[0]} (with 95 % confidence each); 36 became" in sentence(comparison(gained, ()))
 
 
+def test_a_pass_bounds_an_only_timing_by_name():
+    def only(family):
+        return dataclasses.replace(family, timings=family.timings[:1])
+
+    start, gpu = only(start_family()), gpu_family()
+    bound = f"{100 * start.timings[0].upper:+.2f} % (with 95 % confidence each)"
+    says = sentence(comparison({"gpu": gpu, "start": start}, ()))
+    assert "none of 96 GPU timings is slower by more than " in says
+    assert f", the only process start timing by no more than {bound}" in says
+    says = sentence(comparison({"start": start}, ()))
+    assert says == f"PASS: the only process start timing is slower by no more than {bound}."
+
+
 def test_same_machine_code_never_reads_as_a_slowdown():
     gpu = gpu_family(slowdown=slow_in_one_format)
     slow = {t.subject for t in gpu.timings if t.answer is Answer.FAIL}
