@@ -148,7 +148,7 @@ MODELS = {
     "warm-up": Model("warm-up from +1 %", _warm_up),
     "second": Model("the second process of a round +0.2 %", _second_slower),
     "shared": Model("a shift of 0.5 % common to a process", _shared_shift),
-    "bursts": Model("bursts, as in aa.json", _bursts),
+    "bursts": Model("bursts while another GPU works", _bursts),
     "states": Model("two states 3 % apart, of each timing", _two_states),
     "process states": Model("two states of a process, 0 to 3 % apart", _two_states_of_a_process),
     "head 30": Model("the head alone: 30 % of times +1.5 %", _head_alone(0.3, 0.015), False),

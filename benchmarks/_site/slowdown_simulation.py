@@ -251,7 +251,7 @@ class Scenario(NamedTuple):
 SCENARIOS = {
     "as measured": Scenario({}, 400, 4),
     "copies move by 0.3 % of their own": Scenario({"own_state": 0.003}, 100, 2),
-    "three changes of toolchain": Scenario({"toolchains": TOOLCHAINS}, 120, 4),
+    "three changes of toolchain": Scenario({"toolchains": TOOLCHAINS}, 120, 12),
 }
 KINDS = {
     "step": "one step of +2 %",

@@ -26,7 +26,7 @@ FLOOR = 0.01
 PAIRS, PAIRS_BELOW = 8, 0.7
 """Commits by two toolchains that say what the change cost, and the share that stays below it."""
 
-NOISE = 3.0
+NOISE = 2.0
 """Least slowdown in standard deviations of the timing."""
 
 _SHARE, _NORMAL = 0.8, 1.2816  # a share of a normal's magnitudes lies below so many deviations

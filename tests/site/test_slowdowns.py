@@ -75,7 +75,7 @@ def test_a_slowdown_stands_until_it_was_taken_back():
 def test_few_results_and_noisy_timings_say_nothing():
     added = 0.02 * (np.arange(slowdowns.SHORTEST - 1) >= slowdowns.BEST)
     assert not told(*history(added)).any()
-    assert not told(*history(0.02 * (STEPS >= 20), noise=0.02)).any()
+    assert not told(*history(0.01 * (STEPS >= 20), noise=0.02)).any()
     assert not told(*history(0.02 * (STEPS >= 20)), floor=0.15).any()
 
 
