@@ -9,7 +9,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,19 +54,21 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
         }
         if what == "mutants":
             kept = stored(path, head, ALIKE)
-            document = {"mutants": _mutants(bench, kept["mutants"] if kept else [], only)}
+            found = _mutants(bench, kept["mutants"] if kept else [], only)
+            documents = iter([{"mutants": found}])
         elif what == "aa":
             kept = stored(path, head, head.keys())
-            document = _aa(bench, Pool.from_json(kept["pool"]) if kept else None)
+            documents = _aa(bench, Pool.from_json(kept["pool"]) if kept else None)
         else:
-            document = _power(bench)
+            documents = iter([_power(bench)])
+        DIRECTORY.mkdir(exist_ok=True)
+        for document in documents:
+            write_atomically(path, (_text(head | document) + "\n").encode())
     except (*session.EXPECTED, EvidenceError) as error:
         if missing(error):
             raise  # the command line says how to install it
         print(f"could not run: {error}", file=sys.stderr)
         return COULD_NOT_RUN
-    DIRECTORY.mkdir(exist_ok=True)
-    write_atomically(path, (_text(head | document) + "\n").encode())
     print(f"{path}\n{summary(what, document)}")
     return 0
 
@@ -141,17 +143,19 @@ def _claim(dose: Mapping) -> str:
 # --- a version against itself ---------------------------------------------------------------------
 
 
-def _aa(bench: Bench, kept: Pool | None) -> dict:
-    """The runs that there is time for, after those that are ``kept``.
+def _aa(bench: Bench, kept: Pool | None) -> Iterator[dict]:
+    """The runs that there is time for, after those that are ``kept``; a document with each.
 
     Raises
     ------
     BudgetError
-        If there is not time for one more.
+        If there is not time for one.
     """
     versions = {"one": bench.base, "other": bench.base}
     asked = measure.timing_job(all_cells("small"), host=True)
     pools = [] if kept is None else [kept]
+    if kept is not None:
+        yield aa_document(kept)
     for number in range(0 if kept is None else _runs(kept), AA_RUNS):
         try:
             pools.append(pooled(bench, f"aa-{number + 1}", versions, AA_ROUNDS, asked))
@@ -159,7 +163,7 @@ def _aa(bench: Bench, kept: Pool | None) -> dict:
             if not pools:
                 raise
             break
-    return aa_document(_joined(pools))
+        yield aa_document(_joined(pools))
 
 
 def aa_document(pool: Pool) -> dict:

@@ -174,6 +174,21 @@ def test_runs_are_made_in_parts_and_no_round_counts_twice(same, tmp_path, capsys
     assert len(same.asked) == 10 and made(tmp_path) == whole
 
 
+def test_runs_are_kept_if_a_later_one_ends_in_an_error(same, tmp_path, monkeypatch):
+    same.runs = 3
+    rounds = same.rounds
+
+    def failing(name, *given):
+        if name == "aa-3":
+            raise KeyboardInterrupt
+        return rounds(name, *given)
+
+    monkeypatch.setattr(same, "rounds", failing)
+    with pytest.raises(KeyboardInterrupt):
+        evidence.run("aa", "HEAD", 1.0)
+    assert len(made(tmp_path)["comparisons"]) == 2
+
+
 def test_runs_of_another_commit_are_not_mixed_in(same, tmp_path, capsys):
     same.runs = 2
     assert evidence.run("aa", "HEAD", 1.0) == 0
