@@ -59,7 +59,7 @@ SCENARIOS = {
     "plus 2": Scenario(0.02, None, 1, 30),
     "plus 5": Scenario(0.05, None, 1, 30),
     "mde": Scenario(None, None, 1, 50),
-    "one changed": Scenario(0.01, 1, 1, 50),
+    "one changed": Scenario(0.01, 1, 1, 200),
     "eight changed": Scenario(0.01, 8, 8, 30),
     "host plus 5": Scenario(0.05, None, 1, 50, "host"),
 }

@@ -25,11 +25,11 @@ def pool():
 
 def test_everything_was_simulated_as_often_as_it_says():
     assert list(RUN) == list(DOCUMENT["noise"]) == simulation.MODELS
-    for run in DOCUMENT["runs"].values():
+    for version, run in DOCUMENT["runs"].items():
         for model in simulation.MODELS:
             for name, scenario in simulation.SCENARIOS.items():
-                texts = [run[model][name][key] for key in ("first", "both", "failed")]
-                assert set(map(len, texts)) == {scenario.replicates}
+                (count,) = {len(run[model][name][key]) for key in ("first", "both", "failed")}
+                assert version != simulation.TODAY or count == scenario.replicates
             assert run[model]["figures"] == pytest.approx(simulation.figures(run[model]))
 
 
@@ -56,6 +56,7 @@ def test_a_version_is_told_from_itself_as_seldom_as_the_readme_says(model):
 def test_slowdowns_pass_as_seldom_as_the_readme_says(model):
     found = RUN[model]["figures"]
     assert found["+1 % passes"] <= 0.05
+    assert found["one changed, +1 % passes"] <= 0.05
     assert found["eight changed, +1 % pass"] == 0
     assert found["+5 % fails"] >= 0.98
 
