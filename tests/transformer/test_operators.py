@@ -68,7 +68,7 @@ def test_gradients_in_a_batch(name, device):
     call, given = call_of(name, device)
     leaves = [x.clone().requires_grad_() for x in given]
     out = call(*leaves)
-    batch = torch.randn(3, *out.shape, device=device)
+    batch = torch.randn(2, *out.shape, device=device)
     alone = [torch.autograd.grad(out, leaves, each, retain_graph=True) for each in batch]
     expected = tuple(map(torch.stack, zip(*alone, strict=True)))
     found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
@@ -87,7 +87,7 @@ def test_gradients_by_transforms(name, device):
     def of_batch(*batches):
         return torch.func.vmap(loss)(*batches).sum()
 
-    batches = [torch.stack((x, 2 * x, -x)) for x in given]
+    batches = [torch.stack((x, -x)) for x in given]
     expected = []
     for each in zip(*batches, strict=True):
         leaves = [x.clone().requires_grad_() for x in each]
@@ -97,8 +97,12 @@ def test_gradients_by_transforms(name, device):
     expected = tuple(map(torch.stack, zip(*expected, strict=True)))
     torch.testing.assert_close(torch.func.vmap(gradient)(*batches), expected)
     torch.testing.assert_close(torch.func.grad(of_batch, places)(*batches), expected)
-    jacobian = torch.autograd.functional.jacobian(call, given)
-    torch.testing.assert_close(torch.func.jacrev(call, places)(*given), jacobian)
+
+    def few(*leaves):
+        return call(*leaves).flatten()[:3]
+
+    jacobian = torch.autograd.functional.jacobian(few, given)
+    torch.testing.assert_close(torch.func.jacrev(few, places)(*given), jacobian)
     with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
         torch.func.hessian(loss)(*given)
     torch.testing.assert_close(torch.func.functionalize(call)(*given), call(*given))
