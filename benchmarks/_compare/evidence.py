@@ -55,12 +55,12 @@ def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
         if what == "mutants":
             kept = stored(path, head, ALIKE)
             found = _mutants(bench, kept["mutants"] if kept else [], only)
-            documents = iter([{"mutants": found}])
+            documents: Iterable[dict] = [{"mutants": found}]
         elif what == "aa":
             kept = stored(path, head, head.keys())
             documents = _aa(bench, Pool.from_json(kept["pool"]) if kept else None)
         else:
-            documents = iter([_power(bench)])
+            documents = [_power(bench)]
         DIRECTORY.mkdir(exist_ok=True)
         for document in documents:
             write_atomically(path, (_text(head | document) + "\n").encode())

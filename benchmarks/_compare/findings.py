@@ -58,10 +58,9 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
         **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
     }
     of_head = [cell for cell in grid if not subjects_of(cell) & bad[HEAD].keys()]
-    right = [cell for cell in of_head if not subjects_of(cell) & bad[BASE].keys()]
     return Checks(
-        right=right,
-        new=[cell for cell in of_head if cell not in set(right)],
+        right=[cell for cell in of_head if not subjects_of(cell) & bad[BASE].keys()],
+        new=[cell for cell in of_head if subjects_of(cell) & bad[BASE].keys()],
         exact=exact.compare(facts[BASE], facts[HEAD]),
         wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],

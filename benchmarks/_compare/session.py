@@ -37,6 +37,7 @@ class NothingToTimeError(RuntimeError):
 EXTENSION_ROUNDS = 24
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
+_NO_TIME = "there was no time for them (--afresh and a larger --budget give it)"
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 # All that the transformer's calls run of the package.
 _OF_TRANSFORMER = (
@@ -204,7 +205,7 @@ def _compare_on_gpu(
         represented=left.represented,
         unmeasured=(
             *unmeasured.unmeasured,
-            *_untimed(left),
+            *_untimed(left.untimed, _NO_TIME),
             *lost,
             *compile_both.unreached(surfaces),
         ),
@@ -251,22 +252,16 @@ def _chosen(
     return timed, selection.left(cells, facts, timed)
 
 
-def _untimed(left: selection.Left) -> list[str]:
-    """A sentence on what differs and is not timed, if there is any."""
-    why = "there was no time for them (--afresh and a larger --budget give it)"
-    return _changed(left.untimed, why)
-
-
 def _lost(cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look) -> list[str]:
     """A sentence on what differs of these cells and has no verdict, if there is any."""
     judged = {timing.subject for family in look.families.values() for timing in family.timings}
     timed = [cell for cell in cells if subjects_of(cell) <= judged]
-    return _changed(
-        selection.left(cells, facts, timed).untimed, "could not be timed (see the notes)"
-    )
+    untimed = selection.left(cells, facts, timed).untimed
+    return _untimed(untimed, "could not be timed (see the notes)")
 
 
-def _changed(subjects: Set[Subject], why: str) -> list[str]:
+def _untimed(subjects: Set[Subject], why: str) -> list[str]:
+    """A sentence on what differs and is not timed, if there is any."""
     if not subjects:
         return []
     named = [subject.words for subject in sorted(subjects)]
