@@ -69,8 +69,16 @@ def has_tangent(*tensors: object) -> bool:
 
 @_disable_dynamo  # dynamo does not see tangents
 def _has_tangent(*tensors):
-    tensors = [tensor for tensor in tensors if isinstance(tensor, _TENSOR)]
+    tensors = [_unbatched(tensor) for tensor in tensors if isinstance(tensor, _TENSOR)]
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def _unbatched(tensor):
+    """What vmap made a batch of: that has the tangent, and the batch itself cannot be asked."""
+    functorch = torch._C._functorch
+    while functorch.is_batchedtensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def is_batch(*tensors: object) -> bool:

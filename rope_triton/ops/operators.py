@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from torch._functorch.autograd_function import WrappedCtx
 from torch._library.custom_ops import get_library_allowing_overwrite
 
 from rope_triton.ops.dispatch import has_tangent, is_batch, is_plain, transforming
@@ -69,8 +70,12 @@ class Operator:
 
         self._eager = differentiable(self._function)
         self._library.impl(self.overload, differentiable(self._below_autograd), "Autograd")
+
         # torch.func differentiates a function of another form, and no operator.
-        functions = {"setup_context": setup_context, "jvp": self._refuse_tangents}
+        def setup_both(ctx, inputs, output):
+            setup_context(_SavedForBoth(ctx), inputs, output)
+
+        functions = {"setup_context": setup_both, "jvp": self._refuse_tangents}
         made = self._autograd_function(forward=self.overload, backward=backward, **functions)
         made.generate_vmap_rule = True
         self._transformed = made.apply
@@ -87,6 +92,14 @@ class Operator:
             return self._function(*args)
         with torch._C._AutoDispatchBelowAutograd():  # modes, fake tensors and tracing
             return self.overload(*args)
+
+
+class _SavedForBoth(WrappedCtx):
+    """A context that saves for forward mode too: else vmap fails before it calls ``jvp``."""
+
+    def save_for_backward(self, *tensors):
+        self._pt_inner_ctx.save_for_backward(*tensors)
+        self._pt_inner_ctx.save_for_forward(*tensors)
 
 
 def _tensors(args: tuple) -> list[torch.Tensor]:

@@ -188,7 +188,10 @@ def test_transforms_refuse_tangents_of_tables(device):
     def mapped(freqs):
         return torch.func.vmap(lambda t: apply(t, freqs, "bshd"))(x[None])
 
-    for function in (rotated, gradient, mapped):
+    def mapped_over_tables(freqs):
+        return torch.func.vmap(lambda freqs: apply(x, freqs, "bshd"))(freqs[None])
+
+    for function in (rotated, gradient, mapped, mapped_over_tables):
         with pytest.raises(NotImplementedError, match="gradient of angles or tables"):
             torch.func.jvp(function, (angles(device),), (angles(device),))
     with pytest.raises(NotImplementedError, match="gradient of angles or tables"):

@@ -63,6 +63,27 @@ def test_forward_mode_is_refused(name, device):
                 call(dual)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_mode_is_refused_of_a_batch(name, device):
+    call, given = call_of(name, device)
+    batches, places = [torch.stack((x, -x)) for x in given], tuple(range(len(given)))
+    mapped = torch.func.vmap(call)
+
+    def gradient(function):
+        return torch.func.grad(lambda *leaves: function(*leaves).sum(), places)
+
+    for function in (mapped, gradient(mapped), torch.func.vmap(gradient(call))):
+        with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+            torch.func.jvp(function, (*batches,), (*batches,))
+    with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+        torch.func.vmap(lambda *x: torch.func.jvp(call, x, x))(*batches)
+    with forward_ad.dual_level():
+        assert forward_ad.unpack_dual(mapped(*batches)).tangent is None
+        with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+            mapped(*map(forward_ad.make_dual, batches, batches))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_in_a_batch(name, device):
     call, given = call_of(name, device)
