@@ -122,7 +122,12 @@ def linear_in_batch(operator: Callable, tensors: tuple, *others):
     """``linear(operator, tensors, *others)`` where a batch caused the error that is being handled.
 
     PyTorch calls the operator once for each gradient of a batch. Any other error is raised again.
+    A batch among ``others`` does not say whether it needs a gradient, which would be lost.
     """
+    if is_batch(*others):
+        raise NotImplementedError(
+            "a batch of gradients can only be rotated, it cannot be angles, tables or positions"
+        )
     if not is_batch(*tensors):
         raise
     return linear(operator, tensors, *others)

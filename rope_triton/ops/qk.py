@@ -35,9 +35,12 @@ def rotate_qk(
         checks.check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options)
     tables = freqs, sin, start_positions, cu_seqlens
     if plain:
-        if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
-            return _RotateBoth.apply(q, k, tables, options)
-        return _rotate(q, k, tables, options)
+        try:
+            if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
+                return _RotateBoth.apply(q, k, tables, options)
+            return _rotate(q, k, tables, options)
+        except RuntimeError:
+            return linear_in_batch(_operator.overload, (q, k), *tables, *options[:-1])
     if transforming():
         raise NotImplementedError(
             "the transforms of torch.func are not supported: rotate q and k one by one"

@@ -31,9 +31,13 @@ def split_qkv(
     """Split and rotate; see :func:`rope_triton.apply_fused_qkv_rotary_pos_emb`."""
     call = qkv, q_freqs, k_freqs, start_positions
     if is_plain(call[:3], start_positions) and has_exact_types(options):
-        if qkv.requires_grad and torch.is_grad_enabled():
-            return _Split.apply(*call, options)
-        return _split(*call, options)
+        try:
+            if qkv.requires_grad and torch.is_grad_enabled():
+                return _Split.apply(*call, options)
+            return _split(*call, options)
+        except RuntimeError:
+            others = *call[1:], *options[:-1]
+            return linear_in_batch(_split_operator.overload, (qkv,), *others)
     checks.check_qkv(*call, options)
     if transforming():
         raise NotImplementedError(

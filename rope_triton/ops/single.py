@@ -55,10 +55,13 @@ def rotate_by_tables(
     if not plain:
         return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
     tables = call[1:]
-    if t.requires_grad and torch.is_grad_enabled():
-        checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
-        return _RotateInPlace.apply(t, tables, options)
-    _rotate(t, tables, options)
+    try:
+        if t.requires_grad and torch.is_grad_enabled():
+            checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
+            return _RotateInPlace.apply(t, tables, options)
+        _rotate(t, tables, options)
+    except RuntimeError:
+        return t.copy_(linear_in_batch(_operator.overload, (t,), *tables, *options[:-1]))
     if not t.is_inference():
         torch.autograd.graph.increment_version(t)
     return t
@@ -67,9 +70,12 @@ def rotate_by_tables(
 def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
     tables = freqs, sin, start_positions, cu_seqlens
     if plain:
-        if t.requires_grad and torch.is_grad_enabled():
-            return _Rotate.apply(t, tables, options)
-        return _rotate(t, tables, options)
+        try:
+            if t.requires_grad and torch.is_grad_enabled():
+                return _Rotate.apply(t, tables, options)
+            return _rotate(t, tables, options)
+        except RuntimeError:
+            return linear_in_batch(_operator.overload, (t,), *tables, *options[:-1])
     if transforming():
         return _Transformed.apply(t, *tables, options)
     tables = *(table if table is None else table.detach() for table in tables[:2]), *tables[2:]

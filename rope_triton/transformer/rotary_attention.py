@@ -70,7 +70,7 @@ def rotary_attention(
     angles = freqs[: x.shape[1], 0, 0, ::2]
     table = torch.stack((angles.cos(), angles.sin()), dim=-1)
     out, _, _ = _rotary_attention(x, weight, table, heads, kv_heads)
-    return out.flatten(2)
+    return out.view(*out.shape[:2], -1)  # PyTorch has no rule for flatten of a batch of gradients
 
 
 def interleaved_rows(weight: torch.Tensor, channels: int) -> torch.Tensor:

@@ -174,6 +174,46 @@ def test_gradients_in_a_batch(call, device):
     torch.testing.assert_close(*second)
 
 
+class Other(torch.autograd.Function):
+    """A function whose gradient is ``change`` of the one that it is given."""
+
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.change = change
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.change(grad), None
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_on_gradients_in_a_batch(call, device):
+    """As the backward of another function may contain it."""
+
+    def change(grad):
+        return grad + sum(out.square().sum() for out in parts(call(grad)))
+
+    x = random(device).requires_grad_()
+    given = torch.randn(3, *x.shape, device=device, requires_grad=True)
+    out, expected = Other.apply(x, change), torch.stack(list(map(change, given)))
+    together = {"is_grads_batched": True, "retain_graph": True}
+    (found,) = torch.autograd.grad(out, x, given, **together)
+    (again,) = torch.autograd.grad(out, x, given, **together, create_graph=True)
+    torch.testing.assert_close((found, again), (expected, expected))
+    second = [torch.autograd.grad(y.square().sum(), given) for y in (again, expected)]
+    torch.testing.assert_close(*second)
+
+
+def test_angles_that_are_gradients_in_a_batch_are_refused(t, freqs):
+    def change(grad):
+        return rope_triton.apply_rotary_pos_emb(t, grad)
+
+    out = Other.apply(freqs.requires_grad_(), change)
+    with pytest.raises(NotImplementedError, match="a batch of gradients can only be rotated"):
+        torch.autograd.grad(out, freqs, freqs[None].detach(), is_grads_batched=True)
+
+
 def test_vmap_over_the_angles_is_refused(t, freqs):
     over_both = torch.func.vmap(rope_triton.apply_rotary_pos_emb)
     with pytest.raises(NotImplementedError, match="over t only"):

@@ -96,6 +96,26 @@ def test_gradients_in_a_batch(name, device):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_on_gradients_in_a_batch(name, device):
+    """As the backward of another function may contain it."""
+    call, (given, *others) = call_of(name, device)
+
+    class Other(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad + call(grad, *others).sum()
+
+    x, batch = given.clone().requires_grad_(), torch.stack((given, -given))
+    (found,) = torch.autograd.grad(Other.apply(x), x, batch, is_grads_batched=True)
+    expected = torch.stack([each + call(each, *others).sum() for each in batch])
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_by_transforms(name, device):
