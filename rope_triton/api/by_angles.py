@@ -147,6 +147,8 @@ def apply_qk_rotary_pos_emb(
         options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
         return ops.rotate_qk(q, k, freqs, None, start_positions, cu_seqlens, options)
     checks.check_pair(q, k, tensor_format)
+    if fused:
+        ops.check_tangents(q, k, freqs)
     one_by_one = functools.partial(
         apply_rotary_pos_emb,
         freqs=freqs,

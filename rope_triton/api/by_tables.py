@@ -112,6 +112,7 @@ def apply_qk_rotary_emb(
     options = Options(tensor_format, bool(interleaved), 1, 0, rounding)
     if ops.needs_table_grad(cos, sin):
         checks.check_pair(q, k, tensor_format)
+        ops.check_tangents(q, k, cos, sin)
         others = cos, sin, starts, cu_seqlens, options, True
         return _rotate(q, *others), _rotate(k, *others)
     return ops.rotate_qk(q, k, cos, sin, starts, cu_seqlens, options)
@@ -213,14 +214,11 @@ def _by_token(table, x):
 
 
 def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
-    gradient = ops.needs_table_grad(cos, sin)
-    if fused and not gradient:
+    if fused and not ops.needs_table_grad(cos, sin):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
     checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
-    if gradient and options.inplace:
-        raise ValueError(
-            "in place, cos and sin cannot have a gradient or a tangent: x is needed for it"
-        )
+    if options.inplace:
+        check_constant(cos, sin)
 
     def by_kernel(x, cos, sin):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
@@ -234,3 +232,11 @@ def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
         return ops.with_table_grad(by_kernel, plain, x, cos, sin)
     out = plain(x, cos, sin)
     return x.copy_(out) if options.inplace else out
+
+
+def check_constant(cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Raise ValueError if a derivative by a table is needed: a rotation in place has none."""
+    if ops.needs_table_grad(cos, sin):
+        raise ValueError(
+            "in place, cos and sin cannot have a gradient or a tangent: x is needed for it"
+        )

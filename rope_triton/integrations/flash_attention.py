@@ -1,9 +1,10 @@
 """flash-attention: its functions that rotate packed queries, keys and values in place."""
 
 import torch
+from torch.autograd import forward_ad
 
 from rope_triton import api, checks
-from rope_triton.api import apply_rotary_emb
+from rope_triton.api import apply_rotary_emb, by_tables
 
 __all__ = ["apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"]
 
@@ -108,8 +109,9 @@ def _check_tables_of_keys(cos, cos_k, sin_k):
             "the tables of the keys must have the shape and the device of those of the queries, "
             f"got {tuple(cos_k.shape)} on {cos_k.device} and {tuple(cos.shape)} on {cos.device}"
         )
-    if torch.is_grad_enabled() and (cos_k.requires_grad or sin_k.requires_grad):
-        raise ValueError("in place, cos_k and sin_k cannot have a gradient")
+    # Without any of these, which is usual, the call would do nothing in 0.2 microseconds.
+    if forward_ad._current_level >= 0 or cos_k.requires_grad or sin_k.requires_grad:
+        by_tables.check_constant(cos_k, sin_k)
 
 
 def _heads_of(qkv, num_heads_q):

@@ -25,20 +25,33 @@ def with_table_grad(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> 
     Raises
     ------
     NotImplementedError
-        Under torch.compile and torch.func; or if an input requires a gradient while an input has a
-        tangent, because the gradient's own tangent would be lost.
+        Under torch.compile and torch.func; or as :func:`check_tangents`.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         raise dispatch.no_gradient_of_tables()
-    if not dispatch.has_tangent(*inputs):
+    if forward_ad._current_level < 0 or not check_tangents(*inputs):
         return _TableGrad.apply(fused, plain, *inputs)
+    out = fused(*(forward_ad.unpack_dual(x).primal for x in inputs))
+    return forward_ad.make_dual(out, forward_ad.unpack_dual(plain(*inputs)).tangent)
+
+
+def check_tangents(*inputs: torch.Tensor) -> bool:
+    """Whether forward mode has a tangent of what is rotated, or of its angles or tables.
+
+    Raises
+    ------
+    NotImplementedError
+        If an input requires a gradient while an input has a tangent, because the gradient's own
+        tangent would be lost.
+    """
+    if not dispatch.has_tangent(*inputs):
+        return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         raise NotImplementedError(
             "tangents, of forward-mode differentiation, together with a gradient are not supported "
             "where angles or tables have either: pass fused=False"
         )
-    out = fused(*(forward_ad.unpack_dual(x).primal for x in inputs))
-    return forward_ad.make_dual(out, forward_ad.unpack_dual(plain(*inputs)).tangent)
+    return True
 
 
 class _TableGrad(torch.autograd.Function):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from rope_triton import reference
 from rope_triton.integrations import flash_attention, megatron, vllm
@@ -346,6 +347,18 @@ def test_flash_attention_bad_tables_of_the_keys_leave_the_queries_alone(tables, 
     given += [table.to(device) for table in tables]
     with pytest.raises((TypeError, ValueError), match=message):
         flash_attention.apply_rotary_emb_qkv_(qkv, *given)
+    assert (qkv == 1).all()
+
+
+@pytest.mark.parametrize("learned", ["cos_k", "sin_k"])
+def test_flash_attention_tangents_of_the_keys_tables_leave_the_queries_alone(learned, device):
+    qkv = torch.ones(1, 2, 3, 4, CHANNELS, device=device)
+    table = torch.full((2, CHANNELS // 2), 2.0, device=device)
+    given = dict.fromkeys(("cos", "sin", "cos_k", "sin_k"), table)
+    with forward_ad.dual_level():
+        given[learned] = forward_ad.make_dual(table, table)
+        with pytest.raises(ValueError, match="cannot have a gradient or a tangent"):
+            flash_attention.apply_rotary_emb_qkv_(qkv, **given)
     assert (qkv == 1).all()
 
 

@@ -8,6 +8,7 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 import rope_triton
+from rope_triton.kernel import launch
 from tests.package.calls import (
     CALLS,
     CHANNELS,
@@ -173,6 +174,19 @@ def test_what_no_tangent_is_computed_for_is_refused(device):
             rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
         with pytest.raises(NotImplementedError):
             rope_triton.apply_qk_rotary_emb(x.requires_grad_(), x, cos, sin)
+
+
+def test_both_are_refused_before_one_is_rotated(device, monkeypatch):
+    """Where the keys alone have what is refused."""
+    q, freqs, (cos, sin) = random(device), angles(device), tables(device)
+    monkeypatch.setattr(launch, "run", lambda *_: pytest.fail("a kernel was launched"))
+    k = q.clone().requires_grad_()
+    with forward_ad.dual_level():
+        freqs, cos = (forward_ad.make_dual(table, table) for table in (freqs, cos))
+        with pytest.raises(NotImplementedError, match="together with a gradient"):
+            rope_triton.apply_qk_rotary_pos_emb(q, k, freqs, "bshd")
+        with pytest.raises(NotImplementedError, match="together with a gradient"):
+            rope_triton.apply_qk_rotary_emb(q, k, cos, sin)
 
 
 def test_transforms_refuse_tangents_of_tables(device):
