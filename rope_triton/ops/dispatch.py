@@ -81,11 +81,15 @@ def _unbatched(tensor):
     return tensor
 
 
+# What a batch ends with where memory is needed: PyTorch's error, or that of a compiled launch.
+NO_MEMORY = RuntimeError, TypeError
+
+
 def is_batch(*tensors: object) -> bool:
     """Whether one of these is a batch that vmap made, which has no memory of its own.
 
     Eager code may meet such gradients in a backward, as ``is_grads_batched=True`` makes them
-    without a transform of torch.func. It asks only after an error: to ask takes 100 ns.
+    without a transform of torch.func. It asks only after ``NO_MEMORY``: to ask takes 100 ns.
     """
     functorch = torch._C._functorch
     return any(

@@ -6,7 +6,7 @@ import torch
 from torch._functorch.autograd_function import WrappedCtx
 from torch._library.custom_ops import get_library_allowing_overwrite
 
-from rope_triton.ops.dispatch import has_tangent, is_batch, is_plain, transforming
+from rope_triton.ops.dispatch import NO_MEMORY, has_tangent, is_batch, is_plain, transforming
 
 
 class Operator:
@@ -34,7 +34,7 @@ class Operator:
         if is_plain(tensors):
             try:
                 return self._eager(*args)
-            except RuntimeError:
+            except NO_MEMORY:
                 if not is_batch(*tensors):
                     raise
         if has_tangent(*tensors):

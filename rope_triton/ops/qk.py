@@ -8,6 +8,7 @@ from rope_triton.kernel import launch, plans
 from rope_triton.kernel.kernels import rope_qk_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
+    NO_MEMORY,
     adjoint,
     has_exact_types,
     is_plain,
@@ -39,7 +40,7 @@ def rotate_qk(
             if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
                 return _RotateBoth.apply(q, k, tables, options)
             return _rotate(q, k, tables, options)
-        except RuntimeError:
+        except NO_MEMORY:
             return linear_in_batch(_operator.overload, (q, k), *tables, *options[:-1])
     if transforming():
         raise NotImplementedError(
@@ -85,7 +86,7 @@ class _RotateBoth(torch.autograd.Function):
                 q, k = run(grads[0], grads[1], tables, options)
             else:
                 q, k = linear(run, grads, tables, options)
-        except RuntimeError:
+        except NO_MEMORY:
             q, k = linear_in_batch(_operator.overload, grads, *tables, *options[:-1])
         return q, k, None, None
 

@@ -11,6 +11,7 @@ from rope_triton.kernel import launch, plans
 from rope_triton.kernel.kernels import rope_qkv_kernel
 from rope_triton.kernel.plans import QkvOptions
 from rope_triton.ops.dispatch import (
+    NO_MEMORY,
     contiguous,
     has_exact_types,
     is_plain,
@@ -35,7 +36,7 @@ def split_qkv(
             if qkv.requires_grad and torch.is_grad_enabled():
                 return _Split.apply(*call, options)
             return _split(*call, options)
-        except RuntimeError:
+        except NO_MEMORY:
             others = *call[1:], *options[:-1]
             return linear_in_batch(_split_operator.overload, (qkv,), *others)
     checks.check_qkv(*call, options)
@@ -99,7 +100,7 @@ class _Split(torch.autograd.Function):
         without = forward_ad._current_level < 0  # saves a function call, 0.5 microseconds
         try:
             grad = run(*grads, *others) if without else linear(run, grads, *others)
-        except RuntimeError:
+        except NO_MEMORY:
             others = *ctx.saved_tensors, *ctx.options[:-1]
             grad = linear_in_batch(_join_operator.overload, grads, *others)
         return grad, None, None, None, None
@@ -117,7 +118,7 @@ class _Join(torch.autograd.Function):
         run = _Split.apply if torch.is_grad_enabled() else _split
         try:
             parts = linear(run, (grad,), *ctx.saved_tensors, ctx.options)
-        except RuntimeError:
+        except NO_MEMORY:
             others = *ctx.saved_tensors, *ctx.options[:-1]
             parts = linear_in_batch(_split_operator.overload, (grad,), *others)
         return *parts, None, None, None, None

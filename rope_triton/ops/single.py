@@ -8,6 +8,7 @@ from rope_triton.kernel import launch, plans
 from rope_triton.kernel.kernels import rope_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
+    NO_MEMORY,
     adjoint,
     has_exact_types,
     is_plain,
@@ -60,7 +61,7 @@ def rotate_by_tables(
             checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
             return _RotateInPlace.apply(t, tables, options)
         _rotate(t, tables, options)
-    except RuntimeError:
+    except NO_MEMORY:
         return t.copy_(linear_in_batch(_operator.overload, (t,), *tables, *options[:-1]))
     if not t.is_inference():
         torch.autograd.graph.increment_version(t)
@@ -74,7 +75,7 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
             if t.requires_grad and torch.is_grad_enabled():
                 return _Rotate.apply(t, tables, options)
             return _rotate(t, tables, options)
-        except RuntimeError:
+        except NO_MEMORY:
             return linear_in_batch(_operator.overload, (t,), *tables, *options[:-1])
     if transforming():
         return _Transformed.apply(t, *tables, options)
@@ -118,7 +119,7 @@ class _Rotate(torch.autograd.Function):
             if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
                 return run(grad, tables, ctx.options), None, None
             return linear(run, (grad,), tables, ctx.options), None, None
-        except RuntimeError:
+        except NO_MEMORY:
             others = *tables, *ctx.options[:-1]
             return linear_in_batch(_operator.overload, (grad,), *others), None, None
 

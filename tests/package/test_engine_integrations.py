@@ -245,7 +245,10 @@ def test_vllm_rotates_in_place(case, random, device):
 def test_vllm_bad_arguments_are_refused(change, message, device):
     given = {"positions": torch.arange(4), "query": torch.ones(4, 64), "key": torch.ones(4, 32)}
     given |= {"head_size": CHANNELS, "cos_sin_cache": torch.ones(5, CHANNELS), "is_neox": True}
-    given = {n: x.to(device) if torch.is_tensor(x) else x for n, x in (given | change).items()}
+    given |= change
+    for name, x in given.items():
+        if torch.is_tensor(x):  # a leaf again: on a GPU, what ``to`` returns is none
+            given[name] = x.detach().to(device).requires_grad_(x.requires_grad)
     before = given["query"].clone()
     with pytest.raises((TypeError, ValueError), match=message):
         vllm.rotary_embedding(**given)

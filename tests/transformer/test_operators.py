@@ -9,7 +9,8 @@ from torch.autograd import forward_ad
 
 from rope_triton import RotaryPositionEmbedding, transformer
 from rope_triton.kernel import launch
-from rope_triton.transformer import norms
+from rope_triton.ops.dispatch import is_batch
+from rope_triton.transformer import losses, norms
 from tests.transformer.common import gradients
 
 NAMES = sorted(set(transformer.__all__) - {"interleaved_rows"})
@@ -94,6 +95,23 @@ def test_gradients_in_a_batch(name, device):
     expected = tuple(map(torch.stack, zip(*alone, strict=True)))
     found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
     torch.testing.assert_close(found, expected)
+
+
+def test_gradients_in_a_batch_that_a_compiled_launch_refuses(monkeypatch, device):
+    """Triton's launcher raises another error than its interpreter."""
+
+    def planned(*args):
+        def launch(*tensors):
+            if is_batch(*tensors):
+                raise TypeError("Pointer argument must be either uint64 or have data_ptr method")
+            prepared(*tensors)
+
+        prepared = as_it_is(*args)
+        return launch
+
+    as_it_is = losses.planned
+    monkeypatch.setattr(losses, "planned", planned)
+    test_gradients_in_a_batch("cross_entropy", device)
 
 
 @pytest.mark.parametrize("name", NAMES)
