@@ -157,14 +157,23 @@ def rope_qk_kernel(
     heads = heads[None, :, None]
     of_q = heads < q_heads if MIXED else head * BLOCK_H < q_heads
     heads = (heads - tl.where(of_q, 0, q_heads)).to(tl.int64)
-    # Pointers to tokens are chosen, not strides: the compiler would find those by an index into the
-    # arguments, which takes so long that it computes the sines before it loads t.
-    q_row, k_row = q_ptr + batch * q_batch + seq * q_seq, k_ptr + batch * k_batch + seq * k_seq
-    x = tl.where(of_q, q_row, k_row) + heads * tl.where(of_q, q_head, k_head)
-    channel = tl.where(of_q, q_channel, k_channel)
-    q_row = q_out_ptr + batch * q_out_batch + seq * q_out_seq
-    k_row = k_out_ptr + batch * k_out_batch + seq * k_out_seq
-    out = tl.where(of_q, q_row, k_row) + heads * D
+    if MIXED:
+        # Pointers to tokens are chosen, not strides: the compiler would find those by an index into
+        # the arguments, which takes so long that it computes the sines before it loads t.
+        q_row, k_row = q_ptr + batch * q_batch + seq * q_seq, k_ptr + batch * k_batch + seq * k_seq
+        x = tl.where(of_q, q_row, k_row) + heads * tl.where(of_q, q_head, k_head)
+        channel = tl.where(of_q, q_channel, k_channel)
+        q_row = q_out_ptr + batch * q_out_batch + seq * q_out_seq
+        k_row = k_out_ptr + batch * k_out_batch + seq * k_out_seq
+        out = tl.where(of_q, q_row, k_row) + heads * D
+    elif of_q:  # one code for both tensors, which only loads other arguments: no choice to compute
+        x = q_ptr + batch * q_batch + seq * q_seq + heads * q_head
+        out = q_out_ptr + batch * q_out_batch + seq * q_out_seq + heads * D
+        channel = q_channel
+    else:
+        x = k_ptr + batch * k_batch + seq * k_seq + heads * k_head
+        out = k_out_ptr + batch * k_out_batch + seq * k_out_seq + heads * D
+        channel = k_channel
     cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
     position_args = n_seq, n_table, start_ptr, None, cu_seqlens, cp_size, cp_rank
     first_angle = 0
