@@ -2,10 +2,11 @@
 
 A simulated site has every latency that an H200 stored, on 100 results. A timing's noise is that of
 timings as long in ``evidence/aa.json``, outliers and the processes that disturb many timings at
-once included; its copy has noise of its own. With each result the machine may move to another
-state, in which timings and copies are slower or faster by a multiple of what they were between
-``STATES``, two stored commits of the same machine code. Of cells for which ``asv.conf.json`` names
-a larger threshold, some have two times 11 % apart, as it says there.
+once included; its copy has noise of its own. It is taken around the median of each run of
+``aa.json``, because those runs were on several machines, and a site has one. With each result the
+machine may move to another state, in which timings and copies are slower or faster by a multiple
+of what they were between ``STATES``, two stored commits of the same machine code. Of cells for
+which ``asv.conf.json`` names a larger threshold, some have two times 11 % apart, as it says there.
 """
 
 import functools
@@ -78,17 +79,26 @@ def measured() -> Measured:
         )
         for m in ("latency", "copy_ratio")
     )
-    document = json.loads((SUITE / "evidence" / "aa.json").read_text())["pool"]
-    columns = [i for i, (metric, _) in enumerate(document["subjects"]) if "latency" in metric]
-    pool = np.log(np.concatenate([*document["seconds"].values()])[:, columns])
-    usual = np.median(pool, axis=0)
+    document = json.loads((SUITE / "evidence" / "aa.json").read_text())
+    subjects, seconds = document["pool"]["subjects"], document["pool"]["seconds"]
+    columns = [i for i, (metric, _) in enumerate(subjects) if "latency" in metric]
+    both = np.log(np.stack([*seconds.values()])[:, :, columns])  # [versions, rounds, timings]
+    usual = np.median(both, axis=(0, 1))
+    runs = both.reshape(len(both), -1, document["rounds"], len(columns))
+    residuals = runs - np.median(runs, axis=(0, 2), keepdims=True)
     near = np.argsort(np.abs(own[:, 1:] - usual), axis=1)[:, :_NEAR]
     alike = np.argsort(np.abs(own[:, 1:] - own[:, 1]), axis=1)[:, :_SMOOTH]
     own_state, ratio_state = (np.median(np.diff(x)[alike, 0], axis=1) for x in (own, ratio))
     thresholds = Config.load(str(ROOT / "asv.conf.json")).regressions_thresholds
     least = slowdowns.floors((timing.name for timing in timings), thresholds)
     return Measured(
-        timings, least, own[:, 1], own_state, own_state - ratio_state, near, pool - usual
+        timings,
+        least,
+        own[:, 1],
+        own_state,
+        own_state - ratio_state,
+        near,
+        residuals.reshape(-1, len(columns)),
     )
 
 
