@@ -13,9 +13,9 @@ _THREAD_BYTES = 64
 _HEADS = 16
 # In half precision, of heads of 128 channels and more, whose threads have half as much to load.
 _WIDE_HEADS, _WIDE_CHANNELS = 8, 128
-# So wide heads that all programs have room for, over those there are, at most. With room for 16,
-# calls of 9 to 12 heads took up to 7 % longer.
-_MOST_ROOM = 1.25
+# Heads that all programs have room for, over those there are, at most. With room for more, calls of
+# 3 to 12 heads took up to 27 % longer. In half precision, so few heads share a program anyway.
+_MOST_ROOM, _FEW_HEADS = 1.25, 4
 # Of heads that are each contiguous in memory: then a program takes more positions instead.
 _SHARED_HEADS = 4
 _MOST_WARPS = 4
@@ -53,27 +53,31 @@ def tile_of(
     heads_first : bool
         Whether the heads come before the positions in memory.
     """
-    count = n_heads
+    count, partial = n_heads, width < channels
     padded, of_angles, n_heads = map(triton.next_power_of_2, (channels, width, n_heads))
-    thread_bytes, heads, warps = _THREAD_BYTES, _HEADS, 1
+    wide = item == 2 and padded >= _WIDE_CHANNELS and (partial or channels == padded)
+    thread_bytes, heads, warps = _THREAD_BYTES, _WIDE_HEADS if wide else _HEADS, 1
+    many = _fit(count, heads) and not partial
     if heads_first and ready_made:
         heads = 1
     elif heads_first:
         heads = _SHARED_HEADS
         warps = 2 if padded > 32 * item else 1
-    elif item == 2:
+    elif item == 4 and moved and padded <= 128 and (n_seq == 1 or many):
+        # Angles wait for the load of a position: in larger programs, more of them wait at once.
+        warps = max(padded // 32, 1)
+    elif n_seq > 1 and item == 4:
+        # But with few heads, or few angles, more of small programs wait beside each other.
+        few = 1 if ready_made or partial else 2
+        heads = _that_fit(count, few if moved else heads)
+    elif n_seq > 1:
+        heads = _heads_in_half(count, heads, padded, wide, partial, ready_made, moved)
+    if item == 2 and not heads_first:
         warps = min(max(padded // 64, 1), _MOST_WARPS)
-        wide = padded >= _WIDE_CHANNELS and (width < channels or channels == padded)
-        heads = _WIDE_HEADS if wide else _HEADS
-        if padded >= _WIDE_CHANNELS and n_seq > 1:
-            heads = _heads_that_fit(count, heads)
         if wide and ((min(heads, n_heads) < _WIDE_HEADS and not moved) or padded > 256):
             warps //= 2  # few heads share an angle: fewer threads compute it again
         elif wide:
             thread_bytes //= 2
-    elif moved and padded <= 128:
-        # Angles wait for the load of a position: in larger programs, more of them wait at once.
-        warps = max(padded // 32, 1)
     rows = max(32 * warps * thread_bytes // (item * padded), 1)
     positions = max(rows // heads, 1)
     if of_angles < padded:
@@ -85,9 +89,31 @@ def tile_of(
     return Tile(max(rows // heads, 1), heads, warps)
 
 
-def _heads_that_fit(count: int, most: int) -> int:
-    """Heads of a program, a power of two, so that programs do not have room for many more."""
-    heads = most
-    while heads < count and triton.cdiv(count, heads) * heads > _MOST_ROOM * count:
-        heads //= 2
-    return heads
+def _heads_in_half(
+    count: int, most: int, padded: int, wide: bool, partial: bool, ready_made: bool, moved: bool
+) -> int:
+    """Heads of a program in half precision that takes some of ``count``, ``most`` or fewer."""
+    if moved and ready_made and wide and partial:
+        most = 1
+    elif moved and ready_made and not wide and padded > _WIDE_CHANNELS:
+        most = 2
+    waits = moved and not partial
+    if (
+        count <= _FEW_HEADS
+        or not ready_made
+        and (padded < _WIDE_CHANNELS or waits and count <= most)
+    ):
+        return most  # what they share is worth more than the room
+    return _that_fit(count, most, _FEW_HEADS if padded < _WIDE_CHANNELS else 1)
+
+
+def _that_fit(count: int, most: int, fewest: int = 1) -> int:
+    """A power of two, ``most`` or less: programs with so many heads fit, or with ``fewest``."""
+    while most > fewest and not _fit(count, most):
+        most //= 2
+    return most
+
+
+def _fit(count: int, heads: int) -> bool:
+    """Whether programs with so many heads do not have room for many more than there are."""
+    return triton.cdiv(count, heads) * heads <= _MOST_ROOM * count

@@ -207,5 +207,5 @@ def test_gradient_of_a_sum_is_read_in_place():
 
 def test_cpu_tensor_is_an_error():
     t, freqs = torch.ones(2, 1, 1, 4), torch.ones(2, 1, 1, 4)
-    with pytest.raises(ValueError, match=r"t is on cpu.*cuda.*fused=False"):
+    with pytest.raises(ValueError, match=r"tensor is on cpu.*cuda.*fused=False"):
         rope_triton.apply_rotary_pos_emb(t, freqs)

@@ -12,6 +12,7 @@ KINDS = {
     "plain": {},
     "ready_made": {"ready_made": True},
     "moved": {"moved": True},
+    "moved tables": {"moved": True, "ready_made": True},
     "heads_first": {"heads_first": True, "ready_made": True},
     "shared_angles": {"heads_first": True},
 }
@@ -70,18 +71,49 @@ def test_ready_made_and_moved_change_nothing_else(channels):
 @all_sizes
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_few_heads_leave_a_program_its_rows(kind, item, channels, heads):
-    many, few = (chosen(kind, item, channels, heads=n) for n in (64, heads))
+    """But where positions are moved in float32: those programs are as small as all others."""
+    others = "plain" if item == 4 and kind.startswith("moved") else kind
+    few, many = chosen(kind, item, channels, heads=heads), chosen(others, item, channels)
     assert few.positions * few.heads == many.positions * many.heads
     assert few.heads < 2 * heads and few.warps <= many.warps
 
 
+# Few heads, as they were measured: the best, or within 3 % of it.
+@pytest.mark.parametrize(
+    ("kind", "item", "channels", "width", "expected"),
+    [
+        ("ready_made", 4, 48, 48, {1: 1, 3: 1, 4: 4, 5: 2, 10: 4, 12: 4, 15: 8}),
+        ("plain", 4, 160, 160, {2: 2, 3: 1, 5: 2, 10: 2}),
+        ("ready_made", 2, 48, 48, {2: 2, 3: 4, 5: 4, 10: 4, 15: 16}),
+        ("plain", 2, 64, 64, {3: 4, 6: 8, 10: 16, 12: 16}),
+        ("plain", 2, 128, 128, {3: 4, 5: 2, 6: 2, 8: 8, 10: 4}),
+        ("moved", 2, 128, 128, {3: 4, 5: 8, 6: 8, 10: 4}),
+        ("moved", 2, 160, 80, {5: 2, 6: 2}),
+        ("moved tables", 2, 160, 80, {1: 1, 3: 1, 10: 1, 15: 1}),
+        ("moved tables", 2, 160, 160, {3: 2, 10: 2, 15: 2}),
+        ("moved tables", 2, 64, 64, {4: 4, 10: 4, 15: 16}),
+        ("moved", 4, 128, 128, {1: 1, 3: 1, 4: 2, 10: 2, 15: 16}),
+        ("moved", 4, 96, 48, {1: 1, 4: 1, 15: 1}),
+        ("moved tables", 4, 128, 128, {1: 1, 4: 1, 10: 1, 15: 16}),
+    ],
+)
+def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width, expected):
+    found = {n: chosen(kind, item, channels, heads=n, width=width).heads for n in expected}
+    assert found == expected
+
+
 @pytest.mark.parametrize("heads", range(1, 65))
-def test_programs_have_room_for_few_heads_that_are_not_there(heads):
-    tile = chosen("plain", 2, 128, heads=heads)
+@pytest.mark.parametrize(
+    ("kind", "item", "channels"),
+    [("plain", 2, 128), ("ready_made", 2, 160), ("plain", 4, 48), ("moved", 4, 64)],
+)
+def test_programs_have_room_for_few_heads_that_are_not_there(kind, item, channels, heads):
+    tile = chosen(kind, item, channels, heads=heads)
     room = triton.cdiv(heads, tile.heads) * tile.heads
-    assert room <= 1.25 * heads or tile.heads > heads
+    assert room <= 1.25 * heads or (item == 2 and heads <= 4)
     decode, padded = (
-        chosen("plain", 2, 128, heads=n, n_seq=1) for n in (heads, triton.next_power_of_2(heads))
+        chosen(kind, item, channels, heads=n, n_seq=1)
+        for n in (heads, triton.next_power_of_2(heads))
     )
     assert decode == padded
 
