@@ -13,9 +13,11 @@ _THREAD_BYTES = 64
 _HEADS = 16
 # In half precision, of heads of 128 channels and more, whose threads have half as much to load.
 _WIDE_HEADS, _WIDE_CHANNELS = 8, 128
-# Heads that all programs have room for, over those there are, at most. With room for more, calls of
-# 3 to 12 heads took up to 27 % longer. In half precision, so few heads share a program anyway.
-_MOST_ROOM, _FEW_HEADS = 1.25, 4
+# Heads that all programs have room for, over those there are, at most: calls of 3 to 12 heads took
+# up to 27 % longer with room for more. A little more room is better than short rows or moved
+# positions in programs of fewer heads. In half precision, so few heads share a program anyway.
+_MOST_ROOM, _MORE_ROOM, _FEW_HEADS = 1.25, 1.4, 4
+_SHORT_ROW = 128  # bytes of a head
 # Of heads that are each contiguous in memory: then a program takes more positions instead.
 _SHARED_HEADS = 4
 _MOST_WARPS = 4
@@ -57,7 +59,8 @@ def tile_of(
     padded, of_angles, n_heads = map(triton.next_power_of_2, (channels, width, n_heads))
     wide = item == 2 and padded >= _WIDE_CHANNELS and (partial or channels == padded)
     thread_bytes, heads, warps = _THREAD_BYTES, _WIDE_HEADS if wide else _HEADS, 1
-    many = _fit(count, heads) and not partial
+    many = not partial and _fit(count, heads, _MORE_ROOM)
+    short = item * padded <= _SHORT_ROW
     if heads_first and ready_made:
         heads = 1
     elif heads_first:
@@ -68,10 +71,10 @@ def tile_of(
         warps = max(padded // 32, 1)
     elif n_seq > 1 and item == 4:
         # But with few heads, or few angles, more of small programs wait beside each other.
-        few = 1 if ready_made or partial else 2
-        heads = _that_fit(count, few if moved else heads)
+        few = 1 if partial or ready_made and padded <= 128 else 2
+        heads = _that_fit(count, few if moved else heads, _FEW_HEADS if short else 1)
     elif n_seq > 1:
-        heads = _heads_in_half(count, heads, padded, wide, partial, ready_made, moved)
+        heads = _heads_in_half(count, heads, padded, wide, short, partial, ready_made, moved)
     if item == 2 and not heads_first:
         warps = min(max(padded // 64, 1), _MOST_WARPS)
         if wide and ((min(heads, n_heads) < _WIDE_HEADS and not moved) or padded > 256):
@@ -90,30 +93,34 @@ def tile_of(
 
 
 def _heads_in_half(
-    count: int, most: int, padded: int, wide: bool, partial: bool, ready_made: bool, moved: bool
+    count: int,
+    most: int,
+    padded: int,
+    wide: bool,
+    short: bool,
+    partial: bool,
+    ready_made: bool,
+    moved: bool,
 ) -> int:
     """Heads of a program in half precision that takes some of ``count``, ``most`` or fewer."""
-    if moved and ready_made and wide and partial:
-        most = 1
-    elif moved and ready_made and not wide and padded > _WIDE_CHANNELS:
-        most = 2
-    waits = moved and not partial
-    if (
-        count <= _FEW_HEADS
-        or not ready_made
-        and (padded < _WIDE_CHANNELS or waits and count <= most)
-    ):
+    if moved and ready_made and not _fit(count, min(most, triton.next_power_of_2(count))):
+        if wide and partial:
+            most = 1
+        elif not wide and padded > _WIDE_CHANNELS:
+            most = 2
+    sines = not ready_made and (short or (moved and not partial and count <= most))
+    if sines or (short and partial) or count <= _FEW_HEADS:
         return most  # what they share is worth more than the room
-    return _that_fit(count, most, _FEW_HEADS if padded < _WIDE_CHANNELS else 1)
+    return _that_fit(count, most, *((_FEW_HEADS, _MORE_ROOM) if short else ()))
 
 
-def _that_fit(count: int, most: int, fewest: int = 1) -> int:
+def _that_fit(count: int, most: int, fewest: int = 1, room: float = _MOST_ROOM) -> int:
     """A power of two, ``most`` or less: programs with so many heads fit, or with ``fewest``."""
-    while most > fewest and not _fit(count, most):
+    while most > fewest and not _fit(count, most, room):
         most //= 2
     return most
 
 
-def _fit(count: int, heads: int) -> bool:
+def _fit(count: int, heads: int, room: float = _MOST_ROOM) -> bool:
     """Whether programs with so many heads do not have room for many more than there are."""
-    return triton.cdiv(count, heads) * heads <= _MOST_ROOM * count
+    return triton.cdiv(count, heads) * heads <= room * count

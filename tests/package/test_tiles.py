@@ -84,17 +84,18 @@ def test_few_heads_leave_a_program_its_rows(kind, item, channels, heads):
     [
         ("ready_made", 4, 48, 48, {1: 1, 3: 1, 4: 4, 5: 2, 10: 4, 12: 4, 15: 8}),
         ("plain", 4, 160, 160, {2: 2, 3: 1, 5: 2, 10: 2}),
+        ("plain", 4, 32, 32, {3: 4, 5: 4, 6: 4}),
         ("ready_made", 2, 48, 48, {2: 2, 3: 4, 5: 4, 10: 4, 15: 16}),
         ("plain", 2, 64, 64, {3: 4, 6: 8, 10: 16, 12: 16}),
         ("plain", 2, 128, 128, {3: 4, 5: 2, 6: 2, 8: 8, 10: 4}),
         ("moved", 2, 128, 128, {3: 4, 5: 8, 6: 8, 10: 4}),
         ("moved", 2, 160, 80, {5: 2, 6: 2}),
-        ("moved tables", 2, 160, 80, {1: 1, 3: 1, 10: 1, 15: 1}),
-        ("moved tables", 2, 160, 160, {3: 2, 10: 2, 15: 2}),
+        ("moved tables", 2, 160, 80, {1: 1, 3: 1, 10: 1, 15: 4}),
+        ("moved tables", 2, 160, 160, {3: 2, 4: 4, 10: 2, 15: 16}),
         ("moved tables", 2, 64, 64, {4: 4, 10: 4, 15: 16}),
-        ("moved", 4, 128, 128, {1: 1, 3: 1, 4: 2, 10: 2, 15: 16}),
+        ("moved", 4, 128, 128, {1: 1, 3: 1, 4: 2, 10: 2, 12: 16}),
         ("moved", 4, 96, 48, {1: 1, 4: 1, 15: 1}),
-        ("moved tables", 4, 128, 128, {1: 1, 4: 1, 10: 1, 15: 16}),
+        ("moved tables", 4, 128, 128, {1: 1, 4: 1, 10: 1, 12: 16}),
     ],
 )
 def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width, expected):
@@ -105,12 +106,13 @@ def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width,
 @pytest.mark.parametrize("heads", range(1, 65))
 @pytest.mark.parametrize(
     ("kind", "item", "channels"),
-    [("plain", 2, 128), ("ready_made", 2, 160), ("plain", 4, 48), ("moved", 4, 64)],
+    [("plain", 2, 128), ("ready_made", 2, 160), ("plain", 4, 48), ("moved tables", 4, 96)],
 )
 def test_programs_have_room_for_few_heads_that_are_not_there(kind, item, channels, heads):
     tile = chosen(kind, item, channels, heads=heads)
     room = triton.cdiv(heads, tile.heads) * tile.heads
-    assert room <= 1.25 * heads or (item == 2 and heads <= 4)
+    most = 1.4 if kind == "moved tables" else 1.25
+    assert room <= most * heads or (item == 2 and heads <= 4)
     decode, padded = (
         chosen(kind, item, channels, heads=n, n_seq=1)
         for n in (heads, triton.next_power_of_2(heads))
