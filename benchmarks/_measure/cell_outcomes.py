@@ -105,7 +105,7 @@ import pathlib, pickle
 from benchmarks._measure import cell_outcomes
 answer = pathlib.Path(sys.argv[2])
 cells, direction = pickle.loads(answer.read_bytes())
-answer.write_bytes(pickle.dumps(cell_outcomes.measure_cells(cells, direction, together=False)))
+answer.write_bytes(pickle.dumps(cell_outcomes._after_fault(cells, direction)))
 """
 
 
@@ -118,6 +118,13 @@ def _measure_in_fresh_process(cells: Sequence[_Cell], direction: str) -> dict[_C
             problem = f"a fresh process, started after another cell's fault, ended with {status}"
             return dict.fromkeys(cells, Outcome(error=problem))
         return pickle.loads(answer.read_bytes())
+
+
+def _after_fault(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
+    """Outcomes in a fresh process. A GPU that was there and is gone is an error, not n/a."""
+    if reason := why_no_gpu():
+        return dict.fromkeys(cells, Outcome(error=f"after another cell's fault: {reason}"))
+    return measure_cells(cells, direction, together=False)
 
 
 def why_no_gpu() -> str:

@@ -159,8 +159,8 @@ def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_
     assert outcomes[CELLS[0]].latency == (1.0,)
     assert "illegal memory access" in outcomes[CELLS[1]].error
     assert len(CELLS) > 2
-    for cell in CELLS[2:]:  # only a process in which nothing is pretended says so
-        assert "no NVIDIA GPU" in outcomes[cell].unavailable
+    for cell in CELLS[2:]:  # in a process in which nothing is pretended the GPU is gone
+        assert "no NVIDIA GPU" in outcomes[cell].error and not outcomes[cell].unavailable
 
 
 def test_a_fresh_process_that_fails_is_an_error_of_its_cells(monkeypatch):
