@@ -1,26 +1,33 @@
-"""Choose how much of a tensor one program rotates, by a rule with few measured constants."""
+"""Choose how much of a tensor one program rotates, by a rule with few measured constants.
+
+They were measured on an H200 with a cold cache: ten calls of models, 9 kinds of calls at 4 and
+32 MiB, and 1,043 calls of 1 to 16 heads, 64 and a few others, with every tile that may suit them.
+"""
 
 from typing import NamedTuple
 
 import triton
 
-# Measured on an H200 with a cold cache: 9 kinds of calls in float32 and bfloat16, with heads of 32
-# to 256 channels, at 4 and 32 MiB, and ten calls of models. A multiprocessor holds at most 32
-# programs, and with less than 2 KiB to load in each they do not keep its memory busy: such calls
-# took up to 1.25 times as long.
+# A multiprocessor holds at most 32 programs, and with less than 2 KiB to load in each they do not
+# keep its memory busy: such calls took up to 1.25 times as long.
 _THREAD_BYTES = 64
+_MOST_WARPS = 4
 # A program computes sines once for all its heads. More of them are no faster.
 _HEADS = 16
 # In half precision, of heads of 128 channels and more, whose threads have half as much to load.
 _WIDE_HEADS, _WIDE_CHANNELS = 8, 128
-# Heads that all programs have room for, over those there are, at most: calls of 3 to 12 heads took
-# up to 27 % longer with room for more. A little more room is better than short rows or moved
-# positions in programs of fewer heads. In half precision, so few heads share a program anyway.
-_MOST_ROOM, _MORE_ROOM, _FEW_HEADS = 1.25, 1.4, 4
-_SHORT_ROW = 128  # bytes of a head
 # Of heads that are each contiguous in memory: then a program takes more positions instead.
 _SHARED_HEADS = 4
-_MOST_WARPS = 4
+# Where 5 heads are in programs of 8, these load the last head three times again. So much room, as a
+# multiple of the heads there are, all programs have at most: with more, calls of 3 to 12 heads took
+# up to 27 % longer.
+_MOST_ROOM = 1.25
+# Or so much, where programs of fewer heads would cost more: of moved positions in float32, and of
+# short rows in half precision.
+_MORE_ROOM = 1.4
+# So few heads share a program whatever its room, in half precision and where rows are short.
+_FEW_HEADS = 4
+_SHORT_ROW = 128  # bytes of a head
 
 
 class Tile(NamedTuple):
@@ -55,63 +62,68 @@ def tile_of(
     heads_first : bool
         Whether the heads come before the positions in memory.
     """
-    count, partial = n_heads, width < channels
-    padded, of_angles, n_heads = map(triton.next_power_of_2, (channels, width, n_heads))
-    wide = item == 2 and padded >= _WIDE_CHANNELS and (partial or channels == padded)
-    thread_bytes, heads, warps = _THREAD_BYTES, _WIDE_HEADS if wide else _HEADS, 1
-    many = not partial and _fit(count, heads, _MORE_ROOM)
-    short = item * padded <= _SHORT_ROW
-    if heads_first and ready_made:
-        heads = 1
-    elif heads_first:
-        heads = _SHARED_HEADS
-        warps = 2 if padded > 32 * item else 1
-    elif item == 4 and moved and padded <= 128 and (n_seq == 1 or many):
-        # Angles wait for the load of a position: in larger programs, more of them wait at once.
-        warps = max(padded // 32, 1)
-    elif n_seq > 1 and item == 4:
-        # But with few heads, or few angles, more of small programs wait beside each other.
-        few = 1 if partial or ready_made and padded <= 128 else 2
-        heads = _that_fit(count, few if moved else heads, _FEW_HEADS if short else 1)
-    elif n_seq > 1:
-        heads = _heads_in_half(count, heads, padded, wide, short, partial, ready_made, moved)
-    if item == 2 and not heads_first:
+    partial = width < channels
+    padded, of_angles, most = map(triton.next_power_of_2, (channels, width, n_heads))
+    thread_bytes, warps = _THREAD_BYTES, 1
+    if heads_first:
+        heads = 1 if ready_made else _SHARED_HEADS
+        if not ready_made and padded > 32 * item:
+            warps = 2
+    elif item == 4:
+        heads, warps = _in_float32(n_seq, n_heads, padded, partial, ready_made, moved)
+    else:
+        wide = padded >= _WIDE_CHANNELS and (partial or channels == padded)
+        heads = _WIDE_HEADS if wide else _HEADS
+        if n_seq > 1:
+            heads = _in_half(n_heads, heads, padded, wide, partial, ready_made, moved)
         warps = min(max(padded // 64, 1), _MOST_WARPS)
-        if wide and ((min(heads, n_heads) < _WIDE_HEADS and not moved) or padded > 256):
+        if wide and ((min(heads, most) < _WIDE_HEADS and not moved) or padded > 256):
             warps //= 2  # few heads share an angle: fewer threads compute it again
         elif wide:
             thread_bytes //= 2
     rows = max(32 * warps * thread_bytes // (item * padded), 1)
+    if n_seq == 1:  # in decoding: sines of positions that are not there would take their time
+        return Tile(1, min(most, rows, _HEADS), warps)
     positions = max(rows // heads, 1)
     if of_angles < padded:
         # Threads divide the angles of a half among them: if those are few, take more positions.
         positions = max(positions, 32 * warps * 2 // of_angles)
-    if n_seq == 1:  # in decoding: sines of positions that are not there would take their time
-        return Tile(1, min(n_heads, rows, _HEADS), warps)
-    heads = min(n_heads, max(rows // positions, 1))
-    return Tile(max(rows // heads, 1), heads, warps)
+    heads = min(most, max(rows // positions, 1))
+    return Tile(rows // heads, heads, warps)
 
 
-def _heads_in_half(
-    count: int,
-    most: int,
-    padded: int,
-    wide: bool,
-    short: bool,
-    partial: bool,
-    ready_made: bool,
-    moved: bool,
+def _in_float32(
+    n_seq: int, count: int, padded: int, partial: bool, ready_made: bool, moved: bool
+) -> tuple[int, int]:
+    """Heads of a program, at most, and its warps."""
+    full = not partial and (count > _HEADS or _fit(count, _HEADS, _MORE_ROOM))
+    if moved and padded <= 128 and (n_seq == 1 or full):
+        # Angles wait for the load of a position: in larger programs, more of them wait at once.
+        return _HEADS, max(padded // 32, 1)
+    most = _HEADS
+    if moved:  # where those are not full, small programs wait beside each other
+        most = 1 if partial or (ready_made and padded <= 128) else 2
+    return _that_fit(count, most, _FEW_HEADS if 4 * padded <= _SHORT_ROW else 1), 1
+
+
+def _in_half(
+    count: int, most: int, padded: int, wide: bool, partial: bool, ready_made: bool, moved: bool
 ) -> int:
-    """Heads of a program in half precision that takes some of ``count``, ``most`` or fewer."""
+    """Heads of a program in half precision, at most: ``most`` or fewer."""
     if moved and ready_made and not _fit(count, min(most, triton.next_power_of_2(count))):
+        # Small programs wait beside each other, and there are no sines to share.
         if wide and partial:
             most = 1
         elif not wide and padded > _WIDE_CHANNELS:
             most = 2
-    sines = not ready_made and (short or (moved and not partial and count <= most))
-    if sines or (short and partial) or count <= _FEW_HEADS:
-        return most  # what they share is worth more than the room
-    return _that_fit(count, most, *((_FEW_HEADS, _MORE_ROOM) if short else ()))
+    if count <= _FEW_HEADS:
+        return most
+    if 2 * padded <= _SHORT_ROW:
+        whole = partial or not ready_made or count > _HEADS
+        return most if whole else _that_fit(count, most, _FEW_HEADS, _MORE_ROOM)
+    if moved and not (ready_made or partial) and count <= most:
+        return most  # their sines are worth more than the room
+    return _that_fit(count, most)
 
 
 def _that_fit(count: int, most: int, fewest: int = 1, room: float = _MOST_ROOM) -> int:
@@ -122,5 +134,5 @@ def _that_fit(count: int, most: int, fewest: int = 1, room: float = _MOST_ROOM) 
 
 
 def _fit(count: int, heads: int, room: float = _MOST_ROOM) -> bool:
-    """Whether programs with so many heads do not have room for many more than there are."""
+    """Whether programs of so many heads have room for few more than there are."""
     return triton.cdiv(count, heads) * heads <= room * count

