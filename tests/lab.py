@@ -75,8 +75,8 @@ class Gpu:
     """Answers jobs as the version's ``behaviour.json`` says, with seeded noise.
 
     Keys of the behaviour, all optional: "slower" ({cell or metric: factor}), "wrong" and "cannot"
-    ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell: [number of its
-    timing process, from 1]}: failed, or out of memory, when it is timed), "start",
+    ([cell]: failed, or impossible, when it is checked), "fails" and "full" ({cell or metric:
+    [number of its timing process, from 1]}: failed, or out of memory, when it is timed), "start",
     "import" and "compile" (seconds), "launches", "registers", "spills", "variants" (exact values),
     "code" (its machine code, as a text), "codes" ({cell: machine code}), "nodes" (what each call
     puts on the stream, as a text), "features" (what calls launch).
@@ -132,11 +132,7 @@ class Gpu:
 
     def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
-        timed = dict(cells)
-        for kind, where in (("fails", "errors"), ("full", "unavailable")):
-            for name in [name for name in cells if nth in behaviour.get(kind, {}).get(name, ())]:
-                rows[where] += [[*s, "Traceback\nlost in the round"] for s in timed.pop(name)]
-        subjects = [subject for both in timed.values() for subject in both]
+        subjects = [subject for both in cells.values() for subject in both]
         if host:
             subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
             rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
@@ -152,6 +148,11 @@ class Gpu:
             seconds *= float(np.exp(self.noise(subject, self.begun) * generator.normal()))
             seconds *= self.host_pace(self.begun) if subject.metric in HOST else 1
             rows["timings"].append([*subject, [seconds] * 3])
+        for kind, where in (("fails", "errors"), ("full", "unavailable")):
+            names = {name for name, when in behaviour.get(kind, {}).items() if nth in when}
+            lost = [row for row in rows["timings"] if names & {row[0], " ".join(row[1])}]
+            rows["timings"] = [row for row in rows["timings"] if row not in lost]
+            rows[where] += [[*row[:2], "Traceback\nlost in the round"] for row in lost]
 
     def require_free(self, uuid: str) -> None:
         assert uuid == UUID

@@ -145,6 +145,30 @@ def inconclusive(look: Look, identical: Set[Subject]) -> set[Subject]:
     }
 
 
+def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
+    """The timings on the host, and of starts, that these rounds asked for and the look lacks.
+
+    But not what has nothing to be compared with: what the base cannot do, or what fails in all of
+    its processes and in none of the head's.
+    """
+    answered = {
+        (arm, kind): {
+            Subject(metric, tuple(params))
+            for each in measured
+            for metric, params, _ in each.answers[arm][kind]
+            if metric.startswith(FAMILIES["host"] + FAMILIES["start"])
+        }
+        for arm in ARMS
+        for kind in ("timings", "errors", "unavailable")
+    }
+    asked = set().union(*answered.values())
+    absent = asked - answered[BASE, "timings"]
+    impossible = absent - answered[BASE, "errors"]
+    mended = absent - answered[HEAD, "errors"] - answered[HEAD, "unavailable"]
+    judged = {timing.subject for family in look.families.values() for timing in family.timings}
+    return asked - judged - impossible - mended
+
+
 def clocks(measured: Sequence[Round]) -> dict[str, str]:
     """Median clocks of the GPU under load, over the rounds."""
     found = {}

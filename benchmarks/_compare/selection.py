@@ -1,7 +1,8 @@
 """Choose what is timed: all that differs, as far as there is time, and a sample of the rest.
 
 Pure. The machine code says what differs. Calls of several sizes run the same machine code: a
-variant, which is timed at one size at least, and at more where few variants changed.
+variant, which is timed at one size at least, at its smallest and largest if there is time, and at
+more where few variants changed.
 """
 
 import random
@@ -51,6 +52,7 @@ def choose(
     compiled: Mapping[str, Compiled],
     at_most: int,
     seed: str,
+    ends: int = 0,
     few: int = FEW_CELLS,
     every_cell: bool = False,
 ) -> list[BaseCell]:
@@ -64,8 +66,10 @@ def choose(
         Cells that there is time for.
     seed : str
         Of the sample of what is the same.
+    ends : int
+        Cells up to which a variant is timed at its smallest and its largest size, too.
     few : int
-        Cells up to which a variant is timed at more than one size.
+        Cells up to which a variant is timed at more sizes than that.
     every_cell : bool
         Whether all cells are timed that do not differ, too.
     """
@@ -73,6 +77,12 @@ def choose(
     differing = [cell for cell in there if _variants(compiled, [cell])]
     same = [cell for cell in there if not _variants(compiled, [cell])]
     chosen = _first_of_each_variant(differing, compiled)[:at_most]
+    by_size = sorted(differing, key=lambda cell: cell.bytes_moved)
+    orders = by_size, by_size[::-1]
+    outer = {cell for order in orders for cell in _first_of_each_variant(order, compiled)}
+    outer -= set(chosen)
+    room = min(ends, at_most) - len(chosen) - min(len(same), SAME_CODE_CELLS)
+    chosen += [cell for cell in differing if cell in outer][: max(0, room)]
     more = [cell for cell in differing if cell not in set(chosen)]
     chosen += more[: max(0, min(few, at_most) - len(chosen))]
     count = len(same) if every_cell else min(len(same), SAME_CODE_CELLS)

@@ -37,7 +37,10 @@ class NothingToTimeError(RuntimeError):
 EXTENSION_ROUNDS = 24
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
-_NO_TIME = "there was no time for them (--afresh and a larger --budget give it)"
+_CHANGED = "run machine code that changed, and"
+_NO_TIME = f"{_CHANGED} there was no time for them (--afresh and a larger --budget give it)"
+_LOST = f"{_CHANGED} could not be timed (see the notes)"
+_LOST_ON_HOST = "on the host could not be compared (see the notes)"
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 # All that the transformer's calls run of the package.
 _OF_TRANSFORMER = (
@@ -193,6 +196,10 @@ def _compare_on_gpu(
     wrong = (*checks.wrong, *look.wrong)
     # What the head alone cannot do is wrong; what the base cannot has nothing to be compared with.
     lost = [] if wrong else _lost([c for c in chosen if c not in checks.new], facts, look)
+    # No machine code says what the host does: where the sources differ, all of it may.
+    if not wrong and not unmeasured.same_sources:
+        on_host = findings.lost_on_host(measured.rounds("look1"), look)
+        lost += _untimed(on_host, _LOST_ON_HOST)
     return replace(
         unmeasured,
         clocks=findings.clocks(measured.rounds("look1")),
@@ -237,18 +244,23 @@ def _chosen(
     """The cells to time, which another run keeps to, and what differs and is not among them."""
     left = max(0.0, options.deadline - time.monotonic())
     everything = options.grid == "full"
+    second_look = selection.minutes(0, EXTENSION_ROUNDS)
     chosen = selection.choose(
         cells,
         facts,
         len(cells) if everything else selection.affordable(left, MIN_ROUNDS),
         seed="".join(pair[arm].digest for arm in ARMS),
+        ends=selection.affordable(left - 60 * second_look, options.rounds),
         few=len(cells) if everything else selection.FEW_CELLS,
         every_cell=options.every_cell,
     )
     settled = measured.settle("cells", measure.rows_of(chosen))
     timed: list[BaseCell] = [cell_of(suite, params) for suite, params in settled]
     minutes = selection.minutes(len(timed), options.rounds)
-    say(f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds")
+    say(
+        f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds, "
+        f"and up to {second_look:.0f} more if a timing is inconclusive"
+    )
     return timed, selection.left(cells, facts, timed)
 
 
@@ -257,17 +269,16 @@ def _lost(cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: 
     judged = {timing.subject for family in look.families.values() for timing in family.timings}
     timed = [cell for cell in cells if subjects_of(cell) <= judged]
     untimed = selection.left(cells, facts, timed).untimed
-    return _untimed(untimed, "could not be timed (see the notes)")
+    return _untimed(untimed, _LOST)
 
 
-def _untimed(subjects: Set[Subject], why: str) -> list[str]:
+def _untimed(subjects: Set[Subject], what: str) -> list[str]:
     """A sentence on what differs and is not timed, if there is any."""
     if not subjects:
         return []
     named = [subject.words for subject in sorted(subjects)]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    of = f"{len(named)} timings run machine code that changed, and {why}"
-    return [f"{of}: {', '.join(named[:3])}{more}"]
+    return [f"{len(named)} timings {what}: {', '.join(named[:3])}{more}"]
 
 
 # --- where it is kept, and what must agree --------------------------------------------------------

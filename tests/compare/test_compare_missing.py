@@ -5,8 +5,10 @@ import pytest
 from tests.lab import (
     BACKWARD,
     CANNOT_TELL,
+    COMPILE,
     FAIL,
     FORWARD,
+    HOST,
     IN_PLACE,
     PASS,
     PATHS,
@@ -14,6 +16,8 @@ from tests.lab import (
     SMALL,
     noisy,
 )
+
+ALWAYS = list(range(1, 99))  # in every process that times
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_a_version_that_fails_in_one_process_of_many(lab, side):
 
 def test_cell_that_neither_can_time_is_noted(lab):
     """Right in both, but the buffers of a timing do not fit."""
-    full = {"full": {SMALL: list(range(1, 99))}}
+    full = {"full": {SMALL: ALWAYS}}
     lab.versions(full, full)
     assert lab.compare() == PASS
     assert len([text for text in lab.found.notes if SMALL in text]) >= 2
@@ -65,7 +69,7 @@ def test_cell_that_neither_can_time_is_noted(lab):
 
 
 def test_a_base_that_cannot_be_timed_is_no_excuse_for_a_head_that_fails(lab):
-    lab.versions({"full": {SMALL: list(range(1, 99))}}, {"fails": {SMALL: [7]}})
+    lab.versions({"full": {SMALL: ALWAYS}}, {"fails": {SMALL: [7]}})
     assert lab.compare() == FAIL
     assert any(SMALL in text and "of the head: lost" in text for text in lab.found.wrong)
 
@@ -93,3 +97,79 @@ def test_changed_code_of_a_call_that_the_base_lacks_has_nothing_to_be_compared_w
     lab.versions({"wrong": [SMALL], "codes": {SMALL: "a"}}, {"codes": {SMALL: "b"}})
     assert lab.compare() == PASS
     assert any("not in the base" in text for text in lab.found.notes)
+
+
+# --- calls on the host, and starts ----------------------------------------------------------------
+
+
+def lost(lab, base: dict, head: dict) -> int:
+    """The status where one host metric and one start are lost in these processes, by arm."""
+    lab.gpu.starts = True
+    arms = [
+        {kind: dict.fromkeys((HOST[0], COMPILE), when) for kind, when in arm.items()}
+        for arm in (base, head)
+    ]
+    lab.versions(*arms)
+    return lab.compare()
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        ({"fails": [3]}, {}),
+        ({"full": [3]}, {}),
+        ({"fails": [3]}, {"fails": [4]}),
+        ({"fails": [3]}, {"full": ALWAYS}),
+        ({"fails": ALWAYS}, {"fails": ALWAYS}),
+        ({"fails": ALWAYS}, {"fails": [4]}),
+        ({"fails": ALWAYS}, {"full": [4]}),
+    ],
+)
+def test_host_times_without_a_verdict_forbid_a_pass(lab, base, head):
+    assert lost(lab, base, head) == CANNOT_TELL
+    (said,) = lab.found.unmeasured
+    what = f"{HOST[0]} bshd, {HOST[0]} sbhd, {COMPILE}"
+    assert said == f"3 timings on the host could not be compared (see the notes): {what}"
+    assert any("of the base: lost" in text for text in lab.found.notes)
+    assert not lab.found.wrong
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [({"full": ALWAYS}, {}), ({"fails": ALWAYS}, {}), ({"full": ALWAYS}, {"full": ALWAYS})],
+    ids=["new", "mended", "n/a"],
+)
+def test_host_times_that_no_process_of_the_base_has_are_not_asked_of_the_head(lab, base, head):
+    assert lost(lab, base, head) == PASS
+    assert not lab.found.unmeasured
+    said = f"{HOST[0]} bshd and 2 more: in no process of the base: lost in the round"
+    assert said in lab.found.notes
+
+
+@pytest.mark.parametrize("base", [{}, {"full": ALWAYS}])
+def test_host_times_that_the_head_alone_fails_are_its_fault(lab, base):
+    assert lost(lab, base, {"fails": [3]}) == FAIL
+    assert len([text for text in lab.found.wrong if "of the head: lost" in text]) == 3
+    assert not lab.found.unmeasured
+
+
+def test_without_any_host_time_a_change_does_not_pass(lab):
+    fails = {"fails": dict.fromkeys(HOST, ALWAYS)}
+    lab.versions({**fails, "code": "a"}, {**fails, "code": "b"})
+    assert lab.compare() == CANNOT_TELL
+    assert [*lab.found.families] == ["gpu"]
+    (said,) = lab.found.unmeasured
+    assert said.startswith("4 timings on the host") and said.endswith(" and 1 more")
+
+
+def test_host_times_of_the_same_sources_have_nothing_that_differs(lab):
+    lab.commit("base", fails={HOST[0]: ALWAYS})
+    assert lab.compare("base", "base", "--even-if-same") == PASS
+    assert not lab.found.unmeasured
+
+
+def test_host_times_that_are_not_asked_for_are_not_missed(lab):
+    fails = {"fails": {HOST[0]: ALWAYS}}
+    lab.versions(fails, fails)
+    assert lab.compare("base", "head", "--only", f"{FORWARD} {SMALL}") == PASS
+    assert not lab.found.unmeasured

@@ -175,6 +175,19 @@ def test_noise_cannot_be_told(lab, history):
     assert status == CANNOT_TELL and not found.steps
 
 
+def test_a_call_on_the_host_that_is_lost_cannot_be_told(lab, history):
+    """And hides nothing of what is slower."""
+    lost = {"fails": {HOST[0]: [*range(1, 99, 2)]}}
+    shas = history(lost, {}, {})
+    status, found = searched(lab)
+    assert status == CANNOT_TELL and not found.steps
+    assert "on the host" in found.comparison.unmeasured[0]
+    culprit = lab.commit("slower", **slower(0.02))
+    status, found = searched(lab)
+    assert status == FAIL and {*creep.targets(found.comparison)} == {*both(SMALL)}
+    assert culprits(found, [*shas, culprit]) == [(3, 3, pytest.approx(1, abs=0.1))]
+
+
 def test_a_search_that_was_killed_goes_on(lab, history):
     shas = history(*[{}] * 6, *[slower(0.02)] * 11)
 

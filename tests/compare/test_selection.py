@@ -46,6 +46,18 @@ def test_every_variant_comes_before_a_second_size_of_any():
     assert chosen(compiled(head), few=100) == CELLS
 
 
+def test_each_variant_is_timed_at_its_smallest_and_largest_size_if_there_is_time():
+    head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS)}
+    by_preference = [*CELLS[10:], *CELLS[:10]]
+
+    def timed(at_most, ends):
+        return selection.choose(by_preference, compiled(head), at_most, "seed", ends, few=0)
+
+    assert timed(100, 100) == [*CELLS[10:12], *CELLS[-2:], *CELLS[:2]]
+    assert timed(3, 100) == timed(100, 3) == [*CELLS[10:12], CELLS[-2]]
+    assert timed(2, 100) == timed(100, 0) == CELLS[10:12]
+
+
 def test_what_there_is_no_time_for_is_told_from_what_another_size_stands_for():
     head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS[:6])}
     facts = compiled(head)
