@@ -1,7 +1,7 @@
 """asv: GPU time of the calls that models make, forward and backward; needs an NVIDIA GPU.
 
-Ten models in training and in decoding, by angles and by ready-made tables: see ``_cells.models``.
-Measured as ``rope`` is, n/a for commits that lack what a call needs.
+Ten calls of nine models in training and in decoding, by angles and by ready-made tables: see
+``_cells.models``. Measured as ``rope`` is, n/a for commits that lack what a call needs.
 """
 
 from ._cells import models

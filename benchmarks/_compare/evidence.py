@@ -29,7 +29,7 @@ from .rounds import BudgetError
 DIRECTORY = SUITE / "evidence"
 ALIKE = "machine", "rounds", "rules"
 """What mutants must have in common to be in one file; each says which commit it is of."""
-# Each run has the fewest rounds that a verdict needs: on an H200 it takes 2 to 3 minutes.
+# Each run has the fewest rounds that a verdict needs: on an H200 it takes four minutes.
 AA_RUNS, AA_ROUNDS = 10, rules.MIN_ROUNDS
 
 

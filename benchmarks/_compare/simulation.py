@@ -2,8 +2,9 @@
 
 Simulates whole comparisons, both looks, and judges them with the code that judges real ones. The
 timings and their durations are those of ``aa.json``; the noise is that of a model (``noise``), or
-drawn from the rounds of ``aa.json`` with replacement. Every replicate has a seed of its own, so
-that a part can be made again alone.
+drawn from the rounds of ``aa.json`` with replacement, around the median of each run: its runs were
+on several machines, and a comparison is on one. Every replicate has a seed of its own, so that a
+part can be made again alone.
 """
 
 import functools
@@ -140,9 +141,8 @@ class Simulator:
         """Logarithms of time over usual time of every timing: [rounds, timings] of each version."""
         if self.model == POOL:
             # Blocks of two rounds, because such a block has both orders.
-            arms = [np.log(rows / self._usual) for rows in self._pool.seconds.values()]
-            first = 2 * generator.integers(len(arms[0]) // 2, size=rounds // 2)
-            one, other = (arm[np.stack([first, first + 1], axis=1).ravel()] for arm in arms)
+            first = 2 * generator.integers(self._noise.shape[1] // 2, size=rounds // 2)
+            one, other = self._noise[:, np.stack([first, first + 1], axis=1).ravel()]
             swapped = generator.integers(2, size=(rounds, 1)) == 1
             return np.where(swapped, other, one), np.where(swapped, one, other)
         pair = np.zeros((2, rounds, len(self._usual)))
@@ -150,6 +150,13 @@ class Simulator:
         for columns, draw in zip(self._columns.values(), draws, strict=True):
             pair[:, :, columns] = draw(generator, rounds, self._usual[columns])
         return pair[0], pair[1]
+
+    @functools.cached_property
+    def _noise(self) -> np.ndarray:
+        """Logarithms of the pool's times over their median in a run: [arms, rounds, timings]."""
+        logs = np.log(np.stack(list(self._pool.seconds.values())))
+        runs = np.split(logs, range(rules.MIN_ROUNDS, logs.shape[1], rules.MIN_ROUNDS), axis=1)
+        return np.concatenate([run - np.median(run, axis=(0, 1)) for run in runs], axis=1)
 
     @functools.cached_property
     def _centres(self) -> np.ndarray:

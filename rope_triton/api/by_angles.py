@@ -85,7 +85,9 @@ def apply_rotary_pos_emb(
 
     On one GPU architecture and version of Triton, the kernel's result of a row follows from its
     values, its angles, its dtype and ``rounding`` alone: it has the same bits in every layout, at
-    every place and in every call. The gradient has the bits of a call with negated ``freqs``.
+    every place and in every call. Where both channels of each pair have the same angle, the
+    gradient has the bits of a call with negated ``freqs``, but for the sign of a zero. Otherwise it
+    is the transpose.
 
     References
     ----------
@@ -210,6 +212,10 @@ def apply_fused_qkv_rotary_pos_emb(
     TypeError, ValueError
         As in :func:`apply_rotary_pos_emb`; also if the split does not match ``qkv``, or the two
         tables differ in shape.
+
+    Notes
+    -----
+    As in :func:`apply_rotary_pos_emb`, a row has the same bits in every call.
 
     References
     ----------

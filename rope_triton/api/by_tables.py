@@ -183,6 +183,10 @@ def rotary_embedding(
     TypeError, ValueError, NotImplementedError
         As in :func:`apply_rotary_emb`.
 
+    Notes
+    -----
+    As in :func:`rope_triton.apply_rotary_pos_emb`, a row has the same bits in every call.
+
     References
     ----------
     ``torch.nn.functional.rotary_embedding`` of https://github.com/pytorch/pytorch/pull/187286;

@@ -28,7 +28,7 @@ def test_document_says_how_it_was_made_and_by_which_rules_it_was_judged(what):
     assert document["machine"]["gpu"].startswith("NVIDIA")
     current = {name: vars(each) for name, each in rules.RULES.items()}
     assert document["rules"].keys() >= {"gpu", "host"}
-    if what != "mutants":  # which ship no rounds to judge again
+    if what != "mutants":  # 7 of the 19 ship no rounds to judge again
         assert document["rules"].items() <= current.items()
     assert document["rounds"] == {"aa": evidence.AA_ROUNDS}.get(what, evidence.ROUNDS)
     said = {"aa": "independent comparisons of a version", "mutants": "caught: spill"}
