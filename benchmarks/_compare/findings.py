@@ -224,8 +224,15 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
         for arm in ARMS
     }
     wrong = _faults_of_head(failed, said)
-    notes = _together(said[BASE])
-    notes += _together({s: why for s, why in said[HEAD].items() if s not in wrong})
+    neither = {
+        subject: f"in neither version: {reasons[0]}"
+        for subject, reasons in sorted(lost[HEAD].items())
+        if len(reasons) == len(lost[BASE][subject]) == len(measured)
+        and not any(subject in failed[arm] for arm in ARMS)
+    }
+    notes = _together(neither)
+    for arm, told in ((BASE, neither), (HEAD, neither | wrong)):
+        notes += _together({s: why for s, why in said[arm].items() if s not in told})
     return [f"{subject.words}: {why}" for subject, why in wrong.items()], notes
 
 
