@@ -10,12 +10,16 @@ from .._cells.grid import GRIDS, Cell, cell_of, cells
 from .._cells.subjects import ARCHITECTURES
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, machine
+from .._verdict import rules
 from . import exact, mutants, session
 from .command import ROOT, SCRATCH
 from .pool import Pool
 from .rounds import Plan, Round, Rounds
 
 ROUNDS = 12
+# A run of a version against itself has the fewest rounds that a verdict needs: on an H200 it takes
+# four minutes.
+AA_ROUNDS = rules.MIN_ROUNDS
 
 Versions = Mapping[str, checkout.Arm]
 

@@ -22,15 +22,14 @@ from .._system.progress import missing, say
 from .._verdict import rules
 from .._verdict.rules import Answer
 from . import caught, measure, mutants, planted, session, simulation
-from .bench import ROUNDS, Bench, EvidenceError, pooled, small_grid
+from .bench import AA_ROUNDS, ROUNDS, Bench, EvidenceError, pooled, small_grid
 from .pool import Pool
 from .rounds import BudgetError
 
 DIRECTORY = SUITE / "evidence"
 ALIKE = "machine", "rounds", "rules"
 """What mutants must have in common to be in one file; each says which commit it is of."""
-# Each run has the fewest rounds that a verdict needs: on an H200 it takes four minutes.
-AA_RUNS, AA_ROUNDS = 10, rules.MIN_ROUNDS
+AA_RUNS = 10
 
 
 def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:

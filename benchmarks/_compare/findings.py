@@ -40,6 +40,11 @@ class Look(NamedTuple):
     wrong: list[str]
     notes: list[str]
 
+    @property
+    def judged(self) -> set[Subject]:
+        """The timings that have a verdict."""
+        return {timing.subject for family in self.families.values() for timing in family.timings}
+
 
 def subjects_of(cell: BaseCell) -> frozenset[Subject]:
     """The timings of a cell, one a direction."""
@@ -165,8 +170,7 @@ def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
     absent = asked - answered[BASE, "timings"]
     impossible = absent - answered[BASE, "errors"]
     mended = absent - answered[HEAD, "errors"] - answered[HEAD, "unavailable"]
-    judged = {timing.subject for family in look.families.values() for timing in family.timings}
-    return asked - judged - impossible - mended
+    return asked - look.judged - impossible - mended
 
 
 def clocks(measured: Sequence[Round]) -> dict[str, str]:
@@ -227,7 +231,7 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
     neither = {
         subject: f"in neither version: {reasons[0]}"
         for subject, reasons in sorted(lost[HEAD].items())
-        if len(reasons) == len(lost[BASE][subject]) == len(measured)
+        if len(reasons) == len(lost[BASE].get(subject, ())) == len(measured)
         and not any(subject in failed[arm] for arm in ARMS)
     }
     notes = _together(neither)

@@ -266,8 +266,7 @@ def _chosen(
 
 def _lost(cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look) -> list[str]:
     """A sentence on what differs of these cells and has no verdict, if there is any."""
-    judged = {timing.subject for family in look.families.values() for timing in family.timings}
-    timed = [cell for cell in cells if subjects_of(cell) <= judged]
+    timed = [cell for cell in cells if subjects_of(cell) <= look.judged]
     untimed = selection.left(cells, facts, timed).untimed
     return _untimed(untimed, _LOST)
 

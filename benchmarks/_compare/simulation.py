@@ -26,7 +26,7 @@ from .._system.progress import say
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Answer, Subject, Timing
 from . import findings, noise, selection, session
-from .bench import ROUNDS
+from .bench import AA_ROUNDS, ROUNDS
 from .pool import Pool
 
 POOL, _POOL_IS = "pool", "the rounds of aa.json, drawn with replacement"
@@ -155,7 +155,7 @@ class Simulator:
     def _noise(self) -> np.ndarray:
         """Logarithms of the pool's times over their median in a run: [arms, rounds, timings]."""
         logs = np.log(np.stack(list(self._pool.seconds.values())))
-        runs = np.split(logs, range(rules.MIN_ROUNDS, logs.shape[1], rules.MIN_ROUNDS), axis=1)
+        runs = np.split(logs, range(AA_ROUNDS, logs.shape[1], AA_ROUNDS), axis=1)
         return np.concatenate([run - np.median(run, axis=(0, 1)) for run in runs], axis=1)
 
     @functools.cached_property

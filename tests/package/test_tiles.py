@@ -78,7 +78,7 @@ def test_few_heads_leave_a_program_its_rows(kind, item, channels, heads):
     assert few.heads < 2 * heads and few.warps <= many.warps
 
 
-# Few heads, as they were measured: the best, or within 3 % of it.
+# Of few heads. Calls like these were timed with every tile; not each of these is the best.
 @pytest.mark.parametrize(
     ("kind", "item", "channels", "width", "expected"),
     [
