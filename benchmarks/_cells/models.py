@@ -20,7 +20,7 @@ class Model(NamedTuple):
     ``heads`` of each tensor, of ``channels`` each; the first ``rotated`` have angles. ``layout``:
     "of192" is the last channels of a row of 192. ``tables``: "perbatch" if each sequence has
     its own. ``batch`` sequences of ``seq_len`` tokens in training. ``dtype``: a key of
-    ``surface.DTYPES``.
+    ``surface.DTYPES``. ``parallel`` and ``rounding``: words of ``surface.OPTIONS``.
     """
 
     heads: tuple[int, ...]
@@ -32,6 +32,8 @@ class Model(NamedTuple):
     batch: int = 2
     seq_len: int = 4096
     dtype: str = "bf16"
+    parallel: str = ""
+    rounding: str = ""
 
 
 # From the models' configurations on Hugging Face.
@@ -86,6 +88,8 @@ class BaseModelCell(FormCell):
             interleaved="il" if model.interleaved else "",
             tables=model.tables,
             position="starts" if decode and not model.tables else "",
+            parallel=model.parallel,
+            rounding=model.rounding,
             layout=model.layout,
         )
 

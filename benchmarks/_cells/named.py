@@ -2,7 +2,8 @@
 
 A name such as ``bf16-32+8x128r64-il-of192-2x4096`` has the dtype, the heads of each tensor, the
 channels of a head and how many of them are rotated; ``il`` for pairs of neighbours, the layout,
-``perbatch`` for angles or tables of each sequence; sequences and their tokens. With one token of
+``perbatch`` for angles or tables of each sequence, ``cp`` for a rank of context parallelism,
+``rtables`` and ``reach`` for the other roundings; sequences and their tokens. With one token of
 each it is a call of decoding, and each sequence is at a position of its own.
 """
 
@@ -20,7 +21,8 @@ from .surface_calls import PACKED, TAIL
 _NAME = re.compile(
     rf"(?P<dtype>{'|'.join(DTYPES)})-(?P<heads>\d+(\+\d+)?)x(?P<channels>\d+)(r(?P<rotated>\d+))?"
     rf"(-(?P<interleaved>il))?(-(?P<layout>{TAIL}\d+|{PACKED}|{'|'.join(OPTIONS['layout'][1:])}))?"
-    r"(-(?P<tables>perbatch))?-(?P<batch>\d+)x(?P<seq_len>\d+)"
+    r"(-(?P<tables>perbatch))?(-(?P<parallel>cp))?(-(?P<rounding>rtables|reach))?"
+    r"-(?P<batch>\d+)x(?P<seq_len>\d+)"
 )
 
 
@@ -30,7 +32,8 @@ def named(model: Model) -> str:
     rotated = f"r{model.rotated}" * (model.rotated < model.channels)
     words = (
         *(model.dtype, f"{heads}x{model.channels}{rotated}", "il" * model.interleaved),
-        *(model.layout, model.tables, f"{model.batch}x{model.seq_len}"),
+        *(model.layout, model.tables, model.parallel, model.rounding),
+        f"{model.batch}x{model.seq_len}",
     )
     return "-".join(filter(None, words))
 
@@ -57,6 +60,8 @@ def parsed(name: str) -> Model:
             batch=int(words["batch"]),
             seq_len=int(words["seq_len"]),
             dtype=words["dtype"],
+            parallel=words["parallel"],
+            rounding=words["rounding"],
         )
         width = int(model.layout.removeprefix(TAIL)) if model.layout.startswith(TAIL) else channels
         counts = *model.heads, model.batch, model.seq_len, model.rotated
@@ -65,6 +70,7 @@ def parsed(name: str) -> Model:
             and min(counts) > 0
             and model.rotated % 2 == 0
             and width >= channels
+            and not (model.parallel and model.seq_len % 2)  # two chunks of each sequence
         ):
             return model
     raise ValueError(f"no call has the name {name!r:.80}, e.g. 'bf16-32+8x128r64-il-of192-2x4096'")
@@ -105,7 +111,10 @@ CHOSEN = (
     ),
     "bf16-128x64-of192-1x4096",
     # Pairs of neighbours.
-    *("bf16-32x64-il-1x8192", "bf16-32x128-il-2x4096", "fp32-32x128-il-2x4096"),
+    *("bf16-32x64-il-1x8192", "bf16-32x128-il-2x4096"),
+    *("fp32-32x64-il-1x8192", "fp32-32x128-il-2x4096"),
+    # A rank's part of each sequence, and the other roundings.
+    *("bf16-32x128-cp-2x4096", "bf16-32x128-rtables-2x4096", "bf16-32x128-reach-2x4096"),
     # From short to long.
     *("fp16-64x128-1x128", "fp16-64x128-1x512", "fp16-12x64-16x1024", "fp16-64x128-4x2048"),
     *("fp32-64x128-2x2048", "bf16-64x256-2x2048", "bf16-32x128-1x16384"),

@@ -76,7 +76,7 @@ class SurfaceCall(Rotation):
             options["rounding"] = self.rounding
         if form.inplace:
             options["inplace"] = True
-        if form.parallel:
+        if form.parallel and self.by_angles:
             options |= {"cp_size": CP_SIZE, "cp_rank": CP_RANK}
         if form.format == "thd":
             whole = CP_SIZE if form.parallel else 1
@@ -101,6 +101,8 @@ class SurfaceCall(Rotation):
             return (freqs,)
         dtype = self._table_dtype()
         tables = tuple(table.to(dtype) for table in (given.double().cos(), given.double().sin()))
+        if form.parallel:  # ready-made tables know no ranks: these have the rows of one
+            tables = tuple(table[self._positions(given.device)[0]] for table in tables)
         if not form.tables:
             return tuple(table[:, 0, 0] for table in tables)
         if form.function != "attention":

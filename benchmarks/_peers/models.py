@@ -44,8 +44,9 @@ class ModelCall(SurfaceCall):
         self._refuse(cell)
         super().__init__(cell, freqs)
         self.in_place = self.peer.in_place
-        if self.rounds_products:
-            self.slack = product_rounding(getattr(torch, cell.dtype))
+        # A library has one way to round, whatever the package is asked for.
+        self.rounding = "once"
+        self.slack = product_rounding(getattr(torch, cell.dtype)) if self.rounds_products else 0.0
 
     def _refuse(self, cell) -> None:
         channels, rotated = cell.of.channels, cell.of.rotated
@@ -73,10 +74,13 @@ class ModelCall(SurfaceCall):
         """Each token's row of the tables, ``[b, s]``."""
         import torch
 
-        rows = self._positions(device)
+        rows, of_each = self._positions(device), self.cell.positions
+        if self._form.parallel:  # the tables have the rank's rows alone
+            of_each = rows.shape[1]
+            rows = torch.arange(of_each, device=device).expand(rows.shape)
         if not self._form.tables:
             return rows
-        return rows + torch.arange(len(rows), device=device)[:, None] * self.cell.positions
+        return rows + torch.arange(len(rows), device=device)[:, None] * of_each
 
     bytes_read = Peer.bytes_read
 

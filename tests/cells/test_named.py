@@ -29,6 +29,8 @@ def test_a_name_has_all_of_a_call():
     assert named.named(model) == "fp16-32+8x128r64-il-of192-perbatch-2x4096"
     assert parsed("fp16-32+8x128r64-il-of192-perbatch-2x4096") == model
     assert parsed("bf16-1x64-64x1") == Model((1,), 64, 64, batch=64, seq_len=1)
+    rank = Model((1,), 64, 64, seq_len=8, parallel="cp", rounding="reach")
+    assert parsed("bf16-1x64-cp-reach-2x8") == rank
     for name in (*CHOSEN, *DRAWN):
         assert named.named(parsed(name)) == name
     assert len(set(CHOSEN)) == len(CHOSEN)
@@ -40,6 +42,7 @@ def test_a_name_has_all_of_a_call():
         *("", "bf16-1x64", "bf32-1x64-1x1", "bf16-0x64-1x1", "bf16-1x64-1x0", "bf16-1x64r64-1x1"),
         *("bf16-1x64r96-1x1", "bf16-1x64r31-1x1", "bf16-1x64-of32-1x1", "bf16-1x64-of192-il-1x1"),
         *("bf16-01x64-1x1", "bf16-1+1+1x64-1x1", "bf16-1x64-perhead-1x1", "bf16-1x64-1x1 "),
+        *("bf16-1x64-cp-1x3", "bf16-1x64-reach-cp-1x4", "bf16-1x64-once-1x1"),
     ],
 )
 def test_other_names_are_refused(name):
@@ -78,6 +81,8 @@ def test_packed_tensors_lie_side_by_side_before_values():
     [
         *("bf16-4+2x16r8-packed-2x3", "fp16-1x16-il-of48-2x3", "fp32-3+1x16-transposed-2x3"),
         *("bf16-2x16-misaligned-3x1", "fp32-2+1x16-sliced-perbatch-2x3"),
+        *("bf16-2+1x16-cp-2x4", "fp16-2x16r8-perbatch-cp-2x4"),
+        *("fp16-2x16-rtables-2x3", "fp16-2+1x16-reach-2x3"),
     ],
 )
 def test_every_call_is_right(name, takes, monkeypatch):

@@ -87,7 +87,8 @@ def test_what_a_library_cannot_do_is_unavailable_and_says_why(tiny, cell):
 NAMED = (
     *("bf16-4+2x32r16-packed-2x3", "fp16-2+1x32-il-of96-2x3", "fp32-2+2x32-transposed-2x3"),
     *("bf16-2x32-misaligned-3x1", "fp16-2+1x32-sliced-perbatch-2x3", "bf16-1x264-1x3"),
-    "bf16-2+2x36r20-1x3",
+    *("bf16-2+2x36r20-1x3", "fp32-2+1x32-cp-2x4", "bf16-2+1x32-perbatch-cp-2x4"),
+    *("bf16-2+1x32-rtables-2x3", "bf16-2+1x32-reach-2x3"),
 )
 REFUSED = {
     **{("liger", name): "takes queries and keys" for name in NAMED if "+" not in name},

@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._cells import named
@@ -90,10 +90,14 @@ class Experiment(NamedTuple):
     def of(self, providers: Iterable[str]) -> "Experiment":
         """The same experiment with these providers only."""
         kept = set(providers)
-        figures = (
-            each._replace(cells=tuple(cell for cell in each.cells if cell.provider in kept))
-            for each in self.figures
-        )
+        return self._with(lambda cell: cell.provider in kept)
+
+    def named(self, names: Container[str]) -> "Experiment":
+        """The same experiment with these calls by name only."""
+        return self._with(lambda cell: not isinstance(cell, PeerNamedCell) or cell.name in names)
+
+    def _with(self, kept: Callable[[AnyCell], bool]) -> "Experiment":
+        figures = (each._replace(cells=tuple(filter(kept, each.cells))) for each in self.figures)
         return self._replace(figures=tuple(figures))
 
 
@@ -288,13 +292,11 @@ def planned(name: str, grid: str, commit: str) -> Experiment:
 def measured(name: str, grid: str, timings: Iterable[Timing]) -> Experiment:
     """The experiment that these timings are of, with the providers that they have.
 
-    Calls that were drawn are in the timings, whatever a later version would draw.
+    The calls by name are those that the timings have: a later version draws others, and its list
+    of chosen ones is longer.
     """
     timings = list(timings)
-    if name == RANDOM:
-        cells = (timing.cell for timing in timings)
-        names = dict.fromkeys(cell.name for cell in cells if isinstance(cell, PeerNamedCell))
-        every = _random(list(names))
-    else:
-        every = GRIDS[grid][name]
+    cells = (timing.cell for timing in timings)
+    names = dict.fromkeys(cell.name for cell in cells if isinstance(cell, PeerNamedCell))
+    every = _random(list(names)) if name == RANDOM else GRIDS[grid][name].named(names)
     return every.of({timing.cell.provider for timing in timings})
