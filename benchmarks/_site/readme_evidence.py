@@ -7,7 +7,6 @@ from pathlib import Path
 
 from .._cells.forms import ITEM_BYTES
 from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE as SWEEPS
 from .._peers.sweep.command import stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
@@ -15,11 +14,14 @@ from .._system.process import SUITE
 from .._training import goals
 from .._training import results as training
 from .._training.sizes import POINTS, STEP
-from .readme_tables import table, wrapped
+from .readme_tables import EVIDENCE as SWEEPS
+from .readme_tables import MACHINE, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
 SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
 TRAINING = SUITE / "evidence" / "training"
+
+_WHERE = f"evidence/sweep/{MACHINE}"
 
 _Sweeps = Mapping[str, tuple[Experiment, Results]]
 """By name, the experiments that ship."""
@@ -133,15 +135,14 @@ def peers(directory: Path = SWEEPS) -> list[str]:
 
 def _throughput(experiment: Experiment, measured: Results) -> list[str]:
     machine, commit, command = tables.source(measured.header)
-    where = "evidence/sweep"
     text = (
         f"Beside other libraries, on the same buffers and by the same clock: {machine}, {commit} "
-        f"(`{command}`; [all of it]({where}/throughput.md)). Median GB/s from "
+        f"(`{command}`; [all of it]({_WHERE}/throughput.md)). Median GB/s from "
         f"{tables.SETTLED_SEQ_LEN} tokens on, 64 heads of 128, float16, beside what the "
         "seed published of an RTX 2070 Super:"
     )
     pictures = [
-        f"[![{each.title}]({where}/{each.name}.png)]({where}/{experiment.name}.md)"
+        f"[![{each.title}]({_WHERE}/{each.name}.png)]({_WHERE}/{experiment.name}.md)"
         for each in (experiment.figures[0], experiment.figures[-1])
     ]
     seeds = tables.seed_table(experiment, measured)[2:]
@@ -155,7 +156,7 @@ def _gains(found: _Sweeps) -> list[str]:
     commits = {name: results.header["commit"][:8] for name, (_, results) in found.items()}
     differ = len(set(commits.values())) > 1
     where = ", ".join(
-        f"[{name}](evidence/sweep/{name}.md)" + f" at `{commit}`" * differ
+        f"[{name}]({_WHERE}/{name}.md)" + f" at `{commit}`" * differ
         for name, commit in commits.items()
     )
     text = (

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE, stored
+from .._peers.sweep.command import EVIDENCE as SWEEPS
+from .._peers.sweep.command import stored
 from .._system.process import ROOT
 from . import figures
 
 RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = "nvidia-h200"
+EVIDENCE = SWEEPS / MACHINE
 # Commit -> what it did to the kernel, in the order of the history.
 STEPS = Path(__file__).with_name("steps.json")
 

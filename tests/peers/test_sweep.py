@@ -21,6 +21,7 @@ from benchmarks._peers.providers import PROVIDERS
 from benchmarks._peers.sweep import command, plots, state
 from benchmarks._peers.sweep.experiments import EXPERIMENTS
 from benchmarks._peers.sweep.state import SweepError
+from benchmarks._site import readme_tables
 from benchmarks._system import gpu_monitor
 from benchmarks._system.journal import Journal
 from tests.lab import MACHINE, UUID
@@ -296,13 +297,17 @@ def test_without_matplotlib_there_are_tables(bench, monkeypatch, tmp_path, capsy
 
 def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     """The pages and rows of benchmarks/evidence/sweep, made again."""
-    assert entry.main(["sweep", "--redraw", str(command.EVIDENCE), "--output", str(tmp_path)]) == 0
-    made = sorted(tmp_path.iterdir())
-    shipped = {path.stem for path in made}
-    assert set(EXPERIMENTS) - shipped <= {"models", "random"}  # not measured yet
-    assert len(made) == 2 * len(shipped)
-    for path in made:
-        assert path.read_bytes() == (command.EVIDENCE / path.name).read_bytes(), path.name
+    whole = set()
+    for machine in command.EVIDENCE.iterdir():
+        output = tmp_path / machine.name
+        assert entry.main(["sweep", "--redraw", str(machine), "--output", str(output)]) == 0
+        made = sorted(output.iterdir())
+        shipped = {path.stem for path in made}
+        assert len(made) == 2 * len(shipped)
+        for path in made:
+            assert path.read_bytes() == (machine / path.name).read_bytes(), path
+        whole |= {machine.name} if shipped == set(EXPERIMENTS) else set()
+    assert whole == {readme_tables.MACHINE}
     assert len(undrawn) == 4 + 2 + 8 + 6
     assert entry.main(["sweep", "--redraw", str(tmp_path / "nowhere")]) == 3
 
@@ -313,7 +318,7 @@ def test_what_ships_is_whole(bench, undrawn, capsys):
     assert "full grid with every provider" in capsys.readouterr().err
     assert not bench.evidence.exists()
     assert entry.main(["sweep", "--experiment", "milliseconds", "--ship"]) == 0
-    shipped = state.read(bench.evidence / "milliseconds.jsonl")
+    shipped = state.read(bench.evidence / MACHINE["machine"] / "milliseconds.jsonl")
     assert set(shipped.rows) == set(FULL["milliseconds"].timings)
     sweep("--experiment", "bandwidth", "--afresh")
     assert entry.main(["sweep", "--redraw", str(bench.output), "--ship"]) == 3

@@ -177,7 +177,7 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     text = "\n".join(lines)
     assert "| 1 | about 260 GB/s | +4% |" in text and "| n/a |  |" in text and "wrong" in text
     assert "fla-core 1" in text and SHA[:8] in text
-    assert "(evidence/sweep/throughput-batch-1.png)" in text
+    assert "(evidence/sweep/nvidia-h200/throughput-batch-1.png)" in text
     (compiled,) = (line for line in lines if line.startswith("| compile |"))
     assert re.fullmatch(r"\| compile( \| 2\.2\d, 2\.\d\d){2} \|", compiled)
     assert any("| throughput, of 120 | study, of 44 |" in line for line in lines)

@@ -28,6 +28,7 @@ from .state import Results, Row, SweepError
 
 SCRATCH = ROOT / ".asv" / "sweep"
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
+"""What ships: a directory for each machine, by asv's name of it."""
 
 DONE, BAD = 0, 1
 EXPECTED = (
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--grid", choices=sorted(GRIDS), default="full", help="cells to measure; default: full")
     add("--output", type=Path, metavar="DIR", help="where to write; default: in .asv/sweep")
-    add("--ship", action="store_true", help="also write to benchmarks/evidence/sweep")
+    add("--ship", action="store_true", help="also write to benchmarks/evidence/sweep/MACHINE")
     waits = "how long to wait for a GPU that another measurement uses; default: 0"
     add("--wait", type=some_seconds, default=0.0, metavar="SECONDS", help=waits)
     add("--afresh", action="store_true", help="rename what was measured before, and start again")
@@ -285,7 +286,9 @@ def _shown(
     experiment: Experiment, results: Results, options: argparse.Namespace, usual: Path
 ) -> int:
     """Write the files of an experiment; the status that its results deserve."""
-    directories = [options.output or usual, *([EVIDENCE] if options.ship else [])]
+    directories = [options.output or usual]
+    if options.ship:
+        directories.append(EVIDENCE / results.header["machine"]["machine"])
     for directory in directories:
         publish(experiment, results, directory)
     for line in tables.gain_table(experiment, results)[2:]:
