@@ -12,6 +12,7 @@ import yaml
 
 import rope_triton
 from benchmarks._cells.subjects import ARCHITECTURES
+from benchmarks._peers.sweep.command import EVIDENCE, stored
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -47,12 +48,17 @@ def test_every_address_of_the_repository_leads_to_a_file():
 
 
 def test_what_was_measured_compiled_and_interpreted():
-    rows = re.findall(r"^\| (?:measured|compiled|tested in).*$", README, re.MULTILINE)
-    measured, compiled, interpreted = ([c.strip() for c in row.split("|")[2:4]] for row in rows)
+    rows = re.findall(r"^\| (?:measured|partly|compiled|tested in).*$", README, re.MULTILINE)
+    measured, partly, compiled, interpreted = (
+        [c.strip() for c in row.split("|")[2:4]] for row in rows
+    )
     machine = ROOT / "benchmarks" / "results" / "nvidia-h200" / "machine.json"
     gpu = json.loads(machine.read_text())
     with_gpu = f"torch {minor(gpu['torch'])}, triton {minor(gpu['triton'])}"
     assert measured == [gpu["gpu"], with_gpu]
+    drawn = [stored(machine)["random"][1] for machine in EVIDENCE.iterdir()]
+    gpus = {results.header["machine"]["gpu"] for results in drawn}
+    assert {measured[0], partly[0]} == gpus and partly[1] == with_gpu
     constraints = (ROOT / "constraints.txt").read_text()
     torch, triton = (
         re.search(rf"^{each}==(\S+)", constraints, re.MULTILINE)[1] for each in ("torch", "triton")

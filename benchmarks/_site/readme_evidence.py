@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._cells.forms import ITEM_BYTES
-from .._peers.sweep import tables
+from .._peers.sweep import command, tables
+from .._peers.sweep import goals as kernel_goals
 from .._peers.sweep.command import stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
@@ -131,6 +132,25 @@ def peers(directory: Path = SWEEPS) -> list[str]:
         return []
     throughput = _throughput(*found["throughput"]) if "throughput" in found else []
     return [*throughput, *_gains(found), "", *_compiled(found)]
+
+
+def held(directory: Path = command.EVIDENCE) -> list[str]:
+    """How many calls reach the kernel's goals, on every machine whose sweep ships."""
+    rows = []
+    for machine in sorted(directory.iterdir()):
+        for name, (experiment, measured) in stored(machine).items():
+            if not experiment.judged:
+                continue
+            header, where = measured.header, f"evidence/sweep/{machine.name}/{name}.md"
+            with_quack = "with" if "quack-kernels" in header["software"] else "without"
+            counts = " | ".join(kernel_goals.held(experiment, measured).values())
+            rows.append(
+                f"| [{name}]({where}) | {header['machine']['gpu']} | `{header['commit'][:8]}` "
+                f"| {with_quack} | {counts} |"
+            )
+    intro = "Timings that reach the goals below, of those that are judged:"
+    titles = ["experiment", "GPU", "commit", "quack", *kernel_goals.GOALS]
+    return table(intro, titles, rows)
 
 
 def _throughput(experiment: Experiment, measured: Results) -> list[str]:

@@ -143,8 +143,8 @@ def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     readme.write_text(readme.read_text().replace(*change))
     assert entry.main(["readme"]) == 3
     assert (
-        "must mark the tables speed, history, paths, calls, peers, training, targets, simulation, "
-        "slowdowns once each" in capsys.readouterr().err
+        "must mark the tables speed, history, paths, calls, peers, held, training, targets, "
+        "simulation, slowdowns once each" in capsys.readouterr().err
     )
 
 
@@ -185,6 +185,17 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
     assert copied.endswith("(120) |  |")  # faster in all, and not in the study
     assert not any(line.startswith("| transformer-engine |") for line in lines)
     assert lines[-1]  # no empty line at its end
+
+
+def test_goals_of_calls_are_counted_on_each_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(plots, "draw", lambda *_: [])
+    for machine, name in (("b", "models"), ("a", "models"), ("a", "study")):
+        (tmp_path / machine).mkdir(exist_ok=True)
+        shipped(tmp_path / machine, name)
+    *_, first, second = readme_evidence.held(tmp_path)  # the study has no goals
+    assert "(evidence/sweep/a/models.md)" in first and "(evidence/sweep/b/models.md)" in second
+    counts = r" \d+ of \d\d \| \d+ of \d\d \| \d of 6 \|"
+    assert re.search(rf"`{SHA[:8]}` \| without \|{counts}$", first)
 
 
 def test_experiments_name_their_commits_where_they_differ(monkeypatch, tmp_path):

@@ -24,7 +24,7 @@ from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 
 BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "by angles", "one head"
-_GOALS = (BY_TABLES, BY_ANGLES, ONE_HEAD)
+GOALS = (BY_TABLES, BY_ANGLES, ONE_HEAD)
 _SMALL_BYTES, _LARGE_BYTES = 4e6, 16e6  # moved
 _WORST = 5
 _LIGER, _ROOFLINE = "liger", "roofline"
@@ -113,14 +113,22 @@ def _judged(goal: str, found: dict[str, float], least: float) -> Judgement:
     return Judgement(goal, found[beside], least, beside)
 
 
+def held(experiment: Experiment, results: Results) -> dict[str, str]:
+    """By goal, how many timings hold it, of how many that are judged: "79 of 81"."""
+    judged = [each for _, each in _judged_of(points(experiment, results))]
+    found = {goal: [each.held for each in judged if each.goal == goal] for goal in GOALS}
+    return {goal: f"{sum(of_goal)} of {len(of_goal)}" for goal, of_goal in found.items()}
+
+
+def _judged_of(every: list[Point]) -> list[tuple[Point, Judgement]]:
+    return [(point, each) for point in every if not point.unaligned for each in point.judgements]
+
+
 def summary(experiment: Experiment, results: Results) -> list[str]:
     """What holds, in a sentence, and the calls that are farthest from their goals."""
     every = points(experiment, results)
-    judged = [(point, each) for point in every if not point.unaligned for each in point.judgements]
-    said = []
-    for goal in _GOALS:
-        of_goal = [each for _, each in judged if each.goal == goal]
-        said.append(f"{goal} {sum(each.held for each in of_goal)} of {len(of_goal)}")
+    judged = _judged_of(every)
+    said = [f"{goal} {count}" for goal, count in held(experiment, results).items()]
     unaligned = sum(point.unaligned for point in every)
     text = f"Hold their goals: {', '.join(said)}; {unaligned} aligned to 2 bytes are not judged."
     measured = Counter(name for point in every for name in point.rivals)
@@ -144,10 +152,10 @@ def page(experiment: Experiment, results: Results) -> list[str]:
     """The goals, what holds, and every call beside them; what does not hold is bold."""
     about = (__doc__ or "").partition("\n\n")[2].strip().replace("``RIVALS``", ", ".join(RIVALS))
     lines = ["## Goals", "", *about.splitlines(), "", *summary(experiment, results), ""]
-    lines += [f"| call | MB moved | {' | '.join(_GOALS)} |", "|---" * (2 + len(_GOALS)) + "|"]
+    lines += [f"| call | MB moved | {' | '.join(GOALS)} |", "|---" * (2 + len(GOALS)) + "|"]
     for point in points(experiment, results):
         found = {each.goal: _written(each, point) for each in point.judgements}
-        cells = " | ".join(found.get(goal, "") for goal in _GOALS)
+        cells = " | ".join(found.get(goal, "") for goal in GOALS)
         lines.append(
             f"| {point.name}, {point.timing.direction} | {point.megabytes:.1f} | {cells} |"
         )
