@@ -89,6 +89,7 @@ class Gpu:
         self.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.001
         self.pace = lambda subject, number: 1.0
         self.host_pace = lambda number: 1.0  # of all calls in a process, and what is beside them
+        self.launch = lambda number: 2.3e-6  # of a small kernel that is no version's
         self.events = lambda number: {}
         self.busy = ""
         self.starts = False  # whether first calls are timed
@@ -131,6 +132,7 @@ class Gpu:
             rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
     def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
+        rows["launches"] = [self.launch(self.begun)] * 3
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
         subjects = [subject for both in cells.values() for subject in both]
         if host:

@@ -16,7 +16,8 @@ The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric,
 ...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
 "errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
 ``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
-``"seconds"``: what the parts of the job took.
+``"launches"``: what ``gpu_timer.launches`` took in each pass. ``"seconds"``: what the parts of the
+job took.
 """
 
 import contextlib
@@ -217,6 +218,7 @@ class _Answers:
         self.unavailable: list[list] = []
         self.errors: list[list] = []
         self.beside: dict[str, list[float]] = {}
+        self.launches: list[float] = []
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -269,8 +271,10 @@ def _time(cells: list[BaseCell], shuffle: Callable[[list], None], answers: _Answ
     import torch
 
     timed = _advanced([_steps(cell, shuffle, answers) for cell in cells])
+    launches = gpu_timer.launches()
     gpu_timer.warm_up(WARM_UP_SECONDS)
     while timed:
+        answers.launches.append(launches.time(1))
         timed = _advanced(timed)
     gc.collect()
     torch.cuda.empty_cache()  # the next group finds memory as this one found it

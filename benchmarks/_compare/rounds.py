@@ -5,7 +5,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,13 @@ from . import measure
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
 # Processes that import while another measures: on an H200's host that takes longer than measuring.
 AHEAD = 2
+LAUNCH_SHIFT = 0.05
+"""A round is invalid when launches in one of its processes take longer by more than this share.
+
+Another GPU of the host that works makes each launch 0.33 us shorter, often for the whole of a
+process, which is some 15 % of a small kernel's time. On a quiet host, the times of small kernels in
+the processes of a round differ by 0.5 %.
+"""
 
 
 class BudgetError(RuntimeError):
@@ -228,7 +235,8 @@ class Rounds(Journal):
                     for turn, arm in enumerate(order, start=1)
                 }
             seen = watching.summary()
-            reason = gpu_monitor.why_invalid(seen, [each.watch for each in self.rounds(phase)])
+            earlier = [each.watch for each in self.rounds(phase)]
+            reason = gpu_monitor.why_invalid(seen, earlier) or _why_apart(answers)
             measured = Round(phase, number, answers, seen, settled, reason)
             self.append({"round": measured._asdict()})
             if not reason:
@@ -262,3 +270,13 @@ class Rounds(Journal):
     def _take(self, arm: str) -> measure.Process:
         ready = self._ready[arm]
         return ready.pop(0) if ready else self._start(arm)
+
+
+def _why_apart(answers: Mapping[str, dict]) -> str:
+    """Why the processes of a round cannot be compared, in words; empty if they can be."""
+    found = {arm: answer["launches"] for arm, answer in answers.items()}
+    seconds = {arm: statistics.median(each) for arm, each in found.items() if each}
+    if not seconds or max(seconds.values()) <= min(seconds.values()) * (1 + LAUNCH_SHIFT):
+        return ""
+    said = ", ".join(f"{1e6 * each:.2f} us in {arm}" for arm, each in seconds.items())
+    return f"launches did not take the same time in all processes: {said}"

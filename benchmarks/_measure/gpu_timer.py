@@ -22,6 +22,7 @@ WARM_UP_SECONDS = 2.0
 COLD_L2_MULTIPLE = 4
 AVERAGED_L2_MULTIPLE, AVERAGED_SETS = 16, 1000
 FILLED_L2_MULTIPLE = 2
+LAUNCHES, LAUNCHED_BYTES = 1000, 1 << 16
 
 
 def cold_sets(bytes_moved: int) -> int:
@@ -63,6 +64,20 @@ def warm_up(seconds: float = WARM_UP_SECONDS) -> None:
             x[:4096] @ x[:4096]  # draws the most power
             x.clone()  # and this is close to what is measured
         torch.cuda.synchronize()
+
+
+@functools.cache
+def launches() -> "Recording":
+    """Small kernels of PyTorch's one after the other, 2 ms in all.
+
+    Most of such a kernel's time is its launch. So it shows when the machine changes what every
+    launch takes, whatever is measured: beside another GPU that works, it was 0.33 us less.
+    """
+    import torch
+
+    x = torch.zeros(LAUNCHED_BYTES // 4, device="cuda")
+    call = functools.partial(torch.neg, x, out=torch.empty_like(x))
+    return Recording([call] * LAUNCHES, torch.cuda.Stream())
 
 
 def reserve(bytes_needed: int) -> None:

@@ -232,6 +232,24 @@ def test_invalid_round_is_repeated_and_reported(lab, seen, reason):
     assert lab.found.rounds == ROUNDS
 
 
+def test_a_round_whose_launches_differ_is_repeated(lab):
+    lab.versions({}, {})
+    lab.gpu.launch = lambda begun: 2.0e-6 if begun == CHECKS + 4 else 2.3e-6 + 1e-8 * (begun % 2)
+    assert lab.compare() == PASS
+    assert lab.gpu.answered == ALL + 2 and lab.found.rounds == ROUNDS
+    (said,) = lab.found.discarded
+    assert said == (
+        "look1, round 2: launches did not take the same time in all processes: 2.31 us in base, "
+        "2.00 us in head"
+    )
+
+
+def test_a_machine_whose_launches_are_alike_in_a_round_may_change_between_rounds(lab):
+    lab.versions({}, {})
+    lab.gpu.launch = lambda begun: 2.0e-6 if (begun - CHECKS - 1) // 2 % 2 else 2.3e-6
+    assert lab.compare() == PASS and not lab.found.discarded
+
+
 def test_invalid_again_and_again(lab, capsys):
     lab.versions({}, {})
     lab.gpu.events = lambda answered: {"processes": 2}

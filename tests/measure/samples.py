@@ -1,6 +1,7 @@
 """Made-up samples where a GPU would be timed, for tests that measure cells without one."""
 
 import contextlib
+from types import SimpleNamespace
 
 import torch
 
@@ -58,6 +59,7 @@ def install(patch, progress, sets: int) -> None:
     patch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Recording.capturing)
     patch.setattr(gpu_timer, "warm_up", lambda *_: None)
+    patch.setattr(gpu_timer, "launches", lambda: SimpleNamespace(time=lambda replays: 2.3e-6))
     patch.setattr(gpu_timer, "cold_sets", lambda bytes_moved: sets)
     patch.setattr(gpu_timer, "reserve", lambda bytes_needed: None)
     patch.setattr(gpu_timer, "Recording", Recording)
