@@ -8,6 +8,10 @@ from typing import ClassVar
 from . import angles
 from .formula import rotated
 from .module_calls import BOUND, ModuleCall
+from .package_calls import gradient, leaves
+
+# A sum that is smaller than this share of the sum of its absolute values, float32 rounds to 0.
+_ALMOST_0 = 2.0**-20
 
 
 class _Attention(ModuleCall):
@@ -90,8 +94,7 @@ class _Linear(ModuleCall):
     function = "linear"
     sizes = ("rows", "inner", "columns")
     words = ("bias", "relu", "columnfirst")  # the last: the weight's columns lie together
-    # The sign of a sum that is almost 0 may be another: then an element of a row has no gradient.
-    bound = dict.fromkeys(BOUND, 5e-2)
+    bound = {**BOUND, "bfloat16": BOUND["bfloat16"] / 2}
 
     @staticmethod
     def operands(size, words):
@@ -117,6 +120,15 @@ class _Linear(ModuleCall):
 
         out = torch.nn.functional.linear(x, weight, bias)
         return out.relu() if relu else out
+
+    def _uncertain(self, exact, cotangents):
+        """A sum that is almost 0 may have either sign, by the order in which it is added up."""
+        if "relu" not in self._words:
+            return ()
+        sizes = leaves(tuple(each.detach().abs() for each in exact))
+        sums, most = (self._expected(**self._arguments(*each)) for each in (exact, sizes))
+        near = sums.abs() <= _ALMOST_0 * most
+        return gradient(most, sizes, [near * cotangents[0].abs()])
 
 
 class _Matmul(ModuleCall):

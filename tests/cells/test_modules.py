@@ -192,6 +192,34 @@ def test_a_mask_that_is_off_by_one_is_refused():
         package_calls.check(shifted, found[FORWARD][1], call, FORWARD)
 
 
+@pytest.mark.parametrize("name", ["linear-fp32-16x48x64-bias-relu", "linear-fp32-16x48x64-relu"])
+def test_a_sum_that_is_almost_0_may_have_either_sign_and_no_other(name):
+    cell = ModuleCell(name)
+    call, x, grad = cell.call(angles.of_cell(cell, "cpu")), values(cell), values(cell, 1)
+    rows, weight, *bias = call.operand(x)
+    weight[:, :2], rows[:, :2] = 1.0, torch.tensor([3.0, -3.0])
+    rows[0, 2:] = 0.0
+    for each in bias:
+        each[5] = 1e-7
+    (cotangent,) = call.split(call.cotangent(grad))
+    sums = torch.nn.functional.linear(rows, weight, *bias)
+    large = sums[1].argmax()
+    cotangent[0, 5] = cotangent[1, large] = 10.0
+    leaf = call.leaf(x)
+
+    def gradient(mask):
+        out = torch.nn.functional.linear(*leaf) * mask
+        return package_calls.gradient(out, leaf, cotangent)
+
+    mask = sums > 0
+    package_calls.check(gradient(mask), grad, call, BACKWARD)
+    mask[0, 5] ^= True
+    package_calls.check(gradient(mask), grad, call, BACKWARD)
+    mask[1, large] = False
+    with pytest.raises(AssertionError, match="a row is off"):
+        package_calls.check(gradient(mask), grad, call, BACKWARD)
+
+
 def test_a_rotation_with_the_wrong_sign_is_refused():
     cell = ModuleCell("rotaryattention-fp32-1x40x48x4x2x16")
     call, found = called(cell)
