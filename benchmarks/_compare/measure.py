@@ -276,6 +276,7 @@ def _time(cells: list[BaseCell], shuffle: Callable[[list], None], answers: _Answ
     while timed:
         answers.launches.append(launches.time(1))
         timed = _advanced(timed)
+    del launches
     gc.collect()
     torch.cuda.empty_cache()  # the next group finds memory as this one found it
 

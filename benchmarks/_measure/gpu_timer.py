@@ -66,7 +66,6 @@ def warm_up(seconds: float = WARM_UP_SECONDS) -> None:
         torch.cuda.synchronize()
 
 
-@functools.cache
 def launches() -> "Recording":
     """Small kernels of PyTorch's one after the other, 2 ms in all.
 
