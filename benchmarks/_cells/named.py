@@ -21,7 +21,7 @@ from .surface_calls import PACKED, TAIL
 _NAME = re.compile(
     rf"(?P<dtype>{'|'.join(DTYPES)})-(?P<heads>\d+(\+\d+)?)x(?P<channels>\d+)(r(?P<rotated>\d+))?"
     rf"(-(?P<interleaved>il))?(-(?P<layout>{TAIL}\d+|{PACKED}|{'|'.join(OPTIONS['layout'][1:])}))?"
-    r"(-(?P<tables>perbatch))?(-(?P<parallel>cp))?(-(?P<rounding>rtables|reach))?"
+    rf"(-(?P<tables>perbatch))?(-(?P<parallel>cp))?(-(?P<rounding>{'|'.join(OPTIONS['rounding'][1:])}))?"
     r"-(?P<batch>\d+)x(?P<seq_len>\d+)"
 )
 

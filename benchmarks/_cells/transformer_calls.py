@@ -10,7 +10,7 @@ from .formula import rotated
 from .module_calls import BOUND, ModuleCall
 from .package_calls import gradient, leaves
 
-# A sum that is smaller than this share of the sum of its absolute values, float32 rounds to 0.
+# float32 may give either sign to a sum of at most this share of its terms' absolute values.
 _ALMOST_0 = 2.0**-20
 
 

@@ -16,8 +16,8 @@ The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric,
 ...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
 "errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
 ``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
-``"launches"``: what ``gpu_timer.launches`` took in each pass. ``"seconds"``: what the parts of the
-job took.
+``"launches"``: what ``gpu_timer.launches`` took, before each pass and before the check.
+``"seconds"``: what the parts of the job took.
 """
 
 import contextlib

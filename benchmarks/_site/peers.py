@@ -7,11 +7,11 @@ from .._peers.providers import PROVIDERS
 from .._peers.sweep.experiments import Figure, Timing
 from .._peers.sweep.state import Results, Row, SweepError, read_experiment
 from .._peers.sweep.tables import source
-from . import readme_tables
 from .changes import rounded
+from .readme_tables import SWEEPS
 
 EXPERIMENT = "throughput"
-EVIDENCE = readme_tables.EVIDENCE / f"{EXPERIMENT}.jsonl"
+EVIDENCE = SWEEPS / f"{EXPERIMENT}.jsonl"
 
 REASON_LENGTH = 200
 """Most characters of a reason: another library's error can have any length."""

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._cells.forms import ITEM_BYTES
-from .._peers.sweep import command, tables
 from .._peers.sweep import goals as kernel_goals
-from .._peers.sweep.command import stored
+from .._peers.sweep import tables
+from .._peers.sweep.command import EVIDENCE, stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
 from .._system.process import SUITE
 from .._training import goals
 from .._training import results as training
 from .._training.sizes import POINTS, STEP
-from .readme_tables import EVIDENCE as SWEEPS
-from .readme_tables import MACHINE, table, wrapped
+from .readme_tables import MACHINE, SWEEPS, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
 SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
@@ -134,7 +133,7 @@ def peers(directory: Path = SWEEPS) -> list[str]:
     return [*throughput, *_gains(found), "", *_compiled(found)]
 
 
-def held(directory: Path = command.EVIDENCE) -> list[str]:
+def held(directory: Path = EVIDENCE) -> list[str]:
     """How many calls reach the kernel's goals, on every machine whose sweep ships."""
     rows = []
     for machine in sorted(directory.iterdir()):

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE as SWEEPS
-from .._peers.sweep.command import stored
+from .._peers.sweep.command import EVIDENCE, stored
 from .._system.process import ROOT
 from . import figures
 
 RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = "nvidia-h200"
-EVIDENCE = SWEEPS / MACHINE
+SWEEPS = EVIDENCE / MACHINE
+"""What ``sweep`` measured on the machine that the tables are of."""
 # Commit -> what it did to the kernel, in the order of the history.
 STEPS = Path(__file__).with_name("steps.json")
 
@@ -65,7 +65,7 @@ _BESIDE = {
 }
 
 
-def summary(of: Sequence[Stored], directory: Path = EVIDENCE) -> list[str]:
+def summary(of: Sequence[Stored], directory: Path = SWEEPS) -> list[str]:
     """Five rows: beside a copy, beside other libraries.
 
     Raises

@@ -115,20 +115,23 @@ def _judged(goal: str, found: dict[str, float], least: float) -> Judgement:
 
 def held(experiment: Experiment, results: Results) -> dict[str, str]:
     """By goal, how many timings hold it, of how many that are judged: "79 of 81"."""
-    judged = [each for _, each in _judged_of(points(experiment, results))]
-    found = {goal: [each.held for each in judged if each.goal == goal] for goal in GOALS}
-    return {goal: f"{sum(of_goal)} of {len(of_goal)}" for goal, of_goal in found.items()}
+    return _counts(_judgements_of(points(experiment, results)))
 
 
-def _judged_of(every: list[Point]) -> list[tuple[Point, Judgement]]:
+def _judgements_of(every: list[Point]) -> list[tuple[Point, Judgement]]:
     return [(point, each) for point in every if not point.unaligned for each in point.judgements]
+
+
+def _counts(judged: list[tuple[Point, Judgement]]) -> dict[str, str]:
+    found = {goal: [each.held for _, each in judged if each.goal == goal] for goal in GOALS}
+    return {goal: f"{sum(of_goal)} of {len(of_goal)}" for goal, of_goal in found.items()}
 
 
 def summary(experiment: Experiment, results: Results) -> list[str]:
     """What holds, in a sentence, and the calls that are farthest from their goals."""
     every = points(experiment, results)
-    judged = _judged_of(every)
-    said = [f"{goal} {count}" for goal, count in held(experiment, results).items()]
+    judged = _judgements_of(every)
+    said = [f"{goal} {count}" for goal, count in _counts(judged).items()]
     unaligned = sum(point.unaligned for point in every)
     text = f"Hold their goals: {', '.join(said)}; {unaligned} aligned to 2 bytes are not judged."
     measured = Counter(name for point in every for name in point.rivals)
