@@ -76,12 +76,22 @@ def _speed(keys: list, ratios: dict, rates: dict) -> Speed:
 
 
 def speed_table(values: dict) -> list[str]:
-    """Copy ratio and GB/s, a line for each direction and class of sizes, then other path."""
-    found = {
-        (d, f"tensors {label:12}"): s for d in DIRECTIONS for label, s in speeds(values, d).items()
+    """Copy ratio and GB/s by direction: a line for each class of sizes, path and kind of step.
+
+    Those of a step, training or decoding, are of the calls that models make in it.
+    """
+    groups = {
+        "tensors {}": speeds,
+        "{}": path_speeds,
+        "models, {}": lambda values, direction: _speeds(
+            values, "model_calls", direction, lambda cell: cell.step
+        ),
     }
-    found |= {
-        (d, f"{path:20}"): s for d in DIRECTIONS for path, s in path_speeds(values, d).items()
+    found = {
+        (direction, f"{title.format(label):20}"): speed
+        for title, speeds_of in groups.items()
+        for direction in DIRECTIONS
+        for label, speed in speeds_of(values, direction).items()
     }
     return [
         f"{direction:8}  {title}  {speed.cells:4} cells  "

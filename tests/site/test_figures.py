@@ -56,6 +56,18 @@ def test_other_paths_have_a_line_each(tmp_path):
     assert "min 0.500" in lines[1] and "1500 GB/s" in lines[1]
 
 
+def test_calls_of_models_have_a_line_for_each_kind_of_step(tmp_path):
+    params = [["'llama-3-8b'"], ["'training'", "'decode'"], ["'angles'", "'tables'"]]
+    tables = {
+        "model_calls.Forward.track_copy_ratio": ([1.25, 1.0, 2.0, float("nan")], params),
+        "model_calls.Forward.track_gbps": ([2000.0, 4000.0, 1500.0, 1.0], params),
+    }
+    first, second = figures.speed_table(figures.load_values(stored(tmp_path / "r.json", **tables)))
+    assert first.split()[:4] == ["Forward", "models,", "training", "2"]
+    assert "min 0.800, median 0.900" in first and "3000 GB/s" in first
+    assert second.split()[:4] == ["Forward", "models,", "decode", "1"] and "min 0.500" in second
+
+
 def test_a_benchmark_without_any_value(tmp_path):
     path = stored(tmp_path / "r.json", **{"rope.Forward.track_copy_ratio": (None, CELLS)})
     assert figures.speed_table(figures.load_values(path)) == []
