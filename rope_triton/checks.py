@@ -173,9 +173,15 @@ def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
         )
 
 
+def is_writable(t: torch.Tensor) -> bool:
+    """Whether the kernel can write its result to ``t``."""
+    strides = zip(t.shape, t.stride(), strict=True)
+    return t.stride(-1) == 1 and all(step or n <= 1 for n, step in strides)
+
+
 def check_writable(t: torch.Tensor) -> None:
-    """Raise ValueError unless the kernel can write its result to ``t``."""
-    if t.stride(-1) != 1 or any(n > 1 and not s for n, s in zip(t.shape, t.stride(), strict=True)):
+    """Raise ValueError unless the kernel and autograd can write the result to ``t``."""
+    if not is_writable(t):
         raise ValueError(
             "in place, the channels must be contiguous and no two elements at one address, "
             f"got strides {t.stride()} of shape {tuple(t.shape)}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .forms import BACKWARD, FORWARD, QKV_HEADS, BaseCell, listed
+from .forms import QKV_HEADS, BaseCell, listed
 from .surface_calls import BY_ANGLES, CP_SIZE, FUNCTIONS, OFFSET, SurfaceCall, stored_elements
 
 LIST = Path(__file__).with_suffix(".txt")
@@ -103,10 +103,6 @@ class Form(NamedTuple):
     def token_bytes(self) -> int:
         return sum(self.head_counts) * self.channels * self.item_bytes
 
-    @property
-    def directions(self) -> tuple[str, ...]:
-        return (FORWARD,) if self.inplace else (FORWARD, BACKWARD)
-
 
 def exists(form: Form) -> bool:
     """Whether the public functions can be called in this form."""
@@ -179,10 +175,6 @@ class FormCell(BaseCell):
 
     def call(self, freqs) -> SurfaceCall:
         return SurfaceCall(self, freqs)
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        return self.of.directions
 
     @property
     def dtype(self) -> str:  # type: ignore[override]

@@ -119,8 +119,10 @@ class SurfaceCall(Rotation):
         return [count * self._form.channels for count in QKV_HEADS]
 
     def forward(self, x):
-        tensors = x if isinstance(x, tuple) else (x,)
-        out = self._function(*tensors, *self._arguments, **self._options)
+        tensors, options = x if isinstance(x, tuple) else (x,), self._options
+        if self.in_place and tensors[0].requires_grad:  # a leaf, which cannot change
+            tensors, options = (tensors[0].clone(),), options | {"inplace_gradient": True}
+        out = self._function(*tensors, *self._arguments, **options)
         if self.in_place and out.data_ptr() != tensors[0].data_ptr():
             raise AssertionError("the call did not rotate in place: its output is a new tensor")
         return out

@@ -18,6 +18,7 @@ def apply_rotary_emb(
     *,
     rounding: str = "once",
     fused: bool = True,
+    inplace_gradient: bool = False,
 ) -> torch.Tensor:
     """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
 
@@ -38,7 +39,7 @@ def apply_rotary_emb(
         Rotate the pairs ``(2i, 2i + 1)`` instead of ``(i, i + d2/2)``.
     inplace : bool
         Write to ``x`` and return it. Its channels must be contiguous. Autograd records the change;
-        the gradient is a new tensor.
+        the gradient is a new tensor, unless ``inplace_gradient`` is set.
     seqlen_offsets : int or torch.Tensor
         Position of the first token of every sequence, or of each: ``[b]``, int32 or int64.
     cu_seqlens : torch.Tensor, optional
@@ -47,6 +48,10 @@ def apply_rotary_emb(
         Ignored; accepted for flash-attention compatibility.
     rounding, fused
         As in :func:`rope_triton.apply_rotary_pos_emb`.
+    inplace_gradient : bool
+        With ``inplace``: write the gradient into the incoming one, unless that is expanded. Only
+        safe if nothing else needs it: the result of ``y + z`` hands one gradient to both, so that
+        of ``z`` would be rotated too. Without effect under ``torch.compile``, which plans memory.
 
     Returns
     -------
@@ -58,8 +63,8 @@ def apply_rotary_emb(
     TypeError
         If a tensor is not a tensor, or has a dtype that is not accepted.
     ValueError
-        If a shape or device is not accepted, an offset is negative or beyond the tables, or ``x``
-        cannot be written in place.
+        If a shape or device is not accepted, an offset is negative or beyond the tables, ``x``
+        cannot be written in place, or ``inplace_gradient`` comes without ``inplace`` or ``fused``.
     NotImplementedError
         As in :func:`rope_triton.apply_rotary_pos_emb`, for the tables.
 
@@ -73,10 +78,12 @@ def apply_rotary_emb(
     ----------
     ``flash_attn.layers.rotary.apply_rotary_emb``.
     """
+    if inplace_gradient and not (inplace and fused):
+        raise ValueError("inplace_gradient=True needs inplace=True and fused=True")
     cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
     tensor_format = "bshd" if cu_seqlens is None else "thd"
     options = Options(tensor_format, bool(interleaved), 1, 0, rounding, inplace=bool(inplace))
-    return _rotate(x, cos, sin, starts, cu_seqlens, options, fused)
+    return _rotate(x, cos, sin, starts, cu_seqlens, options, fused, bool(inplace_gradient))
 
 
 def apply_qk_rotary_emb(
@@ -217,9 +224,9 @@ def _by_token(table, x):
     return whole.permute(2, 0, 1, 3).expand(length, -1, -1, -1)
 
 
-def _rotate(x, cos, sin, starts, cu_seqlens, options, fused):
+def _rotate(x, cos, sin, starts, cu_seqlens, options, fused, inplace_gradient=False):
     if fused and not ops.needs_table_grad(cos, sin):
-        return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options)
+        return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options, inplace_gradient)
     checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
     if options.inplace:
         check_constant(cos, sin)

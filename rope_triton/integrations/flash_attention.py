@@ -18,11 +18,13 @@ def apply_rotary_emb_qkv_(
     interleaved: bool = False,
     seqlen_offsets: int | torch.Tensor = 0,
     num_heads_q: int | None = None,
+    *,
+    inplace_gradient: bool = False,
 ) -> torch.Tensor:
     """Rotate queries and keys in place, in one launch; flash-attention's function of this name.
 
-    With tables of their own for the keys, in two. Unlike upstream, the gradient is a new tensor:
-    the incoming one may be the gradient of another tensor too.
+    With tables of their own for the keys, in two. Unlike upstream, the gradient is a new tensor
+    unless asked for: the incoming one may be the gradient of another tensor too.
 
     Parameters
     ----------
@@ -36,11 +38,14 @@ def apply_rotary_emb_qkv_(
         As in :func:`rope_triton.apply_rotary_emb`.
     num_heads_q : int, optional
         Heads of queries, where those of keys differ.
+    inplace_gradient
+        As in :func:`rope_triton.apply_rotary_emb`; upstream always does so.
 
     Returns
     -------
     torch.Tensor
-        ``qkv`` itself.
+        ``qkv`` itself; if it is a view that needs a gradient, another view of that memory, whose
+        gradient takes fewer copies.
 
     Raises
     ------
@@ -58,15 +63,16 @@ def apply_rotary_emb_qkv_(
     n_queries, heads = _heads_of(qkv, num_heads_q)
     n_keys = (heads.shape[2] - n_queries) // 2
     options: dict = {"inplace": True, "seqlen_offsets": seqlen_offsets}
+    options["inplace_gradient"] = inplace_gradient
     if cos_k is None or sin_k is None:
         both = heads[:, :, : n_queries + n_keys]
         api.apply_rotary_emb(both, cos, sin, interleaved, **options)
-        return qkv
+        return _changed(qkv)
     _check_tables_of_keys(cos, cos_k, sin_k)
     queries, keys = heads.narrow(2, 0, n_queries), heads.narrow(2, n_queries, n_keys)
     api.apply_rotary_emb(queries, cos, sin, interleaved, **options)
     api.apply_rotary_emb(keys, cos_k, sin_k, interleaved, **options)
-    return qkv
+    return _changed(qkv)
 
 
 def apply_rotary_emb_kv_(
@@ -75,13 +81,15 @@ def apply_rotary_emb_kv_(
     sin: torch.Tensor,
     interleaved: bool = False,
     seqlen_offsets: int | torch.Tensor = 0,
+    *,
+    inplace_gradient: bool = False,
 ) -> torch.Tensor:
     """Rotate the keys of ``[b, s, 2, h, d]`` in place; flash-attention's function of this name.
 
     Returns
     -------
     torch.Tensor
-        ``kv`` itself.
+        As of :func:`apply_rotary_emb_qkv_`, of ``kv``.
 
     Raises
     ------
@@ -95,9 +103,26 @@ def apply_rotary_emb_kv_(
     checks.check_tensors(kv=kv)
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise ValueError(f"kv must have shape [b, s, 2, h, d], got {tuple(kv.shape)}")
-    keys = kv[:, :, 0]
-    api.apply_rotary_emb(keys, cos, sin, interleaved, inplace=True, seqlen_offsets=seqlen_offsets)
-    return kv
+    options: dict = {"inplace": True, "seqlen_offsets": seqlen_offsets}
+    api.apply_rotary_emb(
+        kv[:, :, 0], cos, sin, interleaved, **options, inplace_gradient=inplace_gradient
+    )
+    return _changed(kv)
+
+
+def _changed(x):
+    """``x`` after a change in place, with a gradient that is not copied.
+
+    Autograd takes a view that is older than a change for a piece of memory like any other, and
+    copies its gradient twice.
+    """
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
+        return x
+    whole = x._base
+    if whole is None or not (whole.is_contiguous() and x.is_contiguous()):
+        return x
+    is_same = (whole.numel(), whole.dtype) == (x.numel(), x.dtype)
+    return whole.view(x.shape) if is_same else x
 
 
 def _check_tables_of_keys(cos, cos_k, sin_k):

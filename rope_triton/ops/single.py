@@ -11,6 +11,7 @@ from rope_triton.ops.dispatch import (
     NO_MEMORY,
     adjoint,
     has_exact_types,
+    is_batch,
     is_plain,
     linear,
     linear_in_batch,
@@ -44,6 +45,7 @@ def rotate_by_tables(
     start_positions: torch.Tensor | None,
     cu_seqlens: torch.Tensor | None,
     options: Options,
+    inplace_gradient: bool = False,
 ) -> torch.Tensor:
     """Rotate ``t`` by ready-made tables, ``[s2, d2/2]`` or ``[s2, 1 or b, 1 or h, d2/2]``."""
     plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and has_exact_types(options)
@@ -59,7 +61,8 @@ def rotate_by_tables(
     try:
         if t.requires_grad and torch.is_grad_enabled():
             checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
-            return _RotateInPlace.apply(t, tables, options)
+            _RotateInPlace.apply(*_whole_and_part(t), tables, options, inplace_gradient)
+            return t
         _rotate(t, tables, options)
     except NO_MEMORY:
         return t.copy_(linear_in_batch(_operator.overload, (t,), *tables, *options[:-1]))
@@ -124,11 +127,56 @@ class _Rotate(torch.autograd.Function):
             return linear_in_batch(_operator.overload, (grad,), *others), None, None
 
 
-class _RotateInPlace(_Rotate):
+def _whole_and_part(t):
+    """The tensor that autograd records as changed: the one of which ``t`` is a view, if any.
+
+    For a change of a view, autograd copies the gradient of the whole and of the view. The part is
+    the view's shape, strides and offset in it; None if ``t`` is the whole.
+    """
+    whole = t._base
+    if (
+        whole is None
+        or (type(whole), whole.dtype, whole.layout) != (torch.Tensor, t.dtype, torch.strided)
+        or not (whole.requires_grad and whole.is_contiguous())
+    ):
+        return t, None
+    return whole, (t.shape, t.stride(), t.storage_offset() - whole.storage_offset())
+
+
+def _part_of(whole, part):
+    if part is None:
+        return whole
+    size, stride, first = part
+    return whole.as_strided(size, stride, whole.storage_offset() + first)
+
+
+class _RotateInPlace(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, t, *others):
-        ctx.mark_dirty(t)
-        return _Rotate.forward(ctx, t, *others)
+    def forward(ctx, whole, part, tables, options, inplace_gradient):
+        ctx.mark_dirty(whole)
+        ctx.save_for_backward(*tables)
+        ctx.options, ctx.part, ctx.inplace_gradient = adjoint(options), part, inplace_gradient
+        _rotate(_part_of(whole, part), tables, options)
+        return whole
+
+    @staticmethod
+    def backward(ctx, grad):
+        part = ctx.part
+        # A gradient that is recorded, has a tangent or is a batch is not written by a launch.
+        is_special = torch.is_grad_enabled() or forward_ad._current_level >= 0 or is_batch(grad)
+        is_writable = grad.is_contiguous() if part else checks.is_writable(grad)
+        if ctx.inplace_gradient and is_writable and not is_special:
+            torch.autograd.graph.increment_version(grad)
+        elif part is None:
+            return *_Rotate.backward(ctx, grad), None, None
+        else:
+            grad = grad.clone(memory_format=torch.contiguous_format)
+        if is_special:
+            # torch.as_strided_scatter would have a wrong derivative.
+            _part_of(grad, part).copy_(_Rotate.backward(ctx, _part_of(grad, part))[0])
+        else:
+            _rotate(_part_of(grad, part), ctx.saved_tensors, ctx.options._replace(inplace=True))
+        return grad, None, None, None, None
 
 
 class _Transformed(torch.autograd.Function):

@@ -20,7 +20,7 @@ MIB = 2**20
 # other values run is in forms of the surface.
 DEFAULTS = {"scale", "eps", "ignore_index", "convention", "interleaved", "seqlen_offsets"}
 DEFAULTS |= {"cos_k", "sin_k", "num_heads_q", "rope_dim_offset", "inverse", "cp_size", "cp_rank"}
-DEFAULTS |= {"transpose_output_memory"}
+DEFAULTS |= {"transpose_output_memory", "inplace_gradient"}
 WORDS = {"alibi_slopes": "alibi", "relu": "relu", "bias": "bias", "residual": "residual"}
 WORDS |= {"reduction": "sum", "unsqueeze_dim": "tokensfirst"}
 # Not called on a GPU, or of the surface by another name.

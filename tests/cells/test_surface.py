@@ -21,6 +21,7 @@ PARAMETERS = {
     **dict.fromkeys(("cp_size", "cp_rank"), "parallel"),
     **{"tensor_format": "format", "cu_seqlens": "format", "qkv_split_arg_list": "heads"},
     **{"interleaved": "interleaved", "inplace": "inplace", "rounding": "rounding"},
+    "inplace_gradient": "inplace",
 }
 # Plain PyTorch has no kernel, and the last is ignored.
 NO_OPTIONS = {"fused", "max_seqlen"}
@@ -125,12 +126,14 @@ def test_every_form_is_right(name):
     cell = small(name)
     call = cell.call(angles.of_cell(cell, "cpu"))
     x, grad = (torch.randn(cell.shape).to(getattr(torch, cell.dtype)) for _ in range(2))
-    given, leaf = x.clone(), call.operand(x) if call.in_place else call.leaf(x)
+    given, leaf = (x.clone(), grad.clone()), call.leaf(x)
     output = call.forward(leaf)
-    package_calls.check(output, given, call, FORWARD)
-    if not call.in_place:
-        gradient = package_calls.gradient(output, leaf, call.cotangent(grad))
-        package_calls.check(gradient, grad, call, BACKWARD)
+    gradient = package_calls.gradient(output, leaf, call.cotangent(grad))
+    package_calls.check(gradient, given[1], call, BACKWARD)
+    if call.in_place:  # that of a leaf is a copy, in memory of another order
+        output = call.forward(call.operand(x))
+        assert gradient.data_ptr() == call.cotangent(grad).data_ptr()
+    package_calls.check(output, given[0], call, FORWARD)
 
 
 @pytest.mark.parametrize(

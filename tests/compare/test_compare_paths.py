@@ -65,14 +65,13 @@ def test_forms_are_compiled_checked_and_timed(formed):
     timed = {each.subject for each in formed.found.families["gpu"].timings}
     forms = timed - set().union(*map(subjects_of, CELLS))
     sizes = [*(f"{FORMS[1]} {mib}" for mib in (4, 32)), DECODE]
-    expected = {Subject(FORM_METRICS[0], tuple(each.split())) for each in sizes}
-    assert forms == expected | {Subject(FORM_METRICS[1], tuple(DECODE.split()))}
+    assert forms == {
+        Subject(metric, tuple(each.split())) for each in sizes for metric in FORM_METRICS
+    }
     exact = {each.subject for each in formed.found.exact}
     registers = "codegen.Surface.track_registers"
     assert {s.params for s in exact if s.metric == registers} == {
-        ("sm_90", FORMS[0], "forward"),
-        ("sm_90", FORMS[0], "backward"),
-        ("sm_90", FORMS[1], "forward"),
+        ("sm_90", form, direction) for form in FORMS for direction in ("forward", "backward")
     }
     # Each form is checked at one size.
     assert [each for each in formed.gpu.jobs[0][1]["cells"] if each[0] == "surface"] == [
@@ -84,15 +83,15 @@ def test_forms_are_compiled_checked_and_timed(formed):
 def test_slower_form_fails(formed):
     formed.versions({}, {"slower": {SLOW: 1.05}})
     assert formed.compare() == FAIL
-    slow = [each.subject for each in formed.found.timings if each.answer is Answer.FAIL]
-    assert slow == [Subject(FORM_METRICS[0], tuple(SLOW.split()))]
+    slow = {each.subject for each in formed.found.timings if each.answer is Answer.FAIL}
+    assert slow == {Subject(metric, tuple(SLOW.split())) for metric in FORM_METRICS}
 
 
 def test_one_form_alone_is_compared(formed):
     formed.versions({}, {"slower": {DECODE: 1.05}})
     assert formed.compare("base", "head", "--only", f"{FORM_METRICS[0]} {SLOW}") == PASS
     timed = {each.subject for each in formed.found.timings}
-    assert timed == {Subject(FORM_METRICS[0], tuple(SLOW.split()))}
+    assert timed == {Subject(metric, tuple(SLOW.split())) for metric in FORM_METRICS}
 
 
 # --- calls of the transformer ---------------------------------------------------------------------

@@ -36,13 +36,15 @@ def different(cell) -> dict[str, int]:
     """By direction, the elements that have other bits than in the plain call."""
     call = cell.call(angles.of_cell(cell, "cuda"))
     x, grad = (torch.randn(cell.shape, device="cuda").to(getattr(torch, cell.dtype)) for _ in "xg")
-    before, leaf = x.clone(), call.operand(x) if call.in_place else call.leaf(x)
+    before, leaf = (x.clone(), grad.clone()), call.leaf(x)
     output = call.forward(leaf)
-    found = {FORWARD: _different(output, before, call, FORWARD)}
+    found = {}
     if BACKWARD in cell.directions:
         gradient = package_calls.gradient(output, leaf, call.cotangent(grad))
-        found[BACKWARD] = _different(gradient, grad, call, BACKWARD)
-    return found
+        found[BACKWARD] = _different(gradient, before[1], call, BACKWARD)
+    if call.in_place:  # that of a leaf is a copy, in memory of another order
+        output = call.forward(call.operand(x))
+    return found | {FORWARD: _different(output, before[0], call, FORWARD)}
 
 
 def _different(output, x, call, direction) -> int:

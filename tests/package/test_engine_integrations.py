@@ -7,11 +7,13 @@ None of them is installed here: what they call, and are called by, is made after
 import importlib
 import sys
 import types
+from collections import Counter
 from dataclasses import dataclass, fields
 
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rope_triton import reference
 from rope_triton.integrations import flash_attention, megatron, vllm
@@ -263,6 +265,8 @@ PACKED = {
     "interleaved": [False, True],
     "offsets": ["none", "one", "each"],
     "rotated": [CHANNELS, 8],
+    "projected": [False, True],
+    "inplace_gradient": [False, True],
 }
 
 
@@ -278,14 +282,13 @@ def test_flash_attention_rotates_packed_heads_in_place(case, random, device):
     offsets = {"none": 0, "one": 3, "each": at}[case["offsets"]]
     apart = {"cos_k": angles[1].cos(), "sin_k": angles[1].sin()} if case["keys_apart"] else {}
     more = {"num_heads_q": 4} if case["packed"] == "grouped" else {}
-    given = before * 1
+    given = (before.flatten(2) * 1).view(before.shape) if case["projected"] else before * 1
     kv = case["packed"] == "kv"
     call = flash_attention.apply_rotary_emb_kv_ if kv else flash_attention.apply_rotary_emb_qkv_
     tables = angles[0].cos(), angles[0].sin()
-    out = call(
-        given, *tables, interleaved=case["interleaved"], seqlen_offsets=offsets, **more, **apart
-    )
-    assert out is given
+    more |= {name: case[name] for name in ("interleaved", "inplace_gradient")}
+    out = call(given, *tables, seqlen_offsets=offsets, **more, **apart)
+    assert out.data_ptr() == given.data_ptr() and (out is given) != case["projected"]
     flat = before.flatten(2, -2)  # [b, s, heads, d]
     n_queries, n_keys = {"three": (2, 2), "grouped": (4, 2), "kv": (0, 3)}[case["packed"]]
     parts = list(flat.split([n_queries, n_keys, flat.shape[2] - n_queries - n_keys], 2))
@@ -298,8 +301,43 @@ def test_flash_attention_rotates_packed_heads_in_place(case, random, device):
     expected = torch.cat(parts, 2).reshape(before.shape)
     torch.testing.assert_close(out, expected, **TOLERANCE)
     weights = torch.randn(before.shape, generator=random).to(device)
-    gradients = [torch.autograd.grad(each, before, weights)[0] for each in (out, expected)]
-    torch.testing.assert_close(*gradients, **TOLERANCE)
+    gradients = [
+        torch.autograd.grad(each, before, weights.clone(), retain_graph=True)[0]
+        for each in (out, given, expected)
+    ]
+    torch.testing.assert_close(gradients[0], gradients[2], **TOLERANCE)
+    torch.testing.assert_close(gradients[1], gradients[2], **TOLERANCE)
+
+
+class Made(TorchDispatchMode):
+    """Counts the tensors that are made by some operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.counts[operation.name().partition("::")[2]] += 1
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("inplace_gradient", [False, True])
+@pytest.mark.parametrize("kv", [False, True])
+def test_the_gradient_of_packed_heads_is_copied_once_or_not_at_all(kv, inplace_gradient, device):
+    """Where autograd records a change of a view, it makes three more tensors."""
+    packed = 2 if kv else 3
+    call = flash_attention.apply_rotary_emb_kv_ if kv else flash_attention.apply_rotary_emb_qkv_
+    leaf = torch.randn(2, 5, packed * 3 * CHANNELS, device=device, requires_grad=True)
+    tables = torch.randn(2, 5, CHANNELS // 2, device=device)
+    whole = leaf.clone()
+    out = call(whole.view(2, 5, packed, 3, CHANNELS), *tables, inplace_gradient=inplace_gradient)
+    grad = torch.randn_like(out)
+    with Made() as made:
+        (found,) = torch.autograd.grad(out, leaf, grad)
+    of_views = ("new_zeros", "new_empty_strided", "zeros", "empty_strided")
+    assert made.counts["clone"] == (not inplace_gradient)
+    assert not any(made.counts[name] for name in of_views), made.counts
+    assert (found.data_ptr() == grad.data_ptr()) == inplace_gradient
 
 
 def test_flash_attention_rotates_queries_and_keys_in_one_launch(random, device, monkeypatch):

@@ -132,6 +132,8 @@ tables(x=ones(2, 3, 3, 48)[..., ::2], inplace=True)
     -> ValueError: in place, the channels must be contiguous
 tables(x=ones(2, 1, 3, 24).expand(2, 3, 3, 24), inplace=True)
     -> ValueError: no two elements at one address
+tables(inplace_gradient=True) -> ValueError: inplace_gradient=True needs inplace=True and
+tables(inplace_gradient=True, inplace=True, fused=False) -> ValueError: needs inplace=True and
 tables(x=ones(2, 3, 3, 24).double(), fused=True) -> TypeError: does not compute
 qk_tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
 

@@ -206,3 +206,73 @@ def test_autograd_knows_of_a_change_in_place(device):
         z = torch.ones(BATCH, SEQ, HEADS, CHANNELS, device=device)
         rope_triton.apply_rotary_emb(z, cos, sin, inplace=True)
         assert not torch.equal(z, torch.ones_like(z))
+
+
+# What of a tensor [BATCH, SEQ, 3 * HEADS, CHANNELS] is rotated in place.
+PARTS = {
+    "whole": lambda x: x,
+    "another shape": lambda x: x.view(BATCH * SEQ, -1).view(x.shape),
+    "slice": lambda x: x[:, 1:, 2:5],
+    "transposed": lambda x: x.transpose(0, 1)[1:],
+    "of a strided whole": lambda x: (x.transpose(0, 1).contiguous().transpose(0, 1) * 1)[:, 1:],
+    "of complex numbers": lambda x: torch.view_as_real(torch.complex(x, x)).flatten(-2)[..., 24:],
+}
+
+
+@pytest.mark.parametrize("inplace_gradient", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_the_gradient_of_a_view_that_is_changed_in_place(part, inplace_gradient, device):
+    """Once and twice, alone and as a batch, beside what reads the rest of the memory."""
+    leaf = torch.randn(BATCH, SEQ, 3 * HEADS, CHANNELS, device=device, requires_grad=True)
+
+    def changed(rotate, x):
+        whole = x * 1
+        view = PARTS[part](whole)
+        out = rotate(view)
+        others = whole if part in ("whole", "another shape", "slice", "transposed") else view
+        return out.square().sum() + (others * torch.arange(CHANNELS, device=device)).sum()
+
+    def once(x, **options):
+        given = {"inplace": True, "inplace_gradient": inplace_gradient} | options
+        return rope_triton.apply_rotary_emb(x, *(each[: x.shape[1]] for each in both), **given)
+
+    def plain(x):
+        return once(x, inplace_gradient=False, fused=False)
+
+    both = tables(TABLE, CHANNELS // 2, device=device)
+    found, expected = (torch.autograd.grad(changed(call, leaf), leaf)[0] for call in (once, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    weights = torch.randn_like(leaf)
+    for call in (once, plain):
+        (first,) = torch.autograd.grad(changed(call, leaf), leaf, create_graph=True)
+        (second,) = torch.autograd.grad((first * weights).sum(), leaf)
+        found, expected = expected, second
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    out = once(PARTS[part](leaf * 1))
+    several = torch.randn(3, *out.shape, device=device)
+    together = torch.autograd.grad(out, leaf, several, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(out, leaf, each, retain_graph=True)[0] for each in several]
+    torch.testing.assert_close(together[0], torch.stack(one_by_one), rtol=1e-5, atol=1e-5)
+
+
+def test_a_gradient_is_changed_in_place_only_if_the_caller_says_so(device):
+    cos, sin = tables(TABLE, CHANNELS // 2, device=device)
+    leaf = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device, requires_grad=True)
+    before = torch.randn_like(leaf)
+    one = torch.ones(1, device=device)
+    for grad, inplace_gradient, is_changed in (
+        (before.clone(), False, False),
+        (before.clone(), True, True),
+        (one.expand(leaf.shape), True, False),
+        (before.mT.contiguous().mT, True, False),
+        (before.transpose(0, 1).contiguous().transpose(0, 1), True, True),
+    ):
+        expected, version = rope_triton.apply_rotary_emb(grad, cos, -sin), grad._version
+        out = rope_triton.apply_rotary_emb(
+            leaf.clone(), cos, sin, inplace=True, inplace_gradient=inplace_gradient
+        )
+        (found,) = torch.autograd.grad(out, leaf, grad)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert (found.data_ptr() == grad.data_ptr()) == is_changed
+        assert (grad._version > version) == is_changed
+    assert one == 1
