@@ -62,8 +62,11 @@ def apply_rotary_emb_qkv_(
     checks.check_tensors(qkv=qkv)
     n_queries, heads = _heads_of(qkv, num_heads_q)
     n_keys = (heads.shape[2] - n_queries) // 2
-    options: dict = {"inplace": True, "seqlen_offsets": seqlen_offsets}
-    options["inplace_gradient"] = inplace_gradient
+    options: dict = {
+        "inplace": True,
+        "seqlen_offsets": seqlen_offsets,
+        "inplace_gradient": inplace_gradient,
+    }
     if cos_k is None or sin_k is None:
         both = heads[:, :, : n_queries + n_keys]
         api.apply_rotary_emb(both, cos, sin, interleaved, **options)
@@ -86,6 +89,8 @@ def apply_rotary_emb_kv_(
 ) -> torch.Tensor:
     """Rotate the keys of ``[b, s, 2, h, d]`` in place; flash-attention's function of this name.
 
+    The other arguments are those of :func:`apply_rotary_emb_qkv_`.
+
     Returns
     -------
     torch.Tensor
@@ -103,9 +108,12 @@ def apply_rotary_emb_kv_(
     checks.check_tensors(kv=kv)
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise ValueError(f"kv must have shape [b, s, 2, h, d], got {tuple(kv.shape)}")
-    options: dict = {"inplace": True, "seqlen_offsets": seqlen_offsets}
     api.apply_rotary_emb(
-        kv[:, :, 0], cos, sin, interleaved, **options, inplace_gradient=inplace_gradient
+        kv[:, :, 0],
+        *(cos, sin, interleaved),
+        inplace=True,
+        seqlen_offsets=seqlen_offsets,
+        inplace_gradient=inplace_gradient,
     )
     return _changed(kv)
 
@@ -119,10 +127,13 @@ def _changed(x):
     if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
         return x
     whole = x._base
-    if whole is None or not (whole.is_contiguous() and x.is_contiguous()):
-        return x
-    is_same = (whole.numel(), whole.dtype) == (x.numel(), x.dtype)
-    return whole.view(x.shape) if is_same else x
+    is_whole = (
+        whole is not None
+        and whole.is_contiguous()
+        and x.is_contiguous()
+        and (whole.numel(), whole.dtype) == (x.numel(), x.dtype)
+    )
+    return whole.view(x.shape) if is_whole else x
 
 
 def _check_tables_of_keys(cos, cos_k, sin_k):

@@ -150,6 +150,11 @@ def _part_of(whole, part):
     return whole.as_strided(size, stride, whole.storage_offset() + first)
 
 
+def _is_special(grad):
+    """Whether autograd must see what becomes of a gradient: it is recorded, dual or batched."""
+    return torch.is_grad_enabled() or forward_ad._current_level >= 0 or is_batch(grad)
+
+
 class _RotateInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, whole, part, tables, options, inplace_gradient):
@@ -162,20 +167,22 @@ class _RotateInPlace(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         part = ctx.part
-        # A gradient that is recorded, has a tangent or is a batch is not written by a launch.
-        is_special = torch.is_grad_enabled() or forward_ad._current_level >= 0 or is_batch(grad)
-        is_writable = grad.is_contiguous() if part else checks.is_writable(grad)
-        if ctx.inplace_gradient and is_writable and not is_special:
+        is_kept = (
+            ctx.inplace_gradient
+            and (grad.is_contiguous() if part else checks.is_writable(grad))
+            and not _is_special(grad)
+        )
+        if is_kept:
             torch.autograd.graph.increment_version(grad)
         elif part is None:
             return *_Rotate.backward(ctx, grad), None, None
         else:
             grad = grad.clone(memory_format=torch.contiguous_format)
-        if is_special:
+        if is_kept or not _is_special(grad):
+            _rotate(_part_of(grad, part), ctx.saved_tensors, ctx.options._replace(inplace=True))
+        else:
             # torch.as_strided_scatter would have a wrong derivative.
             _part_of(grad, part).copy_(_Rotate.backward(ctx, _part_of(grad, part))[0])
-        else:
-            _rotate(_part_of(grad, part), ctx.saved_tensors, ctx.options._replace(inplace=True))
         return grad, None, None, None, None
 
 
