@@ -6,6 +6,7 @@ Triton's interpreter takes seconds for a call and is wrong for long angles.
 import functools
 
 import rope_triton
+from rope_triton import reference
 
 apply_rotary_pos_emb = functools.partial(rope_triton.apply_rotary_pos_emb, fused=False)
 apply_rotary_emb = functools.partial(rope_triton.apply_rotary_emb, fused=False)
@@ -24,6 +25,12 @@ def apply_fused_qkv_rotary_pos_emb(qkv, q_freqs, k_freqs, qkv_split_arg_list, te
 
 def apply_qk_rotary_pos_emb(q, k, freqs, tensor_format):
     return tuple(apply_rotary_pos_emb(x, freqs, tensor_format) for x in (q, k))
+
+
+def rotated(x, angle, interleaved):
+    """Of ``[t, h, d]`` by ``[t, d2/2]``, in plain PyTorch."""
+    tables = angle.cos()[:, None, None], angle.sin()[:, None, None]
+    return reference.rotate_by_tables(x[None], *tables, interleaved=interleaved)[0]
 
 
 FUNCTIONS = {
