@@ -150,27 +150,36 @@ def inconclusive(look: Look, identical: Set[Subject]) -> set[Subject]:
     }
 
 
+def mended(measured: Sequence[Round]) -> set[Subject]:
+    """The timings that no process of the base has and each of the head's: without a comparison."""
+    answered = _answered(measured)
+    failed = answered[HEAD, "errors"] | answered[HEAD, "unavailable"]
+    return answered[HEAD, "timings"] - failed - answered[BASE, "timings"]
+
+
 def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
     """The timings on the host, and of starts, that these rounds asked for and the look lacks.
 
-    But not what has nothing to be compared with: what the base cannot do, or what fails in all of
-    its processes and in none of the head's.
+    But not what has nothing to be compared with: what the base cannot do, or what is mended.
     """
-    answered = {
+    answered = _answered(measured)
+    of_host = FAMILIES["host"] + FAMILIES["start"]
+    asked = {s for found in answered.values() for s in found if s.metric.startswith(of_host)}
+    impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
+    return asked - look.judged - impossible - mended(measured)
+
+
+def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Subject]]:
+    """By arm and kind of answer, what a process answered so."""
+    return {
         (arm, kind): {
             Subject(metric, tuple(params))
             for each in measured
             for metric, params, _ in each.answers[arm][kind]
-            if metric.startswith(FAMILIES["host"] + FAMILIES["start"])
         }
         for arm in ARMS
         for kind in ("timings", "errors", "unavailable")
     }
-    asked = set().union(*answered.values())
-    absent = asked - answered[BASE, "timings"]
-    impossible = absent - answered[BASE, "errors"]
-    mended = absent - answered[HEAD, "errors"] - answered[HEAD, "unavailable"]
-    return asked - look.judged - impossible - mended
 
 
 def clocks(measured: Sequence[Round]) -> dict[str, str]:

@@ -194,15 +194,17 @@ def _compare_on_gpu(
     second = _second_look(measured, timed, first, identical, fails)
     look = findings.joined(first, second)
     wrong = (*checks.wrong, *look.wrong)
+    first_rounds, lost = measured.rounds("look1"), []
     # What the head alone cannot do is wrong; what the base cannot has nothing to be compared with.
-    lost = [] if wrong else _lost([c for c in chosen if c not in checks.new], facts, look)
-    # No machine code says what the host does: where the sources differ, all of it may.
-    if not wrong and not unmeasured.same_sources:
-        on_host = findings.lost_on_host(measured.rounds("look1"), look)
-        lost += _untimed(on_host, _LOST_ON_HOST)
+    if not wrong:
+        of_both = [cell for cell in chosen if cell not in checks.new]
+        lost = _untimed(_lost(of_both, facts, look) - findings.mended(first_rounds), _LOST)
+        # No machine code says what the host does: where the sources differ, all of it may.
+        if not unmeasured.same_sources:
+            lost += _untimed(findings.lost_on_host(first_rounds, look), _LOST_ON_HOST)
     return replace(
         unmeasured,
-        clocks=findings.clocks(measured.rounds("look1")),
+        clocks=findings.clocks(first_rounds),
         rounds=look.rounds,
         extension=second.rounds,
         minutes=before,
@@ -264,11 +266,12 @@ def _chosen(
     return timed, selection.left(cells, facts, timed)
 
 
-def _lost(cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look) -> list[str]:
-    """A sentence on what differs of these cells and has no verdict, if there is any."""
+def _lost(
+    cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look
+) -> frozenset[Subject]:
+    """What differs of these cells and has no verdict."""
     timed = [cell for cell in cells if subjects_of(cell) <= look.judged]
-    untimed = selection.left(cells, facts, timed).untimed
-    return _untimed(untimed, _LOST)
+    return selection.left(cells, facts, timed).untimed
 
 
 def _untimed(subjects: Set[Subject], what: str) -> list[str]:

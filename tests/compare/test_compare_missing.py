@@ -99,6 +99,17 @@ def test_changed_code_of_a_call_that_the_base_lacks_has_nothing_to_be_compared_w
     assert any("not in the base" in text for text in lab.found.notes)
 
 
+@pytest.mark.parametrize("why", ["full", "fails"])
+def test_changed_code_that_no_process_of_the_base_can_time(lab, why):
+    """A form that is not checked first, and that only the head has an argument for."""
+    lab.versions({why: {SMALL: ALWAYS}, "codes": {SMALL: "a"}}, {"codes": {SMALL: "b"}})
+    assert lab.compare() == PASS
+    assert not lab.found.unmeasured
+    assert f"{BACKWARD} {SMALL} and 1 more: in no process of the base: lost" in "".join(
+        lab.found.notes
+    )
+
+
 # --- calls on the host, and starts ----------------------------------------------------------------
 
 
