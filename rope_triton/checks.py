@@ -198,7 +198,7 @@ def check_in_place(t: torch.Tensor) -> None:
         raise ValueError(
             "a leaf that requires a gradient, or a view of one, cannot be changed in place"
         )
-    if base is None or torch.compiler.is_compiling():  # there a copy is made, and then checked
+    if base is None or torch.compiler.is_compiling():  # there autograd checks first
         return
     autograd = torch._C._autograd
     made = autograd._get_creation_meta(t)

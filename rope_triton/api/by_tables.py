@@ -56,7 +56,7 @@ def apply_rotary_emb(
     Returns
     -------
     torch.Tensor
-        Shape and dtype of ``x``: contiguous, or ``x`` itself.
+        Shape and dtype of ``x``: contiguous, or ``x`` itself; under torch.compile, a view of it.
 
     Raises
     ------

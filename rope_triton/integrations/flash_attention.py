@@ -44,8 +44,8 @@ def apply_rotary_emb_qkv_(
     Returns
     -------
     torch.Tensor
-        ``qkv`` itself; if it is a view that needs a gradient, another view of that memory, whose
-        gradient takes fewer copies.
+        ``qkv`` itself; if it is a view that needs a gradient, or under torch.compile, another view
+        of that memory, whose gradient takes fewer copies.
 
     Raises
     ------
@@ -124,7 +124,9 @@ def _changed(x):
     Autograd takes a view that is older than a change for a piece of memory like any other, and
     copies its gradient twice.
     """
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
+    if torch.compiler.is_compiling():
+        return x.view_as(x)  # as apply_rotary_emb
+    if not (torch.is_grad_enabled() and x.requires_grad):
         return x
     whole = x._base
     is_whole = (

@@ -1,5 +1,6 @@
 """How functions become operators that PyTorch's dispatcher, autograd and compiler know."""
 
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -20,12 +21,7 @@ class Operator:
 
     def __init__(self, name: str, function: Callable):
         self._function = function
-        # As custom_op does: a package that is imported again registers its operators again.
-        self._library = get_library_allowing_overwrite("rope_triton", name)
-        schema = name + torch.library.infer_schema(function, mutates_args=())
-        self._library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-        self._library.impl(name, function, "CompositeExplicitAutograd")
-        self.overload = getattr(torch.ops.rope_triton, name).default
+        self._library, self.overload = _define(name, function)
         self._eager: Callable
         self._transformed: Callable
 
@@ -94,6 +90,55 @@ class Operator:
             return self.overload(*args)
 
 
+class InPlaceOperator:
+    """``rope_triton::name``, which takes the arguments of ``like`` and changes the first of them.
+
+    It is for torch.compile, which makes a copy only of memory that something else reads.
+    """
+
+    def __init__(self, name: str, function: Callable, like: Operator):
+        self._function = function
+        signature = inspect.signature(like._function).replace(return_annotation=None)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        changed = next(iter(signature.parameters))
+        self._library, self.overload = _define(name, function, mutates_args=(changed,))
+        torch.library.register_fake(self.overload, lambda *_: None, lib=self._library)
+
+    def register_vmap(self, function: Callable) -> None:
+        torch.library.register_vmap(self.overload, function, lib=self._library)
+
+    def register_autograd(self, record: Callable) -> None:
+        """``record(*args)`` makes a change that autograd must record."""
+
+        def call(t, *others):
+            if t.requires_grad and torch.is_grad_enabled():
+                record(t, *others)
+                return
+            self.below_autograd(t, *others)
+            if not t.is_inference():
+                torch.autograd.graph.increment_version(t)
+
+        self._library.impl(self.overload, call, "Autograd")
+
+    def below_autograd(self, *args, recorded: bool = False) -> None:
+        if is_plain(_tensors(args)):
+            self._function(*args)
+            return
+        # AOTAutograd takes a change without gradients for one that autograd does not record.
+        mode = torch.set_grad_enabled(recorded or torch.is_grad_enabled())
+        with mode, torch._C._AutoDispatchBelowAutograd():
+            self.overload(*args)
+
+
+def _define(name, function, mutates_args=()):
+    # As custom_op does: a package that is imported again registers its operators again.
+    library = get_library_allowing_overwrite("rope_triton", name)
+    schema = name + torch.library.infer_schema(function, mutates_args=mutates_args)
+    library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    library.impl(name, function, "CompositeExplicitAutograd")
+    return library, getattr(torch.ops.rope_triton, name).default
+
+
 class _SavedForBoth(WrappedCtx):
     """A context that saves for forward mode too: else vmap fails before it calls ``jvp``."""
 
@@ -109,6 +154,11 @@ def _tensors(args: tuple) -> list[torch.Tensor]:
 def operator(name: str) -> Callable[[Callable], Operator]:
     """A decorator that makes an :class:`Operator` of a function with annotations."""
     return lambda function: Operator(name, function)
+
+
+def in_place_operator(name: str, like: Operator) -> Callable[[Callable], InPlaceOperator]:
+    """A decorator that makes an :class:`InPlaceOperator`."""
+    return lambda function: InPlaceOperator(name, function, like)
 
 
 def gradient_operator(name: str) -> Callable[[Callable], Operator]:

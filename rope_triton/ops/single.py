@@ -20,7 +20,7 @@ from rope_triton.ops.dispatch import (
     normalize_tables,
     transforming,
 )
-from rope_triton.ops.operators import operator
+from rope_triton.ops.operators import in_place_operator, operator
 
 
 def rotate(
@@ -56,6 +56,9 @@ def rotate_by_tables(
     if not options.inplace:
         return _dispatch(plain, *call, options)
     if not plain:
+        if torch.compiler.is_compiling() and forward_ad._current_level < 0:
+            _operator_in_place.overload(*call, *options[:-1])
+            return t.view_as(t)  # AOTAutograd copies what a custom Function made of an input
         return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
     tables = call[1:]
     try:
@@ -136,7 +139,7 @@ def _whole_and_part(t):
     whole = t._base
     if (
         whole is None
-        or (type(whole), whole.dtype, whole.layout) != (torch.Tensor, t.dtype, torch.strided)
+        or (type(whole), whole.dtype, whole.layout) != (type(t), t.dtype, torch.strided)
         or not (whole.requires_grad and whole.is_contiguous())
     ):
         return t, None
@@ -184,6 +187,33 @@ class _RotateInPlace(torch.autograd.Function):
             # torch.as_strided_scatter would have a wrong derivative.
             _part_of(grad, part).copy_(_Rotate.backward(ctx, _part_of(grad, part))[0])
         return grad, None, None, None, None
+
+
+class _CompiledInPlace(torch.autograd.Function):
+    """The same by operators; inductor removes the copy of a gradient that nothing else reads."""
+
+    @staticmethod
+    def forward(ctx, whole, part, tables, options):
+        ctx.mark_dirty(whole)
+        ctx.save_for_backward(*tables)
+        ctx.options, ctx.part = options, part
+        part = _part_of(whole, part)
+        _operator_in_place.below_autograd(part, *tables, *options, recorded=True)
+        return whole
+
+    @staticmethod
+    def backward(ctx, grad):
+        *options, transposed = ctx.options
+        others = *ctx.saved_tensors, *options, not transposed
+        if ctx.part is None:
+            return _operator.overload(grad, *others), None, None, None
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        part = _part_of(grad, ctx.part)
+        if _is_special(grad):
+            part.copy_(_operator.overload(part, *others))
+        else:
+            _operator_in_place.overload(part, *others)
+        return grad, None, None, None
 
 
 class _Transformed(torch.autograd.Function):
@@ -240,6 +270,23 @@ def _operator(
 @_operator.register_fake
 def _(t, *_):
     return torch.empty_like(t, memory_format=torch.contiguous_format)
+
+
+@in_place_operator("rotate_", like=_operator)
+def _operator_in_place(t, *others):
+    _rotate(t, others[:4], Options(*others[4:], inplace=True))
+
+
+@_operator_in_place.register_autograd
+def _(t, *others):
+    _CompiledInPlace.apply(*_whole_and_part(t), others[:4], others[4:])
+
+
+@_operator_in_place.register_vmap
+def _(info, in_dims, t, *others):
+    out, dim = _batched(_operator.overload, in_dims, t, *others)
+    t.copy_(out.movedim(dim, in_dims[0]))
+    return None, None
 
 
 def _save(ctx, inputs, output):

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -96,6 +97,35 @@ def test_the_gradient_of_packed_heads_is_copied_once_or_not_at_all(kv, inplace_g
     assert run.counts["clone"] == (not inplace_gradient)
     assert not run.counts.keys() & {"new_zeros", "new_empty_strided", "zeros", "empty_strided"}
     assert (found.data_ptr() == grad.data_ptr()) == inplace_gradient
+
+
+# Cached code may be that of an earlier version: its key says nothing of what autograd traces.
+@torch._inductor.config.patch(force_disable_caches=True)
+@pytest.mark.parametrize("packed", ["three", "keys_apart", "kv"])
+def test_compiled_packed_heads_are_rotated_without_a_copy(packed, device):
+    """Between two products, forward and backward: code with a copy would have a fused kernel."""
+    n = 2 if packed == "kv" else 3
+    call = flash_attention.apply_rotary_emb_kv_ if n == 2 else flash_attention.apply_rotary_emb_qkv_
+    cos, sin = torch.randn(2, 5, CHANNELS // 2, device=device)
+    keys = {"cos_k": sin, "sin_k": cos} if packed == "keys_apart" else {}
+
+    def model(x, before, after):
+        given = (x @ before).view(2, 5, n, 3, CHANNELS)
+        return call(given, cos, sin, **keys).view(10, -1) @ after
+
+    torch.compiler.reset()
+    shapes = (10, 32), (32, n * 3 * CHANNELS), (n * 3 * CHANNELS, 32)
+    factors = [torch.randn(shape, device=device, requires_grad=True) for shape in shapes]
+    compiled, weights = torch.compile(model, fullgraph=True), torch.randn(10, 32, device=device)
+    out, codes = run_fw_bw_and_get_code(lambda: compiled(*factors) * weights)
+    expected = model(*factors) * weights
+    torch.testing.assert_close(out, expected)
+    gradients = torch.autograd.grad(expected.sum(), factors)
+    torch.testing.assert_close([factor.grad for factor in factors], list(gradients))
+    for code in codes:
+        assert code.count("rope_triton.rotate_.default(") == 1 + bool(keys)
+        assert "rope_triton.rotate.default(" not in code and "fused" not in code
+    assert len(codes) == 2
 
 
 def test_flash_attention_rotates_queries_and_keys_in_one_launch(device, monkeypatch):

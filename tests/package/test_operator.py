@@ -1,5 +1,6 @@
 """What PyTorch does with the operators beside calling them: compile, export, transform, fake."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
 import rope_triton
+from rope_triton.integrations import flash_attention
 from rope_triton.kernel import kernels, launch, plans
 from rope_triton.ops import qkv, single
 from tests import oracle
-from tests.package.calls import CALLS, parts, random
+from tests.package.calls import CALLS, by_tables, parts, random, tables
 
 SEQ, BATCH, HEADS, CHANNELS = 4, 2, 3, 16
 
@@ -58,6 +60,14 @@ def test_opcheck(t, freqs, device):
     opcheck(rotate, (tokens.requires_grad_(), freqs, None, starts, bounds, *options))
 
 
+def test_opcheck_in_place(device):
+    rotate, options = single._operator_in_place.overload, ("bshd", False, 1, 0, "once", False)
+    cos, sin = torch.randn(2, SEQ, CHANNELS // 2, device=device)
+    given = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device)
+    opcheck(rotate, (given, cos, sin, None, None, *options))
+    opcheck(rotate, (given.requires_grad_() * 1, cos, sin, None, None, *options))
+
+
 def test_opcheck_of_qkv(freqs, device):
     whole = torch.randn(SEQ, BATCH, HEADS, 64, device=device, requires_grad=True)
     options = "sbhd", False, 1, 0, 32, 16, 16
@@ -79,18 +89,103 @@ def test_compile_without_a_graph_break(call, dynamic, device):
     torch.testing.assert_close(found, expected)
 
 
-def test_compile_of_a_view_changed_in_place(device):
-    cos, sin = oracle.random_angles(SEQ, CHANNELS // 2, device)[:, 0, 0].chunk(2, dim=-1)
+in_place = partial(by_tables, inplace=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("is_part", [False, True], ids=["whole", "part"])
+def test_compile_of_a_change_in_place(is_part, backend, device):
+    def model(given):
+        x = given * 2
+        before = x.view(x.shape)
+        turned = in_place(x[:, 1:] if is_part else x)
+        of_input = in_place(given)
+        return of_input, x.square() + before * turned[:, :1] + given.pow(3)
+
+    def results(f):
+        given = x * 1
+        of_input, loss = f(given)
+        assert of_input.data_ptr() == given.data_ptr()
+        return of_input, loss, *torch.autograd.grad((loss * of_input + given).sum(), x)
+
+    torch.compiler.reset()
+    x = random(device).requires_grad_()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    torch.testing.assert_close(results(compiled), results(model))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_compiled_change_in_place_returns_the_memory_that_it_changed(packed, device):
+    """AOTAutograd returns a copy of what a custom autograd.Function made of an input."""
+
+    def keys_in_place(x):
+        return flash_attention.apply_rotary_emb_kv_(x, *tables(device))
+
+    torch.compiler.reset()
+    x = random(device).requires_grad_()
+    given = torch.stack([x, x], 2) if packed else x * 1
+    call = keys_in_place if packed else in_place
+    before = given.detach().clone()
+    out = torch.compile(call, fullgraph=True, backend="aot_eager")(given)
+    assert out.data_ptr() == given.data_ptr()
+    torch.testing.assert_close(out.detach(), call(before))
+
+
+@pytest.mark.parametrize("is_part", [False, True], ids=["whole", "part"])
+def test_dynamo_alone_leaves_gradients_of_a_change_in_place_to_autograd(is_part, device):
+    """A second derivative and a batch of gradients, which AOTAutograd does not have."""
 
     def model(x):
-        y = x * 2
-        rope_triton.apply_rotary_emb(y[:, 1:], cos, sin, inplace=True)
-        return y.square()
+        out = x * 1
+        in_place(out[:, :, :2] if is_part else out)
+        return out
 
-    x = torch.randn(BATCH, SEQ, HEADS, CHANNELS // 2, device=device, requires_grad=True)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    found, expected = ((f(x), torch.autograd.grad(f(x).sum(), x)) for f in (compiled, model))
-    torch.testing.assert_close(found, expected)
+    def results(f):
+        out = f(x)
+        (first,) = torch.autograd.grad(out.pow(3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        (batched,) = torch.autograd.grad(f(x), x, weights, is_grads_batched=True)
+        return out, second, batched
+
+    torch.compiler.reset()
+    x = random(device).requires_grad_()
+    weights = torch.stack([random(device) for _ in range(3)])
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(results(compiled), results(model))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile_without_gradients_changes_inputs(backend, device):
+    """A parameter, whose change is not recorded, and one tensor of a batch."""
+
+    def model(x):
+        with torch.no_grad():
+            in_place(x)
+        return x * 1
+
+    torch.compiler.reset()
+    x = torch.nn.Parameter(random(device))
+    expected, before = in_place(x.detach().clone()), x._version
+    torch.compile(model, fullgraph=True, backend=backend)(x).sum().backward()
+    torch.testing.assert_close(x.detach(), expected)
+    assert (x.grad == 1).all() and x._version > before
+    batch = torch.stack([expected, 2 * expected], 2)
+    turned = torch.stack([in_place(part.clone()) for part in batch.unbind(2)], 1)
+    mapped = torch.func.vmap(in_place, in_dims=2, out_dims=1)
+    compiled = torch.compile(mapped, fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(batch), turned)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("given", ["leaf", "unbound"])
+def test_compile_refuses_a_change_in_place_that_autograd_forbids(given, backend, device):
+    def model(x):
+        return in_place(x if given == "leaf" else (x * 1).unbind(0)[0][None]).sum()
+
+    torch.compiler.reset()
+    x = random(device).requires_grad_()
+    with pytest.raises(Exception, match="leaf|returns multiple views"):
+        torch.compile(model, fullgraph=True, backend=backend)(x)
 
 
 def test_compile_refuses_what_an_eager_call_refuses(t, freqs):
