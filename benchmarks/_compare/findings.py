@@ -160,13 +160,13 @@ def mended(measured: Sequence[Round]) -> set[Subject]:
 def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
     """The timings on the host, and of starts, that these rounds asked for and the look lacks.
 
-    But not what has nothing to be compared with: what the base cannot do, or what is mended.
+    But not what the base cannot do.
     """
     answered = _answered(measured)
     of_host = FAMILIES["host"] + FAMILIES["start"]
     asked = {s for found in answered.values() for s in found if s.metric.startswith(of_host)}
     impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
-    return asked - look.judged - impossible - mended(measured)
+    return asked - look.judged - impossible
 
 
 def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Subject]]:

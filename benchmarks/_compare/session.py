@@ -197,11 +197,13 @@ def _compare_on_gpu(
     first_rounds, lost = measured.rounds("look1"), []
     # What the head alone cannot do is wrong; what the base cannot has nothing to be compared with.
     if not wrong:
+        mended = findings.mended(first_rounds)
         of_both = [cell for cell in chosen if cell not in checks.new]
-        lost = _untimed(_lost(of_both, facts, look) - findings.mended(first_rounds), _LOST)
+        lost = _untimed(_lost(of_both, facts, look) - mended, _LOST)
         # No machine code says what the host does: where the sources differ, all of it may.
         if not unmeasured.same_sources:
-            lost += _untimed(findings.lost_on_host(first_rounds, look), _LOST_ON_HOST)
+            on_host = findings.lost_on_host(first_rounds, look) - mended
+            lost += _untimed(on_host, _LOST_ON_HOST)
     return replace(
         unmeasured,
         clocks=findings.clocks(first_rounds),
