@@ -62,6 +62,12 @@ def adjoint(options):
     return options._replace(transposed=not options.transposed, inplace=False)
 
 
+def adjoint_arguments(ctx) -> tuple:
+    """What an operator's gradient passes after the tensors: saved tables, options transposed."""
+    *options, transposed = ctx.options
+    return *ctx.saved_tensors, *options, not transposed
+
+
 def has_tangent(*tensors: object) -> bool:
     """Whether forward-mode differentiation has a tangent of one of these."""
     return forward_ad._current_level >= 0 and _has_tangent(*tensors)

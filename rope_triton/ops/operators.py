@@ -10,7 +10,26 @@ from torch._library.custom_ops import get_library_allowing_overwrite
 from rope_triton.ops.dispatch import NO_MEMORY, has_tangent, is_batch, is_plain, transforming
 
 
-class Operator:
+class _Registered:
+    """``rope_triton::name``, registered with PyTorch's dispatcher."""
+
+    def __init__(self, name: str, function: Callable, mutates_args: tuple[str, ...] = ()):
+        self._function = function
+        # As custom_op does: a package that is imported again registers its operators again.
+        self._library = get_library_allowing_overwrite("rope_triton", name)
+        schema = name + torch.library.infer_schema(function, mutates_args=mutates_args)
+        self._library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+        self._library.impl(name, function, "CompositeExplicitAutograd")
+        self.overload = getattr(torch.ops.rope_triton, name).default
+
+    def register_fake(self, function: Callable) -> Callable:
+        return torch.library.register_fake(self.overload, function, lib=self._library)
+
+    def register_vmap(self, function: Callable) -> None:
+        torch.library.register_vmap(self.overload, function, lib=self._library)
+
+
+class Operator(_Registered):
     """``rope_triton::name``, which changes none of its inputs and returns none of their memory.
 
     Calling it is for eager code: plain tensors pass PyTorch's dispatcher by. ``overload`` goes
@@ -19,11 +38,8 @@ class Operator:
     before its own.
     """
 
-    def __init__(self, name: str, function: Callable):
-        self._function = function
-        self._library, self.overload = _define(name, function)
-        self._eager: Callable
-        self._transformed: Callable
+    _eager: Callable
+    _transformed: Callable
 
     def __call__(self, *args):
         tensors = _tensors(args)
@@ -38,12 +54,6 @@ class Operator:
         if transforming():
             return self._transformed(*args)
         return self.overload(*args)
-
-    def register_fake(self, function: Callable) -> Callable:
-        return torch.library.register_fake(self.overload, function, lib=self._library)
-
-    def register_vmap(self, function: Callable) -> None:
-        torch.library.register_vmap(self.overload, function, lib=self._library)
 
     def register_autograd(self, backward: Callable, setup_context: Callable) -> None:
         """As ``torch.library.register_autograd``; every operator needs it."""
@@ -90,22 +100,18 @@ class Operator:
             return self.overload(*args)
 
 
-class InPlaceOperator:
+class InPlaceOperator(_Registered):
     """``rope_triton::name``, which takes the arguments of ``like`` and changes the first of them.
 
     It is for torch.compile, which makes a copy only of memory that something else reads.
     """
 
     def __init__(self, name: str, function: Callable, like: Operator):
-        self._function = function
         signature = inspect.signature(like._function).replace(return_annotation=None)
         function.__signature__ = signature  # type: ignore[attr-defined]
         changed = next(iter(signature.parameters))
-        self._library, self.overload = _define(name, function, mutates_args=(changed,))
-        torch.library.register_fake(self.overload, lambda *_: None, lib=self._library)
-
-    def register_vmap(self, function: Callable) -> None:
-        torch.library.register_vmap(self.overload, function, lib=self._library)
+        super().__init__(name, function, mutates_args=(changed,))
+        self.register_fake(lambda *_: None)
 
     def register_autograd(self, record: Callable) -> None:
         """``record(*args)`` makes a change that autograd must record."""
@@ -128,15 +134,6 @@ class InPlaceOperator:
         mode = torch.set_grad_enabled(recorded or torch.is_grad_enabled())
         with mode, torch._C._AutoDispatchBelowAutograd():
             self.overload(*args)
-
-
-def _define(name, function, mutates_args=()):
-    # As custom_op does: a package that is imported again registers its operators again.
-    library = get_library_allowing_overwrite("rope_triton", name)
-    schema = name + torch.library.infer_schema(function, mutates_args=mutates_args)
-    library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    library.impl(name, function, "CompositeExplicitAutograd")
-    return library, getattr(torch.ops.rope_triton, name).default
 
 
 class _SavedForBoth(WrappedCtx):

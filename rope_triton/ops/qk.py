@@ -10,6 +10,7 @@ from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
     adjoint,
+    adjoint_arguments,
     has_exact_types,
     is_plain,
     linear,
@@ -121,9 +122,7 @@ def _save(ctx, inputs, output):
 
 
 def _backward(ctx, *grads):
-    *options, transposed = ctx.options
-    others = *ctx.saved_tensors, *options, not transposed
-    return *linear(_operator.overload, grads, *others), *[None] * 10
+    return *linear(_operator.overload, grads, *adjoint_arguments(ctx)), *[None] * 10
 
 
 _operator.register_autograd(_backward, setup_context=_save)

@@ -10,6 +10,7 @@ from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
     adjoint,
+    adjoint_arguments,
     has_exact_types,
     is_batch,
     is_plain,
@@ -203,8 +204,7 @@ class _CompiledInPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        *options, transposed = ctx.options
-        others = *ctx.saved_tensors, *options, not transposed
+        others = adjoint_arguments(ctx)
         if ctx.part is None:
             return _operator.overload(grad, *others), None, None, None
         grad = grad.clone(memory_format=torch.contiguous_format)
@@ -295,9 +295,7 @@ def _save(ctx, inputs, output):
 
 
 def _backward(ctx, grad):
-    *options, transposed = ctx.options
-    others = *ctx.saved_tensors, *options, not transposed
-    return linear(_operator.overload, (grad,), *others), *[None] * 10
+    return linear(_operator.overload, (grad,), *adjoint_arguments(ctx)), *[None] * 10
 
 
 _operator.register_autograd(_backward, setup_context=_save)

@@ -62,10 +62,9 @@ def test_opcheck(t, freqs, device):
 
 def test_opcheck_in_place(device):
     rotate, options = single._operator_in_place.overload, ("bshd", False, 1, 0, "once", False)
-    cos, sin = torch.randn(2, SEQ, CHANNELS // 2, device=device)
-    given = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device)
-    opcheck(rotate, (given, cos, sin, None, None, *options))
-    opcheck(rotate, (given.requires_grad_() * 1, cos, sin, None, None, *options))
+    others, given = (*tables(device), None, None, *options), random(device)
+    opcheck(rotate, (given, *others))
+    opcheck(rotate, (given.requires_grad_() * 1, *others))
 
 
 def test_opcheck_of_qkv(freqs, device):
