@@ -1,7 +1,8 @@
 """Choose how much of a tensor one program rotates, by a rule with few measured constants.
 
 They were measured on an H200 with a cold cache: ten calls of models, 9 kinds of calls at 4 and
-32 MiB, and 1,043 calls of 1 to 16, 32 and 64 heads with every tile that may suit them.
+32 MiB, 1,043 calls of 1 to 16, 32 and 64 heads with every tile that may suit them, and 600 timings
+of heads rotated in part and of calls near 8 MiB with fewer threads.
 """
 
 from typing import NamedTuple
@@ -16,6 +17,9 @@ _MOST_WARPS = 4
 _HEADS = 16
 # In half precision, of heads of 128 channels and more, whose threads have half as much to load.
 _WIDE_HEADS, _WIDE_CHANNELS = 8, 128
+# But by angles, in calls of so many bytes, as much as all others: these programs fill an H200 about
+# once, and with half as many threads they take up to 5 % less.
+_ONE_WAVE = range(6 << 20, 17 << 19)
 # Of heads that are each contiguous in memory: then a program takes more positions instead.
 _SHARED_HEADS = 4
 # Where 5 heads are in programs of 8, these load the last head three times again. So much room, as a
@@ -48,6 +52,7 @@ def tile_of(
     ready_made: bool = False,
     moved: bool = False,
     heads_first: bool = False,
+    n_bytes: int,
 ) -> Tile:
     """The tile for ``n_seq`` positions of heads of ``channels`` elements of ``item`` bytes.
 
@@ -61,9 +66,13 @@ def tile_of(
         Whether a token's angles are elsewhere than at its own index.
     heads_first : bool
         Whether the heads come before the positions in memory.
+    n_bytes : int
+        Bytes of the call's tensors; 0 where threads have more to do than usual: with angles of each
+        head, channels apart in memory, or more roundings.
     """
-    partial = width < channels
+    partial, plain = width < channels, not (ready_made or moved)
     padded, of_angles, most = map(triton.next_power_of_2, (channels, width, n_heads))
+    unpadded = channels == padded and width == of_angles
     thread_bytes, warps = _THREAD_BYTES, 1
     if heads_first:
         heads = 1 if ready_made else _SHARED_HEADS
@@ -77,12 +86,20 @@ def tile_of(
         if n_seq > 1:
             heads = _in_half(n_heads, heads, padded, wide, partial, ready_made, moved)
         warps = min(max(padded // 64, 1), _MOST_WARPS)
-        if wide and ((min(heads, most) < _WIDE_HEADS and not moved) or padded > 256):
+        few = min(heads, most) < _WIDE_HEADS
+        # Rotated in part, a program would have several positions, and few heads that share angles.
+        part = partial and unpadded and n_bytes > 0 and of_angles >= (64 if plain else padded // 2)
+        one_wave = plain and unpadded and n_bytes in _ONE_WAVE
+        if wide and ((not moved if few else part) or one_wave or padded > 256):
             warps //= 2  # few heads share an angle: fewer threads compute it again
         elif wide:
             thread_bytes //= 2
     rows = max(32 * warps * thread_bytes // (item * padded), 1)
-    if n_seq == 1:  # in decoding: sines of positions that are not there would take their time
+    if n_seq == 1:
+        # In decoding, sines of positions that are not there would take their time, and so would
+        # those that are computed again by threads for which a half has no angle.
+        if plain:
+            warps = min(warps, max(of_angles // 64, 1))
         return Tile(1, min(most, rows, _HEADS), warps)
     positions = max(rows // heads, 1)
     if of_angles < padded:

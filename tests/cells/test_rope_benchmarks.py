@@ -94,7 +94,7 @@ _MODELS = {"model_calls.Forward": 40, "model_calls.Backward": 20}
 COUNTS = {
     "full": {
         **_MODELS,
-        **{"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 66, "paths.Backward": 54},
+        **{"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 88, "paths.Backward": 72},
         **dict.fromkeys(("peers.Forward", "peers.Backward"), 17 * 16),
     },
     "small": {

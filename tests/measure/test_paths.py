@@ -40,7 +40,7 @@ def random(cell):
 
 def test_there_are_few_timings():
     assert sum(len(cell.directions) for cell in SMALL) == 60
-    assert set(SMALL) < set(FULL) and len(set(FULL)) == len(FULL) == 66
+    assert set(SMALL) < set(FULL) and len(set(FULL)) == len(FULL) == 88
     only_forward = {cell.path for cell in FULL if BACKWARD not in cell.directions}
     assert only_forward == {"tables-inplace", "then-read"}
     assert paths.Forward.params[0] == tuple(forms.PATHS)

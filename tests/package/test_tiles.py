@@ -3,10 +3,11 @@
 import itertools
 
 import pytest
+import torch
 import triton
 
 from rope_triton.kernel import plans
-from rope_triton.kernel.tiles import tile_of
+from rope_triton.kernel.tiles import Tile, tile_of
 
 KINDS = {
     "plain": {},
@@ -23,8 +24,9 @@ all_items = pytest.mark.parametrize("item", [2, 4])
 all_sizes = pytest.mark.parametrize("channels", SIZES)
 
 
-def chosen(kind, item, channels, *, n_seq=LONG, heads=64, width=None):
-    return tile_of(item, n_seq, heads, channels, width or channels, **KINDS[kind])
+def chosen(kind, item, channels, *, n_seq=LONG, heads=64, width=None, n_bytes=1):
+    how = KINDS[kind] | {"n_bytes": n_bytes}
+    return tile_of(item, n_seq, heads, channels, width or channels, **how)
 
 
 @all_kinds
@@ -152,10 +154,101 @@ def test_other_head_sizes_have_the_tile_of_those_with_as_many_padded(kind, item,
     assert chosen(kind, item, channels).warps == chosen(kind, item, like).warps
 
 
-@pytest.mark.parametrize(("channels", "like"), [(96, 128), (192, 256)])
-def test_rotated_in_part_they_have_that_of_the_next_power_of_two(channels, like):
-    whole, part = (chosen("plain", 2, each, width=64) for each in (channels, like))
-    assert whole == part
+# In half precision, by channels and those of them that have angles.
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("plain", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (2, 4, 2)}),
+        ("moved", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (4, 2, 4)}),
+        ("ready_made", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (4, 2, 4)}),
+        ("plain", {(128, 32): (4, 2, 2), (128, 96): (1, 8, 2), (512, 128): (1, 4, 2)}),
+        # These heads have padding.
+        ("plain", {(96, 24): (4, 2, 2), (96, 64): (2, 4, 2), (192, 64): (4, 2, 4)}),
+    ],
+)
+def test_the_tiles_of_heads_rotated_in_part(kind, expected):
+    assert {sizes: chosen(kind, 2, sizes[0], width=sizes[1]) for sizes in expected} == expected
+
+
+def test_rotated_in_part_threads_are_fewer_where_heads_share_the_angles():
+    assert chosen("plain", 2, 128, width=64, n_bytes=0) == (2, 4, 2)
+    assert [chosen("moved", 2, 128, width=64, heads=n).warps for n in (1, 2, 4, 8)] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("width", [16, 24, 64, 96, 128, 256])
+@pytest.mark.parametrize("channels", [64, 80, 128, 256])
+def test_in_decoding_threads_are_no_more_than_the_angles_of_a_half(channels, width):
+    width = min(width, channels)
+    computed, ready = (
+        chosen(kind, 2, channels, width=width, n_seq=1) for kind in ("plain", "ready_made")
+    )
+    most = max(triton.next_power_of_2(width) // 64, 1)
+    assert computed == ready._replace(warps=min(ready.warps, most))
+
+
+@all_kinds
+@pytest.mark.parametrize("n_seq", [LONG, 1])
+@pytest.mark.parametrize(
+    ("item", "channels", "width", "tile"),
+    [
+        (2, 128, 128, (1, 8, 1)),
+        (2, 256, 256, (1, 8, 2)),
+        (2, 128, 64, (1, 8, 1)),
+        (2, 256, 128, (1, 8, 2)),
+        # Others have the tile of any size.
+        *((2, 64, 64, None), (2, 96, 96, None), (2, 128, 96, None), (2, 192, 192, None)),
+        *((4, 128, 128, None), (2, 512, 512, None)),
+    ],
+)
+def test_programs_that_fill_a_gpu_once_have_half_as_many_threads(
+    kind, n_seq, item, channels, width, tile
+):
+    call = {"n_seq": n_seq, "width": width}
+    usual = chosen(kind, item, channels, **call)
+    for n_bytes in (6 << 20, 8 << 20, (17 << 19) - 1):
+        expected = tile if tile and kind == "plain" else usual
+        assert chosen(kind, item, channels, **call, n_bytes=n_bytes) == expected
+    for n_bytes in ((6 << 20) - 1, 17 << 19):
+        assert chosen(kind, item, channels, **call, n_bytes=n_bytes) == usual
+
+
+def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
+    """Of angles of each head, of channels apart in memory, or of more roundings."""
+    given = []
+
+    def tile(*sizes, n_bytes, **how):
+        given.append(n_bytes)
+        return Tile(1, 8, 1)
+
+    monkeypatch.setattr(plans, "tile_of", tile)
+    options = plans.Options("bshd", interleaved=False, cp_size=1, cp_rank=0)
+    t, freqs = torch.empty(2, 4, 8, 128), torch.empty(4, 1, 1, 128)
+    apart = torch.empty(2, 4, 8, 256)[..., ::2]
+
+    def planned(t, freqs, options):
+        given.clear()
+        (*plans.rotation(t, t, freqs, None, None, None, options),)
+        (*plans.qk_rotation(t, t, t, t[:, :, :4], freqs, None, None, None, options),)
+        return given[0], given[-1]
+
+    assert planned(t, freqs, options) == (t.nbytes, 1.5 * t.nbytes)
+    for more in (
+        (t, freqs, options._replace(rounding="tables")),
+        (t, freqs.expand(4, 2, 1, 128), options),
+    ):
+        assert planned(*more) == (t.nbytes, 1.5 * t.nbytes)
+    for more in (
+        (t, freqs.expand(4, 1, 8, 128), options),
+        (t, freqs, options._replace(rounding="each")),
+        (apart, freqs, options),
+    ):
+        assert planned(*more) == (0, 0)
+    packed, other = torch.empty(4, 2, 2, 48), torch.empty(4, 2, 2, 96)[..., ::2]
+    options = plans.QkvOptions("sbhd", False, 1, 0, q_channels=16, k_channels=16, v_channels=16)
+    for qkv, expected in ((packed, packed.nbytes), (other, 0)):
+        outputs = qkv.split(16, dim=3)
+        list(plans.qkv_rotation(qkv, *outputs, *[freqs[..., :16]] * 2, None, options))
+        assert given[-1] == expected
 
 
 @pytest.mark.parametrize(

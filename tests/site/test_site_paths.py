@@ -22,6 +22,8 @@ OF_BEFORE = ("thd", "qkv")
 FORWARD_ONLY = ("tables-inplace", "then-read")
 FACTORS = {"gbps": 4000, "copy_ratio": 1.0, "latency": 1e-5}
 DIRECTIONS = ("Forward", "Backward")
+SIZES, DTYPES = (len(grid.PATH_GRIDS["full"][name]) for name in ("mib", "dtype"))
+CELLS = SIZES * DTYPES  # of a path
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -157,18 +159,19 @@ def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
     found = table(browser)
     assert list(found) == list(forms.PATHS)
     for path in FORWARD_ONLY:
-        assert found[path]["backward"] == ["n/a"] * 6
+        assert found[path]["backward"] == ["n/a"] * CELLS
     # 0.75 of a copy's latency is 1.33 of its speed; asv's order is the size, then the type.
     assert found["thd"]["forward"][:2] == ["1.33 3000", "1.27 3160"]
-    assert found["thd"]["forward"][3] == "1.30 3080"
+    assert found["thd"]["forward"][SIZES] == "1.30 3080"
     # A row further up, where there is no tables-inplace.
-    assert found["starts"]["backward"][0] == f"{1 / 1.47:.2f} 5880"
+    factor = 0.75 + 0.02 * CELLS * (list(forms.PATHS).index("starts") - 1)
+    assert found["starts"]["backward"][0] == f"{1 / factor:.2f} {4000 * factor:.0f}"
     shown = browser.text("#paths")
     assert all(call in shown for call in overview.CALLS.values())
     classes = browser.run(  # coloured as those of the map
         "return [...document.querySelectorAll('#paths td[class^=s]')].map(td => td.className)"
     )
-    assert len(classes) == 11 * 6 + 9 * 6 and classes[0] == "s6"
+    assert len(classes) == (11 + 9) * CELLS and classes[0] == "s6"
     assert len(set(classes)) > 3
 
 
@@ -176,7 +179,7 @@ def test_an_older_commit_shows_what_it_had(browser, paths_address):
     browser.load(f"{paths_address}/index.html", READY)
     browser.choose("commit", BEFORE[:7])
     found = table(browser)
-    have = {path for path in found if found[path]["forward"] != ["n/a"] * 6}
+    have = {path for path in found if found[path]["forward"] != ["n/a"] * CELLS}
     assert have == set(OF_BEFORE) and browser.text("#paths-note") == ""
     browser.choose("commit", LACKING[:7])  # before there were any: those of the first that has them
     assert table(browser) == found
@@ -184,17 +187,17 @@ def test_an_older_commit_shows_what_it_had(browser, paths_address):
     assert browser.text("#paths-note") == note
     said = browser.text("#changes > li")
     assert "Forward, paths" in said and "Backward, paths" in said
-    assert said.count("0.0 % median; too few earlier results to judge 12 cells") == 2
+    assert said.count(f"0.0 % median; too few earlier results to judge {2 * CELLS} cells") == 2
 
 
 def test_a_cell_leads_to_its_graph(browser, paths_address):
     browser.load(f"{paths_address}/index.html", READY)
     row = "#paths tbody:nth-of-type(3) tr:nth-child(3)"  # qkv, backward
-    link = browser.run(f"return document.querySelector('{row} td:nth-child(4) a').href")
+    link = browser.run(f"return document.querySelector('{row} td:nth-child({SIZES + 1}) a').href")
     plot = "$('#main-graph').data('plot')"
     browser.load(link, plot)
     (line,) = browser.run(f"return {plot}.getData().map(line => line.data.map(p => p[1]))")
-    index = 2 * 6 + 4  # 256 MiB, float32
+    index = 2 * CELLS + DTYPES * (SIZES - 1)  # 256 MiB, float32
     assert line == pytest.approx([FACTORS["latency"] * (0.75 + 0.02 * index)] * 2)
 
 
