@@ -61,7 +61,7 @@ def rotation(
     freqs, layout = by_position(freqs), options.tensor_format
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     moved = _is_moved(start_positions, cu_seqlens, options)
-    n_bytes = _bytes(t, freqs=freqs, options=options)
+    n_bytes = _bytes(t, freqs=freqs, rounding=options.rounding)
     how = {"ready_made": sin is not None, "moved": moved, "n_bytes": n_bytes}
     tile = _tile(t, layout, rotated, how)
     if sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1):
@@ -97,9 +97,9 @@ def _tile(t, layout, rotated, how):
     return tile_of(*sizes, **how, heads_first=layout == "bhsd")
 
 
-def _bytes(*tensors, freqs, options):
+def _bytes(*tensors, freqs, rounding):
     """Bytes of tensors, as :func:`tile_of` takes them."""
-    each = freqs.shape[2] > 1 or options.rounding == "each"
+    each = freqs.shape[2] > 1 or rounding == "each"
     return 0 if each or any(t.stride(-1) > 1 for t in tensors) else sum(t.nbytes for t in tensors)
 
 
@@ -136,7 +136,7 @@ def qk_rotation(
         *(q.element_size(), n_seq, q_heads + k_heads, q.shape[-1], rotated),
         ready_made=sin is not None,
         moved=_is_moved(start_positions, cu_seqlens, options),
-        n_bytes=_bytes(q, k, freqs=freqs, options=options),
+        n_bytes=_bytes(q, k, freqs=freqs, rounding=options.rounding),
     )
     arguments = {
         **{"n_seq": n_seq, "q_heads": q_heads, "k_heads": k_heads},
@@ -188,7 +188,7 @@ def qkv_rotation(
     tile = tile_of(
         *(qkv.element_size(), n_seq, _shared_heads(of_all, n_seq), width, q_freqs.shape[3]),
         moved=_is_moved(start_positions, None, options),
-        n_bytes=0 if qkv.stride(-1) > 1 else qkv.nbytes,
+        n_bytes=_bytes(qkv, freqs=q_freqs, rounding="once"),
     )
     positions = _position_arguments(q_freqs, start_positions, None, options)
     del positions["n_sequences"]  # no packed sequences here

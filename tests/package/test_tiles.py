@@ -227,8 +227,8 @@ def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
 
     def planned(t, freqs, options):
         given.clear()
-        (*plans.rotation(t, t, freqs, None, None, None, options),)
-        (*plans.qk_rotation(t, t, t, t[:, :, :4], freqs, None, None, None, options),)
+        plans.rotation(t, t, freqs, None, None, None, options)
+        plans.qk_rotation(t, t, t, t[:, :, :4], freqs, None, None, None, options)
         return given[0], given[-1]
 
     assert planned(t, freqs, options) == (t.nbytes, 1.5 * t.nbytes)
@@ -246,8 +246,7 @@ def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
     packed, other = torch.empty(4, 2, 2, 48), torch.empty(4, 2, 2, 96)[..., ::2]
     options = plans.QkvOptions("sbhd", False, 1, 0, q_channels=16, k_channels=16, v_channels=16)
     for qkv, expected in ((packed, packed.nbytes), (other, 0)):
-        outputs = qkv.split(16, dim=3)
-        list(plans.qkv_rotation(qkv, *outputs, *[freqs[..., :16]] * 2, None, options))
+        plans.qkv_rotation(qkv, *qkv.split(16, dim=3), *[freqs[..., :16]] * 2, None, options)
         assert given[-1] == expected
 
 
