@@ -1,11 +1,15 @@
 """asv's own pages, with the shipped results, in a real browser."""
 
+import html
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
+from tests import publishing
+from tests.browser import serving
 from tests.publishing import READY
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
@@ -130,11 +134,30 @@ def test_a_row_of_the_list_leads_to_its_graph(browser, address, index, measured,
     assert plotted(browser, index) == pytest.approx(measured, rel=1e-6)
 
 
-def test_the_regressions_are_all_listed(browser, address, site):
+def test_the_regressions_are_all_listed_and_the_feed_leads_to_them(browser, tmp_path):
+    """Of results whose newest has slow timings: those that ship may have no regression."""
+    clone = publishing.cloned(tmp_path / "clone")
+    results = [*(clone / "benchmarks" / "results" / GPU).glob("*-existing-*.json")]
+    newest = max(results, key=lambda path: json.loads(path.read_text())["date"])
+    stored = json.loads(newest.read_text())
+    timings = stored["results"][METRIC][0]
+    timings[:] = [2 * timing for timing in timings]
+    newest.write_text(json.dumps(stored))
+    site = publishing.published(clone)
+
     found = json.loads((site / "regressions.json").read_text())["regressions"]
-    browser.load(f"{address}/asv.html#regressions", REGRESSIONS)
-    rows = browser.run(f"return document.querySelectorAll('{REGRESSION}').length")
-    assert rows == sum(len(regression[6]) for regression in found)
+    assert {METRIC} == {name.partition("(")[0] for name, *_ in found}
+    feed = (site / "regressions.xml").read_text()
+    links = sorted(set(re.findall(r'href="([^"]*#[^"]*)"', feed)))
+    assert all(re.search(rf"index\.html#{METRIC}\?", link) for link in links)
+    with serving(site) as address:
+        browser.load(f"{address}/asv.html#regressions", REGRESSIONS)
+        rows = browser.run(f"return document.querySelectorAll('{REGRESSION}').length")
+        assert rows == sum(len(regression[6]) for regression in found) == len(links) > 100
+        fragment = html.unescape(links[0]).partition("#")[2]
+        there = f"location.pathname === '/asv.html' && {PLOT}"
+        browser.load(f"{address}/index.html#{fragment}", there)
+        browser.logged()
 
 
 def test_tabs_and_boxes_lead_on(browser, address, index):
