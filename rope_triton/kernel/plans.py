@@ -1,5 +1,6 @@
 """Plan a call: its grids, and the arguments of its kernel by name."""
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -60,15 +61,14 @@ def rotation(
     """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
     freqs, layout = by_position(freqs), options.tensor_format
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    moved = _is_moved(start_positions, cu_seqlens, options)
-    n_bytes = _bytes(t, freqs=freqs, rounding=options.rounding)
-    how = {"ready_made": sin is not None, "moved": moved, "n_bytes": n_bytes}
-    tile = _tile(t, layout, rotated, how)
-    if sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1):
-        # A program computes the sines of a position once for all its heads: prefer more of them.
-        as_one = _as_one_sequence(out, t, layout)
-        if as_one and (shared := _tile(as_one[1], as_one[2], rotated, how)).heads > tile.heads:
-            (out, t, layout), tile = as_one, shared
+    how = {
+        "ready_made": sin is not None,
+        "moved": _is_moved(start_positions, cu_seqlens, options),
+        "n_bytes": _bytes(t, freqs=freqs, rounding=options.rounding),
+    }
+    shared = sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1)
+    find = functools.partial(_tile, rotated, how)
+    tile, layout, t, out = _as_one_if_wider(find, shared, layout, t, out)
     heads_first = layout == "bhsd"
     n_batch, n_seq, n_heads = _sizes(t, layout)
     arguments = {
@@ -91,10 +91,12 @@ def rotation(
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
 
 
-def _tile(t, layout, rotated, how):
-    """``tile_of`` a tensor."""
-    sizes = t.element_size(), *_sizes(t, layout)[1:], t.shape[-1], rotated
-    return tile_of(*sizes, **how, heads_first=layout == "bhsd")
+def _tile(rotated, how, layout, *tensors):
+    """``tile_of`` the first half of the tensors, the inputs, whose heads share programs."""
+    inputs = tensors[: len(tensors) // 2]
+    n_heads = sum(_sizes(t, layout)[2] for t in inputs)
+    sizes = inputs[0].element_size(), _sizes(inputs[0], layout)[1], n_heads, inputs[0].shape[-1]
+    return tile_of(*sizes, rotated, **how, heads_first=layout == "bhsd")
 
 
 def _bytes(*tensors, freqs, rounding):
@@ -103,25 +105,37 @@ def _bytes(*tensors, freqs, rounding):
     return 0 if each or any(t.stride(-1) > 1 for t in tensors) else sum(t.nbytes for t in tensors)
 
 
-def _as_one_sequence(out, t, layout):
-    """Views in which the heads of all sequences are heads of one, and their layout; or None.
+def _as_one_if_wider(find, shared, layout, *tensors):
+    """The tile that ``find`` gives, the layout and the tensors.
+
+    Where sequences share their angles, they become one if a program then has more heads: it
+    computes the sines of a position once for all of them.
+    """
+    tile = find(layout, *tensors)
+    if shared and (as_one := _as_one_sequence(layout, *tensors)):
+        wider = find(*as_one)
+        if wider.heads > tile.heads:
+            return wider, *as_one
+    return tile, layout, *tensors
+
+
+def _as_one_sequence(layout, *tensors):
+    """A layout, and views in which the heads of all sequences are heads of one; or None.
 
     These heads lie side by side, "sbhd", or are one of each sequence in turn, "bhsd". One sequence
     is never cut into chunks, for which a launch would narrow the tensors that the caller has.
     """
-    n_batch, n_seq, n_heads = _sizes(t, layout)
-    if n_batch * n_heads > GRID_LIMIT:
-        return None
-    order = "sbhd" if layout == "sbhd" or n_seq == 1 else "bhsd"
+    order = "sbhd" if layout == "sbhd" or _sizes(tensors[0], layout)[1] == 1 else "bhsd"
     views = []
-    for x in (out, t):
+    for x in tensors:
+        n_batch, n_seq, n_heads = _sizes(x, layout)
         seq, batch, head, channel = (x.stride(layout.index(axis)) for axis in "sbhd")
-        if n_heads > 1 and batch != n_heads * head:
+        if n_batch * n_heads > GRID_LIMIT or (n_heads > 1 and batch != n_heads * head):
             return None
         heads = n_batch * n_heads, batch if n_heads == 1 else head
         dims = {"s": (n_seq, seq), "b": (1, 0), "h": heads, "d": (x.shape[-1], channel)}
         views.append(x.as_strided(*zip(*(dims[axis] for axis in order), strict=True)))
-    return *views, order
+    return order, *views
 
 
 def qk_rotation(
@@ -129,15 +143,19 @@ def qk_rotation(
 ) -> Iterator[GridChunk]:
     """The launches of ``rope_qk_kernel``; cu_seqlens only for packed sequences."""
     freqs, layout = by_position(freqs), options.tensor_format
+    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
+    how = {
+        "ready_made": sin is not None,
+        "moved": _is_moved(start_positions, cu_seqlens, options),
+        "n_bytes": _bytes(q, k, freqs=freqs, rounding=options.rounding),
+    }
+    # Heads of the outputs must be contiguous: those of all sequences are in "sbhd" alone.
+    shared = sin is start_positions is cu_seqlens is None and freqs.shape[1] == 1
+    find = functools.partial(_tile, rotated, how)
+    found = _as_one_if_wider(find, shared and layout == "sbhd", layout, q, k, q_out, k_out)
+    tile, layout, q, k, q_out, k_out = found
     n_batch, n_seq, q_heads = _sizes(q, layout)
     *_, k_heads = _sizes(k, layout)
-    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    tile = tile_of(
-        *(q.element_size(), n_seq, q_heads + k_heads, q.shape[-1], rotated),
-        ready_made=sin is not None,
-        moved=_is_moved(start_positions, cu_seqlens, options),
-        n_bytes=_bytes(q, k, freqs=freqs, rounding=options.rounding),
-    )
     arguments = {
         **{"n_seq": n_seq, "q_heads": q_heads, "k_heads": k_heads},
         **_strides("q_out", q_out, layout, ("seq", "batch")),
@@ -183,13 +201,19 @@ def qkv_rotation(
 ) -> Iterator[GridChunk]:
     """The launches of ``rope_qkv_kernel``."""
     counts, width, layout = options.counts, options.v_channels, options.tensor_format
+    how = {
+        "moved": _is_moved(start_positions, None, options),
+        "n_bytes": _bytes(qkv, freqs=q_freqs, rounding="once"),
+    }
+
+    def find(layout, qkv, *_):
+        _, n_seq, n_groups = _sizes(qkv, layout)
+        n_heads = _shared_heads(tuple(n_groups * count for count in counts), n_seq)
+        return tile_of(qkv.element_size(), n_seq, n_heads, width, q_freqs.shape[3], **how)
+
+    shared = start_positions is None and layout == "sbhd"  # as of queries and keys
+    tile, layout, qkv, q, k, v = _as_one_if_wider(find, shared, layout, qkv, q, k, v)
     n_batch, n_seq, n_groups = _sizes(qkv, layout)
-    of_all = tuple(n_groups * count for count in counts)
-    tile = tile_of(
-        *(qkv.element_size(), n_seq, _shared_heads(of_all, n_seq), width, q_freqs.shape[3]),
-        moved=_is_moved(start_positions, None, options),
-        n_bytes=_bytes(qkv, freqs=q_freqs, rounding="once"),
-    )
     positions = _position_arguments(q_freqs, start_positions, None, options)
     del positions["n_sequences"]  # no packed sequences here
     arguments = {
@@ -205,7 +229,7 @@ def qkv_rotation(
         **{"D": width, "D_ROT": q_freqs.shape[3], "JOIN": options.join},
     }
     batch_dims = *[layout.index("b")] * 4, None, None, 0
-    heads = _blocks(of_all, tile.heads)
+    heads = _blocks(tuple(n_groups * count for count in counts), tile.heads)
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, "once")
 
 

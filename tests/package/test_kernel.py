@@ -225,8 +225,37 @@ def test_one_head_has_the_bits_of_many(second, device):
     assert torch.equal(one.view(torch.int32), many[:, :, :1].view(torch.int32))
 
 
+def _one(t, freqs, tensor_format, **options):
+    return (rope_triton.apply_rotary_pos_emb(t, freqs, tensor_format, **options),)
+
+
+def _qk(t, freqs, tensor_format, **options):
+    return rope_triton.apply_qk_rotary_pos_emb(t, t[:, :, :1], freqs, tensor_format, **options)
+
+
+def _qkv(t, freqs, tensor_format, rounding, **options):
+    """Of each group two heads of queries, one of keys and one of values; rounded once."""
+    freqs = freqs[..., :16]
+    return rope_triton.apply_fused_qkv_rotary_pos_emb(
+        t, freqs, freqs, [32, 16, 16], tensor_format, **options
+    )
+
+
+def _packed(grad):
+    return [part.reshape(*grad.shape[:2], -1, 16) for part in grad.split([32, 16, 16], -1)]
+
+
+CALLS = {
+    "one": (_one, lambda grad: (grad,)),
+    "qk": (_qk, lambda grad: (grad, grad[:, :, :1])),
+    "qkv": (_qkv, _packed),
+}
+"""Calls of a tensor, and the gradients of what they return."""
+
+
 @covering.pairs(
     {
+        "call": list(CALLS),
         "dtype": [torch.float32, torch.bfloat16],
         "tensor_format": ["sbhd", "bshd"],
         "heads": [1, 3],
@@ -238,6 +267,7 @@ def test_one_head_has_the_bits_of_many(second, device):
 )
 def test_a_batch_has_the_bits_of_its_sequences(case, device):
     """Few heads share a program with those of other sequences, which a sequence alone has not."""
+    call, parts = CALLS[case["call"]]
     mode = Mode(case["dtype"], case["tensor_format"], False, 1.0)
     t, cotangent = (
         LAYOUTS[case["layout"]](mode.shape(case["seq"], 5, case["heads"], 64), mode.dtype, device)
@@ -248,16 +278,14 @@ def test_a_batch_has_the_bits_of_its_sequences(case, device):
 
     def turned(t, cotangent):
         leaf = t.detach().requires_grad_()
-        out = rope_triton.apply_rotary_pos_emb(
-            leaf, freqs, mode.tensor_format, rounding=case["rounding"], **parallel
-        )
-        return out.detach(), *torch.autograd.grad(out, leaf, cotangent)
+        outs = call(leaf, freqs, mode.tensor_format, rounding=case["rounding"], **parallel)
+        return *(x.detach() for x in outs), *torch.autograd.grad(outs, leaf, parts(cotangent))
 
     batch = mode.tensor_format.index("b")
     alone = map(turned, t.split(1, batch), cotangent.split(1, batch))
     bits = torch.int32 if mode.dtype == torch.float32 else torch.int16
-    for whole, *parts in zip(turned(t, cotangent), *alone, strict=True):
-        assert torch.equal(whole.view(bits), torch.cat(parts, batch).view(bits))
+    for whole, *each in zip(turned(t, cotangent), *alone, strict=True):
+        assert torch.equal(whole.view(bits), torch.cat(each, batch).view(bits))
 
 
 def planned(tensor_format, sizes, freqs=(1, 1), starts=None, layout="contiguous"):
@@ -290,6 +318,39 @@ def test_few_heads_share_programs_with_those_of_other_sequences(
     assert planned(tensor_format, sizes) == (heads, heads_first)
     monkeypatch.setattr(plans, "GRID_LIMIT", heads - 1)
     assert planned(tensor_format, sizes) == alone
+
+
+def test_queries_and_keys_share_programs_with_those_of_other_sequences():
+    """Where the heads of outputs are then contiguous."""
+    freqs, moved = torch.empty(9, 1, 1, 64), torch.zeros(8, dtype=torch.int32)
+
+    def heads(tensor_format, n_heads, starts=None, table=freqs):
+        shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(9, 8, n_heads, 64)
+        q, k = torch.empty(shape), torch.empty(shape)[:, :, :1]
+        options = plans.Options(tensor_format, False, 1, 0)
+        chunk, *_ = plans.qk_rotation(q, k, q, k.contiguous(), table, None, starts, None, options)
+        return chunk.arguments["q_heads"], chunk.arguments["k_heads"], chunk.grid[1]
+
+    assert heads("sbhd", 2) == (16, 8, 1)
+    assert heads("bshd", 1)[:2] == (1, 1)
+    assert heads("sbhd", 64) == (64, 1, 8)  # a program has enough of them
+    assert heads("sbhd", 2, moved) == heads("sbhd", 2, None, freqs.expand(9, 8, 1, 64)) == (2, 1, 8)
+
+
+def test_groups_share_programs_with_those_of_other_sequences():
+    freqs, moved = torch.empty(9, 1, 1, 64), torch.zeros(8, dtype=torch.int32)
+
+    def groups(tensor_format, n_groups, starts=None):
+        shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(9, 8, n_groups, 384)
+        qkv = torch.empty(shape)
+        parts = [qkv.new_empty(*shape[:2], n_groups * n, 64) for n in (4, 1, 1)]
+        options = plans.QkvOptions(tensor_format, False, 1, 0, 256, 64, 64)
+        chunk, *_ = plans.qkv_rotation(qkv, *parts, freqs, freqs, starts, options)
+        return chunk.arguments["n_groups"], chunk.grid[1]
+
+    assert groups("sbhd", 1) == (8, 1)
+    assert groups("bshd", 1)[0] == groups("sbhd", 1, moved)[0] == 1
+    assert groups("sbhd", 16) == (16, 8)  # a program has enough of them
 
 
 @pytest.mark.parametrize(
