@@ -46,7 +46,7 @@ OPTIONS = {
 @covering.pairs(
     {
         "mode": MODES,
-        "heads": [(4, 4), (6, 2), (5, 1), (1, 3), (0, 3), (3, 0), (0, 0)],
+        "heads": [(4, 4), (6, 2), (5, 1), (1, 1), (1, 3), (0, 3), (3, 0), (0, 0)],
         "layout": ["contiguous", "transposed_0_1", "packed_amid_nan"],
         "options": list(OPTIONS),
     }
