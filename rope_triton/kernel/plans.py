@@ -1,6 +1,5 @@
 """Plan a call: its grids, and the arguments of its kernel by name."""
 
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -59,16 +58,10 @@ def rotation(
     out, t, freqs, sin, start_positions, cu_seqlens, options: Options
 ) -> Iterator[GridChunk]:
     """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
-    freqs, layout = by_position(freqs), options.tensor_format
+    freqs = by_position(freqs)
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    how = {
-        "ready_made": sin is not None,
-        "moved": _is_moved(start_positions, cu_seqlens, options),
-        "n_bytes": _bytes(t, freqs=freqs, rounding=options.rounding),
-    }
-    shared = sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1)
-    find = functools.partial(_tile, rotated, how)
-    tile, layout, t, out = _as_one_if_wider(find, shared, layout, t, out)
+    call = rotated, freqs, sin, start_positions, cu_seqlens, options
+    tile, layout, t, out = _arranged((t,), (out,), *call)
     heads_first = layout == "bhsd"
     n_batch, n_seq, n_heads = _sizes(t, layout)
     arguments = {
@@ -91,12 +84,26 @@ def rotation(
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
 
 
-def _tile(rotated, how, layout, *tensors):
-    """``tile_of`` the first half of the tensors, the inputs, whose heads share programs."""
-    inputs = tensors[: len(tensors) // 2]
-    n_heads = sum(_sizes(t, layout)[2] for t in inputs)
-    sizes = inputs[0].element_size(), _sizes(inputs[0], layout)[1], n_heads, inputs[0].shape[-1]
-    return tile_of(*sizes, rotated, **how, heads_first=layout == "bhsd")
+def _arranged(
+    inputs, outputs, rotated, freqs, sin, start_positions, cu_seqlens, options: Options
+) -> tuple:
+    """What :func:`_as_one_if_wider` returns, of tensors whose heads share programs."""
+    how = {
+        "ready_made": sin is not None,
+        "moved": _is_moved(start_positions, cu_seqlens, options),
+        "n_bytes": _bytes(*inputs, freqs=freqs, rounding=options.rounding),
+    }
+
+    def find(layout, *tensors):
+        t, n_heads = tensors[0], sum(_sizes(x, layout)[2] for x in tensors[: len(inputs)])
+        sizes = t.element_size(), _sizes(t, layout)[1], n_heads, t.shape[-1], rotated
+        return tile_of(*sizes, **how, heads_first=layout == "bhsd")
+
+    layout = options.tensor_format
+    shared = sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1)
+    if len(inputs) > 1:  # the kernel writes heads side by side: all of them are in "sbhd" alone
+        shared = shared and layout == "sbhd"
+    return _as_one_if_wider(find, shared, layout, *inputs, *outputs)
 
 
 def _bytes(*tensors, freqs, rounding):
@@ -142,18 +149,10 @@ def qk_rotation(
     q_out, k_out, q, k, freqs, sin, start_positions, cu_seqlens, options: Options
 ) -> Iterator[GridChunk]:
     """The launches of ``rope_qk_kernel``; cu_seqlens only for packed sequences."""
-    freqs, layout = by_position(freqs), options.tensor_format
+    freqs = by_position(freqs)
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    how = {
-        "ready_made": sin is not None,
-        "moved": _is_moved(start_positions, cu_seqlens, options),
-        "n_bytes": _bytes(q, k, freqs=freqs, rounding=options.rounding),
-    }
-    # Heads of the outputs must be contiguous: those of all sequences are in "sbhd" alone.
-    shared = sin is start_positions is cu_seqlens is None and freqs.shape[1] == 1
-    find = functools.partial(_tile, rotated, how)
-    found = _as_one_if_wider(find, shared and layout == "sbhd", layout, q, k, q_out, k_out)
-    tile, layout, q, k, q_out, k_out = found
+    call = rotated, freqs, sin, start_positions, cu_seqlens, options
+    tile, layout, q, k, q_out, k_out = _arranged((q, k), (q_out, k_out), *call)
     n_batch, n_seq, q_heads = _sizes(q, layout)
     *_, k_heads = _sizes(k, layout)
     arguments = {
@@ -201,6 +200,10 @@ def qkv_rotation(
 ) -> Iterator[GridChunk]:
     """The launches of ``rope_qkv_kernel``."""
     counts, width, layout = options.counts, options.v_channels, options.tensor_format
+
+    def of_all(n_groups):
+        return tuple(n_groups * count for count in counts)
+
     how = {
         "moved": _is_moved(start_positions, None, options),
         "n_bytes": _bytes(qkv, freqs=q_freqs, rounding="once"),
@@ -208,7 +211,7 @@ def qkv_rotation(
 
     def find(layout, qkv, *_):
         _, n_seq, n_groups = _sizes(qkv, layout)
-        n_heads = _shared_heads(tuple(n_groups * count for count in counts), n_seq)
+        n_heads = _shared_heads(of_all(n_groups), n_seq)
         return tile_of(qkv.element_size(), n_seq, n_heads, width, q_freqs.shape[3], **how)
 
     shared = start_positions is None and layout == "sbhd"  # as of queries and keys
@@ -229,7 +232,7 @@ def qkv_rotation(
         **{"D": width, "D_ROT": q_freqs.shape[3], "JOIN": options.join},
     }
     batch_dims = *[layout.index("b")] * 4, None, None, 0
-    heads = _blocks(tuple(n_groups * count for count in counts), tile.heads)
+    heads = _blocks(of_all(n_groups), tile.heads)
     return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, "once")
 
 
