@@ -16,7 +16,7 @@ from .._cells.forms import BaseCell
 from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
 from .._machine_code import worker_pool
-from .._system import checkout, gpu_monitor, suite
+from .._system import checkout, gpu_monitor, repository, suite
 from .._system.journal import JournalError, keep_newest
 from .._system.machine import MachineError
 from .._system.progress import say
@@ -49,7 +49,7 @@ _OF_TRANSFORMER = (
 )
 
 EXPECTED = (
-    *(checkout.ArmError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
+    *(repository.GitError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
     *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError, MachineError),
     *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
 )

@@ -24,7 +24,13 @@ from typing import NamedTuple
 
 from .._cells import subjects
 from .._cells.grid import candidates, form_cell, subject_params
-from .._system.repository import package_tree, requirement_changes, requirements
+from .._system.repository import (
+    GitError,
+    committed_files,
+    digest,
+    requirement_changes,
+    requirements,
+)
 from .._system.untrusted import load_json
 from .._verdict.rules import UNITS, Answer, Subject
 from .._verdict.schema import Comparison, from_json
@@ -108,12 +114,15 @@ def commits(repository: Path, base: str, head: str) -> Commits:
 
     Raises
     ------
-    ValueError
-        If it lacks one, or a commit's pyproject.toml cannot be read.
+    ArtifactError
+        If it lacks one, or a commit has no such package or a pyproject.toml that cannot be read.
     """
-    trees = [package_tree(repository, commit) for commit in (base, head)]
-    asked = [requirements(repository, commit) for commit in (base, head)]
-    return Commits(trees[0] == trees[1], tuple(requirement_changes(*asked)))
+    try:
+        digests = {digest(committed_files(repository, commit)) for commit in (base, head)}
+        asked = [requirements(repository, commit) for commit in (base, head)]
+    except (GitError, ValueError) as error:
+        raise ArtifactError(f"the commits cannot be compared: {error}") from None
+    return Commits(len(digests) == 1, tuple(requirement_changes(*asked)))
 
 
 def read_artifact(archive: bytes, request: Request, found: Commits) -> Comparison:

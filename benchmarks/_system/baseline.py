@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 from .arguments import COULD_NOT_RUN
 from .process import ROOT
-from .repository import PACKAGE, GitError, git, git_text
+from .repository import PACKAGE, GitError, commit_of, content, git, git_text, shallow
 from .untrusted import Text, load_json, validated
 
 FILE = "benchmarks/baseline.json"
@@ -44,7 +44,8 @@ def baseline(repository: Path, head: str) -> Baseline:
     """
     release, named = _last_release(repository, head), _named(repository, head)
     if named is not None and not is_ancestor(repository, named.commit, head):
-        raise BaselineError(f"{FILE} names {named.commit}, which is no ancestor of {head}")
+        said = f"{FILE} names {named.commit}, which is no ancestor of {head}"
+        raise BaselineError(said + shallow(repository))
     if named is None or (release and not is_ancestor(repository, release.commit, named.commit)):
         named = release
     if named is None:
@@ -69,7 +70,8 @@ def commits_since(repository: Path, base: str, head: str) -> list[str]:
 
 def is_ancestor(repository: Path, commit: str, of: str) -> bool:
     """Whether ``of`` is the commit or descends from it."""
-    return git(repository, "merge-base", "--is-ancestor", commit, of) is not None
+    line = ("rev-list", "--max-count=1", "--end-of-options", commit_of(repository, commit))
+    return not git(repository, *line, f"^{of}")
 
 
 def _last_release(repository: Path, head: str) -> Baseline | None:
@@ -84,11 +86,11 @@ def _last_release(repository: Path, head: str) -> Baseline | None:
 
 
 def _named(repository: Path, head: str) -> Baseline | None:
-    content = git(repository, "show", f"{head}:{FILE}")
-    if content is None:
+    given = content(repository, head, FILE)
+    if given is None:
         return None
     try:
-        return validated(Baseline, load_json(content), FILE)
+        return validated(Baseline, load_json(given), FILE)
     except ValueError as error:
         raise BaselineError(str(error)) from None
 

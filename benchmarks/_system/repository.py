@@ -1,17 +1,23 @@
-"""Ask git about a commit: the tree of its package, and what the package requires.
+"""Ask git about a commit: the files of its package, and what the package requires.
 
-Reads git's objects and runs nothing of them.
+Reads git's objects and runs nothing of them. The package of a commit is what git's tree says: a
+path and a blob for each file, whatever attributes, filters, modes and caches make of them.
 """
 
 import hashlib
+import io
 import os
 import re
+import stat
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = "rope_triton"
+
+Files = Mapping[str, str]
+"""The path of each file below a folder -> git's name of its content, the SHA-1 of a blob."""
 
 Requirements = Mapping[str, str]
 """Each dependency of the package -> its specifier, and its pin in constraints.txt."""
@@ -20,26 +26,16 @@ MAX_BYTES = 20_000
 """Size limit of pyproject.toml and constraints.txt: both are untrusted, and tomllib can be slow."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def git(repository: Path, *arguments: str) -> bytes | None:
-    """What git prints, None if it fails.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no git.
-    """
-    done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True)
-    return None if done.returncode else done.stdout
+_COMMIT = re.compile(r"([0-9a-f]{40,64}) commit")
+_CACHE = "__pycache__"
 
 
 class GitError(RuntimeError):
-    """git failed, or is not installed; the message says why."""
+    """git lacks what was asked for, or cannot answer; the message is the reason, in one line."""
 
 
-def git_text(repository: Path, *arguments: str, **variables: str) -> str:
-    """What git prints, as text without its last newline; ``variables`` go over the environment.
+def git(repository: Path, *arguments: str, given: bytes = b"", **variables: str) -> bytes:
+    """What git prints for ``given`` on its input; ``variables`` go over the environment.
 
     Raises
     ------
@@ -48,12 +44,138 @@ def git_text(repository: Path, *arguments: str, **variables: str) -> str:
     """
     command, environment = ["git", "-C", str(repository), *arguments], os.environ | variables
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise GitError("git is not on the PATH") from None
+        done = subprocess.run(command, env=environment, input=given, capture_output=True)
+    except OSError as error:
+        why = "is not on the PATH" if isinstance(error, FileNotFoundError) else error.strerror
+        raise GitError(f"git {why}") from None
     if done.returncode:
-        raise GitError(f"git {arguments[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        raise GitError(f"git {arguments[0]}: {said or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def git_text(repository: Path, *arguments: str, given: str = "", **variables: str) -> str:
+    """What :func:`git` prints, as text without white space around it."""
+    printed = git(repository, *arguments, given=given.encode(), **variables)
+    return printed.decode(errors="replace").strip()
+
+
+def commit_of(repository: Path, name: str) -> str:
+    """The full SHA of a commit, by any name of it.
+
+    Raises
+    ------
+    GitError
+        If there is no such commit.
+    """
+    # A name on git's input is no option, and one that is missing no failure of git.
+    says = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
+    found = _COMMIT.fullmatch(git_text(repository, *says, given=f"{name}^{{commit}}\n"))
+    if found is None:
+        raise GitError(f"{name!r} is no commit or branch of {repository}{shallow(repository)}")
+    return found[1]
+
+
+def shallow(repository: Path) -> str:
+    """What to add to a message about a commit that is missing; "" if all of them are here."""
+    cut = git_text(repository, "rev-parse", "--is-shallow-repository") == "true"
+    return ", which is a shallow clone: `git fetch --unshallow` brings the rest" if cut else ""
+
+
+def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Files:
+    """The files of a folder in a commit; see :func:`_counts` for those that are left out.
+
+    Raises
+    ------
+    GitError
+        If there is no such commit or folder, or anything but ordinary files in it.
+    """
+    tree = commit_of(repository, commit)
+    try:
+        listed = git(repository, "ls-tree", "-r", "-z", "--end-of-options", f"{tree}:{folder}")
+    except GitError as error:
+        raise GitError(f"commit {commit!r} has no {folder}/: {error}") from None
+    found = {}
+    for line in listed.split(b"\0")[:-1]:
+        about, _, name = line.partition(b"\t")
+        (mode, _, blob), path = about.decode().split(), os.fsdecode(name)
+        parts = path.split("/")
+        if mode not in ("100644", "100755") or {"", ".", "..", _CACHE} & {*parts}:
+            what = "a file that Python makes" if _CACHE in parts else "no ordinary file"
+            raise GitError(f"commit {commit!r} has {what}: {f'{folder}/{path}'!r}")
+        if _counts(path):
+            found[path] = blob
+    return found
+
+
+def lying_files(folder: Path) -> Files:
+    """The files of a folder on the disk, as :func:`committed_files` has them of a commit.
+
+    Caches of Python are left out.
+
+    Raises
+    ------
+    GitError
+        If there is no such folder, or anything but ordinary files in it.
+    """
+    if not folder.is_dir():
+        raise GitError(f"no {folder.name} in {folder.parent}")
+    found = {}
+    for path in folder.rglob("*"):
+        name, kind = path.relative_to(folder).as_posix(), stat.S_IFMT(path.lstat().st_mode)
+        if _CACHE in path.parts[len(folder.parts) :] or not _counts(name) or kind == stat.S_IFDIR:
+            continue
+        if kind != stat.S_IFREG:
+            raise GitError(f"{path} is no ordinary file")
+        content = path.read_bytes()
+        found[name] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return found
+
+
+def _counts(path: str) -> bool:
+    """Whether a file counts for what a version is: documentation does not."""
+    return not path.endswith(".md")
+
+
+def digest(files: Files) -> str:
+    """SHA-256 of the paths and contents of files: equal for what is the same, wherever it lies."""
+    lines = (f"{path}\0{files[path]}\n" for path in sorted(files))
+    return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
+
+
+def write_files(repository: Path, files: Files, folder: Path) -> None:
+    """Write files of a commit below a folder, byte by byte as git has them.
+
+    Raises
+    ------
+    GitError
+        If the repository lacks one of them.
+    """
+    for path, content in zip(files, _contents(repository, files.values()), strict=True):
+        if content is None:
+            raise GitError(f"{repository} lacks the content of {path!r}")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def content(repository: Path, commit: str, path: str) -> bytes | None:
+    """A file of a commit, None if the commit has none of this path."""
+    return next(_contents(repository, [f"{commit}:{path}"]))
+
+
+def _contents(repository: Path, names: Iterable[str]) -> Iterator[bytes | None]:
+    """The blobs of these names, None for each that is missing."""
+    names = list(names)
+    asked = "".join(f"{name}\n" for name in names)
+    stream = io.BytesIO(git(repository, "cat-file", "--batch", given=os.fsencode(asked)))
+    for _ in names:
+        *_, kind, size = stream.readline().split()
+        if not size.isdigit():
+            yield None
+            continue
+        blob = stream.read(int(size))
+        yield blob if kind == b"blob" else None
+        stream.read(1)  # a line ends
 
 
 # Without what may stand before the host: a token, say.
@@ -67,24 +189,11 @@ def page(repository: Path) -> str:
     server, name = (os.environ.get(f"GITHUB_{key}") for key in ("SERVER_URL", "REPOSITORY"))
     if server and name:
         return f"{server}/{name}"
-    origin = git(repository, "remote", "get-url", "origin") or b""
-    found = _GITHUB.fullmatch(origin.decode(errors="replace").strip())
+    try:
+        found = _GITHUB.fullmatch(git_text(repository, "remote", "get-url", "origin"))
+    except GitError:
+        return ""
     return f"https://github.com/{found[1]}" if found else ""
-
-
-def package_tree(repository: Path, commit: str) -> str:
-    """A hash of the files of ``rope_triton`` in a commit, Markdown aside.
-
-    Raises
-    ------
-    ValueError
-        If the repository has no such commit, or the commit no package.
-    """
-    listed = git(repository, "ls-tree", "-r", "-z", "--end-of-options", f"{commit}:{PACKAGE}")
-    if listed is None:
-        raise ValueError(f"{repository} has no commit {commit!r} with {PACKAGE}/")
-    files = [line for line in listed.split(b"\0") if not line.endswith(b".md")]
-    return hashlib.sha256(b"\0".join(files)).hexdigest()
 
 
 def requirements(repository: Path, commit: str) -> Requirements:
@@ -95,7 +204,7 @@ def requirements(repository: Path, commit: str) -> Requirements:
     ValueError
         If the commit's pyproject.toml cannot be read, or it or constraints.txt is too long.
     """
-    return requirements_of(lambda name: git(repository, "show", f"{commit}:{name}"))
+    return requirements_of(lambda name: content(repository, commit, name))
 
 
 def requirements_of(read: Callable[[str], bytes | None]) -> Requirements:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .._system import checkout, gpu_monitor, machine, process, suite
+from .._system import checkout, gpu_monitor, machine, process, repository, suite
 from .._system.arguments import COULD_NOT_RUN, positive_minutes, some_seconds
 from .._system.journal import Journal, JournalError
 from .._system.process import ROOT
@@ -27,7 +27,7 @@ class TrainingError(RuntimeError):
 
 
 EXPECTED = (
-    *(TrainingError, parity_command.ParityError, JournalError, checkout.ArmError),
+    *(TrainingError, parity_command.ParityError, JournalError, repository.GitError),
     *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
 )
 # Their versions are part of what is measured. Liger has other kernels where CuTe DSL is installed.

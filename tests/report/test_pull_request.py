@@ -137,7 +137,7 @@ def test_git_without_a_commit_is_no_verdict(history, tmp_path, monkeypatch):
     repository, (first, _, _) = history
     content = archive(document(job_passing))
     text, status = report(tmp_path, content, repository=repository, base=first)
-    assert "could not be read or shown: ValueError in package tree" in text
+    assert "The artifact was refused: the commits cannot be compared: " in text
     assert status["state"] == "error"
 
 

@@ -58,14 +58,16 @@ def test_the_file_counts_until_there_is_a_release_and_after_it(lab):
     ("commit", "more", "message"),
     [
         ("main", {}, "commit must be a text that matches"),
-        ("f" * 40, {}, "is no ancestor"),
+        ("f" * 40, {}, "'f+' is no commit"),
+        ("orphan", {}, "is no ancestor"),
         (None, {"reason": ""}, "reason must be a text that matches"),
         (None, {"more": 1}, "has unknown"),
     ],
 )
 def test_a_file_that_names_no_commit_of_main_is_refused(lab, commit, more, message):
-    name(lab, commit or lab.commit("c1"), **more)
-    with pytest.raises(baseline.BaselineError, match=message):
+    orphan = lab.git("commit-tree", "HEAD^{tree}", "-m", "of no branch")
+    name(lab, {None: lab.commit("c1"), "orphan": orphan}.get(commit, commit), **more)
+    with pytest.raises((baseline.BaselineError, GitError), match=message):
         found(lab)
 
 

@@ -2,14 +2,14 @@
 
 import os
 import shutil
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from benchmarks._system import checkout
-from tests.lab import COULD_NOT_RUN
-
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks._system import checkout, repository
+from benchmarks._system.repository import GitError
+from tests.git import git
+from tests.lab import COULD_NOT_RUN, SHA
 
 
 def test_commit_branch_and_working_tree_are_one_content(lab):
@@ -55,8 +55,102 @@ def test_what_is_not_the_package_does_not_count(lab):
 
 
 def test_working_tree_without_the_package(lab):
-    with pytest.raises(checkout.ArmError, match="no rope_triton in"):
+    with pytest.raises(GitError, match="no rope_triton in"):
         checkout.from_working_tree(lab.root, lab.scratch / "sources")
+
+
+def attributes(lines, file=None):
+    def change(package):
+        (package.parent / ".gitattributes").write_text(lines)
+        if file:
+            (package / file).write_text("slow = 1\n")
+
+    return change
+
+
+def submodule(package):
+    git(package.parent, "update-index", "--add", "--cacheinfo", f"160000,{SHA},rope_triton/other")
+
+
+def cached(package):
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "x.pyc").write_bytes(b"")
+
+
+SAME, DIFFERS, LINK, CACHE = "same", "differs", "has no ordinary file", "has a file that Python"
+CHANGES = {
+    "nothing": (lambda package: None, SAME),
+    "an executable": (lambda package: (package / "__init__.py").chmod(0o755), SAME),
+    "an attribute that hides a new file": (
+        *(attributes("rope_triton/slow.py export-ignore", "slow.py"), DIFFERS),
+    ),
+    "an attribute that hides a folder": (attributes("rope_triton/ops export-ignore"), SAME),
+    "lines that end otherwise": (attributes("* text eol=crlf"), SAME),
+    "words that git fills in": (attributes("* ident export-subst"), SAME),
+    "a filter": (attributes("*.py filter=other text=auto"), SAME),
+    "documentation": (lambda package: (package / "ops" / "x.md").write_text("x"), SAME),
+    "a file called .md": (lambda package: (package / ".md").write_text("x"), SAME),
+    "a file that is no Python": (lambda package: (package / "x.json").write_text(""), DIFFERS),
+    "a new name": (lambda package: (package / "ops" / "a.py").rename(package / "a.py"), DIFFERS),
+    "a cache": (cached, CACHE),
+    "a link to a folder": (lambda package: (package / "x").symlink_to("../tests"), LINK),
+    "a link to a file": (lambda package: (package / "x").symlink_to("__init__.py"), LINK),
+    "a link out of the clone": (lambda package: (package / "x").symlink_to("/etc/passwd"), LINK),
+    "a submodule": (submodule, LINK),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
+def test_what_git_has_is_what_is_measured(lab, change, expected):
+    """No attribute, mode, link or cache makes a version another one than git has."""
+    package, sources = lab.root / "rope_triton", lab.scratch / "sources"
+    (package / "ops").mkdir(parents=True)
+    (package / "ops" / "a.py").write_text("# $Id$ $Format:%H$\nx = 1\n")
+    base = checkout.from_commit(lab.commit("base"), lab.root, sources)
+    change(package)
+    if change is not submodule:
+        lab.git("add", "--all", "--force", ":!.asv")
+    lab.git("commit", "-q", "--allow-empty", "-m", "head")
+
+    def of_git():
+        """As the trusted side has it, which writes nothing."""
+        return repository.digest(repository.committed_files(lab.root, "HEAD"))
+
+    if expected in (LINK, CACHE):
+        for read in (of_git, lambda: checkout.from_commit("HEAD", lab.root, sources)):
+            with pytest.raises(GitError, match=expected):
+                read()
+        return
+    head = checkout.from_commit("HEAD", lab.root, sources)
+    assert checkout.from_working_tree(lab.root, sources) == replace(head, name="working tree")
+    assert of_git() == head.digest
+    assert (SAME if base.digest == head.digest else DIFFERS) == expected
+    assert checkout.differs("ops", base, head) == (change is CHANGES["a new name"][0])
+
+
+def test_a_tree_cannot_name_a_place_elsewhere(lab):
+    lab.commit("base")
+    blob = lab.git("rev-parse", "HEAD:rope_triton/__init__.py")
+    tree = b"100644 ..\0" + bytes.fromhex(blob)
+    for name in (b"up", b"rope_triton"):
+        made = repository.git(
+            *(lab.root, "hash-object", "-t", "tree", "--literally", "-w", "--stdin"), given=tree
+        )
+        tree = b"40000 %s\0" % name + bytes.fromhex(made.decode())
+    made = repository.git(lab.root, "hash-object", "-t", "tree", "-w", "--stdin", given=tree)
+    commit = lab.git("commit-tree", made.decode().strip(), "-m", "x")
+    with pytest.raises(GitError, match=r"has no ordinary file: 'rope_triton/up/\.\.'"):
+        checkout.from_commit(commit, lab.root, lab.scratch / "sources")
+
+
+@pytest.mark.parametrize("setting", ["core.autocrlf=true", "core.eol=crlf"])
+def test_settings_of_git_change_no_version(lab, setting):
+    sha = lab.commit("base")
+    lab.git("config", *setting.split("="))
+    sources = lab.scratch / "sources"
+    of_commit = checkout.from_commit("base", lab.root, sources)
+    assert checkout.from_working_tree(lab.root, sources) == replace(of_commit, name="working tree")
+    assert of_commit.sha == sha and list(sources.iterdir()) == [of_commit.root]
 
 
 def test_branch_with_a_hostile_name(lab):
@@ -98,22 +192,22 @@ def test_without_git(lab, monkeypatch, capsys):
     lab.versions({}, {})
     monkeypatch.setenv("PATH", "")
     assert lab.compare() == COULD_NOT_RUN
-    assert "git is not on the PATH" in capsys.readouterr().err
+    assert capsys.readouterr().err == "could not run: git is not on the PATH\n"
 
 
-def test_digest_is_of_the_sources(tmp_path):
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton", ignore=ignored)
-    (tmp_path / "rope_triton" / "__pycache__").mkdir()
-    (tmp_path / "rope_triton" / "__pycache__" / "ops.pyc").write_bytes(b"compiled")
-    same = checkout.digest(ROOT)
-    (tmp_path / "rope_triton" / "more.md").write_text("documentation")
-    assert checkout.digest(tmp_path) == same
-    (tmp_path / "rope_triton" / "table.json").write_text("{}")
-    assert checkout.digest(tmp_path) != same
-    (tmp_path / "rope_triton" / "table.json").unlink()
-    with (tmp_path / "rope_triton" / "checks.py").open("a") as file:
-        file.write("\n")
-    assert checkout.digest(tmp_path) != same
-    with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
-        checkout.digest(tmp_path / "elsewhere")
+def test_the_reason_of_git_is_told(lab, monkeypatch, capsys, tmp_path):
+    lab.versions({}, {})
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert lab.compare() == COULD_NOT_RUN
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "detected dubious ownership" in said and "git config --global" in said
+
+
+def test_a_commit_that_a_shallow_clone_lacks(lab, tmp_path):
+    lab.versions({}, {})
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{lab.root}", "shallow")
+    missing = lab.git("rev-parse", "base")
+    with pytest.raises(GitError, match=f"{missing}.* shallow clone: `git fetch --unshallow`"):
+        repository.commit_of(tmp_path / "shallow", missing)
+    with pytest.raises(GitError, match=rf"'nothing' is no commit or branch of {lab.root}$"):
+        repository.commit_of(lab.root, "nothing")

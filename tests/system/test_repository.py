@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks._system import repository
+from benchmarks._system.repository import GitError
 from tests.lab import CANNOT_TELL, COULD_NOT_RUN, FAIL, PASS, SMALL
 
 PROJECT = '[project]\nname = "x"\ndependencies = ["torch>=2.11", "Triton>=3.6"]\n'
@@ -92,17 +93,25 @@ def test_requirements_that_cannot_be_read(lab, capsys, project):
     assert "what 'head' asks to run on cannot be read" in capsys.readouterr().err
 
 
-def test_tree_of_the_package(lab):
-    first, second = commit(lab, "base"), commit(lab, "head", pins="")
-    assert repository.package_tree(lab.root, first) == repository.package_tree(lab.root, second)
-    (lab.root / "rope_triton" / "README.md").write_text("documentation")
-    documented = commit(lab, "documented")
-    assert repository.package_tree(lab.root, first) == repository.package_tree(lab.root, documented)
-    third = commit(lab, "other", **{"is": "other"})
-    assert repository.package_tree(lab.root, first) != repository.package_tree(lab.root, third)
-    for name in ("empty", "nothing", "--help", "0" * 40):
-        with pytest.raises(ValueError, match="no commit .* with rope_triton/"):
-            repository.package_tree(lab.root, name)
+def test_the_files_of_any_folder(lab):
+    """Of a commit and of the disk, with nothing but Python: for a record of what was tested."""
+    lab.commit("base")
+    tests = lab.root / "tests"
+    (tests / "gpu").mkdir(parents=True)
+    (tests / "gpu" / "test_é.py").write_text("x = 1\n")
+    (tests / "README.md").write_text("words")
+    lab.git("add", "tests")
+    lab.git("commit", "-q", "-m", "tests")
+    (tests / "__pycache__").mkdir()
+    (tests / "__pycache__" / "x.pyc").write_bytes(b"")
+    found = repository.committed_files(lab.root, "main", "tests")
+    assert list(found) == ["gpu/test_é.py"] and repository.lying_files(tests) == found
+    (tests / "gpu" / "test_é.py").write_text("x = 2\n")
+    now = repository.lying_files(tests)
+    assert repository.digest(now) != repository.digest(found)
+    for name in ("empty", "nothing", "--help", "0" * 40, "x\nmain"):
+        with pytest.raises(GitError, match="no commit or branch|has no rope_triton/"):
+            repository.committed_files(lab.root, name)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +130,7 @@ def test_page_of_the_repository(lab, monkeypatch, origin, page):
     for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY"):
         monkeypatch.delenv(name, raising=False)
     assert repository.page(lab.root) == ""
-    assert repository.git(lab.root, "remote", "add", "origin", origin) is not None
+    lab.git("remote", "add", "origin", origin)
     assert repository.page(lab.root) == page
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.example")
     monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")

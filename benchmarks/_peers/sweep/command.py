@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..._measure import cell_outcomes, timed_cell
-from ..._system import checkout, gpu_monitor, machine, process, suite
+from ..._system import checkout, gpu_monitor, machine, process, repository, suite
 from ..._system.arguments import COULD_NOT_RUN, some_seconds
 from ..._system.journal import Journal, JournalError
 from ..._system.process import ROOT
@@ -32,7 +32,7 @@ EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
 
 DONE, BAD = 0, 1
 EXPECTED = (
-    *(SweepError, JournalError, checkout.ArmError),
+    *(SweepError, JournalError, repository.GitError),
     *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
 )
 
