@@ -16,7 +16,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from .._system.untrusted import Text
 
 WIDE_BYTES = 16  # the widest access that all GPUs have, and that a copy uses
 
@@ -46,12 +48,12 @@ class Cubin(NamedTuple):
     """An NVIDIA kernel that is not disassembled yet.
 
     processor: as the disassembler calls it, e.g. "SM90". usage: what ``cuobjdump -res-usage`` says.
-    functions: the instructions of each.
+    functions: the instructions of each, in hexadecimal digits.
     """
 
     processor: str
-    usage: str
-    functions: tuple[bytes, ...]
+    usage: Annotated[str, Text(most=1_000_000)]
+    functions: tuple[Annotated[str, Text("[0-9a-f]*", 50_000_000)], ...]
 
 
 def cubin(binary: bytes, processor: str) -> Cubin:
@@ -68,7 +70,7 @@ def cubin(binary: bytes, processor: str) -> Cubin:
         file.write(binary)
         file.flush()
         usage = _output_of(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
-    return Cubin(processor, usage, tuple(_functions(binary)))
+    return Cubin(processor, usage, tuple(each.hex() for each in _functions(binary)))
 
 
 def _functions(elf: bytes) -> Iterator[bytes]:
@@ -100,7 +102,7 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
     for processor, group in itertools.groupby(sorted(set(cubins)), key=lambda each: each.processor):
         kernels = list(group)
         with tempfile.NamedTemporaryFile(suffix=".bin") as file:
-            file.write(b"".join(b"".join(kernel.functions) for kernel in kernels))
+            file.write(bytes.fromhex("".join("".join(kernel.functions) for kernel in kernels)))
             file.flush()
             tool = triton.knobs.nvidia.nvdisasm.path
             # -ndf skips an analysis of branches that takes longer than all the rest.
@@ -109,7 +111,7 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
         for kernel in kernels:
             functions = []
             for function in kernel.functions:
-                length = len(function) // 16
+                length = len(function) // 32  # 16 bytes each
                 functions.append(_without_padding(names[:length], encodings[: 2 * length]))
                 names, encodings = names[length:], encodings[2 * length :]
             found[kernel] = _count_sass(kernel.usage, functions, text)

@@ -20,11 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 from .._cells import grid, models, modules, subjects, surface
 from .._cells.forms import BaseCell
 from .._system.repository import PACKAGE
+from .._system.untrusted import Size
 from . import disassembly, uncompiled, worker_pool
 from .stub_driver import Launch, StubDriver
 
@@ -139,7 +140,7 @@ def compile_all(
     alone = itertools.chain(*parts.values(), (("variants", *job) for job in sweeps))
     groups = [[job] for job in alone] + groups
     reading = _Reading(ledger or worker_pool.Ledger("codegen"))
-    found = worker_pool.map(_answer, groups, package, reading) | reading.answers
+    found = worker_pool.map(_answer, groups, package, reading, _KINDS) | reading.answers
     return Answers(
         {job: found["fingerprint", *job] for job in calls},
         {job: found["variants", *job] for job in sweeps},
@@ -247,27 +248,33 @@ class _Reading(worker_pool.Ledger):
             return RuntimeError(traceback.format_exc())
 
     def _code(self, kernel: "_Kernel") -> disassembly.Code:
-        code = kernel.code
-        return _CODES[code] if isinstance(code, disassembly.Cubin) else code
+        if kernel.cubin is not None:
+            return _CODES[kernel.cubin]
+        if kernel.code is None:
+            raise ValueError("a kernel was launched that has no machine code")
+        return kernel.code
 
 
 def _unread(calls: Iterable["_Called"]) -> set[disassembly.Cubin]:
     """The kernels that these calls launch and that nobody has disassembled yet."""
-    launched = (kernel.code for called in calls for kernel in called.kernels)
-    return {code for code in launched if isinstance(code, disassembly.Cubin)} - _CODES.keys()
+    launched = {kernel.cubin for called in calls for kernel in called.kernels}
+    return {cubin for cubin in launched if cubin} - _CODES.keys()
 
 
 # --- in a process for each group of jobs: calling the package -------------------------------------
 
 
 class _Kernel(NamedTuple):
-    """A launched kernel; that of an NVIDIA GPU is disassembled later, with many others."""
+    """A launched kernel; that of an NVIDIA GPU is disassembled later, with many others.
 
-    code: disassembly.Code | disassembly.Cubin
+    launched: the grid, and the numbers among the arguments.
+    """
+
+    code: disassembly.Code | None
+    cubin: disassembly.Cubin | None
     shared_bytes: int
     num_warps: int
-    grid: tuple[int, ...]
-    numbers: tuple
+    launched: str
 
 
 class _Called(NamedTuple):
@@ -275,6 +282,16 @@ class _Called(NamedTuple):
 
     kernels: list[_Kernel]
     saved_bytes: int
+
+
+class _Reach(TypedDict):
+    """See ``uncompiled.reach``."""
+
+    features: Annotated[list[str], Size(0, 1_000_000)]
+    failures: Annotated[dict[str, str], Size(0, 1_000_000)]
+
+
+_KINDS = {"fingerprint": _Called, "variants": int, "reach": _Reach}
 
 
 def _answer(kind: str, *job) -> "_Called | int | dict":
@@ -324,19 +341,20 @@ def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
     metadata = launch.kernel.metadata
     form = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
     (path,) = (Path(path) for name, path in files.items() if name.endswith(f".{form}"))
-    code: disassembly.Code | disassembly.Cubin
+    code = cubin = None
     if form == "cubin":
-        code = disassembly.cubin(path.read_bytes(), f"SM{metadata.target.arch}")
+        cubin = disassembly.cubin(path.read_bytes(), f"SM{metadata.target.arch}")
     else:
         code = disassembly.parse_amdgcn(path.read_text())
-    return _Kernel(code, metadata.shared, metadata.num_warps, launch.grid, launch.numbers)
+    launched = repr((launch.grid, launch.numbers))
+    return _Kernel(code, cubin, metadata.shared, metadata.num_warps, launched)
 
 
 def _facts(called: _Called, codes: Sequence[disassembly.Code]) -> Facts:
     kernels = called.kernels
     if not any(code.global_accesses for code in codes):  # then the parser missed something
         raise ValueError("found no access to global memory in the machine code")
-    work = [(code.digest, *kernel[1:]) for code, kernel in zip(codes, kernels, strict=True)]
+    work = [(code.digest, *kernel[2:]) for code, kernel in zip(codes, kernels, strict=True)]
     return Facts(
         registers=max(code.registers for code in codes),
         spilled_bytes=sum(code.spilled_bytes for code in codes),

@@ -3,11 +3,14 @@
 A server imports the benchmarked package, compiles nothing, and forks a process for each group of
 jobs. So no group depends on another, and torch is imported once. A compiler that crashes or hangs
 costs one job: another process does the rest of its group.
+
+What comes out of these processes may be the package's own: it is read as JSON, and never run.
 """
 
 import contextlib
 import importlib
 import itertools
+import json
 import multiprocessing
 import os
 import pickle
@@ -16,16 +19,19 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from .._system import process
 from .._system.progress import report
+from .._system.untrusted import load_json, plain, validated
 from . import same_modules
 
 _JOB_SECONDS = 120  # far above any compilation
 _MAX_FORKS = 16  # each compiler takes memory of its own
+_MAX_BYTES = 100_000_000  # of an answer; the machine code of a call takes some 50,000
 
 
 class PoolError(RuntimeError):
@@ -61,7 +67,13 @@ class Ledger:
         """Called when the map ends, however it does."""
 
 
-def map(task: Callable, groups: list[list[tuple]], package: Path, ledger: Ledger) -> dict:
+def map(
+    task: Callable,
+    groups: list[list[tuple]],
+    package: Path,
+    ledger: Ledger,
+    kinds: Mapping[str, Any],
+) -> dict:
     """Answer each job with ``task(*job)``, on all cores.
 
     Parameters
@@ -74,17 +86,20 @@ def map(task: Callable, groups: list[list[tuple]], package: Path, ledger: Ledger
         ``__init__.py`` of the package to benchmark, which is imported by its directory's name.
     ledger : Ledger
         Holds the answers that are known already, and receives the new ones.
+    kinds : mapping of str to types
+        What the answer of a job must be, as ``untrusted.validated`` takes it, by the job's first.
 
     Returns
     -------
     dict
         For each job, in the order given, its answer or the exception in its place: if it raised
-        ``NotImplementedError`` the same, otherwise ``RuntimeError`` with the traceback.
+        ``NotImplementedError`` the same, otherwise ``RuntimeError`` with the traceback, also if
+        the answer is none of its kind.
 
     Raises
     ------
     PoolError
-        If the package cannot be imported, or the server ends.
+        If the package cannot be imported, or the server ends or writes what it never does.
     """
     jobs = list(itertools.chain.from_iterable(groups))
     answers = ledger.begin(jobs)
@@ -92,19 +107,44 @@ def map(task: Callable, groups: list[list[tuple]], package: Path, ledger: Ledger
     try:
         if any(left):
             with _server(task, [group for group in left if group], package, ledger.cache) as server:
-                for _ in range(sum(len(group) for group in left)):
+                asked = list(itertools.chain.from_iterable(left))
+                for _ in asked:
                     ledger.require_time()
                     while not server.poll(1.0):
                         ledger.require_time()
-                    job, answer = server.recv()
-                    if isinstance(answer, PoolError):
-                        raise answer
+                    job, answer = _received(server, asked, kinds)
                     answers[job] = answer
                     ledger.add(job, answer)
     finally:
         ledger.end()
+    if missing := [job for job in jobs if job not in answers]:
+        raise PoolError(f"the pool answered another job twice, and not {missing[0]}")
     return {job: answers[job] for job in jobs}
 
+
+def _received(
+    server: Connection, jobs: Sequence[tuple], kinds: Mapping[str, Any]
+) -> tuple[tuple, object]:
+    """A job and its answer, or the exception in its place."""
+    content = b""
+    try:
+        content = server.recv_bytes(_MAX_BYTES)
+        number, how, value = load_json(content, nan=True)
+        if how == _NO_PACKAGE:
+            raise PoolError(str(value))
+        job = jobs[number]
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        what = f"{content[:80]!r} ({type(error).__name__})"
+        raise PoolError(f"the pool wrote what is no answer: {what}") from None
+    if how != _ANSWER:
+        return job, (NotImplementedError if how == _LACKS else RuntimeError)(str(value))
+    try:
+        return job, validated(kinds[job[0]], value, f"the answer of {job}")
+    except ValueError as error:
+        return job, RuntimeError(str(error))
+
+
+_ANSWER, _LACKS, _FAILED, _NO_PACKAGE = "answer", "lacks", "failed", "no package"
 
 _SERVE = """
 from benchmarks._machine_code import worker_pool
@@ -116,7 +156,7 @@ worker_pool.serve(sys.argv[2])
 def _server(
     task: Callable, groups: list[list[tuple]], package: Path, cache: Path | None
 ) -> Iterator[Connection]:
-    """A process that runs :func:`serve`: pairs of a job and its answer come out."""
+    """A process that runs :func:`serve`: JSON comes out, for each job its number and answer."""
     # A killed compiler may still write there while it is removed.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         Path(scratch, "jobs.pickle").write_bytes(pickle.dumps((task, groups)))
@@ -157,9 +197,12 @@ def serve(package: str) -> None:
         task, groups = pickle.loads(Path("jobs.pickle").read_bytes())
     except FileNotFoundError:  # Ctrl-C ended who asked, while this process began: it is next
         return
-    problem = _import_problem(package)
-    for pair in [(None, PoolError(problem))] if problem else _answers(task, groups):
-        answers.send(pair)
+    if problem := _import_problem(package):
+        answers.send_bytes(json.dumps([0, _NO_PACKAGE, problem]).encode())
+        return
+    numbers = {job: number for number, job in enumerate(itertools.chain.from_iterable(groups))}
+    for job, answer in _answers(task, groups):
+        answers.send_bytes(f"[{numbers[job]}, {answer}]".encode())
 
 
 def _import_problem(package: str) -> str | None:
@@ -210,7 +253,8 @@ def _use_meta_tensors() -> None:
     (index[:, None] + torch.where(index < 1, index, 2)).to(torch.int32)
 
 
-def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, object]]:
+def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, str]]:
+    """Each job, and how it ended and with what: two values of JSON."""
     waiting = [group for group in groups if group][::-1]
     forks: dict = dict(_fork(task, waiting.pop()) for _ in range(min(len(waiting), _most_forks())))
     while forks:
@@ -255,18 +299,21 @@ def _work(task: Callable, jobs: list[tuple], sender: Connection, server: int) ->
         sender.send(_attempt(task, *job))
 
 
-def _why_ended(fork, job: tuple) -> RuntimeError:
+def _why_ended(fork, job: tuple) -> str:
     fork.join()
     if fork.exitcode == -signal.SIGALRM:
-        return RuntimeError(f"{job} was not done after {_JOB_SECONDS} s")
-    return RuntimeError(f"{job} ended its process with exit status {fork.exitcode}")
+        return _as_json(_FAILED, f"{job} was not done after {_JOB_SECONDS} s")
+    return _as_json(_FAILED, f"{job} ended its process with exit status {fork.exitcode}")
 
 
-def _attempt(task: Callable, *job):
-    """The task's result, or an exception that pickles in place of the one it raised."""
+def _attempt(task: Callable, *job) -> str:
     try:
-        return task(*job)
+        return _as_json(_ANSWER, plain(task(*job)))
     except NotImplementedError as error:
-        return NotImplementedError(str(error))
+        return _as_json(_LACKS, str(error))
     except Exception:
-        return RuntimeError(traceback.format_exc())
+        return _as_json(_FAILED, traceback.format_exc())
+
+
+def _as_json(how: str, value: object) -> str:
+    return f"{json.dumps(how)}, {json.dumps(value)}"

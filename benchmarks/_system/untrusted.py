@@ -74,6 +74,19 @@ def load_json(content: bytes, nan: bool = False) -> Any:
         raise ValueError(f"no JSON: {error!s:.200}") from None
 
 
+def plain(value: Any) -> Any:
+    """The value as JSON has it: what :func:`validated` makes of this is the value."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, _COLLECTIONS):
+        return [plain(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
+    return value.value if isinstance(value, enum.Enum) else value
+
+
 def _refused(name: str):
     raise ValueError(f"{name} is no number")
 

@@ -158,11 +158,11 @@ def asked(monkeypatch):
         def poll(self, seconds):
             return self.left[0][-1] != "hang"
 
-        def recv(self):
+        def recv_bytes(self, most):
             if self.left[0][-1] == "crash":
                 raise worker_pool.PoolError("the pool ended")
-            jobs.append(self.left[0])
-            return self.left.pop(0), 7
+            jobs.append(self.left.pop(0))
+            return b'[%d, "answer", 7]' % (len(jobs) - 2)
 
     @contextlib.contextmanager
     def server(task, groups, package, cache):
@@ -180,7 +180,7 @@ JOBS = [("variants", arch) for arch in ("sm_80", "sm_90", "gfx942")]
 
 
 def map_jobs(ledger, jobs=JOBS):
-    return worker_pool.map(abs, [jobs[:2], jobs[2:]], Path("unused"), ledger)
+    return worker_pool.map(abs, [jobs[:2], jobs[2:]], Path("unused"), ledger, {"variants": int})
 
 
 def test_a_map_asks_only_for_what_is_not_known(book, asked):

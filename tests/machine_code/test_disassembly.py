@@ -33,7 +33,7 @@ def sass(*instructions: str) -> str:
 
 def counted(*functions: list[str], usage: str = USAGE, text: str | None = None):
     """Of a kernel of these functions; ``text``: what the disassembler writes instead of them."""
-    kernel = disassembly.Cubin("SM90", usage, tuple(b"i" * 16 * len(each) for each in functions))
+    kernel = disassembly.Cubin("SM90", usage, tuple("69" * 16 * len(each) for each in functions))
     written = sass(*itertools.chain(*functions)) if text is None else text
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(disassembly, "_output_of", lambda *_: written)
@@ -215,7 +215,7 @@ def test_kernels_are_counted_apart(monkeypatch):
         return sass(*body * count)
 
     monkeypatch.setattr(disassembly, "_output_of", output_of)
-    function = b"i" * 16 * len(body)
+    function = "69" * 16 * len(body)
     one = disassembly.Cubin("SM90", USAGE, (function,))
     two = disassembly.Cubin("SM90", USAGE, (function, function))
     other = disassembly.Cubin("SM80", USAGE, (function,))

@@ -1,18 +1,13 @@
 """The processes that compile: one that hangs, dies or fails costs its own job."""
 
+import json
 import os
+import pickle
 import time
 
 import pytest
 
 from benchmarks._machine_code import worker_pool
-
-
-class _Awkward(Exception):
-    """Cannot be pickled and sent from one process to another."""
-
-    def __reduce__(self):
-        raise TypeError("stays here")
 
 
 def work(what):
@@ -22,26 +17,94 @@ def work(what):
         case "die":
             os._exit(7)
         case "raise":
-            raise _Awkward("the message")
+            raise ValueError("the message")
         case "lack":
             raise NotImplementedError("no such feature")
+        case "odd":
+            return object()
+        case "text":
+            return "no number"
+        case "garbage":
+            os.write(_answers_of_the_pool(), b"\0\0\0\x04junk")
+        case "pickle":
+            made = pickle.dumps(_Runs())
+            os.write(_answers_of_the_pool(), len(made).to_bytes(4, "big") + made)
+        case "endless":
+            os.write(_answers_of_the_pool(), (2**31 - 1).to_bytes(4, "big"))
     return os.getpid()
+
+
+class _Runs:
+    """Makes a file where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, (os.environ["UNPICKLED"],)
+
+
+def _answers_of_the_pool():
+    """What the package's code finds in its process: the pipe to whoever asked."""
+    pipes = [fd for fd in range(3, 20) if _is_pipe(fd) and _is_pipe(fd) != _is_pipe(2)]
+    return pipes[0]
+
+
+def _is_pipe(fd):
+    link = f"/proc/self/fd/{fd}"
+    return os.path.lexists(link) and os.readlink(link).startswith("pipe:") and os.readlink(link)
 
 
 def test_each_group_has_a_process_and_each_failure_is_its_own(monkeypatch):
     monkeypatch.setattr(worker_pool, "_JOB_SECONDS", 0.5)
-    jobs = [("good",), ("hang",), ("die",), ("raise",), ("lack",), ("on",), ("last",)]
+    names = ("good", "hang", "die", "raise", "lack", "odd", "on", "last")
+    jobs = [(name,) for name in names]
     start = time.monotonic()
-    found = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
+    said = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
     assert time.monotonic() - start < 30
-    assert len({found[jobs[0]], found[jobs[5]], os.getpid()}) == 3
-    assert found[jobs[5]] == found[jobs[6]]  # one process, which outlives an exception
-    assert str(found[jobs[1]]) == "('hang',) was not done after 0.5 s"
-    assert str(found[jobs[2]]) == "('die',) ended its process with exit status 7"
-    assert "in work" in str(found[jobs[3]]) and "the message" in str(found[jobs[3]])
-    assert [type(found[job]) for job in jobs[1:4]] == [RuntimeError] * 3
-    assert type(found[jobs[4]]) is NotImplementedError and str(found[jobs[4]]) == "no such feature"
-    assert found.keys() == set(jobs)
+    found = {name: json.loads(f"[{said[name,]}]") for name in names}
+    assert len({found["good"][1], found["on"][1], os.getpid()}) == 3
+    assert found["on"] == found["last"]  # one process, which outlives an exception
+    assert found["hang"] == ["failed", "('hang',) was not done after 0.5 s"]
+    assert found["die"] == ["failed", "('die',) ended its process with exit status 7"]
+    assert found["raise"][0] == found["odd"][0] == "failed"
+    assert "in work" in found["raise"][1] and "the message" in found["raise"][1]
+    assert found["lack"] == ["lacks", "no such feature"]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that can be imported, in a pool that needs no Triton."""
+    path = tmp_path / "toy" / "__init__.py"
+    path.parent.mkdir()
+    path.write_text("")
+    monkeypatch.setattr(worker_pool, "_SERVE", SERVE)
+    monkeypatch.setenv("UNPICKLED", str(tmp_path / "unpickled"))
+    return path
+
+
+SERVE = """
+from benchmarks._machine_code import worker_pool
+worker_pool._import_problem = lambda package: None
+worker_pool.serve(sys.argv[2])
+"""
+
+
+def mapped(package, *names):
+    ledger, kinds = worker_pool.Ledger("codegen"), dict.fromkeys(names, int)
+    return worker_pool.map(work, [[(name,) for name in names]], package, ledger, kinds)
+
+
+def test_an_answer_of_another_kind_is_that_jobs_failure(package):
+    found = mapped(package, "good", "text", "odd", "lack")
+    assert type(found["good",]) is int
+    assert str(found["text",]).startswith("the answer of ('text',) must be a whole number")
+    assert "object is not JSON serializable" in str(found["odd",])
+    assert type(found["lack",]) is NotImplementedError and str(found["lack",]) == "no such feature"
+
+
+@pytest.mark.parametrize("what", ["garbage", "pickle", "endless"])
+def test_what_the_package_writes_among_the_answers_is_not_run(package, tmp_path, what):
+    with pytest.raises(worker_pool.PoolError, match="the pool wrote what is no answer"):
+        mapped(package, what)
+    assert not (tmp_path / "unpickled").exists()
 
 
 @pytest.mark.parametrize(("total", "lines"), [(10, 10), (3, 3), (1000, 10)])
@@ -59,7 +122,7 @@ def test_progress_is_reported_for_each_tenth(total, lines, monkeypatch):
 def test_a_server_that_ends_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "_SERVE", "sys.exit(3)")
     with pytest.raises(worker_pool.PoolError, match="ended with exit status 3"):
-        worker_pool.map(work, [[("good",)]], tmp_path / "a" / "b", worker_pool.Ledger("codegen"))
+        mapped(tmp_path / "a" / "b", "good")
 
 
 def test_package_that_is_but_a_directory_is_a_problem(tmp_path, monkeypatch):
