@@ -1,8 +1,9 @@
 """Check the results that another job measured, and add them to asv's.
 
 That job ran code of the main branch, on a machine that may be broken or broken into. What it sends
-can show wrong figures; it cannot name a file, run, reach the results of another machine, or make a
-later ``asv publish`` fail: asv checks no types, so every place has one here.
+can show wrong figures of what it measured; it cannot change what is stored, name a file, run, reach
+the results of another machine, or make a later ``asv publish`` fail: asv checks no types, so every
+place has one here.
 """
 
 import json
@@ -17,7 +18,7 @@ from .._system.repository import git_text
 from .._system.untrusted import Number, Size, Text, load_json, validated
 from .branch import lost
 
-MAX_FILES, MAX_BYTES = 100, 4_000_000
+MAX_FILES, MAX_BYTES = 20, 1_000_000  # a run measures 11 commits at most, in 0.4 MB each
 _NAME = re.compile(r"([0-9a-f]{8})-[A-Za-z0-9._+-]{1,180}\.json")
 _MACHINE = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
 # A machine has asv's names and those of benchmarks/_system/machine.py, an environment asv's. No
@@ -52,7 +53,7 @@ class _Result(TypedDict):
     date: int
     params: _Texts
     # The path of an interpreter would start a line of its own on the site.
-    python: Annotated[str, Text(r"\d+\.\d+", 20)]
+    python: Annotated[str, Text(r"[0-9]+\.[0-9]+", 20)]
     requirements: _Texts
     env_vars: Annotated[dict[str, str], Size(0, 0)]  # asv.conf.json sets none
     result_columns: list[_Plain]
@@ -113,8 +114,8 @@ def accept(incoming: Path, machine: str, results: Path, commits: Mapping[str, in
     Raises
     ------
     RefusedError
-        If anything in it is not as it should be, or is less than ``results`` has of the same
-        commit; nothing was written then.
+        If anything in it is not as it should be, lacks or changes a value that ``results`` has, or
+        would be drawn together with another result; nothing was written then.
     """
     _require(_MACHINE.fullmatch(machine), f"machine {machine!r}: not a plain name")
     paths = sorted(incoming.iterdir())
@@ -124,9 +125,15 @@ def accept(incoming: Path, machine: str, results: Path, commits: Mapping[str, in
     names = sorted(contents.keys() - {"machine.json"})
     directory = results / machine
     for name in names:
-        if (directory / name).exists():
-            metrics = lost(json.loads((directory / name).read_text()), contents[name])
-            _require(not metrics, f"{name}: fewer values than are stored of {', '.join(metrics)}")
+        of_commit = directory.glob(f"{name[:8]}-*.json")
+        known = {path.name: json.loads(path.read_text()) for path in of_commit}
+        if name in known:
+            metrics = ", ".join(lost(known[name], contents[name]))
+            _require(not metrics, f"{name}: values that are stored are others or gone: {metrics}")
+        for other, content in (known | contents).items():
+            # asv draws the mean of two results of a commit with the same parameters.
+            twice = other[:8] == name[:8] and content.get("params") == contents[name]["params"]
+            _require(other == name or not twice, f"{name}: {other} has the same params")
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         # Written anew, so nothing but data gets through.
@@ -147,14 +154,13 @@ def _checked(path: Path, machine: str, commits: Mapping[str, int]) -> dict:
         _require(isinstance(content, dict), "not an object")
         if not is_result:
             validated(Literal[1], content.get("version"), "version")
-            record = validated(
-                dict[_Plain, _Plain], {k: v for k, v in content.items() if k != "version"}, "record"
-            )
-            _require(record.get("machine") == machine, f"is not of {machine}")
+            record = {key: value for key, value in content.items() if key != "version"}
+            _require_params(validated(dict[_Plain, _Plain], record, "record"), machine)
             return content
         content["durations"] = {}  # of no use to a page, and its names are no plain texts
         _require_result(content, machine, commits)
-        _require(name.startswith(f"{content['commit_hash'][:8]}-"), "of another commit")
+        known_as = f"{content['commit_hash'][:8]}-{content['env_name']}.json"
+        _require(name == known_as, f"asv calls it {known_as}")
         return content
     except ValueError as error:
         raise RefusedError(f"{name}: {error}") from None
@@ -168,9 +174,7 @@ def _require_result(content: dict, machine: str, commits: Mapping[str, int]) -> 
     commit, params = result["commit_hash"], result["params"]
     _require(commit in commits, f"{commit} is no commit of this branch")
     _require(result["date"] == commits[commit], "date is not the commit's")
-    unknown = ", ".join(sorted(params.keys() - _PARAMS))
-    _require(not unknown, f"params has unknown names: {unknown}")
-    _require(params.get("machine") == machine, f"is not of {machine}")
+    _require_params(params, machine)
     python = params.get("python", result["python"])
     _require(python == result["python"], f"params has another python: {python}")
     _require(result["result_columns"] == _COLUMNS, "result_columns are not asv's")
@@ -179,6 +183,12 @@ def _require_result(content: dict, machine: str, commits: Mapping[str, int]) -> 
         fits = isinstance(row, list) and 3 <= len(row) <= len(_COLUMNS)
         _require(fits, f"{metric}: no row")
         _require_row(validated(_Row, dict(zip_longest(_COLUMNS, row)), metric), metric)
+
+
+def _require_params(params: Mapping[str, str | None], machine: str) -> None:
+    unknown = ", ".join(sorted(params.keys() - _PARAMS))
+    _require(not unknown, f"has unknown names of parameters: {unknown}")
+    _require(params.get("machine") == machine, f"is not of {machine}")
 
 
 def _require_row(row: dict, where: str) -> None:

@@ -2,25 +2,26 @@
 
 It is replaced as a whole, so that the repository does not grow by every version of every file.
 Before, old results are thinned to their values, and the oldest go: a result of the full grid takes
-about 200 kB, nine tenths of it statistics that asv needs to tell a change from noise in the newest
-commits, and digits that no clock has. What is left takes about 25.
+about 400 kB, most of it statistics that asv needs to tell a change from noise in the newest
+commits, and digits that no clock has. What is left takes about 70.
 """
 
+import itertools
 import json
+import math
 import shutil
-import tarfile
 import tempfile
 from pathlib import Path
 
 from .._system.files import write_atomically
-from .._system.repository import git_text
+from .._system.repository import committed_files, git_text, write_files
 
 BRANCH = "refs/heads/benchmark-results"
 KEEP_STATISTICS = 100
 """How many of a machine's newest results stay as they were measured."""
 
 KEEP_RESULTS = 1000
-"""How many of a machine's newest results stay at all: about 45 MB for the full grid."""
+"""How many of a machine's newest results stay at all: about 100 MB for the full grid."""
 
 _COLUMNS = ["result", "params", "version", "started_at", "duration"]
 _DIGITS = 6
@@ -63,14 +64,11 @@ def restore(root: Path, remote: str) -> bool:
 
 def _replace_results(root: Path, remote: str, commit: str) -> None:
     git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
-    with tempfile.TemporaryDirectory() as scratch:
-        file = str(Path(scratch, "results.tar"))
-        git_text(root, "archive", "--format=tar", f"--output={file}", commit, str(_RESULTS))
-        for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
-            shutil.rmtree(directory)
-        with tarfile.open(file) as tar:
-            members = [m for m in tar.getmembers() if m.name != str(_RESULTS / "benchmarks.json")]
-            tar.extractall(root, members, filter="data")
+    files = dict(committed_files(root, commit, _RESULTS.as_posix()))
+    files.pop("benchmarks.json", None)
+    for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
+        shutil.rmtree(directory)
+    write_files(root, files, root / _RESULTS)
 
 
 def store(root: Path, remote: str) -> tuple[str, list[str]]:
@@ -100,16 +98,22 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
 
 
 def lost(before: dict, after: dict) -> list[str]:
-    """Benchmarks that have fewer values in the second of two of asv's results than in the first."""
-    old, new = _values(before), _values(after)
-    return [metric for metric, count in old.items() if new.get(metric, 0) < count]
+    """Benchmarks of the first of two of asv's results, of which the second lacks a value.
+
+    A value is there again if it is equal, of the same parameters and the same version.
+    """
+    new = _values(after)
+    return [name for name, values in _values(before).items() if values - new.get(name, set())]
 
 
-def _values(content: dict) -> dict[str, int]:
-    return {
-        metric: sum(value is not None for value in row[0] or [])
-        for metric, row in content["results"].items()
-    }
+def _values(content: dict) -> dict[str, set[tuple]]:
+    """Each benchmark's values, with what they are of; NaN is none."""
+    found = {}
+    for name, (values, params, version, *_) in content["results"].items():
+        cells = zip(itertools.product(*params), values or [], strict=False)
+        numbers = ((cell, version, value) for cell, value in cells if value is not None)
+        found[name] = {each for each in numbers if not math.isnan(each[-1])}
+    return found
 
 
 def _require_no_loss(root: Path, before: str) -> None:

@@ -68,7 +68,9 @@ def test_a_good_result_is_taken(incoming, tmp_path):
         json.dumps(result(date="now")),
         json.dumps(result(date=2)),
         json.dumps(result(env_name=1)),
+        json.dumps(result(env_name="f")),
         json.dumps(result(python="/opt/venv/bin/python3")),
+        json.dumps(result(python="３.１１")),
         json.dumps(result(params={"machine": GPU, "python": "/opt/venv/bin/python3"})),
         json.dumps(result(env_vars={"a": "b"})),
         json.dumps(result(params={"machine": GPU, "other": "x"})),
@@ -130,19 +132,55 @@ def test_what_the_machines_have_measured_so_far_is_taken(tmp_path, machine):
     assert len(names) >= 5
 
 
-def test_less_than_is_stored_is_refused(incoming, tmp_path):
-    taken(incoming, tmp_path)
+METRIC, NAN = "host.Call.track_forward", float("nan")
+STORED = ([1.0, NAN, 3.0], [["1", "2", "3"]])
+AGAIN = {
+    "the same": (STORED, "1", None),
+    "a value more": (([1.0, 2.0, 3.0], STORED[1]), "1", None),
+    "cells more, in another order": (([3.0, 9.0, 1.0], [["3", "4", "1"]]), "1", None),
+    "n/a instead": (([NAN, NAN, 3.0], STORED[1]), "1", "values that are stored are others"),
+    "another number": (([1.5, NAN, 3.0], STORED[1]), "1", "values that are stored are others"),
+    "other parameters": (([1.0, NAN, 3.0], [["1", "2", "9"]]), "1", "are others or gone: rope"),
+    "another version": (STORED, "2", "values that are stored are others or gone"),
+}
+
+
+@pytest.mark.parametrize(("row", "version", "message"), AGAIN.values(), ids=AGAIN)
+def test_what_is_stored_stays(incoming, tmp_path, row, version, message):
     path = incoming / "aaaaaaaa-e.json"
-    path.write_text(json.dumps(result(results=row([1.0, None], [["1", "'a'"]]))))
-    with pytest.raises(accept.RefusedError, match=r"fewer values .* rope\.Forward\.track_latency"):
+    rows = {"rope.Forward.track_latency": [*STORED, "1"]}
+    path.write_text(json.dumps(result(results=rows)))
+    taken(incoming, tmp_path)
+    path.write_text(json.dumps(result(results={"rope.Forward.track_latency": [*row, version]})))
+    if message is None:
+        assert taken(incoming, tmp_path) == ["aaaaaaaa-e.json"]
+        return
+    with pytest.raises(accept.RefusedError, match=message):
         taken(incoming, tmp_path)
-    path.write_text(json.dumps(result(python="3.12")))
-    assert taken(incoming, tmp_path) == ["aaaaaaaa-e.json"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_second_result_that_is_drawn_with_the_first_is_refused(incoming, tmp_path, first):
+    """Whether that is stored or comes with it: asv draws their mean."""
+    if first:
+        taken(incoming, tmp_path)
+    (incoming / "aaaaaaaa-f.json").write_text(json.dumps(result(env_name="f")))
+    with pytest.raises(accept.RefusedError, match="aaaaaaaa-.*.json has the same params"):
+        taken(incoming, tmp_path)
+    other = result(env_name="f", params={"machine": GPU, "torch": "2.13"})
+    (incoming / "aaaaaaaa-f.json").write_text(json.dumps(other))
+    assert taken(incoming, tmp_path) == ["aaaaaaaa-e.json", "aaaaaaaa-f.json"]
+
+
+@pytest.mark.parametrize("record", [{"machine": GPU, "x": "y"}, {"machine": "no-gpu-x86_64"}])
+def test_another_machine_is_refused(incoming, tmp_path, record):
+    (incoming / "machine.json").write_text(json.dumps(record | {"version": 1}))
+    with pytest.raises(accept.RefusedError):
+        taken(incoming, tmp_path)
 
 
 # Whatever is wrong with a result, it is refused, or asv publishes it.
 
-METRIC = "host.Call.track_forward"
 WRONG = (
     *(None, True, False, 0, -1, 7, 10**400, 1.5, float("nan"), float("inf"), -float("inf")),
     *(5e-324, 1e300, "", "text", "../x", [], [None], ["x"], [[]], [1.0], {}, {"a": 1}, {"a": {}}),

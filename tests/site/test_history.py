@@ -40,7 +40,8 @@ def run(root, machine, commit, scratch):
     params = record["params"] | {"machine": machine} | measure.installed(machine)
     date = int(git_text(root, "log", "-1", "--format=%at", commit)) * 1000
     content = record | {"commit_hash": commit, "params": params, "date": date}
-    name = f"{commit[:8]}-existing-py-torch{params['torch']}.json"
+    content["env_name"] = f"existing-py-torch{params['torch']}"
+    name = f"{commit[:8]}-{content['env_name']}.json"
     (directory / name).write_text(json.dumps(content))
     return 0
 stored = {name: record["params"][name] for name in measure.TOOLCHAIN}
@@ -234,7 +235,7 @@ def failing_git(tools, command):
     (tools / "git").chmod(0o755)
 
 
-@pytest.mark.parametrize("command", ["ls-remote", "fetch", "archive"])
+@pytest.mark.parametrize("command", ["ls-remote", "fetch", "ls-tree", "cat-file"])
 def test_only_a_restore_that_worked_allows_to_store(more_stored, tmp_path, monkeypatch, command):
     failing_git(tmp_path / "failing", command)
     with monkeypatch.context() as patched:
@@ -261,9 +262,11 @@ def test_no_stored_result_is_lost(more_stored):
     extra.write_text(json.dumps(content | {"results": fewer}))
     store_fails(f"would lose values of {metric}")
     failed = [None, *content["results"][metric][0][1:]]
-    changed = content["results"] | {metric: [failed, *content["results"][metric][1:]]}
-    extra.write_text(json.dumps(content | {"results": changed}))
-    store_fails(f"would lose values of {metric}")
+    slower = [value and 100 * value for value in content["results"][metric][0]]
+    for values in (failed, slower):
+        changed = content["results"] | {metric: [values, *content["results"][metric][1:]]}
+        extra.write_text(json.dumps(content | {"results": changed}))
+        store_fails(f"would lose values of {metric}")
     extra.write_text(json.dumps(content))
     branch.store(more_stored, "origin")
 
