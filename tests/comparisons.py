@@ -148,9 +148,10 @@ def job_comparison(noise=0.001, slowdown=None, **changes):
     families = {
         "gpu": job_family("gpu", slowdown, noise),
         "host": job_family("host", slowdown),
+        "start": job_family("start"),
     }
     exact = frozenset().union(*exact_subjects("sm_90").values())
-    same = tuple(judge_exact(subject, 8.0, 8.0) for subject in sorted(exact))
+    same = tuple(judge_exact(subject, 1.0, 1.0) for subject in sorted(exact))
     timed = {timing.subject for timing in families["gpu"].timings}
     return comparison(families, same, identical=timed_subjects()["gpu"] - timed, **changes)
 
@@ -171,14 +172,14 @@ def job_blind():
 def job_of_code(**changes):
     """What the job without a GPU writes: machine code for all architectures."""
     (code,) = exact_subjects(None).values()
-    same = tuple(judge_exact(subject, 8.0, 8.0) for subject in sorted(code))
+    same = tuple(judge_exact(subject, 1.0, 1.0) for subject in sorted(code))
     return comparison({}, same, machine=NO_GPU, clocks={}, **changes)
 
 
 def job_of_worse_code():
     (code,) = exact_subjects(None).values()
     made = tuple(
-        judge_exact(s, 8.0, 8.0 + (s.metric == "codegen.Codegen.track_spilled_bytes"))
+        judge_exact(s, 1.0, 1.0 + (s.metric == "codegen.Codegen.track_spilled_bytes"))
         for s in sorted(code)
     )
     return comparison({}, made, machine=NO_GPU, clocks={})

@@ -1,8 +1,7 @@
 """Read a comparison from an artifact that anybody may have written, within limits.
 
-Nothing of the archive is unpacked to the disk. Only what GitHub's own uploader writes is read: one
-ordinary file, stored or deflated. What the archive says of itself is checked before memory is spent
-on it, and no more is inflated than a file may have.
+Nothing of the archive is unpacked to the disk. It holds one file, stored or deflated, and no more
+is inflated of it than a file may have.
 
 A comparison is accepted if it is the measurement that was asked for: of these commits, on this GPU
 or of machine code alone, of subjects that this branch's suite has, and for a pass of all of them.
@@ -14,8 +13,6 @@ import functools
 import io
 import itertools
 import re
-import stat
-import struct
 import zipfile
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ from typing import NamedTuple
 
 from .._cells import subjects
 from .._cells.grid import candidates, form_cell, subject_params
+from .._system.machine import slug
 from .._system.repository import (
     GitError,
     committed_files,
@@ -32,7 +30,7 @@ from .._system.repository import (
     requirements,
 )
 from .._system.untrusted import load_json
-from .._verdict.rules import UNITS, Answer, Subject
+from .._verdict.rules import UNITS, Answer, Subject, changed
 from .._verdict.schema import Comparison, from_json
 
 GRID = "small"
@@ -43,15 +41,7 @@ them."""
 MEMBER = "comparison.json"
 MAX_ARCHIVE_BYTES = 3_000_000
 MAX_DOCUMENT_BYTES = 4_000_000  # the full grid takes 0.6 MB
-_MAX_DIRECTORY_BYTES = 1000  # one entry takes some 70
-
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# How hard it was deflated, that the sizes follow the content, that the name is UTF-8.
-_FLAGS = 0x806 | 0x8
-# The record that ends an archive, and the beginning of the one before it in an archive of ZIP64.
-_END = struct.Struct("<4s4H2LH")
-_END_SIGNATURE, _ZIP64_SIGNATURE, _ZIP64_BYTES = b"PK\5\6", b"PK\6\7", 20
-
 _MAX_MINUTES = 1440
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -161,9 +151,10 @@ def require_asked(
     if request.gpu is None:
         _require_machine_code_only(comparison)
     else:
-        machine = comparison.machine.get("machine", "none")
-        if machine != request.gpu or comparison.machine.get("gpu", "none") == "none":
-            raise NoGpuError(f"the GPU {request.gpu} was not there, only {machine!r:.80}")
+        machine, gpu = (comparison.machine.get(name, "none") for name in ("machine", "gpu"))
+        if not machine == slug(gpu) == request.gpu or not gpu.isascii():
+            what = f"{machine!r:.80}, a GPU {gpu!r:.80}"
+            raise NoGpuError(f"the GPU {request.gpu} was not there, only {what}")
     _require_what_was_asked(comparison, request, found)
     for what, these in _differences(comparison, request, found, complete):
         if these:
@@ -220,15 +211,22 @@ def _differences(
     if complete and comparison.answer is Answer.PASS and not found.same_sources:
         if arch is not None:
             times = {timing.subject for timing in comparison.timings}
-            accounted, has_gpu = times | of_code, "gpu" in comparison.families
-            yield "a pass lacks GPU times", timed["gpu"] - accounted
-            yield "a pass lacks any GPU time", set() if has_gpu else timed["gpu"]
-            yield "a pass lacks host times", timed["host"] - times
+            gpu = comparison.families.get("gpu")
+            differing = gpu and changed(gpu.timings, comparison.identical)
+            yield "a pass lacks GPU times", timed["gpu"] - times - of_code
+            yield "a pass lacks any GPU time", set() if gpu else timed["gpu"]
+            yield "nothing was timed for", set() if differing else comparison.represented
+            yield "a pass lacks host times", (timed["host"] | _STARTS) - times
+            for family in comparison.families.values():
+                missing = [] if family.spread else changed(family.timings, comparison.identical)
+                yield "a pass lacks the spread of", {timing.subject for timing in missing}
         for what, needed in exact.items():
             yield f"a pass lacks {what}", needed - values
 
 
 # The subjects of this branch's suite.
+
+_STARTS = {Subject(name, ()) for name in (subjects.IMPORT, subjects.COMPILE, subjects.WARM_START)}
 
 
 @functools.cache
@@ -282,13 +280,18 @@ def content(archive: bytes) -> bytes:
     ArtifactError
         If it is anything else.
     """
-    require(
-        len(archive) <= MAX_ARCHIVE_BYTES, f"the archive has more than {MAX_ARCHIVE_BYTES} bytes"
-    )
+    fits = len(archive) <= MAX_ARCHIVE_BYTES
+    require(fits, f"the archive has more than {MAX_ARCHIVE_BYTES} bytes")
     try:
-        _require_small_directory(archive)
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            member = _member(opened)
+            # ``filename`` ends at a byte 0, ``orig_filename`` does not.
+            names = [each.orig_filename for each in opened.infolist()]
+            require(names == [MEMBER], f"only {MEMBER} may be in it, got {names[:5]!r:.200}")
+            (member,) = opened.infolist()
+            # The other kinds take memory before they give a byte.
+            known, fits = member.compress_type in _KINDS, member.file_size <= MAX_DOCUMENT_BYTES
+            require(known, f"{MEMBER} is neither stored nor deflated")
+            require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
             with opened.open(member) as file:
                 return file.read(member.file_size + 1)  # which then compares the checksum
     except ArtifactError:
@@ -296,32 +299,3 @@ def content(archive: bytes) -> bytes:
     except Exception as error:  # of a dozen types, which are nowhere listed
         what = f"{type(error).__name__}: {error!s:.200}"
         raise ArtifactError(f"no archive can be read: {what}") from None
-
-
-def _require_small_directory(archive: bytes) -> None:
-    """Refuse what makes ``zipfile`` read a directory of many entries."""
-    require(len(archive) >= _END.size, "no archive can be read: it is too short")
-    signature, *disks, here, members, size, _, comment = _END.unpack(archive[-_END.size :])
-    ends = signature == _END_SIGNATURE and not comment
-    require(ends, "no archive can be read: its end is missing")
-    zip64 = archive[: -_END.size][-_ZIP64_BYTES:].startswith(_ZIP64_SIGNATURE)
-    require(not zip64, "no archive can be read: it is one of ZIP64")
-    require(not any(disks), "no archive can be read: it is a part of one")
-    small = here == members == 1 and size <= _MAX_DIRECTORY_BYTES
-    require(small, f"only {MEMBER} may be in the archive, got {members} files")
-
-
-def _member(opened: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """The only file, if it is an ordinary one of an acceptable size."""
-    # ``filename`` ends at a byte 0, ``orig_filename`` does not.
-    names = [each.orig_filename for each in opened.infolist()]
-    require(names == [MEMBER], f"only {MEMBER} may be in the archive, got {names[:5]!r:.200}")
-    (member,) = opened.infolist()
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    whole = not (member.flag_bits & ~_FLAGS or member.volume)
-    require(kind in (0, stat.S_IFREG), f"{MEMBER} is no ordinary file")
-    require(whole, f"{MEMBER} is encrypted, patched or split")
-    require(member.compress_type in _KINDS, f"{MEMBER} is neither stored nor deflated")
-    fits = member.file_size <= MAX_DOCUMENT_BYTES
-    require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
-    return member

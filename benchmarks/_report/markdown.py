@@ -25,6 +25,7 @@ _REMARKS, _URGENT = 6, 3
 _EXACT_ROWS = 40
 _ALL_TIMINGS_BYTES = 10_000
 _MORE_MINUTES = 60
+_LIST = re.compile(r"^([-+\s]|\d+[.)](?!\S))+")
 _ACCEPTING = "blob/main/.github/CONTRIBUTING.md#accepting-a-slowdown"
 _HOW_TO_READ = (
     "Base, head: medians over the rounds. Change: the middle of the changes of the rounds, their "
@@ -134,8 +135,8 @@ def _table(head: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> st
 
 
 def _bullets(texts: Sequence[str], most: int = _REMARKS) -> list[str]:
-    # A text in a list could open another with a bullet of its own.
-    bare = [clip(clean(text).lstrip("-+ "), 300) for text in texts[:most]]
+    # A text in a list could open another, with a bullet or a number of its own.
+    bare = [clip(_LIST.sub("", clean(text)), 300) for text in texts[:most]]
     left = len(texts) - len(bare)
     more = [f"and {left} more; the JSON has all"] if left else []
     return [f"- {escaped(text)}" for text in bare + more]

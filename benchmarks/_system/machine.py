@@ -43,7 +43,7 @@ def machine_record() -> dict[str, str]:
         record["gpu_ram"] = str(properties.total_memory)
         record["cuda"] = torch.version.cuda
         record["driver"] = _driver_version()
-        record["machine"] = _slug(properties.name)
+        record["machine"] = slug(properties.name)
     else:
         record["gpu"] = record["gpu_ram"] = record["cuda"] = record["driver"] = "none"
         record["machine"] = f"no-gpu-{record['arch']}"
@@ -120,7 +120,8 @@ def save_record(record: dict[str, str]) -> None:
     MachineCollection.save(record["machine"], record)
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """The name of a GPU as asv's name of its machine."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

@@ -5,7 +5,6 @@ here again, also where nothing is installed.
 """
 
 import enum
-import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
@@ -171,8 +170,8 @@ class Spread:
 class Family:
     """Timings that were tested together, and their control.
 
-    mean, spread: None if the machine code of all is the same, and in comparisons that were
-    stored before there were any.
+    mean, spread: None if the machine code of all is the same, and in reports of before there
+    were any.
     """
 
     timings: tuple[Timing, ...]
@@ -227,13 +226,13 @@ def judge_exact(
     Raises
     ------
     ValueError
-        If no unit is known for the metric, a value is not finite, neither side has one, or both
-        have a value of a metric that is measured and not exact.
+        If no unit is known for the metric, a value is none of its unit, neither side has one, or
+        both have a value of a metric that is measured and not exact.
     """
     unit = unit_of(subject)
     for side, value in (("base", base), ("head", head)):
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{side} of {subject} must be finite or None, it is {value}")
+        if value is not None and not unit.gives(value):
+            raise ValueError(f"{side} of {subject} must be None or {unit.name}, it is {value}")
     if base is None and head is None:
         raise ValueError(f"neither side has a value of {subject}")
     base, head = (None if value is None else float(value) for value in (base, head))

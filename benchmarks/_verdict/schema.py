@@ -3,23 +3,19 @@
 The JSON, ``to_json``, is one object: ``schema``, ``answer``, which must be the one that follows
 from the rest, and the fields of ``Comparison``. Every key is there, no other is allowed, and every
 number is finite. A subject is ``{"metric": text, "params": [text, ...]}``, an answer one of "pass",
-"fail", "cannot tell".
-
-Schemas 3 and 4 are read too. They have no mean change and no spread, their effects are means over
-the rounds, and in 3 two keys had other names. What was judged by former rules is judged again by
-today's, from the numbers that are there.
+"fail", "cannot tell". All readers have these rules, whoever wrote the document.
 """
 
 import dataclasses
-import enum
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from .._system.untrusted import Number, Size, Text, validated
+from .._system.untrusted import Number, Size, Text, plain, validated
 from .rules import (
     FAMILIES,
+    MAX_ROUNDS,
     MIN_ROUNDS,
     RULES,
     Answer,
@@ -36,11 +32,8 @@ from .rules import (
 )
 
 SCHEMA = 5
-OLDER = (3, 4)
 MAX_TIMINGS = 4000  # the full grid and the surface have some 2,300
 MAX_ITEMS = 15_000  # of all architectures there are 3,552 exact values, of the surface 5,500
-# Keys that were renamed after schema 3. Swapped, so schema 3 with a key of today is refused.
-_RENAMED = {"visible": "mde", "disturbed": "discarded", "mde": "visible", "discarded": "disturbed"}
 _ROUNDING = 1e-9  # of a computation that took another way to the same number
 
 
@@ -73,8 +66,8 @@ class Comparison:
     head: Side
     machine: Mapping[str, str]
     grid: str
-    rounds: Annotated[int, Number(0, 1000)]
-    extension: int
+    rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)]
+    extension: Annotated[int, Number(0, MAX_ROUNDS)]
     minutes: Annotated[float, Number(0, 1e6)]
     families: Mapping[str, Family]
     exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)]
@@ -112,7 +105,7 @@ def to_json(comparison: Comparison) -> dict:
     ValueError
         If the comparison holds something that ``from_json`` would refuse.
     """
-    document = {"schema": SCHEMA, "answer": comparison.answer.value, **_plain(comparison)}
+    document = {"schema": SCHEMA, "answer": comparison.answer.value, **plain(comparison)}
     from_json(document)
     return document
 
@@ -123,72 +116,20 @@ def from_json(document: dict) -> Comparison:
     Raises
     ------
     ValueError
-        If anything is missing, unknown, of a wrong type, not finite, too long, or, in today's
-        schema, if an answer is not the one that follows from the numbers beside it; the message
-        says where.
+        If anything is missing, unknown, of a wrong type, not finite, too long, or contradicts
+        the rest, as an answer does that does not follow from it; the message says where.
     """
     if not isinstance(document, dict):
         raise ValueError(f"a comparison is an object, got {type(document).__name__}")
     fields = dict(document)
     schema, answer = fields.pop("schema", None), fields.pop("answer", None)
-    if type(schema) is not int or schema not in (*OLDER, SCHEMA):
-        known = f"{', '.join(map(str, OLDER))} and {SCHEMA}"
-        raise ValueError(f"schema {schema!r:.80} is unknown, this version reads {known}")
-    if schema in OLDER:
-        comparison = _judged_again(validated(Comparison, _with_keys(fields, schema), "comparison"))
-        _check(comparison)
-        return comparison
+    if type(schema) is not int or schema != SCHEMA:
+        raise ValueError(f"schema {schema!r:.80} is unknown, this version reads {SCHEMA}")
     comparison = validated(Comparison, fields, "comparison")
     _check(comparison)
-    for name, family in comparison.families.items():
-        none = not changed(family.timings, comparison.identical)
-        if (family.mean is None, family.spread is None) != (none, none):
-            raise ValueError(f"{name} has a mean change and a spread if any of its timings differs")
     if answer != comparison.answer.value:
         raise ValueError(f"answer is {answer!r:.80}, the rest says {comparison.answer.value!r}")
     return comparison
-
-
-def _with_keys(fields: dict, schema: int) -> dict:
-    """The keys of today for those of an older schema, whatever the values are."""
-    fields = _renamed(fields) if schema == 3 else dict(fields)
-    fields.setdefault("represented", [])
-    if isinstance(families := fields.get("families"), dict):
-        fields["families"] = {
-            name: family | dict.fromkeys(("mean", "spread")) if isinstance(family, dict) else family
-            for name, family in families.items()
-        }
-    return fields
-
-
-def _renamed(value: Any, depth: int = 5) -> Any:
-    """Today's names for the keys of schema 3, down to those of a timing."""
-    if depth and isinstance(value, list):
-        return [_renamed(each, depth - 1) for each in value]
-    if depth and isinstance(value, dict):
-        return {_RENAMED.get(key, key): _renamed(each, depth - 1) for key, each in value.items()}
-    return value
-
-
-def _judged_again(comparison: Comparison) -> Comparison:
-    """The comparison with the answers of its timings by the rules of today."""
-    families = {
-        name: dataclasses.replace(
-            family, timings=tuple(_answered_again(each, RULES[name]) for each in family.timings)
-        )
-        if name in RULES
-        else family
-        for name, family in comparison.families.items()
-    }
-    return dataclasses.replace(comparison, families=families)
-
-
-def _answered_again(timing: Timing, rules: Rules) -> Timing:
-    floor = max(timing.floor, rules.min_effect)
-    probabilities = timing.p_slower, timing.p_faster
-    answer, change = answered(timing.effect, timing.upper, floor, *probabilities, rules)
-    mde = max(timing.mde, floor)
-    return dataclasses.replace(timing, floor=floor, mde=mde, answer=answer, change=change)
 
 
 def _check(comparison: Comparison) -> None:
@@ -201,8 +142,11 @@ def _check(comparison: Comparison) -> None:
         raise ValueError("a subject comes twice")
     if comparison.rules != RULES["gpu"]:
         raise ValueError("it was judged by other rules")
-    if comparison.extension > comparison.rounds:
+    first = comparison.rounds - comparison.extension
+    if comparison.rounds and not MIN_ROUNDS <= first <= MAX_ROUNDS:
         raise ValueError(f"{comparison.rounds} rounds, {comparison.extension} of them added")
+    if twice := comparison.represented & (comparison.identical | {*subjects}):
+        raise ValueError(f"{min(twice).words} is represented, and timed or the same")
     for subject in comparison.identical | comparison.represented:
         if not subject.metric.startswith(FAMILIES["gpu"]):
             raise ValueError(f"{subject.metric!r:.80} has no machine code of its own")
@@ -229,12 +173,16 @@ def _check_family(name: str, family: Family, comparison: Comparison) -> None:
             raise ValueError(f"{timing.subject.metric} does not belong to {name}")
         for wrong in _contradictions(timing, RULES[name], comparison.rounds):
             raise ValueError(f"{timing.subject.words}: {wrong}")
-    if mean := family.mean:
-        differing = len(changed(family.timings, comparison.identical))
-        if mean.timings != differing:
-            raise ValueError(f"the mean of {name} is of {mean.timings} timings, {differing} differ")
-        if not _rises(mean.low, mean.effect, mean.high):
-            raise ValueError(f"the interval of the mean of {name} does not hold its effect")
+    differing, mean = changed(family.timings, comparison.identical), family.mean
+    count = len(differing)
+    if (mean is None) != (family.spread is None) or (mean and mean.timings != (count or None)):
+        raise ValueError(f"{name} has no mean and spread of the {count} timings that differ")
+    if mean and not _rises(mean.low, mean.effect, mean.high):
+        raise ValueError(f"the interval of the mean of {name} does not hold its effect")
+    # A second look judges timings anew, and not their mean.
+    ends = [(each.low, each.high) for each in differing if mean and not comparison.extension]
+    if mean and ends and not _rises(min(ends)[0], mean.effect, max(high for _, high in ends)):
+        raise ValueError(f"the mean of {name} lies outside of all its intervals")
 
 
 def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
@@ -245,6 +193,9 @@ def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
         yield "the interval does not hold its effect and its bound"
     if not _rises(rules.min_effect, timing.floor, timing.mde):
         yield "the floor is below the least effect, or above the minimum detectable effect"
+    probabilities = timing.p_slower, timing.p_faster
+    if not _rises(1, sum(probabilities)) or min(probabilities) < 2.0**-timing.rounds:
+        yield f"no test gives the probabilities {probabilities}"
     numbers = timing.effect, timing.upper, timing.floor, timing.p_slower, timing.p_faster
     answer, change = answered(*numbers, rules)
     if (timing.answer, timing.change) != (answer, change):
@@ -254,15 +205,3 @@ def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
 
 def _rises(*numbers: float) -> bool:
     return all(low <= high + _ROUNDING * abs(high) for low, high in itertools.pairwise(numbers))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Subject):
-        return {"metric": value.metric, "params": list(value.params)}
-    if dataclasses.is_dataclass(value):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | frozenset):
-        return [_plain(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
-    return value.value if isinstance(value, enum.Enum) else value

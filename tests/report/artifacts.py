@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import io
 import json
-import stat
 import zipfile
 
 from benchmarks._report.artifact import Commits, Request, read_artifact
@@ -35,26 +34,21 @@ def document(make=job_failing, **changes) -> dict:
     return json.loads(written(make)) | changes
 
 
-def archive(
-    content, name="comparison.json", mode=stat.S_IFREG | 0o644, kind=zipfile.ZIP_DEFLATED
-) -> bytes:
+def archive(content, name="comparison.json", kind=zipfile.ZIP_DEFLATED) -> bytes:
     content = json.dumps(content) if isinstance(content, dict) else content
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as opened:
-        member = zipfile.ZipInfo(name)
-        member.external_attr = mode << 16
-        opened.writestr(member, content, kind)
+        opened.writestr(zipfile.ZipInfo(name), content, kind)
     return file.getvalue()
 
 
-# Where fields lie in an entry of the directory, and in the record at the end.
-FLAGS, METHOD, VOLUME, OFFSET = 8, 10, 34, 42
-END = {"disk": 4, "here": 8, "members": 10, "size": 12, "directory": 16, "comment": 20}
+# Where fields lie in an entry of the directory.
+METHOD, OFFSET = 10, 42
 
 
-def rewritten(content: bytes, where: int, value: int, size=2, signature=b"PK\1\2") -> bytes:
-    """An archive with another number in its directory, or in another record of it."""
-    start = content.rindex(signature) + where
+def rewritten(content: bytes, where: int, value: int, size=2) -> bytes:
+    """An archive with another number in its directory."""
+    start = content.rindex(b"PK\1\2") + where
     return content[:start] + value.to_bytes(size, "little") + content[start + size :]
 
 

@@ -12,8 +12,16 @@ from benchmarks._report import creep_issue
 from benchmarks._report.artifact import ArtifactError, NoGpuError, Request
 from benchmarks._report.creep_issue import MARKER, Call, Issue
 from benchmarks._verdict import creep
+from benchmarks._verdict.rules import Answer
 from benchmarks._verdict.schema import Side
-from tests.comparisons import job_blind, job_comparison, job_passing
+from tests.comparisons import (
+    comparison,
+    gpu_family,
+    job_blind,
+    job_comparison,
+    job_passing,
+    subjects,
+)
 from tests.git import git
 from tests.report.artifacts import RUN, archive
 from tests.verdict.test_schema import changed
@@ -141,6 +149,16 @@ def test_a_pass_has_all_and_no_steps(history, shas):
     few = dataclasses.replace(made, exact=())
     with pytest.raises(ArtifactError, match="a pass lacks machine code"):
         read(history, shas, creep.to_json(creep.Creep(few)))
+
+
+def test_a_pass_by_the_margins_of_the_night_has_all_too(history, shas):
+    """+0.7 % fails a pull request, so the comparison lacks what a pass has; by night it passes."""
+    one = gpu_family(only=subjects("small")[:1], slowdown=lambda subject: 0.007, noise=1e-4)
+    made = comparison({"gpu": one}, ())
+    found = creep.Creep(of(made, shas[0], shas[-1]))
+    assert (made.answer, creep.cumulative(made).answer) == (Answer.FAIL, Answer.PASS)
+    with pytest.raises(ArtifactError, match="a pass lacks GPU times"):
+        read(history, shas, creep.to_json(found))
 
 
 def test_a_gpu_that_was_not_there_is_no_answer(history, shas):

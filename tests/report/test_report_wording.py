@@ -272,6 +272,12 @@ def test_hostile_text_stays_text():
     assert "\x1b" not in rendered
 
 
+@pytest.mark.parametrize("mark", ["-", "+", "1.", "12)", "1. -", "    ", " 3. 4)"])
+def test_a_text_in_a_list_opens_no_list(mark):
+    text = markdown(comparison({}, (), wrong=(f"{mark} Fixed.", "1.5 times, 2) as was"), notes=()))
+    assert "Wrong on the head:\n\n- Fixed.\n- 1.5 times, 2) as was\n" in text
+
+
 SHA = "a5c3785ed8d6a35868bc169f07e40e889087fd2e"
 # What GitHub links in a comment, by "Autolinked references and URLs" of its documentation, and what
 # it draws: each is the text, and what of it must not be left together.

@@ -61,8 +61,8 @@ def test_exact(subject, base, head, answer, change, beside_timings):
     ("subject", "base", "head", "message"),
     [
         (NARROW, None, None, "neither side has a value"),
-        (NARROW, float("nan"), 0.0, "base of .* must be finite or None, it is nan"),
-        (NARROW, 0.0, float("inf"), "head of .* must be finite"),
+        (NARROW, float("nan"), 0.0, "base of .* must be None or share, it is nan"),
+        (NARROW, 0.0, float("inf"), "head of .* must be None or share, it is inf"),
         (TIMED, 1e-5, 1e-5, "is measured, not exact: two values need judge"),
         (Subject("rope.Forward.track_gbps", ()), 1.0, 1.0, "no unit for the metric"),
     ],
