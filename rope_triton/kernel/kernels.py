@@ -7,7 +7,7 @@ from rope_triton.kernel.rotation import load_pass_through, rotate_rows, store_pa
 
 
 @triton.jit(
-    do_not_specialize=["n_seq", "n_heads", "first", "n_table", "n_sequences", "cp_size", "cp_rank"]
+    do_not_specialize=["n_seq", "n_heads", "across", "n_table", "n_sequences", "cp_size", "cp_rank"]
 )
 def rope_kernel(
     out_ptr,
@@ -28,7 +28,7 @@ def rope_kernel(
     freqs_channel,
     freqs_batch,
     freqs_head,
-    first,
+    across,
     n_table,
     n_sequences,
     cp_size,
@@ -57,19 +57,19 @@ def rope_kernel(
 
     The grid is (head blocks, batch, sequence blocks), or with the last two exchanged where the
     batch comes first, or (sequence blocks, head blocks, batch) where the heads come before the
-    sequence: programs follow the output's memory. Packed sequences (cu_seqlens_ptr) are one
-    sequence of tokens, whose blocks take both dimensions.
+    sequence: programs follow the output's memory. A larger grid has one dimension, and across is
+    the number of its head blocks. Packed sequences (cu_seqlens_ptr) are one sequence of tokens.
 
-    An argument that is None compiles to nothing: first, the block to begin with; start_ptr,
-    cu_seqlens_ptr and cp_size, without which a token's angles are at its own index; freqs_batch and
-    freqs_head, without which all of a batch and all heads share them. With EACH, start_ptr has a
+    An argument that is None compiles to nothing: across; start_ptr, cu_seqlens_ptr and cp_size,
+    without which a token's angles are at its own index; freqs_batch and freqs_head, without which
+    all of a batch and all heads share them. With EACH, start_ptr has a
     position for each token, ``[batch, seq]``, else one for each sequence. ROUNDING says what is
     rounded besides the result: None, "tables" (cosines and sines, to the dtype of t) or "each"
     (products too).
     """
-    batch, block, head = program_coords(cu_seqlens_ptr, BATCH_FIRST, HEADS_FIRST)
-    if first is not None:
-        block += first
+    batch, block, head = program_coords(
+        cu_seqlens_ptr, n_seq, across, BATCH_FIRST, HEADS_FIRST, BLOCK_S
+    )
     seq = (block * BLOCK_S + tl.arange(0, BLOCK_S))[:, None, None]
     store_mask = None
     if INPLACE:  # a program that repeats a row may read it rotated, and must not write it
@@ -99,7 +99,7 @@ def rope_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        *("n_seq", "q_heads", "k_heads", "first", "n_table", "n_sequences", "cp_size", "cp_rank")
+        *("n_seq", "q_heads", "k_heads", "across", "n_table", "n_sequences", "cp_size", "cp_rank")
     ]
 )
 def rope_qk_kernel(
@@ -129,7 +129,7 @@ def rope_qk_kernel(
     freqs_seq,
     freqs_channel,
     freqs_batch,
-    first,
+    across,
     n_table,
     n_sequences,
     cp_size,
@@ -148,9 +148,7 @@ def rope_qk_kernel(
 
     MIXED says that a program may have heads of both.
     """
-    batch, block, head = program_coords(cu_seqlens_ptr, BATCH_FIRST, None)
-    if first is not None:
-        block += first
+    batch, block, head = program_coords(cu_seqlens_ptr, n_seq, across, BATCH_FIRST, None, BLOCK_S)
     seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
     seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
     heads = tl.minimum(head * BLOCK_H + tl.arange(0, BLOCK_H), q_heads + k_heads - 1)
@@ -184,7 +182,7 @@ def rope_qk_kernel(
     rotate_rows(out, x, channel, None, freqs, seq, batch, position_args, options)
 
 
-@triton.jit(do_not_specialize=["n_seq", "n_groups", "first", "n_table", "cp_size", "cp_rank"])
+@triton.jit(do_not_specialize=["n_seq", "n_groups", "across", "n_table", "cp_size", "cp_rank"])
 def rope_qkv_kernel(
     qkv_ptr,
     q_ptr,
@@ -215,7 +213,7 @@ def rope_qkv_kernel(
     q_freqs_channel,
     k_freqs_seq,
     k_freqs_channel,
-    first,
+    across,
     n_table,
     cp_size,
     cp_rank,
@@ -237,9 +235,7 @@ def rope_qkv_kernel(
     but what is written is contiguous in the channels. The grid is that of rope_kernel, its head
     blocks those of q, then of k, then of v.
     """
-    batch, block, head = program_coords(None, BATCH_FIRST, None)
-    if first is not None:
-        block += first
+    batch, block, head = program_coords(None, n_seq, across, BATCH_FIRST, None, BLOCK_S)
     seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
     seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
     qkv = qkv_ptr + seq * qkv_seq + batch * qkv_batch, qkv_group, qkv_channel
@@ -269,16 +265,33 @@ def rope_qkv_kernel(
 
 
 @triton.jit
-def program_coords(cu_seqlens_ptr, BATCH_FIRST: tl.constexpr, HEADS_FIRST: tl.constexpr):
+def program_coords(
+    cu_seqlens_ptr,
+    n_seq,
+    across,
+    BATCH_FIRST: tl.constexpr,
+    HEADS_FIRST: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
     """This program's index in the batch, its block of the sequence and its block of heads."""
+    z, y, x = tl.program_id(2), tl.program_id(1), tl.program_id(0)
+    if across is not None:  # x is all three, because only it can exceed 65,535
+        blocks = tl.cdiv(n_seq, BLOCK_S)
+        if HEADS_FIRST:
+            width, height = blocks, across
+        elif BATCH_FIRST:
+            width, height = across, blocks
+        else:
+            width, height = across, tl.num_programs(0) // (across * blocks)
+        x, y, z = x % width, x // width % height, x // width // height
     if cu_seqlens_ptr is not None:
-        return 0, tl.program_id(2) * tl.num_programs(1) + tl.program_id(1), tl.program_id(0)
+        return 0, z, x
     elif HEADS_FIRST:
-        return tl.program_id(2).to(tl.int64), tl.program_id(0), tl.program_id(1)
+        return z.to(tl.int64), x, y
     elif BATCH_FIRST:
-        return tl.program_id(2).to(tl.int64), tl.program_id(1), tl.program_id(0)
+        return z.to(tl.int64), y, x
     else:
-        return tl.program_id(1).to(tl.int64), tl.program_id(2), tl.program_id(0)
+        return y.to(tl.int64), z, x
 
 
 @triton.jit

@@ -9,8 +9,7 @@ import copy
 import functools
 import operator
 import threading
-import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,28 +31,20 @@ _HIP = torch.version.hip is not None
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-class GridChunk(NamedTuple):
-    """One launch of a kernel: a call needs several if it is larger than CUDA's grids.
-
-    ``batch_dims`` has the batch dimension of each tensor argument, None for a tensor without one or
-    an absent tensor, and ``begin`` is the first batch index of the chunk. ``arguments`` are the
-    kernel's other arguments by name, ``options`` the compiler's.
-    """
+class Plan(NamedTuple):
+    """A kernel's grid, its arguments other than tensors by name, and the compiler's options."""
 
     grid: tuple[int, int, int]
-    begin: int
-    batch_dims: tuple[int | None, ...]
     arguments: dict
     options: dict
 
 
-Plan = Callable[..., Iterable[GridChunk]]
-# Repeats the launch of a chunk, given the device's index and the tensors of a call.
+# Repeats a launch, given the device's index and the tensors of a call.
 Launcher = Callable[[int, Sequence], None]
-_launches: dict[tuple, list[Launcher]] = {}
+_launches: dict[tuple, "Prepared"] = {}
 _plans: dict[tuple, object] = {}  # of :func:`planned`
-# The launchers of an earlier call with this key, or None. A key begins with its kernel's name,
-# because the options and tensors of two kernels may be equal.
+# The launch of an earlier call with this key, or None. A key begins with its kernel's name, because
+# the options and tensors of two kernels may be equal.
 cached_launches = _launches.get
 
 
@@ -62,14 +53,16 @@ def specialization_key(tensor: torch.Tensor) -> tuple:
 
     Its last item is what Triton compiles in of an address: whether vectors are aligned; on AMD,
     also whether offsets fit 32 bits. It is "negated" of the imaginary part of a conjugate, whose
-    memory holds the negated values: its steps are of two elements, and only then is that asked.
+    memory holds the negated values.
     """
     special: bool | tuple | str = not tensor.data_ptr() & 15
     strides = tensor.stride()
-    if _HIP:
-        special = special, tensor.untyped_storage().nbytes() < 1 << 31
-    if 1 not in strides and tensor.is_neg():
+    # To ask takes longer than all else. Imaginary parts lie between real ones: they begin at no
+    # multiple of 16 bytes, and have steps of two elements, or any in a dimension of size 1.
+    if (not special or strides[-1:] != (1,)) and tensor.is_neg():
         special = "negated"
+    elif _HIP:
+        special = special, tensor.untyped_storage().nbytes() < 1 << 31
     return tensor.shape, strides, tensor.dtype, tensor.device, special
 
 
@@ -86,23 +79,23 @@ def table_keys(tables: tuple) -> tuple:
     )
 
 
-def run(key: tuple, launches: list | None, kernel, plan: Plan, tensors, options) -> None:
-    """Launch the kernel on ``tensors``, by ``launches`` if the key is cached.
+def run(
+    key: tuple, cached: "Prepared | None", kernel, plan: Callable[..., Plan], tensors, options
+) -> None:
+    """Launch the kernel on ``tensors``, by ``cached`` if the key is cached.
 
-    Otherwise ``plan(*tensors, options)`` gives the chunks to launch, once for each key, or at each
-    call if a tensor is negated: it is copied. If the first two tensors are empty, all are, and
-    nothing is launched.
+    Otherwise by ``plan(*tensors, options)``, which is made once for each key, or at each call if a
+    tensor is negated: it is copied. If the first two tensors are empty, all are, and nothing is
+    launched.
     """
-    device = tensors[0].get_device()
-    if device >= 0 and device != _current_device():  # a tensor exists, so CUDA is initialized
-        with torch.cuda.device(device):
-            run(key, launches, kernel, plan, tensors, options)
-    elif launches is not None:
-        for launch in launches:
-            launch(device, tensors)
+    if cached is not None:
+        cached(*tensors)
     elif any(tensor.numel() for tensor in tensors[:2]):
         given = [None if tensor is None else tensor.resolve_neg() for tensor in tensors]
-        made = [_first_launch(kernel, given, chunk) for chunk in plan(*given, options)]
+        grid, arguments, compile_options = plan(*given, options)
+        values = tuple(arguments[name] for name in kernel.arg_names[len(given) :])
+        made = Prepared(kernel, grid, values, **compile_options)
+        made(*given)
         if all(map(operator.is_, given, tensors)):
             _keep(_launches, key, made)
 
@@ -185,8 +178,7 @@ class Prepared:
             given = _described(tensors, self._blocks)
             compiled = self._kernel[self._grid](*given, *self._values, **self._options)
             if compiled is not None:  # not by the interpreter
-                chunk = GridChunk(self._grid, 0, (), {}, self._options)
-                self._launch = _direct(compiled, chunk, self._values, self._blocks)
+                self._launch = _direct(compiled, self._grid, self._values, self._blocks)
 
 
 def planned(plan: Callable, *arguments):
@@ -222,6 +214,8 @@ def is_loadable(x: torch.Tensor) -> bool:
 def _described(tensors: Sequence, blocks: tuple) -> list:
     """The tensors, as descriptors where the kernel loads blocks of them."""
     given = list(tensors)
+    if blocks:
+        _bind_context()
     for at, block in enumerate(blocks):
         if block is not None:
             x = given[at]
@@ -236,49 +230,29 @@ def _keep(kept: dict, key, value) -> None:
     kept[key] = value
 
 
-def _first_launch(kernel, tensors, chunk: GridChunk) -> Launcher:
-    """Launch through Triton, which compiles, and return what repeats the launch."""
-    run = kernel[chunk.grid]
-    compiled = run(*_narrowed(chunk, tensors), **chunk.arguments, **chunk.options)
-    if compiled is not None:
-        names = kernel.arg_names[len(tensors) :]
-        return _direct(compiled, chunk, tuple(chunk.arguments[name] for name in names))
-
-    def interpreted(_, tensors):
-        run(*_narrowed(chunk, tensors), **chunk.arguments, **chunk.options)
-
-    return interpreted
-
-
-def _direct(compiled, chunk: GridChunk, values: tuple, blocks: tuple = ()) -> Launcher:
+def _direct(compiled, grid: tuple, values: tuple, blocks: tuple = ()) -> Launcher:
     """Launch a compiled kernel as Triton's runner does, without its generality.
 
     The runner looks up device and stream, describes every launch to hooks, and looks for memory to
     allocate: 3 of a call's 14 microseconds. torch.compile's launchers leave that out, too.
     ``values`` are the kernel's arguments after its tensors; ``blocks`` are as of :class:`Prepared`.
     """
-    hooks, run_with_hooks, begin = triton.knobs.runtime, compiled[chunk.grid], chunk.begin
+    hooks, run_with_hooks = triton.knobs.runtime, compiled[grid]
 
     def by_runner(_, tensors):
-        given = _narrowed(chunk, tensors) if begin else tensors
-        run_with_hooks(*(_described(given, blocks) if blocks else given), *values)
+        run_with_hooks(*_described(tensors, blocks), *values)
 
     if not _is_tested(compiled):
         return by_runner
 
     current_stream = triton.runtime.driver.active.get_current_stream
-    launch, before, after, as_tuple = _innermost(compiled, chunk.grid)
-    mapped = _with_tensor_maps(launch, before, after, as_tuple, blocks, values)
+    launch, before, after, as_tuple = _innermost(compiled, grid)
 
     def direct(device, tensors):
         enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
         # A chain of hooks, or what a user put in its place.
         if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
             return by_runner(device, tensors)
-        if mapped is not None:
-            return mapped(current_stream(device), tensors)
-        if begin:
-            tensors = _narrowed(chunk, tensors)
         if blocks:
             tensors = _described(tensors, blocks)
         if as_tuple:
@@ -287,61 +261,6 @@ def _direct(compiled, chunk: GridChunk, values: tuple, blocks: tuple = ()) -> La
             launch(*before, current_stream(device), *after, *tensors, *values)
 
     return direct
-
-
-def _with_tensor_maps(launch, before, after, as_tuple: bool, blocks: tuple, values: tuple):
-    """A launch that keeps the tensor maps of addresses, or None if the kernel has none.
-
-    Triton's launcher is a function in Python around one in C: at each launch it turns each
-    descriptor into a tensor map, its shape and its strides, and calls CUDA for the map. Here it
-    does so when a tensor has a new address, with a function that returns what it is given in place
-    of the one in C.
-    """
-    names = getattr(getattr(launch, "__code__", None), "co_freevars", ())
-    if not any(blocks) or "launcher" not in names:
-        return None
-    cells = dict(zip(names, launch.__closure__, strict=True))
-    in_c = cells["launcher"].cell_contents
-    cells["launcher"] = types.CellType(lambda *given: given)
-    flatten = types.FunctionType(
-        launch.__code__, launch.__globals__, None, None, (*cells.values(),)
-    )
-    # Where the map of a tensor, or the tensor itself, is among the arguments of the function in C.
-    places, at = list[tuple[int, int, dict | None]](), 0
-    for index, block in enumerate(blocks):
-        places.append((at, index, None if block is None else {}))
-        at += 1 if block is None else 1 + 2 * len(block)
-
-    def encoded(tensors) -> list:
-        _bind_context()
-        given = (*_described(tensors, blocks), *values)
-        flat = flatten(*before, None, *after, *((given,) if as_tuple else given))
-        return list(flat[-1] if as_tuple else flat[len(before) + 1 + len(after) :])
-
-    template: list | None = None
-
-    def mapped(stream, tensors):
-        nonlocal template
-        if template is None:  # of all but tensors, which would be kept alive
-            template = [None if isinstance(x, torch.Tensor) else x for x in encoded(tensors)]
-        given = template.copy()
-        for at, index, maps in places:
-            tensor = tensors[index]
-            if maps is None:
-                given[at] = tensor
-                continue
-            address = tensor.data_ptr()
-            found = maps.get(address)
-            if found is None:
-                found = encoded(tensors)[at]
-                _keep(maps, address, found)
-            given[at] = found
-        if as_tuple:
-            in_c(*before, stream, *after, given)
-        else:
-            in_c(*before, stream, *after, *given)
-
-    return mapped
 
 
 def _bind_context() -> None:
@@ -382,13 +301,3 @@ def _innermost(compiled, grid) -> tuple[Callable, tuple, tuple, bool]:
     if after[-1] == ():
         return launcher.launch, before, after[:-1], True
     return launcher.launch, before, after, False
-
-
-def _narrowed(chunk: GridChunk, tensors):
-    """The tensors from the first batch index of the chunk on."""
-    return [
-        tensor
-        if tensor is None or dim is None
-        else tensor.narrow(dim, chunk.begin, tensor.shape[dim] - chunk.begin)
-        for tensor, dim in zip(tensors, chunk.batch_dims, strict=True)
-    ]

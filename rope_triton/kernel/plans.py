@@ -1,12 +1,12 @@
-"""Plan a call: its grids, and the arguments of its kernel by name."""
+"""Plan a call: its grid, and the arguments of its kernel by name."""
 
-from collections.abc import Iterator
+import math
 from typing import NamedTuple
 
 import torch
 import triton
 
-from rope_triton.kernel.launch import GRID_LIMIT, GridChunk
+from rope_triton.kernel.launch import GRID_LIMIT, Plan
 from rope_triton.kernel.tiles import tile_of
 
 # What the kernel rounds besides the result; None, nothing, is compiled away.
@@ -54,10 +54,8 @@ def by_position(table: torch.Tensor) -> torch.Tensor:
     return table[:, None, None] if table.dim() == 2 else table
 
 
-def rotation(
-    out, t, freqs, sin, start_positions, cu_seqlens, options: Options
-) -> Iterator[GridChunk]:
-    """The launches of ``rope_kernel``; cu_seqlens only for packed sequences."""
+def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) -> Plan:
+    """The launch of ``rope_kernel``; cu_seqlens only for packed sequences."""
     freqs = by_position(freqs)
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     call = rotated, freqs, sin, start_positions, cu_seqlens, options
@@ -77,11 +75,8 @@ def rotation(
         **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
         "EACH": (start_positions is not None and start_positions.dim() == 2) or None,
     }
-    dim = None if cu_seqlens is not None else layout.index("b")
-    batch_dims = dim, dim, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads = triton.cdiv(n_heads, tile.heads)
-    options = options._replace(tensor_format=layout)
-    return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
+    return _plan(heads, n_batch, n_seq, tile, arguments, layout, options, options.rounding)
 
 
 def _arranged(
@@ -129,15 +124,14 @@ def _as_one_if_wider(find, shared, layout, *tensors):
 def _as_one_sequence(layout, *tensors):
     """A layout, and views in which the heads of all sequences are heads of one; or None.
 
-    These heads lie side by side, "sbhd", or are one of each sequence in turn, "bhsd". One sequence
-    is never cut into chunks, for which a launch would narrow the tensors that the caller has.
+    These heads lie side by side, "sbhd", or are one of each sequence in turn, "bhsd".
     """
     order = "sbhd" if layout == "sbhd" or _sizes(tensors[0], layout)[1] == 1 else "bhsd"
     views = []
     for x in tensors:
         n_batch, n_seq, n_heads = _sizes(x, layout)
         seq, batch, head, channel = (x.stride(layout.index(axis)) for axis in "sbhd")
-        if n_batch * n_heads > GRID_LIMIT or (n_heads > 1 and batch != n_heads * head):
+        if n_heads > 1 and batch != n_heads * head:
             return None
         heads = n_batch * n_heads, batch if n_heads == 1 else head
         dims = {"s": (n_seq, seq), "b": (1, 0), "h": heads, "d": (x.shape[-1], channel)}
@@ -147,8 +141,8 @@ def _as_one_sequence(layout, *tensors):
 
 def qk_rotation(
     q_out, k_out, q, k, freqs, sin, start_positions, cu_seqlens, options: Options
-) -> Iterator[GridChunk]:
-    """The launches of ``rope_qk_kernel``; cu_seqlens only for packed sequences."""
+) -> Plan:
+    """The launch of ``rope_qk_kernel``; cu_seqlens only for packed sequences."""
     freqs = by_position(freqs)
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     call = rotated, freqs, sin, start_positions, cu_seqlens, options
@@ -167,10 +161,8 @@ def qk_rotation(
         **{"MIXED": q_heads % tile.heads > 0},
         **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
     }
-    dim = None if cu_seqlens is not None else layout.index("b")
-    batch_dims = *[dim] * 4, *[1 if freqs.shape[1] > 1 else None] * 2, 0, None
     heads = triton.cdiv(q_heads + k_heads, tile.heads)
-    return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, options.rounding)
+    return _plan(heads, n_batch, n_seq, tile, arguments, layout, options, options.rounding)
 
 
 def _shared_heads(counts: tuple[int, int, int], n_seq: int) -> int:
@@ -195,10 +187,8 @@ def _blocks(counts: tuple[int, int, int], heads: int) -> int:
     return sum(triton.cdiv(count, heads) for count in counts)
 
 
-def qkv_rotation(
-    qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions
-) -> Iterator[GridChunk]:
-    """The launches of ``rope_qkv_kernel``."""
+def qkv_rotation(qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions) -> Plan:
+    """The launch of ``rope_qkv_kernel``."""
     counts, width, layout = options.counts, options.v_channels, options.tensor_format
 
     def of_all(n_groups):
@@ -231,9 +221,8 @@ def qkv_rotation(
         **{"Q": counts[0], "K": counts[1], "V": counts[2]},
         **{"D": width, "D_ROT": q_freqs.shape[3], "JOIN": options.join},
     }
-    batch_dims = *[layout.index("b")] * 4, None, None, 0
     heads = _blocks(of_all(n_groups), tile.heads)
-    return _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, "once")
+    return _plan(heads, n_batch, n_seq, tile, arguments, layout, options)
 
 
 def _sizes(t, layout):
@@ -276,34 +265,18 @@ def _position_arguments(freqs, start_positions, cu_seqlens, options):
     }
 
 
-def _chunks(heads, n_batch, n_seq, tile, batch_dims, arguments, options, rounding):
-    """The launches of a planned call; ``heads`` are blocks of heads."""
-    arguments = arguments | {
-        "BATCH_FIRST": options.tensor_format == "bshd",
-        "INTERLEAVED": options.interleaved,
-        "BLOCK_S": tile.positions,
-        "BLOCK_H": tile.heads,
+def _plan(heads, n_batch, n_seq, tile, arguments, layout, options, rounding="once") -> Plan:
+    """The launch of a call; ``heads`` are blocks of heads."""
+    blocks = triton.cdiv(n_seq, tile.positions)
+    grids = {"bhsd": (blocks, heads, n_batch), "bshd": (heads, blocks, n_batch)}
+    grid = grids.get(layout, (heads, n_batch, blocks))
+    is_large = max(grid[1:]) > GRID_LIMIT
+    arguments |= {
+        **{"across": heads if is_large else None, "BATCH_FIRST": layout == "bshd"},
+        **{"INTERLEAVED": options.interleaved},
+        **{"BLOCK_S": tile.positions, "BLOCK_H": tile.heads},
     }
     compile_options = {"num_warps": tile.warps}
     if rounding == "each":  # a fused multiply-add rounds once, not twice
         compile_options["enable_fp_fusion"] = False
-    blocks = triton.cdiv(n_seq, tile.positions)
-    for grid, begin, first in _grids(heads, blocks, n_batch, options.tensor_format):
-        yield GridChunk(grid, begin, batch_dims, arguments | {"first": first}, compile_options)
-
-
-def _grids(heads, blocks, n_batch, layout):
-    """One grid, or several beyond CUDA's limit, each with its first batch index and first block."""
-    if layout == "thd":  # the blocks take both dimensions
-        rows = triton.cdiv(blocks, GRID_LIMIT)
-        yield (heads, triton.cdiv(blocks, rows), rows), 0, None
-        return
-    for begin in range(0, n_batch, GRID_LIMIT):
-        batch = min(n_batch - begin, GRID_LIMIT)
-        if layout == "bhsd":
-            yield (blocks, heads, batch), begin, None
-            continue
-        for first in range(0, blocks, GRID_LIMIT):
-            rows = min(blocks - first, GRID_LIMIT), batch
-            grid = heads, *(rows if layout == "bshd" else rows[::-1])
-            yield grid, begin, first if blocks > GRID_LIMIT else None
+    return Plan((math.prod(grid), 1, 1) if is_large else grid, arguments, compile_options)

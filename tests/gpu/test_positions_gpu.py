@@ -162,6 +162,17 @@ def test_small_positions(mode):
     torch.autograd.grad(sum(part.sum() for part in parts), qkv)
 
 
+@pytest.mark.parametrize("tokens", [65_537, 131_072, 200_003])
+def test_the_last_of_many_packed_tokens_is_in_a_sequence(tokens):
+    """Also where an empty sequence follows, as of padding."""
+    t, freqs = torch.randn(tokens, 8, 128, device="cuda").bfloat16(), model_angles(tokens, 128)
+    expected = rope_triton.apply_rotary_pos_emb(t[:, None], freqs)[:, 0]
+    bounds = torch.tensor([0, tokens, tokens], dtype=torch.int32, device="cuda")
+    for _ in range(10):  # two programs that write the last token would do so in any order
+        found = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds)
+        assert torch.equal(found, expected)
+
+
 def test_more_packed_tokens_than_a_grid_has_blocks():
     tokens, freqs = 200_003, model_angles(4096, 32)
     t = torch.randn(tokens, 1, 32, device="cuda")

@@ -61,7 +61,7 @@ def test_a_thread_whose_first_call_of_cuda_it_is():
 
 
 def test_results_of_many_addresses():
-    """A tensor map is kept for each address, which tensors of other shapes have later."""
+    """Tensors of other shapes have them later."""
     torch.manual_seed(0)
     for _ in range(3):
         for n in (512, 1024, 512, 768):

@@ -289,13 +289,13 @@ def test_a_batch_has_the_bits_of_its_sequences(case, device):
 
 
 def planned(tensor_format, sizes, freqs=(1, 1), starts=None, layout="contiguous"):
-    """How many heads a call's first launch has, and whether they come before the positions."""
+    """How many heads a call's launch has, and whether they come before the positions."""
     shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(*sizes, 64)
     out, t = torch.empty(shape), LAYOUTS[layout](shape, torch.bfloat16, "cpu")
     options = plans.Options(tensor_format, False, 1, 0)
     angles = torch.empty(sizes[0], *freqs, 64)
-    chunk, *_ = plans.rotation(out, t, angles, None, starts, None, options)
-    return chunk.arguments["n_heads"], bool(chunk.arguments["HEADS_FIRST"])
+    arguments = plans.rotation(out, t, angles, None, starts, None, options).arguments
+    return arguments["n_heads"], bool(arguments["HEADS_FIRST"])
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def planned(tensor_format, sizes, freqs=(1, 1), starts=None, layout="contiguous"
     ],
 )
 def test_few_heads_share_programs_with_those_of_other_sequences(
-    tensor_format, sizes, heads, heads_first, monkeypatch
+    tensor_format, sizes, heads, heads_first
 ):
     assert planned(tensor_format, sizes) == (heads, heads_first)
     alone = sizes[2], False
@@ -314,10 +314,6 @@ def test_few_heads_share_programs_with_those_of_other_sequences(
     if sizes[2] > 1:
         assert planned(tensor_format, sizes, freqs=(1, sizes[2])) == alone
     assert planned(tensor_format, sizes, starts=torch.zeros(8, dtype=torch.int32)) == alone
-    monkeypatch.setattr(plans, "GRID_LIMIT", heads)
-    assert planned(tensor_format, sizes) == (heads, heads_first)
-    monkeypatch.setattr(plans, "GRID_LIMIT", heads - 1)
-    assert planned(tensor_format, sizes) == alone
 
 
 def test_queries_and_keys_share_programs_with_those_of_other_sequences():
@@ -328,8 +324,8 @@ def test_queries_and_keys_share_programs_with_those_of_other_sequences():
         shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(9, 8, n_heads, 64)
         q, k = torch.empty(shape), torch.empty(shape)[:, :, :1]
         options = plans.Options(tensor_format, False, 1, 0)
-        chunk, *_ = plans.qk_rotation(q, k, q, k.contiguous(), table, None, starts, None, options)
-        return chunk.arguments["q_heads"], chunk.arguments["k_heads"], chunk.grid[1]
+        plan = plans.qk_rotation(q, k, q, k.contiguous(), table, None, starts, None, options)
+        return plan.arguments["q_heads"], plan.arguments["k_heads"], plan.grid[1]
 
     assert heads("sbhd", 2) == (16, 8, 1)
     assert heads("bshd", 1)[:2] == (1, 1)
@@ -345,8 +341,8 @@ def test_groups_share_programs_with_those_of_other_sequences():
         qkv = torch.empty(shape)
         parts = [qkv.new_empty(*shape[:2], n_groups * n, 64) for n in (4, 1, 1)]
         options = plans.QkvOptions(tensor_format, False, 1, 0, 256, 64, 64)
-        chunk, *_ = plans.qkv_rotation(qkv, *parts, freqs, freqs, starts, options)
-        return chunk.arguments["n_groups"], chunk.grid[1]
+        plan = plans.qkv_rotation(qkv, *parts, freqs, freqs, starts, options)
+        return plan.arguments["n_groups"], plan.grid[1]
 
     assert groups("sbhd", 1) == (8, 1)
     assert groups("bshd", 1)[0] == groups("sbhd", 1, moved)[0] == 1
@@ -365,3 +361,19 @@ def test_groups_share_programs_with_those_of_other_sequences():
 )
 def test_other_heads_keep_to_their_sequence(tensor_format, sizes, layout):
     assert planned(tensor_format, sizes, layout=layout) == (sizes[2], False)
+
+
+@pytest.mark.parametrize(
+    ("tensor_format", "shape"),
+    [
+        *(("sbhd", (1 << 20, 2, 8, 64)), ("sbhd", (3, 1 << 20, 32, 64))),
+        *(("bshd", (2, 1 << 20, 8, 64)), ("bshd", (1 << 20, 3, 32, 64))),
+        *(("bhsd", (2, 1 << 20, 3, 64)), ("bhsd", (1 << 20, 2, 3, 64)), ("thd", (1 << 20, 8, 64))),
+    ],
+)
+def test_only_the_first_dimension_of_a_grid_has_no_limit(tensor_format, shape):
+    t = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    freqs, bounds = t.new_empty(1 << 20, 1, 1, 32), t.new_empty(3) if t.dim() == 3 else None
+    options = plans.Options(tensor_format, False, 1, 0)
+    grid = plans.rotation(t, t, freqs, freqs, None, bounds, options).grid
+    assert grid[0] > 65_535 >= max(grid[1:])

@@ -3,7 +3,6 @@
 import contextvars
 import importlib
 import re
-import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from triton.backends.compiler import GPUTarget
 from rope_triton.kernel import launch
 
 GRID = (4, 3, 2)
-CHUNK = launch.GridChunk(GRID, 0, (0, None, None), {"first": 11, "second": 12}, {})
 VALUES = 11, 12
 TENSORS = torch.arange(6), torch.arange(3), None
 
@@ -51,7 +49,7 @@ def compiled(monkeypatch):
 
 
 def test_it_is_given_what_tritons_runner_gives(compiled):
-    launch._direct(compiled, CHUNK, VALUES)(7, TENSORS)
+    launch._direct(compiled, GRID, VALUES)(7, TENSORS)
     own = "the stream of 7", "function", "metadata", None, None, None
     assert compiled.straight == [(*GRID, *own, *TENSORS, 11, 12)]
     assert not compiled.by_runner
@@ -74,7 +72,7 @@ def test_tritons_launcher_is_bypassed(compiled, monkeypatch, name):
     """The function in C is given, argument by argument, what Triton's launcher gives it."""
     given = []
     compiled.run = launcher(name, given)
-    straight = launch._direct(compiled, CHUNK, VALUES)
+    straight = launch._direct(compiled, GRID, VALUES)
     assert not given
     own = "the stream of 7", "function", "metadata", None, None, None
     compiled.run(*GRID, *own, *TENSORS, 11, 12)
@@ -104,20 +102,13 @@ def test_memory_is_allocated_where_a_kernel_needs_it(compiled, monkeypatch):
         return "scratch"
 
     compiled.run = launcher("nvidia", given, global_scratch_size=16)
-    straight = launch._direct(compiled, CHUNK, VALUES)
+    straight = launch._direct(compiled, GRID, VALUES)
     assert not asked
     here = contextvars.copy_context()
     here.run(triton.set_allocator, allocate)
     here.run(straight, 7, TENSORS)
     assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 7")]
     assert "scratch" in given[0]
-
-
-def test_a_chunk_begins_at_its_batch_index(compiled):
-    launch._direct(compiled, CHUNK._replace(begin=2), VALUES)(0, TENSORS)
-    (arguments,) = compiled.straight
-    first, second, third = arguments[9:12]
-    assert first.tolist() == [2, 3, 4, 5] and second is TENSORS[1] and third is None
 
 
 def test_the_installed_and_the_pinned_triton_are_tested():
@@ -132,18 +123,15 @@ def test_the_installed_and_the_pinned_triton_are_tested():
     ("version", "backend"),
     [("3.8.0", "cuda"), ("3.7.1+git0123abcd", "cuda"), ("3.7.10", "cuda"), (None, "xpu")],
 )
-@pytest.mark.parametrize("begin", [0, 2])
-def test_elsewhere_it_goes_through_tritons_runner(monkeypatch, begin, version, backend):
+def test_elsewhere_it_goes_through_tritons_runner(monkeypatch, version, backend):
     """Of the compiled kernel itself, asked for nothing private."""
     monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
     monkeypatch.setattr(triton, "__version__", version or triton.__version__)
     monkeypatch.setattr(launch, "_innermost", note)
     compiled = Compiled(backend)
-    launch._direct(compiled, CHUNK._replace(begin=begin), VALUES)(7, TENSORS)
-    ((grid, first, *rest),) = compiled.by_runner
-    assert not compiled.straight and grid == GRID
-    assert first.tolist() == TENSORS[0][begin:].tolist()
-    assert rest[0] is TENSORS[1] and rest[1:] == [None, 11, 12]
+    launch._direct(compiled, GRID, VALUES)(7, TENSORS)
+    (given,) = compiled.by_runner
+    assert not compiled.straight and same(given, (GRID, *TENSORS, 11, 12))
 
 
 def test_tritons_runner_gives_what_the_straight_way_gives(monkeypatch):
@@ -156,9 +144,9 @@ def test_tritons_runner_gives_what_the_straight_way_gives(monkeypatch):
     kernel.src, kernel.name, kernel._run = None, "kernel", lambda *given: noted.append(given)
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
     monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", None)
-    launch._direct(kernel, CHUNK, VALUES)(0, TENSORS)
+    launch._direct(kernel, GRID, VALUES)(0, TENSORS)
     monkeypatch.setattr(triton, "__version__", "3.8.0")
-    launch._direct(kernel, CHUNK, VALUES)(0, TENSORS)
+    launch._direct(kernel, GRID, VALUES)(0, TENSORS)
     straight, by_runner = noted
     assert same(straight, by_runner)
 
@@ -170,7 +158,7 @@ def note(*_):
 @pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
 @pytest.mark.parametrize("chained", [False, True])
 def test_with_a_hook_it_goes_through_tritons_runner(compiled, monkeypatch, name, chained):
-    straight = launch._direct(compiled, CHUNK, VALUES)
+    straight = launch._direct(compiled, GRID, VALUES)
     with monkeypatch.context() as patched:
         hooks = triton.knobs.HookChain() if chained else note
         patched.setattr(triton.knobs.runtime, name, hooks)
@@ -187,21 +175,26 @@ def test_with_a_hook_it_goes_through_tritons_runner(compiled, monkeypatch, name,
 
 def test_no_chain_at_all_is_no_hook(compiled, monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
-    launch._direct(compiled, CHUNK, VALUES)(0, TENSORS)
+    launch._direct(compiled, GRID, VALUES)(0, TENSORS)
     assert len(compiled.straight) == 1 and not compiled.by_runner
 
 
 def test_arguments_follow_the_kernels_names_not_the_plans_order(compiled, monkeypatch):
-    class Kernel:
-        arg_names = ["x_ptr", "y_ptr", "z_ptr", "first", "second"]
+    monkeypatch.setattr(launch, "_launches", {})
+    kernel, made = Kernel(compiled), []
+    kernel.arg_names = ["x_ptr", "y_ptr", "z_ptr", "first", "second"]
 
-        def __getitem__(self, grid):
-            return lambda *tensors, **named: compiled
+    def plan(*given):
+        made.append(given)
+        return launch.Plan(GRID, {"second": 12, "first": 11}, {"num_warps": 2})
 
-    chunk = CHUNK._replace(arguments={"second": 12, "first": 11})
-    launch._first_launch(Kernel(), TENSORS, chunk)(7, TENSORS)
-    (arguments,) = compiled.straight
-    assert arguments[-2:] == VALUES
+    for _ in range(2):
+        cached = launch._launches.get("key")
+        launch.run("key", cached, kernel, plan, TENSORS, "options")
+    assert len(made) == 1 and same(made[0], (*TENSORS, "options"))
+    ((grid, given, options),), (straight,) = kernel.given, compiled.straight
+    assert grid == GRID and options == {"num_warps": 2}
+    assert same(given, (*TENSORS, *VALUES)) and same(straight[-5:], given)
 
 
 class Kernel:
@@ -236,82 +229,6 @@ def test_a_prepared_launch_is_repeated_with_descriptors_of_the_tensors_it_is_giv
     ((*_, first, blocks, none, value),) = kernel.compiled.straight
     assert first is other and blocks.base is other and (none, value) == (None, 5)
     assert vars(blocks) == vars(given[1]) | {"base": other}
-
-
-class Maps(Driver):
-    """A driver that makes tensor maps, and notes of which addresses."""
-
-    def __init__(self):
-        self.utils, self.addresses = self, []
-
-    def fill_tma_descriptor(self, address, *_):
-        self.addresses.append(address)
-        return f"the map of {address}"
-
-    fill_tma_descriptor_tiled = fill_tma_descriptor
-
-
-@pytest.fixture
-def mapped(monkeypatch):
-    """A prepared launch whose launcher is Triton's, around a function that notes what it gets."""
-    driver, given = Maps(), []
-    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
-    compiled = Compiled()
-    compiled.run = launcher("nvidia", given)
-    module = importlib.import_module("triton.backends.nvidia.driver")
-    about = {"swizzle": 3, "elem_size": 4, "elem_type": 7, "block_size": [1, 8]}
-    signature = dict(enumerate(("*fp32", "tensordesc<fp32[1, 8]>", "constexpr", "i32")))
-    compiled.run.launch = module.wrap_handle_tensordesc(
-        lambda *x: given.append(x), signature, [about | {"fp4_padded": False}]
-    )
-    run = launch.Prepared(Kernel(compiled), GRID, (5,), BLOCKS)
-    run(torch.zeros(4, 16), torch.zeros(4, 16), None)  # as the first, it goes through Triton
-    return run, compiled, driver.addresses, given
-
-
-def test_tensor_maps_are_as_tritons_and_kept_by_address(mapped):
-    run, compiled, addresses, given = mapped
-    first = torch.zeros(4, 16)
-    one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
-    run(first, one, None)
-    run(first, other, None)
-    assert {one.data_ptr(), other.data_ptr()} == {*addresses}
-    addresses.clear()
-    run(first, one, None)
-    run(first, other, None)
-    assert not addresses
-    described = launch._described((first, other, None), BLOCKS)
-    compiled.run(*GRID, "the stream of -1", "function", "metadata", None, None, None, *described, 5)
-    of_one, of_other, expected = map(flat, given[-3:])
-    assert len(of_other) == len(expected) and all(map(same, of_other, expected))
-    assert f"the map of {one.data_ptr()}" in map(str, of_one)
-
-
-def flat(arguments):
-    """Without the list in which later versions of Triton have the kernel's own."""
-    return [x for each in arguments for x in (each if isinstance(each, list) else [each])]
-
-
-def test_no_tensor_is_kept(mapped):
-    run = mapped[0]
-    one, other = torch.zeros(4, 16), torch.zeros(4, 16)
-    references = weakref.ref(one), weakref.ref(other)
-    run(one, other, None)
-    mapped[3].clear()
-    del one, other
-    assert [each() for each in references] == [None, None]
-
-
-def test_tensor_maps_are_not_kept_forever(mapped, monkeypatch):
-    monkeypatch.setattr(launch, "_MAX_CACHED", 3)
-    run, _, addresses, _ = mapped
-    held = [torch.zeros(4, 16) for _ in range(4)]
-    for each in held:
-        run(held[0], each, None)
-    addresses.clear()
-    run(held[0], held[3], None)
-    run(held[0], held[0], None)
-    assert {*addresses} == {held[0].data_ptr()}
 
 
 def planned_by(*arguments):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import rope_triton
-from rope_triton.kernel import plans, tiles
+from rope_triton.kernel import launch, plans, tiles
 from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES
 from tests.package.positions import TABLE, Call
@@ -212,14 +212,21 @@ def test_double_backward(fused, device):
     torch.testing.assert_close(grad_of_grad, call.exact(v, freqs).float())
 
 
-def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
-    """With 2 for CUDA's 65535: several launches, or both dimensions for packed tokens."""
+def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
+    """With 2 for CUDA's 65535."""
+    launch._launches.clear()
     monkeypatch.setattr(plans, "GRID_LIMIT", 2)
     for dtype, tensor_format, interleaved, _ in MODES:
         seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
         for starts in ([3, 1, 2], None):
             Call([seq] * 3, starts, tensor_format, dtype, interleaved).check(device)
-    Call([12, 24], None, "thd", torch.float16, True).check(device)
+    for tokens in range(18, 40, 4):
+        Call([tokens, 0], None, "thd", torch.float16, True).check(device)
+    t, freqs = torch.randn(2, 3, 5, 8, device=device), torch.rand(5, 4, device=device)
+    call = rope_triton.rotary_embedding
+    found, expected = (call(t, freqs, freqs.cos(), fused=fused) for fused in (True, False))
+    torch.testing.assert_close(found, expected)
+    launch._launches.clear()
 
 
 CHECKED = """

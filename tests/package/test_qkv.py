@@ -114,7 +114,7 @@ def test_empty(dim, device):
     assert grad.shape == qkv.shape
 
 
-def test_a_grid_that_cuda_does_not_have_is_split(monkeypatch, device):
+def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
     monkeypatch.setattr(plans, "GRID_LIMIT", 2)
     for mode in MODES[:2]:
         counts = SPLITS["gqa"]

@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 
+import rope_triton
+from tests import oracle
 from tests.package import calls
 from tests.package.calls import CALLS, parts, random
 
@@ -65,3 +67,16 @@ def test_values_that_are_negated_in_memory(device, call, monkeypatch):
         found = (*outputs, *torch.autograd.grad(outputs, x, cotangents))
         for one, other in zip(found, (*expected, expected_gradient), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
+
+
+def test_negated_values_with_a_dimension_of_size_1(device):
+    """Whose step may be of one element, as those of other tensors are."""
+    x, freqs = torch.randn(8, 2, 32, device=device), oracle.random_angles(8, 32, device)
+    expected = rope_triton.apply_rotary_pos_emb(x[:, :, None], freqs)
+    cos, sin = torch.randn(2, 8, 1, device=device)
+    of_a_pair = rope_triton.apply_rotary_emb(x[None], cos, sin)
+    for change in (lambda x: torch.complex(x, x).imag, negated):
+        found = rope_triton.apply_rotary_pos_emb(change(x).unsqueeze(-1).mT, freqs)
+        torch.testing.assert_close(found, expected)
+        tables = (change(table[:, 0])[:, None] for table in (cos, sin))
+        torch.testing.assert_close(rope_triton.apply_rotary_emb(x[None], *tables), of_a_pair)
