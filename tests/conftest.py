@@ -29,9 +29,10 @@ import rope_triton  # noqa: E402
 
 del sys.path[: len(_others)]
 
+from benchmarks._system import machine  # noqa: E402
 from tests import browser as browsers  # noqa: E402
 from tests import publishing  # noqa: E402
-from tests.gpu import memory  # noqa: E402
+from tests.gpu import memory, record  # noqa: E402
 
 if triton.knobs.runtime.interpret:
     from triton.runtime import interpreter
@@ -101,11 +102,16 @@ def pytest_report_collectionfinish(config):
     return f"left out {count} tests marked 'gpu', which need compiled kernels: {reason}"
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
     # Here, not beside the tests on a GPU: where workers run them, only they read that conftest.
     reports = itertools.chain.from_iterable(terminalreporter.stats.values())
     for line in memory.largest(reports):
         terminalreporter.write_line(line)
+    ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if COMPILED and ended and not _others and record.runs_all(config):
+        counts = {name: len(reports) for name, reports in terminalreporter.stats.items()}
+        record.write(machine.machine_record(), counts)
+        terminalreporter.write_line(f"recorded in {record.RECORD}")
 
 
 @pytest.fixture

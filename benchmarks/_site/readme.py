@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
     "peers": lambda _: evidence.peers(),
     "held": lambda _: evidence.held(),
     "rope": lambda _: evidence.rope_share(),
+    "tested": lambda _: evidence.tested(),
     "training": lambda _: evidence.steps(),
     "targets": lambda _: evidence.targets(),
     "simulation": lambda _: evidence.simulation(),
@@ -26,7 +27,7 @@ TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
 }
 
 PAGES = {
-    ROOT / "README.md": ("summary", "rope"),
+    ROOT / "README.md": ("summary", "rope", "tested"),
     ROOT / "benchmarks" / "README.md": (
         "speed",
         "history",

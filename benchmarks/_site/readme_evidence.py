@@ -1,30 +1,70 @@
 """Make the READMEs' tables of what ``evidence`` holds, as lines. Imports no torch."""
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._cells.forms import ITEM_BYTES
+from .._cells.subjects import ARCHITECTURES
 from .._peers.sweep import goals as kernel_goals
 from .._peers.sweep import tables
 from .._peers.sweep.command import EVIDENCE, stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
-from .._system.process import SUITE
+from .._system.process import ROOT, SUITE
 from .._training import goals
 from .._training import results as training
 from .._training.sizes import POINTS, STEP
-from .readme_tables import MACHINE, SWEEPS, table, wrapped
+from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
 SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
 TRAINING = SUITE / "evidence" / "training"
+GPU_TESTS = SUITE / "evidence" / "gpu-tests.json"
 
 _WHERE = f"evidence/sweep/{MACHINE}"
 
 _Sweeps = Mapping[str, tuple[Experiment, Results]]
 """By name, the experiments that ship."""
+
+
+# --- where it runs --------------------------------------------------------------------------------
+
+
+def tested() -> list[str]:
+    """Where the kernel was measured, and where the tests of the GPU passed when they last ran."""
+    measured = [json.loads((RESULTS / MACHINE / "machine.json").read_text(encoding="utf-8"))]
+    measured += [
+        json.loads(path.read_text(encoding="utf-8").partition("\n")[0])["machine"]
+        for path in sorted(EVIDENCE.glob("*/random.jsonl"))
+    ]
+    rows = {
+        f"| measured | {each['gpu']} | {_versions(each['torch'], each['triton'])} |": None
+        for each in measured
+    }
+    for each in json.loads(GPU_TESTS.read_text(encoding="utf-8")).values():
+        counts = ", ".join(
+            f"{each[outcome]:,} {outcome}"
+            for outcome in ("passed", "failed", "error", "skipped")
+            if each[outcome]
+        )
+        where = f"{each['gpu']} | {_versions(each['torch'], each['triton'])}"
+        rows[f"| GPU tests: {counts} | {where} |"] = None
+    pins = _versions(**dict(re.findall(r"^(torch|triton)==(\S+)", _text("constraints.txt"), re.M)))
+    least = _versions(**dict(re.findall(r'"(torch|triton)>=([\d.]+)"', _text("pyproject.toml"))))
+    rows[f"| compiled, its machine code counted | {', '.join(ARCHITECTURES)} | {pins} |"] = None
+    rows[f"| tested in Triton's interpreter | Linux, without a GPU | {pins}; {least} |"] = None
+    return ["| what | where | with |", "|---|---|---|", *rows]
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _versions(torch: str, triton: str) -> str:
+    return f"torch {torch.partition('+')[0]}, triton {triton}"
 
 
 # --- the simulation of slowdowns ------------------------------------------------------------------
