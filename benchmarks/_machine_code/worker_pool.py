@@ -107,8 +107,8 @@ def map(
     try:
         if any(left):
             with _server(task, [group for group in left if group], package, ledger.cache) as server:
-                asked = list(itertools.chain.from_iterable(left))
-                for _ in asked:
+                asked = dict(enumerate(itertools.chain.from_iterable(left)))
+                while asked:
                     ledger.require_time()
                     while not server.poll(1.0):
                         ledger.require_time()
@@ -117,22 +117,18 @@ def map(
                     ledger.add(job, answer)
     finally:
         ledger.end()
-    if missing := [job for job in jobs if job not in answers]:
-        raise PoolError(f"the pool answered another job twice, and not {missing[0]}")
     return {job: answers[job] for job in jobs}
 
 
-def _received(
-    server: Connection, jobs: Sequence[tuple], kinds: Mapping[str, Any]
-) -> tuple[tuple, object]:
-    """A job and its answer, or the exception in its place."""
+def _received(server: Connection, asked: dict, kinds: Mapping[str, Any]) -> tuple[tuple, object]:
+    """One of the jobs that are asked, which it no longer is then, and its answer."""
     content = b""
     try:
         content = server.recv_bytes(_MAX_BYTES)
         number, how, value = load_json(content, nan=True)
         if how == _NO_PACKAGE:
             raise PoolError(str(value))
-        job = jobs[number]
+        job = asked.pop(number)
     except (OSError, ValueError, TypeError, LookupError) as error:
         what = f"{content[:80]!r} ({type(error).__name__})"
         raise PoolError(f"the pool wrote what is no answer: {what}") from None

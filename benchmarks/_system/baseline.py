@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 from .arguments import COULD_NOT_RUN
 from .process import ROOT
-from .repository import PACKAGE, GitError, commit_of, content, git, git_text, shallow
+from .repository import PACKAGE, GitError, commit_of, content, git, git_text
 from .untrusted import Text, load_json, validated
 
 FILE = "benchmarks/baseline.json"
@@ -44,8 +44,7 @@ def baseline(repository: Path, head: str) -> Baseline:
     """
     release, named = _last_release(repository, head), _named(repository, head)
     if named is not None and not is_ancestor(repository, named.commit, head):
-        said = f"{FILE} names {named.commit}, which is no ancestor of {head}"
-        raise BaselineError(said + shallow(repository))
+        raise BaselineError(f"{FILE} names {named.commit}, which is no ancestor of {head}")
     if named is None or (release and not is_ancestor(repository, release.commit, named.commit)):
         named = release
     if named is None:

@@ -72,10 +72,8 @@ def from_working_tree(repository: Path, sources: Path) -> Arm:
         sha = head if digest(committed_files(repository, head)) == digest(files) else ""
 
     def copy(directory: Path) -> None:
-        for file in files:
-            to = directory / PACKAGE / file
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(repository / PACKAGE / file, to)
+        ignored = shutil.ignore_patterns("__pycache__", "*.md")
+        shutil.copytree(repository / PACKAGE, directory / PACKAGE, ignore=ignored)
 
     def read(file: str) -> bytes | None:
         path = repository / file

@@ -72,14 +72,10 @@ def commit_of(repository: Path, name: str) -> str:
     says = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
     found = _COMMIT.fullmatch(git_text(repository, *says, given=f"{name}^{{commit}}\n"))
     if found is None:
-        raise GitError(f"{name!r} is no commit or branch of {repository}{shallow(repository)}")
+        cut = git_text(repository, "rev-parse", "--is-shallow-repository") == "true"
+        why = ", which is a shallow clone: `git fetch --unshallow` brings the rest" if cut else ""
+        raise GitError(f"{name!r} is no commit or branch of {repository}{why}")
     return found[1]
-
-
-def shallow(repository: Path) -> str:
-    """What to add to a message about a commit that is missing; "" if all of them are here."""
-    cut = git_text(repository, "rev-parse", "--is-shallow-repository") == "true"
-    return ", which is a shallow clone: `git fetch --unshallow` brings the rest" if cut else ""
 
 
 def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Files:

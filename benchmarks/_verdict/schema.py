@@ -68,7 +68,7 @@ class Comparison:
     grid: str
     rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)]
     extension: Annotated[int, Number(0, MAX_ROUNDS)]
-    minutes: Annotated[float, Number(0, 1e6)]
+    minutes: Annotated[float, Number(0, 60 * 24 * 7)]
     families: Mapping[str, Family]
     exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)]
     identical: Annotated[frozenset[Subject], Size(0, MAX_TIMINGS)]

