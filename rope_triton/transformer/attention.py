@@ -12,8 +12,9 @@ from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
 
 _CHANNELS = (16, 32, 64, 128, 256)
-# The kernels count rows of ``lse``, whose number is rounded up to whole blocks, in 32 bits.
+# The kernels count elements of ``lse``, whose rows are whole blocks, in 32 bits.
 _MOST_ROWS = 2**30
+_MOST_QUERIES = 64  # of a block
 _LOG2_E = math.log2(math.e)
 
 
@@ -104,10 +105,11 @@ def check_sizes(b: int, s: int, h: int, d: int) -> None:
     """
     if max(b, h) > GRID_LIMIT:
         raise ValueError(f"there must be at most {GRID_LIMIT} sequences and heads, got {b} and {h}")
-    if max(b * h, d) * s > _MOST_ROWS:
+    rows = cdiv(s, _MOST_QUERIES) * _MOST_QUERIES
+    if max(b * h, d) * rows > _MOST_ROWS:
         raise ValueError(
             f"sequences times heads, or channels, times tokens must be at most {_MOST_ROWS}, got "
-            f"{b} * {h}, or {d}, times {s}"
+            f"{b} * {h}, or {d}, times {rows}: {s} rounded up to {_MOST_QUERIES}"
         )
     if d not in _CHANNELS:
         raise ValueError(f"a head must have 16, 32, 64, 128 or 256 channels, got {d}")
@@ -198,24 +200,23 @@ def backward(
     of ``q`` and ``k`` were rotated, those of what they were before.
     """
     slopes = _of_scores(slopes, factor)
-    # Hooks on saved tensors may return other strides.
-    out, lse = out.contiguous(), lse.contiguous()
-    table = None if table is None else table.contiguous()
-    launches = planned(_backward_launches, dout, q, k, v, slopes, table, factor, *gradients)
+    lse = lse.contiguous()  # hooks on saved tensors may return other strides and addresses
+    rest = lse, slopes, None if table is None else table.contiguous(), factor, *gradients
+    launches = planned(_backward_launches, dout, out, q, k, v, *rest)
     if launches is None:
-        dout, q, k, v = map(_loadable, (dout, q, k, v))
-        launches = planned(_backward_launches, dout, q, k, v, slopes, table, factor, *gradients)
+        dout, out, q, k, v = map(_loadable, (dout, out, q, k, v))
+        launches = planned(_backward_launches, dout, out, q, k, v, *rest)
     of_dq, of_dkv = launches
-    (dq, dk, dv), delta = gradients, torch.empty_like(lse)
+    (dq, dk, dv), table, delta = gradients, rest[2], torch.empty_like(lse)
     of_dq(dq, delta, out, dout, lse, q, k, v, slopes, table)
     of_dkv(dk, dv, dout, lse, delta, q, k, v, slopes, table)
 
 
 def _backward_launches(
-    dout, q, k, v, slopes, table, factor: float, *gradients
+    dout, out, q, k, v, lse, slopes, table, factor: float, *gradients
 ) -> tuple[Prepared, Prepared] | None:
     """Those of ``dq`` and of ``dk`` and ``dv``; None if bulk copies cannot load a block."""
-    if not all(map(is_loadable, (dout, q, k, v))):
+    if not all(map(is_loadable, (dout, out, q, k, v))):
         return None
     b, s, h, d = q.shape
     of_dq, of_dkv = tiles(d, q.element_size())[1:]

@@ -43,7 +43,8 @@ def forward_kernel(
     slope = None if slopes_ptr is None else tl.load(slopes_ptr + head)
     at_q = positions(first, BLOCK_Q)
     queries = load_block(q, batch, first, head, BLOCK_Q, D)
-    highest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    # float32's lowest: -inf less itself, in a block whose scores are all -inf, would be NaN.
+    highest = tl.full([BLOCK_Q], -3.4028234663852886e38, tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     mixed = tl.zeros([BLOCK_Q, D], tl.float32)  # times 2 ** -highest, as total
     for DIAGONAL in tl.static_range(2):

@@ -166,11 +166,12 @@ def _cross_entropy_backward(
 ) -> torch.Tensor:
     logits, targets, lse = _readable(logits), targets.contiguous(), lse.contiguous()
     gradient = logits.new_empty(logits.shape)
-    planned(_gradient_launch, logits, targets, ignore_index)(gradient, logits, targets, lse, factor)
+    launch = planned(_gradient_launch, logits, targets, lse, factor, ignore_index)
+    launch(gradient, logits, targets, lse, factor)
     return gradient
 
 
-def _gradient_launch(logits, targets, ignore_index) -> Prepared:
+def _gradient_launch(logits, targets, lse, factor, ignore_index) -> Prepared:
     rows, columns = logits.shape
     block, warps = _block(columns)
     return Prepared(

@@ -87,6 +87,19 @@ def test_a_later_key_changes_nothing(device):
     assert (after[:, 40:] - before[:, 40:]).abs().min() > 0
 
 
+def test_scores_of_minus_infinity(device):
+    """In the first blocks of keys, by slopes that are too large for far ones."""
+    given = tensors(70, 2, 1, 16, torch.float32, device)
+    slopes = torch.full((2,), 3e37, device=device)
+    expected = plain_attention.gradients(*given, slopes)
+    assert_near(ours(*given, alibi_slopes=slopes), expected, torch.float32)
+    q, k, v, _ = given
+    q[..., 0], k[:, :33, :, 0] = 1, -torch.inf
+    found, expected = (each(q, k, v) for each in (causal_attention, plain_attention.attention))
+    common.assert_near([found[:, 33:]], [expected[:, 33:]], TOLERANCE[torch.float32])
+    assert found[:, :33].isnan().all()
+
+
 @pytest.mark.parametrize("how", ["packed", "transposed", "odd", "expanded"])
 def test_strides(how, device):
     q, k, v, dout = tensors(40, 2, 2, 16, torch.float32, device)
@@ -153,6 +166,12 @@ Q, KV = (1, 4, 4, 16), (1, 4, 2, 16)
         (empty(1, 4, 4, 24), empty(1, 4, 2, 24), empty(1, 4, 2, 24), {}, ValueError, "got 24"),
         (*[empty(65_536, 1, 1, 16)] * 3, {}, ValueError, "at most 65535 sequences"),
         (*[empty(1, 1, 1, 16).expand(2**12, 65, 2**12, 16)] * 3, {}, ValueError, "at most 1073741"),
+        (
+            *[empty(1, 1, 1, 16).expand(65_535, 1, 520, 16)] * 3,
+            {},
+            ValueError,
+            "times 64: 1 rounded up",
+        ),
         (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": 1.0}, TypeError, "got 1.0"),
         (empty(*Q), empty(*KV), empty(*KV), {"alibi_slopes": empty(2)}, ValueError, r"be \[4\]"),
         (empty(*Q), empty(*KV), empty(*KV), {"scale": 0}, ValueError, "positive and finite, got 0"),
@@ -173,7 +192,7 @@ def test_slopes_with_a_gradient_are_refused():
 @pytest.mark.parametrize("channels", attention._CHANNELS)
 def test_no_kernel_loads_more_of_lse_than_was_stored(channels, item):
     forward, dq, dkv = (tile.queries for tile in TILES(channels, item))
-    assert forward % 16 == forward % dq == dq % dkv == 0
+    assert forward % 16 == forward % dq == dq % dkv == attention._MOST_QUERIES % forward == 0
 
 
 # In a process of its own: in this one kernels may be made for the interpreter.

@@ -167,8 +167,14 @@ def test_gradients_by_transforms(name, device):
     torch.testing.assert_close(torch.func.functionalize(call)(*given), call(*given))
 
 
+def at_an_odd_address(x):
+    """The same values after another element of memory, as those of a buffer for many tensors."""
+    return torch.cat((x.new_zeros(1), x.flatten()))[1:].view_as(x)
+
+
+@pytest.mark.parametrize("which", ["gradient", "saved"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_compiled_for_aligned_gradients_gets_no_others(name, device, monkeypatch):
+def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device, monkeypatch):
     """A part of a tensor need not begin at a multiple of 16 bytes, from which vectors load."""
     call, given = call_of(name, device)
     prepared, first = launch.Prepared.__call__, {}
@@ -180,9 +186,14 @@ def test_what_is_compiled_for_aligned_gradients_gets_no_others(name, device, mon
 
     monkeypatch.setattr(launch.Prepared, "__call__", checked)
     cotangent = torch.randn_like(call(*given))
-    later = torch.cat((cotangent.new_zeros(1), cotangent.flatten()))[1:].view_as(cotangent)
+    later = at_an_odd_address(cotangent)
     assert cotangent.data_ptr() % 16 == 0 < later.data_ptr() % 16
-    found, expected = (gradients(call, given, each) for each in (later, cotangent))
+    expected = gradients(call, given, cotangent)
+    if which == "gradient":
+        found = gradients(call, given, later)
+    else:
+        with torch.autograd.graph.saved_tensors_hooks(at_an_odd_address, lambda saved: saved):
+            found = gradients(call, given, cotangent)
     torch.testing.assert_close(found, expected)
     assert first
 
