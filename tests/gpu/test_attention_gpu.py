@@ -29,6 +29,31 @@ def test_output_and_gradients(s, h, shared, alibi, d, dtype):
     assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.1)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_scores_of_minus_infinity(dtype):
+    """In the first blocks of keys, by slopes that are too large for far ones."""
+    torch.manual_seed(0)
+    q, k, v, dout = (torch.randn(1, 300, 2, 64, device="cuda").to(dtype) for _ in range(4))
+    slopes = torch.full((2,), 3e37, device="cuda")
+    found = gradients(causal_attention, (q, k, v), dout, alibi_slopes=slopes)
+    expected = plain_attention.gradients(q, k, v, dout, slopes)
+    assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_saved_tensors_at_odd_addresses(dtype):
+    """Hooks may return parts of a buffer for many tensors."""
+
+    def odd(x):
+        return torch.cat((x.new_zeros(1), x.flatten()))[1:].view_as(x)
+
+    q, k, v, dout = (torch.randn(1, 300, 2, 64, device="cuda").to(dtype) for _ in range(4))
+    expected = gradients(causal_attention, (q, k, v), dout)
+    with torch.autograd.graph.saved_tensors_hooks(odd, lambda x: x):
+        found = gradients(causal_attention, (q, k, v), dout)
+    assert_same(found, expected)
+
+
 def test_long_sequences_agree_with_pytorch():
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 16384, 8, 128, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
