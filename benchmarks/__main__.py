@@ -6,52 +6,35 @@ Its --help works in a bare Python: what needs numpy, torch or asv is imported wh
 
 import argparse
 import contextlib
-import fcntl
-import json
+import io
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
-from ._cells.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
 from ._compare import command as _compare
 from ._compare import creep as _creep
 from ._peers.sweep import command as _sweep
-from ._site import asv_fixes
 from ._site import figures as _figures
 from ._site import readme as _readme
-from ._system import machine, process
-from ._system.arguments import COULD_NOT_RUN, Parser, positive_minutes
-from ._system.process import ROOT
-from ._system.progress import PROGRESS_VARIABLE, missing, say
-from ._system.repository import GitError, git_text
+from ._site import run as _run
+from ._system import errors, machine, process
+from ._system.arguments import Parser, positive_minutes
+from ._system.progress import say
 from ._training import command as _training
 
-RESULTS = ROOT / asv_fixes.RESULTS
-LOG = ROOT / ".asv" / "run.log"
-ASV = [sys.executable, "-m", "asv"]
-ASV_SECONDS = 5.0
-
-_STORED = 10  # commits that a message names
 _STATUSES = """\
 Exit status: 0 done; 3 could not run, or an argument is invalid; 130 stopped by Ctrl-C. For the
 meaning of 1 and 2, see COMMAND --help."""
 
 
-class CouldNotRunError(RuntimeError):
-    """A command cannot do what it was asked to; the message says why."""
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit status is that of asv where asv runs.
 
-    Ctrl-C ends it with one line and 130, what it cannot do and a package that is not installed with
-    one line and 3.
+    Whatever ends it otherwise is said here: Ctrl-C, what it cannot do, a package that is not
+    installed and an error of the environment in one line, a fault of the suite with its traceback.
     """
     options: dict = {}
     try:
@@ -62,21 +45,26 @@ def main(arguments: list[str] | None = None) -> int:
             argcomplete.autocomplete(parser)  # ends the process if a shell asks for completions
         options = vars(parser.parse_args(arguments))
         given = {name: options[name] for name in options.keys() - {"command", "goes_on"}}
-        return options["command"](**given)
+        status = options["command"](**given)
+        errors.flush()
+        return status
     except KeyboardInterrupt as stop:
-        again = " without --afresh" if options.get("afresh") else ""
-        kept = options.get("goes_on") and options.get("what") != "simulation"
-        say(f"stopped; the same command{again} resumes" if kept else "stopped")
+        resumes = _resumes(options)
+        say(f"stopped; {resumes}" if resumes else "stopped")
         return 128 + next(iter(stop.args), signal.SIGINT)
-    except (CouldNotRunError, machine.MachineError) as error:
-        say(f"could not run: {error}")
-        return COULD_NOT_RUN
-    except ModuleNotFoundError as error:
-        how = missing(error)
-        if how is None:
-            raise
-        say(f"could not run: {how}")
-        return COULD_NOT_RUN
+    except Exception as error:
+        resumes = _resumes(options)
+        return errors.status_of(error, f"; what was measured is kept, {resumes}" if resumes else "")
+    finally:
+        errors.flush(drop=True)
+
+
+def _resumes(options: dict) -> str:
+    """How to go on with what was measured, "" where nothing is kept."""
+    if not options.get("goes_on") or options.get("what") == "simulation":
+        return ""
+    again = " without --afresh" if options.get("afresh") else ""
+    return f"the same command{again} resumes"
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -119,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    show = commands.add_parser("show", help="print the report of a stored comparison")
+    _compare.add_show_arguments(show)
+    show.set_defaults(command=_compare.show)
     machine = commands.add_parser(
         "machine",
         help="write the record of this machine that asv needs",
@@ -126,33 +117,12 @@ def _parser() -> argparse.ArgumentParser:
         "GPU, driver, CUDA, torch and triton.",
     )
     machine.set_defaults(command=_write_machine)
-    run = commands.add_parser(
-        "run",
-        help="measure HEAD, print the figures, write the web pages",
-        description="Measure HEAD with this interpreter, print the figures, and write the web "
-        "pages to .asv/html. Without a GPU, only the compiled machine code is measured. Exit "
-        "status: that of asv (0 done, 2 a benchmark failed), or 3 could not run.",
-    )
-    run.add_argument(
-        "--grid",
-        choices=sorted(GRIDS),
-        help=f"cells to measure; default: the value of {GRID_VARIABLE}, or full",
-    )
-    run.set_defaults(command=_run)
-    figures = commands.add_parser(
-        "figures",
-        help="print the figures of a stored result",
-        description="Print the figures of a stored result.",
-    )
-    figures.add_argument(
-        "machine",
-        nargs="?",
-        help="name of a directory in .asv/results; default: the one with the newest result",
-    )
-    figures.add_argument(
-        "commit", nargs="?", help="a commit that was measured there; default: the newest one"
-    )
-    figures.set_defaults(command=_show_figures)
+    run = commands.add_parser("run", help="measure HEAD, print the figures, write the web pages")
+    _run.add_arguments(run)
+    run.set_defaults(command=_run.run)
+    figures = commands.add_parser("figures", help="print the figures of a stored result")
+    _figures.add_arguments(figures)
+    figures.set_defaults(command=_figures.run)
     compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
@@ -223,176 +193,8 @@ def _write_machine() -> int:
     return 0
 
 
-def _run(grid: str | None) -> int:
-    if grid:
-        os.environ[GRID_VARIABLE] = grid  # for asv and what it starts
-    try:
-        active(GRIDS)
-    except ValueError as error:  # of the variable that names the grid
-        raise CouldNotRunError(str(error)) from None
-    head = _git("rev-parse", "HEAD")
-    _refuse_dirty_package()
-    _require_main()
-    _append_only()
-    record = machine.machine_record()
-    machine.save_record(record)
-    say(f"machine {record['machine']}, torch {record['torch']}, triton {record['triton']}")
-    if record["gpu"] == "none":
-        say("no NVIDIA GPU here: codegen.* is measured for every architecture, all else is n/a")
-    start, environment = time.time(), f"existing:{sys.executable}"
-    LOG.parent.mkdir(exist_ok=True)
-    with LOG.open("w") as log:
-        options = ("-E", environment, "--machine", record["machine"], "--set-commit-hash", head)
-        status = _asv(log, "run", "--show-stderr", "--bench", OWN_BENCHMARKS, *options)
-        published = _asv(log, "publish")
-    _print_figures(RESULTS / record["machine"], head, start)
-    say(f"asv's whole output, with tables and tracebacks: {LOG}")
-    if published == 0:
-        say(f"site: {ROOT / '.asv' / 'html' / 'index.html'} (serve it with: asv preview)")
-    return status or published
-
-
-def _show_figures(machine: str | None, commit: str | None) -> int:
-    asv_fixes.fill_results(ROOT)
-    stored = sorted(RESULTS.glob("*/*-*.json"), key=_date, reverse=True)
-    known = sorted({path.parent.name for path in stored})
-    if machine is not None:
-        stored = [path for path in stored if path.parent.name == machine]
-    if not stored:
-        there = f"there are those of {', '.join(known)}" if known else f"{RESULTS} has none"
-        raise CouldNotRunError(
-            f"no results of a machine{f' {machine!r}' if machine else ''}: {there}"
-        )
-    results, sha = stored[0].parent, stored[0].name.partition("-")[0]
-    if commit is None:
-        say(f"machine {results.name}, commit {sha}")
-    else:
-        sha = _measured(commit, list(dict.fromkeys(path.name[:8] for path in stored)))
-    _print_figures(results, sha, since=0)
-    return 0
-
-
-def _date(result: Path) -> tuple[int, Path]:
-    return json.loads(result.read_text())["date"], result
-
-
-def _measured(commit: str, stored: list[str]) -> str:
-    """The full SHA of a commit among those that are stored, the newest first."""
-    _git("rev-parse", "--git-dir")
-    more = f" and {len(stored) - _STORED} older ones" if len(stored) > _STORED else ""
-    there = f"stored, from the newest, are {', '.join(stored[:_STORED])}{more}"
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-    try:
-        sha = git_text(ROOT, *words)
-    except GitError:
-        said = f"{commit!r} is no commit of the repository {ROOT}; {there}"
-        raise CouldNotRunError(said) from None
-    if sha[:8] not in stored:
-        raise CouldNotRunError(f"no result of commit {sha[:8]}; {there}")
-    return sha
-
-
-def _require_main() -> None:
-    """Exit unless the clone has the branch whose history asv publishes."""
-    try:
-        git_text(ROOT, "rev-parse", "--verify", "--quiet", "main^{commit}")
-    except GitError:
-        raise CouldNotRunError(
-            "asv shows the history of the branch main, which this clone does not have: "
-            "git branch main origin/main"
-        ) from None
-
-
-def _refuse_dirty_package() -> None:
-    """Exit unless the package is as committed: results are filed under the commit."""
-    changed = _git("status", "--porcelain", "--", "rope_triton")
-    if changed:
-        raise CouldNotRunError(
-            "rope_triton differs from HEAD, under which the results would be filed:\n"
-            f"{changed}\ncommit it, or measure without storing: asv run -E existing:python3"
-        )
-
-
-def _append_only() -> None:
-    """Let the benchmarks' progress and this process write to one file without overwriting."""
-    for stream in (1, 2):
-        fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
-
-
-def _asv(log: TextIO, *arguments: str) -> int:
-    """Run asv on this checkout, its output to the log and the headlines of it to stdout."""
-    environment = dict(os.environ)
-    # Measure this checkout, which is HEAD, whatever else is installed.
-    paths = [str(ROOT), environment.get("ASV_PYTHONPATH")]
-    environment["ASV_PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    # asv hides what benchmarks print; they find this process's stderr by its path.
-    environment.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
-    with (
-        tempfile.TemporaryFile("w+", errors="replace") as problems,
-        subprocess.Popen(
-            [*ASV, *arguments],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=problems,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        assert process.stdout is not None  # a pipe
-        try:
-            for line in process.stdout:
-                log.write(line)
-                if _is_headline(line):
-                    print(line, end="", flush=True)
-        except KeyboardInterrupt:
-            _end(process)  # its traceback is of no use
-            raise
-        process.wait()
-        problems.seek(0)
-        text = problems.read()
-        log.write(text)
-        print(text, end="", file=sys.stderr, flush=True)
-    return process.returncode
-
-
-def _end(asv: subprocess.Popen) -> None:
-    """Wait for asv to end, then interrupt it, then kill it: Ctrl-C in a terminal has reached it."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        asv.wait(ASV_SECONDS)
-    if asv.poll() is None:
-        asv.send_signal(signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        asv.wait(ASV_SECONDS)
-    asv.kill()
-
-
-def _is_headline(line: str) -> bool:
-    """Whether a line is a message from asv, not a table's border or a benchmark's output."""
-    _, bullet, text = line.rpartition("·")
-    return bool(bullet) and "····" not in line and not set(text) <= set("= \n")
-
-
-def _print_figures(results: Path, commit: str, since: float) -> None:
-    for path in sorted(results.glob(f"{commit[:8]}-*.json")):
-        if path.stat().st_mtime < since:
-            continue  # of another interpreter
-        values = _figures.load_values(path)
-        for line in [*_figures.speed_table(values), *_figures.codegen_table(values)]:
-            print(line, flush=True)
-
-
-def _git(*arguments: str) -> str:
-    """What git prints; where it fails, the command ends and says why."""
-    try:
-        return git_text(ROOT, *arguments)
-    except GitError as error:
-        raise CouldNotRunError(
-            f"{error}\nresults are filed under a commit: measure in a clone, {ROOT} is none that "
-            "git can read"
-        ) from None
-
-
 if __name__ == "__main__":
     stop_on_signals()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale may lack an arrow or a "µ"
     sys.exit(main())

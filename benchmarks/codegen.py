@@ -1,5 +1,7 @@
 """asv: what the kernels compile to on GPUs old and new. Exact, and needs no GPU.
 
+The small grid has one architecture.
+
 ``setup_cache`` computes everything once. Nothing here imports torch, because asv starts a process
 for each value.
 """
@@ -8,7 +10,14 @@ import itertools
 from collections.abc import Callable
 
 from ._cells import subjects
+from ._cells.grid import active
 from ._machine_code import fingerprint
+
+_SMALL = {"target": ("sm_90",)}
+_CODE_PARAMS, _VARIANT_PARAMS = (
+    active({"full": every, "small": every | _SMALL})
+    for every in (subjects.CODE_PARAMS, subjects.VARIANT_PARAMS)
+)
 
 
 class _Code:
@@ -28,8 +37,8 @@ class Codegen(_Facts):
     """Calls of the grid; ``size`` is one of ``subjects.SIZES``."""
 
     version = "2"  # 1: small calls only
-    param_names = list(subjects.CODE_PARAMS)
-    params = list(subjects.CODE_PARAMS.values())
+    param_names = list(_CODE_PARAMS)
+    params = list(_CODE_PARAMS.values())
 
     def setup_cache(self):
         return fingerprint.compile_sizes(itertools.product(*self.params), ()).facts
@@ -76,8 +85,8 @@ class Variants(_Code):
     """Kernels compiled while sequence and batch change: ``fingerprint.compile_all``."""
 
     version = "1"
-    param_names = list(subjects.VARIANT_PARAMS)
-    params = list(subjects.VARIANT_PARAMS.values())
+    param_names = list(_VARIANT_PARAMS)
+    params = list(_VARIANT_PARAMS.values())
 
     def setup_cache(self):
         return fingerprint.compile_all((), itertools.product(*self.params)).variants

@@ -18,7 +18,7 @@ from benchmarks._cells import grid, models, modules, subjects, surface
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
-from benchmarks._system import checkout, gpu_monitor, machine, process
+from benchmarks._system import checkout, errors, gpu_monitor, machine, process
 from benchmarks._verdict.rules import Subject
 from benchmarks._verdict.schema import Comparison, from_json
 from tests.git import git
@@ -248,7 +248,7 @@ class Lab:
         patch.setattr(models, "cells", lambda: [])
         patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
-        patch.setattr(command, "traceback", types.SimpleNamespace(print_exc=raise_again))
+        patch.setattr(errors, "traceback", types.SimpleNamespace(print_exc=raise_again))
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(measure, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
         patch.setattr(exact, "codegen_facts", fake_code)
@@ -286,7 +286,7 @@ class Lab:
 
     def print_faults(self) -> None:
         """Let the command print what it did not foresee, as users see it."""
-        self.patch.setattr(command, "traceback", traceback)
+        self.patch.setattr(errors, "traceback", traceback)
 
     def with_paths(self) -> None:
         """Let there be other paths to compare, too."""

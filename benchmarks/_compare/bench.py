@@ -10,6 +10,7 @@ from .._cells.grid import GRIDS, Cell, cell_of, cells
 from .._cells.subjects import ARCHITECTURES
 from .._machine_code import worker_pool
 from .._system import checkout, gpu_monitor, machine
+from .._system.errors import CouldNotRunError
 from .._verdict import rules
 from . import exact, mutants, session
 from .command import ROOT, SCRATCH
@@ -24,7 +25,7 @@ AA_ROUNDS = rules.MIN_ROUNDS
 Versions = Mapping[str, checkout.Arm]
 
 
-class EvidenceError(RuntimeError):
+class EvidenceError(CouldNotRunError):
     """Evidence that cannot be made as asked; the message says why."""
 
 

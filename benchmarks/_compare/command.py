@@ -7,17 +7,22 @@ import argparse
 import dataclasses
 import json
 import shlex
-import sys
 import time
-import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .._cells.grid import GRIDS
 from .._system import repository
-from .._system.arguments import COULD_NOT_RUN, output_file, positive_minutes, some_seconds
+from .._system.arguments import (
+    STDOUT,
+    file_or_stdout,
+    output_file,
+    positive_minutes,
+    some_seconds,
+)
+from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
-from .._system.process import ROOT
-from .._system.progress import missing
+from .._system.process import ROOT, SUITE
 from .._verdict.creep import only_words
 from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Subject
 
@@ -36,6 +41,11 @@ BUDGET_MINUTES = {"small": 15, "full": 60}
 # Two versions take 4 to 8 on two cores, whatever the grid.
 EXACT_BUDGET_MINUTES = 20
 
+_MARKDOWN: dict[str, Any] = {
+    "type": file_or_stdout,
+    "metavar": "FILE",
+    "help": "write the report to this file as Markdown; -: print it as Markdown",
+}
 _DESCRIPTION = """\
 Measure two versions of rope_triton in fresh processes that take turns, and judge each cell and the
 change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
@@ -100,12 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long to wait for a GPU that another measurement uses; default: 0",
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
-    parser.add_argument(
-        "--markdown",
-        type=output_file,
-        metavar="FILE",
-        help="write the report to this file as Markdown",
-    )
+    parser.add_argument("--markdown", **_MARKDOWN)
 
 
 def _rounds(text: str) -> int:
@@ -124,41 +129,54 @@ def _subject(text: str) -> Subject:
 
 
 def run(**options) -> int:
-    """Compare, print, write; the exit status."""
+    """Compare, write, print; the exit status."""
+    from .._verdict.schema import to_json
+
+    asked, start = argparse.Namespace(**options), time.monotonic()
+    comparison = _compare(asked, start)
+    minutes = comparison.minutes + (time.monotonic() - start) / 60
+    comparison = dataclasses.replace(comparison, minutes=minutes)
+    if asked.json:
+        document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
+        write_atomically(asked.json, document.encode())
+    _report(comparison, asked.markdown)
+    return STATUS[comparison.answer]
+
+
+def add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the report of a stored comparison. Needs nothing installed."
+    parser.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        default=SUITE / "evidence" / "reports" / "fail.json",
+        help="what compare --json wrote; default: a change that failed on an H200",
+    )
+    parser.add_argument("--markdown", **_MARKDOWN)
+
+
+def show(file: Path, markdown: Path | None) -> int:
+    """Print a stored report; 0, whatever its answer."""
+    from .._system.untrusted import load_json
+    from .._verdict.schema import from_json
+
     try:
-        return _run(argparse.Namespace(**options))
-    except Exception as error:  # whatever it is, it is no verdict
-        if missing(error):
-            raise  # the command line says how to install it
-        traceback.print_exc()
-        print("could not run: this is a fault of the suite", file=sys.stderr)
-    return COULD_NOT_RUN
+        comparison = from_json(load_json(file.read_bytes()))
+    except ValueError as error:
+        raise CouldNotRunError(f"{file} is no report of compare --json: {error}") from None
+    _report(comparison, markdown)
+    return 0
 
 
-def _run(options: argparse.Namespace) -> int:
+def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
+    """Print the report; also write it to a file as Markdown, or print that alone for "-"."""
     from .._report.markdown import markdown
     from .._report.terminal import terminal
-    from .._verdict.schema import to_json
-    from . import session
 
-    start = time.monotonic()
-    try:
-        comparison = _compare(options, start)
-        minutes = comparison.minutes + (time.monotonic() - start) / 60
-        comparison = dataclasses.replace(comparison, minutes=minutes)
-        print(terminal(comparison))
-        if options.json:
-            document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
-            write_atomically(options.json, document.encode())
-        if options.markdown:
-            text = markdown(comparison, repository.page(ROOT))
-            write_atomically(options.markdown, text.encode())
-        return STATUS[comparison.answer]
-    except session.EXPECTED as error:
-        if missing(error):
-            raise
-        print(f"could not run: {error}", file=sys.stderr)
-    return COULD_NOT_RUN
+    text = markdown(comparison, repository.page(ROOT)) if markdown_file else ""
+    if markdown_file and markdown_file != STDOUT:
+        write_atomically(markdown_file, text.encode())
+    print(text if markdown_file == STDOUT else terminal(comparison))
 
 
 def _versions(options: argparse.Namespace) -> "dict[str, Arm]":

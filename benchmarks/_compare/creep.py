@@ -9,18 +9,17 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from .._report.creep import sentences
-from .._system import baseline
+from .._system import baseline, errors
 from .._system.arguments import COULD_NOT_RUN, output_file, positive_minutes
 from .._system.files import write_atomically
 from .._system.progress import say
-from .._system.repository import GitError, git_text
+from .._system.repository import git_text
 from .._system.untrusted import load_json
 from .._verdict import creep
 from .._verdict.creep import Creep, Search, Step
@@ -50,13 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(budget: float, json: Path | None) -> int:
     """Compare, search, print, write; the exit status."""
-    try:
-        head = git_text(command.ROOT, "rev-parse", "--verify", "HEAD")
-        base, reason = baseline.baseline(command.ROOT, head)
-        commits = baseline.commits_since(command.ROOT, base, head)
-    except (baseline.BaselineError, GitError) as error:
-        print(f"could not run: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    head = git_text(command.ROOT, "rev-parse", "--verify", "HEAD")
+    base, reason = baseline.baseline(command.ROOT, head)
+    commits = baseline.commits_since(command.ROOT, base, head)
     say(f"baseline {base[:10]} ({reason}); {len(commits)} commits changed the package since")
     deadline = time.monotonic() + 60 * budget
     comparison = _compared(base, head, (), deadline)
@@ -110,7 +105,12 @@ def _compared(
         words += ["--wait", str(_WAIT_SECONDS), *creep.only_words(wanted)]
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
-        if command.run(**vars(parser.parse_args(words))) == COULD_NOT_RUN:
+        try:
+            command.run(**vars(parser.parse_args(words)))
+        except OSError:
+            raise  # of the environment: no other commit would do better
+        except Exception as error:
+            errors.status_of(error)
             return None
         return from_json(load_json(file.read_bytes()))
 

@@ -7,7 +7,6 @@ GPU: ``aa.json`` (a version against itself), ``power.json`` (slowdowns of known 
 
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from .._cells.grid import all_cells
-from .._system.arguments import COULD_NOT_RUN
 from .._system.files import write_atomically
 from .._system.process import SUITE
-from .._system.progress import missing, say
+from .._system.progress import say
 from .._verdict import rules
 from .._verdict.rules import Answer
 from . import caught, measure, mutants, planted, session, simulation
@@ -33,41 +31,32 @@ AA_RUNS = 10
 
 
 def run(what: str, commit: str, budget: float, only: Sequence[str] = ()) -> int:
-    """Make one file of evidence anew, or ``only`` some mutants of it.
-
-    0 when it is written, 3 when it could not be.
-    """
+    """Make one file of evidence anew, or ``only`` some mutants of it; 0 when it is written."""
     path = DIRECTORY / f"{what}.json"
-    try:
-        if only and what != "mutants":
-            raise EvidenceError(f"--only is for mutants, got {what}")
-        if what == "simulation":
-            return _simulate(path)
-        bench = Bench(commit, time.monotonic() + 60 * budget)
-        head = {
-            "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
-            "machine": dict(bench.machine),
-            "rounds": AA_ROUNDS if what == "aa" else ROUNDS,
-            "suite": session.suite_digest(),
-            "rules": {name: dataclasses.asdict(each) for name, each in rules.RULES.items()},
-        }
-        if what == "mutants":
-            kept = stored(path, head, ALIKE)
-            found = _mutants(bench, kept["mutants"] if kept else [], only)
-            documents: Iterable[dict] = [{"mutants": found}]
-        elif what == "aa":
-            kept = stored(path, head, head.keys())
-            documents = _aa(bench, Pool.from_json(kept["pool"]) if kept else None)
-        else:
-            documents = [_power(bench)]
-        DIRECTORY.mkdir(exist_ok=True)
-        for document in documents:
-            write_atomically(path, (_text(head | document) + "\n").encode())
-    except (*session.EXPECTED, EvidenceError) as error:
-        if missing(error):
-            raise  # the command line says how to install it
-        print(f"could not run: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    if only and what != "mutants":
+        raise EvidenceError(f"--only is for mutants, got {what}")
+    if what == "simulation":
+        return _simulate(path)
+    bench = Bench(commit, time.monotonic() + 60 * budget)
+    head = {
+        "command": f"python -m benchmarks evidence {what} --commit {bench.base.sha}",
+        "machine": dict(bench.machine),
+        "rounds": AA_ROUNDS if what == "aa" else ROUNDS,
+        "suite": session.suite_digest(),
+        "rules": {name: dataclasses.asdict(each) for name, each in rules.RULES.items()},
+    }
+    if what == "mutants":
+        kept = stored(path, head, ALIKE)
+        found = _mutants(bench, kept["mutants"] if kept else [], only)
+        documents: Iterable[dict] = [{"mutants": found}]
+    elif what == "aa":
+        kept = stored(path, head, head.keys())
+        documents = _aa(bench, Pool.from_json(kept["pool"]) if kept else None)
+    else:
+        documents = [_power(bench)]
+    DIRECTORY.mkdir(exist_ok=True)
+    for document in documents:
+        write_atomically(path, (_text(head | document) + "\n").encode())
     print(f"{path}\n{summary(what, document)}")
     return 0
 
@@ -76,7 +65,7 @@ def stored(path: Path, head: Mapping, keys: Iterable[str]) -> dict | None:
     """A file that is gone on with: what is there has the same under these keys."""
     if not path.exists():
         return None
-    there = json.loads(path.read_text())
+    there = json.loads(path.read_bytes())
     if other := [key for key in keys if there.get(key) != head[key]]:
         say(f"{path} is of another {' and '.join(other)}: all is made anew")
         return None
@@ -84,7 +73,7 @@ def stored(path: Path, head: Mapping, keys: Iterable[str]) -> dict | None:
 
 
 def _simulate(path: Path) -> int:
-    pool = Pool.from_json(json.loads((DIRECTORY / "aa.json").read_text())["pool"])
+    pool = Pool.from_json(json.loads((DIRECTORY / "aa.json").read_bytes())["pool"])
     found = simulation.simulate(path, pool, "python -m benchmarks evidence simulation")
     for model, figures in found.items():
         said = ", ".join(f"{name} {share:.1%}" for name, share in figures.items())

@@ -40,6 +40,7 @@ from .._cells.forms import BaseCell
 from .._cells.grid import cell_of, subject_params
 from .._measure import cell_outcomes, first_call, gpu_timer, graph_nodes, timed_cell
 from .._system import process
+from .._system.errors import CouldNotRunError
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
 # pass over the cells, because what disturbs a GPU for milliseconds hits up to 11 cells in a row.
@@ -57,7 +58,7 @@ measure.main(sys.argv[2])
 """
 
 
-class ProcessError(RuntimeError):
+class ProcessError(CouldNotRunError):
     """A measuring process died, or broke the protocol."""
 
 
@@ -84,7 +85,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            text=True,
+            encoding="utf-8",
         )
 
     def wait_until_ready(self) -> None:
@@ -121,7 +122,7 @@ class Process:
         if self._popen.returncode or not self._answer.exists():
             status = self._popen.returncode
             raise ProcessError(f"a process ended with {status}:\n{self._last_words()}")
-        return json.loads(self._answer.read_text())
+        return json.loads(self._answer.read_bytes())
 
     def kill(self) -> None:
         """Let another thread's :meth:`answer` raise ProcessError now."""
@@ -161,7 +162,7 @@ def main(answer: str) -> None:
         answers["timings"].append([subjects.IMPORT, [], [own_import]])
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"]["import"] = imported
-    Path(answer).write_text(json.dumps(answers, allow_nan=False))
+    Path(answer).write_text(json.dumps(answers, allow_nan=False), encoding="utf-8")
 
 
 def check_job(cells: Iterable[BaseCell]) -> dict:

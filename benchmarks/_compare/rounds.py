@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._system import gpu_monitor
 from .._system.checkout import Arm
+from .._system.errors import CouldNotRunError
 from .._system.journal import Journal
 from .._system.progress import say
 from . import measure
@@ -28,11 +29,11 @@ the processes of a round differ by 0.5 %.
 """
 
 
-class BudgetError(RuntimeError):
+class BudgetError(CouldNotRunError):
     """The time is up; what was measured is kept."""
 
 
-class InvalidRoundError(RuntimeError):
+class InvalidRoundError(CouldNotRunError):
     """A round was invalid again and again."""
 
 

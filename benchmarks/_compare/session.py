@@ -15,10 +15,9 @@ from .._cells import grid, modules, surface
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
-from .._machine_code import worker_pool
-from .._system import checkout, gpu_monitor, repository, suite
-from .._system.journal import JournalError, keep_newest
-from .._system.machine import MachineError
+from .._system import checkout, gpu_monitor, suite
+from .._system.errors import CouldNotRunError
+from .._system.journal import keep_newest
 from .._system.progress import say
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
 from .._verdict.schema import Comparison
@@ -28,7 +27,7 @@ from .findings import ARMS, BASE, HEAD, Look, subjects_of
 from .rounds import Rounds
 
 
-class NothingToTimeError(RuntimeError):
+class NothingToTimeError(CouldNotRunError):
     """No cell works in either version, or --only names none: that is no verdict."""
 
 
@@ -47,13 +46,6 @@ _OF_TRANSFORMER = (
     *("transformer", "kernel/launch.py", "kernel/rotation.py"),
     *("ops/dispatch.py", "ops/operators.py"),
 )
-
-EXPECTED = (
-    *(repository.GitError, measure.ProcessError, rounds.BudgetError, rounds.InvalidRoundError),
-    *(JournalError, gpu_monitor.GpuBusyError, gpu_monitor.WatchError, MachineError),
-    *(NothingToTimeError, ModuleNotFoundError, worker_pool.PoolError),
-)
-"""Errors whose message says all that the user needs."""
 
 _Machine = Mapping[str, str]
 

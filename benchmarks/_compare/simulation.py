@@ -10,17 +10,15 @@ part can be made again alone.
 import functools
 import itertools
 import json
-import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Mapping, Set
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from .._system import process
 from .._system.files import write_atomically
 from .._system.progress import say
 from .._verdict import rules
@@ -224,24 +222,22 @@ def figures(found: Mapping[str, Mapping]) -> dict[str, float]:
 
 def simulate(path: Path, pool: Pool, command: str) -> dict[str, dict[str, float]]:
     """Simulate everything and write it, beside the runs of former judges; the figures by model."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the workers: each has a core
     tasks = [(model, name, each.replicates) for model in MODELS for name, each in SCENARIOS.items()]
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as workers:
-        found = workers.map(functools.partial(outcomes, pool), *zip(*tasks, strict=True))
-        by_model: dict[str, dict] = {model: {} for model in MODELS}
-        done, start = 0, time.monotonic()
-        for (model, name, replicates), each in zip(tasks, found, strict=True):
-            by_model[model][name] = each
-            done += replicates
-            if len(by_model[model]) == len(SCENARIOS):
-                seconds, left = time.monotonic() - start, sum(task[2] for task in tasks) - done
-                say(f"{model}: {seconds:.0f} s, about {left * seconds / done:.0f} s to go")
+    by_model: dict[str, dict] = {model: {} for model in MODELS}
+    done, start = 0, time.monotonic()
+    found = process.map_calls(outcomes, itertools.repeat(pool), *zip(*tasks, strict=True))
+    for (model, name, replicates), each in zip(tasks, found, strict=True):
+        by_model[model][name] = each
+        done += replicates
+        if len(by_model[model]) == len(SCENARIOS):
+            seconds, left = time.monotonic() - start, sum(task[2] for task in tasks) - done
+            say(f"{model}: {seconds:.0f} s, about {left * seconds / done:.0f} s to go")
     run = {model: {"figures": figures(of), **of} for model, of in by_model.items()}
     document = {
         "command": command,
         "noise": {name: each.what for name, each in noise.MODELS.items()} | {POOL: _POOL_IS},
         "unlike": [name for name, each in noise.MODELS.items() if not each.alike],
-        "runs": (json.loads(path.read_text())["runs"] if path.exists() else {}) | {TODAY: run},
+        "runs": (json.loads(path.read_bytes())["runs"] if path.exists() else {}) | {TODAY: run},
     }
     write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
     return {model: each["figures"] for model, each in run.items()}

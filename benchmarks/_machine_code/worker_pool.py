@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .._system import process
+from .._system.errors import CouldNotRunError
 from .._system.progress import report
 from .._system.untrusted import load_json, plain, validated
 from . import same_modules
@@ -34,7 +35,7 @@ _MAX_FORKS = 16  # each compiler takes memory of its own
 _MAX_BYTES = 100_000_000  # of an answer; the machine code of a call takes some 50,000
 
 
-class PoolError(RuntimeError):
+class PoolError(CouldNotRunError):
     """No job can be answered; the message says why."""
 
 

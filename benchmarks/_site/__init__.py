@@ -19,6 +19,9 @@ def setup() -> None:
 
     asv_fixes.fill_results(Path.cwd())  # asv has gone to its asv.conf.json
     asv_fixes.name_interpreters_by_version()
+    asv_fixes.name_this_machine()
+    asv_fixes.keep_results()
+    asv_fixes.refuse_to_find_nothing()
 
     class Overview(OutputPublisher):
         name = "overview"

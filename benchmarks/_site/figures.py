@@ -1,22 +1,36 @@
-"""Read the figures of a stored asv result, and format them for a terminal. No torch."""
+"""``python -m benchmarks figures``: read a stored asv result, and print its figures. No torch."""
 
+import argparse
 import itertools
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._cells.grid import cell_of
+from .._system.errors import CouldNotRunError
+from .._system.process import ROOT
+from .._system.progress import say
+from .._system.repository import GitError, git_text
+from . import asv_fixes
 
+RESULTS = ROOT / asv_fixes.RESULTS
+_STORED = 10  # commits that a message names
 DIRECTIONS = ("Forward", "Backward")
 _HEADLINE_CALL = ["float16", "sbhd", "forward", "128"]  # without the architecture and the size
 SIZE_CLASSES = ((16_000_000, "below 16 MB"), (256_000_000, "16 to 256 MB"), (float("inf"), "above"))
 
 
 def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
-    """Benchmark name -> parameters (asv's texts) -> value, without what is n/a or failed."""
-    stored = json.loads(path.read_text())
+    """Benchmark name -> parameters (asv's texts) -> value, without what is n/a or failed.
+
+    Raises
+    ------
+    ValueError
+        If the file is no result of asv.
+    """
+    stored = _checked(path)
     columns = stored["result_columns"]
     tables = {}
     for name, row in stored["results"].items():
@@ -29,6 +43,16 @@ def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
             if isinstance(value, (int, float)) and value == value
         }
     return tables
+
+
+def _checked(path: Path) -> dict:
+    stored = json.loads(path.read_bytes())
+    kinds = {"date": int, "result_columns": list, "results": dict}
+    if not isinstance(stored, dict) or any(
+        not isinstance(stored.get(key), kind) for key, kind in kinds.items()
+    ):
+        raise ValueError("it is no result of asv")
+    return stored
 
 
 class Speed(NamedTuple):
@@ -118,3 +142,117 @@ def codegen_table(values: dict) -> list[str]:
                 f"{instructions[key]:4.0f} instructions, {spilled[key]:.0f} bytes spilled"
             )
     return lines
+
+
+_BESIDE = {
+    **{f"rope.{each}.track_latency": f"{each.lower()} latency" for each in DIRECTIONS},
+    "codegen.Codegen.track_instructions": "instructions",
+    "codegen.Codegen.track_registers": "registers",
+}
+
+
+def beside(values: dict, before: dict) -> str:
+    """What changed since another result: geometric means of what both have, "" if nothing."""
+    found = []
+    for name, label in _BESIDE.items():
+        now, then = values.get(name, {}), before.get(name, {})
+        if ratios := [now[key] / then[key] for key in now.keys() & then.keys()]:
+            change = 100 * (statistics.geometric_mean(ratios) - 1)
+            found.append(f"{label} {change:+.1f} % in {len(ratios)} cells")
+    return ", ".join(found)
+
+
+# --- python -m benchmarks figures -----------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the figures of a stored result."
+    parser.add_argument(
+        "machine",
+        nargs="?",
+        help="name of a directory in .asv/results; default: the one with the newest result",
+    )
+    parser.add_argument(
+        "commit", nargs="?", help="a commit that was measured there; default: the newest one"
+    )
+
+
+def run(machine: str | None, commit: str | None) -> int:
+    """Print the figures of one commit on one machine."""
+    results = RESULTS
+    try:
+        asv_fixes.fill_results(ROOT)
+    except OSError as error:
+        results = ROOT / asv_fixes.SHIPPED
+        say(f"{RESULTS} cannot be written ({error.strerror}): these are the results that ship")
+    everything = _stored(results.glob("*/*-*.json"))
+    known = sorted({path.parent.name for path in everything})
+    stored = [path for path in everything if machine in (None, path.parent.name)]
+    if not stored:
+        there = f"there are those of {', '.join(known)}" if known else f"{results} has none"
+        raise CouldNotRunError(
+            f"no results of a machine{f' {machine!r}' if machine else ''}: {there}"
+        )
+    newest, sha = stored[0].parent.name, stored[0].name.partition("-")[0]
+    if commit is not None:
+        sha = _measured(commit, list(dict.fromkeys(path.name[:8] for path in stored)))[:8]
+    say(f"machine {newest}, commit {sha}")
+    for path in sorted(each for each in stored if each.match(f"{newest}/{sha}-*")):
+        show(path)
+    return 0
+
+
+def show(result: Path) -> None:
+    """Print the figures of a result, and how they differ from those stored before it."""
+    values, stored = load_values(result), _stored(result.parent.glob("*-*.json"))
+    lines = [*speed_table(values), *codegen_table(values)]
+    older = stored[stored.index(result) + 1 :] if result in stored else []
+    for path in older:
+        if path.name[:8] == result.name[:8] or _triton(path) != _triton(result):
+            continue
+        if line := beside(values, load_values(path)):
+            lines.append(f"beside commit {path.name[:8]}, stored before: {line}")
+            break
+    print(*lines or [f"{result} has no figures of speed or machine code"], sep="\n", flush=True)
+
+
+def _triton(result: Path) -> str | None:
+    return _checked(result).get("params", {}).get("triton")
+
+
+def _stored(results: Iterable[Path]) -> list[Path]:
+    """Those that are whole, the newest commit first; the others are named."""
+    dates = {}
+    for path in results:
+        try:
+            dates[path] = _checked(path)["date"]
+        except (ValueError, OSError) as error:
+            say(f"left out, as it is damaged: {path} ({error}); delete it, and measure it again")
+    return sorted(dates, key=lambda path: (dates[path], path), reverse=True)
+
+
+def _measured(commit: str, stored: list[str]) -> str:
+    """The full SHA of a commit among those that are stored, the newest first."""
+    git("rev-parse", "--git-dir")
+    more = f" and {len(stored) - _STORED} older ones" if len(stored) > _STORED else ""
+    there = f"stored, from the newest, are {', '.join(stored[:_STORED])}{more}"
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    try:
+        sha = git_text(ROOT, *words)
+    except GitError:
+        said = f"{commit!r} is no commit of the repository {ROOT}; {there}"
+        raise CouldNotRunError(said) from None
+    if sha[:8] not in stored:
+        raise CouldNotRunError(f"no result of commit {sha[:8]}; {there}")
+    return sha
+
+
+def git(*arguments: str) -> str:
+    """What git prints; where it fails, the command ends and says why."""
+    try:
+        return git_text(ROOT, *arguments)
+    except GitError as error:
+        raise CouldNotRunError(
+            f"{error}\nresults are filed under a commit: measure in a clone, {ROOT} is none that "
+            "git can read"
+        ) from None

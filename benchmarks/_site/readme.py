@@ -2,12 +2,9 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .._peers.sweep.state import SweepError
-from .._system.arguments import COULD_NOT_RUN
 from .._system.process import ROOT
 from . import readme_evidence as evidence
 from . import readme_tables as asv
@@ -56,12 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(check: bool) -> int:
-    """Write or check; 0 when the tables are those of the results, 1 when not, 3 when it failed."""
-    try:
-        pages = {path: (path.read_text(), generated(path)) for path in PAGES}
-    except (ReadmeError, SweepError) as error:
-        print(f"could not run: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    """Write or check; 0 when the tables are those of the results, 1 when not."""
+    pages = {path: (path.read_text(encoding="utf-8"), generated(path)) for path in PAGES}
     if check:
         for path, (old, new) in pages.items():
             for name in drifted(old, new):
@@ -71,7 +64,7 @@ def run(check: bool) -> int:
     for name in unnamed():
         print(f"not shown, {STEPS.name} does not name its commit: {name}")
     for path, (old, new) in pages.items():
-        path.write_text(new)
+        path.write_text(new, encoding="utf-8")
         print(f"{path}: {', '.join(drifted(old, new)) or 'nothing'} written anew")
     return 0
 
@@ -84,7 +77,7 @@ def generated(path: Path) -> str:
     ReadmeError
         If a marked table is unknown, or a known one has no place or several.
     """
-    text, wanted = path.read_text(), PAGES[path]
+    text, wanted = path.read_text(encoding="utf-8"), PAGES[path]
     names = [match["name"] for match in _MARKED.finditer(text)]
     if sorted(names) != sorted(wanted):
         raise ReadmeError(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .._peers.sweep import tables
 from .._peers.sweep.command import EVIDENCE, stored
+from .._system.errors import CouldNotRunError
 from .._system.process import ROOT
 from . import figures
 
@@ -24,7 +25,7 @@ PATH_MIB = 32
 WIDTH = 100
 
 
-class ReadmeError(RuntimeError):
+class ReadmeError(CouldNotRunError):
     """A README or results that do not fit together; the message says what is missing."""
 
 
@@ -42,14 +43,14 @@ def results(directory: Path = RESULTS / MACHINE) -> list[Stored]:
     """What ``asv run`` stored of the commits of ``steps.json``, in its order; of no others."""
     return [
         Stored(commit, figures.load_values(path))
-        for commit in json.loads(STEPS.read_text())
+        for commit in json.loads(STEPS.read_bytes())
         for path in sorted(directory.glob(f"{commit}*-existing-*.json"))
     ]
 
 
 def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
     """Results of commits that ``steps.json`` does not name: what no table shows."""
-    steps = tuple(json.loads(STEPS.read_text()))
+    steps = tuple(json.loads(STEPS.read_bytes()))
     names = sorted(path.name for path in directory.glob("*-existing-*.json"))
     return [name for name in names if not name.startswith(steps)]
 
@@ -123,12 +124,12 @@ def speed(of: Sequence[Stored]) -> list[str]:
 
 def _gpu() -> dict[str, str]:
     """asv's record of the machine."""
-    return json.loads((RESULTS / MACHINE / "machine.json").read_text())
+    return json.loads((RESULTS / MACHINE / "machine.json").read_bytes())
 
 
 def history(of: Sequence[Stored]) -> list[str]:
     """Backward, median share of a copy's speed by size, a row for each step of the kernel."""
-    steps = json.loads(STEPS.read_text())
+    steps = json.loads(STEPS.read_bytes())
     labels = [label for _, label in figures.SIZE_CLASSES]
     rows = []
     for each in of:

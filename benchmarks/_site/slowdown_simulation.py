@@ -11,13 +11,12 @@ which ``asv.conf.json`` names a larger threshold, some have two times 11 % apart
 
 import functools
 import json
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
+from .._system import process
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
 from . import figures, slowdowns
@@ -79,7 +78,7 @@ def measured() -> Measured:
         )
         for m in ("latency", "copy_ratio")
     )
-    document = json.loads((SUITE / "evidence" / "aa.json").read_text())
+    document = json.loads((SUITE / "evidence" / "aa.json").read_bytes())
     subjects, seconds = document["pool"]["subjects"], document["pool"]["seconds"]
     columns = [i for i, (metric, _) in enumerate(subjects) if "latency" in metric]
     both = np.log(np.stack([*seconds.values()])[:, :, columns])  # [versions, rounds, timings]
@@ -270,32 +269,35 @@ KINDS = {
 }
 
 
+_AT_ONCE = 25  # sites of a process, which takes a second to read what was measured
+
+
 def simulate() -> dict:
     """All of ``evidence/slowdowns.json``: of each site, in the order of its seed, what was told."""
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        runs: dict[str, dict[str, list[Future]]] = {
-            name: {
-                "alarms": [pool.submit(alarms, seed, **each.history) for seed in range(each.sites)],
-                **{
-                    kind: [
-                        pool.submit(told, seed, kind, **each.history)
-                        for seed in range(each.slower_sites)
-                    ]
-                    for kind in KINDS
-                },
-            }
-            for name, each in SCENARIOS.items()
-        }
-        return {
-            "command": COMMAND,
-            "timings": len(measured().timings),
-            "results": RESULTS,
-            "kinds": KINDS,
-            "scenarios": {
-                name: {what: [run.result() for run in each] for what, each in of.items()}
-                for name, of in runs.items()
-            },
-        }
+    tasks = [
+        (name, what, range(sites)[first : first + _AT_ONCE])
+        for name, of in SCENARIOS.items()
+        for what, sites in {"alarms": of.sites, **dict.fromkeys(KINDS, of.slower_sites)}.items()
+        for first in range(0, sites, _AT_ONCE)
+    ]
+    scenarios: dict[str, dict[str, list]] = {name: {} for name in SCENARIOS}
+    each = process.map_calls(_sites, *zip(*tasks, strict=True))
+    for (name, what, _), found in zip(tasks, each, strict=True):
+        scenarios[name].setdefault(what, []).extend(found)
+    return {
+        "command": COMMAND,
+        "timings": len(measured().timings),
+        "results": RESULTS,
+        "kinds": KINDS,
+        "scenarios": scenarios,
+    }
+
+
+def _sites(name: str, what: str, seeds: Sequence[int]) -> list:
+    history = SCENARIOS[name].history
+    if what == "alarms":
+        return [alarms(seed, **history) for seed in seeds]
+    return [told(seed, what, **history) for seed in seeds]
 
 
 def write() -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -35,7 +36,16 @@ def positive_minutes(text: str) -> float:
 
 
 def output_file(text: str) -> Path:
-    path = Path(text).resolve()
-    if not path.parent.is_dir() or path.is_dir():  # to be known before minutes of measuring
+    path = Path(text).absolute()
+    # To be known before minutes of measuring.
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not path.is_file()):
         raise argparse.ArgumentTypeError(f"no file can be written at {path}")
-    return path
+    return path.resolve()
+
+
+STDOUT = Path("-")
+"""What :func:`file_or_stdout` returns for the standard output."""
+
+
+def file_or_stdout(text: str) -> Path:
+    return STDOUT if text == str(STDOUT) else output_file(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from .arguments import COULD_NOT_RUN
+from .errors import CouldNotRunError
 from .process import ROOT
 from .repository import PACKAGE, GitError, commit_of, content, git, git_text
 from .untrusted import Text, load_json, validated
@@ -22,7 +23,7 @@ FILE = "benchmarks/baseline.json"
 _RELEASE = re.compile(r"v(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 
 
-class BaselineError(RuntimeError):
+class BaselineError(CouldNotRunError):
     """There is no baseline, or it is none; the message says why."""
 
 

@@ -10,19 +10,27 @@ TEMPORARY = ".tmp-"
 """Prefix of the name of a file that is still being written."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a kill at any point leaves it as it was or whole, and on the disk."""
+def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write a file so that a kill at any point leaves it as it was or whole.
+
+    ``durable``: and so that it is on the disk when this returns.
+    """
     scratch = path.with_name(TEMPORARY + path.name)
     try:
         with scratch.open("wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.replace(scratch, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+    except BaseException as error:
+        with contextlib.suppress(OSError):
             os.unlink(scratch)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # a full disk names none
         raise
+    if not durable:
+        return
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)  # or a crash could still forget the name

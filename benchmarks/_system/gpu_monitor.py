@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .errors import CouldNotRunError
 from .files import locked_by
 
 # Not tempfile.gettempdir(): TMPDIR differs between jobs, and a lock in two places is none.
@@ -50,11 +51,11 @@ _EVENTS = {
 _DISTURBING = tuple(_EVENTS.values())[-4:]
 
 
-class GpuBusyError(RuntimeError):
+class GpuBusyError(CouldNotRunError):
     """The GPU is another's at present; the message says whose."""
 
 
-class WatchError(RuntimeError):
+class WatchError(CouldNotRunError):
     """The GPU cannot be found or watched; the message says what is missing."""
 
 

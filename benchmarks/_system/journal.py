@@ -14,12 +14,13 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from .errors import CouldNotRunError
 from .files import locked_by, write_atomically
 
 _CHECKSUM = "sha256"
 
 
-class JournalError(RuntimeError):
+class JournalError(CouldNotRunError):
     """A journal that is damaged, of something else, or in use; the message says which."""
 
 
@@ -59,10 +60,14 @@ class Journal:
                 write_atomically(path, _line(header, _digest(header, "")))
             data = path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
-            (self.header, *self.entries), self._last = _contents(path, whole)
-            if not self._last:
-                raise JournalError(f"{path} is no journal to go on with: it has no checksums")
-            _agree(path, self.header, header, may_differ)
+            try:
+                (self.header, *self.entries), self._last = _contents(path, whole)
+                if not self._last:
+                    raise JournalError(f"{path} is no journal to go on with: it has no checksums")
+                _agree(path, self.header, header, may_differ)
+            except JournalError as error:
+                how = "start again with --afresh, or move the file away"
+                raise JournalError(f"{error}\n{how}") from None
             self._stream = path.open("r+b")
         except BaseException:
             self._lock.close()
@@ -76,9 +81,15 @@ class Journal:
         for entry in plain:
             last = _digest(entry, last)
             lines.append(_line(entry, last))
-        self._stream.write(b"".join(lines))
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        try:
+            self._stream.write(b"".join(lines))
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            error.filename = self._stream.name  # a full disk names none
+            with contextlib.suppress(OSError):
+                self._stream.close()  # or the next entry would follow a part of this one
+            raise
         self.entries += plain
         self._last = last
 
@@ -156,7 +167,6 @@ def _agree(path: Path, stored: dict, present: dict, may_differ: Collection[str])
         raise JournalError(
             f"{path} holds other measurements, which are not mixed with new ones:\n  "
             + "\n  ".join(differences)
-            + "\nstart again with --afresh, or move the file away"
         )
 
 

@@ -11,9 +11,10 @@ import subprocess
 from collections.abc import Iterable
 
 from . import process
+from .errors import CouldNotRunError
 
 
-class MachineError(RuntimeError):
+class MachineError(CouldNotRunError):
     """This machine cannot be described; the message says what is missing."""
 
 
@@ -73,7 +74,7 @@ def probe() -> tuple[dict[str, str], str]:
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    with process.start(_PROBE, stdout=subprocess.PIPE, text=True) as probe:
+    with process.start(_PROBE, stdout=subprocess.PIPE, encoding="utf-8") as probe:
         output, _ = probe.communicate()
     if probe.returncode:
         raise MachineError(f"this machine cannot be described, see above: {output}")
@@ -130,5 +131,5 @@ def _driver_version() -> str:
     if command is None:
         raise MachineError("nvidia-smi, which names the driver, is not on the PATH")
     query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-    output = subprocess.run(query, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(query, check=True, capture_output=True, encoding="utf-8").stdout
     return output.split()[0]

@@ -1,6 +1,8 @@
 """Start Python processes that can import this suite, and nothing that lies beside it."""
 
+import contextlib
 import ctypes
+import functools
 import os
 import pickle
 import signal
@@ -8,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 SUITE = Path(__file__).resolve().parents[1]
 """The directory of ``benchmarks``."""
@@ -27,7 +31,6 @@ spec = importlib.util.spec_from_file_location("benchmarks", sys.argv[1])
 module = sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 from benchmarks._system import process
-process.die_with({parent})
 """
 
 # What is done is not lost when the interpreter is taken down: torch's autograd threads abort a
@@ -54,7 +57,7 @@ def start(
     :func:`stop`; Ctrl-C does not reach it.
     """
     suite = str(SUITE / "__init__.py")
-    whole = _IMPORT_SUITE.format(parent=os.getpid()) + code + _LEAVE
+    whole = f"{_IMPORT_SUITE}process.die_with({os.getpid()})\n{code}{_LEAVE}"
     search = os.pathsep.join([*path, *map(os.path.abspath, sys.path)])
     # A terminal sends Ctrl-C to all its processes: this one ends the others, which print nothing.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -87,12 +90,71 @@ def stopping() -> bool:
     return _stopping.is_set()
 
 
-def die_with(parent: int) -> None:
-    """Let this process be killed when its parent, or the parent's thread that started it, ends."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Let this process get a signal when its parent, or the thread that started it, ends."""
+    _prctl(1, number)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)  # it has ended before
+        os.kill(os.getpid(), number)  # it has ended before
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+# --- other programs -------------------------------------------------------------------------------
+
+INTERRUPT = signal.SIGUSR1
+
+
+def start_contained(command: Sequence[str], **options) -> subprocess.Popen:
+    """Start a command, none of whose processes outlives this process, however it is ended.
+
+    The process that is returned stands between: ``INTERRUPT`` reaches the command as Ctrl-C does,
+    SIGTERM ends it and all that it started, whatever groups they are in.
+    """
+    code = f"{_IMPORT_SUITE}process.contain({os.getpid()}, sys.argv[2:])"
+    suite = str(SUITE / "__init__.py")
+    return subprocess.Popen([sys.executable, "-P", "-c", code, suite, *command], **options)
+
+
+def contain(parent: int, command: Sequence[str]) -> NoReturn:
+    """Run a command, and end all that it started when it ends, or on SIGTERM, or with the parent.
+
+    What loses its parent becomes a child of this process, so no process escapes by being orphaned.
+    """
+
+    def end(number: int = signal.SIGTERM, frame: object = None) -> NoReturn:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                for child in _children_of(os.getpid()):
+                    os.kill(child, signal.SIGKILL)
+                os.wait()
+        os._exit(128 + number)
+
+    def interrupt(number: int, frame: object) -> None:
+        for child in started:
+            child.send_signal(signal.SIGINT)
+
+    started: list[subprocess.Popen] = []
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    signal.signal(signal.SIGTERM, end)
+    die_with(parent, signal.SIGTERM)
+    signal.signal(INTERRUPT, interrupt)
+    # Handled and not ignored, which the command would inherit: a terminal sends it Ctrl-C itself.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    started.append(subprocess.Popen(command))
+    status = started[0].wait()
+    end(status - 128 if status >= 0 else -status)
+
+
+def _children_of(parent: int) -> Iterator[int]:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == parent:
+                yield int(stat.parent.name)
+
+
+# --- functions ------------------------------------------------------------------------------------
 
 
 _CALL = """
@@ -103,13 +165,19 @@ file.write_bytes(pickle.dumps(function(*args)))
 """
 
 
-def call(function: Callable, *args, path: tuple[str, ...] = (), env: dict | None = None):
+def call(
+    function: Callable,
+    *args,
+    path: tuple[str, ...] = (),
+    env: dict | None = None,
+    seconds: float | None = CALL_SECONDS,
+):
     """Call a picklable function in a process with nothing of this one's memory; its result.
 
     Raises
     ------
     RuntimeError
-        If the process fails, with what it printed, or is not done after ``CALL_SECONDS``.
+        If the process fails, with what it printed, or is not done after ``seconds``.
     """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "call.pickle")
@@ -117,11 +185,21 @@ def call(function: Callable, *args, path: tuple[str, ...] = (), env: dict | None
         to = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": scratch}
         with start(_CALL, str(file), path=path, env=env, **to) as process:
             try:
-                output, _ = process.communicate(timeout=CALL_SECONDS)
+                output, _ = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
-                raise RuntimeError(f"a fresh process was not done after {CALL_SECONDS} s") from None
+                raise RuntimeError(f"a fresh process was not done after {seconds} s") from None
             finally:
                 process.kill()
         if process.returncode:
             raise RuntimeError(f"a fresh process ended with {process.returncode}:\n{output}")
         return pickle.loads(file.read_bytes())
+
+
+def map_calls(function: Callable, *columns: Iterable) -> Iterator:
+    """As ``map``, each call by :func:`call` with no time limit, as many at once as there are cores.
+
+    numpy has one thread in each. They end with this process, and with :func:`stop`.
+    """
+    one = functools.partial(call, function, env={"OPENBLAS_NUM_THREADS": "1"}, seconds=None)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from threads.map(one, *columns)

@@ -14,6 +14,8 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from .errors import CouldNotRunError
+
 PACKAGE = "rope_triton"
 
 Files = Mapping[str, str]
@@ -30,7 +32,7 @@ _COMMIT = re.compile(r"([0-9a-f]{40,64}) commit")
 _CACHE = "__pycache__"
 
 
-class GitError(RuntimeError):
+class GitError(CouldNotRunError):
     """git lacks what was asked for, or cannot answer; the message is the reason, in one line."""
 
 

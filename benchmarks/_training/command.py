@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .._system import checkout, gpu_monitor, machine, process, repository, suite
-from .._system.arguments import COULD_NOT_RUN, positive_minutes, some_seconds
-from .._system.journal import Journal, JournalError
+from .._system import checkout, gpu_monitor, machine, process, suite
+from .._system.arguments import positive_minutes, some_seconds
+from .._system.errors import CouldNotRunError
+from .._system.journal import Journal
 from .._system.process import ROOT
 from .._system.progress import say
 from . import measuring, parity_command, results
@@ -22,14 +23,10 @@ DONE, BAD = 0, 1
 ROUNDS = 6  # the fewest with an interval of 95 %
 
 
-class TrainingError(RuntimeError):
+class TrainingError(CouldNotRunError):
     """The command cannot go on; the message says why."""
 
 
-EXPECTED = (
-    *(TrainingError, parity_command.ParityError, JournalError, repository.GitError),
-    *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
-)
 # Their versions are part of what is measured. Liger has other kernels where CuTe DSL is installed.
 _DISTRIBUTIONS = ("liger-kernel", "nvidia-cutlass-dsl", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 # A change of these is another measurement.
@@ -99,14 +96,6 @@ def _rounds(text: str) -> int:
 def run(**given) -> int:
     """Do what the arguments say; the exit status."""
     options = argparse.Namespace(**given)
-    try:
-        return _train(options)
-    except EXPECTED as error:
-        say(f"could not run: {error}")
-        return COULD_NOT_RUN
-
-
-def _train(options: argparse.Namespace) -> int:
     names = options.providers or tuple(PROVIDERS)
     if options.ship and (options.providers or options.rounds < ROUNDS):
         raise TrainingError(f"what ships has every provider and at least {ROUNDS} rounds")
@@ -245,13 +234,13 @@ def _measured(
     with tempfile.TemporaryDirectory() as scratch:
         noted = Path(scratch, "provider")
         while left := [name for name in names if name not in rows]:
-            noted.write_text("")
+            noted.write_text("", encoding="utf-8")
             order = left[:: 1 if number % 2 == 0 else -1]
             job = point, order, number == 0, uuid, gpu, noted
             try:
                 rows |= process.call(_work, *job, env=environment)
             except RuntimeError as error:
-                blamed = noted.read_text()
+                blamed = noted.read_text(encoding="utf-8")
                 if blamed not in left:
                     raise TrainingError(f"no process can measure on {uuid}: {error}") from error
                 status, _, output = str(error).partition("\n")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._system import machine, process, suite
+from .._system.errors import CouldNotRunError
 from .._system.journal import Journal
 from .._system.progress import missing, say
 from . import parity_results, results
@@ -21,7 +22,7 @@ _FINE = (parity_results.PASS, parity_results.UNAVAILABLE)
 _TRAINING = tuple(f"_training/{name}.py" for name in ("network", "parity", "providers", "sizes"))
 
 
-class ParityError(RuntimeError):
+class ParityError(CouldNotRunError):
     """The command cannot go on; the message says why."""
 
 

@@ -1,14 +1,23 @@
-"""The names under which results are stored: they hold no path of the machine that measured."""
+"""What asv stores: whole, under names without a path, over nothing that was measured here."""
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from asv import results, util
+from asv.commands import find, publish
+from asv.machine import Machine, MachineCollection
 
 from benchmarks._site import asv_fixes
+from benchmarks._system import files, machine
 from tests.test_asv import Scratch, asv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,21 +60,109 @@ def test_one_line_whatever_the_interpreters_path(tmp_path):
     assert len(json.loads(graph.read_text())) == 2
 
 
-def test_what_ships_is_copied_over_nothing_newer(tmp_path):
+def test_what_ships_is_copied_over_nothing_measured_here(tmp_path):
     shipped, copies = tmp_path / asv_fixes.SHIPPED, tmp_path / asv_fixes.RESULTS
-    for name in ("gpu/a.json", "gpu/b.json", "benchmarks.json"):
+    for name in ("gpu/own-a.json", "gpu/copy-b.json", "benchmarks.json"):
         (shipped / name).parent.mkdir(parents=True, exist_ok=True)
         (shipped / name).write_text("shipped")
     asv_fixes.fill_results(tmp_path)
-    for name, seconds in (("gpu/a.json", 1), ("gpu/b.json", -1), ("gpu/own.json", 0)):
+    for name in ("gpu/own-a.json", "gpu/own-c.json", "benchmarks.json"):
         (copies / name).write_text("own")
-        changed = (shipped / "gpu" / "b.json").stat().st_mtime + seconds
-        os.utime(copies / name, (changed, changed))
+    later = time.time() + 9  # a pull, or a clock that was ahead
+    for path in shipped.rglob("*.json"):
+        path.write_text("shipped anew")
+        os.utime(path, (later, later))
     asv_fixes.fill_results(tmp_path)
     found = {path.name: path.read_text() for path in copies.rglob("*.json")}
-    expected = {"a.json": "own", "own.json": "own", "b.json": "shipped"}
-    assert found == expected | {"benchmarks.json": "shipped"}
-    assert {path.read_text() for path in shipped.rglob("*.json")} == {"shipped"}
+    new = dict.fromkeys(("copy-b.json", "benchmarks.json"), "shipped anew")
+    assert found == {"own-a.json": "own", "own-c.json": "own"} | new
+
+
+@pytest.fixture
+def asv_mended(monkeypatch):
+    """asv with what the plugin replaces, for one test."""
+    for owner, name in (
+        *((util, "write_json"), (results.Results, "load"), (publish.Publish, "run")),
+        *((Machine, "get_unique_machine_name"), (find, "run_benchmarks")),
+    ):
+        monkeypatch.setattr(owner, name, vars(owner)[name])
+
+    def run_benchmarks(benchmarks, env, results, **options):
+        return SimpleNamespace(
+            commit_hash="a" * 40, get_result_value=lambda *_: next(env.values), env=env
+        )
+
+    find.run_benchmarks = run_benchmarks
+    for mend in (
+        *(asv_fixes.keep_results, asv_fixes.name_this_machine),
+        asv_fixes.refuse_to_find_nothing,
+    ):
+        mend.__wrapped__()
+
+
+def test_a_result_stays_whole_where_the_disk_is_full(asv_mended, tmp_path, monkeypatch):
+    path = tmp_path / "gpu" / "a.json"
+    util.write_json(str(path), {"b": 1, "a": [2]}, 3, compact=True)
+    assert json.loads(path.read_text()) == {"b": 1, "a": [2], "version": 3}
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(util.UserError, match=f"{path} cannot be written: No space left"):
+        util.write_json(str(path), {"b": 2})
+    assert json.loads(path.read_text())["b"] == 1 and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"version": 2}', "infinite"])
+def test_asv_names_a_damaged_result_and_goes_on(text, asv_mended, tmp_path):
+    if text == "infinite":
+        (whole,) = (ROOT / "benchmarks" / "results" / "nvidia-h200").glob("8f5b0467-*.json")
+        stored = json.loads(whole.read_text())
+        next(iter(stored["results"].values()))[0][0] = float("inf")
+        text = json.dumps(stored).encode()
+    (tmp_path / "machine.json").write_text('{"machine": "nvidia-h200", "version": 1}')
+    path = tmp_path / "8f5b0467-existing.json"
+    path.write_bytes(text)
+    with pytest.raises(util.UserError, match=str(path)):
+        results.Results.load(str(path))
+    assert list(results.iter_results(str(tmp_path))) == []
+
+
+def test_one_publish_at_a_time(asv_mended, tmp_path):
+    conf = SimpleNamespace(html_dir=str(tmp_path / "html"))
+    with open(f"{conf.html_dir}.lock", "a+b") as held:
+        assert files.locked_by(held.fileno()) is None
+        with pytest.raises(util.UserError, match=f"is being written by pid {os.getpid()}"):
+            publish.Publish.run(conf=conf)
+
+
+def test_asv_files_results_under_this_machine(asv_mended, tmp_path, monkeypatch):
+    """Whatever other machines its file has, as after ``asv machine --yes``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("vm", "other"):
+        MachineCollection.save(name, {"machine": name})
+    monkeypatch.setattr(machine, "probe", lambda: ({"machine": "toy-gpu", "gpu": "Toy"}, "sm_90"))
+    assert vars(Machine.load())["gpu"] == "Toy"
+
+
+@pytest.mark.parametrize(
+    ("tool", "values", "said"),
+    [
+        ("existing", [1.0], "an existing environment has one version of the package"),
+        ("virtualenv", [None, float("nan")], "no value of toy at aaaaaaaa, all failed or are n/a"),
+    ],
+)
+def test_asv_finds_nothing_where_nothing_is_measured(tool, values, said, asv_mended):
+    env = SimpleNamespace(tool_name=tool, values=iter([values]))
+    with pytest.raises(util.UserError, match=said):
+        find.run_benchmarks({"toy": {"params": []}}, env, results=None)
+
+
+def test_what_is_na_is_no_slowdown_to_asv(asv_mended):
+    env = SimpleNamespace(tool_name="virtualenv", values=iter([[2.0, float("nan")]]))
+    done = find.run_benchmarks({"toy": {"params": []}}, env, results=None)
+    assert done.get_result_value("toy", []) == [2.0, None]
 
 
 def test_asv_works_where_git_looks_at_nothing(site):

@@ -1,21 +1,25 @@
 """Figures from stored asv results, and ``python -m benchmarks``, with asv replaced by a script."""
 
 import json
+import platform
 import sys
 
 import pytest
 
-from benchmarks import __main__
-from benchmarks._site import figures
+from benchmarks import __main__ as entry
+from benchmarks._site import figures, run
+from benchmarks._system import gpu_monitor
+from benchmarks._system.errors import CouldNotRunError
 from tests.git import git
 
+NUMBERS = ("registers", "instructions", "spilled_bytes")
 CELLS = [["128", "8192"], ["256"], ["8"], ["'float32'"], ["'sbhd'"]]  # 67 MB and 4.3 GB a tensor
 
 
-def stored(path, **tables):
+def stored(path, date=1, **tables):
     columns = ["result", "params", "version"]
     results = {name: [values, params, "1"] for name, (values, params) in tables.items()}
-    path.write_text(json.dumps({"result_columns": columns, "results": results}))
+    path.write_text(json.dumps({"date": date, "result_columns": columns, "results": results}))
     return path
 
 
@@ -81,8 +85,7 @@ def test_a_benchmark_without_any_value(tmp_path):
 def test_codegen_has_a_line_an_architecture(tmp_path, sizes, numbers):
     call = [["'float16'"], ["'sbhd'"], ["'forward'"], ["64", "128"]]
     params = [["'sm_90'", "'gfx942'"], *call, *sizes]
-    names = ("registers", "instructions", "spilled_bytes")
-    tables = {f"codegen.Codegen.track_{n}": (numbers, params) for n in names}
+    tables = {f"codegen.Codegen.track_{n}": (numbers, params) for n in NUMBERS}
     values = figures.load_values(stored(tmp_path / "r.json", **tables))
     lines = figures.codegen_table(values)
     assert [line.split()[0] for line in lines] == ["sm_90", "gfx942"]
@@ -93,17 +96,17 @@ def test_codegen_has_a_line_an_architecture(tmp_path, sizes, numbers):
 def fake_asv(monkeypatch, tmp_path):
     """Run the job with a script for asv, in a checkout whose package is clean."""
 
-    def run(script):
-        monkeypatch.setattr(__main__, "ASV", [sys.executable, "-c", script])
-        monkeypatch.setattr(__main__, "LOG", tmp_path / "log" / "run.log")
-        monkeypatch.setattr(__main__, "RESULTS", tmp_path)
+    def run_script(script):
+        monkeypatch.setattr(run, "ASV", [sys.executable, "-c", script])
+        monkeypatch.setattr(run, "LOG", tmp_path / "log" / "run.log")
+        monkeypatch.setattr(figures, "RESULTS", tmp_path)
         for check in ("_refuse_dirty_package", "_require_main"):
-            monkeypatch.setattr(__main__, check, lambda: None)
-        monkeypatch.setattr(__main__, "_append_only", lambda: None)
+            monkeypatch.setattr(run, check, lambda: None)
+        monkeypatch.setattr(run, "_append_only", lambda: None)
         monkeypatch.setenv("HOME", str(tmp_path))
-        return __main__.main(["run"])
+        return entry.main(["run"])
 
-    return run
+    return run_script
 
 
 def test_run_shows_headlines_and_logs_everything(fake_asv, tmp_path, capfd):
@@ -134,22 +137,59 @@ def test_run_fails_as_asv_does_and_still_publishes(fake_asv, capfd):
 
 
 def test_run_refuses_a_package_that_is_not_committed(monkeypatch):
-    monkeypatch.setattr(__main__, "_git", lambda *arguments: " M rope_triton/ops.py")
-    with pytest.raises(__main__.CouldNotRunError, match="rope_triton/ops.py"):
-        __main__._refuse_dirty_package()
+    monkeypatch.setattr(run, "git", lambda *arguments: " M rope_triton/ops.py")
+    with pytest.raises(CouldNotRunError, match="rope_triton/ops.py"):
+        run._refuse_dirty_package()
 
 
 def test_run_refuses_a_clone_without_the_branch_that_is_published(monkeypatch, tmp_path):
     git(tmp_path, "init", "-q", "-b", "feature")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
-    monkeypatch.setattr(__main__, "ROOT", tmp_path)
-    with pytest.raises(__main__.CouldNotRunError, match="git branch main origin/main"):
-        __main__._require_main()
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    with pytest.raises(CouldNotRunError, match="git branch main origin/main"):
+        run._require_main()
     git(tmp_path, "branch", "main")
-    __main__._require_main()
+    run._require_main()
 
 
 def test_outside_a_repository(monkeypatch, tmp_path):
-    monkeypatch.setattr(__main__, "ROOT", tmp_path)
-    with pytest.raises(__main__.CouldNotRunError, match="measure in a clone"):
-        __main__._git("rev-parse", "HEAD")
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    with pytest.raises(CouldNotRunError, match="measure in a clone"):
+        figures.git("rev-parse", "HEAD")
+
+
+def test_run_prints_what_it_wrote_whatever_the_clock(fake_asv, tmp_path, capfd):
+    head = figures.git("rev-parse", "HEAD")
+    results = tmp_path / f"no-gpu-{platform.machine()}"
+    results.mkdir()
+    call = [["'sm_90'"], ["'float16'"], ["'sbhd'"], ["'forward'"], ["128"]]
+    for commit, number in ((head, 4), ("b" * 40, 2)):
+        tables = {f"codegen.Codegen.track_{n}": ([number], call) for n in NUMBERS}
+        stored(results / f"{commit[:8]}-new.json", date=number, **tables)
+    (results / f"{head[:8]}-new.json").rename(tmp_path / "written")
+    stored(results / f"{head[:8]}-other.json")
+    script = f"""
+import os, sys
+if sys.argv[1] == "run":
+    os.replace({str(tmp_path / "written")!r}, {str(results / f"{head[:8]}-new.json")!r})
+    os.utime({str(results / f"{head[:8]}-new.json")!r}, (1, 1))
+    assert sys.argv[4].startswith("^codegen")
+"""
+    assert fake_asv(script) == 0
+    shown = capfd.readouterr()
+    assert "sm_90    float16 sbhd forward, hidden 128:   4 registers" in shown.out
+    beside = "beside commit bbbbbbbb, stored before: instructions +100.0 % in 1 cells"
+    assert beside in shown.out and "no figures" not in shown.out
+    assert "only machine code is measured" in shown.err and "asv preview --browser" in shown.err
+
+
+def test_run_waits_for_no_gpu_that_another_measures(fake_asv, tmp_path, capfd, monkeypatch):
+    record = {"machine": "toy", "torch": "2", "triton": "3", "gpu": "Toy"}
+    monkeypatch.setattr(run.machine, "machine_record", lambda: record)
+    monkeypatch.setattr(gpu_monitor, "gpu_uuid", lambda: "GPU-1")
+    monkeypatch.setattr(gpu_monitor, "LOCK_DIRECTORY", tmp_path)
+    with gpu_monitor.gpu_lock("GPU-1", 0.0):
+        assert fake_asv("print('· measured')") == 3
+    shown = capfd.readouterr()
+    assert "GPU-1 is being measured by pid" in shown.err and "measured" not in shown.out
+    assert fake_asv("print('· measured')") == 0

@@ -1,5 +1,6 @@
 """The journal of a measurement: sound after a kill, and what was changed in it is an error."""
 
+import errno
 import itertools
 import json
 import os
@@ -45,6 +46,27 @@ def test_entries_come_back_in_order_and_as_they_were(filled):
         kept.append({"x": (1, 2)}, {"y": None})
         assert kept.entries == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
     assert entries(filled) == journal.read(filled)[1:] == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
+
+
+@pytest.mark.parametrize("damage", [b"1.25", b"seconds", b"\n", b'"sha256"'])
+def test_of_a_damaged_journal_it_is_said_how_to_go_on(damage, filled):
+    filled.write_bytes(filled.read_bytes().replace(damage, b"{", 1))
+    with pytest.raises(JournalError) as caught:
+        Journal(filled, HEADER)
+    assert str(filled) in str(caught.value)
+    assert str(caught.value).endswith("\nstart again with --afresh, or move the file away")
+
+
+def test_a_full_disk_costs_one_entry_and_names_the_journal(filled, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError) as caught:  # noqa: SIM117
+        with Journal(filled, HEADER) as kept:
+            patch.setattr(os, "fsync", full)
+            kept.append({"round": 3})
+    assert caught.value.filename == str(filled)
+    assert entries(filled)[: len(ENTRIES)] == ENTRIES
 
 
 def test_every_key_that_differs_is_named_and_nothing_changes(filled):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as entry
+from benchmarks._site import run
 from benchmarks._system import machine
 from benchmarks._system.arguments import COULD_NOT_RUN
 
@@ -75,8 +76,8 @@ def test_two_gpus_have_two_names(fake_gpu):
 def test_a_gpu_without_nvidia_smi_cannot_be_described(fake_gpu, monkeypatch, capsys, command):
     fake_gpu("NVIDIA H200")
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
-    for name in ("_git", "_require_main", "_append_only"):
-        monkeypatch.setattr(entry, name, lambda *arguments: "")
+    for name in ("git", "_require_main", "_append_only"):
+        monkeypatch.setattr(run, name, lambda *arguments: "")
     assert entry.main([command]) == COULD_NOT_RUN
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("could not run: nvidia-smi")

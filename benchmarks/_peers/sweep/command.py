@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from ..._measure import cell_outcomes, timed_cell
-from ..._system import checkout, gpu_monitor, machine, process, repository, suite
-from ..._system.arguments import COULD_NOT_RUN, some_seconds
-from ..._system.journal import Journal, JournalError
+from ..._system import checkout, gpu_monitor, machine, process, suite
+from ..._system.arguments import some_seconds
+from ..._system.journal import Journal
 from ..._system.process import ROOT
 from ..._system.progress import PROGRESS_VARIABLE, missing, say
 from ..cells import AnyCell
@@ -31,11 +30,6 @@ EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
 """What ships: a directory for each machine, by asv's name of it."""
 
 DONE, BAD = 0, 1
-EXPECTED = (
-    *(SweepError, JournalError, repository.GitError),
-    *(gpu_monitor.WatchError, gpu_monitor.GpuBusyError),
-)
-
 # What libraries are called where they are installed: their versions are part of what is measured.
 _DISTRIBUTIONS = (
     *("transformer-engine", "flash-attn", "liger-kernel", "flash-linear-attention", "fla-core"),
@@ -96,11 +90,7 @@ def _providers(text: str) -> tuple[str, ...]:
 def run(**given) -> int:
     """Do what the arguments say; the exit status."""
     options = argparse.Namespace(**given)
-    try:
-        return _redraw(options) if options.redraw else _sweep(options)
-    except EXPECTED as error:
-        print(f"could not run: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    return _redraw(options) if options.redraw else _sweep(options)
 
 
 # --- measure --------------------------------------------------------------------------------------
@@ -225,7 +215,7 @@ def measure(
             except RuntimeError as error:
                 lost = error
             finally:
-                text = file.read_text() if file.exists() else ""
+                text = file.read_text(encoding="utf-8") if file.exists() else ""
                 whole = text[: text.rfind("\n") + 1].splitlines()
                 rows = [state.from_json(json.loads(line)) for line in whole]
                 keep(rows)
@@ -243,7 +233,7 @@ def _work(timings: Sequence[Timing], uuid: str, model: str, file: Path, together
     """In a fresh process that sees one GPU: add each cell's row to the file as it is known."""
     if reason := machine.why_another_gpu(uuid, model):
         raise SweepError(reason)
-    with file.open("w") as rows:
+    with file.open("w", encoding="utf-8") as rows:
 
         def finished(direction: str, cell: AnyCell, outcome: cell_outcomes.Outcome) -> None:
             content = state.as_json(Row(Timing(direction, cell), outcome, uuid))
@@ -320,7 +310,7 @@ def publish(experiment: Experiment, results: Results, directory: Path) -> None:
         say(f"no plots: {how}; then: python -m benchmarks sweep --redraw {directory}")
         drawn = False
     page = tables.as_markdown(experiment, results, drawn)
-    (directory / f"{experiment.name}.md").write_text(page)
+    (directory / f"{experiment.name}.md").write_text(page, encoding="utf-8")
 
 
 def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:

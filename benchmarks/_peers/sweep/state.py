@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..._measure.cell_outcomes import Outcome
 from ..._system import journal
+from ..._system.errors import CouldNotRunError
 from ..._system.files import write_atomically
 from ..cells import of_values
 from .experiments import GRIDS, Experiment, Timing, measured
@@ -25,7 +26,7 @@ _KEYS = ("experiment", "commit", "machine", "software", "suite", *MAY_DIFFER)
 _DIGITS = 6  # far below the noise
 
 
-class SweepError(RuntimeError):
+class SweepError(CouldNotRunError):
     """A sweep that cannot go on; the message says why."""
 
 
