@@ -323,3 +323,35 @@ class Suite:
 def test_allowed_imports_pass():
     assert not benchmark_violations(ALLOWED, "rope")
     assert not package_violations("api", "import torch\nfrom rope_triton import ops, reference")
+
+
+def text_of_the_locale(source: str) -> set[int]:
+    """Lines that read or write text without saying in which encoding."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return {call.lineno for call in calls if _is_text(call) and not _given(call, "encoding")}
+
+
+def _is_text(call: ast.Call) -> bool:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    mode = [
+        a.value for a in call.args if isinstance(a, ast.Constant) and a.value in ("r", "w", "a")
+    ]
+    opened = name == "open" and (bool(mode) or not call.args + call.keywords)
+    return opened or name in ("read_text", "write_text") or _given(call, "text")
+
+
+def _given(call: ast.Call, name: str) -> bool:
+    return name in [keyword.arg for keyword in call.keywords]
+
+
+@pytest.mark.parametrize(("module", "path"), BENCHMARKS.items(), ids=BENCHMARKS)
+def test_no_file_is_in_the_locales_encoding(module, path):
+    assert not text_of_the_locale(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["path.read_text()", "path.write_text(a)", "open(p, 'w')", "p.open('a')", "run(c, text=True)"],
+)
+def test_a_file_in_the_locales_encoding_is_seen(source):
+    assert text_of_the_locale(source) == {1}

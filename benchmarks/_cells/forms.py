@@ -93,7 +93,7 @@ class BaseCell:
 
 def listed(file: Path, parsed: Callable) -> dict:
     """The forms that a file names, a line each, by name, in its order."""
-    lines = file.read_text().split("\n")
+    lines = file.read_text(encoding="utf-8").split("\n")
     return {name: parsed(name) for name in lines if name and not name.startswith("#")}
 
 

@@ -48,7 +48,7 @@ def load() -> dict[str, Mutant]:
     ValueError
         If the index and the patches beside it do not name the same mutants.
     """
-    entries = json.loads((PATCHES / "index.json").read_text())
+    entries = json.loads((PATCHES / "index.json").read_bytes())
     mutants = [
         Mutant(**entry | {key: tuple(entry[key]) for key in ("caught_by", "where")})
         for entry in entries
@@ -108,7 +108,7 @@ def patch(file: Path, directory: Path) -> None:
         cwd=directory,
         env=environment,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     if done.returncode:
         raise RuntimeError(f"{file} does not apply to the package: {done.stderr.strip()}")

@@ -98,7 +98,9 @@ def plant(name: str, bench: Bench, waits: Mapping[str, int], seconds: float = 0.
         shutil.copytree(bench.base.root, directory, ignore=ignored, dirs_exist_ok=True)
         mutants.patch(PATCH, directory)
         planted = {"gpu": {"": _BASE_WAIT, **waits}, "host": seconds}
-        (directory / "rope_triton" / "waits.json").write_text(json.dumps(planted, indent=1))
+        (directory / "rope_triton" / "waits.json").write_text(
+            json.dumps(planted, indent=1), encoding="utf-8"
+        )
 
     return checkout.from_directory(name, bench.sources, fill)
 

@@ -121,7 +121,7 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
 
 
 def _output_of(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if done.returncode:
         raise RuntimeError(f"{command} failed ({done.returncode}): {done.stderr or done.stdout}")
     return done.stdout

@@ -345,7 +345,7 @@ def _kernel(files: dict[str, str], launch: Launch) -> _Kernel:
     if form == "cubin":
         cubin = disassembly.cubin(path.read_bytes(), f"SM{metadata.target.arch}")
     else:
-        code = disassembly.parse_amdgcn(path.read_text())
+        code = disassembly.parse_amdgcn(path.read_text(encoding="utf-8"))
     launched = repr((launch.grid, launch.numbers))
     return _Kernel(code, cubin, metadata.shared, metadata.num_warps, launched)
 

@@ -47,11 +47,11 @@ class _Kernel:
             self._note = _cached((*self._depends, module.str_nodebug()))
             self._made = _files(self._note.get_file("kernel"))
             if self._made:
-                known = json.loads(self._made["json"].read_text())
+                known = json.loads(self._made["json"].read_bytes())
                 metadata |= {key: known[key] for key in known.keys() - {"hash", "target"}}
         if self._made:
             made = self._made[name]
-            return made.read_bytes() if name == self._last else made.read_text()
+            return made.read_bytes() if name == self._last else made.read_text(encoding="utf-8")
         code = self._compilers[name](module, metadata)
         if name == self._last:
             self._note.put(metadata["hash"], "kernel")
@@ -73,7 +73,7 @@ def _files(note: str | None) -> dict[str, Path]:
 
     if note is None:
         return {}
-    kept = get_cache_manager(Path(note).read_text())
+    kept = get_cache_manager(Path(note).read_text(encoding="utf-8"))
     group = next(Path(kept.cache_dir).glob("__grp__*.json"), None)
     paths = kept.get_group(group.name.removeprefix("__grp__")) if group is not None else None
     return {Path(path).suffix[1:]: Path(path) for path in (paths or {}).values()}

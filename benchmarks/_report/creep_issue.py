@@ -156,13 +156,15 @@ def main(arguments: list[str] | None = None) -> int:
     except ArtifactError as error:
         print(f"the artifact was refused: {error!s:.500}", file=sys.stderr)
         return 1
-    known = issues(options.issues.read_text().splitlines())
+    known = issues(options.issues.read_text(encoding="utf-8").splitlines())
     options.requests.mkdir()
-    with (options.requests / "list").open("w") as listed:
+    with (options.requests / "list").open("w", encoding="utf-8") as listed:
         for number, call in enumerate(calls(found, commits, known, asked.run_url)):
             print(call.method, call.path, f"{number}.json", file=listed)
-            (options.requests / f"{number}.json").write_text(json.dumps(call.body))
-    with options.summary.open("a") as summary:
+            (options.requests / f"{number}.json").write_text(
+                json.dumps(call.body), encoding="utf-8"
+            )
+    with options.summary.open("a", encoding="utf-8") as summary:
         print("\n\n".join(map(escaped, sentences(found, commits))), file=summary)
     print(creep.cumulative(found.comparison).answer.value)
     return 0

@@ -126,7 +126,7 @@ def accept(incoming: Path, machine: str, results: Path, commits: Mapping[str, in
     directory = results / machine
     for name in names:
         of_commit = directory.glob(f"{name[:8]}-*.json")
-        known = {path.name: json.loads(path.read_text()) for path in of_commit}
+        known = {path.name: json.loads(path.read_bytes()) for path in of_commit}
         if name in known:
             metrics = ", ".join(lost(known[name], contents[name]))
             _require(not metrics, f"{name}: values that are stored are others or gone: {metrics}")
@@ -137,7 +137,7 @@ def accept(incoming: Path, machine: str, results: Path, commits: Mapping[str, in
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         # Written anew, so nothing but data gets through.
-        (directory / name).write_text(json.dumps(content, separators=(",", ":")))
+        (directory / name).write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
     return names
 
 

@@ -32,10 +32,10 @@ def write(site: Path) -> None:
         If the pages cannot be made; pdoc has said why.
     """
     overview = site / PAGE
-    text = overview.read_text()
+    text = overview.read_text(encoding="utf-8")
     if text.count(_LINK) != 1:
         raise RuntimeError(f"{overview}: expected {_LINK!r} once, to show it")
     how = ("--docformat", "numpy", "--no-show-source", "--template-directory", str(TEMPLATES))
     where = ("--output-directory", str(site / "api"))
     subprocess.run([sys.executable, "-m", "pdoc", *how, *where, *MODULES], cwd=ROOT, check=True)
-    overview.write_text(text.replace(_LINK, _LINK.replace(" hidden", "")))
+    overview.write_text(text.replace(_LINK, _LINK.replace(" hidden", "")), encoding="utf-8")

@@ -36,7 +36,7 @@ def adapt(site: Path, benchmarks: Iterable[str], graphs) -> None:
         If asv's index.html has no place for a change, as in another version of asv.
     """
     index = site / "index.html"
-    text = index.read_text()
+    text = index.read_text(encoding="utf-8")
     absent = json.dumps(_absent(benchmarks, graphs)).replace("<", "\\u003c")
     data = f'<script type="application/json" id="absent">{absent}</script>\n    '
     for place, added in (*_BEFORE.items(), (_LAST, data)):
@@ -45,7 +45,7 @@ def adapt(site: Path, benchmarks: Iterable[str], graphs) -> None:
         text = text.replace(place, added + place)
     for name in _FILES:
         shutil.copy(HERE / name, site)
-    (site / PAGE).write_text(text)
+    (site / PAGE).write_text(text, encoding="utf-8")
     index.unlink()
 
 

@@ -58,7 +58,7 @@ def restore(root: Path, remote: str) -> bool:
     if commit:
         _replace_results(root, remote, commit)
     (root / _RESTORED).parent.mkdir(exist_ok=True)
-    (root / _RESTORED).write_text(commit)
+    (root / _RESTORED).write_text(commit, encoding="utf-8")
     return bool(commit)
 
 
@@ -87,7 +87,7 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
     """
     if not (root / _RESTORED).exists():
         raise RuntimeError("restore first, or what is stored would be lost")
-    before = (root / _RESTORED).read_text()
+    before = (root / _RESTORED).read_text(encoding="utf-8")
     if before:
         _require_no_loss(root, before)
     said = thin(root / _RESULTS)
@@ -126,7 +126,7 @@ def _require_no_loss(root: Path, before: str) -> None:
             raise RuntimeError(f"{name} is stored and would be lost: nothing was stored")
         if status == "M" and "-" in Path(name).name:  # the others describe machine and benchmarks
             old = json.loads(git_text(root, "show", f"{before}:{name}"))
-            metrics = lost(old, json.loads((root / name).read_text()))
+            metrics = lost(old, json.loads((root / name).read_bytes()))
             if metrics:
                 text = ", ".join(metrics)
                 raise RuntimeError(f"{name} would lose values of {text}: nothing was stored")
@@ -149,7 +149,7 @@ def thin(results: Path, statistics: int = KEEP_STATISTICS, kept: int = KEEP_RESU
     """
     said = []
     for machine in sorted(path.parent for path in results.glob("*/machine.json")):
-        contents = {path: json.loads(path.read_text()) for path in machine.glob("*-*.json")}
+        contents = {path: json.loads(path.read_bytes()) for path in machine.glob("*-*.json")}
         newest = sorted(contents, key=lambda p: (contents[p]["date"], p.name), reverse=True)
         for path in newest[kept:]:
             path.unlink()

@@ -55,12 +55,12 @@ def localise(site: Path) -> None:
     """
     shutil.copytree(VENDOR, site / DIRECTORY)
     index = site / "index.html"
-    index.write_text(local(index.read_text()))
+    index.write_text(local(index.read_text(encoding="utf-8")), encoding="utf-8")
     error = site / "error.html"
-    text, count = _ERROR_NOW.subn(_ERROR, error.read_text())
+    text, count = _ERROR_NOW.subn(_ERROR, error.read_text(encoding="utf-8"))
     if count != 1:
         raise RuntimeError(f"{error}: expected asv's text about the internet connection")
-    error.write_text(text)
+    error.write_text(text, encoding="utf-8")
 
 
 def local(html: str) -> str:

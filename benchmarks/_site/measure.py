@@ -49,7 +49,7 @@ def again(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[str]:
     """
     stored: dict[str, list[dict]] = {}
     for path in sorted((root / "benchmarks" / "results" / machine).glob("*-*.json")):
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_bytes())
         stored.setdefault(result["commit_hash"], []).append(result["params"])
     log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD").split()
     known = {
@@ -125,5 +125,5 @@ def _failed(root: Path, machine: str, commit: str) -> list[str]:
     """The benchmarks of which asv stored a cell without a value just now."""
     stored = (root / asv_fixes.RESULTS / machine).glob(f"{commit[:8]}-*.json")
     newest = max(stored, key=lambda path: path.stat().st_mtime, default=None)
-    results = json.loads(newest.read_text())["results"] if newest else {}
+    results = json.loads(newest.read_bytes())["results"] if newest else {}
     return sorted(name for name, (cells, *_) in results.items() if None in (cells or [None]))

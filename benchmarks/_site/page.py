@@ -25,15 +25,17 @@ _PLACEHOLDERS = {
 
 def write(site: Path, project: str, data: dict) -> None:
     """Add the page to a site that ``asv publish`` is writing, and one that leads to it."""
-    (site / PAGE).write_text(render(project, data))
+    (site / PAGE).write_text(render(project, data), encoding="utf-8")
     shutil.copy(HERE / "former.html", site / FORMER)
 
 
 def render(project: str, data: dict) -> str:
     """The page as text. Nothing in ``data`` can end the script that carries it."""
-    page = (HERE / "overview.html").read_text()
+    page = (HERE / "overview.html").read_text(encoding="utf-8")
     for placeholder, files in _PLACEHOLDERS.items():
-        page = page.replace(placeholder, "\n".join((HERE / name).read_text() for name in files))
+        page = page.replace(
+            placeholder, "\n".join((HERE / name).read_text(encoding="utf-8") for name in files)
+        )
     page = page.replace("PROJECT", html.escape(project))
     # Last, so that nothing in the data is taken for a placeholder.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -72,7 +72,7 @@ def _versions(torch: str, triton: str) -> str:
 
 def slowdowns() -> list[str]:
     """How often there is a false alarm, and how many slowdowns are found."""
-    document = json.loads(SLOWDOWNS.read_text())
+    document = json.loads(SLOWDOWNS.read_bytes())
     kinds = document["kinds"]
     intro = (
         f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
@@ -292,7 +292,7 @@ _OF_THE_SAME = ("fails", "cannot tell, first look", "cannot tell")
 
 def simulation() -> list[str]:
     """A row for each kind of noise, former figures and today's."""
-    stored = json.loads(SIMULATION.read_text())
+    stored = json.loads(SIMULATION.read_bytes())
     runs = dict(stored["runs"])
     today = runs.pop("today")
     ((former, before),) = runs.items()

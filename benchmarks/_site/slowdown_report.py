@@ -81,7 +81,7 @@ def report(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
 def write(site: Path, document: Mapping) -> None:
     """Put the report beside the pages, for programs."""
     text = json.dumps(document, indent=1, allow_nan=False)
-    (site / FILE).write_text(f"{text}\n")
+    (site / FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def for_page(document: Mapping) -> list[dict]:

@@ -29,5 +29,8 @@ def say(message: str) -> None:
 def report(message: str) -> None:
     """Tell the user something while a benchmark runs; asv hides its stdout and stderr."""
     path = os.environ.get(PROGRESS_VARIABLE, "/dev/tty")
-    with contextlib.suppress(OSError), open(path, "a") as stream:  # e.g. no terminal
+    with (
+        contextlib.suppress(OSError),
+        open(path, "a", encoding="utf-8") as stream,
+    ):  # e.g. no terminal
         stream.write(f"\n{message}\n")

@@ -374,7 +374,7 @@ def _profiled(call: Callable) -> dict:
             call()
             torch.cuda.synchronize()
         profiler.export_chrome_trace(str(trace))
-        return summary(json.loads(trace.read_text())["traceEvents"])
+        return summary(json.loads(trace.read_bytes())["traceEvents"])
 
 
 def summary(events: Iterable[dict]) -> dict:

@@ -246,7 +246,7 @@ class Stored(NamedTuple):
 
 def read(path: Path) -> Stored:
     """A point that :func:`write` stored."""
-    header, *entries = map(json.loads, path.read_text().splitlines())
+    header, *entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     found = of_entries(POINTS[header["point"]], header, entries)
     return Stored(header, [each["rows"] for each in entries], found)
 

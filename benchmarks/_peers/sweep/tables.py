@@ -92,7 +92,7 @@ def _written(figure: Figure, row: Row | None) -> str:
 
 def seed_table(experiment: Experiment, results: Results) -> list[str]:
     """The first seed's published figures beside ours, by batch."""
-    published = json.loads(PUBLISHED.read_text())["throughput"]
+    published = json.loads(PUBLISHED.read_bytes())["throughput"]
     theirs = {each["batch"]: each for each in published["batches"]}
     lines = [
         f"Medians from {SETTLED_SEQ_LEN} tokens on. The seed: {published['machine']}, "
