@@ -79,18 +79,44 @@ class RotaryPositionEmbedding(torch.nn.Module):
         self.seq_len_interpolation_factor = seq_len_interpolation_factor
         self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
         self.interleaved = interleaved
+        self.register_buffer("inv_freq", torch.empty(rotated // 2, device="meta"))
+        self.inv_freq = self._formula().to(_usual_device() if device is None else device)
+
+    def reset_parameters(self) -> None:
+        """Compute the inverse frequencies anew, where they are: they may be uninitialized."""
+        self.inv_freq = self._formula().to(self.inv_freq.device)
+
+    def _formula(self):
         # On the CPU, whatever the device: the same bits everywhere.
+        rotated = 2 * self.inv_freq.shape[0]
         exponent = torch.arange(0, rotated, 2, dtype=torch.float32, device="cpu") / rotated
-        inv_freq = 1.0 / rotary_base**exponent
-        self.register_buffer("inv_freq", inv_freq.to(_usual_device() if device is None else device))
+        return 1.0 / self.rotary_base**exponent
 
     def _apply(self, fn, recurse=True):
         # model.half() must not round the frequencies: long positions would be off by whole radians.
         exact = self.inv_freq
         super()._apply(fn, recurse)
-        if self.inv_freq.dtype != exact.dtype:
+        if exact.is_meta and not self.inv_freq.is_meta:
+            self.reset_parameters()
+        elif self.inv_freq.dtype != exact.dtype:
             self.inv_freq = exact.to(self.inv_freq.device)
         return self
+
+    def _load_from_state_dict(self, state_dict, prefix, *others):
+        """Take frequencies of a checkpoint in half precision for those of the formula."""
+        name = prefix + "inv_freq"
+        given = state_dict.get(name)
+        if isinstance(given, torch.Tensor) and given.dtype != torch.float32:
+            exact = self._formula().to(given.device)
+            if given.dtype == torch.float64:
+                exact = given.float()
+            elif not given.is_meta and not torch.equal(given, exact.to(given.dtype)):
+                others[-1].append(
+                    f"{name} has the dtype {given.dtype} and other frequencies than this module; "
+                    "their exact values are not known"
+                )
+            state_dict = {**state_dict, name: exact}
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def forward(self, max_seq_len: int | torch.Tensor, offset: int = 0) -> torch.Tensor:
         """Angles of the positions ``offset .. offset + max_seq_len - 1``, in radians.
@@ -111,7 +137,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         Raises
         ------
         TypeError
-            If ``max_seq_len`` is no integer.
+            If ``max_seq_len`` is no integer, or something cast ``inv_freq`` without ``to()``.
         ValueError
             If ``max_seq_len`` is negative, or a tensor with dimensions or without a value.
         """
@@ -119,6 +145,11 @@ class RotaryPositionEmbedding(torch.nn.Module):
         if max_seq_len < 0:
             raise ValueError(f"max_seq_len must not be negative, got {max_seq_len}")
         inv_freq = self.inv_freq
+        if inv_freq.dtype != torch.float32:
+            raise TypeError(
+                f"inv_freq must be torch.float32, got {inv_freq.dtype}: reset_parameters() "
+                "computes it anew"
+            )
         positions = torch.arange(max_seq_len, device=inv_freq.device, dtype=torch.float32)
         positions = (positions + offset) * self._position_scale(max_seq_len)
         # A product of elements, which autocast leaves alone: the meta device has no autocast.

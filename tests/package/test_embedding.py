@@ -1,5 +1,8 @@
 """RotaryPositionEmbedding against the published formula, computed in float64."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -148,3 +151,56 @@ def test_no_gradient_and_no_parameter():
     module = RotaryPositionEmbedding(64)
     assert not module(4).requires_grad
     assert not list(module.parameters())
+
+
+HALF = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_frequencies_of_a_module_that_was_built_on_the_meta_device(reset, device):
+    expected = RotaryPositionEmbedding(64, 0.5, rotary_base=5e5, device=device)
+    with torch.device("meta"):
+        model = torch.nn.Sequential(RotaryPositionEmbedding(64, 0.5, rotary_base=5e5))
+    model.half().to_empty(device=device)
+    if reset:  # as FSDP and torchtitan do
+        model[0].inv_freq.fill_(torch.nan)
+        model[0].reset_parameters()
+    assert torch.equal(model[0].inv_freq, expected.inv_freq)
+    assert model[0].inv_freq.device == expected.inv_freq.device
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float64], ids=str)
+@pytest.mark.parametrize(("built_on", "assign"), [("cpu", False), ("cpu", True), ("meta", True)])
+def test_frequencies_of_a_checkpoint_that_was_cast_are_exact(built_on, dtype, assign):
+    exact = RotaryPositionEmbedding(64, device="cpu").inv_freq
+    model = torch.nn.Sequential(RotaryPositionEmbedding(64, device=built_on))
+    state = {"0.inv_freq": exact.to(dtype)}
+    model.load_state_dict(state, assign=assign)
+    assert torch.equal(model[0].inv_freq, exact)
+    assert state["0.inv_freq"].dtype == dtype
+    other = torch.nn.Sequential(RotaryPositionEmbedding(64, rotary_base=5e5, device="cpu"))
+    if dtype == torch.float64:
+        other.load_state_dict(state, assign=assign)
+        assert torch.equal(other[0].inv_freq, exact)
+    else:
+        with pytest.raises(RuntimeError, match="0.inv_freq has the dtype .* other frequencies"):
+            other.load_state_dict(state, assign=assign)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_no_cast_rounds_the_frequencies(dtype):
+    module = RotaryPositionEmbedding(64, device="cpu")
+    exact = module.inv_freq.clone()
+    casts = (
+        lambda x: x.to(dtype),
+        lambda x: torch.nn.Sequential(x).to(dtype)[0],
+        lambda x: x._apply(lambda t: t.to(dtype)),
+        lambda x: copy.deepcopy(x.to(dtype)),
+        lambda x: pickle.loads(pickle.dumps(x.to(dtype))),
+    )
+    assert all(torch.equal(cast(module).inv_freq, exact) for cast in casts)
+    module.inv_freq = module.inv_freq.to(dtype)
+    with pytest.raises(TypeError, match="inv_freq must be torch.float32, got .*reset_parameters"):
+        module(3)
+    module.reset_parameters()
+    assert torch.equal(module.inv_freq, exact)
