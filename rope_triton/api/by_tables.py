@@ -86,6 +86,13 @@ def apply_rotary_emb(
     return _rotate(x, cos, sin, starts, cu_seqlens, options, fused, bool(inplace_gradient))
 
 
+def rotate_tokens_(x, cos, sin, positions, *, interleaved, inverse):
+    """:func:`apply_rotary_emb` in place, or back by the transposed rotation, as gradients are."""
+    options = Options("bshd", interleaved, 1, 0, transposed=bool(inverse), inplace=True)
+    cos, sin, starts = _from_offsets(cos, sin, positions)
+    _rotate(x, cos, sin, starts, None, options, True)
+
+
 def apply_qk_rotary_emb(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -1,17 +1,17 @@
 """Megatron Core: the functions that it takes from TransformerEngine, on this package's kernel."""
 
-import contextlib
 import importlib
 import warnings
 
 import torch
 
 from rope_triton import api
+from rope_triton.integrations.patching import Patch
 
 _MODULE = "megatron.core.models.common.embeddings.rope_utils"
 
 
-def patch() -> contextlib.ExitStack:
+def patch() -> Patch:
     """Let Megatron Core rotate by this package, with or without TransformerEngine.
 
     What is replaced are the functions that a model calls whose configuration has
@@ -19,7 +19,7 @@ def patch() -> contextlib.ExitStack:
 
     Returns
     -------
-    contextlib.ExitStack
+    Patch
         Its ``close()`` restores the functions; in a ``with`` statement, the end of the block does.
 
     Raises
@@ -28,11 +28,8 @@ def patch() -> contextlib.ExitStack:
         If Megatron Core is not installed.
     """
     module = importlib.import_module(_MODULE)
-    with contextlib.ExitStack() as undo:
-        for function in (fused_apply_rotary_pos_emb, fused_apply_rotary_pos_emb_thd):
-            undo.callback(setattr, module, function.__name__, getattr(module, function.__name__))
-            setattr(module, function.__name__, function)
-        return undo.pop_all()
+    functions = fused_apply_rotary_pos_emb, fused_apply_rotary_pos_emb_thd
+    return Patch({(module, function.__name__): function for function in functions})
 
 
 def fused_apply_rotary_pos_emb(

@@ -1,6 +1,5 @@
 """Hugging Face Transformers: its function on this package's kernel, and models that call it."""
 
-import contextlib
 import functools
 import inspect
 import itertools
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from rope_triton import api, checks, reference
+from rope_triton.integrations.patching import Patch, Replacement
 
 __all__ = ["apply_rotary_pos_emb", "apply_rotary_pos_emb_vision", "patch", "Convention"]
 
@@ -141,7 +141,7 @@ def _of_each_pair(name, table, repeated):
 # --- models ---------------------------------------------------------------------------------------
 
 
-def patch(*models: torch.nn.Module) -> contextlib.ExitStack:
+def patch(*models: torch.nn.Module) -> Patch:
     """Let models of Transformers rotate by this package.
 
     What is replaced are the functions ``apply_rotary_pos_emb`` and ``apply_rotary_pos_emb_vision``
@@ -156,36 +156,41 @@ def patch(*models: torch.nn.Module) -> contextlib.ExitStack:
 
     Returns
     -------
-    contextlib.ExitStack
+    Patch
         Its ``close()`` restores the functions; in a ``with`` statement, the end of the block does.
+        ``replaced`` names them.
 
     Raises
     ------
+    TypeError
+        If a model is no ``torch.nn.Module``.
     ValueError
         If a model's code has no such function, or none is loaded.
     NotImplementedError
         If that of a model rotates in another way; without models, a warning names it.
     """
     found = {each for model in models for each in _functions_of(model)} or _loaded()
-    with contextlib.ExitStack() as undo:
-        for module, name in sorted(found, key=lambda each: (each[0].__name__, each[1])):
-            function, own = getattr(module, name), globals()[name]
-            if getattr(function, "func", None) is own:
-                continue  # it is patched
-            try:
-                convention = convention_of(function, name)
-            except NotImplementedError as error:
-                if models:
-                    raise
-                warnings.warn(f"{module.__name__} is left as it is: {error}", stacklevel=2)
-                continue
-            setattr(module, name, functools.partial(own, convention=convention))
-            undo.callback(setattr, module, name, function)
-        return undo.pop_all()
+    functions: dict[tuple[ModuleType, str], Callable] = {}
+    for module, name in sorted(found, key=lambda each: (each[0].__name__, each[1])):
+        function = getattr(module, name)
+        if isinstance(function, Replacement):
+            functions[module, name] = function
+            continue
+        try:
+            convention = convention_of(function, name)
+        except NotImplementedError as error:
+            if models:
+                raise
+            warnings.warn(f"{module.__name__} is left as it is: {error}", stacklevel=2)
+            continue
+        functions[module, name] = functools.partial(globals()[name], convention=convention)
+    return Patch(functions)
 
 
 def _functions_of(model: torch.nn.Module) -> set[tuple[ModuleType, str]]:
     """The modules of its code that have such functions, with the functions' names."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"a model must be a torch.nn.Module, got {model!r}")
     names = {type(part).__module__ for part in model.modules()}
     found = set(_functions_in(sys.modules[name] for name in names if name in sys.modules))
     if not found:

@@ -2,7 +2,8 @@
 
 import torch
 
-from rope_triton import api, checks
+from rope_triton import checks
+from rope_triton.api import by_tables
 
 
 def rotary_embedding(
@@ -61,7 +62,6 @@ def rotary_embedding(
             f"cos_sin_cache has, from rope_dim_offset={rope_dim_offset} on"
         )
     cos, sin = cos_sin_cache.chunk(2, dim=-1)
-    sin = -sin if inverse else sin
     starts = positions.flatten()
     parts = [
         _by_token(name, x, starts.numel(), head_size)
@@ -72,7 +72,7 @@ def rotary_embedding(
         _check_keys(part, parts[0])
     for part in parts:  # each token is a sequence of its own, of one position
         x = part[:, None, :, rope_dim_offset:]
-        api.apply_rotary_emb(x, cos, sin, not is_neox, inplace=True, seqlen_offsets=starts)
+        by_tables.rotate_tokens_(x, cos, sin, starts, interleaved=not is_neox, inverse=inverse)
 
 
 def _check_keys(keys, queries):

@@ -5,6 +5,7 @@ None of them is installed here: what they call, and are called by, is made after
 """
 
 import importlib
+import itertools
 import sys
 import types
 from dataclasses import dataclass, fields
@@ -12,6 +13,7 @@ from dataclasses import dataclass, fields
 import pytest
 import torch
 
+from rope_triton import apply_rotary_emb
 from rope_triton.integrations import megatron, vllm
 from tests import covering
 from tests.package import plain
@@ -69,9 +71,48 @@ def test_megatron_is_patched_until_that_is_undone(monkeypatch):
     names = "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"
     utils = module(monkeypatch, megatron._MODULE, **dict.fromkeys(names))
     undo = megatron.patch()
-    assert [getattr(utils, name) for name in names] == [getattr(megatron, name) for name in names]
+    assert [getattr(utils, name).function for name in names] == [
+        getattr(megatron, name) for name in names
+    ]
+    assert repr(undo) == f"<Patch of {utils.__name__}.{names[0]}, {utils.__name__}.{names[1]}>"
     undo.close()
     assert [getattr(utils, name) for name in names] == [None, None]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_patches_are_undone_in_any_order(order, monkeypatch):
+    names = "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"
+    utils = module(monkeypatch, megatron._MODULE, **dict.fromkeys(names, len))
+    patches = [megatron.patch() for _ in order]
+    for index in order:
+        assert getattr(utils, names[0]) is not len
+        patches[index].close()
+        patches[index].close()  # a second time changes nothing
+    assert [getattr(utils, name) for name in names] == [len, len]
+
+
+@pytest.mark.parametrize("theirs_first", [False, True])
+@pytest.mark.parametrize("undone_first", ["ours", "theirs"])
+def test_a_patch_of_another_library_stays(theirs_first, undone_first, monkeypatch):
+    """One that is over ours, and calls it; one that is under it."""
+    name = "fused_apply_rotary_pos_emb"
+    utils = module(monkeypatch, megatron._MODULE, **{name: max, f"{name}_thd": max})
+
+    def patch_theirs():
+        below = getattr(utils, name)
+        setattr(utils, name, lambda x, freqs: ("theirs", below(x, freqs)))
+        return lambda: setattr(utils, name, below)
+
+    monkeypatch.setattr(megatron.api, "apply_rotary_pos_emb", lambda *_, **__: "ours")
+    kinds = ["theirs", "ours"] if theirs_first else ["ours", "theirs"]
+    undo = {kind: patch_theirs() if kind == "theirs" else megatron.patch().close for kind in kinds}
+    undo.pop(undone_first)()
+    if undone_first == "ours":
+        assert getattr(utils, name)(1, 2) == ("theirs", 2)
+    elif not theirs_first:
+        assert getattr(utils, name)(1, 2) == "ours"
+    undo.popitem()[1]()
+    assert getattr(utils, name)(1, 2) == 2
 
 
 def test_megatron_that_is_not_installed_is_named(monkeypatch):
@@ -214,6 +255,23 @@ def test_vllm_rotates_in_place(case, random, device):
     expected[:, :heads, channels] = turned
     atol = 1e-5 if case["dtype"] == torch.float32 else 3e-2
     torch.testing.assert_close(whole, expected.flatten(1), rtol=1.6e-2, atol=atol)
+
+
+@pytest.mark.parametrize("neox", [True, False])
+def test_vllm_rotates_back_without_another_cache(neox, random, device, monkeypatch):
+    cache = torch.randn(20, CHANNELS, generator=random).to(device)
+    q = torch.randn(6, 4, CHANNELS, generator=random).to(device)
+    at = torch.randint(20, (6,), generator=random).to(device)
+    expected = q[:, None].clone()
+    cos, sin = cache.chunk(2, -1)
+    apply_rotary_emb(expected, cos, -sin, not neox, inplace=True, seqlen_offsets=at)
+
+    def refused(x):
+        raise AssertionError(f"negates {tuple(x.shape)}")
+
+    monkeypatch.setattr(torch.Tensor, "__neg__", refused)
+    vllm.rotary_embedding(at, q, None, CHANNELS, cache, neox, 0, True)
+    assert torch.equal(q, expected[:, 0])
 
 
 @pytest.mark.parametrize(

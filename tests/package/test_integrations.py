@@ -195,11 +195,11 @@ def test_a_model_is_patched_until_that_is_undone(toys):
     before = llama.apply_rotary_pos_emb, glm.apply_rotary_pos_emb
     llama.apply_rotary_pos_emb_vision = vision_function
     undo = transformers.patch(llama.Model())
-    assert llama.apply_rotary_pos_emb.keywords == {"convention": LLAMA}
-    assert llama.apply_rotary_pos_emb_vision.keywords == {"convention": VISION}
+    assert llama.apply_rotary_pos_emb.function.keywords == {"convention": LLAMA}
+    assert llama.apply_rotary_pos_emb_vision.function.keywords == {"convention": VISION}
     assert glm.apply_rotary_pos_emb is before[1]
-    with transformers.patch():  # the other one; the first is patched
-        assert glm.apply_rotary_pos_emb.keywords == {"convention": CONVENTIONS["glm"]}
+    with transformers.patch():
+        assert glm.apply_rotary_pos_emb.function.keywords == {"convention": CONVENTIONS["glm"]}
     assert glm.apply_rotary_pos_emb is before[1]
     assert llama.apply_rotary_pos_emb is not before[0]
     undo.close()
@@ -210,6 +210,8 @@ def test_a_model_is_patched_until_that_is_undone(toys):
 def test_what_cannot_be_patched_is_said_and_nothing_is_changed(toys):
     with pytest.raises(ValueError, match="no model of Transformers that rotates is loaded"):
         transformers.patch()
+    with pytest.raises(TypeError, match="must be a torch.nn.Module, got 'meta-llama/Llama'"):
+        transformers.patch("meta-llama/Llama")
     with pytest.raises(ValueError, match="the code of Model has no function apply_rotary_pos_emb"):
         transformers.patch(toys("bert").Model())
     function = model_function(LLAMA, partial=False)
