@@ -1,5 +1,6 @@
 """Read the frequencies of a model from its Hugging Face config."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,37 @@ _KEYS: dict[str, tuple[set[str], set[str]]] = {
 _ALWAYS = {
     *("type", "rope_type", "rope_theta", "partial_rotary_factor"),
     *("mrope_section", "mrope_interleaved", "finetuned"),
+    # Scales queries by their positions; Ministral 3 repeats the new length here.
+    *("llama_4_scaling_beta", "max_position_embeddings"),
+}
+# Name here -> other names of the same.
+_ALIASES = {
+    "head_dim": ("kv_channels", "attention_head_dim"),
+    "partial_rotary_factor": ("rotary_pct", "rope_pct"),
+    "rope_theta": ("rotary_emb_base", "rotary_embedding_base"),
+}
+# A key of a config that this finds is in ``_KNOWN``, or the config is refused.
+_ABOUT_ROTATION = re.compile("rope|rotary|rotat|theta|freq_alloc|^pos_embed|head_dim|kv_channels")
+_KNOWN = {
+    *("rope_scaling", "rope_parameters", "rope_local_base_freq", *_ALIASES),
+    *("rotary_dim", "qk_rope_head_dim", "global_head_dim"),
+    # These change no frequency: which channels are a pair, which layers rotate, heads of values,
+    # of indexers and of layers without a rotation, the part of a head that is not rotated.
+    *("rope_interleave", "rope_interleaved", "no_rope_layers", "no_rope_layer_interval"),
+    *("v_head_dim", "qk_nope_head_dim", "qk_head_dim", "linear_head_dim", "index_head_dim"),
+    *("linear_key_head_dim", "linear_value_head_dim", "mamba_head_dim"),
+}
+# Floats in some configs.
+_INTEGERS = {
+    *("original_max_position_embeddings", "max_position_embeddings", "rotary_dim"),
+    *("head_dim", "qk_rope_head_dim", "global_head_dim", "hidden_size", "num_attention_heads"),
+}
+# Types of models that have frequencies for each type of layer, by rules that are not in a config.
+_BY_LAYER_TYPE = {
+    *("beam", "deepseek_v4", "diffusion_gemma_text", "dots3_note_text", "embedding_gemma2_text"),
+    *("gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "laguna", "lfm3"),
+    *("mellum", "mimo_v2_flash", "modernbert", "modernbert-decoder", "neomme", "olmo3"),
+    *("t5gemma2_text", "ultrabert", "zaya"),
 }
 
 
@@ -58,13 +90,18 @@ def frequencies_from_config(
         the rotated size the first that there is of ``qk_rope_head_dim``, ``rotary_dim``,
         ``head_dim`` and ``hidden_size // num_attention_heads``, the last two times
         ``partial_rotary_factor``, but for "proportional", whose other channels get the frequency
-        0. With a ``layer_type`` the ``head_dim`` is that of these layers in ``per_layer_config``. A
-        model that calls them otherwise needs them under these names.
+        0. With a ``layer_type`` the ``head_dim`` is that of these layers in ``per_layer_config``,
+        or ``global_head_dim`` for "full_attention". Other names that are known are ``kv_channels``
+        and ``attention_head_dim`` for ``head_dim``, ``rotary_pct`` and ``rope_pct`` for
+        ``partial_rotary_factor``, and ``rotary_emb_base`` and ``rotary_embedding_base`` for
+        ``rope_theta``. Integers may be written as floats. An entry that is None counts as missing.
     seq_len : int or torch.Tensor, optional
         Largest position + 1, as of :func:`scalings.dynamic_ntk`; needed by "dynamic" and
         "longrope", whose frequencies depend on it.
     layer_type : str, optional
         Which entry of ``rope_parameters``, if it has one for each type of layer in ``layer_types``.
+        With ``rope_local_base_freq`` (Gemma 3) that is the base of "sliding_attention", which is
+        not scaled, and ``rope_scaling`` that of "full_attention".
 
     Returns
     -------
@@ -80,7 +117,9 @@ def frequencies_from_config(
         If ``config`` is not a mapping, or ``seq_len`` no integer.
     ValueError
         If something that is needed is missing, including ``rope_theta``, for which every model has
-        a default of its own; or if the scaling has a type or a key that is not known here.
+        a default of its own; if the scaling has a type or a key that is not known here; if the
+        config has another key about rotation or the size of a head, by its name; if two names of
+        the same have different values; or if ``layer_type`` is none of those there are.
 
     Examples
     --------
@@ -90,6 +129,7 @@ def frequencies_from_config(
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"config must be a mapping, got {type(config).__name__}; see to_dict()")
+    config = _known(config)
     parameters = _parameters(config, layer_type)
     kind = _kind(parameters)
     given = _given(parameters, kind)
@@ -122,17 +162,72 @@ def frequencies_from_config(
             return scalings.unscaled(dim, base)
 
 
+def _known(config):
+    """The config by the names that are read here, without what is None.
+
+    Raises
+    ------
+    ValueError
+        If it has a key about rotation that is not known, or two names of one value that differ.
+    """
+    found = {key: value for key, value in _whole(config).items() if value is not None}
+    for name, others in _ALIASES.items():
+        for other in others:
+            if other in found and found[other] != found.setdefault(name, found[other]):
+                raise ValueError(f"config has {name!r} and {other!r}, which differ")
+            found.pop(other, None)
+    if found.get("model_type") == "ernie4_5_vl_moe_text":
+        raise ValueError("the frequencies of 'ernie4_5_vl_moe_text' have an order of their own")
+    unknown = {key for key in found if _ABOUT_ROTATION.search(key)} - _KNOWN
+    if _has_bases(found.get("rope_parameters")):  # DeepSeek V4's are there again
+        unknown.discard("compress_rope_theta")
+    if unknown:
+        raise ValueError(
+            f"config has {sorted(unknown)}, which are not known here: "
+            "leave them out if they change no frequency"
+        )
+    return found
+
+
+def _has_bases(parameters):
+    """Whether there is an entry for each type of layer, with its base."""
+    entries = parameters.values() if isinstance(parameters, Mapping) else ()
+    return bool(entries) and all(isinstance(x, Mapping) and x.get("rope_theta") for x in entries)
+
+
+def _whole(config):
+    """With the integers that are written as floats."""
+    return {
+        key: int(value)
+        if key in _INTEGERS and isinstance(value, float) and value.is_integer()
+        else value
+        for key, value in config.items()
+    }
+
+
 def _parameters(config, layer_type):
     """The description of the scaling; empty if there is none."""
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(found, Mapping):
         raise TypeError(f"rope_scaling must be a mapping, got {type(found).__name__}")
-    by_layer = {name for name, value in found.items() if isinstance(value, Mapping)}
+    by_layer = {name: value for name, value in found.items() if isinstance(value, Mapping)}
+    if "rope_local_base_freq" in config:  # Gemma 3
+        sliding = {"rope_theta": config["rope_local_base_freq"]}
+        by_layer = by_layer or {"full_attention": found}
+        by_layer["sliding_attention"] = sliding | dict(by_layer.get("sliding_attention", {}))
+    elif by_layer and (beside := sorted(key for key in set(found) - set(by_layer) if found[key])):
+        raise ValueError(f"rope_scaling has {beside} beside its types of layers {sorted(by_layer)}")
+    if not by_layer and ("global_head_dim" in config or config.get("model_type") in _BY_LAYER_TYPE):
+        raise ValueError(
+            "the layers of this model differ by their type: config needs rope_parameters with an "
+            "entry for each, as its to_dict() of transformers 5 has"
+        )
     if layer_type is None and not by_layer:
-        return found
+        return _whole(found)
     if layer_type not in by_layer:
-        raise ValueError(f"layer_type must be one of {sorted(by_layer)}, got {layer_type!r}")
-    return found[layer_type]
+        these = f"one of {sorted(by_layer)}" if by_layer else "None, as all layers share one entry"
+        raise ValueError(f"layer_type must be {these}, got {layer_type!r}")
+    return _whole(by_layer[layer_type])
 
 
 def _kind(parameters):
@@ -163,24 +258,31 @@ def _given(parameters, kind):
 
 def _of_layers(config, layer_type):
     """The config with the size of a head that layers of this type have, as Gemma 4's differ."""
-    own = {int(index): each for index, each in (config.get("per_layer_config") or {}).items()}
-    layers = [i for i, each in enumerate(config.get("layer_types") or ()) if each == layer_type]
+    own = {int(index): each for index, each in config.get("per_layer_config", {}).items()}
+    types = config.get("layer_types", ())
+    layers = [i for i, each in enumerate(types) if layer_type in (None, each)]
     sizes = {own.get(index, {}).get("head_dim", config.get("head_dim")) for index in layers}
+    if not own and layer_type == "full_attention" and "global_head_dim" in config:
+        sizes = {config["global_head_dim"]}
     if len(sizes) > 1:
         raise ValueError(f"layers of type {layer_type!r} have heads of different sizes: {sizes}")
     return {**config, "head_dim": sizes.pop()} if sizes else config
 
 
 def _rotated(config, share):
+    head, share = config.get("head_dim"), 1 if share is None else share
+    scalings.check_positive(partial_rotary_factor=share)
     for key in ("qk_rope_head_dim", "rotary_dim"):
-        if config.get(key) is not None:
-            return config[key]
-    head = config.get("head_dim")
+        if rotated := config.get(key):
+            if key == "qk_rope_head_dim" and head and int(head * share) != rotated:
+                raise ValueError(
+                    f"config has {key!r} {rotated} and 'head_dim' {head}: leave out the one that "
+                    "the model does not rotate"
+                )
+            return rotated
     if head is None:
         head = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
-    if share is None:
-        return head
-    scalings.check_positive(head_dim=head, partial_rotary_factor=share)
+    scalings.check_positive(head_dim=head)
     return int(head * share)
 
 

@@ -302,6 +302,75 @@ def test_phi35_moe_names_the_attention_factors(seq_len, factor):
     assert result.attention_factor == factor
 
 
+# Entries as published, the type of layer, and what Transformers 5.23.0 has for them.
+GEMMA_4_TYPES = {"rope_parameters": GEMMA_4["rope_parameters"], "head_dim": 256}
+GEMMA_3 = {"head_dim": 256, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+GEMMA_3["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+MINISTRAL_3 = {
+    **{"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "mscale": 1.0},
+    **{"mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1},
+    "original_max_position_embeddings": 16384,
+}
+PUBLISHED = {
+    "Gemma 4, full": (
+        {**GEMMA_4_TYPES, "global_head_dim": 512},
+        "full_attention",
+        scalings.proportional(512, 1e6, 0.25),
+    ),
+    "Gemma 4, sliding": (
+        {**GEMMA_4_TYPES, "global_head_dim": 512},
+        "sliding_attention",
+        scalings.unscaled(256, 1e4),
+    ),
+    "Gemma 3, full": (GEMMA_3, "full_attention", scalings.linear(256, 1e6, 8.0)),
+    "Gemma 3, sliding": (GEMMA_3, "sliding_attention", scalings.unscaled(256, 1e4)),
+    "JetMoe": ({**LLAMA_2_7B, "kv_channels": 64}, None, scalings.unscaled(64, 1e4)),
+    "StableLM": ({**LLAMA_2_7B, "rope_pct": 0.25}, None, scalings.unscaled(32, 1e4)),
+    "GPT-NeoX": (
+        {"hidden_size": 64, "num_attention_heads": 1, "rotary_pct": 0.25, "rotary_emb_base": 100},
+        None,
+        scalings.unscaled(16, 100),
+    ),
+    "Ministral 3": (
+        {"head_dim": 128, "rope_parameters": MINISTRAL_3},
+        None,
+        scalings.yarn(128, 1e6, 16, 16384, attention_factor=1.0),
+    ),
+    "lengths as floats": (
+        scaled(type="yarn", factor=2.0, original_max_position_embeddings=2048.0),
+        None,
+        scalings.yarn(128, 1e4, 2, 2048),
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "layer_type", "expected"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_configs(config, layer_type, expected):
+    assert_same(frequencies_from_config(config, layer_type=layer_type), expected)
+
+
+@pytest.mark.parametrize(
+    ("more", "layer_type", "message"),
+    [
+        ({"compress_rope_theta": 1.6e5}, None, "config has .'compress_rope_theta'., which are not"),
+        ({"rope_ratio": 50, "swa_head_dim": 8}, None, "has .'rope_ratio', 'swa_head_dim'., which"),
+        ({"pos_embed_rescale": 2.0}, None, "config has .'pos_embed_rescale'., which"),
+        ({"head_dim": 128, "kv_channels": 64}, None, "'head_dim' and 'kv_channels', which differ"),
+        ({"head_dim": 192, "qk_rope_head_dim": 64}, None, "'qk_rope_head_dim' 64 and 'head_dim'"),
+        ({"rope_local_base_freq": 1e4}, None, "must be one of .'full_attention', 'sliding_att"),
+        ({}, "sliding_attention", "must be None, as all layers share one entry, got 'sliding_att"),
+        ({"global_head_dim": 512}, None, "layers of this model differ by their type"),
+        ({"model_type": "olmo3"}, "sliding_attention", "layers of this model differ by their type"),
+        ({"model_type": "ernie4_5_vl_moe_text"}, None, "have an order of their own"),
+        ({"original_max_position_embeddings": 1.5, "rope_scaling": {"type": "yarn"}}, None, "int"),
+        ({"rope_parameters": {"full": {}, "factor": 2.0}}, "full", "has .'factor'. beside its"),
+    ],
+)
+def test_what_is_not_understood_is_refused(more, layer_type, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        frequencies_from_config({**LLAMA_2_7B, **more}, layer_type=layer_type)
+
+
 def test_frequencies_of_each_layer_type():
     config = {
         "head_dim": 256,
