@@ -75,8 +75,7 @@ def run(grid: str | None) -> int:
         figures.show(path)
     say(f"asv's whole output, with tables and tracebacks: {LOG}")
     if published == 0:
-        asv = Path(sys.executable).with_name("asv")
-        say(f"site: {ROOT / '.asv' / 'html'} (its pages need a server: {asv} preview --browser)")
+        say(f"site: {ROOT / '.asv' / 'html'}, shown by: {sys.executable} -m asv preview --browser")
     return status or published
 
 
