@@ -10,47 +10,12 @@ from benchmarks._compare import measure
 from benchmarks._measure import graph_nodes
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
-from tests.oracle import LAYOUTS, Mode
+from tests.oracle import LAYOUTS
 
 pytestmark = pytest.mark.gpu
 
 
 # --- compilations ---------------------------------------------------------------------------------
-
-
-# Few heads and many: tiles may differ. No other test has these widths: its variants would be known.
-@pytest.mark.parametrize(
-    ("tensor_format", "heads", "channels", "most"),
-    [
-        *(("sbhd", 6, 112, 2), ("bshd", 6, 176, 2)),
-        *(("sbhd", 2, 144, 4), ("bshd", 2, 208, 3), ("bshd", 1, 240, 6)),
-    ],
-)
-def test_lengths_share_variants_and_batches_have_few(
-    tensor_format, heads, channels, most, monkeypatch
-):
-    """Programs take few heads of several sequences: one variant for each power of two of them.
-
-    Where the batch comes first, one token of each sequence is another order than several.
-    """
-    mode = Mode(torch.bfloat16, tensor_format, False, 1.0)
-    variants = {"forward": [], "backward": []}
-
-    def listen(direction):
-        def listener(**facts):
-            variants[direction].append(facts["metadata"]["hash"])
-
-        monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
-
-    for seq in (*range(1, 18), 31, 32, 33, 64, 100, 127, 128, 129, 255, 256, 257, 300):
-        for batch in range(1, 6):
-            t, freqs, cotangent = inputs(mode, seq, batch, heads, channels)
-            listen("forward")
-            out = apply(t, freqs, mode)
-            listen("backward")
-            torch.autograd.grad(out, t, cotangent)
-    assert 1 <= len(variants["forward"]) <= most, variants
-    assert 1 <= len(variants["backward"]) <= most, variants
 
 
 def test_compilations_of_flash_attention(monkeypatch):

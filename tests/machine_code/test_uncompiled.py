@@ -1,6 +1,11 @@
 """What calls launch, with nothing compiled: features, and that the list of forms reaches all."""
 
+import json
+import os
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +106,52 @@ def test_unknown_enumerations_are_refused(asked, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="expected one of"):
         fingerprint.compile_all(enumerations=[asked])
+
+
+# In a process of its own: in this one kernels may be made for the interpreter.
+COUNTED = """
+import json, sys
+import torch, rope_triton
+from benchmarks._machine_code import uncompiled
+from benchmarks._machine_code.stub_driver import StubDriver
+
+uncompiled.compile_each_kernel_once()
+driver, found = StubDriver.activate("sm_90"), []
+for tensor_format, heads in json.loads(sys.argv[1]):
+    launchers = [set(), set()]
+    for seq in (1, 2, 3, 16, 17, 100, 256, 300):
+        for batch in range(1, 6):
+            shape = (seq, batch) if tensor_format == "sbhd" else (batch, seq)
+            t = torch.empty(*shape, heads, 112, dtype=torch.bfloat16, requires_grad=True)
+            driver.launches.clear()
+            out = rope_triton.apply_rotary_pos_emb(t, torch.zeros(seq, 1, 1, 112), tensor_format)
+            torch.autograd.grad(out, t, torch.empty_like(out))
+            for kernels, launch in zip(launchers, driver.launches, strict=True):
+                kernels.add(launch.kernel)
+    found.append([len(kernels) for kernels in launchers])
+print(json.dumps(found))
+"""
+MOST = {
+    **{("sbhd", 64): 1, ("bshd", 64): 1, ("sbhd", 6): 5, ("bshd", 6): 3},
+    **{("sbhd", 2): 7, ("bshd", 2): 5, ("sbhd", 1): 7, ("bshd", 1): 7},
+}
+
+
+def test_lengths_share_variants_and_batches_have_few(tmp_path):
+    """Each costs its user a second once.
+
+    Few heads share a program with those of other sequences, as many as a power of two up to 16:
+    one variant for each, of one token and of several. These are all, whatever the batches are.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, json.dumps(list(MOST))],
+        env=environment,
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(zip(MOST, json.loads(done.stdout), strict=True))
+    assert all(1 <= count <= MOST[call] for call in MOST for count in found[call]), found
