@@ -8,3 +8,9 @@ def git(path, *arguments):
     given = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     line = ["git", "-C", path, *given, *arguments]
     return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(path, message):
+    """Commit every file."""
+    git(path, "add", "--all", "--force")
+    git(path, "commit", "--quiet", "--message", message)

@@ -1,9 +1,10 @@
 """Check the results that another job measured, and add them to asv's.
 
 That job ran code of the main branch, on a machine that may be broken or broken into. What it sends
-can show wrong figures of what it measured; it cannot change what is stored, name a file, run, reach
-the results of another machine, or make a later ``asv publish`` fail: asv checks no types, so every
-place has one here.
+can show wrong figures of what it measured; it cannot change what is stored, name a file, run, or
+make a later ``asv publish`` fail: asv checks no types, so every place has one here. Nor does one
+machine's artifact reach the results of another by accident; every job of a run may upload one of
+any name.
 """
 
 import json

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +24,9 @@ NEWEST_COMMITS = 10
 
 WAIT_SECONDS = 3600
 """How long to wait for the GPU, which a comparison may hold."""
+
+BEGIN_SECONDS = 85 * 60
+"""How long after the start a commit is begun: history.yml ends the step 15 minutes later."""
 
 
 def missing(root: Path, machine: str, limit: int) -> list[str]:
@@ -73,8 +77,10 @@ def installed(machine: str) -> dict[str, str]:
 def measure(root: Path, machine: str) -> int:
     """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed.
 
-    First the newest that have a result, if torch or Triton are others now (:func:`again`).
+    First the newest that have a result, if torch or Triton are others now (:func:`again`). After
+    ``BEGIN_SECONDS`` no other commit is begun: the next run takes what is left.
     """
+    end = time.monotonic() + BEGIN_SECONDS
     asv_fixes.fill_results(root)
     repeated = again(root, machine, installed(machine))
     if repeated:
@@ -83,8 +89,14 @@ def measure(root: Path, machine: str) -> int:
     commits = missing(root, machine, NEWEST_COMMITS)
     print(f"{machine}: {len(commits)} commits to measure", flush=True)
     commits = repeated + commits
+    failed = []
     with gpu_of(machine), tempfile.TemporaryDirectory() as scratch:
-        failed = [commit for commit in commits if _run(root, machine, commit, Path(scratch))]
+        for number, commit in enumerate(commits):
+            if time.monotonic() > end:
+                print(f"{machine}: no time for {len(commits) - number} of {len(commits)} commits")
+                break
+            if _run(root, machine, commit, Path(scratch)):
+                failed.append(commit)
     for commit in failed:
         print(f"{machine}: {commit} failed, or some of its cells did: see above", flush=True)
     return bool(failed)

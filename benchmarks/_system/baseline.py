@@ -4,10 +4,11 @@ It is the last release: of the tags ``vX.Y.Z`` that main has, the one of the hig
 ``benchmarks/baseline.json`` names a commit until there is a release, and a later one than the
 release if main may be slower than it: CONTRIBUTING says when.
 
-``python -m benchmarks._system.baseline`` prints the baseline of HEAD, and HEAD. Exit status: 0, or
-3 if there is none.
+``python -m benchmarks._system.baseline`` prints the baseline of HEAD, HEAD, and a digest of what a
+comparison of both depends on besides. Exit status: 0, or 3 if there is no baseline.
 """
 
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from .repository import PACKAGE, GitError, commit_of, content, git, git_text
 from .untrusted import Text, load_json, validated
 
 FILE = "benchmarks/baseline.json"
+_MEASURED = (PACKAGE, "benchmarks", "pyproject.toml", "constraints.txt")
+_UNMEASURED = (":!*.md", ":!benchmarks/results", ":!benchmarks/evidence")
 _RELEASE = re.compile(r"v(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 
 
@@ -68,6 +71,12 @@ def commits_since(repository: Path, base: str, head: str) -> list[str]:
     return git_text(repository, *line, "--", PACKAGE, f":!{PACKAGE}/*.md").split()
 
 
+def measured_content(repository: Path) -> str:
+    """A digest of the package, the suite and the requirements in git's index, without documents."""
+    files = git_text(repository, "ls-files", "--stage", "--", *_MEASURED, *_UNMEASURED)
+    return hashlib.sha256(files.encode()).hexdigest()
+
+
 def is_ancestor(repository: Path, commit: str, of: str) -> bool:
     """Whether ``of`` is the commit or descends from it."""
     line = ("rev-list", "--max-count=1", "--end-of-options", commit_of(repository, commit))
@@ -98,7 +107,7 @@ def _named(repository: Path, head: str) -> Baseline | None:
 if __name__ == "__main__":
     try:
         HEAD = git_text(ROOT, "rev-parse", "--verify", "HEAD")
-        print(baseline(ROOT, HEAD).commit, HEAD)
+        print(baseline(ROOT, HEAD).commit, HEAD, measured_content(ROOT))
     except (BaselineError, GitError) as problem:
         print(f"could not run: {problem}", file=sys.stderr)
         sys.exit(COULD_NOT_RUN)

@@ -8,7 +8,7 @@ from benchmarks._compare import session
 from benchmarks._compare.findings import subjects_of
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import CELLS, FAIL, FORMS, IN_PLACE, PASS, PATHS, QKV, ROUNDS, TRANSFORMER, noisy
-from tests.workflows.common import ROOT
+from tests.publishing import ROOT
 
 
 @pytest.fixture

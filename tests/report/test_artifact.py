@@ -14,6 +14,7 @@ from benchmarks._report import artifact
 from benchmarks._report.artifact import ArtifactError, Commits
 from benchmarks._verdict.rules import Answer
 from tests.comparisons import job_failing, job_passing, of_the_same_sources, without_gpu
+from tests.publishing import ROOT
 from tests.report.artifacts import (
     BASE,
     GPU,
@@ -31,7 +32,6 @@ from tests.report.artifacts import (
     rewritten,
     streamed,
 )
-from tests.workflows.common import ROOT
 
 # --- the archive ----------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from benchmarks._report import artifact, pull_request
 from benchmarks._report.artifact import Commits
 from benchmarks._report.pull_request import is_stale
 from tests.comparisons import job_blind, job_failing, job_passing
-from tests.git import git
+from tests.git import commit, git
+from tests.publishing import ROOT
 from tests.report.artifacts import (
     BASE,
     DIFFER,
@@ -25,7 +26,6 @@ from tests.report.artifacts import (
     document,
 )
 from tests.report.test_artifact import NOT_ASKED_FOR, REFUSED
-from tests.workflows.common import ROOT, commit
 
 commits_by_git = artifact.commits
 

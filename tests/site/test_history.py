@@ -1,7 +1,7 @@
-"""The history: its two workflows' commands, run in scratch clones, and what guards it.
+"""The history: the commands of its jobs, run in scratch clones, and what guards it.
 
-GitHub, the GPU and asv's measuring are played by small scripts; git, the shell and all of
-``benchmarks/_site`` are real.
+The GPU and asv's measuring are played by a small script; git and all of ``benchmarks/_site`` are
+real. tests/workflows/test_history.py runs the jobs themselves.
 """
 
 import functools
@@ -10,15 +10,18 @@ import math
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from benchmarks._site import branch, measure, slowdowns
 from tests import publishing
 from tests.git import git
-from tests.workflows.common import BISECT, HISTORY, ROOT, Runner
+from tests.publishing import ROOT
 
 RESULTS = Path("benchmarks") / "results"
 MEASURED = "8f5b046751e08282473c367e6c1aed145f5e93be"  # has results of every machine
@@ -93,24 +96,48 @@ def origin(tmp_path, template):
     return tmp_path / "origin.git"
 
 
-def played(workflow, job, origin, scratch, artifacts=(), values=(), **variables):
-    """A machine of GitHub's, on which a job of a workflow was run."""
-    scratch.mkdir()
-    runner = Runner(origin, scratch, values={"github.token": "t", **dict(values)})
+class Job:
+    """A clone in which commands run one after another; ``said`` has what they print."""
+
+    def __init__(self, origin, scratch):
+        self.root, self.said = scratch / "clone", ""
+        scratch.mkdir()
+        git(scratch, "clone", "-q", str(origin), str(self.root))
+        assert self.run("-m", "benchmarks._site", "restore", "origin") == 0
+
+    def run(self, *line, **variables):
+        environment = os.environ | {"HOME": str(self.root.parent)} | variables
+        done = subprocess.run(
+            [sys.executable, *line],
+            **{"cwd": self.root, "env": environment},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+        )
+        self.said += done.stdout
+        return done.returncode
+
+
+def measured(origin, scratch, toolchain="{}"):
+    """What the job that measures on the GPU prints, and its artifact."""
+    job, artifact, started = Job(origin, scratch), scratch / "artifact", scratch / "started"
+    for made in (artifact, started):
+        made.mkdir()
     record = str(records(ROOT / RESULTS / GPU)[0])
-    runner.variables = {"PLAYED_MACHINE": GPU, "PLAYED_RECORD": record} | variables
-    (scratch / "measure.py").write_text(MEASURE)
-    for machine, directory in dict(artifacts).items():
-        shutil.copytree(directory, scratch / "temp" / "incoming" / f"results-{machine}")
-    runner.run(workflow, workflow["jobs"][job])
-    return runner
+    played = {"PLAYED_RECORD": record, "PLAYED_TOOLCHAIN": toolchain}
+    assert job.run("-c", MEASURE, GPU, **played) == 0, job.said
+    for path in (job.root / ".asv" / "results" / GPU).glob("*.json"):
+        if path.stat().st_mtime_ns > started.stat().st_mtime_ns or path.name == "machine.json":
+            shutil.copy(path, artifact)
+    return job.said, artifact
 
 
-def measured(origin, scratch, **variables):
-    """The job that measures on the GPU, and its artifact."""
-    values = {"matrix.machine": GPU, "matrix.wheels": ""}
-    runner = played(HISTORY, "measure", origin, scratch, values=values, **variables)
-    return runner, scratch / "temp" / "results"
+def store(origin, scratch, artifacts):
+    """Status of the check and of the storing, and what both print."""
+    job = Job(origin, scratch)
+    for machine, directory in artifacts.items():
+        shutil.copytree(directory, job.root.parent / "incoming" / f"results-{machine}")
+    accept = ("accept", str(job.root.parent / "incoming"), "no-gpu-x86_64", GPU)
+    lines = (accept, ("store", "origin"))
+    return [job.run("-m", "benchmarks._site", *line) for line in lines], job.said
 
 
 def stored_names(origin):
@@ -119,44 +146,36 @@ def stored_names(origin):
 
 
 def test_history_from_a_commit_to_a_page(origin, tmp_path):
-    job, artifact = measured(origin, tmp_path / "measure")
-    assert not any(job.statuses.values())
+    _, artifact = measured(origin, tmp_path / "measure")
     new = git(origin, "log", "-2", "--format=%H", "main").split()
     names = {path.name[:8] for path in artifact.glob("*-*.json")}
     assert names == {commit[:8] for commit in new}
-    assert "pip install --no-cache-dir -c constraints.txt -e .[bench]" in job.calls
 
-    job = played(HISTORY, "store", origin, tmp_path / "store", {GPU: artifact})
-    assert not any(job.statuses.values()) and len(job.statuses) == 3
-    assert "no-gpu-x86_64: no results came" in job.log
+    statuses, said = store(origin, tmp_path / "store", {GPU: artifact})
+    assert statuses == [0, 0] and "no-gpu-x86_64: no results came" in said
     assert git(origin, "rev-list", "--count", branch.BRANCH) == "1"
     assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
 
-    again, _ = measured(origin, tmp_path / "again")
-    assert not any(again.statuses.values())
-    assert f"{GPU}: 0 commits to measure" in again.log
+    said, _ = measured(origin, tmp_path / "again")
+    assert f"{GPU}: 0 commits to measure" in said
 
-    build = played(HISTORY, "build", origin, tmp_path / "build")
-    assert not any(build.statuses.values())
-    text = build.read("workspace/.asv/html/index.html")
+    site = publishing.published(Job(origin, tmp_path / "build").root)
+    text = (site / "index.html").read_text()
     assert all(commit in text for commit in new)
 
 
 def test_a_new_toolchain_measures_the_newest_stored_commits_again(origin, tmp_path):
     _, artifact = measured(origin, tmp_path / "first")
-    played(HISTORY, "store", origin, tmp_path / "store-first", {GPU: artifact})
-    toolchain = json.dumps({"torch": "9.9"})
+    store(origin, tmp_path / "store-first", {GPU: artifact})
     for expected in (slowdowns.PAIRS, 0):
-        job, again = measured(origin, tmp_path / f"{expected}", PLAYED_TOOLCHAIN=toolchain)
-        assert not any(job.statuses.values())
+        said, again = measured(origin, tmp_path / f"{expected}", json.dumps({"torch": "9.9"}))
         new = {path.name.partition("-")[0] for path in again.glob("*-existing-py-torch9.9.json")}
         assert len(new) == expected
-        said = re.findall("torch or triton changed, once more: (.*)", job.log)
-        assert [set(each.split(", ")) for each in said] == [new] * bool(expected)
+        found = re.findall("torch or triton changed, once more: (.*)", said)
+        assert [set(each.split(", ")) for each in found] == [new] * bool(expected)
         if expected:
             assert git(origin, "rev-parse", "main")[:8] in new
-            job = played(HISTORY, "store", origin, tmp_path / "store", {GPU: again})
-            assert job.statuses["Store"] == 0
+            assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
             names = sorted(stored_names(origin))
             assert all(sum(commit in name for name in names) == 2 for commit in new)
 
@@ -167,14 +186,8 @@ def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path)
     bad.mkdir()
     (bad / "machine.json").write_text("{")
     artifacts = {GPU: artifact, "no-gpu-x86_64": bad}
-    statuses = played(HISTORY, "store", origin, tmp_path / "store", artifacts).statuses
-    assert statuses == {"Take what is stored": 0, "Check and add what came": 1, "Store": 0}
+    assert store(origin, tmp_path / "store", artifacts)[0] == [1, 0]
     assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
-
-
-def test_another_gpu_than_the_label_says_measures_nothing(origin, tmp_path):
-    job, _ = measured(origin, tmp_path / "measure", PLAYED_MACHINE="nvidia-h200-nvl")
-    assert job.statuses["Check that this is the machine"] == 1 and "Measure" not in job.statuses
 
 
 def test_what_another_job_stored_is_never_lost(origin, tmp_path):
@@ -322,44 +335,25 @@ def test_a_commit_of_which_asv_stored_nothing_has_failed(tmp_path, monkeypatch):
     assert measure._run(tmp_path, GPU, "a" * 40, tmp_path) == 1
 
 
-RANGE = {
-    "inputs.good": "main~2",
-    "inputs.bad": "main",
-    "inputs.benchmark": r"rope\.Forward\.track_latency\(2048, 128, 1, 'bfloat16', 'sbhd'\)",
-    "inputs.machine": GPU,
-    "inputs.grid": "small",
-}
+@pytest.mark.parametrize(("minutes", "begun"), [(8, 10), (12, 8), (100, 1)])
+def test_no_commit_is_begun_when_the_time_is_over(tmp_path, monkeypatch, minutes, begun):
+    commits, now = [f"{number:040x}" for number in range(10)], [1000.0]
+    measured = []
 
+    def run(root, machine, commit, scratch):
+        measured.append(commit)
+        now[0] += 60 * minutes
+        return 0
 
-def bisected(origin, tmp_path, values=RANGE, **variables):
-    return played(BISECT, "bisect", origin, tmp_path / "bisect", (), values, **variables)
-
-
-def test_bisect_finds_and_says_what(origin, tmp_path):
-    job = bisected(origin, tmp_path)
-    assert not any(job.statuses.values())
-    good, bad = git(origin, "rev-parse", "main~2", "main").split()
-    assert f"    {good}..{bad}\n    {RANGE['inputs.benchmark']}" in job.read("summary")
-
-
-def test_a_failed_bisection_is_red_and_still_says_why(origin, tmp_path):
-    statuses = bisected(origin, tmp_path, FIND_STATUS="1").statuses
-    assert statuses["Find"] == 1 and statuses["Summary"] == 0
-
-
-@pytest.mark.parametrize("field", ["good", "bad"])
-@pytest.mark.parametrize(
-    "value", ["$(touch pwned)", "main; touch pwned", "--output=pwned", "main..main", "", "`id`"]
-)
-def test_bisect_takes_commits_only(origin, tmp_path, field, value):
-    statuses = bisected(origin, tmp_path, RANGE | {f"inputs.{field}": value}).statuses
-    assert statuses["Check the range"] != 0 and "Find" not in statuses
-    assert not list(tmp_path.rglob("pwned"))
-
-
-def test_bisect_hands_any_expression_on_as_one_argument(origin, tmp_path):
-    hostile = "$(touch pwned) `touch pwned`; touch pwned #"
-    job = bisected(origin, tmp_path, RANGE | {"inputs.benchmark": hostile})
-    assert not any(job.statuses.values())
-    assert job.read("temp/find.txt").splitlines()[-1] == hostile
-    assert not list(tmp_path.rglob("pwned"))
+    monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
+    for name, stand_in in {"again": [], "missing": commits, "installed": {}}.items():
+        monkeypatch.setattr(measure, name, lambda *given, found=stand_in: found)
+    monkeypatch.setattr(measure.asv_fixes, "fill_results", lambda root: None)
+    monkeypatch.setattr(measure, "_run", run)
+    assert measure.measure(tmp_path, "no-gpu-x") == 0
+    assert measured == commits[:begun]
+    # The step ends before the job, which would store nothing.
+    workflow = yaml.safe_load((ROOT / ".github/workflows/history.yml").read_text())
+    job = workflow["jobs"]["measure"]
+    (limit,) = (each["timeout-minutes"] for each in job["steps"] if "timeout-minutes" in each)
+    assert measure.BEGIN_SECONDS / 60 + 12 <= limit < job["timeout-minutes"]

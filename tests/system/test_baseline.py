@@ -103,7 +103,25 @@ def test_the_shipped_file_names_a_commit_of_this_branch():
     assert baseline.is_ancestor(ROOT, commit, head) and reason
     words = [sys.executable, "-S", "-m", "benchmarks._system.baseline"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{commit} {head}\n"
+    assert done.stdout == f"{commit} {head} {baseline.measured_content(ROOT)}\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "measured"),
+    [
+        *[("rope_triton/new.py", True), ("benchmarks/_cells/new.txt", True)],
+        *[("pyproject.toml", True), ("constraints.txt", True)],
+        *[("README.md", False), ("rope_triton/README.md", False), ("tests/test_new.py", False)],
+        *[("benchmarks/results/machine/a.json", False), ("benchmarks/evidence/a.json", False)],
+    ],
+)
+def test_the_content_is_what_is_measured(lab, path, measured):
+    lab.commit("c1", number=1)
+    before = baseline.measured_content(lab.root)
+    (lab.root / path).parent.mkdir(parents=True, exist_ok=True)
+    (lab.root / path).write_text("a change\n")
+    lab.git("add", path)
+    assert (baseline.measured_content(lab.root) != before) == measured
 
 
 def test_without_a_baseline_it_could_not_run(tmp_path):

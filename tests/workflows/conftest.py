@@ -1,20 +1,17 @@
-"""A repository and a runner of its workflows."""
+"""A repository, and GitHub with a fork of it."""
 
 import shutil
 import subprocess
 
 import pytest
 
-from tests.git import git
-from tests.workflows.common import ROOT, Runner, commit
+from tests.git import commit, git
+from tests.workflows.rig import ROOT, Rig
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def repository(tmp_path_factory):
-    """A repository of this working tree's files, and a commit on it that changes no code.
-
-    On the branch pull-request there is one more, which changes the package.
-    """
+    """This working tree's files as a commit, and one more on it that changes no code."""
     path = tmp_path_factory.mktemp("repository")
     listed = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, capture_output=True, check=True, text=True).stdout
@@ -26,13 +23,9 @@ def repository(tmp_path_factory):
     commit(path, "everything")
     (path / "NOTES.md").write_text("a change\n")
     commit(path, "a change")
-    git(path, "checkout", "--quiet", "-b", "pull-request")
-    (path / "rope_triton" / "new.py").write_text("")
-    commit(path, "a change of the package")
-    git(path, "checkout", "--quiet", "main")
     return path
 
 
 @pytest.fixture
-def runner(repository, tmp_path):
-    return Runner(repository, tmp_path)
+def rig(repository, tmp_path):
+    return Rig(tmp_path, repository)

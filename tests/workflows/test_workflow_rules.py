@@ -1,6 +1,8 @@
-"""Rules that the text of every workflow keeps: pinned actions, no secrets, few permissions.
+"""Rules that the text of every workflow keeps, because no run by act shows them.
 
-And who owns what the workflows run.
+act knows no permissions, concurrency, environments, approvals, runner groups, time limits of jobs
+and no ``cancelled()`` of a job. Nor does it read a file as GitHub does: for that ``.ci/run`` has
+two linters. CODEOWNERS is here too: who owns what the workflows run.
 """
 
 import re
@@ -8,7 +10,9 @@ import re
 import pytest
 import yaml
 
-from tests.workflows.common import CI, GPU, MACHINE_CODE, PULL_REQUESTS, ROOT, WORKFLOWS, steps
+from benchmarks._report import artifact
+from tests import conftest
+from tests.workflows.rig import ROOT, WORKFLOWS
 
 FILES = sorted(WORKFLOWS.glob("*.yml"))
 LOADED = {path.name: yaml.safe_load(path.read_text()) for path in FILES}
@@ -17,6 +21,7 @@ JOBS = {
     for name, loaded in LOADED.items()
     for job, content in loaded["jobs"].items()
 }
+HOME = "github.repository == 'rope-triton/rope-triton'"
 EVERY_JOB = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 
 
@@ -36,6 +41,10 @@ def test_jobs_end_and_keep_no_credentials_or_caches(job):
         assert "cache" not in step.get("with", {})
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"]["persist-credentials"] is False
+
+
+def steps(job):
+    return [step for step in job["steps"] if "run" in step]
 
 
 @EVERY_JOB
@@ -101,53 +110,103 @@ def test_a_token_beyond_its_step_is_seen(job, violation):
     assert token_violations(TOKEN | {"jobs": {}}) == ["the workflow's env has a token"]
 
 
-MAY_WRITE = {
-    "ci.yml": set(),
-    "gpu.yml": {"pull-requests", "statuses"},
-    "machine-code.yml": {"pull-requests"},
+COMMENTS = {"pull-requests", "statuses"}
+WRITES = {
+    **{f"gpu.yml-{name}": COMMENTS for name in ("outdate", "wait", "report")},
+    **{"machine-code.yml-report": {"pull-requests"}, "history.yml-store": {"contents"}},
+    **{f"nightly.yml-{name}": {"issues"} for name in ("report", "silent")},
+    **{"newest.yml-report": {"issues"}, "history.yml-deploy": {"pages", "id-token"}},
+    **{"release.yml-publish": {"id-token"}, "release.yml-announce": {"contents"}},
 }
 
 
-@pytest.mark.parametrize("name", PULL_REQUESTS)
-def test_pull_requests_get_no_secret_and_few_jobs_write(name):
-    workflow = PULL_REQUESTS[name]
-    assert "secrets" not in (WORKFLOWS / name).read_text().replace("no secret", "")
-    assert workflow["permissions"] == {}
-    for key, job in workflow["jobs"].items():
-        writes = {scope for scope, right in job["permissions"].items() if right != "read"}
-        may = MAY_WRITE[name] if key in ("outdate", "wait", "report") else set()
-        assert writes == may
-        if may and key != "report":  # then there is no code but the workflow's own
-            assert not any("uses" in step for step in job["steps"])
+def test_few_jobs_write_and_none_has_a_secret():
+    assert all(loaded["permissions"] == {} for loaded in LOADED.values())
+    found = {name: job["permissions"].items() for name, job in JOBS.items()}
+    found = {name: {scope for scope, right in of if right != "read"} for name, of in found.items()}
+    assert {name: scopes for name, scopes in found.items() if scopes} == WRITES
+    assert not [path for path in FILES if re.search(r"\bsecrets[.:\[]", path.read_text())]
 
 
-def test_only_the_job_on_the_gpu_sees_the_head_and_only_after_an_approval():
-    jobs = GPU["jobs"]
-    assert jobs["plan"]["environment"] == "gpu"
-    assert jobs["measure"]["needs"] == "plan" and "if" not in jobs["measure"]
-    assert jobs["wait"]["needs"] == "plan"
-    # At once after a push, and in no queue: only the GPU has one.
-    assert jobs["outdate"]["if"] == "github.event.action == 'synchronize'"
-    assert "needs" not in jobs["outdate"] and "environment" not in jobs["outdate"]
-    assert [name for name, job in jobs.items() if "concurrency" in job] == ["measure"]
-    for name in jobs.keys() - {"measure"}:
-        refs = [step["with"].get("ref") for step in jobs[name]["steps"] if "uses" in step]
-        assert refs == [None] * len(refs)
+def test_who_writes_runs_nothing_that_was_installed_and_sees_no_head():
+    for name in WRITES:
+        uses = [step for step in JOBS[name]["steps"] if "uses" in step]
+        assert len([step for step in uses if "checkout@" in step["uses"]]) <= 1
+        refs = {step.get("with", {}).get("ref") for step in uses}
+        assert refs <= {None, "${{ needs.plan.outputs.head }}"}, "nightly's, which is main's"
+        for step in steps(JOBS[name]):  # what reads the artifact has no token
+            assert (
+                "GH_TOKEN" not in step.get("env", {}) or "-m benchmarks._report" not in step["run"]
+            )
+
+
+def test_each_event_is_one_that_is_meant():
     # `on` is a truth value to YAML 1.1.
-    assert GPU[True].keys() == {"pull_request_target"}
-    assert not CI[True].keys() & {"pull_request_target", "workflow_run"}
-
-
-def test_no_job_that_comments_on_machine_code_sees_the_head():
-    assert MACHINE_CODE[True] == {
-        "workflow_run": {"workflows": [CI["name"]], "types": ["completed"]}
+    events = {name: set(loaded[True]) for name, loaded in LOADED.items()}
+    assert events == {
+        **{"ci.yml": {"pull_request", "push", "merge_group"}, "gpu.yml": {"pull_request_target"}},
+        **{"machine-code.yml": {"workflow_run"}, "bisect.yml": {"workflow_dispatch"}},
+        **{"history.yml": {"push", "schedule", "workflow_dispatch"}, "release.yml": {"push"}},
+        **{f"{name}.yml": {"schedule", "workflow_dispatch"} for name in ("newest", "nightly")},
     }
-    uses = [
-        step for job in MACHINE_CODE["jobs"].values() for step in job["steps"] if "uses" in step
+    assert LOADED["release.yml"][True] == {"push": {"tags": ["v*"]}}
+    assert LOADED["machine-code.yml"][True]["workflow_run"]["workflows"] == [
+        LOADED["ci.yml"]["name"]
     ]
-    (checkout,) = uses
-    assert checkout["uses"].startswith("actions/checkout@")
-    assert checkout["with"] == {"persist-credentials": False}
+
+
+@pytest.mark.parametrize("name", [name for name in LOADED if name != "ci.yml"])
+def test_a_fork_runs_no_workflow_of_its_own(name):
+    for job in LOADED[name]["jobs"].values():
+        assert "needs" in job or HOME in job["if"]
+
+
+def test_only_an_approved_job_on_the_gpu_sees_the_head():
+    jobs = LOADED["gpu.yml"]["jobs"]
+    assert jobs["plan"]["environment"] == "gpu" and "if" not in jobs["plan"]
+    assert jobs["measure"]["needs"] == jobs["wait"]["needs"] == "plan"
+    assert "if" not in jobs["measure"] and "environment" not in jobs["outdate"]
+    heads = [name for name, job in JOBS.items() if "pull_request.head.sha" in str(_refs(job))]
+    assert heads == ["gpu.yml-measure"]
+    assert JOBS["release.yml-publish"]["environment"]["name"] == "pypi"
+    assert not [step for step in JOBS["release.yml-publish"]["steps"] if "checkout" in step["uses"]]
+
+
+def _refs(job):
+    return [step.get("with", {}).get("ref") for step in job["steps"] if "uses" in step]
+
+
+def test_what_waits_is_not_dropped():
+    """GitHub keeps one that waits for a group, the newest, unless it may queue."""
+    for holder in (*LOADED.values(), *JOBS.values()):
+        group = holder.get("concurrency", {"queue": "max"})
+        assert group.get("queue") == "max" or group["cancel-in-progress"] is not False
+    assert not any("concurrency" in job for job in LOADED["gpu.yml"]["jobs"].values())
+    assert "github.sha" in LOADED["ci.yml"]["concurrency"]["group"]
+
+
+def test_main_is_the_only_branch_that_a_gpu_measures():
+    groups = {name: str(job["runs-on"]) for name, job in JOBS.items()}
+    on_main = {name.partition("-")[0] for name, text in groups.items() if "gpu-main" in text}
+    assert on_main == {"bisect.yml", "nightly.yml"}  # and history.yml, by its matrix
+    for name in (*on_main, "history.yml"):
+        first = next(iter(LOADED[name]["jobs"].values()))
+        assert "github.ref == 'refs/heads/main'" in first["if"]
+
+
+def test_limits_of_time_and_size():
+    limits = [each.get("timeout-minutes", 0) for each in JOBS["gpu.yml-measure"]["steps"]]
+    assert JOBS["gpu.yml-measure"]["timeout-minutes"] - sum(limits) >= 15
+    (wait,) = steps(JOBS["gpu.yml-wait"])
+    assert "poll < 60" in wait["run"] and "sleep 60" in wait["run"]  # of 1,000 calls an hour
+    text = "".join(path.read_text() for path in FILES)
+    assert set(re.findall(r"head -c (\d+)", text)) == {str(artifact.MAX_ARCHIVE_BYTES + 1)}
+    assert set(re.findall(r"--gpu (\S+)", text)) == {"nvidia-h200"} <= artifact.ARCHITECTURES.keys()
+
+
+def test_this_branchs_tests_are_put_to_the_heads_package():
+    (step,) = (each for each in JOBS["gpu.yml-measure"]["steps"] if each.get("id") == "public")
+    assert step["env"] == {conftest.PACKAGE: "../head"} and step["working-directory"] == "suite"
 
 
 def owned(path):
