@@ -69,8 +69,8 @@ class Rig:
         # act does not know `queue` of a concurrency group, and has no such groups.
         copy.write_text(re.sub(r"^ +queue: max.*\n", "", text, flags=re.MULTILINE))
         payload = {"repository": repository_of(owner), "deleted": False, "ref": ref} | (given or {})
-        for name, content in {"event": payload, "played": self.played}.items():
-            (self.root / f"{name}.json").write_text(json.dumps(content))
+        (self.root / "event.json").write_text(json.dumps(payload))
+        self.play()
         env = {
             **{"RIG": self.root, "GITHUB_RUN_ID": run, "GITHUB_RUN_ATTEMPT": attempt},
             "GITHUB_REPOSITORY": f"{owner}/rope-triton",
@@ -103,6 +103,10 @@ class Rig:
                 name = re.sub(r"-\d+$", "", name) if line.get("matrix") else name
                 found[name] = found.get(name) or line.get("stepResult", "success")
         return found
+
+    def play(self):
+        """Let the stand-ins know what is played."""
+        (self.root / "played.json").write_text(json.dumps(self.played))
 
     def read(self, name):
         path = self.root / name

@@ -1,11 +1,18 @@
 """ci.yml, and machine-code.yml, which comments on what it compared."""
 
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
 import pytest
 
 from benchmarks._report.pull_request import CODE_MARKER
 from tests.comparisons import job_of_worse_code
 from tests.workflows.documents import compared
-from tests.workflows.rig import git
+from tests.workflows.rig import ROOT, git
 
 NEW = {"rope_triton/new.py": ""}
 CODEGEN, REQUIRED = "Machine code, base and head", "All"
@@ -70,3 +77,49 @@ def test_a_comment_is_renewed_and_one_of_a_former_head_is_not_written(rig):
 @pytest.mark.parametrize("changes", [{"conclusion": "action_required"}, {"event": "push"}])
 def test_what_compared_nothing_is_not_reported(rig, changes):
     assert rig.run("machine-code", "workflow_run", ended(rig, "1" * 40, **changes)) == {}
+
+
+# --- .ci/package ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dist(repository, tmp_path_factory):
+    to = tmp_path_factory.mktemp("built") / "dist"
+    source = shutil.copytree(repository, to.parent / "source")
+    line = [sys.executable, "-m", "build", "--no-isolation", "--outdir", to, source]
+    subprocess.run(line, check=True, capture_output=True)
+    return to
+
+
+KERNEL = "rope_triton/kernel/trigonometry.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("rope_triton/py.typed", None, None, "the installed package lacks rope_triton/py.typed"),
+        ("benchmarks/__init__.py", b"", b"", "should not have benchmarks/__init__.py"),
+        (KERNEL, b"= 1.5707963705062866", b"= 1.57", "off the formula"),
+        ("tests/test_x.py", None, None, "the sdist has more than the package"),
+    ],
+)
+def test_what_a_release_must_not_publish_is_refused(rig, dist, name, old, new, said):
+    changed = shutil.copytree(dist, rig.root / "dist")
+    ((wheel,), (sdist,)) = changed.glob("*.whl"), changed.glob("*.tar.gz")
+    if name.startswith("tests/"):
+        with tarfile.open(sdist, "w:gz") as archive:
+            archive.addfile(tarfile.TarInfo(f"rope_triton-0.1.0/{name}"), io.BytesIO())
+    with zipfile.ZipFile(wheel) as opened:
+        members = {each: opened.read(each) for each in opened.namelist()}
+    content = members.pop(name, b"")
+    if old is not None:
+        members[name] = content.replace(old, new)
+    (record,) = (each for each in members if each.endswith("RECORD"))
+    members[record] = "".join(f"{each},,\n" for each in members).encode()
+    with zipfile.ZipFile(wheel, "w") as opened:
+        for each, data in members.items():
+            opened.writestr(each, data)
+    rig.play()
+    line = [ROOT / ".ci" / "package", changed]
+    done = subprocess.run(line, env=rig.env, capture_output=True, text=True)
+    assert done.returncode != 0 and said in done.stdout + done.stderr
