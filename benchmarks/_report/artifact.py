@@ -214,7 +214,7 @@ def _differences(
             yield "a pass lacks GPU times", timed["gpu"] - times - of_code
             yield "a pass lacks any GPU time", set() if gpu else timed["gpu"]
             yield "nothing was timed for", set() if differing else comparison.represented
-            yield "a pass lacks host times", (timed["host"] | _STARTS) - times
+            yield "a pass lacks host times", (timed["host"] | timed["start"]) - times
             for family in comparison.families.values():
                 differing = [] if family.spread else changed(family.timings, comparison.identical)
                 yield "a pass lacks the spread of", {timing.subject for timing in differing}
@@ -223,8 +223,6 @@ def _differences(
 
 
 # The subjects of this branch's suite.
-
-_STARTS = {Subject(name, ()) for name in (subjects.IMPORT, subjects.COMPILE, subjects.WARM_START)}
 
 
 @functools.cache
@@ -236,8 +234,9 @@ def timed_subjects() -> dict[str, frozenset[Subject]]:
         for metric in cell.metrics.values()
     }
     host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
-    start = itertools.starmap(Subject, subjects.host_keys(subjects.FIRST_CALL))
-    return {"gpu": frozenset(gpu), "host": frozenset(host), "start": frozenset(start)}
+    starts = (subjects.IMPORT, subjects.COMPILE, subjects.WARM_START)
+    start = frozenset(Subject(name, ()) for name in starts)
+    return {"gpu": frozenset(gpu), "host": frozenset(host), "start": start}
 
 
 @functools.cache

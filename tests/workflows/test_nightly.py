@@ -99,7 +99,7 @@ def test_a_gpu_that_is_away_opens_one_issue(main):
 
 def test_the_commit_that_made_it_slower_is_named(lab, tmp_path_factory):
     """From the search of ``creep`` on a toy GPU to the issue."""
-    lab.machine["machine"] = "nvidia-h200"
+    lab.machine |= {"machine": "nvidia-h200", "gpu": "NVIDIA H200"}
     ignored = shutil.ignore_patterns("results", "evidence", "__pycache__", "vendor")
     shutil.copytree(ROOT / "benchmarks", lab.root / "benchmarks", ignore=ignored)
     for name in ("constraints.txt", "pyproject.toml"):
