@@ -63,10 +63,10 @@ class _TableGrad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        needed = ctx.needs_input_grad[2:]
+        needed, saved = ctx.needs_input_grad[2:], ctx.saved_tensors  # reading them frees them
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            out = ctx.plain(*ctx.saved_tensors)
-        inputs = [x for x, need in zip(ctx.saved_tensors, needed, strict=True) if need]
+            out = ctx.plain(*saved)
+        inputs = [x for x, need in zip(saved, needed, strict=True) if need]
         grads = iter(torch.autograd.grad(out, inputs, grad, create_graph=create_graph))
         return None, None, *(next(grads) if need else None for need in needed)

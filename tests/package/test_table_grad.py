@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import rope_triton
 from tests import oracle
@@ -64,6 +65,17 @@ def test_fused(call, shapes, interleaved, device):
         found.append([x.float() for x in (out, *first, *second)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@calls
+def test_in_a_checkpoint(call, shapes, device):
+    """That is not reentrant: it frees a saved tensor once that is read."""
+    inputs = [leaf(*shape, dtype=torch.float32, device=device) for shape in shapes]
+    found, expected = (
+        torch.autograd.grad(out.sin().sum(), inputs)
+        for out in (checkpoint(call, *inputs, use_reentrant=False), call(*inputs, fused=False))
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_packed_and_moved(device):
