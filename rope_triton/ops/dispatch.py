@@ -10,13 +10,15 @@ import functools
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 
 _EXACT_TYPES = frozenset((str, int, bool))
 # Every call needs these, and each attribute lookup on the way to them takes some 30 ns.
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
-_compiling = torch.compiler.is_compiling
+compiling = torch.compiler.is_compiling
+_tracing = torch._C._is_tracing  # torch.jit.trace, whose sizes are tensors
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
@@ -29,7 +31,7 @@ _before_dispatch = getattr(_state, "_ModeStackStateForPreDispatch__infra_modes",
 def is_plain(required: Sequence, *optional) -> bool:
     """Whether the eager path can take the call: plain tensors or parameters (``optional`` may be
     None), no tangents, and nothing but autograd watching."""
-    if _compiling():
+    if compiling():
         return False
     for tensor in required:
         if type(tensor) is not _TENSOR and type(tensor) is not _PARAMETER:
@@ -39,7 +41,21 @@ def is_plain(required: Sequence, *optional) -> bool:
             return False
     if _dispatch_modes() or _before_dispatch[0] is not None or _transform() is not None:
         return False
+    if _tracing():
+        return False
     return forward_ad._current_level < 0 or not has_tangent(*required)
+
+
+def hidden(function: Callable) -> Callable:
+    """Let Dynamo leave the function alone, and all that it calls.
+
+    As ``torch.compiler.disable``, whose wrapper takes a microsecond at every call.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    return function
 
 
 def has_exact_types(options: tuple) -> bool:
@@ -52,7 +68,7 @@ def transforming() -> bool:
 
     ``functionalize`` asks for no more than PyTorch's dispatcher.
     """
-    transform = None if _compiling() else _transform()
+    transform = None if compiling() else _transform()
     return transform is not None and transform.key() != _FUNCTIONALIZE
 
 

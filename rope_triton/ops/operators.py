@@ -7,14 +7,21 @@ import torch
 from torch._functorch.autograd_function import WrappedCtx
 from torch._library.custom_ops import get_library_allowing_overwrite
 
-from rope_triton.ops.dispatch import NO_MEMORY, has_tangent, is_batch, is_plain, transforming
+from rope_triton.ops.dispatch import (
+    NO_MEMORY,
+    has_tangent,
+    hidden,
+    is_batch,
+    is_plain,
+    transforming,
+)
 
 
 class _Registered:
     """``rope_triton::name``, registered with PyTorch's dispatcher."""
 
     def __init__(self, name: str, function: Callable, mutates_args: tuple[str, ...] = ()):
-        self._function = function
+        self._function = hidden(function)
         # As custom_op does: a package that is imported again registers its operators again.
         self._library = get_library_allowing_overwrite("rope_triton", name)
         schema = name + torch.library.infer_schema(function, mutates_args=mutates_args)
@@ -67,6 +74,7 @@ class Operator(_Registered):
 
             made = self._autograd_function(forward=forward, backward=backward)
 
+            @hidden
             def call(*args):
                 if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(args)):
                     return made.apply(*args)
@@ -116,6 +124,7 @@ class InPlaceOperator(_Registered):
     def register_autograd(self, record: Callable) -> None:
         """``record(*args)`` makes a change that autograd must record."""
 
+        @hidden
         def call(t, *others):
             if t.requires_grad and torch.is_grad_enabled():
                 record(t, *others)

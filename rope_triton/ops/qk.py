@@ -11,7 +11,9 @@ from rope_triton.ops.dispatch import (
     NO_MEMORY,
     adjoint,
     adjoint_arguments,
+    compiling,
     has_exact_types,
+    hidden,
     is_plain,
     linear,
     linear_in_batch,
@@ -52,6 +54,7 @@ def rotate_qk(
     return linear(_operator.overload, (q, k), *others)
 
 
+@hidden
 def _rotate(q, k, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
     keys = launch.specialization_key(q), launch.specialization_key(k), launch.table_keys(tables)
@@ -75,13 +78,15 @@ class _RotateBoth(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, tables, options):
         ctx.save_for_backward(*tables)
-        ctx.options = options
+        ctx.options = adjoint(options)
         return _rotate(q, k, tables, options)
 
     @staticmethod
     def backward(ctx, *grads):
+        tables, options = ctx.saved_tensors, ctx.options
+        if compiling():  # compiled autograd
+            return *_operator.overload(*grads, *tables, *options[:-1]), None, None
         run = _RotateBoth.apply if torch.is_grad_enabled() else _rotate
-        tables, options = ctx.saved_tensors, adjoint(ctx.options)
         try:
             if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
                 q, k = run(grads[0], grads[1], tables, options)

@@ -11,7 +11,9 @@ from rope_triton.ops.dispatch import (
     NO_MEMORY,
     adjoint,
     adjoint_arguments,
+    compiling,
     has_exact_types,
+    hidden,
     is_batch,
     is_plain,
     linear,
@@ -90,6 +92,7 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
     return linear(_operator.overload, (t,), *tables, *options[:-1])
 
 
+@hidden
 def _rotate(t, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
     key = "rope_kernel", options, launch.specialization_key(t), launch.table_keys(tables)
@@ -121,6 +124,8 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         tables = ctx.saved_tensors
+        if compiling():  # compiled autograd
+            return _operator.overload(grad, *tables, *ctx.options[:-1]), None, None
         run = _Rotate.apply if torch.is_grad_enabled() else _rotate
         try:
             if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
@@ -174,7 +179,7 @@ class _RotateInPlace(torch.autograd.Function):
         is_kept = (
             ctx.inplace_gradient
             and (grad.is_contiguous() if part else checks.is_writable(grad))
-            and not _is_special(grad)
+            and not (compiling() or _is_special(grad))
         )
         if is_kept:
             torch.autograd.graph.increment_version(grad)
@@ -182,7 +187,7 @@ class _RotateInPlace(torch.autograd.Function):
             return *_Rotate.backward(ctx, grad), None, None
         else:
             grad = grad.clone(memory_format=torch.contiguous_format)
-        if is_kept or not _is_special(grad):
+        if is_kept or not (compiling() or _is_special(grad)):
             _rotate(_part_of(grad, part), ctx.saved_tensors, ctx.options._replace(inplace=True))
         else:
             # torch.as_strided_scatter would have a wrong derivative.

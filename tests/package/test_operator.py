@@ -187,6 +187,59 @@ def test_compile_refuses_a_change_in_place_that_autograd_forbids(given, backend,
         torch.compile(model, fullgraph=True, backend=backend)(x)
 
 
+# Frames that Dynamo gives up run eagerly, and it then looks at each function that they call.
+TRANSFORMED = {
+    "vmap(compile)": lambda f, x: torch.func.vmap(torch.compile(f, backend="aot_eager"))(x[None]),
+    "compile(jvp)": lambda f, x: torch.compile(
+        lambda x: torch.func.jvp(f, (x,), (2 * x,)), backend="eager"
+    )(x),
+    "grad(compile)": lambda f, x: torch.func.grad(
+        torch.compile(lambda x: f(x).square().sum(), backend="aot_eager")
+    )(x),
+}
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMED.values(), ids=TRANSFORMED)
+def test_compile_beside_transforms(transformed, t, apply, monkeypatch):
+    found = transformed(apply, t)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: f)
+    torch.testing.assert_close(found, transformed(apply, t))
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_compiled_autograd(call, device):
+    """Of an eager forward: the backward is one graph of the operators."""
+    x = random(device).requires_grad_()
+    outs = parts(call(x))
+    (expected,) = torch.autograd.grad(outs, x, list(map(torch.sin, outs)), retain_graph=True)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph
+
+    torch.compiler.reset()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True)):
+        torch.autograd.backward(outs, list(map(torch.sin, outs)))
+    torch.testing.assert_close(x.grad, expected)
+    assert any("rope_triton" in target for target in graphs[0]) and len(graphs) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_jit_trace(call, device):
+    """The trace holds the operator, which rotates other values and has a gradient."""
+    traced = torch.jit.trace(call, (random(device),), check_trace=False)
+    assert any(node.kind().startswith("rope_triton::") for node in traced.graph.nodes())
+    x = random(device).requires_grad_()
+    results = []
+    for f in (traced, call):
+        outs = parts(f(x))
+        results.append((*outs, *torch.autograd.grad(outs, x, outs)))
+    torch.testing.assert_close(*results)
+
+
 def test_compile_refuses_what_an_eager_call_refuses(t, freqs):
     compiled = torch.compile(rope_triton.apply_rotary_pos_emb, backend="aot_eager")
     with pytest.raises(Exception, match="freqs covers 2 positions"):

@@ -41,6 +41,27 @@ def test_gradients_are_the_same(device, call):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["alone", "batched"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_they_are_unpacked_once(call, batched, device):
+    """Hooks may free what they return, as a checkpoint does that is not reentrant."""
+    kept, numbers, x = {}, itertools.count(), random(device).requires_grad_()
+
+    def keep(saved):
+        number = next(numbers)
+        kept[number] = saved.detach()
+        return number
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, kept.pop):
+        outputs = parts(call(x))
+        given = [torch.stack([out.detach()] * 2) if batched else out.detach() for out in outputs]
+        (found,) = torch.autograd.grad(outputs, x, given, is_grads_batched=batched)
+    assert next(numbers)
+    outputs = parts(call(x))
+    (expected,) = torch.autograd.grad(outputs, x, [out.detach() for out in outputs])
+    torch.testing.assert_close(found, torch.stack([expected] * 2) if batched else expected)
+
+
 def negated(x):
     """The same values, in the imaginary part of a conjugate: its memory holds them negated."""
     out = torch.complex(torch.zeros_like(x), -x).conj().imag
