@@ -1,6 +1,7 @@
 """Argument validation that never synchronizes with the device.
 
-Only ``ROPE_TRITON_CHECK=1`` adds checks that do. Messages call the rotated tensor ``t``.
+Only ``ROPE_TRITON_CHECK=1`` adds checks that do, where ``values`` can be read: not of fake tensors,
+nor in a trace or a transform. ``name`` is what the public function calls the rotated tensor.
 """
 
 import os
@@ -9,84 +10,92 @@ import torch
 
 _FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _DTYPES = (*_FUSED_DTYPES, torch.float64)
+_ANGLE_DTYPES = (torch.float32, torch.float64)
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _ROUNDINGS = ("once", "tables", "each")
 CHECK_VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 
 
-def check_by_angles(t, freqs, start_positions, cu_seqlens, options) -> None:
+def check_by_angles(
+    t, freqs, start_positions, cu_seqlens, options, name="t", *, values=False
+) -> None:
     """Raise TypeError or ValueError unless both implementations accept the call by angles."""
     check_rounding(options.rounding)
-    _check(t, freqs, start_positions, cu_seqlens, options, pairs=False)
+    _check(t, freqs, start_positions, cu_seqlens, options, False, name, values)
 
 
-def check_by_tables(t, cos, sin, start_positions, cu_seqlens, options) -> None:
+def check_by_tables(
+    t, cos, sin, start_positions, cu_seqlens, options, name="x", *, values=False
+) -> None:
     """Raise TypeError or ValueError unless both implementations accept the call by tables.
 
     In "bhsd", ``start_positions`` are positions by token.
     """
     check_rounding(options.rounding)
     check_tables(cos, sin)
-    _check(t, cos, start_positions, cu_seqlens, options, pairs=True)
+    _check(t, cos, start_positions, cu_seqlens, options, True, name, values)
     if options.inplace:
         check_writable(t)
 
 
-def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options) -> None:
+def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
     """Raise TypeError or ValueError unless one launch can rotate queries and keys."""
-    check_pair(q, k, options.tensor_format)
-    for t in (q, k):
-        if sin is None:
-            check_by_angles(t, freqs, start_positions, cu_seqlens, options)
-        else:
-            check_by_tables(t, freqs, sin, start_positions, cu_seqlens, options)
+    check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, values=values)
     if freqs.dim() == 4 and freqs.shape[2] != 1:
         raise ValueError(
             f"queries and keys must share angles, [s2, 1 or b, 1, d2], got {tuple(freqs.shape)}"
         )
-    check_fused(q)
+    check_fused(q, "q", has_plain=sin is None)
 
 
-def _check(t, freqs, start_positions, cu_seqlens, options, pairs) -> None:
+def _check(t, freqs, start_positions, cu_seqlens, options, pairs, name, values) -> None:
     """``pairs``: whether ``freqs`` is a table with one value for each pair of channels."""
-    tensor_format, _, cp_size, cp_rank, *_ = options
+    tensor_format, interleaved, cp_size, cp_rank, *_ = options
+    table, starts = ("cos", "seqlen_offsets") if pairs else ("freqs", "start_positions")
     # Only the package itself passes "bhsd", for `rotary_embedding`.
     if not (pairs and tensor_format == "bhsd"):
         check_format(tensor_format)
     _check_options(tensor_format, cu_seqlens, cp_size, cp_rank)
-    _check_tensors(t, freqs)
+    _check_tensors(name, t, table, freqs, _DTYPES if pairs else _ANGLE_DTYPES)
     if pairs and freqs.dim() == 2:  # by position alone
         freqs = freqs[:, None, None]
     given = tensor_format == "bhsd" and start_positions is not None
-    _check_shapes(t, freqs, tensor_format, cp_size, pairs, given)
+    _check_dims(name, t, tensor_format)
+    if pairs:
+        _check_table(name, t, freqs, tensor_format, interleaved)
+    else:
+        batch, heads = _sizes(t, tensor_format)
+        _check_angles(table, freqs, batch, heads, t.shape[-1])
+    _check_length(name, t, table, freqs, "thd" if given else tensor_format, cp_size)
     if given:
         _check_ids(start_positions, t)
         return
     batch = None if tensor_format == "thd" else t.shape[tensor_format.index("b")]
     if cu_seqlens is not None:
         bounds = None if batch is None else batch + 1
-        _check_index("cu_seqlens", cu_seqlens, t, "b + 1", bounds)
+        _check_index("cu_seqlens", cu_seqlens, name, t, "b + 1", bounds)
     if start_positions is not None:
         sequences = cu_seqlens.shape[0] - 1 if batch is None else batch
-        _check_index("start_positions", start_positions, t, "b", sequences)
-    if CHECK_VALUES:
-        _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size)
+        _check_index(starts, start_positions, name, t, "b", sequences)
+    if CHECK_VALUES and values:
+        tables = table, freqs, starts, start_positions, cu_seqlens
+        _check_values(t, *tables, tensor_format, cp_size)
 
 
-def check_qkv(qkv, q_freqs, k_freqs, start_positions, options) -> None:
+def check_qkv(qkv, q_freqs, k_freqs, start_positions, options, *, values=False) -> None:
     """Raise TypeError or ValueError unless the kernel can split and rotate ``qkv``."""
     tensor_format, _, cp_size, cp_rank, *_ = options
     if tensor_format not in ("sbhd", "bshd"):
         raise ValueError(f"tensor_format must be 'sbhd' or 'bshd', got {tensor_format!r}")
     _check_options(tensor_format, None, cp_size, cp_rank)
-    for freqs in (q_freqs, k_freqs):
-        _check_tensors(qkv, freqs)
+    tables = {"q_freqs": q_freqs, "k_freqs": k_freqs}
+    for name, freqs in tables.items():
+        _check_tensors("qkv", qkv, name, freqs, _ANGLE_DTYPES)
+    _check_dims("qkv", qkv, tensor_format)
     _check_split(qkv, options)
-    heads = qkv.unflatten(3, (sum(options.counts), -1))[..., 0, :]
-    for freqs in (q_freqs, k_freqs):
-        _check_shapes(heads, freqs, tensor_format, cp_size)
-        if freqs.shape[1:3] != (1, 1):
-            raise ValueError(f"freqs must have shape [s2, 1, 1, d2], got {tuple(freqs.shape)}")
+    for name, freqs in tables.items():
+        _check_angles(name, freqs, 1, 1, options.v_channels)
+        _check_length("qkv", qkv, name, freqs, tensor_format, cp_size)
     if q_freqs.shape[::3] != k_freqs.shape[::3]:
         raise ValueError(
             "q_freqs and k_freqs must have one shape, "
@@ -94,10 +103,11 @@ def check_qkv(qkv, q_freqs, k_freqs, start_positions, options) -> None:
         )
     if start_positions is not None:
         batch = qkv.shape[tensor_format.index("b")]
-        _check_index("start_positions", start_positions, qkv, "b", batch)
-    if CHECK_VALUES:
-        _check_values(heads, q_freqs, start_positions, None, tensor_format, cp_size)
-    check_fused(qkv)
+        _check_index("start_positions", start_positions, "qkv", qkv, "b", batch)
+    if CHECK_VALUES and values:
+        starts = "start_positions", start_positions, None
+        _check_values(qkv, "q_freqs", q_freqs, *starts, tensor_format, cp_size)
+    check_fused(qkv, "qkv", has_plain=False)
 
 
 def check_channels(split) -> tuple[int, int, int]:
@@ -109,11 +119,6 @@ def check_channels(split) -> tuple[int, int, int]:
 
 
 def _check_split(qkv, options):
-    if qkv.dim() != 4:
-        raise ValueError(
-            f"qkv must have 4 dimensions for tensor_format={options.tensor_format!r}, "
-            f"got shape {tuple(qkv.shape)}"
-        )
     channels = options.channels
     width = channels[2]
     if sum(channels) != qkv.shape[3] or channels[0] % width or channels[1] % width:
@@ -130,16 +135,16 @@ def check_tensors(**given: object) -> None:
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
 
 
-def _check_floating(**given):
-    check_tensors(**given)
-    for name, value in given.items():
-        if value.dtype not in _DTYPES:
-            raise TypeError(f"{name} must be one of {_DTYPES}, got {value.dtype}")
+def _check_floating(name, value, dtypes=_DTYPES):
+    check_tensors(**{name: value})
+    if value.dtype not in dtypes:
+        raise TypeError(f"{name} must be one of {dtypes}, got {value.dtype}")
 
 
 def check_tables(cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Raise TypeError or ValueError unless these are tables of cosines and of sines."""
-    _check_floating(cos=cos, sin=sin)
+    _check_floating("cos", cos)
+    _check_floating("sin", sin)
     if cos.shape != sin.shape:
         raise ValueError(f"cos and sin must have one shape, got {cos.shape} and {sin.shape}")
     if cos.device != sin.device:
@@ -158,8 +163,12 @@ def check_format(tensor_format: str) -> None:
         raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
 
 
-def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
-    """Raise TypeError or ValueError unless these differ only in strides and heads."""
+def check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
+    """Raise TypeError or ValueError unless queries and keys can be rotated one by one.
+
+    They may differ only in strides and heads.
+    """
+    tensor_format = options.tensor_format
     check_format(tensor_format)
     check_tensors(q=q, k=k)
     shapes = [list(x.shape) for x in (q, k)]
@@ -171,6 +180,12 @@ def check_pair(q: torch.Tensor, k: torch.Tensor, tensor_format: str) -> None:
             "q and k must have one shape but for the heads, one dtype and one device, got "
             f"{tuple(q.shape)} {q.dtype} {q.device} and {tuple(k.shape)} {k.dtype} {k.device}"
         )
+    others = start_positions, cu_seqlens, options
+    for name, t in (("q", q), ("k", k)):
+        if sin is None:
+            check_by_angles(t, freqs, *others, name, values=values)
+        else:
+            check_by_tables(t, freqs, sin, *others, name, values=values)
 
 
 def is_writable(t: torch.Tensor) -> bool:
@@ -214,10 +229,14 @@ def check_in_place(t: torch.Tensor) -> None:
         )
 
 
-def check_fused(t: torch.Tensor) -> None:
-    """Raise TypeError unless the kernel computes the dtype of ``t``."""
+def check_fused(t: torch.Tensor, name: str, has_plain: bool = True) -> None:
+    """Raise TypeError unless the kernel computes the dtype of ``t``.
+
+    ``has_plain``: whether the public function takes ``fused=False``.
+    """
     if t.dtype not in _FUSED_DTYPES:
-        raise TypeError(f"t is {t.dtype}, which the kernel does not compute: pass fused=False")
+        otherwise = ": pass fused=False" if has_plain else ""
+        raise TypeError(f"{name} is {t.dtype}, which the kernel does not compute{otherwise}")
 
 
 def _check_options(tensor_format, cu_seqlens, cp_size, cp_rank):
@@ -230,63 +249,102 @@ def _check_options(tensor_format, cu_seqlens, cp_size, cp_rank):
         raise ValueError(f"expected 0 <= cp_rank < cp_size, got {cp_rank=}, {cp_size=}")
 
 
-def _check_tensors(t, freqs):
-    _check_floating(t=t, freqs=freqs)
-    if t.device != freqs.device:
-        raise ValueError(f"t and freqs must share a device, got {t.device} and {freqs.device}")
+def _check_tensors(name, t, table, freqs, dtypes):
+    _check_floating(name, t)
+    _check_floating(table, freqs, dtypes)
+    _check_device(name, t, table, freqs)
 
 
-def _check_shapes(t, freqs, tensor_format, cp_size, pairs=False, any_length=False):
+def _check_device(name, t, other, value):
+    if t.device != value.device:
+        raise ValueError(
+            f"{name} and {other} must share a device, got {t.device} and {value.device}"
+        )
+
+
+def _check_dims(name, t, tensor_format):
     if t.dim() != len(tensor_format):
         raise ValueError(
-            f"t must have {len(tensor_format)} dimensions for tensor_format={tensor_format!r}, "
-            f"got shape {tuple(t.shape)}"
+            f"{name} must have {len(tensor_format)} dimensions for tensor_format="
+            f"{tensor_format!r}, got shape {tuple(t.shape)}"
         )
+
+
+def _sizes(t, tensor_format):
+    """Sequences that can have angles of their own, and heads."""
     batch = 1 if tensor_format == "thd" else t.shape[tensor_format.index("b")]
-    heads = t.shape[tensor_format.index("h")]
+    return batch, t.shape[tensor_format.index("h")]
+
+
+def _check_angles(name, freqs, batch, heads, channels):
+    """Raise unless these are ``[s2, 1 or b, 1 or h, d2]``."""
     if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] not in (1, heads):
-        raise ValueError(
-            f"freqs must have shape [s2, 1 or b={batch}, 1 or h={heads}, d2], "
-            f"got {tuple(freqs.shape)}"
+        sizes = (
+            "1" if size == 1 else f"1 or {letter}={size}"
+            for letter, size in (("b", batch), ("h", heads))
         )
-    if tensor_format != "thd" and not any_length:
-        _check_length(t, freqs, tensor_format, cp_size)
-    elif t.numel() and not freqs.shape[0]:
-        raise ValueError("freqs covers 0 positions")
-    width = 2 * freqs.shape[3] if pairs else freqs.shape[3]
-    if pairs and not 0 < width <= t.shape[-1]:
+        raise ValueError(
+            f"{name} must have shape [s2, {', '.join(sizes)}, d2], got {tuple(freqs.shape)}"
+        )
+    width = freqs.shape[3]
+    if width == 0 or width % 2 or width > channels:
+        raise ValueError(
+            f"{name} must be an even number of channels wide, from 2 to d={channels}, got {width}"
+        )
+
+
+def _check_table(name, t, cos, tensor_format, interleaved):
+    """Raise unless a table, ``[s2, 1 or b, 1 or h, d2/2]`` by now, fits ``t``."""
+    batch, heads = _sizes(t, tensor_format)
+    length, of_batch, of_heads, width = cos.shape
+    if of_batch not in (1, batch) or of_heads not in (1, heads):
+        if tensor_format == "bhsd":
+            expected = f"must broadcast to [b={batch}, h={heads}, s, d2/2] of {name}"
+            given: tuple = of_batch, of_heads, length, width
+        else:
+            expected = f"must have shape [s2, d2/2] or [1 or b={batch}, s2, d2/2]"
+            given = of_batch, length, width
+        raise ValueError(f"cos and sin {expected}, got {given}")
+    limit = t.shape[-1] // 2
+    if not 0 < width <= limit:
+        each = "::2" if interleaved else f":{width // 2}"
+        doubled = f": pass cos[..., {each}] and sin[..., {each}] if they have one for each channel"
         raise ValueError(
             "cos and sin must have a value for each rotated pair of channels, from 1 to "
-            f"{t.shape[-1] // 2} of d={t.shape[-1]}, got {freqs.shape[3]}"
-        )
-    if width == 0 or width % 2 or width > t.shape[-1]:
-        raise ValueError(
-            f"freqs must be an even number of channels wide, from 2 to d={t.shape[-1]}, got {width}"
+            f"{limit} of d={t.shape[-1]}, got {width}"
+            + (doubled if 0 < width <= 2 * limit and width % 2 == 0 else "")
         )
 
 
-def _check_length(t, freqs, tensor_format, cp_size):
+def _check_length(name, t, table, freqs, tensor_format, cp_size):
+    if tensor_format == "thd":  # its sequences may have any lengths
+        if t.numel() and not freqs.shape[0]:
+            raise ValueError(f"{table} covers 0 positions")
+        return
     length = t.shape[tensor_format.index("s")]
-    sequence = f"the sequence of t with shape {tuple(t.shape)} ({tensor_format})"
+    sequence = f"the sequence of {name} with shape {tuple(t.shape)} ({tensor_format})"
     if cp_size > 1 and length % 2:
         raise ValueError(f"{sequence} has {length} tokens, {cp_size=} needs two equal chunks")
     if freqs.shape[0] < length * cp_size:
         whole = f"{length} on each of cp_size={cp_size} ranks" if cp_size > 1 else f"{length}"
-        raise ValueError(f"freqs covers {freqs.shape[0]} positions, {sequence} has {whole}")
+        since = " from the first token's on" if table == "cos" else ""  # an offset is cut off
+        raise ValueError(
+            f"{table} covers {freqs.shape[0]} positions{since}, {sequence} has {whole}"
+        )
 
 
-def _check_index(name, value, t, shape, length):
-    _check_integers(name, value, t)
+def _check_index(name, value, of, t, shape, length):
+    _check_integers(name, value, of, t)
     if value.dim() != 1 or length not in (None, value.shape[0]):
         expected = f"[{shape}]" if length is None else f"[{shape}] = ({length},)"
         raise ValueError(f"{name} must have shape {expected}, got {tuple(value.shape)}")
     if length is None and value.shape[0] < (2 if t.shape[0] else 1):
-        raise ValueError(f"{name} must bound every token of t, got {value.shape[0]} values")
+        raise ValueError(f"{name} must bound every token of {of}, got {value.shape[0]} values")
 
 
 def _check_ids(ids, t):
     """Raise unless these are positions for each token of ``t``, ``[b, h, s, d]``."""
-    _check_integers("position_ids", ids, t)
+    _check_integers("position_ids", ids, "x", t)
     if ids.shape != (t.shape[0], t.shape[2]):
         expected = t.shape[0], t.shape[2]
         raise ValueError(
@@ -294,15 +352,14 @@ def _check_ids(ids, t):
         )
 
 
-def _check_integers(name, value, t):
+def _check_integers(name, value, of, t):
     check_tensors(**{name: value})
     if value.dtype not in _INDEX_DTYPES:
         raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")
-    if value.device != t.device:
-        raise ValueError(f"t and {name} must share a device, got {t.device} and {value.device}")
+    _check_device(of, t, name, value)
 
 
-def _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size):
+def _check_values(t, table, freqs, name, start_positions, cu_seqlens, tensor_format, cp_size):
     """Wait for the device and check the values that decide the position of a token."""
     if tensor_format == "thd":
         bounds = cu_seqlens.long()
@@ -323,7 +380,7 @@ def _check_values(t, freqs, start_positions, cu_seqlens, tensor_format, cp_size)
         lengths = torch.tensor(t.shape[tensor_format.index("s")] * cp_size, device=t.device)
     starts = torch.zeros_like(lengths) if start_positions is None else start_positions.long()
     if bool((starts < 0).any()):
-        raise ValueError(f"start_positions must not be negative, got {starts.tolist()}")
+        raise ValueError(f"{name} must not be negative, got {starts.tolist()}")
     needed = int((starts + lengths).max()) if (starts + lengths).numel() else 0
     if needed > freqs.shape[0]:
-        raise ValueError(f"freqs covers {freqs.shape[0]} positions, a sequence ends at {needed}")
+        raise ValueError(f"{table} covers {freqs.shape[0]} positions, a sequence ends at {needed}")

@@ -35,10 +35,10 @@ def apply_rotary_pos_emb(
         strides; float32, float16 or bfloat16, or float64 with ``fused=False``.
     freqs : torch.Tensor
         Angles in radians by position, ``[s2, 1, 1, d2]`` with ``s2 >= s * cp_size`` and even
-        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` with angles for each sequence or head; float16,
-        bfloat16, float32 or float64, converted to float32. See
-        :class:`rope_triton.RotaryPositionEmbedding`, :func:`rope_triton.rotary_angles` and
-        :func:`rope_triton.mrope_angles`.
+        ``d2 <= d``, or ``[s2, 1 or b, 1 or h, d2]`` with angles for each sequence or head; float32
+        or float64, converted to float32. Half precision is refused: at position 1000, bfloat16 is
+        off by up to 2 radians. See :class:`rope_triton.RotaryPositionEmbedding`,
+        :func:`rope_triton.rotary_angles` and :func:`rope_triton.mrope_angles`.
     tensor_format : {"sbhd", "bshd", "thd"}
         Order of the dimensions of ``t``; "thd" is packed sequences of any lengths.
     start_positions : torch.Tensor, optional
@@ -81,7 +81,7 @@ def apply_rotary_pos_emb(
     beyond ``freqs``, or that is in no sequence, is rotated by the angle 0: finite channels are
     returned unchanged, and an infinite or NaN channel makes the other of its pair NaN. With
     ``ROPE_TRITON_CHECK=1`` in the environment at import, the values are checked, and such a call
-    raises ValueError.
+    raises ValueError: a compiled or traced one when the kernel runs, with ``fused=False`` never.
 
     On one GPU architecture and version of Triton, the kernel's result of a row follows from its
     values, its angles, its dtype and ``rounding`` alone: it has the same bits in every layout, at
@@ -104,7 +104,8 @@ def apply_rotary_pos_emb(
     def plain(t, freqs):
         return reference.rotate(t, freqs, start_positions, cu_seqlens, *options[:5])
 
-    checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
+    values = ops.is_plain((t, freqs), start_positions, cu_seqlens)
+    checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options, values=values)
     return ops.with_table_grad(by_kernel, plain, t, freqs) if fused else plain(t, freqs)
 
 
@@ -145,10 +146,10 @@ def apply_qk_rotary_pos_emb(
     TypeError, ValueError, NotImplementedError
         As there; also if ``q`` and ``k`` do not match.
     """
+    options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
     if fused and not ops.needs_table_grad(freqs):
-        options = Options(tensor_format, bool(interleaved), cp_size, cp_rank, rounding)
         return ops.rotate_qk(q, k, freqs, None, start_positions, cu_seqlens, options)
-    checks.check_pair(q, k, tensor_format)
+    checks.check_pair(q, k, freqs, None, start_positions, cu_seqlens, options)
     if fused:
         ops.check_tangents(q, k, freqs)
     one_by_one = functools.partial(
@@ -225,8 +226,8 @@ def apply_fused_qkv_rotary_pos_emb(
         raise ValueError("cu_seqlens must be None: packed sequences have no fused QKV call")
     if ops.needs_table_grad(q_freqs, k_freqs):
         raise ValueError(
-            "freqs requires a gradient or has a tangent, which is not computed here: pass "
-            "freqs.detach(), or call apply_rotary_pos_emb on q and k"
+            "q_freqs or k_freqs requires a gradient or has a tangent, which is not computed here: "
+            "detach them, or call apply_rotary_pos_emb on queries and keys"
         )
     channels = checks.check_channels(qkv_split_arg_list)
     options = QkvOptions(tensor_format, bool(interleaved), cp_size, cp_rank, *channels)

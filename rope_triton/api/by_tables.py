@@ -125,7 +125,7 @@ def apply_qk_rotary_emb(
     cos, sin, starts = _from_offsets(cos, sin, seqlen_offsets)
     options = Options(tensor_format, bool(interleaved), 1, 0, rounding)
     if ops.needs_table_grad(cos, sin):
-        checks.check_pair(q, k, tensor_format)
+        checks.check_pair(q, k, cos, sin, starts, cu_seqlens, options)
         ops.check_tangents(q, k, cos, sin)
         others = cos, sin, starts, cu_seqlens, options, True
         return _rotate(q, *others), _rotate(k, *others)
@@ -234,7 +234,8 @@ def _by_token(table, x):
 def _rotate(x, cos, sin, starts, cu_seqlens, options, fused, inplace_gradient=False):
     if fused and not ops.needs_table_grad(cos, sin):
         return ops.rotate_by_tables(x, cos, sin, starts, cu_seqlens, options, inplace_gradient)
-    checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options)
+    values = ops.is_plain((x, cos, sin), starts, cu_seqlens)
+    checks.check_by_tables(x, cos, sin, starts, cu_seqlens, options, values=values)
     if options.inplace:
         check_constant(cos, sin)
 

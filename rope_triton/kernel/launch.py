@@ -127,9 +127,9 @@ def check_device(tensor: torch.Tensor, otherwise: str = "") -> None:
         return
     try:
         device_type = triton.runtime.driver.active.get_active_torch_device().type
-    except RuntimeError as error:  # Triton found no GPU driver
+    except RuntimeError as error:
         raise ValueError(
-            f"a tensor is on {tensor.device} and Triton has no GPU here ({error}): "
+            f"a tensor is on {tensor.device} and Triton finds no GPU here: "
             f"{otherwise}set TRITON_INTERPRET=1 before the first import of rope_triton"
         ) from error
     if tensor.device.type != device_type:

@@ -1,6 +1,7 @@
 """Three dispatch paths, fastest first: eager autograd, operators, torch.func."""
 
 from rope_triton.kernel.plans import Options, QkvOptions
+from rope_triton.ops.dispatch import is_plain
 from rope_triton.ops.qk import rotate_qk
 from rope_triton.ops.qkv import split_qkv
 from rope_triton.ops.single import rotate, rotate_by_tables
@@ -10,6 +11,7 @@ __all__ = [
     "Options",
     "QkvOptions",
     "check_tangents",
+    "is_plain",
     "needs_table_grad",
     "rotate",
     "rotate_by_tables",

@@ -61,7 +61,7 @@ def _rotate(q, k, tables, options):
     key = "rope_qk_kernel", options, *keys
     launches = launch.cached_launches(key)
     if launches is None or checks.CHECK_VALUES:
-        checks.check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options)
+        checks.check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, values=True)
         launch.check_device(q, "pass fused=False, or " if sin is None else "")
     out = (
         torch.empty_like(q, memory_format=torch.contiguous_format),

@@ -55,7 +55,7 @@ def _split(qkv, q_freqs, k_freqs, start_positions, options):
     key = _key(call, options)
     launches = launch.cached_launches(key)
     if launches is None or checks.CHECK_VALUES:
-        checks.check_qkv(*call, options)
+        checks.check_qkv(*call, options, values=True)
         launch.check_device(qkv)
     parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options)]
     tensors = qkv, *parts, *call[1:]

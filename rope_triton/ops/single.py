@@ -37,7 +37,7 @@ def rotate(
     plain = is_plain((t, freqs), start_positions, cu_seqlens) and has_exact_types(options)
     if not plain:
         checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
-        checks.check_fused(t)
+        checks.check_fused(t, "t")
     return _dispatch(plain, t, freqs, None, start_positions, cu_seqlens, options)
 
 
@@ -54,7 +54,7 @@ def rotate_by_tables(
     plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and has_exact_types(options)
     if not plain:
         checks.check_by_tables(t, cos, sin, start_positions, cu_seqlens, options)
-        checks.check_fused(t)
+        checks.check_fused(t, "x")
     call = t, cos, sin, start_positions, cu_seqlens
     if not options.inplace:
         return _dispatch(plain, *call, options)
@@ -99,10 +99,10 @@ def _rotate(t, tables, options):
     launches = launch.cached_launches(key)
     if launches is None or checks.CHECK_VALUES:
         if sin is None:
-            checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
+            checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options, values=True)
         else:
-            checks.check_by_tables(t, *tables, options)
-        checks.check_fused(t)
+            checks.check_by_tables(t, *tables, options, values=True)
+        checks.check_fused(t, "t" if sin is None else "x")
         launch.check_device(t, "pass fused=False, or ")
     out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
     if options.tensor_format != "thd":
@@ -315,8 +315,7 @@ def _batched(rotate, in_dims, t, *others):
     """Rotate a batch of ``t`` as if it were more heads, which share everything else."""
     if any(dim is not None for dim in in_dims[1:5]):
         raise NotImplementedError(
-            "vmap is supported over t only, not over freqs, start_positions or cu_seqlens: "
-            f"got in_dims={in_dims[:5]}"
+            "vmap is supported over the rotated tensor only, not over angles, tables or positions"
         )
     tensor_format = others[4][0] if isinstance(others[4], Options) else others[4]
     head = tensor_format.index("h") - len(tensor_format)

@@ -126,7 +126,7 @@ def test_a_leaf_is_not_changed_in_place_after_another_was(x):
 
 
 def test_a_number_cannot_be_rotated_in_place(x):
-    with pytest.raises(ValueError, match="t must have 4 dimensions"):
+    with pytest.raises(ValueError, match="x must have 4 dimensions"):
         calls.by_tables(x.sum().requires_grad_() * 1, inplace=True)
 
 

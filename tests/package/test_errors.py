@@ -32,6 +32,10 @@ angles(freqs=ones(6, 1, 1, 8).int())
     -> TypeError: freqs must be one of ...float32...got torch.int32
 angles(freqs=ones(6, 1, 1, 8).cfloat())
     -> TypeError: freqs must be one of ...float32...got torch.complex64
+angles(freqs=ones(6, 1, 1, 8).half())
+    -> TypeError: freqs must be one of (torch.float32, torch.float64), got torch.float16
+angles(freqs=ones(6, 1, 1, 8).bfloat16(), t=ones(4, 2, 3, 8).bfloat16())
+    -> TypeError: freqs must be one of (torch.float32, torch.float64), got torch.bfloat16
 angles(freqs=ones(6, 1, 1, 8, device="meta"))
     -> ValueError: t and freqs must share a device, got c... and meta
 angles(t=ones(4, 3, 8))
@@ -92,6 +96,8 @@ qk(q=ones(5, 8), k=ones(5, 8)) -> ValueError: 4 dimensions
 qk(freqs=ones(5, 1, 2, 8)) -> ValueError: 1 or h=4
 qk(k=ones(5, 2, 4, 8), freqs=ones(5, 1, 4, 8), fused=True)
     -> ValueError: queries and keys must share angles
+qk(freqs=ones(5, 1, 1, 8).half()) -> TypeError: freqs must be one of...got torch.float16
+qk(freqs=ones(4, 1, 1, 8)) -> ValueError: freqs covers 4 positions, the sequence of q with
 qk(rounding="up") -> ValueError: rounding must be one of
 qk(tensor_format="bhsd") -> ValueError: 'sbhd', 'bshd' or 'thd', got 'bhsd'
 qk(tensor_format=None) -> ValueError: 'sbhd', 'bshd' or 'thd', got None
@@ -104,13 +110,19 @@ qkv(qkv_split_arg_list=[4, 4]) -> ValueError: three positive ints, got [4, 4]
 qkv(qkv_split_arg_list=[24, 24, 0]) -> ValueError: three positive ints
 qkv(qkv_split_arg_list=[24, 24, 24]) -> ValueError: 144 together, got [24, 24, 24]
 qkv(qkv_split_arg_list=[92, 28, 24]) -> ValueError: multiples of the last
+qkv(k_freqs=ones(40, 1, 1, 24).bfloat16())
+    -> TypeError: k_freqs must be one of...got torch.bfloat16
+qkv(k_freqs=ones(40, 2, 1, 24))
+    -> ValueError: k_freqs must have shape [s2, 1, 1, d2], got (40, 2, 1, 24)
+qkv(qkv=ones(2, 2, 144)) -> ValueError: qkv must have 4 dimensions
 qkv(k_freqs=ones(40, 1, 1, 8))
     -> ValueError: must have one shape, got (40, 1, 1, 24) and (40, 1, 1, 8)
-qkv(q_freqs=ones(1, 1, 1, 24), k_freqs=ones(1, 1, 1, 24)) -> ValueError: freqs covers 1 positions
+qkv(q_freqs=ones(1, 1, 1, 24), k_freqs=ones(1, 1, 1, 24))
+    -> ValueError: q_freqs covers 1 positions, the sequence of qkv with shape (2, 2, 2, 144)
 qkv(start_positions=zeros(3).int())
     -> ValueError: start_positions must have shape [b] = (2,), got (3,)
 qkv(qkv=ones(2, 2, 2, 144).double())
-    -> TypeError: float64, which the kernel does not compute
+    -> TypeError: qkv is torch.float64, which the kernel does not compute
 
 tables(cos=[1.0]) -> TypeError: cos must be a torch.Tensor, got list
 tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
@@ -118,16 +130,26 @@ tables(sin=ones(12, 12).int()) -> TypeError: sin must be one of ...float32...got
 tables(cos=ones(12, 12).to(float8)) -> TypeError: cos must be one of ...got torch.float8_e4m3fnuz
 tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12))
     -> ValueError: cos and sin must have shape [s2, d2/2] or [b, s2, d2/2], got (12, 1, 1, 12)
-tables(cos=ones(3, 12, 12), sin=ones(3, 12, 12)) -> ValueError: 1 or b=2
+tables(cos=ones(3, 12, 12), sin=ones(3, 12, 12))
+    -> ValueError: must have shape [s2, d2/2] or [1 or b=2, s2, d2/2], got (3, 12, 12)
 tables(cos=ones(12, 12), sin=ones(1, 12, 12)) -> ValueError: must have one shape
 tables(cos=ones(11, 12)) -> ValueError: must have one shape
 tables(sin=ones(12, 12, requires_grad=True), inplace=True)
     -> ValueError: in place, cos and sin cannot have a gradient
+tables(x=ones(2, 3, 3, 24).int()) -> TypeError: x must be one of
+tables(x=ones(2, 3, 24)) -> ValueError: x must have 4 dimensions
+tables(cos=ones(12, 12, device="meta"), sin=ones(12, 12, device="meta"))
+    -> ValueError: x and cos must share a device
+tables(cos=ones(12, 24), sin=ones(12, 24))
+    -> ValueError: to 12 of d=24, got 24: pass cos[..., :12] and sin[..., :12] if they have one
+tables(cos=ones(12, 24), sin=ones(12, 24), interleaved=True)
+    -> ValueError: got 24: pass cos[..., ::2] and sin[..., ::2] if they have one for each channel
 tables(cos=ones(12, 13), sin=ones(12, 13)) -> ValueError: from 1 to 12 of d=24, got 13
 tables(seqlen_offsets=-1) -> ValueError: from 0 to 12, got -1
-tables(seqlen_offsets=10) -> ValueError: freqs covers 2 positions
+tables(seqlen_offsets=10)
+    -> ValueError: cos covers 2 positions from the first token's on, the sequence of x with
 tables(seqlen_offsets=zeros(3).int())
-    -> ValueError: start_positions must have shape [b] = (2,), got (3,)
+    -> ValueError: seqlen_offsets must have shape [b] = (2,), got (3,)
 tables(x=ones(2, 3, 3, 48)[..., ::2], inplace=True)
     -> ValueError: in place, the channels must be contiguous
 tables(x=ones(2, 1, 3, 24).expand(2, 3, 3, 24), inplace=True)
@@ -135,14 +157,20 @@ tables(x=ones(2, 1, 3, 24).expand(2, 3, 3, 24), inplace=True)
 tables(inplace_gradient=True) -> ValueError: inplace_gradient=True needs inplace=True and
 tables(inplace_gradient=True, inplace=True, fused=False) -> ValueError: needs inplace=True and
 tables(x=ones(2, 3, 3, 24).double(), fused=True) -> TypeError: does not compute
+qk_tables(k=ones(2, 3, 1, 24).double(), q=ones(2, 3, 3, 24).double())
+    -> TypeError: q is torch.float64, which the kernel does not compute
+qk_tables(cos=ones(2, 12), sin=ones(2, 12).requires_grad_())
+    -> ValueError: cos covers 2 positions from the first token's on, the sequence of q
+qk_tables(seqlen_offsets=zeros(3).int()) -> ValueError: seqlen_offsets must have shape [b] = (2,)
 qk_tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
 
-attention(x=ones(3, 5, 24)) -> ValueError: t must have 4 dimensions
+attention(x=ones(3, 5, 24)) -> ValueError: x must have 4 dimensions
 attention(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
 attention(cos=ones(4, 12)) -> ValueError: must have one shape
 attention(cos=ones(4, 12), sin=ones(4, 12))
     -> ValueError: must broadcast to [b, h, s, d2/2] of x, got (4, 12) for s=5
-attention(cos=ones(2, 5, 12), sin=ones(2, 5, 12)) -> ValueError: 1 or h=3
+attention(cos=ones(2, 5, 12), sin=ones(2, 5, 12))
+    -> ValueError: must broadcast to [b=2, h=3, s, d2/2] of x, got (1, 2, 5, 12)
 attention(cos=ones(5, 13), sin=ones(5, 13)) -> ValueError: cos and sin must have a value for each
 attention(cos=ones(5, 24)) -> ValueError: must have one shape
 attention(cos=ones(5, 24), sin=ones(5, 24), interleaved=True) -> ValueError: from 1 to 12 of d=24

@@ -363,7 +363,7 @@ def test_angles_that_are_gradients_in_a_batch_are_refused(t, freqs):
 
 def test_vmap_over_the_angles_is_refused(t, freqs):
     over_both = torch.func.vmap(rope_triton.apply_rotary_pos_emb)
-    with pytest.raises(NotImplementedError, match="over t only"):
+    with pytest.raises(NotImplementedError, match="over the rotated tensor only"):
         over_both(torch.stack([t, t]), torch.stack([freqs, freqs]))
 
 

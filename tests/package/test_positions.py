@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import rope_triton
+from rope_triton import checks
 from rope_triton.kernel import launch, plans, tiles
 from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES
@@ -277,3 +280,47 @@ def test_values_are_looked_at_where_the_environment_asks_for_it():
         text=True,
     )
     assert python.stdout.splitlines() == ANSWERS, python.stderr
+
+
+def fake(call, *given):
+    with FakeTensorMode() as mode:
+        assert call(*map(mode.from_tensor, given)).shape == given[0].shape
+    return call
+
+
+class Model(torch.nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.forward = call
+
+
+TRACED = {
+    "compile": lambda call, *_: torch.compile(call, fullgraph=True, backend="aot_eager"),
+    "dynamic": lambda call, *_: torch.compile(
+        call, fullgraph=True, backend="aot_eager", dynamic=True
+    ),
+    "export": lambda call, *given: torch.export.export(Model(call), given).module(),
+    "make_fx": lambda call, *given: make_fx(call)(*given),
+    "pre_dispatch": lambda call, *given: make_fx(call, pre_dispatch=True)(*given),
+    "fake": fake,
+}
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+@pytest.mark.parametrize("traced", TRACED.values(), ids=TRACED)
+def test_values_are_looked_at_when_a_traced_call_runs(traced, fused, device, monkeypatch):
+    """By the operator; plain PyTorch does not look at them."""
+    monkeypatch.setattr(checks, "CHECK_VALUES", True)
+
+    def call(t, freqs, starts, bounds):
+        options = {"start_positions": starts, "cu_seqlens": bounds, "fused": fused}
+        return rope_triton.apply_rotary_pos_emb(t, freqs, "thd", **options)
+
+    torch.compiler.reset()
+    t, freqs = torch.randn(8, 2, 4, device=device), torch.ones(9, 1, 1, 4, device=device)
+    starts, bounds = (torch.tensor(x, device=device) for x in ([4, 1], [0, 3, 8]))
+    f = traced(call, t, freqs, starts, bounds)
+    torch.testing.assert_close(f(t, freqs, starts, bounds), call(t, freqs, starts, bounds))
+    if fused:
+        with pytest.raises(ValueError, match="start_positions must not be negative"):
+            f(t, freqs, -starts, bounds)

@@ -56,7 +56,7 @@ def test_float32_formula_is_that_of_the_exact_oracle(leading, width, interleaved
         torch.testing.assert_close(found, expected.float())
 
 
-@pytest.mark.parametrize("freqs_dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("freqs_dtype", [torch.float32, torch.float64], ids=str)
 @dtypes
 def test_angles_are_float32(dtype, freqs_dtype, device):
     t = oracle.contiguous(SHAPES["sbhd"], dtype, device)
