@@ -3,6 +3,8 @@
 import itertools
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -65,8 +67,18 @@ def test_what_was_measured_compiled_and_interpreted():
     )
     pinned = f"torch {minor(torch)}, triton {triton}"
     assert compiled == [", ".join(ARCHITECTURES), pinned]
-    oldest = ", ".join(PROJECT["dependencies"]).replace(">=", " ")
+    oldest = ", ".join(PROJECT["dependencies"][:2]).replace(">=", " ")
     assert interpreted == ["Linux, without a GPU", f"{pinned}; {oldest}"]
+
+
+def test_the_example_of_the_readme_runs():
+    example = re.search(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)[1]
+    command = sys.executable, "-c", example.replace("2048", "16")  # else it takes seconds
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert re.fullmatch(r"torch\.Size.* is right, its gradient's norm is \d+\n", run.stdout)
+    assert run.stderr == ""
+    # torch warns without it.
+    assert "numpy" in PROJECT["dependencies"]
 
 
 def test_the_citation_is_of_this_package():
