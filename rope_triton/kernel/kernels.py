@@ -7,7 +7,7 @@ from rope_triton.kernel.rotation import load_pass_through, rotate_rows, store_pa
 
 
 @triton.jit(
-    do_not_specialize=["n_seq", "n_heads", "across", "n_table", "n_sequences", "cp_size", "cp_rank"]
+    do_not_specialize=["n_seq", "n_heads", "n_table", "n_sequences", "cp_size", "cp_rank"]
 )
 def rope_kernel(
     out_ptr,
@@ -57,15 +57,15 @@ def rope_kernel(
 
     The grid is (head blocks, batch, sequence blocks), or with the last two exchanged where the
     batch comes first, or (sequence blocks, head blocks, batch) where the heads come before the
-    sequence: programs follow the output's memory. A larger grid has one dimension, and across is
-    the number of its head blocks. Packed sequences (cu_seqlens_ptr) are one sequence of tokens.
+    sequence: programs follow the output's memory. Packed sequences (cu_seqlens_ptr) are one
+    sequence of tokens. A grid that is too large for CUDA has one dimension instead, and across is
+    the number of its head blocks.
 
     An argument that is None compiles to nothing: across; start_ptr, cu_seqlens_ptr and cp_size,
     without which a token's angles are at its own index; freqs_batch and freqs_head, without which
-    all of a batch and all heads share them. With EACH, start_ptr has a
-    position for each token, ``[batch, seq]``, else one for each sequence. ROUNDING says what is
-    rounded besides the result: None, "tables" (cosines and sines, to the dtype of t) or "each"
-    (products too).
+    all of a batch and all heads share them. With EACH, start_ptr has a position for each token,
+    ``[batch, seq]``, else one for each sequence. ROUNDING says what is rounded besides the result:
+    None, "tables" (cosines and sines, to the dtype of t) or "each" (products too).
     """
     batch, block, head = program_coords(
         cu_seqlens_ptr, n_seq, across, BATCH_FIRST, HEADS_FIRST, BLOCK_S
@@ -99,7 +99,7 @@ def rope_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        *("n_seq", "q_heads", "k_heads", "across", "n_table", "n_sequences", "cp_size", "cp_rank")
+        *("n_seq", "q_heads", "k_heads", "n_table", "n_sequences", "cp_size", "cp_rank")
     ]
 )
 def rope_qk_kernel(
@@ -182,7 +182,7 @@ def rope_qk_kernel(
     rotate_rows(out, x, channel, None, freqs, seq, batch, position_args, options)
 
 
-@triton.jit(do_not_specialize=["n_seq", "n_groups", "across", "n_table", "cp_size", "cp_rank"])
+@triton.jit(do_not_specialize=["n_seq", "n_groups", "n_table", "cp_size", "cp_rank"])
 def rope_qkv_kernel(
     qkv_ptr,
     q_ptr,
@@ -279,13 +279,13 @@ def program_coords(
         blocks = tl.cdiv(n_seq, BLOCK_S)
         if HEADS_FIRST:
             width, height = blocks, across
-        elif BATCH_FIRST:
+        elif BATCH_FIRST or cu_seqlens_ptr is not None:
             width, height = across, blocks
         else:
             width, height = across, tl.num_programs(0) // (across * blocks)
         x, y, z = x % width, x // width % height, x // width // height
     if cu_seqlens_ptr is not None:
-        return 0, z, x
+        return 0, y, x
     elif HEADS_FIRST:
         return z.to(tl.int64), x, y
     elif BATCH_FIRST:

@@ -268,8 +268,8 @@ def _position_arguments(freqs, start_positions, cu_seqlens, options):
 def _plan(heads, n_batch, n_seq, tile, arguments, layout, options, rounding="once") -> Plan:
     """The launch of a call; ``heads`` are blocks of heads."""
     blocks = triton.cdiv(n_seq, tile.positions)
-    grids = {"bhsd": (blocks, heads, n_batch), "bshd": (heads, blocks, n_batch)}
-    grid = grids.get(layout, (heads, n_batch, blocks))
+    grids = {"bhsd": (blocks, heads, n_batch), "sbhd": (heads, n_batch, blocks)}
+    grid = grids.get(layout, (heads, blocks, n_batch))
     is_large = max(grid[1:]) > GRID_LIMIT
     arguments |= {
         **{"across": heads if is_large else None, "BATCH_FIRST": layout == "bshd"},
