@@ -1,7 +1,6 @@
 """What the package says of itself outside its code: metadata, README, changelog and citation."""
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -13,8 +12,6 @@ import pytest
 import yaml
 
 import rope_triton
-from benchmarks._cells.subjects import ARCHITECTURES
-from benchmarks._peers.sweep.command import EVIDENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -22,11 +19,6 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 REPOSITORY = PROJECT["urls"]["Repository"]
-
-
-def minor(version: str) -> str:
-    """2.11.0+cu130 -> 2.11"""
-    return ".".join(version.split(".")[:2])
 
 
 def test_pythons_are_the_same_in_the_classifiers_the_readme_and_ci():
@@ -47,28 +39,6 @@ def test_every_address_of_the_repository_leads_to_a_file():
         file = ROOT / place.removeprefix("/blob/main/")
         assert place in ("", "/issues", "#readme") or file.is_file(), address
     assert f"pip install git+{REPOSITORY}\n" in README
-
-
-def test_what_was_measured_compiled_and_interpreted():
-    rows = re.findall(r"^\| (?:measured|partly|compiled|tested in).*$", README, re.MULTILINE)
-    measured, partly, compiled, interpreted = (
-        [c.strip() for c in row.split("|")[2:4]] for row in rows
-    )
-    machine = ROOT / "benchmarks" / "results" / "nvidia-h200" / "machine.json"
-    gpu = json.loads(machine.read_text())
-    with_gpu = f"torch {minor(gpu['torch'])}, triton {minor(gpu['triton'])}"
-    assert measured == [gpu["gpu"], with_gpu]
-    headers = (path.open().readline() for path in EVIDENCE.glob("*/random.jsonl"))
-    gpus = {json.loads(header)["machine"]["gpu"] for header in headers}
-    assert {measured[0], partly[0]} == gpus and partly[1] == with_gpu
-    constraints = (ROOT / "constraints.txt").read_text()
-    torch, triton = (
-        re.search(rf"^{each}==(\S+)", constraints, re.MULTILINE)[1] for each in ("torch", "triton")
-    )
-    pinned = f"torch {minor(torch)}, triton {triton}"
-    assert compiled == [", ".join(ARCHITECTURES), pinned]
-    oldest = ", ".join(PROJECT["dependencies"][:2]).replace(">=", " ")
-    assert interpreted == ["Linux, without a GPU", f"{pinned}; {oldest}"]
 
 
 def test_the_example_of_the_readme_runs():

@@ -49,7 +49,7 @@ def from_commit(name: str, repository: Path, sources: Path) -> Arm:
         If the repository has no such commit, or the commit no such package.
     """
     commit = commit_of(repository, name)
-    files = committed_files(repository, commit)
+    files = committed_files(repository, name)
     asked = _asked(name, lambda: requirements(repository, commit))
     return _arm(
         name, commit, sources, lambda to: write_files(repository, files, to / PACKAGE), asked

@@ -6,9 +6,7 @@ import triton.language as tl
 from rope_triton.kernel.rotation import load_pass_through, rotate_rows, store_pass_through
 
 
-@triton.jit(
-    do_not_specialize=["n_seq", "n_heads", "n_table", "n_sequences", "cp_size", "cp_rank"]
-)
+@triton.jit(do_not_specialize=["n_seq", "n_heads", "n_table", "n_sequences", "cp_size", "cp_rank"])
 def rope_kernel(
     out_ptr,
     t_ptr,

@@ -291,7 +291,7 @@ from_config(CONFIG | {"partial_rotary_factor": 0.4}) -> ValueError: dim must be 
 from_config(CONFIG | {"head_dim": 5})
     -> ValueError: dim must be an even number from 2, got 5
 from_config(without("max_position_embeddings", type="yarn", factor=2)) -> ValueError: needs 'max
-from_config(CONFIG, layer_type="full_attention") -> ValueError: one of [], got 'full_attention'
+from_config(CONFIG, layer_type="full_attention") -> ValueError: must be None, as all layers
 from_config(TYPES) -> ValueError: one of ['full_attention', 'sliding_attention'], got None
 from_config(TYPES, layer_type="chunked")
     -> ValueError: one of ['full_attention', 'sliding_attention'], got 'chunked'

@@ -28,7 +28,7 @@ def test_newest_versions_that_break_something_have_one_issue(rig):
 def test_what_is_no_version_of_a_release_is_refused(rig, version):
     rig.played = {r"m.version.* triton$": (0, version), "pytest": (1, None)}
     assert rig.run("newest", "schedule") == {"Test": "failure", "Report": "failure"}
-    assert "TRITON is no version of a release" in rig.log and not rig.github.issues
+    assert not rig.github.issues
 
 
 def test_newest_versions_that_work_have_no_issue(rig):
