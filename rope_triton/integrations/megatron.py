@@ -6,7 +6,7 @@ import warnings
 import torch
 
 from rope_triton import api
-from rope_triton.integrations.patching import Patch
+from rope_triton.integrations._patching import Patch
 
 _MODULE = "megatron.core.models.common.embeddings.rope_utils"
 

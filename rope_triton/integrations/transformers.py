@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from rope_triton import api, checks, reference
-from rope_triton.integrations.patching import Patch, Replacement
+from rope_triton.integrations._patching import Patch, Replacement
 
 __all__ = ["apply_rotary_pos_emb", "apply_rotary_pos_emb_vision", "patch", "Convention"]
 
