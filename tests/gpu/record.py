@@ -15,7 +15,7 @@ RECORD = ROOT / "benchmarks" / "evidence" / "gpu-tests.json"
 TESTED = ("rope_triton", "tests/gpu")
 """Folders whose content the record names: results of other content say nothing of this one."""
 
-COMMAND = "python -m pytest -m gpu -n 8 --dist worksteal"
+COMMAND = "python -m pytest -m gpu -n auto --dist worksteal"
 
 
 def digests(root: Path = ROOT) -> dict[str, str]:
