@@ -28,7 +28,8 @@ def test_newest_versions_that_break_something_have_one_issue(rig):
 def test_what_is_no_version_of_a_release_is_refused(rig, version):
     rig.played = {r"m.version.* triton$": (0, version), "pytest": (1, None)}
     assert rig.run("newest", "schedule") == {"Test": "failure", "Report": "failure"}
-    assert not rig.github.issues
+    # What a step printed last may be missing in act's log; how it ended is act's own word.
+    assert "Failure - Main Write it" in rig.log and not rig.github.issues
 
 
 def test_newest_versions_that_work_have_no_issue(rig):
