@@ -72,6 +72,10 @@ _BY_LAYER_TYPE = {
     *("mellum", "mimo_v2_flash", "modernbert", "modernbert-decoder", "neomme", "olmo3"),
     *("t5gemma2_text", "ultrabert", "zaya"),
 }
+# Types of models whose code does not read the head_dim that their config has.
+_WITHOUT_HEAD_DIM = {
+    *("deepseek_ocr2_text", "dots3_note_audio_encoder", "musicflamingo", "unlimited_ocr_text"),
+}
 
 
 def frequencies_from_config(
@@ -280,8 +284,15 @@ def _rotated(config, share):
                     "the model does not rotate"
                 )
             return rotated
-    if head is None:
-        head = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
+    ignored = config.get("model_type") in _WITHOUT_HEAD_DIM
+    if head is None or ignored:
+        whole = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
+        if head not in (None, whole):
+            raise ValueError(
+                f"config has 'head_dim' {head}, which this model ignores, but hidden_size // "
+                f"num_attention_heads is {whole}"
+            )
+        head = whole
     scalings.check_positive(head_dim=head)
     return int(head * share)
 

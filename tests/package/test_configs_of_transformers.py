@@ -15,15 +15,6 @@ from rope_triton import frequencies_from_config
 
 transformers = pytest.importorskip("transformers", minversion="5.23")
 
-# Models that have a head_dim which they do not read: a JSON where it is not hidden_size /
-# num_attention_heads contradicts itself.
-NO_HEAD_DIM = {
-    "deepseek_ocr2_text",
-    "dots3_note_audio_encoder",
-    "musicflamingo",
-    "unlimited_ocr_text",
-}
-SIZES = {"head_dim", "hidden_size", "num_attention_heads"}
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 
 
@@ -93,9 +84,7 @@ def forms(config):
         yield "flat", {**rest, "rope_theta": 7e4, "rope_scaling": LINEAR}
         yield "flat", {**rest, "rope_parameters": {**LINEAR, "rope_theta": 7e4}}
     for key, value in config.items():
-        if type(value) in (int, float) and not (
-            config.get("model_type") in NO_HEAD_DIM and key in SIZES
-        ):
+        if type(value) in (int, float):
             yield key, {**config, key: 2 * value}
 
 
