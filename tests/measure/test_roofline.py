@@ -12,7 +12,7 @@ from benchmarks._cells.models import ModelCell
 from benchmarks._cells.named import NamedCell
 from benchmarks._cells.surface import SurfaceCell
 from benchmarks._measure import cell_outcomes, gpu_timer, roofline, timed_cell
-from benchmarks._peers.cells import PeerCell, PeerModelCell
+from benchmarks._studies.peers.cells import PeerCell, PeerModelCell
 from tests.measure import samples
 from tests.package import plain
 from tests.peers import libraries

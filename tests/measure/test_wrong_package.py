@@ -17,7 +17,7 @@ from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, timed_cell
-from benchmarks._peers.cells import PEER_GRIDS, PeerCell, peer_cells
+from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell, peer_cells
 from tests.measure import samples
 from tests.package import plain
 

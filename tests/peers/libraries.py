@@ -13,8 +13,8 @@ import torch
 from benchmarks._cells.angles import of_cell
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import timed_cell
-from benchmarks._peers import plain
-from benchmarks._peers.cells import PeerCell
+from benchmarks._studies.peers import plain
+from benchmarks._studies.peers.cells import PeerCell
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}

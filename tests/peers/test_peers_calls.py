@@ -9,8 +9,8 @@ from benchmarks._cells import forms, formula, package_calls
 from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import host, timed_cell
-from benchmarks._peers import calls, plain
-from benchmarks._peers.providers import PROVIDERS
+from benchmarks._studies.peers import calls, plain
+from benchmarks._studies.peers.providers import PROVIDERS
 from tests.conftest import COMPILED
 from tests.peers import libraries
 from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, angles, cell_of, random

@@ -12,10 +12,10 @@ from benchmarks._cells.models import MODELS
 from benchmarks._cells.named import CHOSEN
 from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import timed_cell
-from benchmarks._peers import cells, models
-from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
-from benchmarks._peers.providers import MODEL_CALLS, PROVIDERS
-from benchmarks._peers.sweep.experiments import GRIDS
+from benchmarks._studies.peers import cells, models
+from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
 from tests.peers import libraries
 from tests.peers.libraries import FORWARD_ONLY, angles, random
 
