@@ -9,9 +9,9 @@ for each value.
 import itertools
 from collections.abc import Callable
 
-from ._cells import subjects
-from ._cells.grid import active
 from ._machine_code import fingerprint
+from ._subjects.rope import subjects
+from ._subjects.rope.grid import active
 
 _SMALL = {"target": ("sm_90",)}
 _CODE_PARAMS, _VARIANT_PARAMS = (
@@ -47,7 +47,7 @@ class Codegen(_Facts):
 
 
 class Surface(_Facts):
-    """Every form of a call: those of ``_cells.surface`` and of ``_cells.modules``."""
+    """Every form of a call, at the largest of its sizes."""
 
     version = "1"
     param_names = list(subjects.SURFACE_PARAMS)

@@ -6,8 +6,8 @@ error. Each class gets its parameters and tracks from ``subjects.HOST_METRICS``,
 
 from collections.abc import Callable, Mapping
 
-from ._cells import subjects
 from ._measure import host
+from ._subjects.rope import subjects
 
 
 def _track(metric: str, unit: str) -> Callable:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells import grid, models, modules, subjects, surface
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
+from benchmarks._subjects.rope import grid, models, subjects, surface
+from benchmarks._subjects.transformer import modules
 from benchmarks._system import checkout, errors, gpu_monitor, machine, process
 from benchmarks._verdict.rules import Subject
 from benchmarks._verdict.schema import Comparison, from_json

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._cells.grid import GRIDS
+from .._subjects.rope.grid import GRIDS
 from .._system import repository
 from .._system.arguments import (
     STDOUT,

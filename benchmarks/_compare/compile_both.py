@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .._cells.forms import BaseCell
-from .._cells.subjects import SURFACE_PARAMS
 from .._machine_code import worker_pool
+from .._subjects.rope.forms import BaseCell
+from .._subjects.rope.subjects import SURFACE_PARAMS
 from .._system.checkout import Arm
 from .._system.progress import say
 from .._verdict.rules import Subject

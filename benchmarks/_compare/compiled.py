@@ -26,7 +26,7 @@ _SAY_SECONDS = 15.0
 _KEEP_SECONDS = 5.0  # of work are lost at most when the run is killed
 # The files that make the facts and store them.
 _MEASURING = (
-    *("_cells/*.py", "_machine_code/*.py"),
+    *("_subjects/**/*.py", "_machine_code/*.py"),
     *("_system/process.py", "_system/journal.py", "_compare/compiled.py"),
 )
 # Prefixes of the environment variables that Triton, its compilers and the package read.

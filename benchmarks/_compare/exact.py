@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells.forms import BaseCell
-from .._cells.grid import form_cell, subject_params
-from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
+from .._subjects.rope.forms import BaseCell
+from .._subjects.rope.grid import form_cell, subject_params
+from .._subjects.rope.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._verdict.rules import UNITS, Exact, Subject, judge_exact
 
 _CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from .._cells.forms import BaseCell
-from .._cells.grid import subject_params
+from .._subjects.rope.forms import BaseCell
+from .._subjects.rope.grid import subject_params
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Exact, Family, Subject
 from . import exact

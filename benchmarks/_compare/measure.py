@@ -35,10 +35,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from .._cells import subjects
-from .._cells.forms import BaseCell
-from .._cells.grid import cell_of, subject_params
 from .._measure import cell_outcomes, first_call, gpu_timer, graph_nodes, timed_cell
+from .._subjects.rope import subjects
+from .._subjects.rope.forms import BaseCell
+from .._subjects.rope.grid import cell_of, subject_params
 from .._system import process
 from .._system.errors import CouldNotRunError
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from .._cells.forms import BaseCell
 from .._machine_code.fingerprint import Facts
+from .._subjects.rope.forms import BaseCell
 from .._verdict.rules import Subject
 from .findings import ARMS, subjects_of
 
@@ -172,7 +172,7 @@ def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
         first = "; ".join(sorted(missed, key=lambda each: (len(each), each))[:3])
         said.append(
             f"the head's calls launch what no form of a call does, in {len(missed)} respects: add "
-            f"forms that do to benchmarks/_cells/surface.txt; the first: {first}"
+            f"forms that do to benchmarks/_subjects/rope/surface.txt; the first: {first}"
         )
     failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
     if failed:

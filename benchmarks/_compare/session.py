@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import grid, modules, surface
-from .._cells.forms import BaseCell
-from .._cells.grid import cell_of
-from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
+from .._subjects.rope import grid, surface
+from .._subjects.rope.forms import BaseCell
+from .._subjects.rope.grid import cell_of
+from .._subjects.rope.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
+from .._subjects.transformer import modules
 from .._system import checkout, gpu_monitor, suite
 from .._system.errors import CouldNotRunError
 from .._system.journal import keep_newest
@@ -50,7 +51,7 @@ _OF_TRANSFORMER = (
 _Machine = Mapping[str, str]
 
 _MEASURING = (
-    *("_cells/*.py", "_measure/*.py", "_system/process.py"),
+    *("_subjects/**/*.py", "_measure/*.py", "_system/process.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 

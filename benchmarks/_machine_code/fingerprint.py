@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
-from .._cells import grid, models, modules, subjects, surface
-from .._cells.forms import BaseCell
+from .._subjects.rope import grid, models, subjects, surface
+from .._subjects.rope.forms import BaseCell
+from .._subjects.transformer import modules
 from .._system.repository import PACKAGE
 from .._system.untrusted import Size
 from . import disassembly, uncompiled, worker_pool

@@ -10,8 +10,9 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from .._cells import grid, modules, surface
-from .._cells.forms import BACKWARD
+from .._subjects.rope import grid, surface
+from .._subjects.rope.forms import BACKWARD
+from .._subjects.transformer import modules
 from .stub_driver import Launch, StubDriver
 
 # The grid, and other sizes that users have: one token, odd prompts, odd batches.
@@ -33,11 +34,10 @@ def call(driver: StubDriver, cell, direction: str) -> int:
     """
     import torch
 
+    _skip_work()
     # Nothing is rotated, so angles and tables have a shape and no values: computing them would take
     # longer than the call.
-    angles = torch.zeros(cell.positions, 1, 1, cell.hidden_size, device="meta")
-    _skip_work()
-    called, backward = cell.call(angles), direction == BACKWARD
+    called, backward = cell.call("meta"), direction == BACKWARD
     shared: set[int] = set()  # addresses
     called.call_through(functools.partial(_with_memory, shared))
     kept: dict[int, int] = {}  # bytes by address

@@ -7,9 +7,9 @@ result is computed in float64 from the same angles or tables that the call gets.
 The inputs are the same on every machine. 6 digits, because the order of a sum in float64 is not.
 """
 
-from .._cells import angles, package_calls, subjects
-from .._cells.forms import FORWARD
-from .._cells.grid import Cell, PathCell
+from .._subjects.rope import package_calls, subjects
+from .._subjects.rope.forms import FORWARD, BaseCell
+from .._subjects.rope.grid import PathCell
 from . import inputs
 
 _SHAPE = 2048, 1, 2, 128  # sbhd
@@ -29,17 +29,8 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
     ValueError
         If the result is not finite.
     """
-    import torch
-
-    seq_len, batch, _, width = _SHAPE
-    x = random(_SHAPE, getattr(torch, dtype))
-    radians = angles.exact(subjects.POSITIONS[positions], seq_len, width).float()
-    pairs_adjoin = interleaved == "True"
-    freqs = angles.by_channel(radians, pairs_adjoin).to(inputs.DEVICE)
-    cell = Cell(seq_len, width, batch, dtype, "sbhd")
-    call = package_calls.Rotation(cell, freqs, interleaved=pairs_adjoin)
-    result = _result(call, x.to(inputs.DEVICE), direction)
-    return relative([result], [exact_rotation(x, radians, direction, pairs_adjoin)], x.dtype)
+    cell = subjects.error_cell(dtype, positions, interleaved == "True")
+    return _error(cell, direction, _SHAPE)
 
 
 def path_error(direction: str, path: str, dtype: str) -> float:
@@ -55,16 +46,20 @@ def path_error(direction: str, path: str, dtype: str) -> float:
     ValueError
         If the result is not finite.
     """
+    cell = PathCell(path, _PATH_MIB, dtype)
+    return _error(cell, direction, cell.shape)
+
+
+def _error(cell: BaseCell, direction: str, shape: tuple[int, ...]) -> float:
     import torch
 
-    cell = PathCell(path, _PATH_MIB, dtype)
-    call, x = inputs.call_of(cell), random(cell.shape, getattr(torch, dtype))
+    call, x = inputs.call_of(cell), random(shape, getattr(torch, cell.dtype))
     given = call.split(x if direction == FORWARD else call.cotangent(x))
     there = x.to(inputs.DEVICE, copy=True)  # a rotation in place overwrites it
     results = call.split(_result(call, there, direction))
     cos_sin = torch.complex(*(each.cpu() for each in call.cos_sin()))
     exact = [
-        _rotated(part, cos_sin, direction, interleaved=False) if rotated else part.double()
+        _rotated(part, cos_sin, direction, call.interleaved) if rotated else part.double()
         for part, rotated in zip(given, call.rotated, strict=True)
     ]
     return relative(results, exact, x.dtype)

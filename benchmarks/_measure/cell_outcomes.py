@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .._cells.forms import BaseCell
-from .._cells.package_calls import Unavailable
+from .._subjects.rope.forms import BaseCell
+from .._subjects.rope.package_calls import Unavailable
 from .._system import process, progress
 from . import gpu_timer, timed_cell
 

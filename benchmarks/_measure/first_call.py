@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .._cells import package_calls, subjects
-from .._cells.forms import FORWARD
+from .._subjects.rope import package_calls, subjects
+from .._subjects.rope.forms import FORWARD
 from .._system import process, progress
 from . import cell_outcomes, inputs
 

@@ -9,9 +9,9 @@ none: ``NotImplementedError`` for what cannot be had (no GPU, a commit without t
 from collections import ChainMap
 from collections.abc import Callable, MutableMapping
 
-from .._cells import subjects
-from .._cells.forms import BACKWARD, FORWARD
-from .._cells.subjects import Key
+from .._subjects.rope import subjects
+from .._subjects.rope.forms import BACKWARD, FORWARD
+from .._subjects.rope.subjects import Key
 from .._system import process, progress
 from . import accuracy, cell_outcomes, first_call, host_time, memory_and_launches
 

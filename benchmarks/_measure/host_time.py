@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from .._cells import angles, subjects
-from .._cells.forms import BACKWARD, FORWARD
+from .._subjects.rope import angles, subjects
+from .._subjects.rope.forms import BACKWARD, FORWARD
 from . import cell_outcomes, inputs, timed_cell
 
 WARM_CALLS, BLOCKS = 50, 40
@@ -48,6 +48,7 @@ def call(direction: str, format: str) -> EagerCall:
     from rope_triton import apply_rotary_pos_emb
 
     cell = subjects.call_cell(format)
+    call = inputs.call_of(cell)
     freqs = angles.of_cell(cell, inputs.DEVICE)
     x, t = inputs.values(cell), inputs.values(cell).requires_grad_()
 
@@ -59,7 +60,7 @@ def call(direction: str, format: str) -> EagerCall:
         return torch.autograd.grad(output, t, x)[0]
 
     rotate = forward if direction == FORWARD else forward_backward
-    timed_cell.check_once(cell.call(freqs), direction, rotate, x)
+    timed_cell.check_once(call, direction, rotate, x)
     return _warm(rotate, direction)
 
 

@@ -2,15 +2,14 @@
 
 import math
 
-from .._cells import angles
-from .._cells.forms import BaseCell
+from .._subjects.rope.forms import BaseCell
 
 DEVICE = "cuda"
 
 
 def call_of(cell: BaseCell):
-    """The call of a cell, by angles that are the same on every machine."""
-    return cell.call(angles.of_cell(cell, DEVICE))
+    """The call of a cell, on the GPU."""
+    return cell.call(DEVICE)
 
 
 def values(cell: BaseCell, layout: str = "contiguous"):

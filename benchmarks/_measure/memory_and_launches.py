@@ -3,8 +3,8 @@
 import gc
 from collections.abc import Callable
 
-from .._cells.forms import FORWARD
-from .._cells.grid import AnyCell, Cell, PathCell
+from .._subjects.rope.forms import FORWARD
+from .._subjects.rope.grid import AnyCell, Cell, PathCell
 from . import graph_nodes, inputs
 
 _SEQ_LEN, _HIDDEN_SIZE, _BATCH = 512, 128, 2

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from .._cells import angles, package_calls
-from .._cells.forms import FORWARD, BaseCell
+from .._subjects.rope import package_calls
+from .._subjects.rope.forms import FORWARD, BaseCell
 from . import gpu_timer, roofline
 
 DEVICE = "cuda"
@@ -63,8 +63,6 @@ class TimedCell:
     ------
     torch.cuda.OutOfMemoryError
         If the buffers do not fit beside what is there already.
-    AssertionError
-        If the package's angles are wrong.
     """
 
     _inputs: list
@@ -88,7 +86,7 @@ class TimedCell:
         torch.manual_seed(0)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            self._call = call = call_of(cell)
+            self._call = call = cell.call(DEVICE)
             if beside:
                 self._inputs, self._given = beside._inputs, beside._given
             else:
@@ -185,22 +183,6 @@ def _check_replay(
     for index, x in given.items():
         package_calls.check(rotation.outputs[index], x, call, direction)
         _check_untouched(inputs[index], x, call)
-
-
-def call_of(cell: BaseCell):
-    """The call of any cell, by the suite's own angles of its positions.
-
-    Raises
-    ------
-    AssertionError
-        If the call takes angles, and those of the package's own module are wrong.
-    ImportError
-        If the package has none.
-    """
-    call = cell.call(angles.of_cell(cell, DEVICE))
-    if call.by_angles:
-        angles.check_package(cell.positions, cell.hidden_size, DEVICE)
-    return call
 
 
 def check_memory(cell: BaseCell, sets: int) -> None:

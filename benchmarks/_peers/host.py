@@ -7,9 +7,9 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from .._cells import angles, subjects
-from .._cells.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from .._measure import accuracy, host, host_time, inputs, timed_cell
+from .._subjects.rope import angles, subjects
+from .._subjects.rope.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
 from .cells import PeerCell
 from .providers import PROVIDERS
 

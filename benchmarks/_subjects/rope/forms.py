@@ -24,8 +24,8 @@ class BaseCell:
     dtype: str
     format: str
 
-    def call(self, freqs):
-        """The call that is measured, by these angles."""
+    def call(self, device: str):
+        """The call that is measured, with its constants on a device."""
         raise NotImplementedError
 
     @property

@@ -1,0 +1,1 @@
+"""The calls that are measured: cells of the grids, how each is called, and what is right."""
