@@ -5,12 +5,12 @@ over all kernels that a call launches through autograd, copies included. The hos
 call and its error are measured as in ``host``. No verdict depends on these: none is of our commits.
 """
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import active
-from ._cells.subjects import HostMetric
 from ._measure import cell_outcomes
 from ._peers import host
 from ._peers.cells import PEER_GRIDS, PEER_PARAM_NAMES, PeerCell, peer_cells
+from ._subjects.rope.forms import BACKWARD, FORWARD
+from ._subjects.rope.grid import active
+from ._subjects.rope.subjects import HostMetric
 from .host import _Host
 from .rope import _Direction
 

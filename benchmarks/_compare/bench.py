@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .._cells.grid import GRIDS, Cell, cell_of, cells
-from .._cells.subjects import ARCHITECTURES
 from .._machine_code import worker_pool
+from .._subjects.rope.grid import GRIDS, Cell, cell_of, cells
+from .._subjects.rope.subjects import ARCHITECTURES
 from .._system import checkout, gpu_monitor, machine
 from .._system.errors import CouldNotRunError
 from .._verdict import rules

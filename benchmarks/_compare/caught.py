@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from .._cells.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
+from .._subjects.rope.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
 from .._system.progress import say
 from .._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from . import exact, measure, mutants

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._cells.grid import all_cells
+from .._subjects.rope.grid import all_cells
 from .._system.files import write_atomically
 from .._system.process import SUITE
 from .._system.progress import say

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._cells.grid import Cell, cell_of
+from .._subjects.rope.grid import Cell, cell_of
 from .._system import checkout
 from .._verdict.rules import FAMILIES, Answer, Subject, Timing
 from . import measure, mutants

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._cells.forms import ITEM_BYTES
-from .._cells.subjects import ARCHITECTURES
 from .._peers.sweep import goals as kernel_goals
 from .._peers.sweep import tables
 from .._peers.sweep.command import EVIDENCE, stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
+from .._subjects.rope.forms import ITEM_BYTES
+from .._subjects.rope.subjects import ARCHITECTURES
 from .._system.process import ROOT, SUITE
 from .._training import goals
 from .._training import results as training

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 from .._system.untrusted import Number, Size, Text
-from .metrics import FAMILIES, UNITS, Unit
+from .metrics import FAMILIES as FAMILIES
+from .metrics import UNITS, Unit
 
 MIN_ROUNDS, MAX_ROUNDS = 10, 62
 """The fewest rounds that can be significant by the rules below, and the most that are tested."""

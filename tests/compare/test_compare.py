@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._cells.grid import subject_params
 from benchmarks._compare import exact, measure, rounds, selection, session
 from benchmarks._report.markdown import markdown
+from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
     ALL,

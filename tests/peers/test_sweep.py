@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from benchmarks import __main__ as entry
-from benchmarks._cells.forms import BACKWARD
 from benchmarks._measure import cell_outcomes
 from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._peers.providers import PROVIDERS
@@ -22,6 +21,7 @@ from benchmarks._peers.sweep import command, plots, state
 from benchmarks._peers.sweep.experiments import EXPERIMENTS
 from benchmarks._peers.sweep.state import SweepError
 from benchmarks._site import readme_tables
+from benchmarks._subjects.rope.forms import BACKWARD
 from benchmarks._system import gpu_monitor
 from benchmarks._system.journal import Journal
 from tests.lab import MACHINE, UUID

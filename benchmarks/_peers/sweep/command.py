@@ -39,7 +39,7 @@ _DISTRIBUTIONS = (
 )
 # What says how a cell is measured: a change of it is another sweep.
 _MEASURING = (
-    *("_cells/*.py", "_peers/*.py"),
+    *("_subjects/**/*.py", "_peers/*.py"),
     *(f"_measure/{of}.py" for of in ("gpu_timer", "roofline", "timed_cell", "cell_outcomes")),
 )
 # For one process: it takes up to half a minute to start with all libraries, and a kill loses its
