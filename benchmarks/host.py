@@ -6,8 +6,9 @@ error. Each class gets its parameters and tracks from ``subjects.HOST_METRICS``,
 
 from collections.abc import Callable, Mapping
 
-from ._cells import subjects
+from . import _subjects
 from ._measure import host
+from ._subjects.rope import subjects
 
 
 def _track(metric: str, unit: str) -> Callable:
@@ -36,6 +37,12 @@ def _answer(answers: dict, metric: str, params: tuple):
     return answers.get(key, missing) if metric.startswith("host.Path") else answers[key]
 
 
+def _answers(suite: str) -> dict:
+    """The answers of one class."""
+    asked = {key: each for key, each in _subjects.eager().items() if key[0].startswith(f"{suite}.")}
+    return host.answers(suite, asked)
+
+
 class _Host:
     # The way of measuring: a class whose measures change has a version of its own.
     version = "1"
@@ -62,7 +69,7 @@ class Call(_Host):
     version = "2"  # shorter blocks of calls with a gradient
 
     def setup_cache(self):
-        return host.answers("host.Call")
+        return _answers("host.Call")
 
 
 class FirstCall(_Host):
@@ -74,28 +81,28 @@ class FirstCall(_Host):
     """
 
     def setup_cache(self):
-        return host.first_call_samples()
+        return host.first_call_samples(_subjects)
 
 
 class Memory(_Host):
     """GPU memory that a call asks for at most. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.Memory")
+        return _answers("host.Memory")
 
 
 class Launches(_Host):
     """Kernels, copies and fills that a call asks the GPU for. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.Launches")
+        return _answers("host.Launches")
 
 
 class Error(_Host):
     """Error against float64, over that of the exact result's rounding; 1 is perfect. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.Error")
+        return _answers("host.Error")
 
 
 class PathCall(_Host):
@@ -104,25 +111,25 @@ class PathCall(_Host):
     version = "2"
 
     def setup_cache(self):
-        return host.answers("host.PathCall")
+        return _answers("host.PathCall")
 
 
 class PathMemory(_Host):
     """GPU memory that a call of another path asks for at most. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.PathMemory")
+        return _answers("host.PathMemory")
 
 
 class PathLaunches(_Host):
     """Kernels, copies and fills that a call of another path asks the GPU for. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.PathLaunches")
+        return _answers("host.PathLaunches")
 
 
 class PathError(_Host):
     """Another path's error against float64, over that of the exact result's rounding. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.PathError")
+        return _answers("host.PathError")

@@ -1,12 +1,12 @@
 """asv: GPU time of the calls that models make, forward and backward; needs an NVIDIA GPU.
 
 Ten calls of nine models in training and in decoding, by angles and by ready-made tables: see
-``_cells.models``. Measured as ``rope`` is, n/a for commits that lack what a call needs.
+``_subjects.rope.models``. Measured as ``rope`` is, n/a for commits that lack what a call needs.
 """
 
-from ._cells import models
-from ._cells.forms import BACKWARD, FORWARD
 from ._measure import cell_outcomes
+from ._subjects.rope import models
+from ._subjects.rope.forms import BACKWARD, FORWARD
 from .rope import SETUP_SECONDS, _Own
 
 

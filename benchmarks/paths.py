@@ -5,9 +5,9 @@ heads and other head sizes: see ``forms.PATHS``. Measured as ``rope`` is, n/a fo
 the path.
 """
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import PATH_PARAM_NAMES, PathCell, active_paths, path_cells
 from ._measure import cell_outcomes
+from ._subjects.rope.forms import BACKWARD, FORWARD
+from ._subjects.rope.grid import PATH_PARAM_NAMES, PathCell, active_paths, path_cells
 from .rope import SETUP_SECONDS, _Own
 
 

@@ -6,12 +6,12 @@ an eager call and its error are measured as in ``host``. No verdict depends on t
 commits.
 """
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import active
-from ._cells.subjects import HostMetric
 from ._measure import cell_outcomes
 from ._studies.peers import eager_calls as host
 from ._studies.peers.cells import PEER_GRIDS, PEER_PARAM_NAMES, PeerCell, peer_cells
+from ._subjects.rope.forms import BACKWARD, FORWARD
+from ._subjects.rope.grid import active
+from ._subjects.rope.subjects import HostMetric
 from .host import _Host
 from .rope import _Direction
 

@@ -6,9 +6,9 @@ throughput and the ratio to a copy all come from the same ones.
 
 from typing import Any
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import GRIDS, PARAM_NAMES, Cell, active, cells
 from ._measure import cell_outcomes
+from ._subjects.rope.forms import BACKWARD, FORWARD
+from ._subjects.rope.grid import GRIDS, PARAM_NAMES, Cell, active, cells
 
 SETUP_SECONDS = 1800
 

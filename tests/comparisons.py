@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 
-from benchmarks._cells.grid import GRIDS, all_cells, cells
 from benchmarks._compare.findings import subjects_of
 from benchmarks._report.artifact import exact_subjects, timed_subjects
+from benchmarks._subjects.rope.grid import GRIDS, all_cells, cells
 from benchmarks._verdict.judge import judge
 from benchmarks._verdict.rules import RULES, Answer, Subject, judge_exact
 from benchmarks._verdict.schema import Comparison, Side

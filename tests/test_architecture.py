@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_GROUND = {"_cells", "_system"}
+_GROUND = {"_subjects", "_system"}
 # Room -> rooms that it may import. A room is a folder, or a module beside them.
 ROOMS: dict[str, dict[str, set[str]]] = {
     "rope_triton": {
@@ -28,12 +28,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "benchmarks": {
         "__init__": set(),
         "__main__": {*_GROUND, "_compare", "_peers", "_site", "_training"},
-        "rope": {"_cells", "_measure"},
-        "paths": {"_cells", "_measure", "rope"},
-        "model_calls": {"_cells", "_measure", "rope"},
-        "host": {"_cells", "_measure"},
-        "codegen": {"_cells", "_machine_code"},
-        "peers": {"_cells", "_measure", "_peers", "host", "rope"},
+        "rope": {"_subjects", "_measure"},
+        "paths": {"_subjects", "_measure", "rope"},
+        "model_calls": {"_subjects", "_measure", "rope"},
+        "host": {"_subjects", "_measure"},
+        "codegen": {"_subjects", "_machine_code"},
+        "peers": {"_subjects", "_measure", "_peers", "host", "rope"},
         "training_step": {"_training"},
         "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
         "_site": {*_GROUND, "_peers", "_training"},
@@ -43,7 +43,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "_measure": _GROUND,
         "_machine_code": _GROUND,
         "_verdict": {"_system"},
-        **dict.fromkeys(("_cells", "_system"), set()),
+        **dict.fromkeys(("_subjects", "_system"), set()),
     },
 }
 # Modules of rope_triton that run on the GPU.
@@ -253,7 +253,11 @@ def test_benchmarks(module, path):
         ("kernel.launch", "from rope_triton.ops import Options", "ops"),
         ("scalings", "from rope_triton import apply_rotary_pos_emb", "__init__"),
         ("frequencies.angles", "from .. import apply_rotary_pos_emb", "__init__"),
-        ("api.by_angles", "from benchmarks._cells import grid", "benchmarks._cells.grid"),
+        (
+            "api.by_angles",
+            "from benchmarks._subjects.rope import grid",
+            "benchmarks._subjects.rope.grid",
+        ),
         ("api.by_angles", "import tests.oracle", "tests.oracle"),
         ("extra.module", "import torch", "extra has no arrows yet: draw them in ROOMS"),
     ],
@@ -294,8 +298,8 @@ def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
         ("rope", "from ._compare.rounds import Rounds", "_compare"),
         ("_verdict.rules", "from .._report.terminal import terminal", "_report"),
         ("_report.markdown", "from .. import _compare", "_compare"),
-        ("_cells.grid", "from benchmarks import rope", "rope"),
-        ("_cells.grid", "import benchmarks", "__init__"),
+        ("_subjects.rope.grid", "from benchmarks import rope", "rope"),
+        ("_subjects.rope.grid", "import benchmarks", "__init__"),
         ("_compare.session", "def f():\n    from .. import _site", "_site"),
         ("_studies.peers.state", "from ..._compare.rounds import Rounds", "_compare"),
         ("_measure.cell_outcomes", "from .._studies.peers.cells import PeerCell", "_peers"),
@@ -308,7 +312,7 @@ def test_forbidden_arrow_in_the_benchmarks_is_seen(module, source, violation):
 
 ALLOWED = """
 import itertools
-from ._cells import grid
+from ._subjects.rope import grid
 from benchmarks._measure.cell_outcomes import measure_cells
 
 class Suite:

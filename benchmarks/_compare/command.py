@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._cells.grid import GRIDS
+from .. import _subject
 from .._system import repository
 from .._system.arguments import (
     STDOUT,
@@ -24,7 +24,8 @@ from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
 from .._verdict.creep import only_words
-from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Subject
+from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
+from .._verdict.rules import Subject as Key
 
 if TYPE_CHECKING:
     from .._system.checkout import Arm
@@ -47,7 +48,7 @@ _MARKDOWN: dict[str, Any] = {
     "help": "write the report to this file as Markdown; -: print it as Markdown",
 }
 _DESCRIPTION = """\
-Measure two versions of rope_triton in fresh processes that take turns, and judge each cell and the
+Measure two versions of the package in fresh processes that take turns, and judge each cell and the
 change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
 architectures. If a run was stopped or ran out of time, the same command resumes it.
 
@@ -57,10 +58,14 @@ Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _add_subject(parser)
     base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
-        "--grid", choices=sorted(GRIDS), default="small", help="cells to measure; default: small"
+        "--grid",
+        choices=sorted(BUDGET_MINUTES),
+        default="small",
+        help="cells to measure; default: small",
     )
     parser.add_argument(
         "--rounds",
@@ -93,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         action="append",
         default=[],
-        type=_subject,
+        type=_key,
         metavar="'METRIC PARAMETER ...'",
         help="time only this; may be repeated",
     )
@@ -137,11 +142,20 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def _subject(text: str) -> Subject:
+def _key(text: str) -> Key:
     metric, *params = text.split() or [""]
-    if metric not in UNITS:
+    if "." not in metric:
         raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
-    return Subject(metric, tuple(params))
+    return Key(metric, tuple(params))
+
+
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--subject",
+        default=_subject.DEFAULT,
+        metavar="MODULE",
+        help=f"module that says what is measured; default: {_subject.DEFAULT}",
+    )
 
 
 def run(**options) -> int:
@@ -150,7 +164,7 @@ def run(**options) -> int:
 
     asked, start = argparse.Namespace(**options), time.monotonic()
     if asked.show:
-        return show(asked.show, asked.markdown)
+        return show(asked.subject, asked.show, asked.markdown)
     comparison = _compare(asked, start)
     minutes = comparison.minutes + (time.monotonic() - start) / 60
     comparison = dataclasses.replace(comparison, minutes=minutes)
@@ -161,11 +175,12 @@ def run(**options) -> int:
     return STATUS[comparison.answer]
 
 
-def show(file: Path, markdown: Path | None) -> int:
+def show(subject: str, file: Path, markdown: Path | None) -> int:
     """Print a stored report; 0, whatever its answer."""
     from .._system.untrusted import load_json
     from .._verdict.schema import from_json
 
+    _subject.load(subject)
     try:
         comparison = from_json(load_json(file.read_bytes()))
     except ValueError as error:
@@ -185,14 +200,14 @@ def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
     print(text if markdown_file == STDOUT else terminal(comparison))
 
 
-def _versions(options: argparse.Namespace) -> "dict[str, Arm]":
+def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
     from .._system import checkout
 
-    sources = SCRATCH / "sources"
-    base = checkout.from_commit(options.base, ROOT, sources)
+    of = ROOT, SCRATCH / "sources", package
+    base = checkout.from_commit(options.base, *of)
     if options.head is None:
-        return {"base": base, "head": checkout.from_working_tree(ROOT, sources)}
-    return {"base": base, "head": checkout.from_commit(options.head, ROOT, sources)}
+        return {"base": base, "head": checkout.from_working_tree(*of)}
+    return {"base": base, "head": checkout.from_commit(options.head, *of)}
 
 
 def _compare(options: argparse.Namespace, start: float) -> "Comparison":
@@ -200,23 +215,11 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
     from .._system import machine as _machine
     from .._verdict.schema import Comparison, Side
     from . import session
+    from .options import CompareOptions
 
-    without_effect = [
-        flag
-        for flag, given in (
-            ("--only", options.only),
-            ("--every-cell", options.every_cell),
-            ("--grid", options.grid != "small"),
-            ("--rounds", options.rounds != ROUNDS),
-            ("--wait", options.wait),
-        )
-        if given
-    ]
-    if options.exact_only and without_effect:
-        raise session.NothingToTimeError(
-            f"--exact-only times nothing: leave out {' and '.join(without_effect)}"
-        )
-    pair = _versions(options)
+    _require_effect(options)
+    subject = _subject.load(options.subject)
+    pair = _versions(subject.PACKAGE, options)
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
@@ -242,7 +245,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
     usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-    asked = session.CompareOptions(
+    asked = CompareOptions(
         grid=options.grid,
         rounds=options.rounds,
         deadline=start + 60 * (options.budget or usual),
@@ -252,7 +255,21 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         every_cell=options.every_cell,
         only=frozenset(options.only),
     )
-    return session.compare(comparison, pair, arch, asked, SCRATCH)
+    return session.compare(subject, comparison, pair, arch, asked, SCRATCH)
+
+
+def _require_effect(options: argparse.Namespace) -> None:
+    """Refuse what means nothing where no clock is looked at."""
+    times = {
+        "--only": options.only,
+        "--every-cell": options.every_cell,
+        "--grid": options.grid != "small",
+        "--rounds": options.rounds != ROUNDS,
+        "--wait": options.wait,
+    }
+    if options.exact_only and any(times.values()):
+        flags = " and ".join(flag for flag, value in times.items() if value)
+        raise CouldNotRunError(f"--exact-only times nothing: leave out {flags}")
 
 
 def _reproduce(options: argparse.Namespace) -> str:
@@ -263,4 +280,5 @@ def _reproduce(options: argparse.Namespace) -> str:
     flags = ("exact_only", "even_if_same", "every_cell")
     words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
     words += map(shlex.quote, only_words(options.only))
+    words += [f"--subject {shlex.quote(options.subject)}"] * (options.subject != _subject.DEFAULT)
     return " ".join(words)

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from .._cells.forms import BaseCell
-from .._cells.grid import subject_params
+from .._subject import Cell, metric
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Exact, Family, Subject
 from . import exact
@@ -25,8 +24,8 @@ _Why = Mapping[Subject, Any]
 class Checks(NamedTuple):
     """What was checked and counted before anything was timed."""
 
-    right: list[BaseCell]  # in both versions
-    new: list[BaseCell]  # right in the head alone: nothing to compare with
+    right: list[Cell]  # in both versions
+    new: list[Cell]  # right in the head alone: nothing to compare with
     exact: list[Exact]
     wrong: list[str]
     notes: list[str]
@@ -46,12 +45,12 @@ class Look(NamedTuple):
         return {timing.subject for family in self.families.values() for timing in family.timings}
 
 
-def subjects_of(cell: BaseCell) -> frozenset[Subject]:
+def keys_of(cell: Cell) -> frozenset[Subject]:
     """The timings of a cell, one a direction."""
-    return frozenset(Subject(metric, subject_params(cell)) for metric in cell.metrics.values())
+    return frozenset(Subject(metric(cell, direction), cell.params) for direction in cell.directions)
 
 
-def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Checks:
+def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
     """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
     failed = {arm: _reasons(answers[arm]["errors"], FAMILIES["gpu"]) for arm in ARMS}
@@ -62,10 +61,10 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
         **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s not in wrong},
         **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
     }
-    of_head = [cell for cell in grid if not subjects_of(cell) & bad[HEAD].keys()]
+    of_head = [cell for cell in grid if not keys_of(cell) & bad[HEAD].keys()]
     return Checks(
-        right=[cell for cell in of_head if not subjects_of(cell) & bad[BASE].keys()],
-        new=[cell for cell in of_head if subjects_of(cell) & bad[BASE].keys()],
+        right=[cell for cell in of_head if not keys_of(cell) & bad[BASE].keys()],
+        new=[cell for cell in of_head if keys_of(cell) & bad[BASE].keys()],
         exact=exact.compare(facts[BASE], facts[HEAD]),
         wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import subjects
-from .._cells.grid import candidates, form_cell, subject_params
+from .._subjects.rope import subjects
+from .._subjects.rope.grid import candidates, form_cell, subject_params
 from .._system.machine import slug
 from .._system.repository import (
     GitError,

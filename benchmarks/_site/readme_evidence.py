@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._cells.forms import ITEM_BYTES
-from .._cells.subjects import ARCHITECTURES
 from .._studies.peers import tables
 from .._studies.peers import targets as kernel_goals
 from .._studies.peers.experiments import Experiment, Timing
@@ -16,6 +14,8 @@ from .._studies.peers.state import Results
 from .._studies.training import goals
 from .._studies.training import results as training
 from .._studies.training.sizes import POINTS, STEP
+from .._subjects.rope.forms import ITEM_BYTES
+from .._subjects.rope.subjects import ARCHITECTURES
 from .._system.process import ROOT, SUITE
 from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 

@@ -6,11 +6,12 @@ here again, also where nothing is installed.
 
 import enum
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 from .._system.untrusted import Number, Size, Text
-from .metrics import FLOAT32_UNITS, UNITS, Unit
+from .metrics import FAMILIES as FAMILIES
+from .metrics import UNITS, Unit
 
 MIN_ROUNDS, MAX_ROUNDS = 10, 62
 """The fewest rounds that can be significant by the rules below, and the most that are tested."""
@@ -21,13 +22,6 @@ MAX_INCONCLUSIVE_SHARE = 0.05
 SPREAD_ALPHA, SPREAD_RATIO, SPREAD_MORE = 0.001, 1.5, 0.002
 """The head varies more than the base if that is significant at this level, of one look at one
 family, and if its spread is larger by this ratio and by this share of the time."""
-
-FAMILIES = {
-    "gpu": ("rope.", "paths.", "surface.", "model_calls.", "modules."),
-    "host": ("host.Call.", "host.PathCall."),
-    "start": ("host.FirstCall.",),
-}
-"""Timings that are tested together: the beginnings of their metrics' names."""
 
 # Of the machine code of calls, what costs time: a clock shows how much.
 _COSTS_TIME = ("track_spilled_bytes", "track_narrow_share")
@@ -258,9 +252,11 @@ def unit_of(subject: Subject) -> Unit:
         If the metric is not in ``UNITS``.
     """
     if subject.metric not in UNITS:
-        raise ValueError(f"no unit for the metric {subject.metric!r}; add it to UNITS")
-    own = FLOAT32_UNITS if "float32" in subject.params else {}
-    return own.get(subject.metric, UNITS[subject.metric])
+        raise ValueError(f"no unit for the metric {subject.metric!r}; the subject's UNITS lack it")
+    unit = UNITS[subject.metric]
+    if unit.float32_tolerance and "float32" in subject.params:
+        return replace(unit, tolerance=unit.float32_tolerance)
+    return unit
 
 
 def overall(

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._cells.grid import subject_params
 from benchmarks._compare import exact, measure, rounds, selection, session
 from benchmarks._report.markdown import markdown
+from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
     ALL,
@@ -94,11 +94,11 @@ def test_a_slower_import_fails(lab):
 
 
 def test_all_processes_find_what_was_compiled_before(lab):
-    seen, compiled = [], exact.compiled_surface
+    seen, compiled = [], exact.compiled
 
     class Process(measure.Process):
-        def __init__(self, root, cache):
-            super().__init__(root, cache)
+        def __init__(self, subject, root, cache):
+            super().__init__(subject, root, cache)
             self.cache = cache
 
         def answer(self, job):
@@ -110,7 +110,7 @@ def test_all_processes_find_what_was_compiled_before(lab):
         return compiled(root, target, cells, ledger)
 
     lab.patch.setattr(measure, "Process", Process)
-    lab.patch.setattr(exact, "compiled_surface", compiled_surface)
+    lab.patch.setattr(exact, "compiled", compiled)
     lab.versions({}, {"slower": {SMALL: 1.2}})
     assert lab.compare() == FAIL
     assert len(seen) == lab.gpu.answered == ALL
@@ -145,7 +145,7 @@ def test_both_versions_are_checked_at_a_time(lab):
 
 
 def test_the_base_is_checked_while_the_head_is_compiled(lab):
-    asked, compiled = threading.Event(), exact.compiled_surface
+    asked, compiled = threading.Event(), exact.compiled
     roots, together = [], threading.Barrier(2)
 
     def before(number):
@@ -162,7 +162,7 @@ def test_the_base_is_checked_while_the_head_is_compiled(lab):
 
     lab.gpu.before = before
     lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
-    lab.patch.setattr(exact, "compiled_surface", compiled_surface)
+    lab.patch.setattr(exact, "compiled", compiled)
     lab.versions({}, {})
     assert lab.compare() == PASS
     assert {root for root, _ in lab.gpu.jobs[:CHECKS]} == set(roots)
@@ -173,8 +173,8 @@ def test_every_process_is_used_or_stopped(lab, head):
     started = []
 
     class Process(measure.Process):
-        def __init__(self, root, cache):
-            super().__init__(root, cache)
+        def __init__(self, subject, root, cache):
+            super().__init__(subject, root, cache)
             started.append(self)
 
     lab.patch.setattr(measure, "Process", Process)
@@ -188,8 +188,8 @@ def test_processes_of_the_next_turns_import_while_one_measures(lab):
     started, waiting = [], []
 
     class Process(measure.Process):
-        def __init__(self, root, cache):
-            super().__init__(root, cache)
+        def __init__(self, subject, root, cache):
+            super().__init__(subject, root, cache)
             started.append(self)
 
         def answer(self, job):

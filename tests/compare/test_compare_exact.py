@@ -92,7 +92,7 @@ def test_package_that_does_not_compile(lab, monkeypatch):
 def test_two_versions_of_the_real_package(tmp_path, monkeypatch, capsys):
     """The compiler and its pool are the real ones, on a part of the calls."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    facts, compiled = exact.codegen_facts, exact.compiled_surface
+    facts, compiled = exact.codegen_facts, exact.compiled
     lab = Lab(tmp_path, monkeypatch).init()
     lab.machine = MACHINE | {"gpu": "none", "machine": "no-gpu"}
     part = {"dtype": ("float16",), "format": ("sbhd",), "hidden_size": (64,)}

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks._cells.grid import subject_params
 from benchmarks._compare import command, session
 from benchmarks._compare import creep as creep_command
+from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._system import baseline
 from benchmarks._verdict import creep
 from tests.lab import (

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import codegen
-from benchmarks._cells.forms import PATHS
-from benchmarks._cells.grid import Cell, ModelCell, PathCell, SurfaceCell
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
+from benchmarks._subjects.rope.forms import PATHS
+from benchmarks._subjects.rope.grid import Cell, ModelCell, PathCell, SurfaceCell
 from benchmarks._verdict.rules import UNITS, Answer, Subject
 
 ROOT = Path(exact.__file__).resolve().parents[2]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks._cells.grid import subject_params
 from benchmarks._compare import findings
+from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._verdict.rules import Subject
 from tests.lab import CELLS
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, grid, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope import angles, grid, package_calls
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
@@ -34,7 +34,7 @@ def plainly(rows, given, call, direction):
 
 def different(cell) -> dict[str, int]:
     """By direction, the elements that have other bits than in the plain call."""
-    call = cell.call(angles.of_cell(cell, "cuda"))
+    call = cell.call("cuda")
     x, grad = (torch.randn(cell.shape, device="cuda").to(getattr(torch, cell.dtype)) for _ in "xg")
     before, leaf = (x.clone(), grad.clone()), call.leaf(x)
     output = call.forward(leaf)

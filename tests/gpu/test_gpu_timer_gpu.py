@@ -5,8 +5,8 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._cells.grid import Cell
 from benchmarks._measure import gpu_timer, timed_cell
+from benchmarks._subjects.rope.grid import Cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -21,7 +21,7 @@ def test_company_does_not_matter(dtype):
     gpu_timer.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = timed_cell.call_of(cell)
+        call = cell.call(timed_cell.DEVICE)
         inputs = [
             timed_cell.random_tensor(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))
         ]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import subjects
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import first_call, host, host_time, memory_and_launches
+from benchmarks._subjects.rope import subjects
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from benchmarks._system import process
 
 pytestmark = pytest.mark.gpu

@@ -5,9 +5,9 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._cells.grid import GRIDS, Cell, cells
 from benchmarks._compare import measure
 from benchmarks._measure import gpu_timer, timed_cell
+from benchmarks._subjects.rope.grid import GRIDS, Cell, cells
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

@@ -7,11 +7,12 @@ import statistics
 import pytest
 
 import rope_triton
-from benchmarks._cells import forms, grid, modules, subjects
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, host_time, memory_and_launches
+from benchmarks._subjects.rope import forms, grid, subjects
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.grid import PathCell
+from benchmarks._subjects.transformer import modules
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks._studies.training import measuring
-from benchmarks._studies.training.network import random_weights
 from benchmarks._studies.training.functions import PROVIDERS
+from benchmarks._studies.training.network import random_weights
 from benchmarks._studies.training.sizes import ATTENTION, STEP, TINY
 
 pytestmark = pytest.mark.gpu

@@ -12,10 +12,10 @@ import pytest
 import triton
 
 import rope_triton
-from benchmarks._cells.forms import FORWARD
-from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes
+from benchmarks._subjects.rope.forms import FORWARD
+from benchmarks._subjects.rope.grid import Cell
 from benchmarks._system import process
 from tests.gpu import test_bits_gpu as bits
 

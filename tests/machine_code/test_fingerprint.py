@@ -9,9 +9,9 @@ import pytest
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks._cells import subjects, surface
-from benchmarks._cells.modules import ModuleCell
 from benchmarks._machine_code import fingerprint, stub_driver, uncompiled, worker_pool
+from benchmarks._subjects.rope import subjects, surface
+from benchmarks._subjects.transformer.modules import ModuleCell
 from benchmarks._system import process
 
 # --- a package made for these tests ---------------------------------------------------------------

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._cells import surface
 from benchmarks._machine_code import fingerprint, uncompiled
 from benchmarks._machine_code.stub_driver import Launch
+from benchmarks._subjects.rope import surface
 
 TARGET = "sm_90"
 

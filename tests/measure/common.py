@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import rope_triton
-from benchmarks._cells import subjects
+from benchmarks._subjects.rope import subjects
 from tests.package import plain
 
 ROOT = Path(__file__).resolve().parents[2]

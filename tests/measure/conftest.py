@@ -5,8 +5,8 @@ import types
 import pytest
 import torch
 
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import accuracy, first_call, host_time, inputs, memory_and_launches
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from tests.package import plain
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import Cell
-from benchmarks._cells.modules import ModuleCell
 from benchmarks._measure import cell_outcomes, gpu_timer, timed_cell
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subjects.transformer.modules import ModuleCell
 from rope_triton import transformer
 from tests.measure import samples
 from tests.package import plain

@@ -11,8 +11,8 @@ import torch
 
 import rope_triton
 from benchmarks import host
-from benchmarks._cells import subjects
 from benchmarks._measure import host as _host
+from benchmarks._subjects.rope import subjects
 from benchmarks._system import process
 from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import subjects
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import host, host_time
 from benchmarks._measure.host_time import EagerCall
+from benchmarks._subjects.rope import subjects
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from benchmarks._system import process
 from tests.measure.common import change, implement
 from tests.package import plain

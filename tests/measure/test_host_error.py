@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, subjects
 from benchmarks._measure import accuracy
+from benchmarks._subjects.rope import angles, subjects
 from tests import oracle
 from tests.measure.common import change, implement, params_of
 

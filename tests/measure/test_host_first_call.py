@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import triton
 
-from benchmarks._cells import grid, subjects
 from benchmarks._measure import first_call, host
+from benchmarks._subjects.rope import grid, subjects
 from benchmarks._system import process
 from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain

@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from benchmarks._cells import subjects
 from benchmarks._measure import graph_nodes, memory_and_launches
+from benchmarks._subjects.rope import subjects
 from tests.measure.common import change, implement, params_of
 from tests.measure.driver import Driver, Node
 

@@ -5,12 +5,12 @@ import torch
 
 import rope_triton
 from benchmarks import paths
-from benchmarks._cells import angles as _angles
-from benchmarks._cells import forms, formula, grid, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, timed_cell
+from benchmarks._subjects.rope import angles as _angles
+from benchmarks._subjects.rope import forms, formula, grid, package_calls
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.grid import PathCell
 from tests.measure import samples
 from tests.measure.test_cell_outcomes import CELLS as PLAIN
 from tests.package import plain
@@ -85,9 +85,9 @@ def without_gpu(monkeypatch, one_thread):
     monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
 
 
-def called(cell, direction, freqs=None):
+def called(cell, direction):
     """The call, its output and what that should follow from."""
-    call, x = cell.call(angles(cell) if freqs is None else freqs), random(cell)
+    call, x = cell.call("cpu"), random(cell)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate(), given
@@ -102,7 +102,7 @@ def test_the_package_passes(path, direction, monkeypatch, device):
     if direction not in cell.directions:
         return
     monkeypatch.setattr(timed_cell, "DEVICE", device)
-    call, x = cell.call(angles(cell).to(device)), random(cell).to(device)
+    call, x = cell.call(device), random(cell).to(device)
     (rotate,) = timed_cell.calls(call, direction, [x])
     timed_cell.check_once(call, direction, rotate, x)
 
@@ -129,8 +129,11 @@ def test_right_output_passes_and_mistakes_are_found(without_gpu, cell, direction
             refused(*wrong)
     unrotated = call.cotangent(given) if direction == FORWARD else call.operand(given)
     refused(*(unrotated if isinstance(unrotated, tuple) else (unrotated,)))
-    for wrong_angles in (angles(cell, first=1), -angles(cell)):
-        _, turned, x = called(cell, direction, wrong_angles)
+    right = _angles.exact
+    for wrong_angles in (lambda _, *size: right(1, *size), lambda *size: -right(*size)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_angles, "exact", wrong_angles)
+            _, turned, x = called(cell, direction)
         refused(*(turned if isinstance(turned, tuple) else (turned,)), given=x)
 
 
@@ -181,7 +184,7 @@ def test_a_new_tensor_is_not_in_place(without_gpu, monkeypatch):
 def test_what_reads_the_output_next_has_a_memory_of_its_own(without_gpu):
     """A block that a later call writes again would stay in L2, whatever the kernel does."""
     cell = PathCell("then-read", 1 / 4, "float32")
-    call, x = cell.call(angles(cell)), random(cell)
+    call, x = cell.call("cpu"), random(cell)
     outputs = [call.forward(x) for _ in range(3)]
     copies = [*outputs, *call._read, *call.copies(x), x]
     assert len({each.data_ptr() for each in copies}) == len(copies) == 9
@@ -192,7 +195,7 @@ def test_what_reads_the_output_next_has_a_memory_of_its_own(without_gpu):
 @all_paths
 def test_cotangents_lie_in_one_tensor(without_gpu, path):
     cell = PathCell(path, 1 / 4, "float32")
-    call, x = cell.call(angles(cell)), random(cell)
+    call, x = cell.call("cpu"), random(cell)
     output, cotangent = call.forward(call.operand(x.clone())), call.cotangent(x)
     assert len(call.split(output)) == len(call.split(cotangent)) == len(call.rotated)
     given = cotangent if isinstance(cotangent, tuple) else (cotangent,)

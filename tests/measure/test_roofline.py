@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles
-from benchmarks._cells.grid import Cell, PathCell
-from benchmarks._cells.models import ModelCell
-from benchmarks._cells.named import NamedCell
-from benchmarks._cells.surface import SurfaceCell
 from benchmarks._measure import cell_outcomes, gpu_timer, roofline, timed_cell
 from benchmarks._studies.peers.cells import PeerCell, PeerModelCell
+from benchmarks._subjects.rope.grid import Cell, PathCell
+from benchmarks._subjects.rope.models import ModelCell
+from benchmarks._subjects.rope.named import NamedCell
+from benchmarks._subjects.rope.surface import SurfaceCell
 from tests.measure import samples
 from tests.package import plain
 from tests.peers import libraries
@@ -55,7 +54,7 @@ class Named(NamedCell):
     ids=str,
 )
 def test_bytes_that_a_call_reads_besides_the_tensor(cell, expected):
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     assert call.bytes_read() == expected
 
 
@@ -73,7 +72,7 @@ def test_calls_of_other_libraries_do_not_say(here):
         PeerCell("flash-attention", 5, 32, 4, 2, "bfloat16", "bshd"),
         PeerModelCell("quack", "phi-2", "decode"),
     ):
-        assert cell.call(angles.of_cell(cell, here)).bytes_read() == 0
+        assert cell.call(here).bytes_read() == 0
 
 
 # --- the kernel -----------------------------------------------------------------------------------

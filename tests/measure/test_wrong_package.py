@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, forms, grid
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import Cell, PathCell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, timed_cell
 from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell, peer_cells
+from benchmarks._subjects.rope import angles, forms, grid
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.grid import Cell, PathCell
 from tests.measure import samples
 from tests.package import plain
 

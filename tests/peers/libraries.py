@@ -10,11 +10,11 @@ import types
 import pytest
 import torch
 
-from benchmarks._cells.angles import of_cell
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import timed_cell
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.cells import PeerCell
+from benchmarks._subjects.rope.angles import of_cell
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}

@@ -5,15 +5,15 @@ import sys
 import pytest
 import torch
 
-from benchmarks._cells import forms, formula, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import host, timed_cell
 from benchmarks._studies.peers import calls, plain
 from benchmarks._studies.peers.providers import PROVIDERS
+from benchmarks._subjects.rope import forms, formula, package_calls
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.package_calls import Unavailable
 from tests.conftest import COMPILED
 from tests.peers import libraries
-from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, angles, cell_of, random
+from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, cell_of, random
 
 here = libraries.here  # fixture
 
@@ -31,7 +31,7 @@ both_formats = pytest.mark.parametrize("format", ["sbhd", "bshd"])
 
 def called(cell, direction, device="cpu"):
     """The call, its output, and what that should follow from."""
-    call, x = calls.of(cell, angles(cell, device)), random(cell, device)
+    call, x = calls.of(cell, device), random(cell, device)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate(), given
@@ -50,7 +50,7 @@ def test_right_output_passes(here, provider, direction, format, form):
     cell = cell_of(provider, format, **form)
     if provider in HALF_ONLY and cell.dtype == "float32":
         with pytest.raises(Unavailable):
-            calls.of(cell, None)
+            calls.of(cell, "cpu")
         return
     call, output, given = called(cell, direction, here)
     package_calls.check(output, given, call, direction)
@@ -101,7 +101,7 @@ def test_mistakes_are_found(here, provider, direction, format):
 )
 def test_what_cannot_be_called_is_refused(cell, error, message):
     with pytest.raises(error, match=message):
-        calls.of(cell, None)
+        calls.of(cell, "cpu")
 
 
 @pytest.mark.parametrize("provider", sorted(PAIRS))
@@ -109,7 +109,7 @@ def test_what_cannot_be_called_is_refused(cell, error, message):
 def test_queries_and_keys_are_the_tensor(here, provider, format):
     """Each byte of the input is given once, so that those counted are those moved."""
     cell = cell_of(provider, format)
-    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    call, x = calls.of(cell, here), random(cell, here)
     q, k = call.operand(x)
     assert q.shape == k.shape and q.is_contiguous() and k.is_contiguous()
     assert q.data_ptr() == x.data_ptr() and k.data_ptr() == x.data_ptr() + x.nbytes // 2
@@ -137,7 +137,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
     monkeypatch.delitem(sys.modules, "flash_attn")
     monkeypatch.syspath_prepend(tmp_path)
     cell = cell_of("flash-attention")
-    assert calls.of(cell, angles(cell))._public() is print
+    assert calls.of(cell, "cpu")._public() is print
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         del sys.modules[name]
 
@@ -145,7 +145,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
 @pytest.mark.skipif(not COMPILED, reason="the seed's kernel compiles on a GPU alone")
 def test_the_seeds_kernel_is_one_launch(here):
     cell = cell_of("seed", "sbhd", "float16")
-    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    call, x = calls.of(cell, here), random(cell, here)
     assert host._launches(lambda: lambda: call.forward(x)) == 1
 
 
@@ -187,7 +187,7 @@ def test_slack_grows_with_each_pair_not_with_the_largest():
 
 
 def test_only_those_that_round_more_have_slack(here):
-    made = {name: calls.of(cell_of(name), angles(cell_of(name), here)).slack for name in PROVIDERS}
+    made = {name: calls.of(cell_of(name), here).slack for name in PROVIDERS}
     loose = {name for name, slack in made.items() if slack}
     assert loose == {"pytorch", "compile", "vllm", "xformers", *PAIRS} - {"flashinfer"}
 
@@ -215,19 +215,18 @@ def memory(tensor) -> int:
 @both_formats
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_providers_leave_each_others_tensors_alone(here, format, direction):
-    """All are made by the same angles, and all that any holds is the same after all were called."""
+    """All that any holds is the same after all were called."""
     names = [name for name in PROVIDERS if direction == FORWARD or name not in FORWARD_ONLY]
-    freqs = angles(cell_of("copy"), here)
-    made = {name: calls.of(cell_of(name, format), freqs) for name in names}
+    made = {name: calls.of(cell_of(name, format), here) for name in names}
     inputs = {name: random(cell_of(name, format), here) for name in names}
     before = {name: [each.clone() for each in held(call)] for name, call in made.items()}
     given = {name: x.clone() for name, x in inputs.items()}
-    own = {name: {memory(t) for t in held(call)} - {memory(freqs)} for name, call in made.items()}
+    own = {name: {memory(t) for t in held(call)} for name, call in made.items()}
     assert sum(map(len, own.values())) == len(set.union(*own.values()))
     for name in names:
         (rotate,) = timed_cell.calls(made[name], direction, [inputs[name]])
         output = made[name].split(rotate())
-        reached = set().union(*own.values(), {memory(freqs)})
+        reached = set().union(*own.values())
         assert not reached & {memory(part) for part in output}
         for other in names[names.index(name) + 1 :]:
             assert torch.equal(inputs[other], given[other]), (name, other)
@@ -241,7 +240,7 @@ def test_providers_leave_each_others_tensors_alone(here, format, direction):
 @both_formats
 def test_what_is_overwritten_is_said_to_be(here, provider, format):
     cell = cell_of(provider, format)
-    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    call, x = calls.of(cell, here), random(cell, here)
     given = x.clone()
     call.forward(call.operand(x))
     assert call.in_place

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks._cells import formula, grid
 from benchmarks._measure import cell_outcomes
 from benchmarks._studies.peers import calls, cells
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.cells import PEER_GRIDS
 from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
+from benchmarks._subjects.rope import formula, grid
 from tests.peers import libraries
 
 FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))

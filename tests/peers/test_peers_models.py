@@ -5,19 +5,19 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks._cells import models as model_cells
-from benchmarks._cells import package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.models import MODELS
-from benchmarks._cells.named import CHOSEN
-from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import timed_cell
 from benchmarks._studies.peers import cells, models
 from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
+from benchmarks._subjects.rope import models as model_cells
+from benchmarks._subjects.rope import package_calls
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.models import MODELS
+from benchmarks._subjects.rope.named import CHOSEN
+from benchmarks._subjects.rope.package_calls import Unavailable
 from tests.peers import libraries
-from tests.peers.libraries import FORWARD_ONLY, angles, random
+from tests.peers.libraries import FORWARD_ONLY, random
 
 here = libraries.here  # fixture
 
@@ -53,7 +53,7 @@ def tiny(monkeypatch, here):
 
 def called(cell, direction, device):
     cell = dataclasses.replace(cell)  # which knows no shapes yet
-    call, x = cell.call(angles(cell, device)), random(cell, device)
+    call, x = cell.call(device), random(cell, device)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate, x, given
@@ -137,7 +137,7 @@ def test_a_missing_library_says_how_to_install_it(tiny, monkeypatch, provider):
     libraries.remove(monkeypatch, provider)
     cell = PeerModelCell(provider, "llama-3-8b", "decode")
     with pytest.raises(Unavailable, match=f"{provider} is not there: .*; pip install "):
-        cell.call(angles(cell, tiny))
+        cell.call(tiny)
 
 
 def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():

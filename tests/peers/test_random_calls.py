@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import timed_cell
 from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._studies.peers import peers_study, state, targets
@@ -19,6 +18,8 @@ from benchmarks._studies.peers.experiments import (
 )
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
+from benchmarks._subjects.rope import angles
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from tests.peers import libraries
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
@@ -69,7 +70,7 @@ def test_all_is_compiled_side_by_side_before_it_is_timed(timer, undrawn, monkeyp
 def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch, here):
     monkeypatch.setattr(timed_cell, "DEVICE", here)
     made, one = [], "fp32-2+1x16-1x4"
-    monkeypatch.setattr(timed_cell.angles, "check_package", lambda *_: None)
+    monkeypatch.setattr(angles, "check_package", lambda *_: None)
 
     def calls(call, direction, inputs):
         made.append((call.cell, direction))

@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 
-from benchmarks._cells import grid
 from benchmarks._compare.findings import subjects_of
 from benchmarks._report import artifact
 from benchmarks._report.artifact import ArtifactError, Commits
+from benchmarks._subjects.rope import grid
 from benchmarks._verdict.rules import Answer
 from tests.comparisons import job_failing, job_passing, of_the_same_sources, without_gpu
 from tests.publishing import ROOT

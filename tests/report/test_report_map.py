@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._cells.grid import PATH_GRIDS, path_cells
 from benchmarks._report.grouping import grouped
 from benchmarks._report.markdown import markdown
 from benchmarks._report.terminal import terminal
+from benchmarks._subjects.rope.grid import PATH_GRIDS, path_cells
 from benchmarks._verdict.judge import judge
 from benchmarks._verdict.rules import (
     RULES,

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import _site
-from benchmarks._studies.runner import StudyError
 from benchmarks._site import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
+from benchmarks._studies.runner import StudyError
 from tests import publishing
 from tests.publishing import READY
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from asv.graph import GraphSet
 
-from benchmarks._cells import forms, grid
 from benchmarks._site import overview
+from benchmarks._subjects.rope import forms, grid
 from tests import browser as browsers
 from tests import publishing
 from tests.publishing import READY

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._site import page, peers
 from benchmarks._studies.peers import state
 from benchmarks._studies.peers.experiments import COPY, GRIDS, OURS, Timing
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.runner import StudyError
-from benchmarks._site import page, peers
 from tests import publishing
 from tests.lab import MACHINE
 from tests.peers import sweeping

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells.grid import all_cells
 from benchmarks._compare import bench, caught, evidence, findings, measure, mutants, rounds
 from benchmarks._compare.findings import subjects_of
+from benchmarks._subjects.rope.grid import all_cells
 from benchmarks._system.errors import CouldNotRunError
 from benchmarks._verdict import rules
 from benchmarks._verdict.rules import Subject

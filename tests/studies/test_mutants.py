@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._cells.grid import Cell, form_cell
 from benchmarks._compare import exact, mutants, selection
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
+from benchmarks._subjects.rope.grid import Cell, form_cell
 from benchmarks._system.repository import digest, lying_files
 from benchmarks._verdict.rules import UNITS, Answer, Subject
 
@@ -127,7 +127,7 @@ def test_index_and_patches_must_agree(tmp_path, monkeypatch):
 IN_TURN = """
 import json, multiprocessing, sys, traceback
 import torch
-from benchmarks._cells import modules
+from benchmarks._subjects.transformer import modules
 
 def in_turn(function):
     found = {}
@@ -147,7 +147,7 @@ def load(root):
     assert rope_triton.__file__.startswith(root), rope_triton.__file__
 """
 CHECK = """
-from benchmarks._cells import angles, package_calls
+from benchmarks._subjects.rope import angles, package_calls
 from tests import conftest  # for its quicker interpreter
 
 def check(root, forms):
@@ -161,7 +161,7 @@ def check(root, forms):
         oracle.check(t, freqs, mode, oracle.random_like(t))
     for form in forms:
         cell = modules.ModuleCell(form)
-        call = cell.call(angles.of_cell(cell, "cpu"))
+        call = cell.call("cpu")
         x, grad = (torch.randn(cell.shape) * cell.deviation for _ in range(2))
         leaf = call.leaf(x)
         output = call.forward(leaf)
@@ -262,7 +262,7 @@ def test_machine_code_differs(name, compiled, mutated):
 
 # What each package launches for each call, with nothing compiled.
 LAUNCHED = """
-from benchmarks._cells import grid
+from benchmarks._subjects.rope import grid
 from benchmarks._machine_code import uncompiled
 from benchmarks._machine_code.stub_driver import StubDriver
 

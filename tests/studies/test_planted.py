@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells.grid import cells, subject_params
 from benchmarks._compare import bench, evidence, exact, planted
 from benchmarks._compare.rounds import Round
+from benchmarks._subjects.rope.grid import cells, subject_params
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import Subject
 from tests.lab import GRID, HOST

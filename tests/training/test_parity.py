@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from benchmarks._cells.package_calls import Unavailable
 from benchmarks._studies.training import parity, parity_results
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
@@ -19,6 +18,7 @@ from benchmarks._studies.training.parity_results import (
     UNAVAILABLE,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
+from benchmarks._subjects.rope.package_calls import Unavailable
 
 NAMES = ("eager", "ours-eager")
 

@@ -7,7 +7,7 @@ and count; none is added for it.
 
 from typing import Any, ClassVar
 
-from ..._cells.package_calls import Rotation, Unavailable, leaves, split_heads
+from ..._subjects.rope.package_calls import Rotation, Unavailable, leaves, split_heads
 from .providers import INSTALL
 
 
@@ -47,6 +47,10 @@ class Peer(Rotation):
     def bytes_read(self) -> int:
         return 0
 
+    def exact(self, x, direction: str) -> tuple:
+        """Of the angles: a provider's tables, as it gets them, are part of its error."""
+        return self._exact(x, direction, Rotation.cos_sin(self))
+
     def _refuse_gradient(self, x) -> None:
         if x.requires_grad:
             raise Unavailable(f"{self.provider} has no backward pass")
@@ -61,11 +65,11 @@ class Tables(Peer):
     whole = False  # whether the tables have a column for each channel, not for each pair
     rounds_products = False
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device):
         import torch
 
-        super().__init__(cell, freqs)
-        angle = freqs[: cell.positions, 0, 0, : cell.hidden_size // 2].double()
+        super().__init__(cell, device)
+        angle = self._freqs[:, 0, 0, : cell.hidden_size // 2].double()
         self._half = tuple(table.to(self._table_dtype()) for table in (angle.cos(), angle.sin()))
         columns = 2 if self.whole else 1
         self._cos, self._sin = (torch.cat([table] * columns, dim=-1) for table in self._half)
@@ -117,12 +121,12 @@ class Pair(Tables):
     rounds_products = True
     rotated = (True, True)
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device):
         if cell.heads < 2:
             raise Unavailable(
                 f"{self.provider} takes queries and keys: needs 2 heads or more, got {cell.heads}"
             )
-        super().__init__(cell, freqs)
+        super().__init__(cell, device)
 
     def operand(self, x):
         return self.cotangent(x)

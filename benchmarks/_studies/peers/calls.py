@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..._cells.package_calls import Rotation
+from ..._subjects.rope.package_calls import Rotation
 from .libraries import Fla, FlashAttention, Quack, TransformerEngine, Vllm, Xformers
 from .pairs import FlashInfer, HuggingFace, Liger, Unsloth
 from .plain import Angles, Compiled, CompiledAngles, Copy, Formula, OwnTables
@@ -30,8 +30,8 @@ ADAPTERS: dict[str, type[Rotation]] = {
 FORMATS = ("sbhd", "bshd")
 
 
-def of(cell: Any, freqs) -> Rotation:
-    """The call of a cell, by these angles; see ``package_calls.Rotation``.
+def of(cell: Any, device: str) -> Rotation:
+    """The call of a cell, on a device; see ``package_calls.Rotation``.
 
     Raises
     ------
@@ -44,4 +44,4 @@ def of(cell: Any, freqs) -> Rotation:
         raise ValueError(f"provider must be one of {list(ADAPTERS)}, got {cell.provider!r}")
     if cell.format not in FORMATS:
         raise ValueError(f"format must be one of {FORMATS}, got {cell.format!r}")
-    return ADAPTERS[cell.provider](cell, freqs)
+    return ADAPTERS[cell.provider](cell, device)

@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from ..._cells.forms import BaseCell
-from ..._cells.grid import Grid
-from ..._cells.models import ANGLES, TABLES, BaseModelCell
-from ..._cells.named import NamedCell
+from ..._subjects.rope.forms import BaseCell
+from ..._subjects.rope.grid import Grid
+from ..._subjects.rope.models import ANGLES, TABLES, BaseModelCell
+from ..._subjects.rope.named import NamedCell
 from . import calls, models
 from .providers import PROVIDERS
 
@@ -33,9 +33,9 @@ class PeerCell(_Peer):
     dtype: str
     format: str
 
-    def call(self, freqs):
-        """The provider's call by these angles: see ``calls.of``."""
-        return calls.of(self, freqs)
+    def call(self, device):
+        """The provider's call on a device: see ``calls.of``."""
+        return calls.of(self, device)
 
 
 class _ModelCall(_Peer, BaseModelCell):
@@ -47,9 +47,9 @@ class _ModelCall(_Peer, BaseModelCell):
     def takes(self) -> str:  # type: ignore[override]
         return ANGLES if self.provider == "rope-triton" else TABLES
 
-    def call(self, freqs):
-        """The provider's calls by these angles."""
-        return models.ADAPTERS[self.provider](self, freqs)
+    def call(self, device):
+        """The provider's calls on a device."""
+        return models.ADAPTERS[self.provider](self, device)
 
 
 @dataclass(frozen=True)

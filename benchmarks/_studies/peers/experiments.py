@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..._cells import named
-from ..._cells.forms import BACKWARD, FORWARD, ITEM_BYTES
-from ..._cells.models import DECODE, MODELS, TRAINING
+from ..._subjects.rope import named
+from ..._subjects.rope.forms import BACKWARD, FORWARD, ITEM_BYTES
+from ..._subjects.rope.models import DECODE, MODELS, TRAINING
 from .cells import AnyCell, PeerCell, PeerModelCell, PeerNamedCell
 from .providers import MODEL_CALLS, PROVIDERS
 

@@ -3,7 +3,7 @@
 import sys
 import types
 
-from ..._cells.package_calls import Unavailable
+from ..._subjects.rope.package_calls import Unavailable
 from .adapter import Peer, Tables
 
 
@@ -35,13 +35,13 @@ class FlashAttention(Tables):
     provider = "flash-attention"
     step, most = 2, 256  # channels that its kernel takes
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device):
         if cell.hidden_size > self.most or cell.hidden_size % self.step:
             raise Unavailable(
                 f"{self.provider} takes multiples of {self.step} channels up to {self.most}, "
                 f"got {cell.hidden_size}"
             )
-        super().__init__(cell, freqs)
+        super().__init__(cell, device)
 
     def _find(self):
         try:
@@ -102,8 +102,8 @@ class Vllm(Tables):
     in_place = True
     rounds_products = True
 
-    def __init__(self, cell, freqs):
-        super().__init__(cell, freqs)
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
         self._positions, self._cache = self._by_token()
 
     def _find(self):
@@ -128,11 +128,11 @@ class Xformers(Peer):
 
     provider = "xformers"
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device):
         import torch
 
-        super().__init__(cell, freqs)
-        dtype, device = getattr(torch, cell.dtype), freqs.device
+        super().__init__(cell, device)
+        dtype = getattr(torch, cell.dtype)
         shape = (1, cell.batch * cell.seq_len, 1, cell.hidden_size)
         # Keys, values, and the cache of each.
         self._others = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(4)]

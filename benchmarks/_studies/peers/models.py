@@ -6,8 +6,8 @@ Each gets the tensors of the cell as they lie in memory, and ready-made tables. 
 
 from typing import Any, ClassVar
 
-from ..._cells.package_calls import Unavailable
-from ..._cells.surface_calls import UNALIGNED, SurfaceCall
+from ..._subjects.rope.package_calls import Unavailable
+from ..._subjects.rope.surface_calls import UNALIGNED, SurfaceCall
 from .adapter import Peer, product_rounding
 from .libraries import Fla, FlashAttention, Quack, Vllm
 from .pairs import FlashInfer, Liger
@@ -37,12 +37,12 @@ class ModelCall(SurfaceCall):
 
     _public = Peer._public
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device):
         import torch
 
         self.provider = self.peer.provider
         self._refuse(cell)
-        super().__init__(cell, freqs)
+        super().__init__(cell, device)
         self.in_place = self.peer.in_place
         # A library has one way to round, whatever the package is asked for.
         self.rounding = "once"
@@ -122,8 +122,8 @@ class _Quack(_EachTensor):
 class _Copy(_EachTensor):
     peer = Copy
 
-    def __init__(self, cell, freqs):
-        super().__init__(cell, freqs)
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
         self.rotated = (False,) * len(self.rotated)
         self._arguments, self._options = (), {}
 

@@ -4,7 +4,7 @@ Each gets half of the heads as queries and half as keys, see ``adapter.Pair``: n
 for nothing, none twice, and no part of a kernel's tile is masked out.
 """
 
-from ..._cells.package_calls import Unavailable
+from ..._subjects.rope.package_calls import Unavailable
 from .adapter import Pair
 
 
@@ -68,14 +68,14 @@ class FlashInfer(Pair):
     rounds_products = False
     step = 32  # a thread reads 16 cosines, which must not reach beyond a half
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device):
         if cell.dtype == "float32":
             raise Unavailable(f"{self.provider} takes float16 and bfloat16, got {cell.dtype}")
         if cell.hidden_size % self.step:
             raise Unavailable(
                 f"{self.provider} takes multiples of {self.step} channels, got {cell.hidden_size}"
             )
-        super().__init__(cell, freqs)
+        super().__init__(cell, device)
         self._positions, self._cache = self._by_token()
 
     def _find(self):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..._measure import cell_outcomes, timed_cell
+from ..._measure import cell_outcomes, inputs, timed_cell
 from ..._system import machine, process, suite
 from ..._system.process import ROOT
 from ..._system.progress import missing, say
@@ -33,8 +33,11 @@ _DISTRIBUTIONS = (
 )
 # What says how a cell is measured: a change of it is another measurement.
 _MEASURING = (
-    *("_cells/*.py", "_studies/peers/*.py"),
-    *(f"_measure/{name}.py" for name in ("gpu_timer", "roofline", "timed_cell", "cell_outcomes")),
+    *("_subjects/rope/*.py", "_studies/peers/*.py"),
+    *(
+        f"_measure/{name}.py"
+        for name in ("gpu_timer", "roofline", "timed_cell", "inputs", "cell_outcomes")
+    ),
 )
 # For one process: it takes up to half a minute to start with all libraries, and a kill loses its
 # work. Timings of various kernels are many, and have to be soon done.
@@ -205,8 +208,8 @@ def call_once(cells: Sequence[tuple[AnyCell, str]]) -> None:
     """In a fresh process: make every call once; what fails will fail again where it is timed."""
     for cell, direction in cells:
         with contextlib.suppress(Exception):
-            call = timed_cell.call_of(cell)
-            next(timed_cell.calls(call, direction, [timed_cell.random_tensor(cell)]))()
+            call = cell.call(inputs.DEVICE)
+            next(timed_cell.calls(call, direction, [inputs.random(cell)]))()
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import functools
 import types
 
-from ..._cells.package_calls import Rotation
+from ..._subjects.rope.package_calls import Rotation
 from .adapter import Peer, Tables
 
 
@@ -64,8 +64,8 @@ class Formula(Tables):
     whole = True
     rounds_products = True
 
-    def __init__(self, cell, freqs):
-        super().__init__(cell, freqs)
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
         tables = (self._bshd(table[None, :, None]) for table in (self._cos, self._sin))
         self._cos, self._sin = (table.contiguous() for table in tables)
 
@@ -120,8 +120,8 @@ class Compiled(_ByCompiler, Formula):
 class _AngleFormula(Peer):
     """The same by angles, ``[s, 1, 1, d]`` or ``[1, s, 1, d]``: float32 inside, rounded once."""
 
-    def __init__(self, cell, freqs):
-        super().__init__(cell, freqs)
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
         self._angles = self._token_freqs()
 
     def _find(self):

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ..._cells.grid import GRIDS, Cell, cell_of, cells
-from ..._cells.subjects import ARCHITECTURES
 from ..._compare import exact, session
 from ..._compare.pool import Pool
 from ..._compare.rounds import Plan, Round, Rounds
 from ..._machine_code import worker_pool
+from ..._subject import DEFAULT, load
+from ..._subjects.rope.grid import GRIDS, Cell, cells
 from ..._system import checkout
 from ..._system.files import write_atomically
 from ..._verdict import rules
 from ..runner import Part, Place
 from . import mutants
 
+SUBJECT = load(DEFAULT)
 ROUNDS = 12
 # A run of a version against itself has the fewest rounds that a verdict needs: on an H200 it takes
 # four minutes.
@@ -64,13 +65,13 @@ class Bench:
 
     def _compile(self, plan: Plan, job: dict) -> None:
         """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""
-        if self.place.arch not in ARCHITECTURES:
+        if self.place.arch not in SUBJECT.TARGETS:
             return
-        timed = [cell_of(suite, params) for suite, params in job["cells"]]
+        timed = [SUBJECT.cell(suite, params) for suite, params in job["cells"]]
         for root, arm in {version.root: arm for arm, version in plan.arms.items()}.items():
             ledger = worker_pool.Ledger(f"compiled of {arm}")
             ledger.cache = plan.cache
-            exact.compiled_surface(root, self.place.arch, timed, ledger, ())
+            exact.compiled(SUBJECT, root, self.place.arch, timed, (), (), ledger, ())
 
     def answers(self, name: str, versions: Versions, job: dict) -> dict[str, dict]:
         """What one process of each version answers; kept as well."""
@@ -90,10 +91,10 @@ class Bench:
             "digests": {arm: version.digest for arm, version in versions.items()},
             "job": job,
             "machine": dict(place.machine),
-            "suite": session.suite_digest(),
+            "suite": session.suite_digest(SUBJECT),
         }
         cache = session.cache(place.scratch, place.machine)
-        plan = Plan(dict(versions), cache, place.uuid, place.deadline)
+        plan = Plan(DEFAULT, dict(versions), cache, place.uuid, place.deadline)
         with Rounds(plan, place.directory / "rounds" / f"{name}.jsonl", header) as stored:
             yield stored
 
@@ -119,7 +120,7 @@ class Document(Part):
             "command": f"python -m benchmarks study {name} --commit {bench.base.sha}",
             "machine": dict(bench.place.machine),
             "rounds": rounds,
-            "suite": session.suite_digest(),
+            "suite": session.suite_digest(SUBJECT),
             "rules": {key: dataclasses.asdict(each) for key, each in rules.RULES.items()},
         }
 

@@ -4,18 +4,19 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..._cells.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
 from ..._compare import exact, measure
 from ..._compare.findings import facts_of
 from ..._compare.pool import Pool
+from ..._subjects.rope.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
 from ..._system.progress import say
 from ..._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
 from ..runner import Keep, Task
 from . import mutants
-from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, pooled, small_grid
+from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, pooled, small_grid
 
 # Mutants that take turns with one base: what a run that ends loses at most.
 _AT_A_TIME = 5
+_TARGETS, _DTYPE = ("sm_90", "gfx942"), "float16"  # what is compiled of each mutant
 
 
 class Caught(Document):
@@ -132,18 +133,27 @@ def outcome(
     } | ({} if pool is None else {"pool": pool.as_json()})
 
 
+def exact_values(root: Path, names: Iterable[str]) -> dict:
+    """What a version compiles to: some of asv's exact values, and those of these mutants' calls."""
+    forms = {form for name in names for form in mutants.load()[name].where}
+    asked = [
+        one
+        for target in _TARGETS
+        for one in SUBJECT.compilations(target)
+        if {*one.params} & ({_DTYPE} if one.suite == "codegen.Codegen" else forms)
+    ]
+    counted = [one for target in _TARGETS for one in SUBJECT.variants(target)]
+    counted = [one for one in counted if _DTYPE in one.params]
+    return exact.compiled(SUBJECT, root, _TARGETS[0], (), asked, counted, enumerations=()).values
+
+
 def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    forms = _forms(names)
-
-    def facts(root: Path) -> dict:
-        code = exact.codegen_facts(root, target=("sm_90", "gfx942"), dtype=("float16",))
-        return code | exact.compiled_surface(root, "sm_90", forms, enumerations=()).values("sm_90")
-
-    base, found = facts(bench.base.root), {}
+    base, failures = exact_values(bench.base.root, names), {}
     for name in names:
-        found[name] = _failed(exact.compare(base, facts(bench.mutant(name).root)))
-        say(f"{name}: {len(found[name])} exact values failed")
-    return found
+        changed = exact_values(bench.mutant(name).root, names)
+        failures[name] = _failed(exact.compare(base, changed))
+        say(f"{name}: {len(failures[name])} exact values failed")
+    return failures
 
 
 def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:

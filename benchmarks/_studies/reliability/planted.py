@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._cells.grid import Cell, cell_of
 from ..._compare import measure
 from ..._compare.pool import Pool, medians_of
+from ..._subjects.rope.grid import Cell, cell_of
 from ..._system import checkout
 from ..._verdict.rules import Subject
 from ..runner import StudyError

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ..._cells.grid import cell_of
 from ..._compare import measure
 from ..._compare.pool import Pool
+from ..._subjects.rope.grid import cell_of
 from ..._verdict.rules import FAMILIES, Answer, Subject, Timing
 from ..runner import Keep, Task
 from . import planted

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..._cells.grid import all_cells
 from ..._compare import measure
 from ..._compare.pool import Pool
+from ..._subjects.rope.grid import all_cells
 from ..._verdict import rules
 from ..._verdict.rules import Answer
 from ..runner import Keep, Task

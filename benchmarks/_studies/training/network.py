@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..._cells import angles
+from ..._subjects.rope import angles
 from .sizes import Point, Size
 
 EPS = 1e-5

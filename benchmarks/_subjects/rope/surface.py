@@ -173,8 +173,8 @@ class FormCell(BaseCell):
         """Heads of each tensor that is returned."""
         return self.of.head_counts
 
-    def call(self, freqs) -> SurfaceCall:
-        return SurfaceCall(self, freqs)
+    def call(self, device: str) -> SurfaceCall:
+        return SurfaceCall(self, device)
 
     @property
     def dtype(self) -> str:  # type: ignore[override]

@@ -53,7 +53,8 @@ def by_channel(angles, interleaved: bool = False):
 def of_cell(cell: BaseCell, device: str):
     """Angles of a cell's positions, float32 ``[positions, 1, 1, hidden_size]``, half-rotation.
 
-    Computed on the device: of a million positions, a CPU takes as long as all else of a cell.
+    Computed on the device: of a million positions, a CPU takes as long as all else of a cell. On
+    "meta" they have no values.
     """
     return by_channel(exact(0, cell.positions, cell.hidden_size, device).float())
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import model_calls, paths, rope
-from benchmarks._cells.grid import Cell, ModelCell, PathCell
 from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._subjects.rope.grid import Cell, ModelCell, PathCell
 
 CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]

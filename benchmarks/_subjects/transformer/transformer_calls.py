@@ -5,10 +5,10 @@ import math
 import types
 from typing import ClassVar
 
-from . import angles
-from .formula import rotated
+from ..rope import angles
+from ..rope.formula import rotated
+from ..rope.package_calls import gradient, leaves
 from .module_calls import BOUND, ModuleCall
-from .package_calls import gradient, leaves
 
 # float32 may give either sign to a sum of at most this share of its terms' absolute values.
 _ALMOST_0 = 2.0**-20
@@ -39,13 +39,13 @@ class _Attention(ModuleCall):
     def results(size, words):
         return [(size.batch, size.tokens, size.heads, size.channels)]
 
-    def _more(self, freqs):
+    def _more(self, device):
         if "alibi" not in self._words:
             return {}
         import torch
 
         heads = self._size.heads
-        steps = torch.arange(1, heads + 1, dtype=torch.float32, device=freqs.device)
+        steps = torch.arange(1, heads + 1, dtype=torch.float32, device=device)
         return {"alibi_slopes": 2.0 ** (-8 * steps / heads)}
 
     def _arguments(self, *operands):
@@ -75,8 +75,8 @@ class _RotaryAttention(ModuleCall):
     def results(size, words):
         return [(size.batch, size.tokens, size.heads * size.channels)]
 
-    def _more(self, freqs):
-        return _rotation(self._size, freqs)
+    def _more(self, device):
+        return _rotation(self, device)
 
     def _arguments(self, x, weight):
         return {"x": x, "weight": weight}
@@ -106,7 +106,7 @@ class _Linear(ModuleCall):
     def results(size, words):
         return [(size.rows, size.columns)]
 
-    def _more(self, freqs):
+    def _more(self, device):
         return {"relu": "relu" in self._words}
 
     def _arguments(self, x, weight, bias=None):
@@ -244,12 +244,12 @@ class _Loss(ModuleCall):
     def results(size, words):
         return [()]
 
-    def _more(self, freqs):
+    def _more(self, device):
         import torch
 
         tokens, vocabulary = self._tokens, self._size.vocabulary
-        targets = torch.arange(tokens, device=freqs.device) * 7919 % vocabulary  # all over it
-        every_16th = torch.arange(0, tokens, 16, device=freqs.device)
+        targets = torch.arange(tokens, device=device) * 7919 % vocabulary  # all over it
+        every_16th = torch.arange(0, tokens, 16, device=device)
         targets = targets.index_fill(0, every_16th, -100)  # counts for nothing
         return {"targets": targets, "reduction": "sum" if "sum" in self._words else "mean"}
 
@@ -320,8 +320,8 @@ class _Step(_Loss):
     def _tokens(self) -> int:
         return self._size.batch * self._size.tokens
 
-    def _more(self, freqs):
-        return super()._more(freqs) | _rotation(self._size, freqs)
+    def _more(self, device):
+        return super()._more(device) | _rotation(self, device)
 
     def _arguments(self, x, *weights):
         return {"x": x, "weights": weights}
@@ -349,10 +349,12 @@ _BY_PYTORCH = types.SimpleNamespace(
 )
 
 
-def _rotation(size, freqs):
+def _rotation(call: ModuleCall, device: str):
     """What ``rotary_attention`` takes besides tensors: neighbouring channels are a pair."""
-    pairs = angles.by_channel(freqs[..., : freqs.shape[-1] // 2], interleaved=True)
-    return {"freqs": pairs, "heads": size.heads, "kv_heads": size.kv_heads}
+    size = call.cell.size
+    pairs = angles.exact(0, size.tokens, size.channels, device).float()
+    freqs = angles.by_channel(pairs, interleaved=True)
+    return {"freqs": freqs, "heads": size.heads, "kv_heads": size.kv_heads}
 
 
 def _attention(q, k, v, slopes=None):

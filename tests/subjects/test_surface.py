@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, grid, package_calls, surface
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.surface import FUNCTIONS, OPTIONS, Form, SurfaceCell, forms, parsed
+from benchmarks._subjects.rope import grid, package_calls, surface
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.surface import FUNCTIONS, OPTIONS, Form, SurfaceCell, forms, parsed
 
 FORMS = forms()
 TOKENS = 4
@@ -124,7 +124,7 @@ def small(name: str) -> SurfaceCell:
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_right(name):
     cell = small(name)
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     x, grad = (torch.randn(cell.shape).to(getattr(torch, cell.dtype)) for _ in range(2))
     given, leaf = (x.clone(), grad.clone()), call.leaf(x)
     output = call.forward(leaf)
@@ -157,7 +157,7 @@ def test_output_of_another_form_is_wrong(name, as_if):
     """The check tells the forms apart: without this it might accept any of them."""
     tokens = 16
     cells = [SurfaceCell(each, tokens * parsed(each).token_bytes / 2**20) for each in (name, as_if)]
-    call, other = (cell.call(angles.of_cell(cell, "cpu")) for cell in cells)
+    call, other = (cell.call("cpu") for cell in cells)
     elements = max(cell.shape[0] for cell in cells)
     x = torch.randn(elements).to(getattr(torch, cells[0].dtype))
     output = other.forward(other.operand(x))

@@ -6,12 +6,9 @@ The check is the suite's own formula on the tables that the call gets, never the
 import itertools
 from collections.abc import Callable
 
-from . import formula
+from ..._subject import Unavailable as Unavailable
+from . import angles, formula
 from .forms import FORWARD, QK_HEADS, QKV_HEADS, BaseCell
-
-
-class Unavailable(NotImplementedError):
-    """A library that is not installed here, or cannot do what a cell asks for."""
 
 
 class Call:
@@ -85,11 +82,8 @@ class Rotation(Call):
     ----------
     cell : BaseCell
         The call, and its tensor.
-    freqs : torch.Tensor
-        Angles in radians, float32 ``[s2, 1, 1, hidden_size]`` with ``s2 >= cell.positions``, in
-        half-rotation order, on the device of the call.
-    **options
-        Further keyword arguments of the package's function.
+    device : str
+        The device of the call, which has the angles; on "meta" these have no values.
     """
 
     # Whether each part of the output is rotated, or only copied.
@@ -102,10 +96,14 @@ class Rotation(Call):
     # of the rotated pair of channels.
     slack = 0.0
 
-    def __init__(self, cell: BaseCell, freqs, **options):
+    def __init__(self, cell: BaseCell, device: str):
         super().__init__(cell)
-        self._freqs = freqs
-        self._options = self._more(freqs.device) | options
+        self._freqs = self._radians(device)
+        self._options = self._more(device)
+
+    def _radians(self, device: str):
+        """Radians, float32 ``[positions, 1, 1, hidden_size]``, in half-rotation order."""
+        return angles.of_cell(self.cell, device)
 
     def _find(self):
         from rope_triton import apply_rotary_pos_emb
@@ -134,18 +132,50 @@ class Rotation(Call):
         return x if direction == FORWARD else self.cotangent(x)
 
     def check(self, output, x, direction: str) -> None:
+        if self.by_angles:
+            angles.check_package(self.cell.positions, self.cell.hidden_size, x.device.type)
         given = self.split(self.given(x, direction))
         cos_sin = [each.float() for each in self.cos_sin()]
         for found, part, rotated in zip(self.split(output), given, self.rotated, strict=True):
             formula.check_part(found, part, cos_sin if rotated else None, self, direction)
 
+    def exact(self, x, direction: str) -> tuple:
+        """The parts of the exact result for ``x``, float64 on the CPU."""
+        return self._exact(x, direction, self.cos_sin())
+
+    def _exact(self, x, direction: str, cos_sin: tuple) -> tuple:
+        import torch
+
+        factor = torch.complex(*(part.cpu() for part in cos_sin))
+        factor = factor if direction == FORWARD else factor.conj()
+        parts = self.split(self.given(x, direction))
+        return tuple(
+            formula.multiplied(part, factor, self.interleaved) if rotated else part.double()
+            for part, rotated in zip(parts, self.rotated, strict=True)
+        )
+
     def cos_sin(self) -> tuple:
         """Cosine and sine of every token's angles, float64, ``[..., hidden_size / 2]``."""
-        angle = self._token_freqs()[..., : self.cell.hidden_size // 2].double()
+        angle = self._token_freqs().double()
+        half = slice(None, None, 2) if self.interleaved else slice(self.cell.hidden_size // 2)
+        angle = angle[..., half]
         return angle.cos(), angle.sin()
 
     def _token_freqs(self):
         return self._freqs[: self.cell.positions].transpose(0, formula.seq_dim(self.cell))
+
+
+class FirstPosition(Rotation):
+    """Positions from the cell's first one on."""
+
+    def _radians(self, device: str):
+        self.interleaved = self.cell.interleaved
+        first, width = self.cell.first, self.cell.hidden_size
+        pairs = angles.exact(first, self.cell.seq_len, width, device).float()
+        return angles.by_channel(pairs, self.interleaved)
+
+    def _more(self, device) -> dict:
+        return super()._more(device) | {"interleaved": self.interleaved}
 
 
 class _Packed(Rotation):
@@ -194,11 +224,11 @@ class _Tables(Rotation):
 
     by_angles = False
 
-    def __init__(self, cell: BaseCell, freqs):
+    def __init__(self, cell: BaseCell, device: str):
         import torch
 
-        super().__init__(cell, freqs)
-        angle = freqs[: cell.positions, 0, 0, : cell.hidden_size // 2].double()
+        super().__init__(cell, device)
+        angle = self._freqs[:, 0, 0, : cell.hidden_size // 2].double()
         dtype = getattr(torch, cell.dtype)
         self._cos, self._sin = angle.cos().to(dtype), angle.sin().to(dtype)
 
@@ -250,8 +280,8 @@ class _InPlace(_Tables):
 class _ThenRead(Rotation):
     """A call and a copy of its output, which stands for the kernel that reads it next."""
 
-    def __init__(self, cell: BaseCell, freqs):
-        super().__init__(cell, freqs)
+    def __init__(self, cell: BaseCell, device: str):
+        super().__init__(cell, device)
         self._read: list = []  # keeps the copies: memory that is written again would stay in L2
 
     def forward(self, x):

@@ -5,8 +5,9 @@ torchtitan's overrides are not among them, because they need torchtitan.
 
 from typing import ClassVar
 
+from ..transformer.module_calls import ModuleCall
+from . import angles
 from .formula import rotated
-from .module_calls import ModuleCall
 
 
 class _Rotation(ModuleCall):
@@ -16,12 +17,16 @@ class _Rotation(ModuleCall):
     def results(cls, size, words):
         return cls.operands(size, words)
 
-    def _pairs(self, freqs):
+    def _pairs(self, device: str):
         """Cosines and sines ``[s, d/2]`` in the dtype of the call."""
         import torch
 
-        angles, dtype = freqs[:, 0, 0, : freqs.shape[-1] // 2], getattr(torch, self.cell.dtype)
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        pairs, dtype = self._radians(device)[:, 0, 0], getattr(torch, self.cell.dtype)
+        return pairs.cos().to(dtype), pairs.sin().to(dtype)
+
+    def _radians(self, device: str):
+        """Float32 ``[s, 1, 1, d/2]``."""
+        return angles.exact(0, self._size.tokens, self._size.channels, device).float()
 
 
 class _HuggingFace(_Rotation):
@@ -36,10 +41,10 @@ class _HuggingFace(_Rotation):
         inner = [(size.tokens, n) if first else (n, size.tokens) for n in counts]
         return [(size.batch, *each, size.channels) for each in inner]
 
-    def _more(self, freqs):
+    def _more(self, device):
         import torch
 
-        cos, sin = (torch.cat((each, each), -1)[None] for each in self._pairs(freqs))
+        cos, sin = (torch.cat((each, each), -1)[None] for each in self._pairs(device))
         return {"cos": cos, "sin": sin, "unsqueeze_dim": 2 if self._words else 1}
 
     def _arguments(self, q, k):
@@ -60,10 +65,10 @@ class _HuggingFaceVision(_HuggingFace):
     def operands(size, words):
         return [(size.tokens, count, size.channels) for count in (size.heads, size.kv_heads)]
 
-    def _more(self, freqs):
+    def _more(self, device):
         import torch
 
-        cos, sin = (torch.cat((each, each), -1) for each in self._pairs(freqs))
+        cos, sin = (torch.cat((each, each), -1) for each in self._pairs(device))
         return {"cos": cos, "sin": sin}
 
 
@@ -77,8 +82,8 @@ class _FlashQkv(_Rotation):
     def operands(cls, size, words):
         return [(size.batch, size.tokens, len(cls.rotates), size.heads, size.channels)]
 
-    def _more(self, freqs):
-        return dict(zip(("cos", "sin"), self._pairs(freqs), strict=True))
+    def _more(self, device):
+        return dict(zip(("cos", "sin"), self._pairs(device), strict=True))
 
     def _arguments(self, packed):
         return {"qkv": packed}
@@ -111,13 +116,13 @@ class _Vllm(_Rotation):
     def operands(size, words):
         return [(size.tokens, count * size.channels) for count in (size.heads, size.kv_heads)]
 
-    def _more(self, freqs):
+    def _more(self, device):
         import torch
 
         return {
-            "positions": torch.arange(self._size.tokens, device=freqs.device),
+            "positions": torch.arange(self._size.tokens, device=device),
             "head_size": self._size.channels,
-            "cos_sin_cache": torch.cat(self._pairs(freqs), dim=-1),
+            "cos_sin_cache": torch.cat(self._pairs(device), dim=-1),
             "is_neox": True,
         }
 
@@ -138,8 +143,8 @@ class _Megatron(_Rotation):
     def operands(size, words):
         return [(size.tokens, size.batch, size.heads, size.channels)]
 
-    def _more(self, freqs):
-        return {"freqs": freqs}
+    def _more(self, device):
+        return {"freqs": angles.by_channel(self._radians(device))}
 
     def _arguments(self, t):
         return {"t": t}
@@ -147,8 +152,8 @@ class _Megatron(_Rotation):
     def _expected(self, t, freqs, cu_seqlens=None):
         if cu_seqlens is not None:
             freqs = freqs.repeat(self._size.batch, 1, 1, 1)[:, 0]
-        angles = freqs[..., : freqs.shape[-1] // 2]
-        return rotated(t, angles.cos(), angles.sin())
+        pairs = freqs[..., : freqs.shape[-1] // 2]
+        return rotated(t, pairs.cos(), pairs.sin())
 
 
 class _MegatronPacked(_Megatron):
@@ -158,11 +163,11 @@ class _MegatronPacked(_Megatron):
     def operands(size, words):
         return [(size.tokens * size.batch, size.heads, size.channels)]
 
-    def _more(self, freqs):
+    def _more(self, device):
         import torch
 
-        bounds = torch.arange(self._size.batch + 1, dtype=torch.int32, device=freqs.device)
-        return {"freqs": freqs, "cu_seqlens": bounds * self._size.tokens}
+        bounds = torch.arange(self._size.batch + 1, dtype=torch.int32, device=device)
+        return super()._more(device) | {"cu_seqlens": bounds * self._size.tokens}
 
 
 FUNCTIONS: dict[str, type[ModuleCall]] = {

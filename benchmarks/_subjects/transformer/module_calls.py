@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from .forms import FORWARD
-from .package_calls import Call, gradient, leaves
+from ..rope.forms import FORWARD
+from ..rope.package_calls import Call, gradient, leaves
 
 BOUND = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 """Most that a row of a result may be off, as a share of its L2 norm or of the mean row's.
@@ -34,9 +34,8 @@ class ModuleCall(Call):
     ----------
     cell : modules.ModuleCell
         The call.
-    freqs : torch.Tensor
-        Angles of the cell's positions, float32 ``[positions, 1, 1, channels]``, on the device of
-        the call, for functions that rotate.
+    device : str
+        The device of the call, which has its constants; on "meta" these have no values.
     """
 
     module: ClassVar[str] = "transformer"
@@ -46,10 +45,10 @@ class ModuleCall(Call):
     with_gradients = False
     bound: Mapping[str, float] = BOUND
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device: str):
         super().__init__(cell)
         self._size, self._words = cell.size, cell.of.words
-        self._constants = self._more(freqs)
+        self._constants = self._more(device)
         self._leaf: tuple = ()
 
     # --- what a subclass says; ``size`` has the sizes as attributes -------------------------------
@@ -69,7 +68,7 @@ class ModuleCall(Call):
         """Shapes of what it returns."""
         raise NotImplementedError
 
-    def _more(self, freqs) -> dict[str, Any]:
+    def _more(self, device: str) -> dict[str, Any]:
         """The arguments that are no operands, by name."""
         return {}
 

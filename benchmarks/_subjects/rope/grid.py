@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from . import models, modules, surface
+from ..transformer import modules
+from ..transformer.modules import ModuleCell
+from . import models, surface
 from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
 from .models import ModelCell
-from .modules import ModuleCell
-from .package_calls import PATH_CALLS, Rotation
+from .package_calls import PATH_CALLS, FirstPosition, Rotation
 from .surface import SurfaceCell
 
 OWN_BENCHMARKS = r"^(?!peers\.)"
@@ -59,11 +60,23 @@ class Cell(BaseCell):
     dtype: str
     format: str
 
-    def call(self, freqs) -> Rotation:
-        return Rotation(self, freqs)
+    def call(self, device: str) -> Rotation:
+        return Rotation(self, device)
 
 
 PARAM_NAMES = tuple(field.name for field in fields(Cell))
+
+
+@dataclass(frozen=True)
+class ErrorCell(Cell):
+    """A call on two heads at positions from ``first`` on, whose error is measured."""
+
+    heads = 2
+    first: int
+    interleaved: bool
+
+    def call(self, device: str) -> Rotation:
+        return FirstPosition(self, device)
 
 
 # --- the package's other paths --------------------------------------------------------------------
@@ -92,8 +105,8 @@ class PathCell(BaseCell):
     mib: float
     dtype: str
 
-    def call(self, freqs) -> Rotation:
-        return PATH_CALLS[self.path](self, freqs)
+    def call(self, device: str) -> Rotation:
+        return PATH_CALLS[self.path](self, device)
 
     @property
     def directions(self) -> tuple[str, ...]:

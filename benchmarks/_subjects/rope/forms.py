@@ -1,5 +1,6 @@
 """The base class of all cells, and the package's other paths: all calls but the plain one."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,14 @@ class BaseCell:
     dtype: str
     format: str
 
-    def call(self, freqs):
-        """The call that is measured, by these angles."""
+    def call(self, device: str):
+        """The call that is measured, with its constants on a device."""
         raise NotImplementedError
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """Its fields as asv's texts, without quotes."""
+        return tuple(str(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
     @property
     def point(self):

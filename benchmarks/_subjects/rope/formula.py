@@ -68,3 +68,13 @@ def _joined(pair: tuple, interleaved: bool):
     import torch
 
     return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+
+
+def multiplied(x, factor, interleaved: bool):
+    """``x`` rotated: its pairs of channels times the complex numbers ``factor``, float64."""
+    import torch
+
+    pairs = x.double().unflatten(-1, (-1, 2) if interleaved else (2, -1))
+    pairs = pairs if interleaved else pairs.transpose(-1, -2)
+    rotated = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * factor)
+    return (rotated if interleaved else rotated.transpose(-1, -2)).flatten(-2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks._cells import grid
+from benchmarks._subjects.rope import grid
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL, SMALL = (grid.cells(grid.GRIDS[name]) for name in ("full", "small"))

@@ -30,24 +30,24 @@ OFFSET = 3  # rows of the tables, where one offset is given for all sequences
 class SurfaceCall(Rotation):
     """A call in one of the forms; see ``package_calls.Rotation``.
 
-    ``freqs`` has the angles of the first sequence and head, but for a constant; where others have
-    their own, these grow with the index of the sequence and the head.
+    Where sequences or heads have angles of their own, these grow with the index of the sequence and
+    the head.
     """
 
     cell: Any  # a ``surface.FormCell``, which makes this
 
-    def __init__(self, cell, freqs):
+    def __init__(self, cell, device: str):
         form = self._form = cell.of
         self.by_angles = form.function in BY_ANGLES
         self.interleaved, self.in_place = bool(form.interleaved), bool(form.inplace)
         self.rounding = ROUNDINGS[form.rounding]
         self._partial = form.rotated < form.channels
         self.rotated = tuple(itertools.chain.from_iterable(self._rotated_parts(cell)))
-        super().__init__(cell, freqs)
+        super().__init__(cell, device)
         if self.rounding != "once":
             self.slack = _rounding_slack(self.rounding, self.cell.dtype)
         # By one radian more: a token at position 0, as in decoding, would not be rotated.
-        self._cell_angles = _for_each(freqs[: cell.positions, ..., : form.rotated // 2], cell) + 1
+        self._cell_angles = _for_each(self._freqs[..., : form.rotated // 2], cell) + 1
         self._arguments = self._tables()
 
     def _rotated_parts(self, cell):

@@ -3,9 +3,10 @@
 import itertools
 from typing import NamedTuple
 
-from . import modules, surface
+from ..transformer import modules
+from . import surface
 from .forms import BACKWARD, FORWARD
-from .grid import GRIDS, PATH_GRIDS, Cell, PathCell
+from .grid import GRIDS, PATH_GRIDS, Cell, ErrorCell, PathCell
 
 DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
 DIRECTIONS = (FORWARD, BACKWARD)
@@ -54,6 +55,7 @@ POSITIONS = {"short": 0, "long": 131072}
 # A call whose host time is clocked takes some 2 us on a GPU: the host never waits for that.
 CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE = 16, 64, 1, "bfloat16"
 CALL_MIB = 1 / 8
+_ERROR_SIZE = 2048, 128, 1
 # Of no grid: nothing else that a process calls has compiled its kernel.
 COMPILED_HIDDEN_SIZE = 16
 
@@ -148,6 +150,13 @@ def call_cell(format: str) -> Cell:
 def compiled_cell() -> Cell:
     """The cell whose kernel is compiled while the clock runs, in a process that has others."""
     return Cell(CALL_SEQ_LEN, COMPILED_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, FORMATS[0])
+
+
+def error_cell(dtype: str, positions: str, interleaved: bool) -> ErrorCell:
+    """The cell whose error is measured, in "sbhd"."""
+    seq_len, hidden_size, batch = _ERROR_SIZE
+    cell = seq_len, hidden_size, batch, dtype, "sbhd"
+    return ErrorCell(*cell, first=POSITIONS[positions], interleaved=interleaved)
 
 
 def path_call_cell(path: str) -> PathCell:

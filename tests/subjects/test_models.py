@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from benchmarks._cells import angles, grid, models, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.models import MODELS, ModelCell
+from benchmarks._subjects.rope import grid, models, package_calls
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.models import MODELS, ModelCell
 
 
 def test_shapes_are_those_of_the_models():
@@ -24,7 +24,7 @@ def test_shapes_are_those_of_the_models():
 def test_latent_attention_rotates_the_last_channels_of_a_row(model, row):
     cell = ModelCell(model, "decode", "angles")
     x = torch.zeros(cell.shape, dtype=torch.bfloat16, device="meta")
-    view = cell.call(angles.of_cell(cell, "cpu")).operand(x)
+    view = cell.call("cpu").operand(x)
     assert view.shape == (64, 1, *MODELS[model].heads, 64)
     assert view.stride()[-2:] == (row, 1) and view.storage_offset() == row - 64
 
@@ -33,7 +33,7 @@ def test_latent_attention_rotates_the_last_channels_of_a_row(model, row):
 def test_it_is_timed_beside_a_copy_of_as_many_bytes(model):
     cell = ModelCell(model, "decode", "tables")
     x = torch.zeros(cell.shape, dtype=torch.bfloat16)
-    copied = cell.call(angles.of_cell(cell, "cpu")).copies(x)
+    copied = cell.call("cpu").copies(x)
     assert 2 * copied.untyped_storage().nbytes() == cell.bytes_moved
 
 
@@ -41,7 +41,7 @@ def test_it_is_timed_beside_a_copy_of_as_many_bytes(model):
 def test_no_rotation_is_wrong(cell, monkeypatch):
     monkeypatch.setitem(MODELS, cell.model, MODELS[cell.model]._replace(batch=2, seq_len=3))
     monkeypatch.setattr(models, "_DECODED", 4)
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     x = torch.randn(cell.shape).to(torch.bfloat16)
     with pytest.raises(AssertionError, match="not close"):
         package_calls.check(call.operand(x), x, call, FORWARD)
@@ -68,7 +68,7 @@ def test_every_call_is_right(cell, monkeypatch):
     monkeypatch.setitem(MODELS, cell.model, model._replace(heads=few, batch=2, seq_len=3))
     monkeypatch.setattr(models, "_DECODED", 4)
     monkeypatch.setattr(models, "_CONTEXT", 64)  # the interpreter's fma rounds twice
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     x, grad = (torch.randn(cell.shape).to(torch.bfloat16) for _ in range(2))
     leaf = call.leaf(x)
     output = call.forward(leaf)

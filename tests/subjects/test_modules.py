@@ -8,10 +8,17 @@ import sys
 import pytest
 import torch
 
-from benchmarks._cells import angles, modules, package_calls, surface
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.modules import FUNCTIONS, ModuleCell, ModuleForm, forms, parsed
-from benchmarks._cells.transformer_calls import COMPOSED
+from benchmarks._subjects.rope import angles, package_calls, surface
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.transformer import modules
+from benchmarks._subjects.transformer.modules import (
+    FUNCTIONS,
+    ModuleCell,
+    ModuleForm,
+    forms,
+    parsed,
+)
+from benchmarks._subjects.transformer.transformer_calls import COMPOSED
 from rope_triton import integrations
 
 FORMS = forms()
@@ -96,7 +103,7 @@ def test_every_parameter_is_in_a_form(name):
     words = {word for form in of for word in form.words}
     assert words == {*FUNCTIONS[name].words}  # each option that there is, is called
     cell = small(of[0])
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     given = {**call._arguments(*call.operand(values(cell))), **call._constants}
     optional = {parameter for parameter, word in WORDS.items() if word in words}
     parameters = set(inspect.signature(call._function).parameters)
@@ -132,7 +139,7 @@ def values(cell: ModuleCell, seed: int = 0) -> torch.Tensor:
 
 def called(cell: ModuleCell):
     """A call, its output and gradient, and what these were computed from."""
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     x, grad = values(cell), values(cell, 1)
     given = x.clone()
     if call.with_gradients or call.in_place:
@@ -196,7 +203,7 @@ def test_a_mask_that_is_off_by_one_is_refused():
 @pytest.mark.parametrize("name", ["linear-fp32-16x48x64-bias-relu", "linear-fp32-16x48x64-relu"])
 def test_a_sum_that_is_almost_0_may_have_either_sign_and_no_other(name):
     cell = ModuleCell(name)
-    call, x, grad = cell.call(angles.of_cell(cell, "cpu")), values(cell), values(cell, 1)
+    call, x, grad = cell.call("cpu"), values(cell), values(cell, 1)
     rows, weight, *bias = call.operand(x)
     weight[:, :2], rows[:, :2] = 1.0, torch.tensor([3.0, -3.0])
     rows[0, 2:] = 0.0
@@ -221,10 +228,12 @@ def test_a_sum_that_is_almost_0_may_have_either_sign_and_no_other(name):
         package_calls.check(gradient(mask), grad, call, BACKWARD)
 
 
-def test_a_rotation_with_the_wrong_sign_is_refused():
+def test_a_rotation_with_the_wrong_sign_is_refused(monkeypatch):
     cell = ModuleCell("rotaryattention-fp32-1x40x48x4x2x16")
     call, found = called(cell)
-    other = cell.call(-angles.of_cell(cell, "cpu"))
+    right = angles.exact
+    monkeypatch.setattr(angles, "exact", lambda *positions: -right(*positions))
+    other = cell.call("cpu")
     leaf = other.leaf(values(cell))
     output = other.forward(leaf)
     wrong = {FORWARD: output}
@@ -239,10 +248,10 @@ def test_a_version_without_a_function_is_not_available(monkeypatch):
     cell = ModuleCell("softmax-fp32-4x64")
     monkeypatch.delattr("rope_triton.transformer.softmax")
     with pytest.raises(NotImplementedError, match="there is no rope_triton.transformer.softmax"):
-        cell.call(angles.of_cell(cell, "cpu"))
+        cell.call("cpu")
     monkeypatch.setitem(sys.modules, "rope_triton.transformer", None)
     with pytest.raises(NotImplementedError, match="there is no rope_triton.transformer.softmax"):
-        cell.call(angles.of_cell(cell, "cpu"))
+        cell.call("cpu")
 
 
 def test_a_package_that_is_not_there_is_no_version_without_a_function(monkeypatch):
@@ -257,4 +266,4 @@ def test_a_package_that_is_not_there_is_no_version_without_a_function(monkeypatc
 
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match="No module named 'rope_triton'"):
-        cell.call(angles.of_cell(cell, "cpu"))
+        cell.call("cpu")

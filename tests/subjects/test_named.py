@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from benchmarks._cells import angles, named, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.models import Model
-from benchmarks._cells.named import CHOSEN, NamedCell, draw, parsed
+from benchmarks._subjects.rope import named, package_calls
+from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subjects.rope.models import Model
+from benchmarks._subjects.rope.named import CHOSEN, NamedCell, draw, parsed
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DRAWN = [name for seed in range(3) for name in draw(COMMIT, seed, 67)]
@@ -65,13 +65,13 @@ def test_packed_tensors_lie_side_by_side_before_values():
     cell = Call("bf16-4+2x8-packed-2x3", "angles")
     x = torch.arange(cell.shape[0])
     assert len(x) == 2 * 3 * (4 + 2 + 2) * 8
-    queries, keys = cell.call(angles.of_cell(cell, "cpu")).operand(x)
+    queries, keys = cell.call("cpu").operand(x)
     rows = x.view(2, 3, 8, 8)
     assert torch.equal(queries, rows[:, :, :4]) and torch.equal(keys, rows[:, :, 4:6])
     assert queries.data_ptr() == x.data_ptr() and queries.stride() == rows.stride()
     alone = Call("bf16-4x8-packed-2x3", "angles")
     x = torch.arange(alone.shape[0])
-    view = alone.call(angles.of_cell(alone, "cpu")).operand(x)
+    view = alone.call("cpu").operand(x)
     assert torch.equal(view, x.view(2, 3, 8, 8)[:, :, :4])
 
 
@@ -87,10 +87,10 @@ def test_packed_tensors_lie_side_by_side_before_values():
 )
 def test_every_call_is_right(name, takes, monkeypatch):
     monkeypatch.setattr(
-        "benchmarks._cells.models._CONTEXT", 64
+        "benchmarks._subjects.rope.models._CONTEXT", 64
     )  # the interpreter rounds an fma twice
     cell = Call(name, takes)
-    call, dtype = cell.call(angles.of_cell(cell, "cpu")), getattr(torch, cell.dtype)
+    call, dtype = cell.call("cpu"), getattr(torch, cell.dtype)
     x, grad = (torch.randn(cell.shape).to(dtype) for _ in range(2))
     leaf = call.leaf(x)
     output = call.forward(leaf)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from . import integration_calls, transformer_calls
-from .forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell, listed
+from ..rope import integration_calls
+from ..rope.forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell, listed
+from ..rope.surface import DTYPES
+from . import transformer_calls
 from .module_calls import ModuleCall, stored_elements
-from .surface import DTYPES
 
 FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS | transformer_calls.COMPOSED
 LIST = Path(__file__).with_suffix(".txt")
@@ -84,8 +85,8 @@ class ModuleCell(BaseCell):
         """The module of the package that has the function."""
         return self._class.module
 
-    def call(self, freqs) -> ModuleCall:
-        return self._class(self, freqs)
+    def call(self, device: str) -> ModuleCall:
+        return self._class(self, device)
 
     @property
     def directions(self) -> tuple[str, ...]:
