@@ -10,14 +10,22 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as entry
-from benchmarks._compare import bench, evidence, exact, planted
+from benchmarks._compare import exact
+from benchmarks._compare.pool import Pool
 from benchmarks._compare.rounds import Round
+from benchmarks._studies.reliability import bench, planted, power, reliability_studies
+from benchmarks._studies.runner import StudyError
 from benchmarks._subjects.rope.grid import cells, subject_params
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import Subject
-from tests.lab import GRID, HOST
+from tests.lab import MACHINE, ROOT, SHA
+from tests.studies.common import processes, study  # noqa: F401
 
+GRID = {
+    **{"seq_len": (128, 2048), "hidden_size": (64,), "batch": (1,)},
+    **{"dtype": ("float32",), "format": ("sbhd", "bshd")},
+}
+HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
 SMALL, LARGE = ("128 1 64 float32 sbhd False", "2048 1 64 float32 sbhd True")
 
 
@@ -25,7 +33,7 @@ SMALL, LARGE = ("128 1 64 float32 sbhd False", "2048 1 64 float32 sbhd True")
 def grid(monkeypatch):
     """Four cells, two of them of 4 MB and less."""
     monkeypatch.setattr(planted, "small_grid", lambda: cells(GRID))
-    monkeypatch.setattr(evidence, "small_grid", lambda: cells(GRID))
+    monkeypatch.setattr(power, "small_grid", lambda: cells(GRID))
 
 
 class Bench:
@@ -37,7 +45,7 @@ class Bench:
 
     def __init__(self, scratch, noise=0.0005):
         self.sources, self.asked = scratch, []
-        self.base = checkout.from_working_tree(bench.ROOT, scratch)
+        self.base = checkout.from_working_tree(ROOT, scratch)
         self.steps, self.dull, self.off = {}, set(), 1.0
         self.noise, self.random = noise, np.random.default_rng(0)
 
@@ -78,9 +86,7 @@ class Bench:
 
 def pools(gpu, versions):
     job = {"cells": [["rope", []]], "host": True}
-    return [
-        evidence.Pool.of(gpu.rounds("any", versions, count, job), versions) for count in (12, 4)
-    ]
+    return [Pool.of(gpu.rounds("any", versions, count, job), versions) for count in (12, 4)]
 
 
 @pytest.mark.parametrize("step", [5e-9, 25e-9, 80e-9])
@@ -91,13 +97,13 @@ def test_doses_are_as_claimed_whatever_a_step_takes(grid, tmp_path, step):
     assert list(versions) == ["base", *planted.DOSES]
     pool, verification = pools(gpu, versions)
     for name, dose in planted.DOSES.items():
-        found = planted.gpu_dose(pool, verification, name)
+        found = power.gpu_dose(pool, verification, name)
         assert found["as_claimed"]
         for size in ("", "_up_to_4_mb", "_above_4_mb"):
             assert found[f"measured{size}"] == pytest.approx(dose.share, rel=0.15)
         assert (found["timings"], found["timings_above_4_mb"]) == (8, 4)
         assert found["seen"] == 8
-        host = planted.host_dose(pool, verification, name)
+        host = power.host_dose(pool, verification, name)
         assert host["as_claimed"]
         assert host["measured_seconds"] == pytest.approx(dose.seconds, rel=0.1)
         assert host["timings"] == 2
@@ -114,14 +120,15 @@ def test_a_dose_that_is_not_as_claimed_says_so(grid, tmp_path):
     gpu.steps = {planted.key_of(subject): 40e-9 for subject in subjects}
     gpu.off = 1.4
     pool, verification = pools(gpu, versions)
-    doses = [planted.gpu_dose(pool, verification, name) for name in planted.DOSES]
-    host = [planted.host_dose(pool, verification, name) for name in planted.DOSES]
+    doses = [power.gpu_dose(pool, verification, name) for name in planted.DOSES]
+    host = [power.host_dose(pool, verification, name) for name in planted.DOSES]
     for found in doses:
         assert not found["as_claimed"]
         assert found["measured_above_4_mb"] == pytest.approx(found["planted"], rel=0.15)
         assert found["measured_up_to_4_mb"] > 1.25 * found["planted"]
     assert not any(found["as_claimed"] for found in host)
-    text = evidence.summary("power", {"doses": doses, "host": host})
+    gpu.place = types.SimpleNamespace(machine=MACHINE)
+    text = power.Power(gpu).summary({"doses": doses, "host": host})
     assert text.count("NOT AS CLAIMED within 25%") == 6
     assert "1%: detected in 8 of 8 timings" in text and "3 us of Python: detected in" in text
 
@@ -139,7 +146,7 @@ def test_another_run_finds_the_same_versions_from_what_is_kept(grid, tmp_path):
 def test_a_cell_whose_wait_does_not_show_is_no_evidence(grid, tmp_path):
     gpu = Bench(tmp_path, noise=0.0)
     gpu.dull = {SMALL}
-    with pytest.raises(bench.EvidenceError, match=f"{SMALL}: it takes hardly longer if"):
+    with pytest.raises(StudyError, match=f"{SMALL}: it takes hardly longer if"):
         planted.versions(gpu)
 
 
@@ -162,17 +169,16 @@ def test_the_versions_differ_in_their_waits_alone(grid, tmp_path):
 def test_waiting_is_in_the_machine_code(tmp_path, monkeypatch):
     """ptxas drops a loop that does nothing: the kernel must have more than before it."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    gpu = types.SimpleNamespace(
-        base=checkout.from_working_tree(bench.ROOT, tmp_path), sources=tmp_path
-    )
-    subset = {
-        **{"target": ("sm_90",), "dtype": ("float16",), "format": ("sbhd",)},
-        **{"direction": ("forward",), "hidden_size": (64,), "size": ("small",)},
-    }
-    metric = "codegen.Codegen.track_instructions"
+    gpu = types.SimpleNamespace(base=checkout.from_working_tree(ROOT, tmp_path), sources=tmp_path)
+    wanted = ("sm_90", "float16", "sbhd", "forward", 64, "small")
+    asked = [one for one in bench.SUBJECT.compilations("sm_90") if one.params == wanted]
     before, after = (
-        {s.metric: value for s, value in exact.codegen_facts(root, **subset).items()}[metric]
+        value
         for root in (gpu.base.root, planted.plant("slow", gpu, {}).root)
+        for key, value in exact.compiled(
+            *(bench.SUBJECT, root, "sm_90", (), asked), enumerations=()
+        ).values.items()
+        if key.metric == "codegen.Codegen.track_instructions"
     )
     assert after >= before + 10
 
@@ -205,41 +211,44 @@ def test_calls_on_the_host_wait_as_told(tmp_path):
 # --- the file -------------------------------------------------------------------------------------
 
 
-def test_the_file_is_made_of_what_was_measured(grid, tmp_path, monkeypatch, capsys):
-    gpu = Bench(tmp_path / "sources")
-    gpu.machine = {"gpu": "NVIDIA Toy"}
-    monkeypatch.setattr(evidence, "Bench", lambda commit, deadline: gpu)
-    monkeypatch.setattr(evidence, "DIRECTORY", tmp_path / "evidence")
-    assert evidence.run("power", "HEAD", 1.0) == 0
-    document = json.loads((tmp_path / "evidence" / "power.json").read_text())
-    pool, verification = (
-        evidence.Pool.from_json(document[key]) for key in ("pool", "verification")
-    )
-    assert len(pool.seconds["base"]) == evidence.ROUNDS
-    assert len(verification.seconds["base"]) == planted.VERIFICATION_ROUNDS
+@pytest.fixture
+def gpu(grid, tmp_path_factory):
+    """Made before there is another checkout."""
+    return Bench(tmp_path_factory.mktemp("sources"))
+
+
+def test_the_file_is_made_of_what_was_measured(
+    gpu,
+    processes,  # noqa: F811
+    monkeypatch,
+    capsys,
+):
+    def made(place):
+        gpu.place = place
+        return gpu
+
+    version = checkout.Arm("HEAD", SHA, "digest", gpu.base.root)
+    monkeypatch.setattr(checkout, "from_commit", lambda *_: version)
+    monkeypatch.setattr(bench, "Bench", made)
+    assert study("power") == 0
+    document = json.loads((processes.output / "power.json").read_text())
+    pool, verification = (Pool.from_json(document[key]) for key in ("pool", "verification"))
+    assert len(pool.seconds["base"]) == bench.ROUNDS
+    assert len(verification.seconds["base"]) == power.VERIFICATION_ROUNDS
     for row, host, name in zip(document["doses"], document["host"], planted.DOSES, strict=True):
-        assert row == planted.gpu_dose(pool, verification, name) and row["as_claimed"]
-        assert host == planted.host_dose(pool, verification, name) and host["as_claimed"]
+        assert row == power.gpu_dose(pool, verification, name) and row["as_claimed"]
+        assert host == power.host_dose(pool, verification, name) and host["as_claimed"]
     assert "10 us of Python: detected in 2 of 2 calls" in capsys.readouterr().out
+    gpu.asked.clear()
+    assert study("power") == 0 and not gpu.asked, "it is there"
 
 
-POWER = evidence.DIRECTORY / "power.json"
-
-
-@pytest.mark.skipif(not POWER.exists(), reason="not made yet: evidence power needs a GPU")
 def test_shipped_doses_were_seen_and_say_whether_they_are_as_claimed():
-    document = json.loads(POWER.read_text())
-    pool, verification = (
-        evidence.Pool.from_json(document[key]) for key in ("pool", "verification")
-    )
+    document = json.loads((reliability_studies.EVIDENCE / "power.json").read_text())
+    pool, verification = (Pool.from_json(document[key]) for key in ("pool", "verification"))
     for row, host, name in zip(document["doses"], document["host"], planted.DOSES, strict=True):
-        assert row == planted.gpu_dose(pool, verification, name)
-        assert host == planted.host_dose(pool, verification, name)
+        assert row == power.gpu_dose(pool, verification, name)
+        assert host == power.host_dose(pool, verification, name)
     two, five = document["doses"][1:]
     assert two["seen_above_4_mb"] >= 0.95 * two["timings_above_4_mb"] > 0
     assert five["seen"] >= 0.95 * five["timings"] > 0
-    assert document["command"].startswith("python -m benchmarks evidence power --commit ")
-
-
-def test_the_command_line_takes_power():
-    assert entry._parser().parse_args(["evidence", "power"]).what == "power"

@@ -5,13 +5,16 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks._compare.bench import ROUNDS
 
-from benchmarks._compare import evidence, noise, session, simulation
+from benchmarks._compare import on_gpu
 from benchmarks._compare.pool import Pool
+from benchmarks._studies.reliability import noise, reliability_studies, simulation
+from benchmarks._studies.reliability.bench import ROUNDS
 from benchmarks._verdict import rules
+from tests.studies.common import processes, study  # noqa: F401
 
-DOCUMENT = json.loads((evidence.DIRECTORY / "simulation.json").read_text())
+SHIPPED = reliability_studies.EVIDENCE
+DOCUMENT = json.loads((SHIPPED / "simulation.json").read_text())
 RUN = DOCUMENT["runs"][simulation.TODAY]
 AGAIN = 2  # replicates of each task
 ALIKE = [model for model in simulation.MODELS if model not in DOCUMENT["unlike"]]
@@ -19,7 +22,7 @@ ALIKE = [model for model in simulation.MODELS if model not in DOCUMENT["unlike"]
 
 @pytest.fixture(scope="module")
 def pool():
-    stored = json.loads((evidence.DIRECTORY / "aa.json").read_text())
+    stored = json.loads((SHIPPED / "aa.json").read_text())
     return Pool.from_json(stored["pool"])
 
 
@@ -86,22 +89,32 @@ def test_slow_processes_of_the_head_alone_cannot_be_told_in_these_rounds():
             math.comb(rounds, k) * share**k * (1 - share) ** (rounds - k)
             for k in range(needed, rounds + 1)
         )
-        for rounds in (ROUNDS, session.EXTENSION_ROUNDS)
+        for rounds in (ROUNDS, on_gpu.EXTENSION_ROUNDS)
     }
-    assert power[ROUNDS] < 0.001 and power[session.EXTENSION_ROUNDS] < 0.16
+    assert power[ROUNDS] < 0.001 and power[on_gpu.EXTENSION_ROUNDS] < 0.16
     assert RUN["head process"]["figures"]["passes"] > 0.3
     assert RUN["head process"]["figures"]["+1 % passes"] <= 0.05
 
 
-def test_a_simulation_is_written_beside_those_of_former_judges(pool, monkeypatch, tmp_path, capsys):
-    path = tmp_path / "simulation.json"
-    path.write_text(json.dumps({"runs": {"1234567": RUN}}))
-    monkeypatch.setattr(simulation, "MODELS", ["normal"])
+def test_a_simulation_is_stored_by_model_and_written_beside_those_of_former_judges(
+    processes,  # noqa: F811
+    monkeypatch,
+    tmp_path,
+    capsys,
+):
+    models = ["normal", "t3"]
+    monkeypatch.setattr(simulation, "MODELS", models)
     scenarios = {name: each._replace(replicates=1) for name, each in simulation.SCENARIOS.items()}
     monkeypatch.setattr(simulation, "SCENARIOS", scenarios)
-    found = simulation.simulate(path, pool, "again")
-    assert capsys.readouterr().err.endswith("s, about 0 s to go\n")
-    assert found["normal"]["+5 % fails"] == 1
-    written = json.loads(path.read_text())
-    assert written["command"] == "again" and written["runs"]["1234567"] == RUN
-    assert written["runs"][simulation.TODAY]["normal"]["plus 5"]["both"] == "f"
+    processes.others[simulation.outcomes] = lambda *_: RUN["normal"]["plus 5"]
+    (tmp_path / "aa.json").write_text((SHIPPED / "aa.json").read_text())
+    monkeypatch.setattr(reliability_studies, "EVIDENCE", tmp_path)
+    (tmp_path / "simulation.json").write_text(json.dumps({"runs": {"1234567": RUN}}))
+    assert study("simulation", "--ship") == 0
+    assert "simulation: t3, 0 s; about 0 s left" in capsys.readouterr().err
+    written = json.loads((tmp_path / "simulation.json").read_text())
+    assert written["command"] == "python -m benchmarks study simulation"
+    assert written["runs"]["1234567"] == RUN
+    assert list(written["runs"][simulation.TODAY]) == models
+    processes.others.clear()
+    assert study("simulation") == 0, "all of it is stored"
