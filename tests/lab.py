@@ -19,7 +19,7 @@ from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
 from benchmarks._system import checkout, errors, gpu_monitor, machine, process
-from benchmarks._verdict.rules import Subject
+from benchmarks._verdict.rules import Key
 from benchmarks._verdict.schema import Comparison, from_json
 from tests.git import git
 
@@ -53,7 +53,7 @@ HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
 IMPORT, COMPILE, WARM_START = (
     f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start")
 )
-LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
+LAUNCHES = Key("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
 REGISTERS = "codegen.Codegen.track_registers"
 SPILLS = "codegen.Codegen.track_spilled_bytes"
 VARIANTS = "codegen.Variants.track_variants"
@@ -109,7 +109,7 @@ class Gpu:
         rows["gpu"] = UUID
         cells = {
             " ".join(params): [
-                Subject(metric, tuple(params))
+                Key(metric, tuple(params))
                 for metric in grid.cell_of(suite, params).metrics.values()
             ]
             for suite, params in job["cells"]
@@ -136,7 +136,7 @@ class Gpu:
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
         subjects = [subject for both in cells.values() for subject in both]
         if host:
-            subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
+            subjects += [Key(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
             rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
             if self.starts:
                 starts = {IMPORT: "import", WARM_START: "start", COMPILE: "compile"}
@@ -201,12 +201,12 @@ def fake_process(gpu: Gpu):
     return Process
 
 
-def fake_code(root: Path, ledger=None, **subset) -> dict[Subject, float]:
+def fake_code(root: Path, ledger=None, **subset) -> dict[Key, float]:
     behaviour = behaviour_of(root)
     return {
-        Subject(REGISTERS, CALL): behaviour.get("registers", 32),
-        Subject(SPILLS, CALL): behaviour.get("spills", 0),
-        Subject(VARIANTS, CALL[:4]): behaviour.get("variants", 1),
+        Key(REGISTERS, CALL): behaviour.get("registers", 32),
+        Key(SPILLS, CALL): behaviour.get("spills", 0),
+        Key(VARIANTS, CALL[:4]): behaviour.get("variants", 1),
     }
 
 
@@ -322,8 +322,8 @@ class Lab:
     def found(self) -> Comparison:
         return from_json(json.loads(self.report.read_text()))
 
-    def timing(self, subject: Subject):
-        (timing,) = (each for each in self.found.timings if each.subject == subject)
+    def timing(self, subject: Key):
+        (timing,) = (each for each in self.found.timings if each.key == subject)
         return timing
 
     def states(self) -> list[Path]:
@@ -349,8 +349,8 @@ def status_of(words: list[str]) -> int:
         return end.code
 
 
-def both(name: str) -> list[Subject]:
-    return [Subject(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
+def both(name: str) -> list[Key]:
+    return [Key(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
 
 
 def noisy(lab: Lab, name: str, second: float) -> None:

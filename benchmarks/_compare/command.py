@@ -24,7 +24,7 @@ from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
 from .._verdict.creep import only_words
-from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Subject
+from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Key
 
 if TYPE_CHECKING:
     from .._system.checkout import Arm
@@ -121,11 +121,11 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def _subject(text: str) -> Subject:
+def _subject(text: str) -> Key:
     metric, *params = text.split() or [""]
     if metric not in UNITS:
         raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
-    return Subject(metric, tuple(params))
+    return Key(metric, tuple(params))
 
 
 def run(**options) -> int:

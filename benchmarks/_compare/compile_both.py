@@ -9,12 +9,12 @@ from .._cells.subjects import SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system.checkout import Arm
 from .._system.progress import say
-from .._verdict.rules import Subject
+from .._verdict.rules import Key
 from . import compiled, exact, selection
 from .findings import ARMS, BASE
 
 Pair = Mapping[str, Arm]  # base, head
-Code = dict[str, dict[Subject, float | Exception]]  # by arm
+Code = dict[str, dict[Key, float | Exception]]  # by arm
 Surfaces = Mapping[str, exact.Surface]  # by arm; empty if the GPU's architecture is not known
 Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
 

@@ -14,7 +14,7 @@ from .._cells.forms import BaseCell
 from .._cells.grid import form_cell, subject_params
 from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
-from .._verdict.rules import UNITS, Exact, Subject, judge_exact
+from .._verdict.rules import UNITS, Exact, Key, judge_exact
 
 _CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"
 _VARIANTS_METRIC = "codegen.Variants.track_variants"
@@ -26,7 +26,7 @@ _CALL_FACTS, _SURFACE_FACTS = (
 
 def codegen_facts(
     root: Path, ledger: worker_pool.Ledger | None = None, /, **subset: Iterable
-) -> dict[Subject, float | Exception]:
+) -> dict[Key, float | Exception]:
     """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
 
     Parameters
@@ -54,11 +54,11 @@ def codegen_facts(
     calls, sweeps = _restricted(CODE_PARAMS, subset), _restricted(VARIANT_PARAMS, subset)
     facts, variants, _ = fingerprint.compile_sizes(calls, sweeps, root, ledger)
     values = {
-        Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
+        Key(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
         for name in _CALL_FACTS
         for call, answer in facts.items()
     }
-    return values | {Subject(_VARIANTS_METRIC, _texts(sweep)): n for sweep, n in variants.items()}
+    return values | {Key(_VARIANTS_METRIC, _texts(sweep)): n for sweep, n in variants.items()}
 
 
 def _restricted(params: Mapping[str, tuple], subset: Mapping[str, Iterable]) -> list[tuple]:
@@ -85,21 +85,21 @@ class Surface(NamedTuple):
     "dense", the sets "features" and the dicts "failures" of ``uncompiled.reach``.
     """
 
-    facts: dict[Subject, fingerprint.Facts | Exception]
+    facts: dict[Key, fingerprint.Facts | Exception]
     reach: dict[str, dict]
 
-    def values(self, target: str) -> dict[Subject, float | Exception]:
+    def values(self, target: str) -> dict[Key, float | Exception]:
         """The exact metrics of ``codegen.Surface``, of the forms that were compiled."""
-        found: dict[Subject, float | Exception] = {}
+        found: dict[Key, float | Exception] = {}
         for _, form, direction in itertools.product(*SURFACE_PARAMS.values()):
             cell = form_cell(form)
             if direction not in cell.directions:
                 continue
-            timed = Subject(cell.metrics[direction], subject_params(cell))
+            timed = Key(cell.metrics[direction], subject_params(cell))
             if timed in self.facts:  # --only compiles less
                 answer = self.facts[timed]
                 for name in _SURFACE_FACTS:
-                    subject = Subject(_SURFACE_METRIC + name, (target, form, direction))
+                    subject = Key(_SURFACE_METRIC + name, (target, form, direction))
                     found[subject] = _fact(answer, name)
         return found
 
@@ -137,7 +137,7 @@ def compiled_surface(
         If what calls launch cannot be described.
     """
     calls = {
-        Subject(metric, subject_params(cell)): fingerprint.call_of(target, cell, direction)
+        Key(metric, subject_params(cell)): fingerprint.call_of(target, cell, direction)
         for cell in cells
         for direction, metric in cell.metrics.items()
     }
@@ -162,8 +162,8 @@ def _joined(parts: Iterable[dict | Exception]) -> dict:
 
 
 def compare(
-    base: Mapping[Subject, float | Exception],
-    head: Mapping[Subject, float | Exception],
+    base: Mapping[Key, float | Exception],
+    head: Mapping[Key, float | Exception],
     *,
     clock_decides: bool = False,
 ) -> list[Exact]:
@@ -186,7 +186,7 @@ def _number(value: float | Exception | None) -> float | None:
     return None if isinstance(value, Exception) else value
 
 
-def problems(values: Mapping[Subject, float | Exception]) -> list[str]:
+def problems(values: Mapping[Key, float | Exception]) -> list[str]:
     """Why values are missing: a line for each distinct reason, with how many it explains.
 
     A failure's traceback is cut to its last line; the compiler's messages are there.

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from .._cells.forms import BaseCell
 from .._machine_code.fingerprint import Facts
-from .._verdict.rules import Subject
+from .._verdict.rules import Key
 from .findings import ARMS, subjects_of
 
-Compiled = Mapping[Subject, Facts | Exception]
+Compiled = Mapping[Key, Facts | Exception]
 
 # Of two machines with an H200 a cell took 0.07 s on one and 0.11 s on the other, and a process of 8
 # cells 9.9 s on the other, half of it for the host's times. Where that is too long, less is timed
@@ -33,8 +33,8 @@ class Left(NamedTuple):
     represented: others of the same variant are timed. untimed: none is.
     """
 
-    represented: frozenset[Subject]
-    untimed: frozenset[Subject]
+    represented: frozenset[Key]
+    untimed: frozenset[Key]
 
 
 def affordable(seconds: float, rounds: int) -> int:
@@ -60,7 +60,7 @@ def choose(
 
     Parameters
     ----------
-    compiled : mapping of arm to mapping of Subject to Facts or Exception
+    compiled : mapping of arm to mapping of Key to Facts or Exception
         What both arms' timings compile to.
     at_most : int
         Cells that there is time for.
@@ -106,7 +106,7 @@ def left(
     return Left(represented, frozenset(differing) - represented)
 
 
-def variant(compiled: Mapping[str, Compiled], subject: Subject) -> tuple | None:
+def variant(compiled: Mapping[str, Compiled], subject: Key) -> tuple | None:
     """The change of machine code that a timing runs, None if it is the same in both arms."""
     base, head = (compiled[arm].get(subject) for arm in ARMS)
     if not isinstance(base, Facts) or not isinstance(head, Facts):
@@ -114,9 +114,7 @@ def variant(compiled: Mapping[str, Compiled], subject: Subject) -> tuple | None:
     return None if base.digest == head.digest else (base.code, head.code)
 
 
-def with_nodes(
-    compiled: Mapping[str, Compiled], changed: Mapping[Subject, str]
-) -> dict[str, Compiled]:
+def with_nodes(compiled: Mapping[str, Compiled], changed: Mapping[Key, str]) -> dict[str, Compiled]:
     """The same, where calls differ as well that put something else on the stream.
 
     ``changed``: what, see ``findings.changed_nodes``.
@@ -129,7 +127,7 @@ def with_nodes(
     return dict(zip(ARMS, (base, head), strict=True))
 
 
-def identical(compiled: Mapping[str, Compiled]) -> set[Subject]:
+def identical(compiled: Mapping[str, Compiled]) -> set[Key]:
     """The timings for which both arms run the same machine code, on the same grids."""
     return {s for s in compiled[ARMS[0]] if variant(compiled, s) is None}
 

@@ -19,7 +19,7 @@ from .._system import checkout, gpu_monitor, suite
 from .._system.errors import CouldNotRunError
 from .._system.journal import keep_newest
 from .._system.progress import say
-from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
+from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Key, overall
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
 from .compile_both import Pair
@@ -68,13 +68,13 @@ class CompareOptions(NamedTuple):
     wait_seconds: float
     afresh: bool
     every_cell: bool
-    only: frozenset[Subject]
+    only: frozenset[Key]
 
     def cells(self) -> list[BaseCell]:
         """The cells to look at, in the order in which they are measured."""
         found: list[BaseCell] = [*grid.candidates()]
         timings = {each for each in self.only if each.metric.startswith(sum(FAMILIES.values(), ()))}
-        on_host = itertools.starmap(Subject, host_keys(*CALLS, FIRST_CALL))
+        on_host = itertools.starmap(Key, host_keys(*CALLS, FIRST_CALL))
         for unknown in timings.difference(on_host, *map(subjects_of, found)):
             raise NothingToTimeError(f"no timing is called {unknown.words}")
         return [cell for cell in found if not self.only or subjects_of(cell) & timings]
@@ -262,13 +262,13 @@ def _chosen(
 
 def _lost(
     cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look
-) -> frozenset[Subject]:
+) -> frozenset[Key]:
     """What differs of these cells and has no verdict."""
     timed = [cell for cell in cells if subjects_of(cell) <= look.judged]
     return selection.left(cells, facts, timed).untimed
 
 
-def _untimed(subjects: Set[Subject], what: str) -> list[str]:
+def _untimed(subjects: Set[Key], what: str) -> list[str]:
     """A sentence on what differs and is not timed, if there is any."""
     if not subjects:
         return []
@@ -336,7 +336,7 @@ def suite_digest() -> str:
 
 
 def _first_look(
-    measured: Rounds, cells: list[BaseCell], identical: Set[Subject], options: CompareOptions
+    measured: Rounds, cells: list[BaseCell], identical: Set[Key], options: CompareOptions
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for.
 
@@ -363,7 +363,7 @@ def _first_look(
 
 
 def _second_look(
-    measured: Rounds, cells: list[BaseCell], first: Look, identical: Set[Subject], fails: bool
+    measured: Rounds, cells: list[BaseCell], first: Look, identical: Set[Key], fails: bool
 ) -> Look:
     """Measure anew what is inconclusive in the first look, and let that decide.
 

@@ -78,4 +78,4 @@ UNITS = {
 FLOAT32_UNITS = dict.fromkeys(
     ("host.Error.track_error", "host.PathError.track_error"), _FLOAT32_ERROR
 )
-"""Of subjects whose dtype is float32, instead of those above."""
+"""Of timings whose dtype is float32, instead of those above."""

@@ -10,7 +10,7 @@ import pytest
 from benchmarks._cells.grid import subject_params
 from benchmarks._compare import exact, measure, rounds, selection, session
 from benchmarks._report.markdown import markdown
-from benchmarks._verdict.rules import Answer, Subject
+from benchmarks._verdict.rules import Answer, Key
 from tests.lab import (
     ALL,
     BACKWARD,
@@ -60,7 +60,7 @@ def test_slower_cells_fail_and_faster_ones_do_not(lab, side):
     assert lab.compare() == (FAIL if side == "head" else PASS)
     assert lab.found.base.name == "base"
     changed = [each for each in lab.found.timings if each.change != "none"]
-    assert {each.subject for each in changed} == set(both(SMALL))
+    assert {each.key for each in changed} == set(both(SMALL))
     for each in changed:
         assert (each.change, each.answer) == (
             ("slower", Answer.FAIL) if side == "head" else ("faster", Answer.PASS)
@@ -71,8 +71,8 @@ def test_slower_cells_fail_and_faster_ones_do_not(lab, side):
 def test_slower_on_the_host_fails(lab):
     lab.versions({}, {"slower": {HOST[0]: 1.3}})
     assert lab.compare() == FAIL
-    slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
-    assert slower == {Subject(HOST[0], (fmt,)) for fmt in GRID["format"]}
+    slower = {each.key for each in lab.found.timings if each.answer is Answer.FAIL}
+    assert slower == {Key(HOST[0], (fmt,)) for fmt in GRID["format"]}
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.14, PASS), (0.2, FAIL)])
@@ -80,7 +80,7 @@ def test_first_calls_fail_by_a_large_factor(lab, seconds, status):
     lab.gpu.starts = True
     lab.versions({}, {"start": seconds, "launches": 1})
     assert lab.compare() == status
-    changes = {each.subject.metric: each.change for each in lab.found.families["start"].timings}
+    changes = {each.key.metric: each.change for each in lab.found.families["start"].timings}
     slower = "slower" if status == FAIL else "none"
     assert changes == {IMPORT: "none", WARM_START: slower, COMPILE: "none"}
 
@@ -90,7 +90,7 @@ def test_a_slower_import_fails(lab):
     lab.versions({}, {"import": 0.2})
     assert lab.compare() == FAIL
     (slower,) = (each for each in lab.found.timings if each.answer is Answer.FAIL)
-    assert slower.subject == Subject(IMPORT, ())
+    assert slower.key == Key(IMPORT, ())
 
 
 def test_all_processes_find_what_was_compiled_before(lab):
@@ -141,7 +141,7 @@ def test_both_versions_are_checked_at_a_time(lab):
     lab.versions({}, {"wrong": [LARGE], "launches": 2})
     assert lab.compare() == FAIL
     assert lab.found.wrong == tuple(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
-    assert [each.answer for each in lab.found.exact if each.subject == LAUNCHES] == [Answer.FAIL]
+    assert [each.answer for each in lab.found.exact if each.key == LAUNCHES] == [Answer.FAIL]
 
 
 def test_the_base_is_checked_while_the_head_is_compiled(lab):
@@ -231,7 +231,7 @@ def test_wrong_output_fails_and_has_no_speed(lab):
     assert lab.found.wrong == tuple(
         f"{metric} {SMALL}: it is wrong" for metric in (FORWARD, BACKWARD)
     )
-    timed = {each.subject for each in lab.found.timings}
+    timed = {each.key for each in lab.found.timings}
     assert set(both(LARGE)) <= timed and not timed & set(both(SMALL))
 
 
@@ -262,7 +262,7 @@ def test_exact_metric_that_got_worse(lab, worse, metric, status):
     assert lab.compare() == status
     found = [each for each in lab.found.exact if each.change == "worse"]
     answer = Answer.FAIL if status == FAIL else Answer.PASS
-    assert [(each.subject.metric, each.answer) for each in found] == [(metric, answer)]
+    assert [(each.key.metric, each.answer) for each in found] == [(metric, answer)]
     assert all(each.answer is Answer.PASS for each in lab.found.timings)
 
 
@@ -281,10 +281,10 @@ def test_a_busy_host_is_told_from_a_slower_call(lab, slower):
     paces = np.random.default_rng(0).uniform(1, 2, 200)
     lab.gpu.host_pace = lambda number: paces[number]
     assert lab.compare() == (PASS if slower == 1 else FAIL)
-    host = [timing for timing in lab.found.timings if timing.subject.metric in HOST]
+    host = [timing for timing in lab.found.timings if timing.key.metric in HOST]
     assert len(host) == 4 and all(timing.mde < 0.1 for timing in host)
     for timing in host:
-        expected = slower - 1 if timing.subject.metric == HOST[0] else 0
+        expected = slower - 1 if timing.key.metric == HOST[0] else 0
         assert timing.effect == pytest.approx(expected, abs=0.02)
 
 
@@ -322,7 +322,7 @@ def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
     lab.versions({"code": "ret"}, {"code": "ret"})
     assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
     found = lab.found
-    timed = {t.subject for t in found.timings if t.subject in found.identical}
+    timed = {t.key for t in found.timings if t.key in found.identical}
     cells = {subject.params for subject in found.identical}
     assert len(found.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
     noted = f"{len(cells) - 1} of {len(cells)} cells of the same machine code were not timed"
@@ -335,7 +335,7 @@ def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
     lab.versions({"code": "ret"}, {"code": "ret", "codes": {LARGE: "nop; ret"}})
     large = set(both(LARGE))
     assert lab.compare() == PASS
-    timed = {each.subject for each in lab.found.families["gpu"].timings}
+    timed = {each.key for each in lab.found.families["gpu"].timings}
     assert timed - lab.found.identical == large
     assert len({subject.params for subject in timed & lab.found.identical}) == 1
 
@@ -345,7 +345,7 @@ def test_unknown_architecture_is_noted(lab):
     lab.arch = "sm_999"
     assert lab.compare() == PASS
     assert any("sm_999" in note for note in lab.found.notes)
-    assert {each.subject.metric for each in lab.found.exact} == {LAUNCHES.metric}
+    assert {each.key.metric for each in lab.found.exact} == {LAUNCHES.metric}
 
 
 # --- order, and what processes are given ----------------------------------------------------------

@@ -53,7 +53,7 @@ def finish(lab: Lab) -> None:
     found = lab.found
     assert found.rounds == ROUNDS and not found.extension and not found.wrong
     assert {each.rounds for each in found.timings} == {ROUNDS}
-    slower = {each.subject for each in found.timings if each.answer is Answer.FAIL}
+    slower = {each.key for each in found.timings if each.answer is Answer.FAIL}
     assert slower == set(both(SMALL))
     kept = [entry["round"] for entry in journal.read(lab.states()[0]) if "round" in entry]
     assert [each["number"] for each in kept] == list(range(ROUNDS))
@@ -126,7 +126,7 @@ def test_changed_working_tree_is_another_state(lab):
     for slow in (SMALL, LARGE):
         lab.write(slower={slow: 1.05})
         assert lab.compare("base") == FAIL
-        slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
+        slower = {each.key for each in lab.found.timings if each.answer is Answer.FAIL}
         assert slower == set(both(slow))
     assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
 
@@ -272,7 +272,7 @@ def test_inconclusive_cells_are_measured_again_and_judged_by_that_alone(lab):
     found, added = lab.found, session.EXTENSION_ROUNDS
     assert (found.rounds, found.extension) == (ROUNDS + added, added)
     for timing in found.timings:
-        again = timing.subject in both(SMALL)
+        again = timing.key in both(SMALL)
         assert timing.rounds == (added if again else ROUNDS)
         assert timing.base == pytest.approx(2e-5 if again else 1e-5, rel=0.02)
     jobs = [job for _, job in lab.gpu.jobs[ALL:]]

@@ -56,7 +56,7 @@ def test_only_what_is_exact(lab, option, worse):
         lab.machine["gpu"] = "none"
     assert lab.compare("base", "head", *filter(None, [option])) == (FAIL if worse else PASS)
     assert lab.gpu.begun == 0
-    assert {each.subject.metric for each in lab.found.exact} == {REGISTERS, SPILLS, VARIANTS}
+    assert {each.key.metric for each in lab.found.exact} == {REGISTERS, SPILLS, VARIANTS}
     (note,) = (note for note in lab.found.notes if note.startswith("GPU: "))
     assert "latency" in note and "not measured" in note
 

@@ -35,7 +35,7 @@ def test_cells_and_paths_that_a_version_lacks_are_a_fault_of_the_head_alone(lab,
     else:
         assert f"{FORWARD} {SMALL}: it is cannot" in lab.found.wrong
         assert f"{PATHS[0]} {IN_PLACE}: it is cannot" in lab.found.wrong
-    timed = {" ".join(each.subject.params) for each in lab.found.timings}
+    timed = {" ".join(each.key.params) for each in lab.found.timings}
     assert timed and not timed & {SMALL, IN_PLACE}
 
 

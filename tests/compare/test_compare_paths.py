@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks._compare import session
 from benchmarks._compare.findings import subjects_of
-from benchmarks._verdict.rules import Answer, Subject
+from benchmarks._verdict.rules import Answer, Key
 from tests.lab import CELLS, FAIL, FORMS, IN_PLACE, PASS, PATHS, QKV, ROUNDS, TRANSFORMER, noisy
 from tests.publishing import ROOT
 
@@ -19,22 +19,22 @@ def pathed(lab):
 
 
 PATH_SUBJECTS = [
-    *(Subject(metric, tuple(QKV.split())) for metric in PATHS),
-    Subject(PATHS[0], tuple(IN_PLACE.split())),
+    *(Key(metric, tuple(QKV.split())) for metric in PATHS),
+    Key(PATHS[0], tuple(IN_PLACE.split())),
 ]
 
 
 def test_paths_are_timed_with_the_grid(pathed):
     pathed.versions({}, {})
     assert pathed.compare() == PASS
-    timed = {each.subject for each in pathed.found.families["gpu"].timings}
+    timed = {each.key for each in pathed.found.families["gpu"].timings}
     assert timed == set().union(PATH_SUBJECTS, *map(subjects_of, CELLS))
 
 
 def test_slower_path_fails(pathed, capsys):
     pathed.versions({}, {"slower": {IN_PLACE: 1.05}})
     assert pathed.compare() == FAIL
-    assert [t.subject for t in pathed.found.timings if t.answer is Answer.FAIL] == PATH_SUBJECTS[2:]
+    assert [t.key for t in pathed.found.timings if t.answer is Answer.FAIL] == PATH_SUBJECTS[2:]
     assert "Forward tables-inplace, 4 MiB, bfloat16" in capsys.readouterr().out
 
 
@@ -62,13 +62,11 @@ def formed(lab):
 def test_forms_are_compiled_checked_and_timed(formed):
     formed.versions({}, {})
     assert formed.compare() == PASS
-    timed = {each.subject for each in formed.found.families["gpu"].timings}
+    timed = {each.key for each in formed.found.families["gpu"].timings}
     forms = timed - set().union(*map(subjects_of, CELLS))
     sizes = [*(f"{FORMS[1]} {mib}" for mib in (4, 32)), DECODE]
-    assert forms == {
-        Subject(metric, tuple(each.split())) for each in sizes for metric in FORM_METRICS
-    }
-    exact = {each.subject for each in formed.found.exact}
+    assert forms == {Key(metric, tuple(each.split())) for each in sizes for metric in FORM_METRICS}
+    exact = {each.key for each in formed.found.exact}
     registers = "codegen.Surface.track_registers"
     assert {s.params for s in exact if s.metric == registers} == {
         ("sm_90", form, direction) for form in FORMS for direction in ("forward", "backward")
@@ -83,15 +81,15 @@ def test_forms_are_compiled_checked_and_timed(formed):
 def test_slower_form_fails(formed):
     formed.versions({}, {"slower": {SLOW: 1.05}})
     assert formed.compare() == FAIL
-    slow = {each.subject for each in formed.found.timings if each.answer is Answer.FAIL}
-    assert slow == {Subject(metric, tuple(SLOW.split())) for metric in FORM_METRICS}
+    slow = {each.key for each in formed.found.timings if each.answer is Answer.FAIL}
+    assert slow == {Key(metric, tuple(SLOW.split())) for metric in FORM_METRICS}
 
 
 def test_one_form_alone_is_compared(formed):
     formed.versions({}, {"slower": {DECODE: 1.05}})
     assert formed.compare("base", "head", "--only", f"{FORM_METRICS[0]} {SLOW}") == PASS
-    timed = {each.subject for each in formed.found.timings}
-    assert timed == {Subject(metric, tuple(SLOW.split())) for metric in FORM_METRICS}
+    timed = {each.key for each in formed.found.timings}
+    assert timed == {Key(metric, tuple(SLOW.split())) for metric in FORM_METRICS}
 
 
 # --- calls of the transformer ---------------------------------------------------------------------
@@ -113,10 +111,10 @@ def is_checked(lab) -> bool:
 def test_calls_of_the_transformer_are_compiled_and_timed(transforming):
     transforming.versions({}, {"slower": {TRANSFORMER: 1.05}})
     assert transforming.compare() == FAIL
-    slow = {each.subject for each in transforming.found.timings if each.answer is Answer.FAIL}
-    assert slow == {Subject(metric, (TRANSFORMER,)) for metric in TRANSFORMER_METRICS}
-    exact = {each.subject for each in transforming.found.exact}
-    registers = Subject("codegen.Surface.track_registers", ("sm_90", TRANSFORMER, "backward"))
+    slow = {each.key for each in transforming.found.timings if each.answer is Answer.FAIL}
+    assert slow == {Key(metric, (TRANSFORMER,)) for metric in TRANSFORMER_METRICS}
+    exact = {each.key for each in transforming.found.exact}
+    registers = Key("codegen.Surface.track_registers", ("sm_90", TRANSFORMER, "backward"))
     assert registers in exact
 
 

@@ -142,7 +142,7 @@ def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monke
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
     lab.versions({"code": "a"}, {"code": "b"})
     assert lab.compare() == PASS
-    timed = {timing.subject for timing in lab.found.families["gpu"].timings}
+    timed = {timing.key for timing in lab.found.families["gpu"].timings}
     assert lab.found.represented and not lab.found.represented & timed
     assert lab.found.represented | timed >= {*both(SMALL), *both(LARGE)}
 
@@ -171,4 +171,4 @@ def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):
     lab.versions({"code": "a", "nodes": "rotate"}, {"code": "a", "nodes": "rotate, copy"})
     assert lab.compare() == PASS
     assert not lab.found.identical
-    assert {timing.subject for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}
+    assert {timing.key for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}
