@@ -13,7 +13,7 @@ from benchmarks._compare.findings import subjects_of
 from benchmarks._subjects.rope.grid import all_cells
 from benchmarks._system.errors import CouldNotRunError
 from benchmarks._verdict import rules
-from benchmarks._verdict.rules import Subject
+from benchmarks._verdict.rules import Key
 from tests.lab import CELLS, HOST, LAUNCHES
 
 DOCUMENTS = {
@@ -72,7 +72,7 @@ def test_every_mutant_was_caught_by_what_must_catch_it():
         failed = {one["metric"] for one in found[name]["failed"]}
         assert set(mutant.caught_by) <= failed
         for one in found[name]["failed"]:
-            assert mutant.concerns(Subject(one["metric"], tuple(one["params"])))
+            assert mutant.concerns(Key(one["metric"], tuple(one["params"])))
             assert one["head"] > one["base"]
         if "pool" in found[name]:  # of those that were made before pools were kept there is none
             again = caught.slower(name, evidence.Pool.from_json(found[name]["pool"]))
@@ -134,7 +134,7 @@ class _SameVersions:
         ]
 
     def answer(self):
-        subjects = [*map(subjects_of, CELLS), {Subject(metric, ("sbhd",)) for metric in HOST}]
+        subjects = [*map(subjects_of, CELLS), {Key(metric, ("sbhd",)) for metric in HOST}]
         return {
             "timings": [
                 [*subject, [float(1e-5 * np.exp(0.001 * self.random.normal()))]]
@@ -229,7 +229,7 @@ class _Clock:
 
     @staticmethod
     def pool(measured, names):
-        subject = Subject("paths.Forward.track_latency", ("then-read", "4", "bfloat16"))
+        subject = Key("paths.Forward.track_latency", ("then-read", "4", "bfloat16"))
         noise = np.linspace(0.999, 1.001, len(measured))[:, None]
         return evidence.Pool(
             [subject], {name: noise * (1e-6 if name == "base" else 1.1e-6) for name in names}
