@@ -14,6 +14,7 @@ import threading
 import time
 from typing import NoReturn
 
+from . import _subject
 from ._compare import command as _compare
 from ._compare import creep as _creep
 from ._site import figures as _figures
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options: dict = {}
     try:
+        _subject.load(_subject.DEFAULT)  # its metrics have names and units in every command
         parser = _parser()
         with contextlib.suppress(ModuleNotFoundError):
             import argcomplete

@@ -23,7 +23,7 @@ from .._system.repository import git_text
 from .._system.untrusted import load_json
 from .._verdict import creep
 from .._verdict.creep import Creep, Search, Step
-from .._verdict.rules import Subject
+from .._verdict.rules import Key
 from .._verdict.schema import Comparison, from_json
 from . import command
 
@@ -94,9 +94,7 @@ def _searched(found: Creep, commits: Sequence[str], deadline: float) -> Creep:
     return found
 
 
-def _compared(
-    base: str, head: str, wanted: Sequence[Subject], deadline: float
-) -> Comparison | None:
+def _compared(base: str, head: str, wanted: Sequence[Key], deadline: float) -> Comparison | None:
     """What ``compare`` finds with these arguments; None if it could not run."""
     minutes = max(1.0, (deadline - time.monotonic()) / 60)
     with tempfile.TemporaryDirectory() as scratch:

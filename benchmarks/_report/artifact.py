@@ -11,7 +11,6 @@ cannot be checked here.
 
 import functools
 import io
-import itertools
 import re
 import zipfile
 from collections.abc import Iterator, Set
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._subjects.rope import subjects
-from .._subjects.rope.grid import candidates, form_cell, subject_params
+from .._subject import DEFAULT, load, metric
 from .._system.machine import slug
 from .._system.repository import (
     GitError,
@@ -30,7 +28,8 @@ from .._system.repository import (
     requirements,
 )
 from .._system.untrusted import load_json
-from .._verdict.rules import UNITS, Answer, Subject, changed
+from .._verdict.metrics import COMPILE, IMPORT, UNITS, WARM_START
+from .._verdict.rules import Answer, Key, changed
 from .._verdict.schema import Comparison, from_json
 
 GRID = "small"
@@ -195,20 +194,20 @@ def _require_what_was_asked(comparison: Comparison, request: Request, found: Com
 
 def _differences(
     comparison: Comparison, request: Request, found: Commits, complete: bool
-) -> Iterator[tuple[str, Set[Subject]]]:
+) -> Iterator[tuple[str, Set[Key]]]:
     """Names that the suite does not have; and what a pass of two packages must have, but lacks."""
     arch = None if request.gpu is None else ARCHITECTURES[request.gpu]
     timed, exact = timed_subjects(), exact_subjects(arch)
     for name, family in comparison.families.items():
-        ours = {timing.subject for timing in family.timings}
+        ours = {timing.key for timing in family.timings}
         yield f"the suite has no such timing of {name}", ours - timed[name]
     of_code = comparison.identical | comparison.represented
     yield "the suite has no such timing with machine code", of_code - timed["gpu"]
-    values = {each.subject for each in comparison.exact}
+    values = {each.key for each in comparison.exact}
     yield "the suite has no such exact value", values.difference(*exact.values())
     if complete and comparison.answer is Answer.PASS and not found.same_sources:
         if arch is not None:
-            times = {timing.subject for timing in comparison.timings}
+            times = {timing.key for timing in comparison.timings}
             gpu = comparison.families.get("gpu")
             differing = gpu and changed(gpu.timings, comparison.identical)
             yield "a pass lacks GPU times", timed["gpu"] - times - of_code
@@ -217,7 +216,7 @@ def _differences(
             yield "a pass lacks host times", (timed["host"] | timed["start"]) - times
             for family in comparison.families.values():
                 differing = [] if family.spread else changed(family.timings, comparison.identical)
-                yield "a pass lacks the spread of", {timing.subject for timing in differing}
+                yield "a pass lacks the spread of", {timing.key for timing in differing}
         for what, needed in exact.items():
             yield f"a pass lacks {what}", needed - values
 
@@ -226,44 +225,37 @@ def _differences(
 
 
 @functools.cache
-def timed_subjects() -> dict[str, frozenset[Subject]]:
+def timed_subjects() -> dict[str, frozenset[Key]]:
     """All that is timed for a pull request, by family."""
-    gpu = {
-        Subject(metric, subject_params(cell))
-        for cell in candidates()
-        for metric in cell.metrics.values()
+    subject = load(DEFAULT)
+    cells = [(cell, direction) for cell in subject.candidates() for direction in cell.directions]
+    eager = subject.eager()
+    return {
+        "gpu": frozenset(Key(metric(cell, direction), cell.params) for cell, direction in cells),
+        "host": frozenset(Key(*key) for key in eager if eager[key].kind == "seconds"),
+        "start": frozenset(Key(name, ()) for name in (IMPORT, COMPILE, WARM_START)),
     }
-    host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
-    starts = (subjects.IMPORT, subjects.COMPILE, subjects.WARM_START)
-    start = frozenset(Subject(name, ()) for name in starts)
-    return {"gpu": frozenset(gpu), "host": frozenset(host), "start": start}
 
 
 @functools.cache
-def exact_subjects(arch: str | None) -> dict[str, frozenset[Subject]]:
+def exact_subjects(arch: str | None) -> dict[str, frozenset[Key]]:
     """All that is exact for a pull request: its machine code for ``arch``, and what a GPU gives.
 
     Without ``arch`` its machine code for every architecture that the suite compiles for.
     """
-    suites = (
-        ("codegen.Codegen.", subjects.CODE_PARAMS),
-        ("codegen.Variants.", subjects.VARIANT_PARAMS),
-        ("codegen.Surface.", subjects.SURFACE_PARAMS),
-    )
+    subject = load(DEFAULT)
     code = {
-        Subject(metric, tuple(map(str, call)))
-        for prefix, params in suites
-        for metric in UNITS
-        if metric.startswith(prefix)
-        for call in itertools.product(
-            params["target"] if arch is None else (arch,), *[*params.values()][1:]
-        )
-        if "form" not in params or call[2] in form_cell(call[1]).directions
+        Key(name, (*map(str, one.params),))
+        for target in (subject.TARGETS if arch is None else (arch,))
+        for one in (*subject.compilations(target), *subject.variants(target))
+        for name in UNITS
+        if name.startswith(f"{one.suite}.")
     }
     if arch is None:
         return {"machine code": frozenset(code)}
-    host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
-    return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
+    eager = subject.eager()
+    exact = frozenset(Key(*key) for key in eager if eager[key].kind != "seconds")
+    return {"machine code": frozenset(code), "memory, launches and error": exact}
 
 
 # The archive.

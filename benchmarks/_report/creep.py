@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from .._verdict.creep import MARGINS, Creep, Rise, Search, cumulative, targets
-from .._verdict.rules import Subject
+from .._verdict.rules import Key
 from .github_markdown import escaped, folded
 from .markdown import markdown
 from .states import sentence, states_of
@@ -28,7 +28,7 @@ def sentences(found: Creep, commits: Sequence[str]) -> list[str]:
 def title(found: Creep, commits: Sequence[str]) -> str:
     """Of an issue on what failed, in one line; names the commit, if most is of one."""
     base, wanted = found.comparison.base.sha[:10], targets(found.comparison)
-    slower = [each.effect for each in found.comparison.timings if each.subject in wanted]
+    slower = [each.effect for each in found.comparison.timings if each.key in wanted]
     what = f"up to {percent(max(slower), sign='')} slower" if slower else "worse"
     culprits, since = Search(found, commits).rises(), ""
     if culprits and culprits[0].share >= 0.5:
@@ -119,5 +119,5 @@ def _effect(rise: Rise) -> str:
     return "worse" if rise.effect is None else percent(rise.effect)
 
 
-def _label(subject: Subject) -> str:
+def _label(subject: Key) -> str:
     return label(axes_of(subject))

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import _subject
 from .._system.baseline import commits_since
 from .._system.untrusted import load_json
 from .._verdict import creep
 from .._verdict.creep import Creep
-from .._verdict.rules import Answer, Subject
+from .._verdict.rules import Answer, Key
 from . import artifact
 from .artifact import MAX_ARCHIVE_BYTES, MEMBER, ArtifactError, Request, require
 from .creep import body, sentences, title
@@ -57,7 +58,7 @@ class Call(NamedTuple):
 class _StepRequest(Request):
     """What was to be measured of a commit between: no more than ``only``."""
 
-    only: tuple[Subject, ...] = ()
+    only: tuple[Key, ...] = ()
 
     @property
     def command(self) -> str:
@@ -171,4 +172,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    _subject.load(_subject.DEFAULT)
     sys.exit(main())

@@ -16,6 +16,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from .. import _subject
 from .._verdict.rules import Answer
 from .._verdict.schema import Comparison
 from . import artifact
@@ -160,4 +161,5 @@ def _bytes(path: Path) -> bytes:
 
 
 if __name__ == "__main__":
+    _subject.load(_subject.DEFAULT)
     sys.exit(main())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .._subject import Compilation, Eager
 from .._verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
-from .rope import grid, models, subjects, surface
+from .rope import grid, subjects, surface
 from .rope.forms import BACKWARD, FORWARD, BaseCell
 from .rope.subjects import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
 from .transformer import modules
@@ -47,7 +47,7 @@ compiled = subjects.compiled_cell
 
 
 def checked(changed: Callable[[str], bool]) -> Sequence[BaseCell]:
-    """Those of the transformer only where they may have changed: they take longer than all others."""
+    """Those of the transformer only where they may have changed: they take the longest."""
     cells = [*grid.checked_cells()]
     if any(map(changed, OF_TRANSFORMER)):
         return cells

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .._system.untrusted import Text, validated
 from . import schema
-from .rules import RULES, Answer, Subject, Timing, answered
+from .rules import RULES, Answer, Key, Timing, answered
 from .schema import Comparison
 
 MARGINS = {name: rules.margin for name, rules in RULES.items()} | {"gpu": 0.01}
@@ -37,7 +37,7 @@ MOST_STEPS = 64
 # Shares of the whole rise below which a range must rise clearly to be listed, and is not listed.
 _NOTABLE, _LEAST = 0.1, 0.02
 
-Point = Mapping[Subject, "Level"]
+Point = Mapping[Key, "Level"]
 """How far a commit is from the baseline, for each target."""
 
 
@@ -63,7 +63,7 @@ class Rise(NamedTuple):
     first: int
     last: int
     share: float
-    target: Subject
+    target: Key
     effect: float | None
 
 
@@ -111,23 +111,23 @@ def _limited(timing: Timing, family: str) -> Timing:
     return dataclasses.replace(timing, answer=answer, change=change, floor=floor, mde=mde)
 
 
-def targets(comparison: Comparison) -> tuple[Subject, ...]:
+def targets(comparison: Comparison) -> tuple[Key, ...]:
     """What failed by ``MARGINS``: the worst of each metric, then the next worst of each, and on."""
     failed = {
-        timing.subject: timing.effect
+        timing.key: timing.effect
         for timing in cumulative(comparison).timings
         if timing.answer is Answer.FAIL
-        if timing.subject not in comparison.identical
+        if timing.key not in comparison.identical
     }
-    failed |= {each.subject: 1.0 for each in comparison.exact if each.answer is Answer.FAIL}
-    ranks: dict[Subject, int] = {}
+    failed |= {each.key: 1.0 for each in comparison.exact if each.answer is Answer.FAIL}
+    ranks: dict[Key, int] = {}
     seen: dict[str, int] = {}
     for subject in sorted(failed, key=lambda subject: (-failed[subject], subject)):
         ranks[subject] = seen[subject.metric] = seen.get(subject.metric, -1) + 1
     return tuple(sorted(ranks, key=lambda each: (ranks[each], -failed[each], each))[:MOST_TARGETS])
 
 
-def only_words(subjects: Iterable[Subject]) -> list[str]:
+def only_words(subjects: Iterable[Key]) -> list[str]:
     """The words of ``compare`` that let it time no more than these."""
     return [word for each in subjects for word in ("--only", each.words)]
 
@@ -198,12 +198,12 @@ class Search:
                 return None
         return levels
 
-    def _shares(self, before: int, after: int) -> dict[Subject, float]:
+    def _shares(self, before: int, after: int) -> dict[Key, float]:
         """Of each target's whole rise, what it rose by between two points."""
         start, end = self._points[before], self._points[after]
         return {each: (end[each].at - start[each].at) / self._whole[each].at for each in start}
 
-    def _clear(self, before: int, after: int) -> list[Subject]:
+    def _clear(self, before: int, after: int) -> list[Key]:
         """The targets that rise for sure: their intervals have nothing in common."""
         start, end = self._points[before], self._points[after]
         return [each for each in start if end[each].low > start[each].high]
@@ -214,12 +214,12 @@ class Search:
         return 2 * sum(end[each].at > start[each].high for each in start) >= len(start)
 
 
-def _levels(comparison: Comparison, wanted: Sequence[Subject]) -> dict[Subject, Level]:
+def _levels(comparison: Comparison, wanted: Sequence[Key]) -> dict[Key, Level]:
     """The levels of the wanted subjects that the comparison has."""
     if comparison.same_sources:
         return dict.fromkeys(wanted, _SAME)
-    timings = {timing.subject: timing for timing in comparison.timings}
-    exact = {each.subject: each.answer for each in comparison.exact}
+    timings = {timing.key: timing for timing in comparison.timings}
+    exact = {each.key: each.answer for each in comparison.exact}
     found = {}
     for subject in wanted:
         if subject in exact:
@@ -235,10 +235,10 @@ def _levels(comparison: Comparison, wanted: Sequence[Subject]) -> dict[Subject, 
 # --- as JSON --------------------------------------------------------------------------------------
 
 
-def trimmed(comparison: Comparison, wanted: Sequence[Subject]) -> Comparison:
+def trimmed(comparison: Comparison, wanted: Sequence[Key]) -> Comparison:
     """A step's comparison without what says nothing of the targets."""
-    exact = tuple(each for each in comparison.exact if each.subject in wanted)
-    timed = {timing.subject for timing in comparison.timings}
+    exact = tuple(each for each in comparison.exact if each.key in wanted)
+    timed = {timing.key for timing in comparison.timings}
     identical = comparison.identical & {*wanted, *timed}
     return dataclasses.replace(comparison, exact=exact, identical=identical, notes=(), discarded=())
 

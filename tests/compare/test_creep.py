@@ -248,7 +248,7 @@ def test_only_is_part_of_the_command(lab):
     lab.versions({}, {})
     words = ["--only", both(SMALL)[0].words]
     assert lab.compare("base", "head", *words) == PASS
-    assert {each.subject for each in lab.found.timings} == {*both(SMALL)}
+    assert {each.key for each in lab.found.timings} == {*both(SMALL)}
     assert lab.found.reproduce.endswith(f" --only '{words[1]}'")
     assert "no more was timed than what --only names" in lab.found.notes
     assert lab.compare() == PASS and len(lab.found.timings) == 12  # kept apart

@@ -185,19 +185,19 @@ def invented(count):
 
 
 def renamed(*params, where):
-    return changed([*where, "subject", "params"], list(params), job_passing)
+    return changed([*where, "key", "params"], list(params), job_passing)
 
 
 def without_exact(prefix, keep=0):
     def edit(made):
-        ours = [each for each in made["exact"] if each["subject"]["metric"].startswith(prefix)]
+        ours = [each for each in made["exact"] if each["key"]["metric"].startswith(prefix)]
         made["exact"] = [each for each in made["exact"] if each not in ours[keep:]]
 
     return edited(edit)
 
 
 def subjects(family):
-    return [each["subject"] for each in document(job_passing)["families"][family]["timings"]]
+    return [each["key"] for each in document(job_passing)["families"][family]["timings"]]
 
 
 H200 = {"machine": GPU, "gpu": "NVIDIA H200"}
@@ -311,12 +311,12 @@ def test_subjects_are_those_of_a_real_comparison():
     made = json.loads(path.read_text()) | sides | {"reproduce": REQUEST.command}
     real = read(archive(made))
     known = artifact.timed_subjects()
-    timed = {name: {t.subject for t in family.timings} for name, family in real.families.items()}
+    timed = {name: {t.key for t in family.timings} for name, family in real.families.items()}
     assert timed["host"] == known["host"]
     # Measured before the surface was there, so of the small grid alone.
     assert timed["gpu"] == set().union(*map(subjects_of, grid.all_cells("small"))) < known["gpu"]
-    assert {timing.subject for timing in real.families["start"].timings} < known["start"]
+    assert {timing.key for timing in real.families["start"].timings} < known["start"]
     exact = artifact.exact_subjects("sm_90").values()
     known_values = frozenset().union(*exact)
     later = {each for each in known_values if each.metric.startswith("codegen.Surface.")}
-    assert {each.subject for each in real.exact} == known_values - later
+    assert {each.key for each in real.exact} == known_values - later

@@ -124,8 +124,8 @@ def take_another_step(document):
         (changed("steps", 0, "commit", OTHER), NOT_BETWEEN),
         (take_main_for_a_step, NOT_BETWEEN),
         (take_another_step, NOT_ASKED),
-        (changed(*OF_STEP, *TIMING, "subject", "params", ["9"]), UNKNOWN),
-        (changed(*OF_MAIN, *TIMING, "subject", "params", ["9"]), UNKNOWN),
+        (changed(*OF_STEP, *TIMING, "key", "params", ["9"]), UNKNOWN),
+        (changed(*OF_MAIN, *TIMING, "key", "params", ["9"]), UNKNOWN),
         (changed(*OF_MAIN, "answer", "pass"), "answer is 'pass', the rest says 'fail'"),
         (changed(*OF_MAIN, *TIMING, "effect", 1e7), "effect must be a finite number"),
         (changed("steps", 0, "commit", "$(id)"), "commit must be a text that matches"),
@@ -153,7 +153,7 @@ def test_a_pass_has_all_and_no_steps(history, shas):
 
 def test_a_pass_by_the_margins_of_the_night_has_all_too(history, shas):
     """+0.7 % fails a pull request, so the comparison lacks what a pass has; by night it passes."""
-    one = gpu_family(only=subjects("small")[:1], slowdown=lambda subject: 0.007, noise=1e-4)
+    one = gpu_family(only=subjects("small")[:1], slowdown=lambda key: 0.007, noise=1e-4)
     made = comparison({"gpu": one}, ())
     found = creep.Creep(of(made, shas[0], shas[-1]))
     assert (made.answer, creep.cumulative(made).answer) == (Answer.FAIL, Answer.PASS)

@@ -44,7 +44,7 @@ def code_without(text):
     made["exact"] = [
         each
         for each in made["exact"]
-        if text not in (each["subject"]["metric"], *each["subject"]["params"])
+        if text not in (each["key"]["metric"], *each["key"]["params"])
     ]
     return made
 
@@ -76,7 +76,7 @@ REFUSED = {
         "a pass lacks machine code: codegen.Variants.track_variants .* 95 more",
     ),
     "an unknown architecture": (
-        changed(["exact", 0, "subject", "params", 0], "sm_99", job_of_code),
+        changed(["exact", 0, "key", "params", 0], "sm_99", job_of_code),
         "the suite has no such exact value: codegen.* sm_99",
     ),
 }

@@ -15,7 +15,7 @@ from benchmarks._compare.findings import subjects_of
 from benchmarks._machine_code import fingerprint
 from benchmarks._subjects.rope.grid import Cell, form_cell
 from benchmarks._system.repository import digest, lying_files
-from benchmarks._verdict.rules import UNITS, Answer, Subject
+from benchmarks._verdict.rules import UNITS, Answer, Key
 
 pytestmark = pytest.mark.mutants
 
@@ -89,9 +89,9 @@ def test_mutant_is_what_its_index_and_header_say(name, mutated):
 def test_concerns_is_the_metric_where_it_must_fail():
     mutant = MUTANTS["batch-strided-order"]
     metric, cell = "rope.Forward.track_latency", ("128", "64", "4", "float32", "sbhd")
-    assert mutant.concerns(Subject(metric, cell))
-    assert not mutant.concerns(Subject(metric, (*cell[:-1], "bshd")))
-    assert not mutant.concerns(Subject("rope.Backward.track_latency", cell))
+    assert mutant.concerns(Key(metric, cell))
+    assert not mutant.concerns(Key(metric, (*cell[:-1], "bshd")))
+    assert not mutant.concerns(Key("rope.Backward.track_latency", cell))
 
 
 def test_apply_inside_a_repository(tmp_path):
@@ -234,7 +234,7 @@ def base(compiled):
 def test_caught_without_a_gpu(name, base, mutated):
     facts = facts_of(mutated(name), name)
     failed = {
-        verdict.subject
+        verdict.key
         for verdict in exact.compare(base, facts)
         if verdict.answer is Answer.FAIL and verdict.change == "worse"
     }

@@ -14,7 +14,7 @@ from benchmarks._studies.reliability.bench import AA_ROUNDS, ROUNDS
 from benchmarks._subjects.rope.grid import all_cells
 from benchmarks._system import checkout
 from benchmarks._verdict import rules
-from benchmarks._verdict.rules import Subject as Key
+from benchmarks._verdict.rules import Key
 from tests.lab import MACHINE, SHA, status_of
 from tests.studies.common import processes, study  # noqa: F401
 

@@ -33,7 +33,7 @@ def compared(*families, exact=(), **changes):
 
 @functools.cache
 def slower(share, noise=0.001):
-    family = gpu_family(slowdown=lambda subject: share * (subject == SLOW), noise=noise)
+    family = gpu_family(slowdown=lambda key: share * (key == SLOW), noise=noise)
     return compared(("gpu", family))
 
 
@@ -66,7 +66,7 @@ def test_answer_by_the_margins(made, answer):
 
 def test_a_bound_beyond_the_margin_is_inconclusive_and_not_slower():
     made = slower(0.008, noise=0.003)
-    (timing,) = (each for each in creep.cumulative(made).timings if each.subject == SLOW)
+    (timing,) = (each for each in creep.cumulative(made).timings if each.key == SLOW)
     assert (timing.answer, timing.change) == (Answer.CANNOT_TELL, "none")
     assert timing.upper > creep.MARGINS["gpu"] == timing.floor > timing.effect
     assert timing.mde > timing.floor

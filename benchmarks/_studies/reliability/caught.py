@@ -9,7 +9,7 @@ from ..._compare.findings import facts_of
 from ..._compare.pool import Pool
 from ..._subjects.rope.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
 from ..._system.progress import say
-from ..._verdict.rules import FAMILIES, Answer, Exact, Subject, Timing
+from ..._verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..runner import Keep, Task
 from . import mutants
 from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, pooled, small_grid
@@ -114,9 +114,7 @@ def outcome(
 
     With the medians of the processes that timed it, if a clock decided.
     """
-    relevant = [
-        one for one in failed if mutant.concerns(Subject(one["metric"], tuple(one["params"])))
-    ]
+    relevant = [one for one in failed if mutant.concerns(Key(one["metric"], tuple(one["params"])))]
     metrics = {one["metric"] for one in relevant}
     worst = max(relevant, key=lambda one: one["change"], default=None)
     return {
@@ -198,8 +196,8 @@ def slower(name: str, pool: Pool) -> list[dict]:
 def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:
     return [
         {
-            "metric": each.subject.metric,
-            "params": list(each.subject.params),
+            "metric": each.key.metric,
+            "params": list(each.key.params),
             "base": each.base,
             "head": each.head,
             "change": each.head - each.base if each.base == 0 else each.head / each.base - 1,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..._system.process import SUITE
 from ..._system.repository import PACKAGE
-from ..._verdict.rules import Subject
+from ..._verdict.rules import Key
 
 PATCHES = SUITE / "mutants"
 
@@ -35,7 +35,7 @@ class Mutant:
     def patch(self) -> Path:
         return PATCHES / f"{self.name}.patch"
 
-    def concerns(self, subject: Subject) -> bool:
+    def concerns(self, subject: Key) -> bool:
         """Whether a failure of this subject counts as catching the mutant."""
         return subject.metric in self.caught_by and set(self.where) <= set(subject.params)
 

@@ -17,7 +17,7 @@ from ..._compare import measure
 from ..._compare.pool import Pool, medians_of
 from ..._subjects.rope.grid import Cell, cell_of
 from ..._system import checkout
-from ..._verdict.rules import Subject
+from ..._verdict.rules import Key
 from ..runner import StudyError
 from . import mutants
 from .bench import Bench, pooled, small_grid
@@ -106,7 +106,7 @@ def _scaled(waits: Waits, factor: float) -> dict[str, int]:
     return {key: round(factor * value) for key, value in waits.items()}
 
 
-def key_of(subject: Subject) -> str:
+def key_of(subject: Key) -> str:
     """The call as the patch names it."""
     cell = cell_of(*subject)
     assert isinstance(cell, Cell)

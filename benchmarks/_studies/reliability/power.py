@@ -7,7 +7,7 @@ import numpy as np
 from ..._compare import measure
 from ..._compare.pool import Pool
 from ..._subjects.rope.grid import cell_of
-from ..._verdict.rules import FAMILIES, Answer, Subject, Timing
+from ..._verdict.rules import FAMILIES, Answer, Key, Timing
 from ..runner import Keep, Task
 from . import planted
 from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, pooled, small_grid
@@ -109,7 +109,7 @@ def gpu_dose(pool: Pool, verification: Pool, name: str) -> dict:
     return {
         "planted": share,
         **_seen(timings),
-        **_seen([timing for timing in timings if not _is_small(timing.subject)], "_above_4_mb"),
+        **_seen([timing for timing in timings if not _is_small(timing.key)], "_above_4_mb"),
         **measured,
         "as_claimed": all(_is_as_claimed(each, share) for each in measured.values()),
     }
@@ -132,7 +132,7 @@ def host_dose(pool: Pool, verification: Pool, name: str) -> dict:
     }
 
 
-def _medians(pool: Pool, name: str, family: str) -> dict[Subject, tuple[float, float]]:
+def _medians(pool: Pool, name: str, family: str) -> dict[Key, tuple[float, float]]:
     """Seconds of the base and of a version, medians over the processes."""
     base, head = (np.median(pool.seconds[arm], axis=0) for arm in ("base", name))
     return {
@@ -151,7 +151,7 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(list(values)))
 
 
-def _is_small(subject: Subject) -> bool:
+def _is_small(subject: Key) -> bool:
     return cell_of(*subject).bytes_moved <= 2 * _SMALL_BYTES  # read and written
 
 

@@ -23,7 +23,7 @@ from ..._compare.pool import Pool
 from ..._system import process, suite
 from ..._system.files import write_atomically
 from ..._verdict import rules
-from ..._verdict.rules import FAMILIES, Answer, Subject, Timing
+from ..._verdict.rules import FAMILIES, Answer, Key, Timing
 from ..runner import Keep, Part, Task
 from . import noise
 from .bench import AA_ROUNDS, ROUNDS
@@ -128,9 +128,9 @@ class Simulator:
         self,
         generator: np.random.Generator,
         rounds: int,
-        timed: Set[Subject],
+        timed: Set[Key],
         planted: np.ndarray,
-        identical: Set[Subject],
+        identical: Set[Key],
     ) -> findings.Look:
         base, head = self._drawn(generator, rounds)
         seconds = {"base": self._usual * np.exp(base), "head": self._usual * np.exp(head + planted)}
@@ -173,12 +173,12 @@ class Simulator:
     def _covered(self, look: findings.Look, planted: np.ndarray) -> float:
         truth = dict(zip(self._pool.subjects, np.expm1(planted + self._centres), strict=True))
         timings = look.families["gpu"].timings
-        return statistics.fmean(t.low <= truth[t.subject] <= t.high for t in timings)
+        return statistics.fmean(t.low <= truth[t.key] <= t.high for t in timings)
 
 
-def _of(look: findings.Look, subject: Subject) -> Timing:
+def _of(look: findings.Look, subject: Key) -> Timing:
     timings = itertools.chain.from_iterable(each.timings for each in look.families.values())
-    return next(timing for timing in timings if timing.subject == subject)
+    return next(timing for timing in timings if timing.key == subject)
 
 
 # --- many of them ---------------------------------------------------------------------------------
