@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks._measure import timed_cell
+from benchmarks._measure import inputs, timed_cell
 from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._peers.sweep import command, goals, state
@@ -70,7 +70,7 @@ def test_all_is_compiled_side_by_side_before_it_is_timed(bench, undrawn, monkeyp
 
 
 def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch, here):
-    monkeypatch.setattr(timed_cell, "DEVICE", here)
+    monkeypatch.setattr(inputs, "DEVICE", here)
     made, one = [], "fp32-2+1x16-1x4"
     monkeypatch.setattr(angles, "check_package", lambda *_: None)
 
