@@ -181,7 +181,9 @@ JOBS = [("variants", arch) for arch in ("sm_80", "sm_90", "gfx942")]
 
 
 def map_jobs(ledger, jobs=JOBS):
-    return worker_pool.map(abs, [jobs[:2], jobs[2:]], Path("unused"), ledger, {"variants": int}, len)
+    return worker_pool.map(
+        abs, [jobs[:2], jobs[2:]], Path("unused"), ledger, {"variants": int}, len
+    )
 
 
 def test_a_map_asks_only_for_what_is_not_known(book, asked):

@@ -1,6 +1,5 @@
 """A subject of its own goes the whole way: compiled, compared, judged and reported, for real."""
 
-
 import pytest
 
 from benchmarks._compare import exact

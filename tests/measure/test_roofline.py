@@ -7,7 +7,7 @@ import torch
 
 import rope_triton
 from benchmarks._measure import cell_outcomes, gpu_timer, inputs, roofline, timed_cell
-from benchmarks._peers.cells import PeerCell, PeerModelCell
+from benchmarks._studies.peers.cells import PeerCell, PeerModelCell
 from benchmarks._subjects.rope.grid import Cell, PathCell
 from benchmarks._subjects.rope.models import ModelCell
 from benchmarks._subjects.rope.named import NamedCell

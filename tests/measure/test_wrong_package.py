@@ -15,7 +15,7 @@ import rope_triton
 from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, inputs, timed_cell
-from benchmarks._peers.cells import PEER_GRIDS, PeerCell, peer_cells
+from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell, peer_cells
 from benchmarks._subjects.rope import angles, forms, grid
 from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from benchmarks._subjects.rope.grid import Cell, PathCell

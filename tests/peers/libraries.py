@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from benchmarks._measure import inputs
-from benchmarks._peers import plain
-from benchmarks._peers.cells import PeerCell
+from benchmarks._studies.peers import plain
+from benchmarks._studies.peers.cells import PeerCell
 from benchmarks._subjects.rope.angles import of_cell
 from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 
