@@ -15,7 +15,7 @@ import time
 from typing import NoReturn
 
 from ._compare import command as _compare
-from ._compare import creep as _creep
+from ._compare import release as _release
 from ._peers.sweep import command as _sweep
 from ._site import figures as _figures
 from ._site import readme as _readme
@@ -126,11 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
-    creep = commands.add_parser(
-        "creep", help="is HEAD slower than the last release, and since when?"
+    release = commands.add_parser(
+        "release",
+        help="compare HEAD with the last release; find the commits that made it slower",
     )
-    _creep.add_arguments(creep)
-    creep.set_defaults(command=_creep.run, goes_on=True)
+    _release.add_arguments(release)
+    release.set_defaults(command=_release.run, goes_on=True)
     evidence = commands.add_parser("evidence", help="measure how reliable compare is")
     _add_evidence_arguments(evidence)
     evidence.set_defaults(command=_make_evidence, goes_on=True)
