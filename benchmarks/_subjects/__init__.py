@@ -39,6 +39,8 @@ OF_TRANSFORMER = (
 SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
+_STEP_SIZE, _STEP_MIB = (512, 128, 2), 16
+ERROR_MIB = 2
 _PARTS = 4  # of the surface's cells, each described in a process of its own
 
 cell = grid.cell_of
@@ -80,10 +82,10 @@ def compilations(target: str) -> list[Compilation]:
     if target not in SURFACE_PARAMS["target"]:
         return calls
     for form in SURFACE_PARAMS["form"]:
-        one = grid.form_cell(form)
+        at = grid.form_cell(form)
         calls += [
-            Compilation("codegen.Surface", (target, form, direction), target, (one,), direction)
-            for direction in one.directions
+            Compilation("codegen.Surface", (target, form, direction), target, (at,), direction)
+            for direction in at.directions
         ]
     return calls
 
@@ -137,13 +139,13 @@ def _step_cell(
     step: str, layout: str = "", format: str = "", dtype: str = "", path: str = ""
 ) -> BaseCell:
     if path:
-        return grid.PathCell(path, 16, "bfloat16")
-    return grid.Cell(512, 128, 2, dtype, format)
+        return grid.PathCell(path, _STEP_MIB, "bfloat16")
+    return grid.Cell(*_STEP_SIZE, dtype, format)
 
 
 def _error_cell(
     direction: str, dtype: str, positions: str = "", interleaved: str = "", path: str = ""
 ) -> BaseCell:
     if path:
-        return grid.PathCell(path, 2, dtype)
+        return grid.PathCell(path, ERROR_MIB, dtype)
     return subjects.error_cell(dtype, positions, interleaved == "True")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import paths
+from benchmarks import _subjects, paths
 from benchmarks._compare import measure
-from benchmarks._measure import cell_outcomes, timed_cell
+from benchmarks._measure import cell_outcomes, inputs, timed_cell
 from benchmarks._subjects.rope import angles as _angles
 from benchmarks._subjects.rope import forms, formula, grid, package_calls
 from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
@@ -82,7 +82,7 @@ def test_cells_of_both_grids_are_told_apart_by_their_values():
 def without_gpu(monkeypatch, one_thread):
     """Cells are called with CPU tensors, in plain PyTorch."""
     plain.install(monkeypatch)
-    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
 
 
 def called(cell, direction):
@@ -101,7 +101,7 @@ def test_the_package_passes(path, direction, monkeypatch, device):
     cell = PathCell(path, 1 / 8, "bfloat16")
     if direction not in cell.directions:
         return
-    monkeypatch.setattr(timed_cell, "DEVICE", device)
+    monkeypatch.setattr(inputs, "DEVICE", device)
     call, x = cell.call(device), random(cell).to(device)
     (rotate,) = timed_cell.calls(call, direction, [x])
     timed_cell.check_once(call, direction, rotate, x)
@@ -280,9 +280,9 @@ def test_commit_without_the_paths_is_not_available(old, direction):
 @all_paths
 def test_process_checks_and_times_every_direction(on_cpu, path, monkeypatch):
     cell = PathCell(path, 1 / 4, "float32")
-    checked = measure._check([cell], exact=False)
+    checked = measure._check(_subjects, [cell], exact=False)
     assert not checked["errors"] and not checked["unavailable"]
-    timed = measure._measure([cell], host=False, seed=0)["timings"]
+    timed = measure._measure(_subjects, [cell], host=False, seed=0)["timings"]
     expected = [f"paths.{each.capitalize()}.track_latency" for each in cell.directions]
     assert [metric for metric, _, _ in timed] == expected
     assert all(params == [path, "0.25", "float32"] for _, params, _ in timed)

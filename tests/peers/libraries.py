@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 
-from benchmarks._measure import timed_cell
+from benchmarks._measure import inputs
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.cells import PeerCell
 from benchmarks._subjects.rope.angles import of_cell
@@ -306,5 +306,5 @@ def here(monkeypatch, device):
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
     monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
-    monkeypatch.setattr(timed_cell, "DEVICE", device)
+    monkeypatch.setattr(inputs, "DEVICE", device)
     return device

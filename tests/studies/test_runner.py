@@ -13,11 +13,13 @@ from benchmarks._system import checkout, gpu_monitor, journal, machine
 from benchmarks._system.journal import Journal
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
 from tests.studies import toy_work
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies.common import study
 
 # The first GPU is the one of CUDA_VISIBLE_DEVICES.
 TORCH = f"""
 import os, types
+
+processes = common.processes  # a fixture
 gpu = types.SimpleNamespace(name={MACHINE["gpu"]!r}, uuid=os.environ["CUDA_VISIBLE_DEVICES"][4:])
 cuda = types.SimpleNamespace(
     is_available=lambda: gpu.uuid != "", get_device_properties=lambda index: gpu
@@ -58,7 +60,7 @@ class Squares(Part):
 
 
 @pytest.fixture
-def toy(processes, monkeypatch, tmp_path):  # noqa: F811
+def toy(processes, monkeypatch, tmp_path):
     """The toy study, and what it is to do."""
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "torch.py").write_text(TORCH)
