@@ -15,11 +15,11 @@ from tests.lab import COULD_NOT_RUN, MACHINE, UUID
 from tests.studies import toy_work
 from tests.studies.common import study
 
+processes = common.processes  # a fixture
+
 # The first GPU is the one of CUDA_VISIBLE_DEVICES.
 TORCH = f"""
 import os, types
-
-processes = common.processes  # a fixture
 gpu = types.SimpleNamespace(name={MACHINE["gpu"]!r}, uuid=os.environ["CUDA_VISIBLE_DEVICES"][4:])
 cuda = types.SimpleNamespace(
     is_available=lambda: gpu.uuid != "", get_device_properties=lambda index: gpu
