@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from .._machine_code import worker_pool
-from .._subjects.rope.grid import GRIDS, Cell, cell_of, cells
-from .._subjects.rope.subjects import ARCHITECTURES
+from .._subjects import cell as cell_of
+from .._subjects.metrics import ARCHITECTURES
+from .._subjects.rope.cells import Cell
+from .._subjects.rope.grid import GRIDS, cells
 from .._system import checkout, gpu_monitor, machine
 from .._system.errors import CouldNotRunError
 from .._verdict import rules

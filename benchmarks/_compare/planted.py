@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._subjects.rope.grid import Cell, cell_of
+from .._subjects import cell as cell_of
+from .._subjects.rope.cells import Cell
 from .._system import checkout
 from .._verdict.rules import FAMILIES, Answer, Subject, Timing
 from . import measure, mutants

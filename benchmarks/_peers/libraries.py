@@ -3,7 +3,7 @@
 import sys
 import types
 
-from .._subjects.rope.package_calls import Unavailable
+from .._subject import Unavailable
 from .adapter import Peer, Tables
 
 

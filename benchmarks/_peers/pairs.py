@@ -4,7 +4,7 @@ Each gets half of the heads as queries and half as keys, see ``adapter.Pair``: n
 for nothing, none twice, and no part of a kernel's tile is masked out.
 """
 
-from .._subjects.rope.package_calls import Unavailable
+from .._subject import Unavailable
 from .adapter import Pair
 
 

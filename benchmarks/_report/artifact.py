@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._subjects.rope import subjects
-from .._subjects.rope.grid import candidates, form_cell, subject_params
+from .._subjects import candidates, listed_cell, metrics
 from .._system.machine import slug
 from .._system.repository import (
     GitError,
@@ -229,12 +228,10 @@ def _differences(
 def timed_subjects() -> dict[str, frozenset[Subject]]:
     """All that is timed for a pull request, by family."""
     gpu = {
-        Subject(metric, subject_params(cell))
-        for cell in candidates()
-        for metric in cell.metrics.values()
+        Subject(metric, cell.params) for cell in candidates() for metric in cell.metrics.values()
     }
-    host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
-    starts = (subjects.IMPORT, subjects.COMPILE, subjects.WARM_START)
+    host = itertools.starmap(Subject, metrics.host_keys(*metrics.CALLS))
+    starts = (metrics.IMPORT, metrics.COMPILE, metrics.WARM_START)
     start = frozenset(Subject(name, ()) for name in starts)
     return {"gpu": frozenset(gpu), "host": frozenset(host), "start": start}
 
@@ -246,9 +243,9 @@ def exact_subjects(arch: str | None) -> dict[str, frozenset[Subject]]:
     Without ``arch`` its machine code for every architecture that the suite compiles for.
     """
     suites = (
-        ("codegen.Codegen.", subjects.CODE_PARAMS),
-        ("codegen.Variants.", subjects.VARIANT_PARAMS),
-        ("codegen.Surface.", subjects.SURFACE_PARAMS),
+        ("codegen.Codegen.", metrics.CODE_PARAMS),
+        ("codegen.Variants.", metrics.VARIANT_PARAMS),
+        ("codegen.Surface.", metrics.SURFACE_PARAMS),
     )
     code = {
         Subject(metric, tuple(map(str, call)))
@@ -258,11 +255,11 @@ def exact_subjects(arch: str | None) -> dict[str, frozenset[Subject]]:
         for call in itertools.product(
             params["target"] if arch is None else (arch,), *[*params.values()][1:]
         )
-        if "form" not in params or call[2] in form_cell(call[1]).directions
+        if "form" not in params or call[2] in listed_cell(call[1]).directions
     }
     if arch is None:
         return {"machine code": frozenset(code)}
-    host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
+    host = itertools.starmap(Subject, metrics.host_keys(*metrics.EXACT))
     return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
 
 

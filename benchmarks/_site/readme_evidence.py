@@ -11,8 +11,8 @@ from .._peers.sweep import tables
 from .._peers.sweep.command import EVIDENCE, stored
 from .._peers.sweep.experiments import Experiment, Timing
 from .._peers.sweep.state import Results
-from .._subjects.rope.forms import ITEM_BYTES
-from .._subjects.rope.subjects import ARCHITECTURES
+from .._subjects.metrics import ARCHITECTURES
+from .._subjects.rope.names import ITEM_BYTES
 from .._system.process import ROOT, SUITE
 from .._training import goals
 from .._training import results as training

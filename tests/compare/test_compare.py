@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks._compare import exact, measure, rounds, selection, session
 from benchmarks._report.markdown import markdown
-from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._verdict.rules import Answer, Subject
 from tests.lab import (
     ALL,
@@ -237,7 +236,7 @@ def test_wrong_output_fails_and_has_no_speed(lab):
 
 @pytest.mark.parametrize("base_too", [False, True])
 def test_wrong_everywhere_is_not_timed_at_all(lab, capsys, base_too):
-    wrong = {"wrong": [" ".join(subject_params(cell)) for cell in CELLS]}
+    wrong = {"wrong": [" ".join(cell.params) for cell in CELLS]}
     lab.versions(wrong if base_too else {}, wrong)
     assert lab.compare() == (COULD_NOT_RUN if base_too else FAIL)
     assert lab.gpu.answered == CHECKS

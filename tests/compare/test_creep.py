@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks._compare import command, session
 from benchmarks._compare import creep as creep_command
-from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._system import baseline
 from benchmarks._verdict import creep
 from tests.lab import (
@@ -117,7 +116,7 @@ def test_steps_in_different_cells_are_both_named(lab, history):
 
 @pytest.mark.parametrize(
     "fault",
-    [{"wrong": [" ".join(subject_params(cell)) for cell in CELLS]}, {"cannot": [SMALL]}],
+    [{"wrong": [" ".join(cell.params) for cell in CELLS]}, {"cannot": [SMALL]}],
     ids=["wrong", "cannot be measured"],
 )
 def test_what_cannot_be_compared_is_skipped_and_the_answer_is_a_range(lab, history, fault, capsys):

@@ -3,13 +3,12 @@
 import pytest
 
 from benchmarks._compare import findings
-from benchmarks._subjects.rope.grid import subject_params
 from benchmarks._verdict.rules import Subject
 from tests.lab import CELLS
 
 ROPE, COSINE = "0a1b: 1 x Triton kernel", "2c3d: 1 x Triton kernel; 1 x kernel cos"
 FIRST, SECOND = (
-    Subject(CELLS[0].metrics[direction], subject_params(CELLS[0])) for direction in CELLS[0].metrics
+    Subject(CELLS[0].metrics[direction], CELLS[0].params) for direction in CELLS[0].metrics
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import __main__ as entry
 from benchmarks._compare import bench, evidence, exact, planted
 from benchmarks._compare.rounds import Round
-from benchmarks._subjects.rope.grid import cells, subject_params
+from benchmarks._subjects.rope.grid import cells
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import Subject
 from tests.lab import GRID, HOST
@@ -57,7 +57,7 @@ class Bench:
         timings = []
         for cell in cells(GRID):
             for metric in cell.metrics.values():
-                subject = Subject(metric, subject_params(cell))
+                subject = Subject(metric, cell.params)
                 seconds = self.gpu_seconds(subject, cell, waits["gpu"])
                 timings.append([*subject, [seconds * self.factor()]])
         if job["host"]:
@@ -110,7 +110,7 @@ def test_a_dose_that_is_not_as_claimed_says_so(grid, tmp_path):
     versions = planted.versions(gpu)
     # After the calibration a step takes longer, in small cells alone; and so does the host.
     small = [c for c in cells(GRID) if c.seq_len == 128]
-    subjects = [Subject(m, subject_params(c)) for c in small for m in c.metrics.values()]
+    subjects = [Subject(m, c.params) for c in small for m in c.metrics.values()]
     gpu.steps = {planted.key_of(subject): 40e-9 for subject in subjects}
     gpu.off = 1.4
     pool, verification = pools(gpu, versions)

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks._compare import selection
 from benchmarks._compare.findings import subjects_of
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subjects.rope.cells import Cell
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
 
 CELLS = [Cell(seq_len, 64, 1, "float32", "sbhd") for seq_len in range(1, 41)]

@@ -1,15 +1,11 @@
 """A subject of its own goes the whole way: compiled, compared, judged and reported, for real."""
 
-import importlib
-import os
-
 import pytest
 
 from benchmarks._compare import exact
 from benchmarks._machine_code import worker_pool
-from benchmarks._verdict.rules import Answer
 from tests import toy
-from tests.lab import FAIL, MACHINE, PASS, REGISTERS, VARIANTS, Lab
+from tests.lab import MACHINE, PASS, REGISTERS, VARIANTS, Lab
 
 COMPILED = exact.compiled
 

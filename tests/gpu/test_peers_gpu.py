@@ -10,7 +10,7 @@ from benchmarks._peers import host as peer_host
 from benchmarks._peers.cells import PeerCell
 from benchmarks._peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
 from benchmarks._peers.sweep.experiments import GRIDS
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._measure import accuracy, first_call, host_time, inputs, memory_and_launches
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
 from tests.package import plain
 
 

@@ -12,29 +12,29 @@ import torch
 import rope_triton
 from benchmarks import host
 from benchmarks._measure import host as _host
-from benchmarks._subjects.rope import subjects
+from benchmarks._subjects import metrics
 from benchmarks._system import process
 from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain
 
 METRICS = {
-    subjects.CALL_FORWARD: (2, "seconds"),
-    subjects.CALL_FORWARD_BACKWARD: (2, "seconds"),
-    subjects.IMPORT: (1, "seconds"),
-    subjects.COMPILE: (1, "seconds"),
-    subjects.WARM_START: (1, "seconds"),
-    subjects.OWN_START: (1, "seconds"),
-    subjects.PEAK_BYTES: (24, "bytes"),
-    subjects.LAUNCHES: (24, "launches"),
-    subjects.ERROR: (24, "x rounding"),
-    subjects.PATH_FORWARD: (7, "seconds"),
-    subjects.PATH_FORWARD_BACKWARD: (6, "seconds"),
-    subjects.PATH_PEAK_BYTES: (13, "bytes"),
-    subjects.PATH_LAUNCHES: (13, "launches"),
-    subjects.PATH_ERROR: (26, "x rounding"),
+    metrics.CALL_FORWARD: (2, "seconds"),
+    metrics.CALL_FORWARD_BACKWARD: (2, "seconds"),
+    metrics.IMPORT: (1, "seconds"),
+    metrics.COMPILE: (1, "seconds"),
+    metrics.WARM_START: (1, "seconds"),
+    metrics.OWN_START: (1, "seconds"),
+    metrics.PEAK_BYTES: (24, "bytes"),
+    metrics.LAUNCHES: (24, "launches"),
+    metrics.ERROR: (24, "x rounding"),
+    metrics.PATH_FORWARD: (7, "seconds"),
+    metrics.PATH_FORWARD_BACKWARD: (6, "seconds"),
+    metrics.PATH_PEAK_BYTES: (13, "bytes"),
+    metrics.PATH_LAUNCHES: (13, "launches"),
+    metrics.PATH_ERROR: (26, "x rounding"),
 }
 """Keys of each metric, and its unit."""
-EXACT = subjects.host_keys(*subjects.EXACT)
+EXACT = metrics.host_keys(*metrics.EXACT)
 SUITES = (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error)
 PATH_SUITES = (host.PathCall, host.PathMemory, host.PathLaunches, host.PathError)
 
@@ -58,7 +58,7 @@ def test_failure_is_its_own_cells_only(on_cpu, error, monkeypatch):
         monkeypatch.setitem(_host._MEASURES, metric, measure)
     found = _host.exact_facts()
     assert list(found) == EXACT
-    failed = [found.pop((metric, bad)) for metric in (subjects.PEAK_BYTES, subjects.LAUNCHES)]
+    failed = [found.pop((metric, bad)) for metric in (metrics.PEAK_BYTES, metrics.LAUNCHES)]
     assert set(found.values()) == {1.0}
     for each in failed:
         assert str(error) in str(each)
@@ -89,8 +89,8 @@ def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, mo
             lost()
         return 1.0
 
-    keys = subjects.host_keys("host.Memory")
-    monkeypatch.setitem(_host._MEASURES, subjects.PEAK_BYTES, measure)
+    keys = metrics.host_keys("host.Memory")
+    monkeypatch.setitem(_host._MEASURES, metrics.PEAK_BYTES, measure)
     monkeypatch.setattr(
         process, "call", lambda function, rest: {key: (function, 2.0) for key in rest}
     )
@@ -164,7 +164,7 @@ def test_tracks_pick_their_answers_and_fail_alone_and_asv_needs_no_torch(tmp_pat
     first = {
         metric: params
         for metric, params in reversed(
-            subjects.host_keys(*subjects.CALLS, subjects.FIRST_CALL, *subjects.EXACT)
+            metrics.host_keys(*metrics.CALLS, metrics.FIRST_CALL, *metrics.EXACT)
         )
     }
     answers, expected = {}, {}
@@ -172,9 +172,9 @@ def test_tracks_pick_their_answers_and_fail_alone_and_asv_needs_no_torch(tmp_pat
         samples = METRICS[metric][1] == "seconds"
         answers[metric, params] = [number, 0.5] if samples else number
         expected[metric] = {"samples": [number, 0.5], "number": 1} if samples else number
-    answers[subjects.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
-    answers[subjects.WARM_START, ()] = NotImplementedError("no GPU")
-    expected |= {subjects.CALL_FORWARD: "RuntimeError('wrong output')", subjects.WARM_START: None}
+    answers[metrics.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
+    answers[metrics.WARM_START, ()] = NotImplementedError("no GPU")
+    expected |= {metrics.CALL_FORWARD: "RuntimeError('wrong output')", metrics.WARM_START: None}
     (tmp_path / "answers").write_bytes(pickle.dumps(answers))
     command = [sys.executable, "-c", ASV, str(ROOT / "benchmarks"), str(tmp_path / "answers")]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -9,13 +9,13 @@ import torch
 import rope_triton
 from benchmarks._measure import host, host_time
 from benchmarks._measure.host_time import EagerCall
-from benchmarks._subjects.rope import subjects
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects import metrics
 from benchmarks._system import process
 from tests.measure.common import change, implement
 from tests.package import plain
 
-KEYS = subjects.host_keys(*subjects.CALLS)
+KEYS = metrics.host_keys(*metrics.CALLS)
 all_calls = pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key[0]}-{key[1][0]}")
 
 
@@ -37,7 +37,7 @@ def test_time_in_the_call_path_is_seen(on_cpu, clock, key, monkeypatch):
     assert {each.requires_grad for each in outputs} == {key[0].endswith("backward")}
 
 
-@pytest.mark.parametrize("format", subjects.FORMATS)
+@pytest.mark.parametrize("format", metrics.FORMATS)
 def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
     def apply(t, freqs, tensor_format):
         assert tensor_format == format
@@ -47,8 +47,8 @@ def test_time_in_the_backward_is_seen(on_cpu, clock, format, monkeypatch):
         return output
 
     implement(monkeypatch, apply)
-    assert times(subjects.CALL_FORWARD, (format,)) == [0.0] * host_time.BLOCKS
-    both = times(subjects.CALL_FORWARD_BACKWARD, (format,))
+    assert times(metrics.CALL_FORWARD, (format,)) == [0.0] * host_time.BLOCKS
+    both = times(metrics.CALL_FORWARD_BACKWARD, (format,))
     assert both == pytest.approx([20e-6] * host_time.BLOCKS)
 
 

@@ -7,7 +7,8 @@ import torch
 
 import rope_triton
 from benchmarks._measure import accuracy
-from benchmarks._subjects.rope import angles, subjects
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import angles
 from tests import oracle
 from tests.measure.common import change, implement, params_of
 
@@ -28,7 +29,7 @@ def rounded_rotation(loss):
     return apply
 
 
-@pytest.mark.parametrize("params", params_of(subjects.ERROR), ids="-".join)
+@pytest.mark.parametrize("params", params_of(metrics.ERROR), ids="-".join)
 def test_perfect_result_has_the_error_1(on_cpu, params, monkeypatch):
     implement(monkeypatch, rounded_rotation(lambda x: x))
     assert accuracy.error(*params) == 1.0
@@ -43,7 +44,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("dtype", subjects.DTYPES)
+@pytest.mark.parametrize("dtype", metrics.DTYPES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_of_precision_is_seen(on_cpu, loss, dtype, direction, monkeypatch):
     function, least = LOSSES[loss]
@@ -62,7 +63,7 @@ def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(on_cpu, monke
     assert accuracy.error("forward", "float32", "short", "False") > 5
 
 
-@pytest.mark.parametrize("params", params_of(subjects.PATH_ERROR), ids="-".join)
+@pytest.mark.parametrize("params", params_of(metrics.PATH_ERROR), ids="-".join)
 def test_error_of_a_path_is_that_of_its_roundings_and_shows_a_loss(on_cpu, params, monkeypatch):
     float32 = params[2] == "float32"
     assert 0.999 < accuracy.path_error(*params) < (2 if float32 else 1.01)
@@ -71,7 +72,7 @@ def test_error_of_a_path_is_that_of_its_roundings_and_shows_a_loss(on_cpu, param
 
 
 def test_error_of_plain_float32_is_that_of_a_few_roundings(on_cpu):
-    for positions in subjects.POSITIONS:
+    for positions in metrics.POSITIONS:
         assert 1 < accuracy.error("forward", "float32", positions, "True") < 2
 
 
@@ -121,7 +122,7 @@ def test_exact_result_is_that_of_the_oracle(interleaved):
 
 
 def test_long_positions_have_the_angles_of_the_package():
-    for first in subjects.POSITIONS.values():
+    for first in metrics.POSITIONS.values():
         expected = rope_triton.RotaryPositionEmbedding(128, device="cpu")(64, offset=first)
         found = angles.by_channel(angles.exact(first, 64, 128)).float()
         torch.testing.assert_close(found, expected, rtol=angles.TOLERANCE, atol=0)

@@ -8,7 +8,8 @@ import pytest
 import triton
 
 from benchmarks._measure import first_call, host
-from benchmarks._subjects.rope import grid, subjects
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import grid
 from benchmarks._system import process
 from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain
@@ -92,10 +93,10 @@ def test_first_calls_share_a_cache_by_threes(on_cpu, monkeypatch):
     monkeypatch.setattr(first_call, "seconds", seconds)
     monkeypatch.setattr(process, "call", {first_call.import_package: 0.2}.get)
     assert host.first_call_samples() == {
-        (subjects.IMPORT, ()): [0.2] * 3,
-        (subjects.COMPILE, ()): [2.0, 5.0, 8.0],
-        (subjects.WARM_START, ()): [0.1] * 3,
-        (subjects.OWN_START, ()): [0.02] * 3,
+        (metrics.IMPORT, ()): [0.2] * 3,
+        (metrics.COMPILE, ()): [2.0, 5.0, 8.0],
+        (metrics.WARM_START, ()): [0.1] * 3,
+        (metrics.OWN_START, ()): [0.02] * 3,
     }
     assert len(set(caches)) == 3
     assert not any(cache.exists() for cache in caches)
@@ -133,7 +134,7 @@ def compiling(on_cpu, clock, monkeypatch):
 
 def test_a_compilation_is_clocked_with_a_cache_of_its_own(compiling):
     before = triton.knobs.cache.dir
-    assert host.compile_here() == {(subjects.COMPILE, ()): [pytest.approx(0.7)]}
+    assert host.compile_here() == {(metrics.COMPILE, ()): [pytest.approx(0.7)]}
     (directory,) = compiling
     assert str(directory) != before == triton.knobs.cache.dir
     assert not directory.exists()
@@ -152,8 +153,8 @@ def test_a_wrong_result_has_no_seconds_of_compilation(compiling, monkeypatch):
 
 
 def test_no_other_cell_compiles_the_kernel_that_is_clocked():
-    cells = [*grid.all_cells("full"), *map(subjects.call_cell, subjects.FORMATS)]
-    assert subjects.COMPILED_HIDDEN_SIZE not in {cell.hidden_size for cell in cells}
+    cells = [*grid.all_cells("full"), *map(metrics.call_cell, metrics.FORMATS)]
+    assert metrics.COMPILED_HIDDEN_SIZE not in {cell.hidden_size for cell in cells}
 
 
 def test_another_kernel_goes_before_the_clock_starts(on_cpu, clock, monkeypatch):

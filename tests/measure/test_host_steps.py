@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks._measure import graph_nodes, memory_and_launches
-from benchmarks._subjects.rope import subjects
+from benchmarks._subjects import metrics
 from tests.measure.common import change, implement, params_of
 from tests.measure.driver import Driver, Node
 
@@ -57,8 +57,8 @@ def test_peak_is_what_the_call_asks_for_beyond_what_its_caller_holds(on_cpu, mon
         memory_and_launches.peak_bytes("training", CELL, "transposed")
 
 
-@pytest.mark.parametrize("format", subjects.FORMATS)
-@pytest.mark.parametrize("layout", subjects.LAYOUTS)
+@pytest.mark.parametrize("format", metrics.FORMATS)
+@pytest.mark.parametrize("layout", metrics.LAYOUTS)
 @pytest.mark.parametrize("intermediate", [False, True])
 def test_layout_reaches_the_call_and_its_gradient(
     on_cpu, format, layout, intermediate, monkeypatch
@@ -90,7 +90,7 @@ def test_layout_reaches_the_call_and_its_gradient(
     assert not alone.requires_grad
 
 
-@pytest.mark.parametrize("step, path", params_of(subjects.PATH_LAUNCHES))
+@pytest.mark.parametrize("step, path", params_of(metrics.PATH_LAUNCHES))
 @pytest.mark.parametrize("intermediate", [False, True])
 def test_step_of_a_path_runs_as_it_is_called(on_cpu, step, path, intermediate, monkeypatch):
     outputs = []

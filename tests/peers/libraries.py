@@ -13,8 +13,8 @@ import torch
 from benchmarks._measure import timed_cell
 from benchmarks._peers import plain
 from benchmarks._peers.cells import PeerCell
+from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope.angles import of_cell
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}

@@ -18,8 +18,8 @@ from benchmarks._peers.sweep.experiments import (
 )
 from benchmarks._peers.sweep.goals import BY_ANGLES, BY_TABLES, ONE_HEAD
 from benchmarks._peers.sweep.state import Results, Row
+from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope import angles
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from tests.peers import libraries, sweeping
 from tests.peers.sweeping import FULL, SHA, SMALL, sweep
 

@@ -21,7 +21,7 @@ from benchmarks._peers.sweep import command, plots, state
 from benchmarks._peers.sweep.experiments import EXPERIMENTS
 from benchmarks._peers.sweep.state import SweepError
 from benchmarks._site import readme_tables
-from benchmarks._subjects.rope.forms import BACKWARD
+from benchmarks._subject import BACKWARD
 from benchmarks._system import gpu_monitor
 from benchmarks._system.journal import Journal
 from tests.lab import MACHINE, UUID

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks._subjects.rope.package_calls import Unavailable
+from benchmarks._subject import Unavailable
 from benchmarks._training import providers, sizes
 from benchmarks._training.measuring import relative_error
 from benchmarks._training.network import Network, random_weights

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from benchmarks._subjects.rope.package_calls import Unavailable
+from benchmarks._subject import Unavailable
 from benchmarks._training import parity, parity_results, providers
 from benchmarks._training.parity import COPY, TEXT, Job, Run
 from benchmarks._training.parity_results import ERROR, FAIL, FLOOR, NOT_RUN, PASS, UNAVAILABLE

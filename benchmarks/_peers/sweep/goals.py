@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..._subjects.rope.models import BaseModelCell
-from ..._subjects.rope.surface_calls import UNALIGNED
+from ..._subjects.rope.cells import BaseModelCell
+from ..._subjects.rope.names import UNALIGNED
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ..._subject import BACKWARD, FORWARD
+from ..calls import BaseCell, listed
+from ..module_calls import ModuleCall, stored_elements
 from ..rope import integration_calls
-from ..rope.forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell, listed
-from ..rope.surface import DTYPES
+from ..rope.names import DTYPES, ITEM_BYTES
 from . import transformer_calls
-from .module_calls import ModuleCall, stored_elements
 
 FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS | transformer_calls.COMPOSED
 LIST = Path(__file__).with_suffix(".txt")
