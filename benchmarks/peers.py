@@ -1,12 +1,13 @@
 """asv: the same rotation by other libraries, forward and backward; needs an NVIDIA GPU.
 
-The libraries are in ``_peers.providers``; one that is not installed is n/a. Measured as ``rope``,
-over all kernels that a call launches through autograd, copies included. The host time of an eager
-call and its error are measured as in ``host``. No verdict depends on these: none is of our commits.
+The libraries are in ``_studies.peers.providers``; one that is not installed is n/a. Measured as
+``rope``, over all kernels that a call launches through autograd, copies included. The host time of
+an eager call and its error are measured as in ``host``. No verdict depends on these: none is of our
+commits.
 """
 
-from ._peers import host
-from ._peers.cells import PEER_GRIDS, PeerCell
+from ._studies.peers import eager_calls as host
+from ._studies.peers.cells import PEER_GRIDS, PeerCell
 from ._subject import BACKWARD, FORWARD
 from ._subjects.metrics import HostMetric
 from ._subjects.rope.grid import active

@@ -19,7 +19,7 @@ from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import keys_of
 from benchmarks._machine_code.facts import Facts
 from benchmarks._system import checkout, errors, gpu_monitor, machine, process
-from benchmarks._verdict.rules import Subject as Key
+from benchmarks._verdict.rules import Key
 from benchmarks._verdict.schema import Comparison, from_json
 from tests import toy
 from tests.git import git
@@ -39,7 +39,8 @@ CELLS = toy.CELLS
 SMALL, LARGE = "1024 float32", "1048576 float32"
 FORWARD, BACKWARD = "toy.Forward.track_latency", "toy.Backward.track_latency"
 # A cell that is timed forward only.
-ONCE, ONCE_FORWARD = toy.Cell(4096, "bfloat16", "once"), "once.Forward.track_latency"
+ONCE = toy.Cell(4096, "bfloat16", "once")
+ONCE_KEY = Key("once.Forward.track_latency", ONCE.params)
 HOST = ["toy.Call.track_forward", "toy.Call.track_forward_backward"]
 IMPORT, COMPILE, WARM_START = (
     f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start")
@@ -271,6 +272,10 @@ class Lab:
         """Let the command print what it did not foresee, as users see it."""
         self.patch.setattr(errors, "traceback", traceback)
 
+    def with_once(self) -> None:
+        """Let there be a cell that is timed forward only, too."""
+        self.patch.setattr(toy, "CELLS", [*CELLS, ONCE])
+
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.
         self.commit("base", **{"is": "base"} | base)
@@ -289,7 +294,7 @@ class Lab:
         return from_json(json.loads(self.report.read_text()))
 
     def timing(self, subject: Key):
-        (timing,) = (each for each in self.found.timings if each.subject == subject)
+        (timing,) = (each for each in self.found.timings if each.key == subject)
         return timing
 
     def states(self) -> list[Path]:

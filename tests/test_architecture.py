@@ -301,8 +301,8 @@ def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
         ("_subjects.rope.grid", "from benchmarks import rope", "rope"),
         ("_subjects.rope.grid", "import benchmarks", "__init__"),
         ("_compare.session", "def f():\n    from .. import _site", "_site"),
-        ("_peers.sweep.state", "from ..._compare.rounds import Rounds", "_compare"),
-        ("_measure.cell_outcomes", "from .._peers.cells import PeerCell", "_peers"),
+        ("_studies.peers.state", "from ..._compare.rounds import Rounds", "_compare"),
+        ("_measure.cell_outcomes", "from .._studies.peers.cells import PeerCell", "_peers"),
         ("_extra.module", "", "_extra has no arrows yet: draw them in ROOMS"),
     ],
 )

@@ -21,7 +21,7 @@ COMMANDS = (
         "run",
         "figures",
         "compare",
-        "creep",
+        "release",
         "evidence",
         "sweep",
         "training",
@@ -196,7 +196,7 @@ def test_a_full_disk_under_the_output_is_one_line():
     [
         *(["nothing"], ["run", "--grid", "huge"], ["figures", "a", "b", "c"], ["machine", "a"]),
         *(["compare"], ["compare", "a", "b", "c"], ["compare", "a", "--wait", "soon"]),
-        *(["creep", "--budget", "0"], ["evidence", "all"], ["evidence", "aa", "--budget", "-1"]),
+        *(["release", "--budget", "0"], ["evidence", "all"], ["evidence", "aa", "--budget", "-1"]),
         *(["sweep", "--wait", "nan"], ["sweep", "--grid", "huge"], ["readme", "a"]),
         *(["training", "--only", "tiny-24"], ["training", "--providers", "theirs"]),
         *(["compare", "a", "--markdown", "/dev/null"], ["compare", "a", "--json", "/none/a"]),

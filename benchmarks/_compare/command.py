@@ -23,9 +23,8 @@ from .._system.arguments import (
 from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
-from .._verdict.creep import only_words
-from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer
-from .._verdict.rules import Subject as Key
+from .._verdict.release import only_words
+from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer, Key
 
 if TYPE_CHECKING:
     from .._system.checkout import Arm
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _add_subject(parser)
-    parser.add_argument("base", help="commit or branch to compare with")
+    base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
         "--grid",
@@ -117,6 +116,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--markdown", **_MARKDOWN)
 
+    class Show(argparse.Action):
+        def __call__(self, parser, namespace, values, option_string=None):
+            setattr(namespace, self.dest, values)
+            base.required = False
+
+    parser.add_argument(
+        "--show",
+        action=Show,
+        type=Path,
+        nargs="?",
+        const=SUITE / "evidence" / "reports" / "fail.json",
+        metavar="FILE",
+        help="measure nothing: print the report that --json wrote, which needs nothing installed; "
+        "default: a change that failed on an H200",
+    )
+
 
 def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) % 2 or not MIN_ROUNDS <= int(text) <= MAX_ROUNDS:
@@ -147,6 +162,8 @@ def run(**options) -> int:
     from .._verdict.schema import to_json
 
     asked, start = argparse.Namespace(**options), time.monotonic()
+    if asked.show:
+        return show(asked.subject, asked.show, asked.markdown)
     comparison = _compare(asked, start)
     minutes = comparison.minutes + (time.monotonic() - start) / 60
     comparison = dataclasses.replace(comparison, minutes=minutes)
@@ -155,19 +172,6 @@ def run(**options) -> int:
         write_atomically(asked.json, document.encode())
     _report(comparison, asked.markdown)
     return STATUS[comparison.answer]
-
-
-def add_show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print the report of a stored comparison. Needs nothing installed."
-    _add_subject(parser)
-    parser.add_argument(
-        "file",
-        type=Path,
-        nargs="?",
-        default=SUITE / "evidence" / "reports" / "fail.json",
-        help="what compare --json wrote; default: a change that failed on an H200",
-    )
-    parser.add_argument("--markdown", **_MARKDOWN)
 
 
 def show(subject: str, file: Path, markdown: Path | None) -> int:

@@ -9,8 +9,7 @@ from .._machine_code import fingerprint, worker_pool
 from .._machine_code.fingerprint import Compiled
 from .._subject import Cell, Compilation, Subject, metric
 from .._verdict.metrics import UNITS
-from .._verdict.rules import Exact, judge_exact
-from .._verdict.rules import Subject as Key
+from .._verdict.rules import Exact, Key, judge_exact
 
 Facts = fingerprint.Facts
 ENUMERATIONS = ("listed", "dense")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._subject import Cell, metric
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Exact, Family, Subject
+from .._verdict.rules import FAMILIES, Exact, Family, Key
 from . import exact
 from .pool import Pool
 from .rounds import Round
@@ -17,8 +17,8 @@ from .rounds import Round
 ARMS = BASE, HEAD = ("base", "head")
 
 
-Values = Mapping[Subject, float | Exception]
-_Why = Mapping[Subject, Any]
+Values = Mapping[Key, float | Exception]
+_Why = Mapping[Key, Any]
 
 
 class Checks(NamedTuple):
@@ -40,14 +40,14 @@ class Look(NamedTuple):
     notes: list[str]
 
     @property
-    def judged(self) -> set[Subject]:
+    def judged(self) -> set[Key]:
         """The timings that have a verdict."""
-        return {timing.subject for family in self.families.values() for timing in family.timings}
+        return {timing.key for family in self.families.values() for timing in family.timings}
 
 
-def keys_of(cell: Cell) -> frozenset[Subject]:
+def keys_of(cell: Cell) -> frozenset[Key]:
     """The timings of a cell, one a direction."""
-    return frozenset(Subject(metric(cell, direction), cell.params) for direction in cell.directions)
+    return frozenset(Key(metric(cell, direction), cell.params) for direction in cell.directions)
 
 
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
@@ -71,7 +71,7 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
     )
 
 
-def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Subject, Any]:
+def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Key, Any]:
     """What is bad in the head alone; a base that cannot be called so is no excuse for a failure."""
     return {
         s: why
@@ -80,14 +80,14 @@ def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict
     }
 
 
-def changed_nodes(answers: Mapping[str, dict]) -> dict[Subject, str]:
+def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
     """The checked calls that do not put the same on the stream in both versions, and what they do.
 
     ``answers``: of a process of each arm that checked them. A call that only one of them could
     record is among these.
     """
     nodes = {
-        arm: {Subject(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
+        arm: {Key(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
         for arm, answer in answers.items()
     }
     return {
@@ -106,7 +106,7 @@ def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[
 
 
 def judge_rounds(
-    measured: Sequence[Round], identical: Set[Subject], only: Set[Subject] | None = None
+    measured: Sequence[Round], identical: Set[Key], only: Set[Key] | None = None
 ) -> Look:
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
     families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
@@ -133,30 +133,30 @@ def joined(first: Look, second: Look) -> Look:
 
 
 def _joined(first: Family, second: Family) -> Family:
-    newer = {timing.subject: timing for timing in second.timings}
-    timings = tuple(newer.get(timing.subject, timing) for timing in first.timings)
+    newer = {timing.key: timing for timing in second.timings}
+    timings = tuple(newer.get(timing.key, timing) for timing in first.timings)
     failed = first.control.failed + second.control.failed
     control = dataclasses.replace(first.control, failed=failed)
     return dataclasses.replace(first, timings=timings, control=control)
 
 
-def inconclusive(look: Look, identical: Set[Subject]) -> set[Subject]:
+def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
     """The timings on which neither the clock nor the machine code is conclusive."""
     return {
-        timing.subject
+        timing.key
         for family in look.families.values()
         for timing in rules.inconclusive(family.timings, identical)
     }
 
 
-def mended(measured: Sequence[Round]) -> set[Subject]:
+def mended(measured: Sequence[Round]) -> set[Key]:
     """The timings that no process of the base has and each of the head's: without a comparison."""
     answered = _answered(measured)
     failed = answered[HEAD, "errors"] | answered[HEAD, "unavailable"]
     return answered[HEAD, "timings"] - failed - answered[BASE, "timings"]
 
 
-def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
+def lost_on_host(measured: Sequence[Round], look: Look) -> set[Key]:
     """The timings on the host, and of starts, that these rounds asked for and the look lacks.
 
     But not what the base cannot do.
@@ -168,11 +168,11 @@ def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
     return asked - look.judged - impossible
 
 
-def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Subject]]:
+def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
     """By arm and kind of answer, what a process answered so."""
     return {
         (arm, kind): {
-            Subject(metric, tuple(params))
+            Key(metric, tuple(params))
             for each in measured
             for metric, params, _ in each.answers[arm][kind]
         }
@@ -191,7 +191,7 @@ def clocks(measured: Sequence[Round]) -> dict[str, str]:
     return found
 
 
-def facts_of(answer: dict) -> dict[Subject, float | Exception]:
+def facts_of(answer: dict) -> dict[Key, float | Exception]:
     """The exact metrics that a process found, and why others are missing."""
     rows = [(metric, params, value) for metric, params, value in answer["facts"]]
     rows += [
@@ -199,13 +199,13 @@ def facts_of(answer: dict) -> dict[Subject, float | Exception]:
         for metric, params, reason in answer["errors"] + answer["unavailable"]
         if not metric.startswith(FAMILIES["gpu"])
     ]
-    return {Subject(metric, tuple(params)): value for metric, params, value in rows}
+    return {Key(metric, tuple(params)): value for metric, params, value in rows}
 
 
-def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Subject, str]:
+def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, str]:
     """Why timings are missing: the last line of each traceback."""
     return {
-        Subject(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
+        Key(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
         for metric, params, reason in rows
         if metric.startswith(prefixes)
     }
@@ -217,9 +217,9 @@ def _problems(values: Mapping[str, Values]) -> list[str]:
 
 def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
     """Timings that failed in some process: faults where only the head's do, and notes."""
-    lost: dict[str, dict[Subject, list[str]]]
+    lost: dict[str, dict[Key, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
-    failed: dict[str, dict[Subject, str]] = {arm: {} for arm in ARMS}
+    failed: dict[str, dict[Key, str]] = {arm: {} for arm in ARMS}
     for arm, each in itertools.product(ARMS, measured):
         errors, unavailable = (
             _reasons(each.answers[arm][kind], sum(FAMILIES.values(), ()))
@@ -252,9 +252,9 @@ def _how_often(lost: int, processes: int) -> str:
     return "in no process" if lost == processes else f"failed in {lost} of {processes} processes"
 
 
-def _together(said: Mapping[Subject, str]) -> list[str]:
+def _together(said: Mapping[Key, str]) -> list[str]:
     """A line for each message: its first subject, and how many more have the same."""
-    alike: dict[str, list[Subject]] = {}
+    alike: dict[str, list[Key]] = {}
     for subject, what in said.items():
         alike.setdefault(what, []).append(subject)
     return [

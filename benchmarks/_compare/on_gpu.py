@@ -9,8 +9,7 @@ from .._subject import Cell, Subject
 from .._system import checkout, gpu_monitor
 from .._system.progress import say
 from .._verdict.metrics import FAMILIES
-from .._verdict.rules import MIN_ROUNDS, Answer, Exact, overall
-from .._verdict.rules import Subject as Key
+from .._verdict.rules import MIN_ROUNDS, Answer, Exact, Key, overall
 from .._verdict.schema import Comparison
 from . import compile_both, exact, findings, measure, rounds, selection
 from .compile_both import Pair

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from .._subject import Cell, Subject
 from .._system.errors import CouldNotRunError
 from .._verdict.metrics import COMPILE, FAMILIES, IMPORT, OWN_START, WARM_START
-from .._verdict.rules import Subject as Key
+from .._verdict.rules import Key
 from .findings import keys_of
 
 

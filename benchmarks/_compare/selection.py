@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .._machine_code.facts import Facts
 from .._subject import Cell
-from .._verdict.rules import Subject as Key
+from .._verdict.rules import Key
 from .findings import ARMS, keys_of
 
 Compiled = Mapping[Key, Facts | Exception]

@@ -113,14 +113,15 @@ def reach(arch: str, cells: Iterable[Cell]) -> dict:
     driver = _driver(arch)
     reached: set[str] = set()
     failures: dict[str, str] = {}
-    for cell, direction in ((cell, direction) for cell in cells for direction in cell.directions):
+    calls = [(cell, direction) for cell in cells for direction in cell.directions]
+    for called, direction in calls:
         try:
-            call(driver, cell, direction)
+            call(driver, called, direction)
         except NotImplementedError:
             continue
         except Exception:
             error = traceback.format_exc().strip().splitlines()[-1][:300]
-            failures[" ".join([*cell.params, direction])] = error
+            failures[" ".join([*called.params, direction])] = error
         else:
             reached |= features(driver.launches)
     return {"features": sorted(reached), "failures": failures}

@@ -20,10 +20,10 @@ _Cell = TypeVar("_Cell", bound=Cell)
 class Outcome:
     """The samples of a cell, or why there are none.
 
-    ``latency`` and ``copy`` are paired samples in seconds per call, of the cell and of ``copy_`` of the
-    same bytes. ``roofline``, which pairs with the first of them, is of a copy that reads what the
-    call does besides; empty where that is not known. ``unavailable`` says why the cell cannot be
-    measured here (n/a), ``error`` what went wrong.
+    ``latency`` and ``copy`` are paired samples in seconds per call, of the cell and of ``copy_`` of
+    the same bytes. ``roofline``, which pairs with the first of them, is of a copy that reads what
+    the call does besides; empty where that is not known. ``unavailable`` says why the cell cannot
+    be measured here (n/a), ``error`` what went wrong.
     """
 
     latency: tuple[float, ...] = ()

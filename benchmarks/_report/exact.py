@@ -37,9 +37,9 @@ def summary(exact: Iterable[Exact]) -> Summary:
         len(ordered),
         ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
         worst.answer is Answer.FAIL,
-        name_of(worst.subject.metric),
+        name_of(worst.key.metric),
         change_of(worst.base, worst.head, worst.unit.name) if worst.change != "new" else "",
-        where(axes_of(worst.subject)),
+        where(axes_of(worst.key)),
     )
 
 
@@ -55,7 +55,7 @@ def by_metric(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
     """The values of each metric, the worst of both first."""
     metrics: dict[str, list[Exact]] = {}
     for each in sorted(exact, key=_badness):
-        metrics.setdefault(each.subject.metric, []).append(each)
+        metrics.setdefault(each.key.metric, []).append(each)
     return metrics
 
 
@@ -63,7 +63,7 @@ def by_architecture(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
     """Figures of machine code, by what was compiled for."""
     archs: dict[str, list[Exact]] = {}
     for each in exact:
-        archs.setdefault(next(iter(each.subject.params), "no architecture"), []).append(each)
+        archs.setdefault(next(iter(each.key.params), "no architecture"), []).append(each)
     return archs
 
 
@@ -72,4 +72,4 @@ def changed(exact: Iterable[Exact]) -> list[Exact]:
 
 
 def of_suites(exact: Iterable[Exact], prefixes: Sequence[str]) -> list[Exact]:
-    return [each for each in exact if each.subject.metric.startswith(tuple(prefixes))]
+    return [each for each in exact if each.key.metric.startswith(tuple(prefixes))]

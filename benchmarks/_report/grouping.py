@@ -22,7 +22,7 @@ class Group(NamedTuple):
 
 
 def single(timing: Timing) -> Group:
-    return Group(axes_of(timing.subject), (timing,))
+    return Group(axes_of(timing.key), (timing,))
 
 
 def grouped(timings: Iterable[Timing]) -> list[Group]:

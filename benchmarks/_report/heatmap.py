@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from .._verdict.rules import Subject
+from .._verdict.rules import Key
 from .github_markdown import escaped, folded, small
 from .grouping import in_order
 from .states import State
@@ -20,7 +20,7 @@ _EMPTY = "✖️"
 _Place = tuple[str, str, str, str, str]
 
 
-def maps(states: Mapping[Subject, State]) -> Iterable[str]:
+def maps(states: Mapping[Key, State]) -> Iterable[str]:
     """A map of the grid, a row a size, and one of the other paths, a row a path.
 
     Forms of a call differ in ten ways, and models in no order: they have none.

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 from .._verdict import rules
-from .._verdict.rules import Answer, Subject, Timing
+from .._verdict.rules import Answer, Key, Timing
 from .._verdict.schema import Comparison
 from .text import axes_of, count, label, name_of, percent, span
 
@@ -30,8 +30,8 @@ class State(enum.Enum):
         self.label, self.symbol, self.most_rows = label, symbol, most_rows
 
 
-def states_of(comparison: Comparison) -> dict[Subject, State]:
-    return {t.subject: _state(t, t.subject in comparison.identical) for t in comparison.timings}
+def states_of(comparison: Comparison) -> dict[Key, State]:
+    return {t.key: _state(t, t.key in comparison.identical) for t in comparison.timings}
 
 
 def _state(timing: Timing, same_code: bool) -> State:
@@ -48,11 +48,9 @@ def counted(states: Iterable[State]) -> str:
     return ", ".join(f"{found.count(each)} {each.label}" for each in State if each in found)
 
 
-def sentence(comparison: Comparison, states: Mapping[Subject, State]) -> str:
+def sentence(comparison: Comparison, states: Mapping[Key, State]) -> str:
     """The reasons of the answer."""
-    found = {
-        state: [t for t in comparison.timings if states[t.subject] is state] for state in State
-    }
+    found = {state: [t for t in comparison.timings if states[t.key] is state] for state in State}
     reasons = {Answer.FAIL: _failures, Answer.CANNOT_TELL: _doubts, Answer.PASS: _assurances}
     return "; ".join(reasons[comparison.answer](comparison, found)) + "."
 
@@ -64,11 +62,11 @@ _Found = Mapping[State, Sequence[Timing]]
 def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
     if comparison.wrong:
         yield f"{count(len(comparison.wrong), 'check')} failed on the head"
-    faster = {timing.subject for timing in found[State.FASTER]}
+    faster = {timing.key for timing in found[State.FASTER]}
     for name, family in comparison.families.items():
         changed = rules.changed(family.timings, comparison.identical)
         failed = sum(timing.answer is Answer.FAIL for timing in changed)
-        gained = sum(timing.subject in faster for timing in changed)
+        gained = sum(timing.key in faster for timing in changed)
         of = count(len(changed), f"changed {_KINDS.get(name, name)} timing")
         if failed:
             yield f"{failed} of {of} became slower" + f", {gained} faster" * (gained > 0)
@@ -77,7 +75,7 @@ def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
     lost = [each for each in comparison.exact if each.answer is Answer.FAIL]
     worse = [each for each in lost if each.change == "worse"]
     if worse:
-        names = list(dict.fromkeys(name_of(each.subject.metric) for each in worse))
+        names = list(dict.fromkeys(name_of(each.key.metric) for each in worse))
         more = ", ..." if len(names) > 3 else ""
         yield f"{count(len(worse), 'exact value')} got worse ({', '.join(names[:3])}{more})"
     if len(lost) > len(worse):
@@ -86,7 +84,7 @@ def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
 
 def _worst(timings: Sequence[Timing]) -> str:
     worst = max(timings, key=lambda timing: timing.effect)
-    return f"the worst by {percent(worst.effect)}: {label(axes_of(worst.subject))}"
+    return f"the worst by {percent(worst.effect)}: {label(axes_of(worst.key))}"
 
 
 def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
@@ -98,7 +96,7 @@ def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
     for name, family in comparison.families.items():
         control, kind = family.control, _KINDS.get(name, name)
         if control.failed:
-            differ = f"{control.failed} of {control.subjects} {kind} timings differ"
+            differ = f"{control.failed} of {control.timings} {kind} timings differ"
             yield f"{differ} from themselves in the A/A control"
         spread = family.spread
         if spread is not None and rules.varies_more(spread):
@@ -132,11 +130,11 @@ def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) 
 
 def _bounds(comparison: Comparison, found: _Found) -> Iterable[str]:
     """How much slower timings may be at most: by family, whose noise differs a hundredfold."""
-    unmoved, faster = ({t.subject for t in found[s]} for s in (State.NOT_SLOWER, State.FASTER))
+    unmoved, faster = ({t.key for t in found[s]} for s in (State.NOT_SLOWER, State.FASTER))
     says = "is slower by"
     for name, family in comparison.families.items():
-        bounded = [t for t in family.timings if t.subject in unmoved | faster]
-        if any(timing.subject in unmoved for timing in bounded):
+        bounded = [t for t in family.timings if t.key in unmoved | faster]
+        if any(timing.key in unmoved for timing in bounded):
             kind, most = _KINDS.get(name, name), percent(max(timing.upper for timing in bounded))
             if len(bounded) == 1:
                 yield f"the only {kind} timing {says} no more than {most}"

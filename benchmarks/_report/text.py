@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .._verdict.rules import FAMILIES, Subject
+from .._verdict.rules import FAMILIES, Key
 from .._verdict.schema import Side
 
 _ROPE_PARAMS = ("seq_len", "hidden", "batch", "dtype", "format")
@@ -45,11 +45,11 @@ def name_of(metric: str) -> str:
     return f"{known} of other paths" if suite[4:] in ("Memory", "Launches", "Error") else known
 
 
-def axes_of(subject: Subject) -> tuple[tuple[str, ...], ...]:
+def axes_of(subject: Key) -> tuple[tuple[str, ...], ...]:
     return tuple((value,) for value in (subject.metric, *subject.params))
 
 
-def all_values(subjects: Iterable[Subject]) -> dict[int, frozenset[str]]:
+def all_values(subjects: Iterable[Key]) -> dict[int, frozenset[str]]:
     """All values on each axis of the grid of ``rope``."""
     rows = [s for s in subjects if s.metric.startswith("rope.") and len(s.params) == 5]
     columns = zip(*((subject.metric, *subject.params) for subject in rows), strict=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Subject, Timing
+from .._verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
 from .._verdict.schema import Comparison
 from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
 from .grouping import Group, grouped, single
@@ -136,20 +136,20 @@ class View:
     def _rows(
         self, timings: list[Timing], divided: Callable[[list[Timing]], Iterable[Group]]
     ) -> list[Row]:
-        known = all_values(timing.subject for timing in timings)
+        known = all_values(timing.key for timing in timings)
         return [
             _row(state, group, known)
             for state in State
             for group in sorted(
-                divided([t for t in timings if self.states[t.subject] is state]),
+                divided([t for t in timings if self.states[t.key] is state]),
                 key=lambda group: _badness(state, group),
             )
         ]
 
     def _clock(self, name: str, comparison: Comparison) -> Check:
         family = comparison.families[name]
-        states = [self.states[timing.subject] for timing in family.timings]
-        bounds = [t.upper for t in family.timings if self.states[t.subject] is State.NOT_SLOWER]
+        states = [self.states[timing.key] for timing in family.timings]
+        bounds = [t.upper for t in family.timings if self.states[t.key] is State.NOT_SLOWER]
         says, bounded = counted(states), State.NOT_SLOWER.label
         if bounds:
             says = says.replace(bounded, f"{bounded} (within {percent(max(bounds))})")
@@ -164,7 +164,7 @@ class View:
             findings.append(f"{len(comparison.represented)} not timed: {other}")
         if name != "gpu":
             groups = sorted(grouped(family.timings), key=lambda group: group.axes)[:MOST_LINES]
-            rows = [_row(self.states[group.worst.subject], group, {}) for group in groups]
+            rows = [_row(self.states[group.worst.key], group, {}) for group in groups]
             findings += [f"{row.label} {row.base} → {row.head}, {row.moved}" for row in rows]
         open_ = rules.too_inconclusive(family.timings, comparison.identical)
         uneven = rules.varies_more(family.spread)
@@ -180,7 +180,7 @@ def _scope(comparison: Comparison) -> str:
     return "machine code only; nothing was timed" if only_code and not measured else ""
 
 
-def _by_kind(states: Mapping[Subject, State]) -> list[str]:
+def _by_kind(states: Mapping[Key, State]) -> list[str]:
     """A line for each kind of GPU timing: of forms and models, which have no map, the only one."""
     said = {
         what: counted(state for subject, state in states.items() if subject.metric.startswith(kind))
@@ -244,7 +244,7 @@ def _machine(comparison: Comparison) -> str:
 def _control(name: str, family: Family) -> str:
     found = family.control
     return (
-        f"A/A control, {name}: {found.failed} of {found.subjects} timings differ from themselves; "
+        f"A/A control, {name}: {found.failed} of {found.timings} timings differ from themselves; "
         f"floor {percent(found.floor, sign='')}, noise of a round {percent(found.noise, sign='')}"
     )
 

@@ -6,17 +6,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._peers.sweep import goals as kernel_goals
-from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE, stored
-from .._peers.sweep.experiments import Experiment, Timing
-from .._peers.sweep.state import Results
+from .._studies.peers import tables
+from .._studies.peers import targets as kernel_goals
+from .._studies.peers.experiments import Experiment, Timing
+from .._studies.peers.peers_study import EVIDENCE, stored
+from .._studies.peers.state import Results
+from .._studies.training import goals
+from .._studies.training import results as training
+from .._studies.training.sizes import POINTS, STEP
 from .._subjects.metrics import ARCHITECTURES
 from .._subjects.rope.names import ITEM_BYTES
 from .._system.process import ROOT, SUITE
-from .._training import goals
-from .._training import results as training
-from .._training.sizes import POINTS, STEP
 from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"

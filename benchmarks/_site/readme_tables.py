@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE, stored
+from .._studies.peers import tables
+from .._studies.peers.peers_study import EVIDENCE, stored
 from .._system.errors import CouldNotRunError
 from .._system.process import ROOT
 from . import figures

@@ -110,10 +110,10 @@ def compilations(target: str) -> list[Compilation]:
     if target not in SURFACE_PARAMS["target"]:
         return calls
     for form in SURFACE_PARAMS["form"]:
-        one = listed_cell(form)
+        at = listed_cell(form)
         calls += [
-            Compilation("codegen.Surface", (target, form, direction), target, (one,), direction)
-            for direction in one.directions
+            Compilation("codegen.Surface", (target, form, direction), target, (at,), direction)
+            for direction in at.directions
         ]
     return calls
 

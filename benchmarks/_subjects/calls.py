@@ -4,20 +4,33 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from .._subject import BACKWARD, FORWARD, metric
 
+if TYPE_CHECKING:
+    from .._subject import Cell
+else:
+    Cell = object  # whose properties would be defaults of a dataclass's fields
 
-class BaseCell:
+
+class BaseCell(Cell):
     """A call at one size. A subclass is a frozen dataclass.
 
     Its fields are its benchmark's parameters.
     """
 
     suite: ClassVar[str]
-    deviation = 1.0
-    directions: tuple[str, ...] = (FORWARD, BACKWARD)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the input's values."""
+        return 1.0
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions that are timed."""
+        return FORWARD, BACKWARD
 
     @classmethod
     def from_texts(cls, texts: Sequence[str]) -> Self:

@@ -3,7 +3,7 @@
 A process may find its memory, its clocks or a neighbour in one of two states, which make all that
 it times faster or slower by a fixed share. If both versions know both states, which process met
 which says nothing about the versions, but it hides a change that is smaller than the states are
-apart. Arrays are [rounds, subjects].
+apart. Arrays are [rounds, timings].
 """
 
 from typing import NamedTuple

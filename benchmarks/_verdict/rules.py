@@ -40,7 +40,7 @@ ExactChange = Literal["worse", "better", "none", "missing", "new"]
 """What an exact value did; "missing" and "new": it is not there on the head, or on the base."""
 
 
-class Subject(NamedTuple):
+class Key(NamedTuple):
     """What is compared: asv's name of the benchmark, and its parameters as asv's texts."""
 
     metric: str
@@ -93,17 +93,17 @@ RULES = {
 
 @dataclass(frozen=True)
 class Timing:
-    """The verdict on one subject. Effects are shares of the base: 0.02 is 2 % slower.
+    """The verdict on one timing. Effects are shares of the base: 0.02 is 2 % slower.
 
     base, head: median over the processes, seconds. effect: ``exp(E) - 1`` of the pseudomedian of
     the rounds' log ratios, the median of the average of two. low, high: its two-sided confidence
     interval; upper: its one-sided bound. p_slower, p_faster: adjusted for the family. floor: the
     smallest effect that may count, the largest of the rules' ``min_effect``, the floor of timings
-    of about the same duration and the subject's own control. mde: the minimum detectable effect,
+    of about the same duration and its own control. mde: the minimum detectable effect,
     the smallest slowdown that fails with a power of 90 % at the noise of this run.
     """
 
-    subject: Subject
+    key: Key
     answer: Answer
     change: Change
     base: _Seconds
@@ -123,12 +123,12 @@ class Timing:
 class Control:
     """The A/A control of a family: what its processes say of a version compared with itself.
 
-    failed: subjects on which the verdict's own test and threshold would see a change, one way
-    or the other. floor: the 95 % quantile over the subjects of their absolute A/A effect. noise:
-    the median over the subjects of the standard deviation of a paired round.
+    failed: timings on which the verdict's own test and threshold would see a change, one way
+    or the other. floor: the 95 % quantile over the timings of their absolute A/A effect. noise:
+    the median over the timings of the standard deviation of a paired round.
     """
 
-    subjects: int
+    timings: int
     failed: int
     floor: _Size
     noise: _Size
@@ -182,7 +182,7 @@ class Exact:
     metric that gates got worse or if the head lost it, None if it is new, else PASS.
     """
 
-    subject: Subject
+    key: Key
     unit: Unit
     base: float | None
     head: float | None
@@ -206,7 +206,7 @@ def answered(
 
 
 def judge_exact(
-    subject: Subject, base: float | None, head: float | None, clock_decides: bool = False
+    key: Key, base: float | None, head: float | None, clock_decides: bool = False
 ) -> Exact:
     """Judge an exact metric, or what only one side has.
 
@@ -223,38 +223,38 @@ def judge_exact(
         If no unit is known for the metric, a value is none of its unit, neither side has one, or
         both have a value of a metric that is measured and not exact.
     """
-    unit = unit_of(subject)
+    unit = unit_of(key)
     for side, value in (("base", base), ("head", head)):
         if value is not None and not unit.gives(value):
-            raise ValueError(f"{side} of {subject} must be None or {unit.name}, it is {value}")
+            raise ValueError(f"{side} of {key} must be None or {unit.name}, it is {value}")
     if base is None and head is None:
-        raise ValueError(f"neither side has a value of {subject}")
+        raise ValueError(f"neither side has a value of {key}")
     base, head = (None if value is None else float(value) for value in (base, head))
     if head is None:
-        return Exact(subject, unit, base, head, Answer.FAIL, "missing")
+        return Exact(key, unit, base, head, Answer.FAIL, "missing")
     if base is None:
-        return Exact(subject, unit, base, head, None, "new")
+        return Exact(key, unit, base, head, None, "new")
     if not unit.exact:
-        raise ValueError(f"{subject.metric} is measured, not exact: two values need judge()")
+        raise ValueError(f"{key.metric} is measured, not exact: two values need judge()")
     loss = head - base if unit.better == "smaller" else base - head
     change: ExactChange = "none" if loss == 0 else "worse" if loss > 0 else "better"
-    shown_only = clock_decides and subject.metric.endswith(_COSTS_TIME)
+    shown_only = clock_decides and key.metric.endswith(_COSTS_TIME)
     fails = unit.gates and not shown_only and loss > unit.tolerance * abs(base)
-    return Exact(subject, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
+    return Exact(key, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
 
 
-def unit_of(subject: Subject) -> Unit:
-    """The unit of a subject's metric, at the subject's dtype.
+def unit_of(key: Key) -> Unit:
+    """The unit of a metric, at the dtype among its parameters.
 
     Raises
     ------
     ValueError
         If the metric is not in ``UNITS``.
     """
-    if subject.metric not in UNITS:
-        raise ValueError(f"no unit for the metric {subject.metric!r}; the subject's UNITS lack it")
-    unit = UNITS[subject.metric]
-    if unit.float32_tolerance and "float32" in subject.params:
+    if key.metric not in UNITS:
+        raise ValueError(f"no unit for the metric {key.metric!r}; the subject's UNITS lack it")
+    unit = UNITS[key.metric]
+    if unit.float32_tolerance and "float32" in key.params:
         return replace(unit, tolerance=unit.float32_tolerance)
     return unit
 
@@ -262,7 +262,7 @@ def unit_of(subject: Subject) -> Unit:
 def overall(
     families: Iterable[Family],
     exact: Iterable[Exact],
-    identical: Set[Subject] = frozenset(),
+    identical: Set[Key] = frozenset(),
     wrong: Sequence[str] = (),
     same_sources: bool = False,
     unmeasured: Sequence[str] = (),
@@ -286,7 +286,7 @@ def overall(
 
     Parameters
     ----------
-    identical : set of Subject
+    identical : set of Key
         What has the same machine code on both sides, timed or not.
     wrong : sequence of str
         What is wrong on the head, a sentence each: any fails.
@@ -297,7 +297,7 @@ def overall(
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings]
-    slower = {timing.subject for timing in timings if timing.answer is Answer.FAIL}
+    slower = {timing.key for timing in timings if timing.answer is Answer.FAIL}
     if wrong or slower - identical or any(each.answer is Answer.FAIL for each in exact):
         return Answer.FAIL
     judged = same_sources or timings or any(each.answer for each in exact)
@@ -309,7 +309,7 @@ def overall(
     return Answer.PASS
 
 
-def inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+def inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> list[Timing]:
     """The timings on which neither the clock nor the machine code is conclusive."""
     found = changed(timings, identical)
     return [timing for timing in found if timing.answer is Answer.CANNOT_TELL]
@@ -321,7 +321,7 @@ def suspicious(timing: Timing) -> bool:
     return timing.effect > timing.floor or timing.low > 0
 
 
-def too_inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> bool:
+def too_inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> bool:
     """Whether the inconclusive timings of a family forbid a pass.
 
     They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
@@ -345,6 +345,6 @@ def varies_more(spread: Spread | None) -> bool:
     )
 
 
-def changed(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+def changed(timings: Iterable[Timing], identical: Set[Key]) -> list[Timing]:
     """The timings whose machine code is not the same on both sides."""
-    return [timing for timing in timings if timing.subject not in identical]
+    return [timing for timing in timings if timing.key not in identical]

@@ -9,9 +9,8 @@ from tests.lab import (
     FAIL,
     FORWARD,
     HOST,
-    IN_PLACE,
+    ONCE_KEY,
     PASS,
-    PATHS,
     ROUNDS,
     SMALL,
     noisy,
@@ -24,9 +23,10 @@ ALWAYS = list(range(1, 99))  # in every process that times
     ("base", "head", "said"),
     [(False, True, ""), (True, False, "not in the base"), (True, True, "in neither version")],
 )
-def test_cells_and_paths_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, said):
-    lab.with_paths()
-    lacks = {"cannot": [SMALL, IN_PLACE]}
+def test_cells_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, said):
+    lab.with_once()
+    once = " ".join(ONCE_KEY.params)
+    lacks = {"cannot": [SMALL, once]}
     lab.versions(lacks if base else {}, lacks if head else {})
     assert lab.compare() == (PASS if base else FAIL)
     if base:
@@ -34,9 +34,9 @@ def test_cells_and_paths_that_a_version_lacks_are_a_fault_of_the_head_alone(lab,
         assert expected in lab.found.notes and not lab.found.wrong
     else:
         assert f"{FORWARD} {SMALL}: it is cannot" in lab.found.wrong
-        assert f"{PATHS[0]} {IN_PLACE}: it is cannot" in lab.found.wrong
-    timed = {" ".join(each.subject.params) for each in lab.found.timings}
-    assert timed and not timed & {SMALL, IN_PLACE}
+        assert f"{ONCE_KEY.words}: it is cannot" in lab.found.wrong
+    timed = {" ".join(each.key.params) for each in lab.found.timings}
+    assert timed and not timed & {SMALL, once}
 
 
 def test_a_call_that_the_base_lacks_must_be_right(lab):
@@ -139,7 +139,7 @@ def lost(lab, base: dict, head: dict) -> int:
 def test_host_times_without_a_verdict_forbid_a_pass(lab, base, head):
     assert lost(lab, base, head) == CANNOT_TELL
     (said,) = lab.found.unmeasured
-    what = f"{HOST[0]} bshd, {HOST[0]} sbhd, {COMPILE}"
+    what = f"{COMPILE}, {HOST[0]} bfloat16, {HOST[0]} float32"
     assert said == f"3 timings on the host could not be compared (see the notes): {what}"
     assert any("of the base: lost" in text for text in lab.found.notes)
     assert not lab.found.wrong
@@ -154,7 +154,7 @@ def test_host_times_that_no_process_of_the_base_has_are_not_asked_of_the_head(la
     assert lost(lab, base, head) == PASS
     assert not lab.found.unmeasured
     where = "in neither version" if head else "in no process of the base"
-    assert f"{HOST[0]} bshd and 2 more: {where}: lost in the round" in lab.found.notes
+    assert f"{COMPILE} and 2 more: {where}: lost in the round" in lab.found.notes
 
 
 @pytest.mark.parametrize("base", [{}, {"full": ALWAYS}])

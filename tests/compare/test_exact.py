@@ -9,7 +9,7 @@ from benchmarks import codegen
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
 from benchmarks._subjects.rope.cells import PATHS, Cell, ListedCell, ModelCell, PathCell
-from benchmarks._verdict.rules import UNITS, Answer, Subject
+from benchmarks._verdict.rules import UNITS, Answer, Key
 
 ROOT = Path(exact.__file__).resolve().parents[2]
 SMALL = ("sm_90", "float16", "sbhd", "forward", 64, "small")
@@ -101,7 +101,7 @@ def test_compare_says_worse_better_and_none(compiler_gives):
     compiler_gives(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
     verdicts = exact.compare(base, exact.codegen_facts(ROOT, **SUBSET))
     changed = {
-        (v.subject.metric.rpartition("_")[2], v.subject.params[-1], v.change): v.answer
+        (v.key.metric.rpartition("_")[2], v.key.params[-1], v.change): v.answer
         for v in verdicts
         if v.change != "none"
     }
@@ -119,15 +119,15 @@ def test_what_the_head_does_not_compile_fails_and_says_why(compiler_gives):
     compiler_gives(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
     head = exact.codegen_facts(ROOT, **SUBSET)
     lost = [v for v in exact.compare(base, head) if v.change == "missing"]
-    assert {v.subject.params for v in lost} == {texts(LARGE)}
-    gating = {v.subject.metric for v in lost if v.answer == Answer.FAIL}
+    assert {v.key.params for v in lost} == {texts(LARGE)}
+    gating = {v.key.metric for v in lost if v.answer == Answer.FAIL}
     assert gating >= {name for name in exact.UNITS if "Codegen" in name and UNITS[name].gates}
     assert exact.problems(base) == []
     assert exact.problems(head) == ["6 values missing: PTXASError: too narrow a world"]
 
 
 def test_what_neither_side_has_is_not_compared():
-    values = {Subject("codegen.Variants.track_variants", SMALL[:4]): NotImplementedError("no thd")}
+    values = {Key("codegen.Variants.track_variants", SMALL[:4]): NotImplementedError("no thd")}
     assert exact.compare(values, dict(values)) == []
     assert exact.problems(values) == ["1 values missing: no thd"]
 
@@ -179,7 +179,7 @@ def test_sizes_of_a_form_have_their_code_in_common(monkeypatch):
     assert {subject.params for subject in values} == {
         ("sm_90", form, direction) for direction in ("forward", "backward")
     }
-    registers = values[Subject("codegen.Surface.track_registers", ("sm_90", form, "forward"))]
+    registers = values[Key("codegen.Surface.track_registers", ("sm_90", form, "forward"))]
     assert registers == by_cell[large].registers > 8
 
 

@@ -3,16 +3,16 @@
 import pytest
 
 from benchmarks._compare import selection
-from benchmarks._compare.findings import subjects_of
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._compare.findings import keys_of
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
+from tests.toy import Cell
 
-CELLS = [Cell(seq_len, 64, 1, "float32", "sbhd") for seq_len in range(1, 41)]
+CELLS = [Cell(elements, "float32") for elements in range(1, 41)]
 
 
 def compiled(head: dict, base: str = "a") -> dict:
     """Both arms' facts: machine code ``base``, but in the head that of ``head`` by cell."""
-    subjects = {subject: cell for cell in CELLS for subject in subjects_of(cell)}
+    subjects = {subject: cell for cell in CELLS for subject in keys_of(cell)}
     return {
         "base": {s: facts_of(base) for s in subjects},
         "head": {s: head.get(c, facts_of(base)) for s, c in subjects.items()},
@@ -62,20 +62,20 @@ def test_what_there_is_no_time_for_is_told_from_what_another_size_stands_for():
     head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS[:6])}
     facts = compiled(head)
     left = selection.left(CELLS, facts, CELLS[:1])
-    assert left.represented == {s for cell in (CELLS[2], CELLS[4]) for s in subjects_of(cell)}
-    assert left.untimed == {s for cell in CELLS[1:6:2] for s in subjects_of(cell)}
+    assert left.represented == {s for cell in (CELLS[2], CELLS[4]) for s in keys_of(cell)}
+    assert left.untimed == {s for cell in CELLS[1:6:2] for s in keys_of(cell)}
     assert selection.left(CELLS, facts, CELLS) == (frozenset(), frozenset())
 
 
 def test_another_grid_or_stride_differs_though_the_code_does_not():
     facts = compiled({})
     moved = CELLS[3]
-    for subject in subjects_of(moved):
+    for subject in keys_of(moved):
         same = facts["head"][subject]
         facts["head"][subject] = type(same)(**vars(same) | {"digest": "another grid"})
     assert moved in chosen(facts)
     assert selection.identical(facts) == {
-        s for cell in CELLS if cell != moved for s in subjects_of(cell)
+        s for cell in CELLS if cell != moved for s in keys_of(cell)
     }
 
 
@@ -95,10 +95,10 @@ def test_cost_is_told_before():
     assert selection.minutes(few, 12) < 5
 
 
-def reach(dense=(), forms=(), failures=()):
+def reach(dense=(), listed=(), failures=()):
     return {
         "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
-        "forms": {"features": set(forms), "failures": {}},
+        "listed": {"features": set(listed), "failures": {}},
     }
 
 
@@ -109,7 +109,7 @@ def reach(dense=(), forms=(), failures=()):
         (reach(["old", "new"], ["new"]), []),
         (
             reach(["old", "new"]),
-            ["in 1 respects: add forms that do to "],
+            ["in 1 respects: add calls that do to "],
         ),
         (
             reach(["old"], failures=["a forward"]),
@@ -142,7 +142,7 @@ def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monke
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
     lab.versions({"code": "a"}, {"code": "b"})
     assert lab.compare() == PASS
-    timed = {timing.subject for timing in lab.found.families["gpu"].timings}
+    timed = {timing.key for timing in lab.found.families["gpu"].timings}
     assert lab.found.represented and not lab.found.represented & timed
     assert lab.found.represented | timed >= {*both(SMALL), *both(LARGE)}
 
@@ -171,4 +171,4 @@ def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):
     lab.versions({"code": "a", "nodes": "rotate"}, {"code": "a", "nodes": "rotate, copy"})
     assert lab.compare() == PASS
     assert not lab.found.identical
-    assert {timing.subject for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}
+    assert {timing.key for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}

@@ -35,8 +35,8 @@ def test_two_versions_are_compiled_compared_judged_and_reported(toys, capsys, mo
     assert toys.compare("base", "remark") == PASS
     same = toys.found
     assert not same.same_sources and {each.change for each in same.exact} == {"none"}
-    assert {each.subject.params[0] for each in same.exact} == set(toy.TARGETS)
-    assert {REGISTERS, VARIANTS} < {each.subject.metric for each in same.exact} <= toy.UNITS.keys()
+    assert {each.key.params[0] for each in same.exact} == set(toy.TARGETS)
+    assert {REGISTERS, VARIANTS} < {each.key.metric for each in same.exact} <= toy.UNITS.keys()
     assert "0 of 4 timings of the listed differ" in " ".join(same.notes)
     monkeypatch.setattr(worker_pool, "_server", None)  # all of it is kept
     assert toys.compare("base", "remark") == PASS and toys.found.exact == same.exact

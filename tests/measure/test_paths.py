@@ -3,8 +3,9 @@
 import pytest
 
 import rope_triton
+from benchmarks import _subjects
 from benchmarks._compare import measure
-from benchmarks._measure import cell_outcomes, timed_cell
+from benchmarks._measure import cell_outcomes, inputs
 from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope.cells import PATHS, PathCell
 from tests.measure import samples
@@ -24,7 +25,7 @@ all_paths = pytest.mark.parametrize("path", PATHS)
 def on_cpu(one_thread, monkeypatch, tmp_path):
     """Measures as on a GPU, but CPU tensors, plain PyTorch and made-up samples."""
     plain.install(monkeypatch)
-    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
 
 
@@ -93,9 +94,9 @@ def test_commit_without_the_paths_is_not_available(old, direction):
 @all_paths
 def test_process_checks_and_times_every_direction(on_cpu, path, monkeypatch):
     cell = PathCell(path, 1 / 4, "float32")
-    checked = measure._check([cell], exact=False)
+    checked = measure._check(_subjects, [cell], exact=False)
     assert not checked["errors"] and not checked["unavailable"]
-    timed = measure._measure([cell], host=False, seed=0)["timings"]
+    timed = measure._measure(_subjects, [cell], host=False, seed=0)["timings"]
     expected = [f"paths.{each.capitalize()}.track_latency" for each in cell.directions]
     assert [metric for metric, _, _ in timed] == expected
     assert all(params == [path, "0.25", "float32"] for _, params, _ in timed)

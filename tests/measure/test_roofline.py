@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._measure import cell_outcomes, gpu_timer, roofline, timed_cell
-from benchmarks._peers.cells import PeerCell, PeerModelCell
+from benchmarks._measure import cell_outcomes, gpu_timer, inputs, roofline, timed_cell
+from benchmarks._studies.peers.cells import PeerCell, PeerModelCell
 from benchmarks._subjects.rope.cells import Cell, ListedCell, ModelCell, PathCell, SizedCell
 from tests.measure import samples
 from tests.package import plain
@@ -107,7 +107,7 @@ def timed(monkeypatch, tmp_path):
 
     samples.install(monkeypatch, tmp_path / "progress", sets=2)
     monkeypatch.setattr(gpu_timer, "paired_samples", paired)
-    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
     return turns
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks._measure import host, timed_cell
-from benchmarks._peers import calls, plain
-from benchmarks._peers.providers import PROVIDERS
+from benchmarks._studies.peers import calls, plain
+from benchmarks._studies.peers.providers import PROVIDERS
 from benchmarks._subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._subjects.rope import names
 from tests.conftest import COMPILED

@@ -5,10 +5,10 @@ import torch
 
 from benchmarks import peers
 from benchmarks._measure import cell_outcomes
-from benchmarks._peers import calls, cells
-from benchmarks._peers import host as peer_host
-from benchmarks._peers.cells import PEER_GRIDS
-from benchmarks._peers.providers import INSTALL, PROVIDERS
+from benchmarks._studies.peers import calls, cells
+from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._studies.peers.cells import PEER_GRIDS
+from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
 from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 

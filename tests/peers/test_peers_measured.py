@@ -8,9 +8,9 @@ import torch
 
 import rope_triton
 from benchmarks._measure import cell_outcomes, gpu_timer, host_time, inputs, timed_cell
-from benchmarks._peers import host as peer_host
-from benchmarks._peers import plain
-from benchmarks._peers.providers import INSTALL, PROVIDERS
+from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._studies.peers import plain
+from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
 from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects import metrics
 from tests.conftest import COMPILED

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from benchmarks._measure import timed_cell
-from benchmarks._peers import cells, models
-from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
-from benchmarks._peers.providers import MODEL_CALLS, PROVIDERS
-from benchmarks._peers.sweep.experiments import GRIDS
+from benchmarks._studies.peers import cells, models
+from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
 from benchmarks._subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._subjects.rope import cells as rope_cells
 from benchmarks._subjects.rope import names

@@ -10,7 +10,7 @@ import pytest
 from benchmarks._report.markdown import markdown
 from benchmarks._report.terminal import terminal
 from benchmarks._report.text import change_of, label
-from benchmarks._verdict.rules import Subject, judge_exact
+from benchmarks._verdict.rules import Key, judge_exact
 from benchmarks._verdict.schema import Side, from_json
 from tests.comparisons import CASES, blind, comparison, failing, gpu_family, passing
 from tests.report.artifacts import REQUEST
@@ -88,17 +88,17 @@ def test_noise_of_the_host_is_no_change(make, says):
 
 
 def test_kinds_without_a_map_have_a_line_each():
-    usual = gpu_family(slowdown=lambda subject: 0.05 * (subject.params[3] == "float16"))
+    usual = gpu_family(slowdown=lambda key: 0.05 * (key.params[3] == "float16"))
     others = {
-        ("Forward", "float16", "sbhd", "1"): Subject("surface.Forward.track_latency", ("qk", "4")),
-        ("Forward", "float32", "sbhd", "1"): Subject("model_calls.Forward.track_latency", ("a",)),
+        ("Forward", "float16", "sbhd", "1"): Key("surface.Forward.track_latency", ("qk", "4")),
+        ("Forward", "float32", "sbhd", "1"): Key("model_calls.Forward.track_latency", ("a",)),
     }
     timings = []
     for timing in usual.timings:
-        seq_len, hidden, batch, dtype, fmt = timing.subject.params
-        key = timing.subject.metric.split(".")[1], dtype, fmt, batch
+        seq_len, hidden, batch, dtype, fmt = timing.key.params
+        key = timing.key.metric.split(".")[1], dtype, fmt, batch
         named = others.get(key) if (seq_len, hidden) == ("128", "64") else None
-        timings.append(dataclasses.replace(timing, subject=named or timing.subject))
+        timings.append(dataclasses.replace(timing, key=named or timing.key))
     made = comparison({"gpu": dataclasses.replace(usual, timings=tuple(timings))}, ())
     text = markdown(made)
     assert "<br>the grid: 31 slower, 63 not slower<br>forms of calls: 1 slower<br>" in text
@@ -126,7 +126,7 @@ TOO_OLD = "this commit cannot: tensor_format='thd' is not implemented yet"
 
 
 def test_what_the_base_is_too_old_for_is_one_number():
-    memory = Subject("host.PathMemory.track_peak_bytes", ("forward", "thd"))
+    memory = Key("host.PathMemory.track_peak_bytes", ("forward", "thd"))
     notes = (
         f"base: 2 values missing: {TOO_OLD}",
         f"head: 1 values missing: {TOO_OLD}",

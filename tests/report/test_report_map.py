@@ -19,9 +19,9 @@ from benchmarks._verdict.rules import (
     UNITS,
     Control,
     Family,
+    Key,
     MeanChange,
     Spread,
-    Subject,
     answered,
     judge_exact,
 )
@@ -56,7 +56,7 @@ def test_map_has_a_symbol_for_each_timing():
 
 def path_family(slowdown):
     names = [
-        Subject(metric, tuple(map(str, dataclasses.astuple(cell))))
+        Key(metric, tuple(map(str, dataclasses.astuple(cell))))
         for cell in path_cells(PATH_GRIDS["small"])
         for metric in cell.metrics.values()
     ]
@@ -66,7 +66,7 @@ def path_family(slowdown):
 
 def test_other_paths_have_a_map_of_their_own():
     gpu, slow = gpu_family(), ("qkv", "32", "bfloat16")
-    more = path_family(lambda subject: 0.05 if subject.params == slow else 0)
+    more = path_family(lambda key: 0.05 if key.params == slow else 0)
     family = dataclasses.replace(gpu, timings=gpu.timings + more.timings)
     made = comparison({"gpu": family}, ())
     assert map_rows(markdown(made)) == map_rows(markdown(comparison({"gpu": gpu}, ())))
@@ -100,12 +100,10 @@ def test_map_of_timings_that_not_both_sides_have():
 def test_groups_are_whole_products_of_alike_timings():
     timings = gpu_family(slowdown=slow_in_one_format).timings
     groups = grouped(timings)
-    assert sorted(t.subject for g in groups for t in g.timings) == sorted(
-        t.subject for t in timings
-    )
+    assert sorted(t.key for g in groups for t in g.timings) == sorted(t.key for t in timings)
     assert len(groups) < len(timings) / 3
     for group in groups:
-        members = {(t.subject.metric, *t.subject.params) for t in group.timings}
+        members = {(t.key.metric, *t.key.params) for t in group.timings}
         assert members == set(itertools.product(*group.axes))
         effects = [timing.effect for timing in group.timings]
         floor = max(timing.floor for timing in group.timings)
@@ -147,7 +145,7 @@ def listed(text):
 
 def test_what_is_too_long_is_said_to_be_left_out():
     shares = random.Random(0)
-    family = gpu_family("full", slowdown=lambda subject: shares.uniform(0.05, 1))
+    family = gpu_family("full", slowdown=lambda key: shares.uniform(0.05, 1))
     noisy = comparison({"gpu": family}, (), grid="full", notes=("n" * 99,) * 9)
     text = markdown(noisy)
     assert 50_000 < len(text.encode()) < 60_000
@@ -160,13 +158,13 @@ def scattered(subjects, effect=lambda i: 0.1 * (1 + i % 7), **numbers):
     """Timings of these subjects, inconclusive and slower or as the numbers say, by RULES["gpu"]."""
     usual = gpu_family().timings[0]
     timings = []
-    for i, subject in enumerate(subjects):
+    for i, key in enumerate(subjects):
         size = effect(i)
         given = {"low": size, "effect": size, "upper": size, "high": size, "p_slower": 1.0}
         given |= {"p_faster": 1.0, "floor": 0.005, "mde": 0.01, **numbers}
         told = (given[name] for name in ("effect", "upper", "floor", "p_slower", "p_faster"))
         answer, change = answered(*told, RULES["gpu"])
-        made = {"subject": subject, "answer": answer, "change": change, **given}
+        made = {"key": key, "answer": answer, "change": change, **given}
         timings.append(dataclasses.replace(usual, **made))
     mean = MeanChange(len(timings), 0.1, 0.05, 0.2)
     return Family(
@@ -176,12 +174,12 @@ def scattered(subjects, effect=lambda i: 0.1 * (1 + i % 7), **numbers):
 
 def named(metric, *axes):
     """Subjects of a metric with every combination of as many values of each parameter."""
-    return [Subject(metric, tuple(map(str, each))) for each in itertools.product(*map(range, axes))]
+    return [Key(metric, tuple(map(str, each))) for each in itertools.product(*map(range, axes))]
 
 
 def long_names(metric, count=MAX_TIMINGS):
     """As many and as long as are accepted, every parameter of each its own."""
-    return [Subject(metric, (f"{i:x>40}",) * 6) for i in range(count)]
+    return [Key(metric, (f"{i:x>40}",) * 6) for i in range(count)]
 
 
 FORWARD, PATH = "rope.Forward.track_latency", "paths.Forward.track_latency"
@@ -199,16 +197,14 @@ TIMED = {
     "a full map": lambda: scattered(named(FORWARD, 1500, 1, 1, 1, 1)),
     "a full map of paths": lambda: scattered(named(PATH, 750, 1, 2)),
     "a wide map of paths": lambda: scattered(named(PATH, 1, 1500, 1)),
-    "scattered sizes": lambda: scattered(
-        [Subject(FORWARD, (f"{i}",) * 5) for i in range(MAX_TIMINGS)]
-    ),
+    "scattered sizes": lambda: scattered([Key(FORWARD, (f"{i}",) * 5) for i in range(MAX_TIMINGS)]),
 }
 WORST = {
     **{name: lambda make=make: {"families": {"gpu": make()}} for name, make in TIMED.items()},
     "exact values": lambda: {
         "exact": tuple(
-            judge_exact(subject._replace(metric=CODE[i % len(CODE)]), 1, i + 2)
-            for i, subject in enumerate(long_names(FORWARD, MAX_ITEMS))
+            judge_exact(key._replace(metric=CODE[i % len(CODE)]), 1, i + 2)
+            for i, key in enumerate(long_names(FORWARD, MAX_ITEMS))
         )
     },
     "identical": lambda: {

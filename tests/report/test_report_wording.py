@@ -12,7 +12,7 @@ from benchmarks._report.markdown import markdown
 from benchmarks._report.states import State
 from benchmarks._report.terminal import terminal
 from benchmarks._report.text import percent, seconds, side
-from benchmarks._verdict.rules import Answer, Spread, Subject
+from benchmarks._verdict.rules import Answer, Key, Spread
 from benchmarks._verdict.schema import Side
 from tests.comparisons import (
     blind,
@@ -53,8 +53,8 @@ def test_every_family_says_what_is_inconclusive():
 
 
 def test_a_failure_counts_what_became_faster_by_family():
-    def both_ways(subject):
-        return slow_in_one_format(subject) + fast_in_half_precision(subject)
+    def both_ways(key):
+        return slow_in_one_format(key) + fast_in_half_precision(key)
 
     mixed = gpu_family(slowdown=both_ways)
     found = Counter(timing.change for timing in mixed.timings)
@@ -93,7 +93,7 @@ def test_a_pass_bounds_an_only_timing_by_name():
 
 def test_same_machine_code_never_reads_as_a_slowdown():
     gpu = gpu_family(slowdown=slow_in_one_format)
-    slow = {t.subject for t in gpu.timings if t.answer is Answer.FAIL}
+    slow = {t.key for t in gpu.timings if t.answer is Answer.FAIL}
     assert len(slow) > 3
     made = comparison({"gpu": gpu}, (), identical=frozenset(subjects("small")))
     assert made.answer is Answer.CANNOT_TELL
@@ -134,13 +134,13 @@ def test_what_was_not_timed_for_its_machine_code_is_counted():
     text = markdown(made)
     assert "76 not timed: same machine code" in text
     assert "86 of 96 timings run the very same code" in text
-    slow = gpu_family(only=everything[:20], slowdown=lambda subject: 0.05)
+    slow = gpu_family(only=everything[:20], slowdown=lambda key: 0.05)
     made = comparison({"gpu": slow}, (), identical=code)
     assert "10 of 10 changed GPU timings became slower" in sentence(made)
 
 
 def test_what_another_size_stands_for_is_counted():
-    surface = Subject("surface.Forward.track_latency", ("qk-bshd-bf16-32x128", "4"))
+    surface = Key("surface.Forward.track_latency", ("qk-bshd-bf16-32x128", "4"))
     made = dataclasses.replace(passing(), represented=frozenset({surface}))
     said = "1 not timed: the same change of machine code was timed at another size"
     assert said in " ".join(markdown(made).split())

@@ -6,12 +6,12 @@ import re
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._peers.sweep import command as sweep_command
-from benchmarks._peers.sweep import plots
-from benchmarks._peers.sweep.experiments import GRIDS
-from benchmarks._peers.sweep.state import Results, Row, header
 from benchmarks._site import readme as command
 from benchmarks._site import readme_evidence, readme_tables
+from benchmarks._studies.peers import peers_study as sweep_command
+from benchmarks._studies.peers import plots
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.state import Results, Row, header
 from tests.lab import MACHINE
 from tests.peers import sweeping
 from tests.peers.sweeping import SHA

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import _site
-from benchmarks._peers.sweep.state import SweepError
 from benchmarks._site import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
+from benchmarks._studies.runner import StudyError
 from tests import publishing
 from tests.publishing import READY
 
@@ -111,7 +111,7 @@ def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
     assert publisher.order < Regressions.order  # the one that asks, with the repo it is handed
     monkeypatch.setattr(peers, "EVIDENCE", tmp_path / "damaged")
     peers.EVIDENCE.write_text("{")
-    with pytest.raises(SweepError, match="no journal"):
+    with pytest.raises(StudyError, match="no journal"):
         publisher.publish(conf, repo, {}, {}, {})
 
 

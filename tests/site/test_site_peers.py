@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks._measure.cell_outcomes import Outcome
-from benchmarks._peers.sweep import state
-from benchmarks._peers.sweep.experiments import COPY, GRIDS, OURS, Timing
-from benchmarks._peers.sweep.state import Results, Row, SweepError
 from benchmarks._site import page, peers
+from benchmarks._studies.peers import state
+from benchmarks._studies.peers.experiments import COPY, GRIDS, OURS, Timing
+from benchmarks._studies.peers.state import Results, Row
+from benchmarks._studies.runner import StudyError
 from tests import publishing
 from tests.lab import MACHINE
 from tests.peers import sweeping
@@ -142,7 +143,7 @@ def test_without_the_file_there_is_nothing_to_show(file):
 )
 def test_a_damaged_file_is_refused(file, damage, said):
     file.write_bytes(damage(written(file).read_bytes()))
-    with pytest.raises(SweepError, match=said):
+    with pytest.raises(StudyError, match=said):
         peers.peers(file)
 
 
@@ -156,7 +157,7 @@ def test_a_damaged_file_is_refused(file, damage, said):
     ],
 )
 def test_a_file_of_something_else_is_refused(file, other, said):
-    with pytest.raises(SweepError, match=said):
+    with pytest.raises(StudyError, match=said):
         peers.peers(written(file, **other))
 
 

@@ -88,7 +88,7 @@ def test_a_name_with_a_size_is_of_the_function_that_takes_its_tensors():
     [
         *("", "bf16-1x64", "bf32-1x64-1x1", "bf16-0x64-1x1", "bf16-1x64-1x0", "bf16-1x64r64-1x1"),
         *("bf16-1x64r96-1x1", "bf16-1x64r31-1x1", "bf16-1x64-of32-1x1", "bf16-1x64-of192-il-1x1"),
-        *("bf16-01x64-1x1", "bf16-1+1+1x64-1x1", "bf16-1x64-perhead-1x1", "bf16-1x64-1x1 "),
+        *("bf16-01x64-1x1", "bf16-1+1+1x64-1x1", "bf16-1x64-1x1 "),
         *("bf16-1x64-cp-1x3", "bf16-1x64-reach-cp-1x4", "bf16-1x64-once-1x1"),
     ],
 )

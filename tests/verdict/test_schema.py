@@ -16,7 +16,7 @@ def test_json_round_trip(make, answer):
     made = make()
     text = json.dumps(to_json(made), allow_nan=False)
     document = json.loads(text)
-    assert (document["schema"], document["answer"]) == (5, answer.value)
+    assert (document["schema"], document["answer"]) == (6, answer.value)
     assert from_json(document) == made
 
 
@@ -69,7 +69,7 @@ def of_another_family(document):
     families["host"], families["gpu"] = families["gpu"], families["host"]
 
 
-TIMED = plain(failing().timings[0].subject)
+TIMED = plain(failing().timings[0].key)
 HOST = {"metric": "host.Call.track_forward", "params": ["bshd"]}
 SETS = functools.partial(changed, "families", "gpu", "timings", 0)
 CONTROL = functools.partial(changed, "families", "gpu", "control")
@@ -78,7 +78,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed("schema", 4), "schema 4 is unknown, this version reads 5"),
+        (changed("schema", 5), "schema 5 is unknown, this version reads 6"),
         (changed("schema", True), "schema True is unknown"),
         (lambda document: document.pop("schema"), "schema None is unknown"),
         (lambda document: document.pop("unmeasured"), r"comparison lacks \['unmeasured'\]"),
@@ -99,11 +99,11 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (SETS("head", 3601), r"timings\[0\].head must be a finite number from 1e-12 to 3600"),
         (SETS("answer", "maybe"), r"answer must be one of \['pass', 'fail', 'cannot tell'\]"),
         (SETS("change", ["none"]), "change must be one of"),
-        (SETS("subject", "metric", "x.y.z"), "no unit for the metric 'x.y.z'"),
-        (SETS("subject", "params", ["</pre>"]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["a\n"]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["x" * 81]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["1"] * 7), "params must be a list of 0 to 6 items"),
+        (SETS("key", "metric", "x.y.z"), "no unit for the metric 'x.y.z'"),
+        (SETS("key", "params", ["</pre>"]), r"params\[0\] must be a text that matches"),
+        (SETS("key", "params", ["a\n"]), r"params\[0\] must be a text that matches"),
+        (SETS("key", "params", ["x" * 81]), r"params\[0\] must be a text that matches"),
+        (SETS("key", "params", ["1"] * 7), "params must be a list of 0 to 6 items"),
         (SETS("answer", "cannot tell"), "the answer is 'cannot tell' and 'none'"),
         (SETS("change", "faster"), "the answer is 'pass' and 'faster'"),
         (SETS("low", 0.5), "the interval does not hold its effect"),
@@ -127,7 +127,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
             lambda document: document["families"].update(GPU=document["families"].pop("gpu")),
             "a family is one of .*, got 'GPU'",
         ),
-        (CONTROL("subjects", 95), "the control of gpu counts 95 timings"),
+        (CONTROL("timings", 95), "the control of gpu counts 95 timings"),
         (CONTROL("failed", 193), "and 193 failures"),
         (CONTROL("floor", -1), "control.floor must be a finite number from 0"),
         (changed("families", "gpu", "mean", None), "gpu has no mean and spread of the 96 timings"),
@@ -171,7 +171,7 @@ def test_a_family_is_never_empty(name):
     """Its median, its worst: all that is said of a family needs a timing."""
     document = json.loads(text_of(passing))
     document["families"][name]["timings"] = []
-    document["families"][name]["control"]["subjects"] = 0
+    document["families"][name]["control"]["timings"] = 0
     with pytest.raises(ValueError, match=f"the control of {name} counts 0 timings"):
         from_json(document)
 

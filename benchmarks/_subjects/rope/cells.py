@@ -170,7 +170,7 @@ class PathCell(RopeCell):
         return names.parse(PATHS[self.path])._replace(dtype=DTYPE_WORDS[self.dtype])
 
     @property
-    def directions(self) -> tuple[str, ...]:  # type: ignore[override]
+    def directions(self) -> tuple[str, ...]:
         # A rotation in place has no backward pass of its own: its gradient is a new tensor. A copy
         # after the backward would say the same as one after the forward.
         call = self.call_name
@@ -232,7 +232,7 @@ class SizedCell(NamedCell):
         return self._parsed[2] == 1
 
     @property
-    def directions(self) -> tuple[str, ...]:  # type: ignore[override]
+    def directions(self) -> tuple[str, ...]:
         return (FORWARD,) if self.decodes else super().directions
 
     @property

@@ -7,7 +7,7 @@ keys of the history, so calls are added or left out, and never renamed.
 
 import functools
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FUNCTIONS = {
     "angles": "apply_rotary_pos_emb",
@@ -229,9 +229,10 @@ def _parsed(function: str, *words: str) -> CallName | None:
         if function not in FUNCTIONS or dtype not in DTYPES:
             return None
         counts = counts if len(counts) > 1 else _heads_of(function, counts)
-        given = {_option(word): word for word in options}
         sizes = int(channels), int(rotated or channels)
-        return CallName(function, format, dtype, counts, *sizes, **given)
+        call = CallName(function, format, dtype, counts, *sizes)
+        given: dict[str, Any] = {_option(word): word for word in options}
+        return call._replace(**given)
     except (ValueError, KeyError, AttributeError):
         return None
 

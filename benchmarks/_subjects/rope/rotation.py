@@ -53,7 +53,7 @@ class Rotation(Call):
         self._read: list = []  # keeps copies: memory that is written again would stay in L2
 
     @functools.cached_property
-    def in_place(self) -> bool:  # type: ignore[override]
+    def in_place(self) -> bool:
         return bool(self._call.inplace)
 
     @functools.cached_property

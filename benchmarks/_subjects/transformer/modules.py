@@ -95,7 +95,7 @@ class ModuleCell(BaseCell):
         return (FORWARD,) if of.with_gradients or of.in_place else (FORWARD, BACKWARD)
 
     @property
-    def dtype(self) -> str:  # type: ignore[override]
+    def dtype(self) -> str:
         return DTYPES[self.of.dtype]
 
     @functools.cached_property
@@ -108,7 +108,7 @@ class ModuleCell(BaseCell):
         return getattr(self.size, "tokens", 1)
 
     @property
-    def hidden_size(self) -> int:  # type: ignore[override]
+    def hidden_size(self) -> int:
         return getattr(self.size, "channels", 2)
 
     @property
