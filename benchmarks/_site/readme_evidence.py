@@ -14,8 +14,8 @@ from .._studies.peers.state import Results
 from .._studies.training import goals
 from .._studies.training import results as training
 from .._studies.training.sizes import POINTS, STEP
-from .._subjects.rope.forms import ITEM_BYTES
-from .._subjects.rope.subjects import ARCHITECTURES
+from .._subjects.metrics import ARCHITECTURES
+from .._subjects.rope.names import ITEM_BYTES
 from .._system.process import ROOT, SUITE
 from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 

@@ -8,7 +8,7 @@ import pytest
 import triton
 
 from benchmarks._compare import bench, measure, planted
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import checkout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
