@@ -9,7 +9,7 @@ import triton
 
 from benchmarks._compare import measure
 from benchmarks._studies.reliability import planted
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import checkout
 from tests.lab import ROOT
 

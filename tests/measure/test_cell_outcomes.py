@@ -9,8 +9,8 @@ import torch
 
 import rope_triton
 from benchmarks._measure import cell_outcomes, gpu_timer, inputs, timed_cell
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._subjects.transformer.modules import ModuleCell
 from benchmarks._system import process
 from rope_triton import transformer

@@ -13,7 +13,7 @@ import rope_triton
 from benchmarks import _subjects, host
 from benchmarks._measure import host as _host
 from benchmarks._measure import inputs
-from benchmarks._subjects.rope import subjects
+from benchmarks._subjects import metrics
 from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain
 
@@ -49,7 +49,7 @@ def test_every_class_has_its_answers_which_say_that_there_is_no_gpu(suite, monke
     metrics = {f"{title}.{track}": function.unit for track, function in tracks.items()}
     assert metrics == {
         name: metric.unit
-        for name, metric in subjects.HOST_METRICS.items()
+        for name, metric in metrics.HOST_METRICS.items()
         if name.startswith(f"{title}.")
     }
     params = [tuple(map(str, values)) for values in itertools.product(*suite.params)]
@@ -94,17 +94,17 @@ def test_tracks_pick_their_answers_and_fail_alone_and_asv_needs_no_torch(tmp_pat
     first = {
         metric: params
         for metric, params in reversed(
-            subjects.host_keys(*subjects.CALLS, subjects.FIRST_CALL, *subjects.EXACT)
+            metrics.host_keys(*metrics.CALLS, metrics.FIRST_CALL, *metrics.EXACT)
         )
     }
     answers, expected = {}, {}
     for number, (metric, params) in enumerate(first.items()):
-        samples = subjects.HOST_METRICS[metric].unit == "seconds"
+        samples = metrics.HOST_METRICS[metric].unit == "seconds"
         answers[metric, params] = [number, 0.5] if samples else number
         expected[metric] = {"samples": [number, 0.5], "number": 1} if samples else number
-    answers[subjects.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
-    answers[subjects.WARM_START, ()] = NotImplementedError("no GPU")
-    expected |= {subjects.CALL_FORWARD: "RuntimeError('wrong output')", subjects.WARM_START: None}
+    answers[metrics.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
+    answers[metrics.WARM_START, ()] = NotImplementedError("no GPU")
+    expected |= {metrics.CALL_FORWARD: "RuntimeError('wrong output')", metrics.WARM_START: None}
     (tmp_path / "answers").write_bytes(pickle.dumps(answers))
     command = [sys.executable, "-c", ASV, str(ROOT / "benchmarks"), str(tmp_path / "answers")]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

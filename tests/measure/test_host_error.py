@@ -1,5 +1,6 @@
 """The error of the package's rotation, from inputs to figure; without a GPU."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 import rope_triton
 from benchmarks import _subjects
 from benchmarks._measure import accuracy, inputs
-from benchmarks._subjects.rope import angles, grid, subjects
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import angles
+from benchmarks._subjects.rope.cells import EagerCell
 from tests import oracle
 from tests.measure.common import change, implement
 from tests.package import plain
@@ -20,20 +23,20 @@ CELLS = {key: eager for key, eager in _subjects.eager().items() if eager.kind ==
 def on_cpu(monkeypatch, one_thread):
     """Small CPU tensors in plain PyTorch."""
     monkeypatch.setattr(inputs, "DEVICE", "cpu")
-    monkeypatch.setattr(subjects, "_ERROR_SIZE", (256, 128, 1))
-    monkeypatch.setattr(_subjects, "ERROR_MIB", 1 / 4)
     plain.install(monkeypatch)
 
 
 def error(metric, *params):
-    eager = _subjects.eager()[metric, params]
-    return accuracy.error(eager.cell, eager.direction)
+    """The error of a call on fewer tokens."""
+    eager = CELLS[metric, params]
+    fewer = {"mib": 1 / 4} if metric == metrics.PATH_ERROR else {"lengths": (256,)}
+    return accuracy.error(dataclasses.replace(eager.cell, **fewer), eager.direction)
 
 
 def rounded_rotation(loss):
     """A rotation in float64 on cos and sin with a loss, rounded once to the dtype of ``t``."""
 
-    def apply(t, freqs, tensor_format, interleaved):
+    def apply(t, freqs, tensor_format, interleaved=False):
         assert tensor_format == "sbhd"
         cos, sin = loss(freqs.double().cos()).double(), loss(freqs.double().sin()).double()
         first, second = oracle.pairs(t.double(), interleaved).unbind(-1)
@@ -47,7 +50,7 @@ def rounded_rotation(loss):
 
 
 OWN, PATHS = (
-    [key for key in CELLS if key[0] == metric] for metric in (subjects.ERROR, subjects.PATH_ERROR)
+    [key for key in CELLS if key[0] == metric] for metric in (metrics.ERROR, metrics.PATH_ERROR)
 )
 
 
@@ -57,7 +60,7 @@ def test_perfect_result_has_the_error_1(key, monkeypatch):
     assert error(key[0], *key[1]) == 1.0
 
 
-@pytest.mark.parametrize("positions", subjects.POSITIONS)
+@pytest.mark.parametrize("positions", metrics.POSITIONS)
 def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(monkeypatch, positions):
     """cos and sin with the error of hardware approximations, in float32."""
     freqs = angles.by_channel(angles.exact(0, 64, 128).float())
@@ -66,7 +69,7 @@ def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(monkeypatch, 
     exact = oracle.rotate(t, freqs, "sbhd", False).float()
     torch.testing.assert_close(coarse(t, freqs, "sbhd", False), exact)
     implement(monkeypatch, coarse)
-    assert error(subjects.ERROR, "forward", "float32", positions, "False") > 5
+    assert error(metrics.ERROR, "forward", "float32", positions, "False") > 5
 
 
 @pytest.mark.parametrize("key", PATHS, ids=lambda key: "-".join(key[1]))
@@ -81,29 +84,30 @@ def test_long_positions_are_long(monkeypatch):
     """A reduction of the angles that loses one bit in 2^20 shows there and only there."""
     fine = rounded_rotation(lambda x: x)
 
-    def apply(t, freqs, tensor_format, interleaved):
+    def apply(t, freqs, tensor_format, interleaved=False):
         return fine(t, freqs.double() + 2.0**-30 * freqs.double(), tensor_format, interleaved)
 
     implement(monkeypatch, apply)
     short, long = (
-        error(subjects.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
+        error(metrics.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
     )
     assert short < 20 < 100 < long
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_exact_result_is_that_of_the_oracle(interleaved):
-    cell = grid.ErrorCell(16, 12, 2, "float32", "sbhd", first=1000, interleaved=interleaved)
+    name = f"angles-sbhd-fp32-2x12{'-il' * interleaved}"
+    cell = EagerCell(name, (16, 16), first=1000)
     freqs = angles.by_channel(angles.exact(1000, 16, 12).float(), interleaved)
-    x, call = torch.rand(cell.shape), cell.call("cpu")
-    options = freqs, "sbhd", interleaved
+    memory, call = torch.rand(cell.shape), cell.call("cpu")
+    x, options = call.operand(memory), (freqs, "sbhd", interleaved)
     close = functools.partial(torch.testing.assert_close, rtol=1e-14, atol=1e-14)
-    close(*call.exact(x, "forward"), oracle.rotate(x, *options))
-    close(*call.exact(x, "backward"), oracle.gradient(x, *options, x))
+    close(*call.exact(memory, "forward"), oracle.rotate(x, *options))
+    close(*call.exact(memory, "backward"), oracle.gradient(x, *options, x))
 
 
 def test_long_positions_have_the_angles_of_the_package():
-    for first in subjects.POSITIONS.values():
+    for first in metrics.POSITIONS.values():
         expected = rope_triton.RotaryPositionEmbedding(128, device="cpu")(64, offset=first)
         made = angles.by_channel(angles.exact(first, 64, 128)).float()
         torch.testing.assert_close(made, expected, rtol=angles.TOLERANCE, atol=0)

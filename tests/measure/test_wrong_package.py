@@ -16,15 +16,15 @@ from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, inputs, timed_cell
 from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell, peer_cells
-from benchmarks._subjects.rope import angles, forms, grid
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
-from benchmarks._subjects.rope.grid import Cell, PathCell
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.rope import angles, grid
+from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
 from tests.measure import samples
 from tests.package import plain
 
 CELL = Cell(16, 64, 2, "float32", "bshd")
 BY_ANGLES = [CELL, *(PathCell(path, 1 / 4, "float32") for path in ("thd", "qkv", "qk", "starts"))]
-BY_TABLES = [PathCell(path, 1 / 4, "float32") for path in forms.PATHS if path.startswith("tables")]
+BY_TABLES = [PathCell(path, 1 / 4, "float32") for path in PATHS if path.startswith("tables")]
 Right = rope_triton.RotaryPositionEmbedding
 CELLS = [*grid.all_cells("full"), *peer_cells(PEER_GRIDS["full"])]
 
@@ -326,7 +326,7 @@ def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypat
 def test_the_check_says_what_each_right_call_puts_on_the_stream(on_cpu, monkeypatch):
     answer = measure._check(_subjects, [CELL], exact=False)
     assert [[metric, params] for metric, params, _ in answer["nodes"]] == [
-        [metric, list(grid.subject_params(CELL))] for metric in CELL.metrics.values()
+        [metric, list(CELL.params)] for metric in CELL.metrics.values()
     ]
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", erasing(plain.apply_rotary_pos_emb))
     wrong = measure._check(_subjects, [CELL], exact=False)

@@ -13,8 +13,7 @@ import torch
 from benchmarks._measure import inputs
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.cells import PeerCell
-from benchmarks._subjects.rope.angles import of_cell
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}
@@ -290,10 +289,6 @@ def _put(patch, place: str, name: str, value) -> None:
 
 def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=32, batch=2):
     return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
-
-
-def angles(cell, device="cpu"):
-    return of_cell(cell, device)
 
 
 def random(cell, device="cpu"):

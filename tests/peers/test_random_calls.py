@@ -18,8 +18,8 @@ from benchmarks._studies.peers.experiments import (
 )
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
+from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope import angles
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from tests.peers import libraries
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers

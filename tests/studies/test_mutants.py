@@ -14,7 +14,8 @@ from benchmarks._compare import exact, selection
 from benchmarks._compare.findings import keys_of
 from benchmarks._studies.reliability import caught, mutants
 from benchmarks._studies.reliability.bench import SUBJECT
-from benchmarks._subjects.rope.grid import Cell, form_cell
+from benchmarks._subjects import listed_cell
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system.repository import digest, lying_files
 from benchmarks._verdict.rules import Answer, Key
 from tests.lab import ROOT
@@ -141,7 +142,8 @@ def load(root):
     assert rope_triton.__file__.startswith(root), rope_triton.__file__
 """
 CHECK = """
-from benchmarks._subjects.rope import angles, package_calls
+from benchmarks._subjects.rope import angles
+from benchmarks._subjects.calls import gradient
 from tests import conftest  # for its quicker interpreter
 
 def check(root, forms):
@@ -160,7 +162,7 @@ def check(root, forms):
         leaf = call.leaf(x)
         output = call.forward(leaf)
         call.check(output, x, "forward")
-        call.check(package_calls.gradient(output, leaf, call.cotangent(grad)), grad, "backward")
+        call.check(gradient(output, leaf, call.cotangent(grad)), grad, "backward")
 
 def problem(root, forms):
     try:
@@ -259,10 +261,10 @@ def launched(root, forms):
     sys.path.remove(root)
     driver = StubDriver.activate("sm_90")
     found = {}
-    for cell in [*grid.all_cells("small"), *map(grid.form_cell, forms)]:
+    for cell in [*grid.all_cells("small"), *map(_subjects.listed_cell, forms)]:
         for direction, metric in cell.metrics.items():
             uncompiled.call(driver, cell, direction)
-            subject = " ".join([metric, *grid.subject_params(cell)])
+            subject = " ".join([metric, *cell.params])
             work = [str((each.grid, each.numbers)) for each in driver.launches]
             found[subject] = sorted(uncompiled.features(driver.launches)) + work
     return found
@@ -302,7 +304,7 @@ def test_forms_are_selected_where_the_grid_lets_a_mutant_through(name, launched)
 def test_a_mutant_of_a_form_is_timed_there(compiled, mutated):
     """By the machine code itself, of the one that rotates interleaved pairs."""
     mutant = MUTANTS["tile-interleaved"]
-    grid, form = Cell(128, 128, 4, "bfloat16", "sbhd"), form_cell(*mutant.where)
+    grid, form = Cell(128, 128, 4, "bfloat16", "sbhd"), listed_cell(*mutant.where)
     base, head = (
         exact.compiled(SUBJECT, root, "sm_90", [grid, form], (), enumerations=()).facts
         for root in (ROOT, mutated(mutant.name))

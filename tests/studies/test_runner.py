@@ -12,7 +12,7 @@ from benchmarks._studies.runner import Part, Study, StudyError, Task
 from benchmarks._system import checkout, gpu_monitor, journal, machine
 from benchmarks._system.journal import Journal
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
-from tests.studies import toy_work
+from tests.studies import common, toy_work
 from tests.studies.common import study
 
 processes = common.processes  # a fixture
