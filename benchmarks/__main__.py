@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from . import _subject
 from ._compare import command as _compare
-from ._compare import creep as _creep
+from ._compare import release as _release
 from ._site import figures as _figures
 from ._site import readme as _readme
 from ._site import run as _run
@@ -124,11 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
-    creep = commands.add_parser(
-        "creep", help="is HEAD slower than the last release, and since when?"
+    release = commands.add_parser(
+        "release",
+        help="compare HEAD with the last release; find the commits that made it slower",
     )
-    _creep.add_arguments(creep)
-    creep.set_defaults(command=_creep.run, goes_on=True)
+    _release.add_arguments(release)
+    release.set_defaults(command=_release.run, goes_on=True)
     study = commands.add_parser("study", help="measure it beside others; how reliable is compare?")
     _studies.add_arguments(study)
     study.set_defaults(command=_studies.run, goes_on=True)

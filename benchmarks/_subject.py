@@ -28,9 +28,10 @@ class Call(Protocol):
     A method that returns several tensors returns a tuple of them.
     """
 
-    cell: "Cell"
-    in_place: bool  # whether it may overwrite its input
-
+    @property
+    def cell(self) -> Any: ...
+    @property
+    def in_place(self) -> bool: ...  # whether it may overwrite its input
     def operand(self, x) -> Any: ...  # the argument of forward, in the memory of x
     def leaf(self, x) -> Any: ...  # the same, requiring a gradient
     def forward(self, operand) -> Any: ...
@@ -72,8 +73,8 @@ class Cell(Protocol):
     @property
     def point(self) -> object: ...  # equal in cells that are timed on the same inputs, in turns
 
-    def call(self, device: str) -> Call:
-        """The call, with constants of its own; on "meta" these have shapes and no values.
+    def call(self, device: str) -> Any:
+        """A :class:`Call` with constants of its own; on "meta" these have shapes and no values.
 
         Raises
         ------
@@ -104,12 +105,20 @@ class Eager(NamedTuple):
 class Subject(Protocol):
     """What is measured: a package, its calls, and how they are named."""
 
-    __name__: str
-    PACKAGE: str  # the folder of the repository that a version is
-    TARGETS: tuple[str, ...]  # architectures to compile for
-    TARGET: str  # the one that is compared in detail where there is no GPU
-    UNITS: Mapping[str, metrics.Unit]  # by metric
-    FAMILIES: Mapping[str, tuple[str, ...]]  # "gpu", "host": the beginnings of their metrics
+    @property
+    def __name__(self) -> str: ...
+    @property
+    def PACKAGE(self) -> str: ...  # the folder of the repository that a version is
+    @property
+    def TARGETS(self) -> tuple[str, ...]: ...  # architectures to compile for
+    @property
+    def TARGET(self) -> str: ...  # the one that is compared in detail where there is no GPU
+    @property
+    def UNITS(self) -> Mapping[str, metrics.Unit]: ...  # by metric
+    @property
+    def FAMILIES(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    # "gpu", "host": the beginnings of their metrics
 
     def cell(self, suite: str, params: Sequence[str]) -> Cell: ...
     def candidates(self) -> Sequence[Cell]: ...  # what a comparison may time, the best first

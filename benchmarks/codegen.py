@@ -12,13 +12,13 @@ from collections.abc import Callable
 from . import _subjects
 from ._machine_code import fingerprint
 from ._machine_code.fingerprint import Compiled
-from ._subjects.rope import subjects
+from ._subjects import metrics
 from ._subjects.rope.grid import active
 
 _SMALL = {"target": ("sm_90",)}
 _CODE_PARAMS, _VARIANT_PARAMS = (
     active({"full": every, "small": every | _SMALL})
-    for every in (subjects.CODE_PARAMS, subjects.VARIANT_PARAMS)
+    for every in (metrics.CODE_PARAMS, metrics.VARIANT_PARAMS)
 )
 
 
@@ -53,7 +53,7 @@ class _Facts(_Code):
 
 
 class Codegen(_Facts):
-    """Calls of the grid; ``size`` is one of ``subjects.SIZES``."""
+    """Calls of the grid; ``size`` is one of ``metrics.SIZES``."""
 
     version = "2"  # 1: small calls only
     param_names = list(_CODE_PARAMS)
@@ -66,11 +66,11 @@ class Codegen(_Facts):
 
 
 class Surface(_Facts):
-    """Every form of a call, at the largest of its sizes."""
+    """Every call of the lists, at the largest of its sizes."""
 
     version = "1"
-    param_names = list(subjects.SURFACE_PARAMS)
-    params = list(subjects.SURFACE_PARAMS.values())
+    param_names = list(metrics.SURFACE_PARAMS)
+    params = list(metrics.SURFACE_PARAMS.values())
 
     def setup_cache(self):
         return _facts_of("codegen.Surface", *self.params)

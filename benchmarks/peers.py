@@ -6,12 +6,11 @@ an eager call and its error are measured as in ``host``. No verdict depends on t
 commits.
 """
 
-from ._measure import cell_outcomes
 from ._studies.peers import eager_calls as host
-from ._studies.peers.cells import PEER_GRIDS, PEER_PARAM_NAMES, PeerCell, peer_cells
-from ._subjects.rope.forms import BACKWARD, FORWARD
+from ._studies.peers.cells import PEER_GRIDS, PeerCell
+from ._subject import BACKWARD, FORWARD
+from ._subjects.metrics import HostMetric
 from ._subjects.rope.grid import active
-from ._subjects.rope.subjects import HostMetric
 from .host import _Host
 from .rope import _Direction
 
@@ -20,15 +19,16 @@ SETUP_SECONDS = 3600  # every form of a call is compiled anew by torch.compile
 
 class _Peer(_Direction):
     cell = PeerCell
-    params = list(active(PEER_GRIDS).values())
-    param_names = list(PEER_PARAM_NAMES)
+    grid = active(PEER_GRIDS)
+    params = list(grid.values())
+    param_names = list(grid)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
 class Forward(_Peer):
     def setup_cache(self):
-        return cell_outcomes.measure_cells(peer_cells(active(PEER_GRIDS)), FORWARD)
+        return self.measured(FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -36,7 +36,7 @@ class Forward(_Peer):
 class Backward(_Peer):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return cell_outcomes.measure_cells(peer_cells(active(PEER_GRIDS)), BACKWARD)
+        return self.measured(BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

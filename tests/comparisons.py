@@ -6,9 +6,8 @@ import random
 
 import numpy as np
 
-from benchmarks._compare.findings import subjects_of
-from benchmarks._report.artifact import exact_subjects, timed_subjects
-from benchmarks._subjects.rope.grid import GRIDS, all_cells, cells
+from benchmarks import _subjects
+from benchmarks._subjects.rope.grid import GRIDS, cells
 from benchmarks._verdict.judge import judge
 from benchmarks._verdict.rules import RULES, Answer, Key, judge_exact
 from benchmarks._verdict.schema import Comparison, Side
@@ -58,17 +57,6 @@ def slow_in_one_format(key):
 
 def fast_in_half_precision(key):
     return -0.04 if key.params[0] == "2048" and key.params[3] != "float32" else 0
-
-
-def job_family(name, slowdown=None, noise=0.001, rounds=12):
-    """A family of what the job for pull requests times; of the GPU's, the small grid differs."""
-    names = sorted(timed_subjects()[name])
-    if name == "gpu":
-        names = sorted(set().union(*map(subjects_of, all_cells("small"))))
-    base, head = (np.exp(noise * bell(seed, rounds, len(names))) * 4e-5 for seed in (7, 8))
-    return judge(
-        names, base, head * [1 + (slowdown(s) if slowdown else 0) for s in names], RULES[name]
-    )
 
 
 def host_family(slowdown=0.0, noise=0.02):
@@ -143,17 +131,25 @@ def comparison(families, exact, **changes) -> Comparison:
 # --- of the job for pull requests -----------------------------------------------------------------
 
 
+def job_exact(prefix="", spilled=1.0):
+    """An exact value of each metric whose name begins so; spilled: bytes on the head."""
+    return tuple(
+        judge_exact(
+            Key(metric, ("sm_90",)), 1.0, spilled if "Codegen.track_spilled" in metric else 1
+        )
+        for metric, unit in _subjects.UNITS.items()
+        if unit.exact and metric.startswith(prefix)
+    )
+
+
 def job_comparison(noise=0.001, slowdown=None, **changes):
-    """What the job writes on an H200: the small grid is timed, all else is the same code."""
+    """What the job writes on an H200."""
     families = {
-        "gpu": job_family("gpu", slowdown, noise),
-        "host": job_family("host", slowdown),
-        "start": job_family("start"),
+        "gpu": gpu_family(noise=noise, slowdown=slowdown),
+        "host": host_family(noise=0.002),
+        "start": start_family(),
     }
-    exact = frozenset().union(*exact_subjects("sm_90").values())
-    same = tuple(judge_exact(key, 1.0, 1.0) for key in sorted(exact))
-    timed = {timing.key for timing in families["gpu"].timings}
-    return comparison(families, same, identical=timed_subjects()["gpu"] - timed, **changes)
+    return comparison(families, job_exact(), **changes)
 
 
 def job_passing():
@@ -161,28 +157,20 @@ def job_passing():
 
 
 def job_failing():
-    slow = ("qkv", "32", "bfloat16")
-    return job_comparison(slowdown=lambda key: 0.05 if key.params == slow else 0)
+    return job_comparison(slowdown=slow_in_one_format)
 
 
 def job_blind():
     return job_comparison(noise=0.02)
 
 
-def job_of_code(**changes):
-    """What the job without a GPU writes: machine code for all architectures."""
-    (code,) = exact_subjects(None).values()
-    same = tuple(judge_exact(key, 1.0, 1.0) for key in sorted(code))
-    return comparison({}, same, machine=NO_GPU, clocks={}, **changes)
+def job_of_code(spilled=1.0):
+    """What the job without a GPU writes."""
+    return comparison({}, job_exact("codegen.", spilled), machine=NO_GPU, clocks={})
 
 
 def job_of_worse_code():
-    (code,) = exact_subjects(None).values()
-    made = tuple(
-        judge_exact(s, 1.0, 1.0 + (s.metric == "codegen.Codegen.track_spilled_bytes"))
-        for s in sorted(code)
-    )
-    return comparison({}, made, machine=NO_GPU, clocks={})
+    return job_of_code(spilled=2.0)
 
 
 # --- whole ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from .._system.arguments import (
 from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
-from .._verdict.creep import only_words
+from .._verdict.release import only_words
 from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer, Key
 
 if TYPE_CHECKING:

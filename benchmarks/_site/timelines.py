@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._subjects.rope.grid import cell_of
+from .._subjects import cell as cell_of
 from . import slowdowns
 from .overview import DIRECTIONS, SUITES, Series, graph_id
 

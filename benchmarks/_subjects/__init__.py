@@ -4,15 +4,18 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .._subject import Compilation, Eager
+from .._subject import Compilation
 from .._verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
-from .rope import grid, subjects, surface
-from .rope.forms import BACKWARD, FORWARD, BaseCell
-from .rope.subjects import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
+from . import metrics
+from .calls import BaseCell
+from .metrics import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
+from .rope import grid
+from .rope.cells import Cell, ListedCell, ModelCell, PathCell
 from .transformer import modules
+from .transformer.modules import ModuleCell
 
 PACKAGE = "rope_triton"
-TARGETS, TARGET = subjects.ARCHITECTURES, "sm_90"
+TARGETS, TARGET = metrics.ARCHITECTURES, "sm_90"
 FAMILIES = {
     "gpu": ("rope.", "paths.", "surface.", "model_calls.", "modules."),
     "host": ("host.Call.", "host.PathCall."),
@@ -28,7 +31,7 @@ UNITS = {
     # Rows may be padded: that is no tensor more.
     "codegen.Surface.track_saved_bytes": replace(BYTES, tolerance=0.01),
     "codegen.Variants.track_variants": VARIANTS,
-    **{name: _UNITS[metric.unit] for name, metric in subjects.HOST_METRICS.items()},
+    **{name: _UNITS[metric.unit] for name, metric in metrics.HOST_METRICS.items()},
 }
 # All that the transformer's calls run of the package.
 OF_TRANSFORMER = (
@@ -39,32 +42,59 @@ OF_TRANSFORMER = (
 SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
 SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
-_PARTS = 4  # of the surface's cells, each described in a process of its own
+_PARTS = 4  # of the rotation's calls, in processes of their own
 
-cell = grid.cell_of
-candidates = grid.candidates
-compiled = subjects.compiled_cell
+compiled, eager = metrics.compiled_cell, metrics.eager
+_KINDS = {kind.suite: kind for kind in (Cell, PathCell, ListedCell, ModelCell, ModuleCell)}
 
 
-def checked(changed: Callable[[str], bool]) -> Sequence[BaseCell]:
-    """Those of the transformer only where they may have changed: they take the longest."""
-    cells = [*grid.checked_cells()]
-    if any(map(changed, OF_TRANSFORMER)):
-        return cells
-    costly = {cell for cell in modules.cells() if cell.module == "transformer"}
-    return [cell for cell in cells if cell not in costly]
+def cell(suite: str, params: Sequence[str]) -> BaseCell:
+    """The cell of a suite, or of a benchmark's name, that has these parameters, asv's texts.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    kind = _KINDS.get(suite.partition(".")[0])
+    if kind is None:
+        raise ValueError(f"suite must be one of {list(_KINDS)}, got {suite!r}")
+    return kind.from_texts(params)
+
+
+def candidates() -> list[BaseCell]:
+    """All that a comparison may time, the most telling first: the full grid comes last."""
+    largest_first = sorted(grid.listed_cells(), key=lambda cell: -cell.mib)
+    cells = [*grid.all_cells("small"), *grid.model_cells(), *largest_first, *modules.cells()]
+    return list(dict.fromkeys([*cells, *grid.all_cells("full")]))
+
+
+def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell]:
+    """The cells whose output is checked before anything is timed, a listed call at one size.
+
+    Those of the transformer only where they may have changed: they take longer than all others.
+    """
+    listed = {cell.name: cell for cell in reversed(grid.listed_cells())}
+    costly = any(map(changed, OF_TRANSFORMER))
+    others = [cell for cell in modules.cells() if costly or cell.module != "transformer"]
+    return [*grid.all_cells("small"), *grid.model_cells(), *listed.values(), *others]
+
+
+def listed_cell(name: str) -> BaseCell:
+    """A call of the lists at the size at which its machine code is tracked: the largest."""
+    return ModuleCell(name) if name in modules.forms() else grid.largest(name)
 
 
 def listed() -> list[list[BaseCell]]:
-    return _in_parts(surface.cells(), modules.cells())
+    return _in_parts(grid.listed_cells(), modules.cells())
 
 
 def dense() -> list[list[BaseCell]]:
-    return _in_parts(surface.dense(), modules.dense())
+    return _in_parts(grid.dense(), modules.dense())
 
 
-def _in_parts(of_surface: Sequence[BaseCell], of_modules: Sequence[BaseCell]) -> list:
-    parts = [list(of_surface[part::_PARTS]) for part in range(_PARTS)]
+def _in_parts(of_rope: Sequence[BaseCell], of_modules: Sequence[BaseCell]) -> list:
+    parts = [list(of_rope[part::_PARTS]) for part in range(_PARTS)]
     return [part for part in (*parts, list(of_modules)) if part]
 
 
@@ -75,15 +105,15 @@ def compilations(target: str) -> list[Compilation]:
     for values in itertools.product(*(CODE_PARAMS[name] for name in names)):
         dtype, format, direction, hidden_size, size = values
         seq_len, batch = SIZES[size]
-        one = grid.Cell(seq_len, hidden_size, batch, dtype, format)
+        one = Cell(seq_len, hidden_size, batch, dtype, format)
         calls.append(Compilation("codegen.Codegen", (target, *values), target, (one,), direction))
     if target not in SURFACE_PARAMS["target"]:
         return calls
     for form in SURFACE_PARAMS["form"]:
-        one = grid.form_cell(form)
+        at = listed_cell(form)
         calls += [
-            Compilation("codegen.Surface", (target, form, direction), target, (one,), direction)
-            for direction in one.directions
+            Compilation("codegen.Surface", (target, form, direction), target, (at,), direction)
+            for direction in at.directions
         ]
     return calls
 
@@ -97,7 +127,7 @@ def variants(target: str) -> list[Compilation]:
             "codegen.Variants",
             (target, dtype, format, direction),
             target,
-            tuple(grid.Cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
+            tuple(Cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
             direction,
         )
         for dtype, format, direction in itertools.product(*(VARIANT_PARAMS[n] for n in names))
@@ -105,45 +135,4 @@ def variants(target: str) -> list[Compilation]:
 
 
 def first() -> BaseCell:
-    return subjects.call_cell("sbhd")
-
-
-def eager() -> dict[subjects.Key, Eager]:
-    """What asv's ``host`` tracks of eager calls."""
-    keys = subjects.host_keys(*subjects.CALLS, *subjects.EXACT)
-    return {(metric, params): _eager(metric, params) for metric, params in keys}
-
-
-def _eager(metric: str, texts: tuple[str, ...]) -> Eager:
-    values = dict(zip(subjects.HOST_METRICS[metric].params, texts, strict=True))
-    step = values.get("step", values.get("direction"))
-    direction = BACKWARD if step in (subjects.TRAINING, BACKWARD) else FORWARD
-    match metric.rpartition("track_")[2]:
-        case "error":
-            return Eager("error", _error_cell(**values), direction)
-        case "peak_bytes" | "launches" as kind:
-            layout = values.get("layout", "contiguous")
-            return Eager(kind, _step_cell(**values), direction, layout)
-        case name:
-            direction = BACKWARD if name == "forward_backward" else FORWARD
-            return Eager("seconds", _call_cell(**values), direction)
-
-
-def _call_cell(format: str = "", path: str = "") -> BaseCell:
-    return subjects.path_call_cell(path) if path else subjects.call_cell(format)
-
-
-def _step_cell(
-    step: str, layout: str = "", format: str = "", dtype: str = "", path: str = ""
-) -> BaseCell:
-    if path:
-        return grid.PathCell(path, 16, "bfloat16")
-    return grid.Cell(512, 128, 2, dtype, format)
-
-
-def _error_cell(
-    direction: str, dtype: str, positions: str = "", interleaved: str = "", path: str = ""
-) -> BaseCell:
-    if path:
-        return grid.PathCell(path, 2, dtype)
-    return subjects.error_cell(dtype, positions, interleaved == "True")
+    return metrics.call_cell("sbhd")

@@ -8,8 +8,7 @@ import pytest
 from benchmarks import codegen
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
-from benchmarks._subjects.rope.forms import PATHS
-from benchmarks._subjects.rope.grid import Cell, ModelCell, PathCell, SurfaceCell
+from benchmarks._subjects.rope.cells import PATHS, Cell, ListedCell, ModelCell, PathCell
 from benchmarks._verdict.rules import UNITS, Answer, Key
 
 ROOT = Path(exact.__file__).resolve().parents[2]
@@ -169,7 +168,7 @@ def test_sizes_of_a_form_have_their_code_in_common(monkeypatch):
     """Unlike the work: the grids differ. The history has the facts of the larger size."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     form = "angles-bshd-bf16-64x256-il"
-    small, large = (SurfaceCell(form, mib) for mib in (4, 32))
+    small, large = (ListedCell(form, mib) for mib in (4, 32))
     # The other is not compiled, as where a comparison is asked for some timings only.
     monkeypatch.setitem(exact.SURFACE_PARAMS, "form", (form, "qk-bshd-bf16-32x128"))
     surface = exact.compiled_surface(ROOT, "sm_90", [small, large], enumerations=())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._measure import gpu_timer, timed_cell
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subjects.rope.cells import Cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

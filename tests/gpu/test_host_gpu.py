@@ -9,8 +9,8 @@ import torch
 
 import rope_triton
 from benchmarks._measure import first_call, host, host_time, memory_and_launches
-from benchmarks._subjects.rope import subjects
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects import metrics
 from benchmarks._system import process
 
 pytestmark = pytest.mark.gpu
@@ -20,7 +20,7 @@ SBHD = ("sbhd", "float16", "contiguous")
 TRANSPOSED = ("sbhd", "float16", "transposed")
 CELL = memory_and_launches.step_cell("sbhd", "float16")
 BYTES = 512 * 2 * 64 * 128 * 2  # of a tensor of a step, float16
-METRICS = (subjects.CALL_FORWARD, subjects.CALL_FORWARD_BACKWARD)
+METRICS = (metrics.CALL_FORWARD, metrics.CALL_FORWARD_BACKWARD)
 apply = rope_triton.apply_rotary_pos_emb
 
 
@@ -57,7 +57,7 @@ def test_python_in_the_call_path_shows(monkeypatch):
     plant(monkeypatch, slow)
     after = medians()
     assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
-    for format in subjects.FORMATS:
+    for format in metrics.FORMATS:
         forward, both = ((m, (format,)) for m in METRICS)
         assert before[both] > before[forward]
         # Half of it: on a busy host a median is some microseconds off.
@@ -65,8 +65,8 @@ def test_python_in_the_call_path_shows(monkeypatch):
 
 
 CELLS = [
-    *map(subjects.call_cell, subjects.FORMATS),
-    *map(subjects.path_call_cell, subjects.PATHS),
+    *map(metrics.call_cell, metrics.FORMATS),
+    *map(metrics.path_call_cell, metrics.PATHS),
 ]
 
 
@@ -74,7 +74,7 @@ CELLS = [
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_gpu_is_done_when_the_host_is(cell):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
-    for step in subjects.STEPS if cell.suite == "rope" else ["forward"]:
+    for step in metrics.STEPS if cell.suite == "rope" else ["forward"]:
         call = memory_and_launches._step_call(step, cell, "contiguous", intermediate=False)
         for _ in range(host_time.WARM_CALLS):
             call()
@@ -116,8 +116,8 @@ def calls_then_compiles():
 # --- memory and launches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", subjects.LAYOUTS)
-@pytest.mark.parametrize("format", subjects.FORMATS)
+@pytest.mark.parametrize("layout", metrics.LAYOUTS)
+@pytest.mark.parametrize("format", metrics.FORMATS)
 def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
     cell = memory_and_launches.step_cell(format, "float16")
     for step, count in (("forward", 1), ("training", 2)):
@@ -171,28 +171,28 @@ def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatc
         return apply(t, freqs, **options)
 
     plant(monkeypatch, waits)
-    keys = [(subjects.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
+    keys = [(metrics.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
     first = host._answers(keys[:1])
     waiting = host._answers(keys[1:2])
-    then = host._answers(keys[2:]) | host._answers([(subjects.PEAK_BYTES, ("forward", *SBHD))])
+    then = host._answers(keys[2:]) | host._answers([(metrics.PEAK_BYTES, ("forward", *SBHD))])
     assert list(first.values()) == [1]
     assert "captur" in str(waiting[keys[1]])
     assert isinstance(waiting[keys[1]], RuntimeError)
     assert list(then.values()) == [1, BYTES]
 
 
-STEPS = [(subjects.LAUNCHES, (step, *SBHD)) for step in subjects.STEPS]
+STEPS = [(metrics.LAUNCHES, (step, *SBHD)) for step in metrics.STEPS]
 
 
 def answers_after_a_fault():
-    launches = host._MEASURES[subjects.LAUNCHES]
+    launches = host._MEASURES[metrics.LAUNCHES]
 
     def faulty(step, *rest):
         if step == "forward":
             torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
         return launches(step, *rest)
 
-    host._MEASURES[subjects.LAUNCHES] = faulty
+    host._MEASURES[metrics.LAUNCHES] = faulty
     return host._answers(STEPS)
 
 
@@ -218,5 +218,5 @@ def test_error_is_little_more_than_rounding_and_repeats_also_in_another_process(
 
 def test_everything_exact_has_an_answer():
     found = host.exact_facts()
-    assert list(found) == subjects.host_keys(*subjects.EXACT)
+    assert list(found) == metrics.host_keys(*metrics.EXACT)
     assert not [str(answer) for answer in found.values() if isinstance(answer, Exception)]

@@ -7,7 +7,7 @@ import triton
 import rope_triton
 from benchmarks._compare import measure
 from benchmarks._measure import graph_nodes
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subjects.rope.cells import Cell
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS

@@ -7,7 +7,8 @@ import torch
 
 from benchmarks._compare import measure
 from benchmarks._measure import gpu_timer, timed_cell
-from benchmarks._subjects.rope.grid import GRIDS, Cell, cells
+from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.grid import GRIDS, cells
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

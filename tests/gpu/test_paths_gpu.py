@@ -7,17 +7,19 @@ import statistics
 import pytest
 
 import rope_triton
+from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, host_time, memory_and_launches
-from benchmarks._subjects.rope import forms, grid, subjects
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
-from benchmarks._subjects.rope.grid import PathCell
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import PATHS, PathCell
 from benchmarks._subjects.transformer import modules
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
-all_paths = pytest.mark.parametrize("path", forms.PATHS)
-host_paths = pytest.mark.parametrize("path", subjects.PATHS)
+all_paths = pytest.mark.parametrize("path", PATHS)
+host_paths = pytest.mark.parametrize("path", metrics.PATHS)
 FUNCTIONS = (
     "apply_rotary_pos_emb",
     "apply_qk_rotary_pos_emb",
@@ -26,7 +28,7 @@ FUNCTIONS = (
     "rotary_embedding",
 )
 # In place, there is no backward pass.
-CALLS = 2 * len(subjects.PATHS) - 1
+CALLS = 2 * len(metrics.PATHS) - 1
 
 
 # --- the surface ----------------------------------------------------------------------------------
@@ -37,7 +39,7 @@ CALLS = 2 * len(subjects.PATHS) - 1
     [
         # The logits of a training step, their gradients and the oracle's in float32: 16 GiB.
         pytest.param(cell, marks=[pytest.mark.large] if "step-" in str(cell) else [])
-        for cell in grid.checked_cells()
+        for cell in _subjects.checked()
         if cell.suite in ("surface", "model_calls", "modules")
     ],
     ids=str,
@@ -135,5 +137,5 @@ def test_a_step_takes_its_outputs_and_one_launch_each(path):
     assert memory_and_launches.peak_bytes(FORWARD, cell) == outputs * cell.bytes_moved // 2
     assert memory_and_launches.launches(FORWARD, cell) == 1
     if BACKWARD in cell.directions:
-        assert memory_and_launches.peak_bytes(subjects.TRAINING, cell) == cell.bytes_moved
-        assert memory_and_launches.launches(subjects.TRAINING, cell) == 2
+        assert memory_and_launches.peak_bytes(metrics.TRAINING, cell) == cell.bytes_moved
+        assert memory_and_launches.launches(metrics.TRAINING, cell) == 2

@@ -10,7 +10,7 @@ from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.cells import PeerCell
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 

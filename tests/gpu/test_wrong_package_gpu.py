@@ -14,8 +14,8 @@ import triton
 import rope_triton
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes
-from benchmarks._subjects.rope.forms import FORWARD
-from benchmarks._subjects.rope.grid import Cell
+from benchmarks._subject import FORWARD
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import process
 from tests.gpu import test_bits_gpu as bits
 

@@ -10,7 +10,9 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from benchmarks._machine_code import fingerprint, stub_driver, uncompiled, worker_pool
-from benchmarks._subjects.rope import subjects, surface
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import ListedCell
 from benchmarks._subjects.transformer.modules import ModuleCell
 from benchmarks._system import process
 
@@ -19,7 +21,7 @@ from benchmarks._system import process
 # Its channels choose what a call does, in the grid's order of magnitude so that all compile.
 COPY, STRIDED, BOTH, SPILLING = 64, 128, 192, 256
 HERE = ("sm_90", "float16", "sbhd", "forward")
-SMALL, LARGE = (subjects.SIZES[name] for name in ("small", "large"))
+SMALL, LARGE = (metrics.SIZES[name] for name in ("small", "large"))
 MISSING, RAISING, UNCOMPILABLE, CRASHING, WITHOUT_KERNEL, STRIDES = range(1, 7)
 
 TOY = """
@@ -306,7 +308,7 @@ def test_runs_agree_wherever_the_package_lies(tmp_path):
 def test_forms_of_the_surface(monkeypatch):
     """The facts of asv's ``Surface``, also of a form that rotates its gradient in place."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    in_place = next(name for name, form in surface.forms().items() if form.inplace)
+    in_place = next(name for name, form in grid.listed_calls().items() if form.inplace)
     calls = [
         ("sm_90", form, direction)
         for form in ("qk-bshd-bf16-32x128", in_place)
@@ -353,7 +355,7 @@ def launch(cells):
 def test_a_process_finds_in_tritons_cache_what_was_compiled(tmp_path, monkeypatch):
     """Whichever kernel it launches first; else each process of a comparison compiles them again."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    cells = [surface.SurfaceCell(name, 4) for name in ("tables-thd-bf16-1x48", "qk-thd-bf16-3x96")]
+    cells = [ListedCell(name, 4) for name in ("tables-thd-bf16-1x48", "qk-thd-bf16-3x96")]
     ledger = worker_pool.Ledger("compiled")
     ledger.cache = tmp_path
     calls = [("sm_90", cell.dtype, cell.form, "forward", cell.mib) for cell in cells]

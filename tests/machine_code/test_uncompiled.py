@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks._machine_code import fingerprint, uncompiled
 from benchmarks._machine_code.stub_driver import Launch
-from benchmarks._subjects.rope import surface
+from benchmarks._subjects.rope import grid
 
 TARGET = "sm_90"
 
@@ -98,7 +98,7 @@ def test_forms_reach_all_that_users_can_launch(reach):
 def test_every_form_counts(reach):
     """Features are of calls that were made: fewer forms would reach less."""
     assert len({*joined(reach["forms"], "features")}) > 5000
-    assert len(surface.cells()) > len(surface.forms())
+    assert len(grid.listed_cells()) > len(grid.listed_calls())
 
 
 @pytest.mark.parametrize("asked", [("sm_1", "forms"), (TARGET, "sparse")])

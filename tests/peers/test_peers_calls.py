@@ -8,9 +8,8 @@ import torch
 from benchmarks._measure import host, timed_cell
 from benchmarks._studies.peers import calls, plain
 from benchmarks._studies.peers.providers import PROVIDERS
-from benchmarks._subjects.rope import forms, formula, package_calls
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
-from benchmarks._subjects.rope.package_calls import Unavailable
+from benchmarks._subject import BACKWARD, FORWARD, Unavailable
+from benchmarks._subjects.rope import names
 from tests.conftest import COMPILED
 from tests.peers import libraries
 from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, cell_of, random
@@ -20,7 +19,7 @@ here = libraries.here  # fixture
 IN_PLACE = {"liger", "unsloth", "vllm"}
 PAIRS = {"liger", "unsloth", "huggingface", "flashinfer"}
 COMPILED_PEERS = "compile", "compile-angles"
-DTYPES = tuple(forms.ITEM_BYTES)
+DTYPES = tuple(names.ITEM_BYTES)
 all_timed = pytest.mark.parametrize(
     ("provider", "direction"),
     [(name, each) for name in PROVIDERS for each in DIRECTIONS if each == FORWARD]
@@ -53,7 +52,7 @@ def test_right_output_passes(here, provider, direction, format, form):
             calls.of(cell, "cpu")
         return
     call, output, given = called(cell, direction, here)
-    package_calls.check(output, given, call, direction)
+    call.check(output, given, direction)
     for part, expected in zip(call.split(output), call.split(given), strict=True):
         assert part.shape == expected.shape
 
@@ -67,9 +66,9 @@ def test_mistakes_are_found(here, provider, direction, format):
     def refused(wrong):
         with pytest.raises(AssertionError):
             whole = tuple(wrong) if isinstance(output, tuple) else wrong[0]
-            package_calls.check(whole, given, call, direction)
+            call.check(whole, given, direction)
 
-    refused([part.roll(1, dims=formula.seq_dim(call.cell)) for part in parts])
+    refused([part.roll(1, dims=max(call.cell.format.find("s"), 0)) for part in parts])
     refused([part.float() for part in parts])
     if provider != "copy":
         refused(call.split(given))
@@ -125,7 +124,7 @@ def test_transformer_engine_is_found_where_it_once_was(here, monkeypatch):
     )
     libraries.install(monkeypatch, "transformer-engine")
     call, output, given = called(cell_of("transformer-engine"), FORWARD, here)
-    package_calls.check(output, given, call, FORWARD)
+    call.check(output, given, FORWARD)
 
 
 def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch):
@@ -157,10 +156,10 @@ def test_rounding_of_products_is_needed_and_is_enough(dtype):
     """Of many values the formula fails the tolerance of a result that is rounded once."""
     cell = cell_of("pytorch", dtype=dtype, seq_len=64, heads=16, hidden_size=64)
     call, output, given = called(cell, FORWARD)
-    package_calls.check(output, given, call, FORWARD)
+    call.check(output, given, FORWARD)
     call.slack = 0.0
     with pytest.raises(AssertionError, match="not close"):
-        package_calls.check(output, given, call, FORWARD)
+        call.check(output, given, FORWARD)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -171,19 +170,19 @@ def test_no_more_than_the_slack_is_let_through(dtype, half):
     assert eps / 2 < call.slack < 0.51 * eps
     given.zero_()[..., half] = 1  # so that every pair has the length 1
     exact = call.forward(given).float()  # nothing is added to a product
-    package_calls.check((exact + 0.9 * call.slack).to(output.dtype), given, call, FORWARD)
+    call.check((exact + 0.9 * call.slack).to(output.dtype), given, FORWARD)
     with pytest.raises(AssertionError, match="not close"):
-        package_calls.check((exact + 8 * call.slack).to(output.dtype), given, call, FORWARD)
+        call.check((exact + 8 * call.slack).to(output.dtype), given, FORWARD)
 
 
 def test_slack_grows_with_each_pair_not_with_the_largest():
     call, output, given = called(cell_of("pytorch"), FORWARD)
     given[:, 0] *= 1e-3
     moved = call.forward(given)
-    package_calls.check(moved, given, call, FORWARD)
+    call.check(moved, given, FORWARD)
     moved[:, 0] += call.slack
     with pytest.raises(AssertionError, match="not close"):
-        package_calls.check(moved, given, call, FORWARD)
+        call.check(moved, given, FORWARD)
 
 
 def test_only_those_that_round_more_have_slack(here):
@@ -261,7 +260,7 @@ def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch, provider):
     limit = torch._dynamo.config.recompile_limit
     for seq_len in range(2, limit + 5):
         call, output, given = called(cell_of(provider, seq_len=seq_len), FORWARD, here)
-        package_calls.check(output, given, call, FORWARD)
+        call.check(output, given, FORWARD)
         assert len(graphs) == seq_len - 1
         call.forward(given)
         assert len(graphs) == seq_len - 1

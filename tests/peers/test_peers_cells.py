@@ -9,7 +9,7 @@ from benchmarks._studies.peers import calls, cells
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.cells import PEER_GRIDS
 from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
-from benchmarks._subjects.rope import formula, grid
+from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
 FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
@@ -36,7 +36,7 @@ def test_grids_are_small_and_span_the_sizes():
 def test_bytes_are_those_of_the_tensor_twice(cell):
     given = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
     assert cell.bytes_moved == 2 * given.nbytes
-    assert given.shape[formula.seq_dim(cell)] == cell.seq_len == cell.positions
+    assert given.shape[max(cell.call_name.format.find("s"), 0)] == cell.seq_len == cell.positions
 
 
 def test_environment_names_the_grid(monkeypatch):

@@ -11,8 +11,8 @@ from benchmarks._measure import cell_outcomes, gpu_timer, host_time, inputs, tim
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
-from benchmarks._subjects.rope import subjects
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects import metrics
 from tests.conftest import COMPILED
 from tests.measure import samples
 from tests.package import plain as plain_package
@@ -183,7 +183,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(host_time, "WARM_CALLS", 1)
     monkeypatch.setattr(host_time, "BLOCKS", 3)
     monkeypatch.setattr(host_time, "BLOCK_CALLS", {FORWARD: 2, BACKWARD: 2})
-    monkeypatch.setattr(subjects, "CALL_SEQ_LEN", 3)
+    monkeypatch.setattr(metrics, "CALL_SEQ_LEN", 3)
     monkeypatch.setattr(peer_host, "HEADS", 2)
     monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
 

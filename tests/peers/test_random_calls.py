@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks._measure import timed_cell
+from benchmarks._measure import inputs, timed_cell
 from benchmarks._measure.cell_outcomes import Outcome
 from benchmarks._studies.peers import peers_study, state, targets
 from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
@@ -18,12 +18,15 @@ from benchmarks._studies.peers.experiments import (
 )
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
+from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope import angles
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
 from tests.peers import libraries
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 timer, undrawn, here = times.timer, times.undrawn, libraries.here  # fixtures
 
@@ -68,7 +71,7 @@ def test_all_is_compiled_side_by_side_before_it_is_timed(timer, undrawn, monkeyp
 
 
 def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch, here):
-    monkeypatch.setattr(timed_cell, "DEVICE", here)
+    monkeypatch.setattr(inputs, "DEVICE", here)
     made, one = [], "fp32-2+1x16-1x4"
     monkeypatch.setattr(angles, "check_package", lambda *_: None)
 
@@ -92,7 +95,7 @@ def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
     timer,
     processes,
     undrawn,
-    capsys,  # noqa: F811
+    capsys,
 ):
     def fails(cells):
         raise RuntimeError("a fresh process ended with 9")

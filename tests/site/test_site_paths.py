@@ -9,7 +9,8 @@ import pytest
 from asv.graph import GraphSet
 
 from benchmarks._site import overview
-from benchmarks._subjects.rope import forms, grid
+from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import PATHS
 from tests import browser as browsers
 from tests import publishing
 from tests.publishing import READY
@@ -78,7 +79,7 @@ def test_no_more_commits_than_the_page_shows():
 
 
 def test_every_path_has_its_half_line():
-    assert list(overview.CALLS) == list(forms.PATHS)
+    assert list(overview.CALLS) == list(PATHS)
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def made_up(metric: str, direction: str, commit: str) -> list[float | None]:
     The newest commit is the slower one in the first cell, and the same elsewhere.
     """
     forward = direction == "Forward"
-    paths = [path for path in forms.PATHS if forward or path not in FORWARD_ONLY]
+    paths = [path for path in PATHS if forward or path not in FORWARD_ONLY]
     cells = grid.path_cells({**grid.PATH_GRIDS["full"], "path": tuple(paths)})
     values = [FACTORS[metric] * (0.75 + 0.02 * index) for index in range(len(cells))]
     if commit == NEWEST:
@@ -157,14 +158,14 @@ def test_a_history_without_paths_has_no_heading_for_them(browser, paths_site, pa
 def test_every_path_is_there_with_its_call_and_cells(browser, paths_address):
     browser.load(f"{paths_address}/index.html", READY)
     found = table(browser)
-    assert list(found) == list(forms.PATHS)
+    assert list(found) == list(PATHS)
     for path in FORWARD_ONLY:
         assert found[path]["backward"] == ["n/a"] * CELLS
     # 0.75 of a copy's latency is 1.33 of its speed; asv's order is the size, then the type.
     assert found["thd"]["forward"][:2] == ["1.33 3000", "1.27 3160"]
     assert found["thd"]["forward"][SIZES] == "1.30 3080"
     # A row further up, where there is no tables-inplace.
-    factor = 0.75 + 0.02 * CELLS * (list(forms.PATHS).index("starts") - 1)
+    factor = 0.75 + 0.02 * CELLS * (list(PATHS).index("starts") - 1)
     assert found["starts"]["backward"][0] == f"{1 / factor:.2f} {4000 * factor:.0f}"
     shown = browser.text("#paths")
     assert all(call in shown for call in overview.CALLS.values())

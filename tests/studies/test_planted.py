@@ -15,11 +15,14 @@ from benchmarks._compare.pool import Pool
 from benchmarks._compare.rounds import Round
 from benchmarks._studies.reliability import bench, planted, power, reliability_studies
 from benchmarks._studies.runner import StudyError
-from benchmarks._subjects.rope.grid import cells, subject_params
+from benchmarks._subjects.rope.grid import cells
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import Key
 from tests.lab import MACHINE, ROOT, SHA
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 GRID = {
     **{"seq_len": (128, 2048), "hidden_size": (64,), "batch": (1,)},
@@ -65,7 +68,7 @@ class Bench:
         timings = []
         for cell in cells(GRID):
             for metric in cell.metrics.values():
-                subject = Key(metric, subject_params(cell))
+                subject = Key(metric, cell.params)
                 seconds = self.gpu_seconds(subject, cell, waits["gpu"])
                 timings.append([*subject, [seconds * self.factor()]])
         if job["host"]:
@@ -116,7 +119,7 @@ def test_a_dose_that_is_not_as_claimed_says_so(grid, tmp_path):
     versions = planted.versions(gpu)
     # After the calibration a step takes longer, in small cells alone; and so does the host.
     small = [c for c in cells(GRID) if c.seq_len == 128]
-    subjects = [Key(m, subject_params(c)) for c in small for m in c.metrics.values()]
+    subjects = [Key(m, c.params) for c in small for m in c.metrics.values()]
     gpu.steps = {planted.key_of(subject): 40e-9 for subject in subjects}
     gpu.off = 1.4
     pool, verification = pools(gpu, versions)
@@ -219,7 +222,7 @@ def gpu(grid, tmp_path_factory):
 
 def test_the_file_is_made_of_what_was_measured(
     gpu,
-    processes,  # noqa: F811
+    processes,
     monkeypatch,
     capsys,
 ):

@@ -8,8 +8,9 @@ import sys
 import pytest
 import torch
 
-from benchmarks._subjects.rope import angles, package_calls, surface
-from benchmarks._subjects.rope.forms import BACKWARD, FORWARD
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.calls import gradient
+from benchmarks._subjects.rope import angles, grid
 from benchmarks._subjects.transformer import modules
 from benchmarks._subjects.transformer.modules import (
     FUNCTIONS,
@@ -44,7 +45,7 @@ NEEDS_ITS_LIBRARY = {"torchtitan"}
 def test_list_names_each_form_once_and_none_of_the_surface():
     lines = [line for line in modules.LIST.read_text().splitlines() if line[:1] != "#"]
     assert len(set(lines)) == len(lines) == len(FORMS)
-    assert not {*FORMS} & {*surface.forms()}
+    assert not {*FORMS} & {*grid.listed_calls()}
     assert max(map(len, FORMS)) <= 80  # what a report reads
 
 
@@ -146,8 +147,8 @@ def called(cell: ModuleCell):
         return call, {FORWARD: (call.forward(call.operand(x)), given)}
     leaf = call.leaf(x)
     output = call.forward(leaf)
-    gradient = package_calls.gradient(output, leaf, call.cotangent(grad))
-    return call, {FORWARD: (output, given), BACKWARD: (gradient, grad)}
+    result = gradient(output, leaf, call.cotangent(grad))
+    return call, {FORWARD: (output, given), BACKWARD: (result, grad)}
 
 
 SMALL = sorted({small(form).form for form in FORMS.values()})
@@ -157,7 +158,7 @@ SMALL = sorted({small(form).form for form in FORMS.values()})
 def test_every_form_is_right_and_other_results_are_refused(name):
     call, found = called(ModuleCell(name))
     for direction, (output, x) in found.items():
-        package_calls.check(output, x, call, direction)
+        call.check(output, x, direction)
         parts = call.split(output)
         for index, part in enumerate(parts):
             part = part.detach()
@@ -168,7 +169,7 @@ def test_every_form_is_right_and_other_results_are_refused(name):
             for each in wrong:
                 with pytest.raises(AssertionError, match="a row is off|expected"):
                     others = parts[:index] + (each,) + parts[index + 1 :]
-                    package_calls.check(others, x, call, direction)
+                    call.check(others, x, direction)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +186,9 @@ def test_every_form_is_right_and_other_results_are_refused(name):
 def test_results_of_another_call_are_refused(name, as_if):
     for direction, (output, x) in called(ModuleCell(name))[1].items():
         other, expected = called(ModuleCell(as_if))
-        package_calls.check(*expected[direction], other, direction)
+        other.check(*expected[direction], direction)
         with pytest.raises(AssertionError):
-            package_calls.check(output, x, other, direction)
+            other.check(output, x, direction)
 
 
 def test_a_mask_that_is_off_by_one_is_refused():
@@ -197,7 +198,7 @@ def test_a_mask_that_is_off_by_one_is_refused():
     later = (each.roll(-1, dims=1) for each in (k, v))
     shifted = call._function(q, *later)
     with pytest.raises(AssertionError, match="a row is off"):
-        package_calls.check(shifted, found[FORWARD][1], call, FORWARD)
+        call.check(shifted, found[FORWARD][1], FORWARD)
 
 
 @pytest.mark.parametrize("name", ["linear-fp32-16x48x64-bias-relu", "linear-fp32-16x48x64-relu"])
@@ -215,17 +216,17 @@ def test_a_sum_that_is_almost_0_may_have_either_sign_and_no_other(name):
     cotangent[0, 5] = cotangent[1, large] = 10.0
     leaf = call.leaf(x)
 
-    def gradient(mask):
+    def masked(mask):
         out = torch.nn.functional.linear(*leaf) * mask
-        return package_calls.gradient(out, leaf, cotangent)
+        return gradient(out, leaf, cotangent)
 
     mask = sums > 0
-    package_calls.check(gradient(mask), grad, call, BACKWARD)
+    call.check(masked(mask), grad, BACKWARD)
     mask[0, 5] ^= True
-    package_calls.check(gradient(mask), grad, call, BACKWARD)
+    call.check(masked(mask), grad, BACKWARD)
     mask[1, large] = False
     with pytest.raises(AssertionError, match="a row is off"):
-        package_calls.check(gradient(mask), grad, call, BACKWARD)
+        call.check(masked(mask), grad, BACKWARD)
 
 
 def test_a_rotation_with_the_wrong_sign_is_refused(monkeypatch):
@@ -237,11 +238,11 @@ def test_a_rotation_with_the_wrong_sign_is_refused(monkeypatch):
     leaf = other.leaf(values(cell))
     output = other.forward(leaf)
     wrong = {FORWARD: output}
-    wrong[BACKWARD] = package_calls.gradient(output, leaf, other.cotangent(values(cell, 1)))
+    wrong[BACKWARD] = gradient(output, leaf, other.cotangent(values(cell, 1)))
     for direction, (_, x) in found.items():
-        package_calls.check(wrong[direction], x, other, direction)
+        other.check(wrong[direction], x, direction)
         with pytest.raises(AssertionError, match="a row is off"):
-            package_calls.check(wrong[direction], x, call, direction)
+            call.check(wrong[direction], x, direction)
 
 
 def test_a_version_without_a_function_is_not_available(monkeypatch):

@@ -12,7 +12,10 @@ import pytest
 
 from benchmarks import model_calls, paths, rope
 from benchmarks._measure.cell_outcomes import Outcome
-from benchmarks._subjects.rope.grid import Cell, ModelCell, PathCell
+from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.rope.cells import Cell, ModelCell, PathCell
+from benchmarks._subjects.rope.grid import GRIDS, MODEL_GRID, PATH_GRIDS, cells_of
 
 CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,30 +92,29 @@ def discover(grid):
     return {benchmark["name"]: benchmark for benchmark in json.loads(output)}
 
 
-# Timings of each direction in each grid.
-_MODELS = {"model_calls.Forward": 40, "model_calls.Backward": 20}
-COUNTS = {
-    "full": {
-        **_MODELS,
-        **{"rope.Forward": 504, "rope.Backward": 504, "paths.Forward": 88, "paths.Backward": 72},
-        **dict.fromkeys(("peers.Forward", "peers.Backward"), 17 * 16),
-    },
-    "small": {
-        **_MODELS,
-        **{"rope.Forward": 48, "rope.Backward": 48, "paths.Forward": 33, "paths.Backward": 27},
-        **dict.fromkeys(("peers.Forward", "peers.Backward"), 17 * 4),
-    },
-}
+def counts(grid: str) -> dict[str, int]:
+    """Timings of each direction in a grid."""
+    listed = {
+        "rope": cells_of(Cell, GRIDS[grid]),
+        "paths": cells_of(PathCell, PATH_GRIDS[grid]),
+        "model_calls": cells_of(ModelCell, MODEL_GRID),
+        "peers": cells_of(PeerCell, PEER_GRIDS[grid]),
+    }
+    return {
+        f"{suite}.{direction.capitalize()}": sum(direction in cell.directions for cell in cells)
+        for suite, cells in listed.items()
+        for direction in (FORWARD, BACKWARD)
+    }
 
 
 # Measured in another way than at first.
 MEASURED_ANEW = "codegen.Codegen", "host.Call", "host.PathCall", "peers.Call"
 
 
-@pytest.mark.parametrize("grid", COUNTS)
+@pytest.mark.parametrize("grid", GRIDS)
 def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
-    found = discover(grid)
-    timed = {s: TRACKS if s.startswith("peers.") else OWN_TRACKS for s in COUNTS[grid]}
+    found, timings = discover(grid), counts(grid)
+    timed = {s: TRACKS if s.startswith("peers.") else OWN_TRACKS for s in timings}
     suites = timed | UNTIMED
     assert set(found) == {f"{suite}.track_{track}" for suite in suites for track in suites[suite]}
     caches = {}
@@ -124,6 +126,10 @@ def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
             seconds = {"codegen": 900, "peers": 3600}.get(suite.split(".")[0], 1800)
             assert benchmark["setup_cache_timeout"] == seconds
             caches.setdefault(benchmark["setup_cache_key"], set()).add(suite)
-            if suite in COUNTS[grid]:
-                assert math.prod(map(len, benchmark["params"])) == COUNTS[grid][suite]
-    assert sorted(map(sorted, caches.values())) == sorted([suite] for suite in suites)
+            if suite in timings:
+                assert math.prod(map(len, benchmark["params"])) == timings[suite]
+    # A class of paths has the cache of that of plain calls.
+    assert sum(map(len, caches.values())) == len(suites)
+    assert all(
+        len({suite.replace("Path", "") for suite in shared}) == 1 for shared in caches.values()
+    )

@@ -49,4 +49,4 @@ def test_every_file_that_times_the_first_call_counts(monkeypatch):
     monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
     assert session.suite_digest() == "digest"
     found = {file.name for pattern in asked for file in suite.SUITE.glob(pattern)}
-    assert {"first_call.py", "host.py", "gpu_timer.py", "package_calls.py", "measure.py"} <= found
+    assert {"first_call.py", "host.py", "gpu_timer.py", "rotation.py", "measure.py"} <= found

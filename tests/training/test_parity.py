@@ -18,7 +18,7 @@ from benchmarks._studies.training.parity_results import (
     UNAVAILABLE,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
-from benchmarks._subjects.rope.package_calls import Unavailable
+from benchmarks._subject import Unavailable
 
 NAMES = ("eager", "ours-eager")
 

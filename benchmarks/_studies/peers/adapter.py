@@ -7,12 +7,14 @@ and count; none is added for it.
 
 from typing import Any, ClassVar
 
-from ..._subjects.rope.package_calls import Rotation, Unavailable, leaves, split_heads
+from ..._subject import Unavailable
+from ..._subjects.calls import leaves
+from ..._subjects.rope.rotation import Rotation, one_after_the_other
 from .providers import INSTALL
 
 
 class Peer(Rotation):
-    """A call of another library by the angles of the positions; see ``package_calls.Rotation``.
+    """A call of another library by the angles of the positions; see ``rotation.Rotation``.
 
     Raises
     ------
@@ -21,7 +23,7 @@ class Peer(Rotation):
     """
 
     provider: ClassVar[str]
-    by_angles = False  # of this package's
+    checks_angles = False
     cell: Any  # of ``PeerCell``, which makes this
 
     def _public(self):
@@ -33,6 +35,9 @@ class Peer(Rotation):
 
     def _more(self, device) -> dict:
         return {}
+
+    def _tables(self) -> tuple:
+        return ()
 
     def _bshd(self, x):
         """A view in this order of a tensor in the cell's, or the other way round."""
@@ -49,7 +54,7 @@ class Peer(Rotation):
 
     def exact(self, x, direction: str) -> tuple:
         """Of the angles: a provider's tables, as it gets them, are part of its error."""
-        return self._exact(x, direction, Rotation.cos_sin(self))
+        return self.exact_by(Rotation.cos_sin(self), x, direction)
 
     def _refuse_gradient(self, x) -> None:
         if x.requires_grad:
@@ -69,7 +74,7 @@ class Tables(Peer):
         import torch
 
         super().__init__(cell, device)
-        angle = self._freqs[:, 0, 0, : cell.hidden_size // 2].double()
+        angle = self._angles[:, 0, 0].double()
         self._half = tuple(table.to(self._table_dtype()) for table in (angle.cos(), angle.sin()))
         columns = 2 if self.whole else 1
         self._cos, self._sin = (torch.cat([table] * columns, dim=-1) for table in self._half)
@@ -88,7 +93,7 @@ class Tables(Peer):
         """Each token's position in the cell's order, and cosines beside sines for each position."""
         import torch
 
-        positions = torch.arange(self.cell.seq_len, device=self._freqs.device)
+        positions = torch.arange(self.cell.seq_len, device=self._angles.device)
         tokens = self._bshd(positions[None].expand(self.cell.batch, -1)).flatten()
         return tokens, torch.cat(self._half, dim=-1)
 
@@ -143,7 +148,9 @@ class Pair(Tables):
 
     def cotangent(self, x):
         keys = self.cell.heads // 2
-        return split_heads(x, (self.cell.heads - keys, keys), self.cell.hidden_size)
+        counts = self.cell.heads - keys, keys
+        shapes = [self.cell.shape_of(count, self.cell.hidden_size) for count in counts]
+        return one_after_the_other(x, shapes)
 
     def split(self, whole) -> tuple:
-        return whole if isinstance(whole, tuple) else self.cotangent(whole)
+        return whole if isinstance(whole, tuple) else (whole,)

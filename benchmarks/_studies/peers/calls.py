@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..._subjects.rope.package_calls import Rotation
+from ..._subjects.rope.rotation import Rotation
 from .libraries import Fla, FlashAttention, Quack, TransformerEngine, Vllm, Xformers
 from .pairs import FlashInfer, HuggingFace, Liger, Unsloth
 from .plain import Angles, Compiled, CompiledAngles, Copy, Formula, OwnTables
@@ -31,7 +31,7 @@ FORMATS = ("sbhd", "bshd")
 
 
 def of(cell: Any, device: str) -> Rotation:
-    """The call of a cell, on a device; see ``package_calls.Rotation``.
+    """The call of a cell, on a device; see ``rotation.Rotation``.
 
     Raises
     ------

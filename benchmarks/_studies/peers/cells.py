@@ -1,19 +1,31 @@
 """The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from ..._subjects.rope.forms import BaseCell
-from ..._subjects.rope.grid import Grid
-from ..._subjects.rope.models import ANGLES, TABLES, BaseModelCell
-from ..._subjects.rope.named import NamedCell
+from ..._subjects.rope import names
+from ..._subjects.rope.cells import (
+    ANGLES,
+    DTYPE_WORDS,
+    TABLES,
+    BaseModelCell,
+    RopeCell,
+    SizedCell,
+)
+from ..._subjects.rope.grid import Grid, cells_of
 from . import calls, models
 from .providers import PROVIDERS
 
 
-class _Peer(BaseCell):
+class _Peer(RopeCell):
     """What one provider is measured in; its fields are those of a frozen dataclass."""
+
+    # Where it rotates one tensor of queries.
+    seq_len: int
+    hidden_size: int
+    heads: int
+    batch: int
+    format: str
 
     @property
     def point(self):
@@ -33,12 +45,21 @@ class PeerCell(_Peer):
     dtype: str
     format: str
 
+    @property
+    def call_name(self) -> names.CallName:
+        dtype = DTYPE_WORDS[self.dtype]
+        return names.named(ANGLES, self.format, dtype, self.heads, self.hidden_size)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (self.seq_len,) * self.batch
+
     def call(self, device):
         """The provider's call on a device: see ``calls.of``."""
         return calls.of(self, device)
 
 
-class _ModelCall(_Peer, BaseModelCell):
+class _ModelCall(_Peer, SizedCell):
     """What a layer rotates, by one of ``models.ADAPTERS``."""
 
     provider: str
@@ -53,7 +74,7 @@ class _ModelCall(_Peer, BaseModelCell):
 
 
 @dataclass(frozen=True)
-class PeerModelCell(_ModelCall):
+class PeerModelCell(_ModelCall, BaseModelCell):
     """A call of a model."""
 
     suite = "peer_models"
@@ -63,12 +84,16 @@ class PeerModelCell(_ModelCall):
 
 
 @dataclass(frozen=True)
-class PeerNamedCell(_ModelCall, NamedCell):
-    """A call whose name says all of it: see ``named``."""
+class PeerNamedCell(_ModelCall):
+    """A call whose name has its size: see ``names.parse_sized``."""
 
     suite = "peer_named"
     provider: str
     name: str
+
+    @property
+    def sized_name(self) -> str:  # type: ignore[override]
+        return self.name
 
 
 AnyCell = PeerCell | PeerModelCell | PeerNamedCell
@@ -87,8 +112,6 @@ def of_values(values: Sequence) -> AnyCell:
         raise ValueError(f"no cell has {len(values)} values")
     return _KINDS[len(values)](*values)
 
-
-PEER_PARAM_NAMES = tuple(field.name for field in fields(PeerCell))
 
 # 16 cells for each provider, inside an L2 and far beyond it; a batch of four tells the formats
 # apart. torch.compile takes seconds for each: `sweep` has the finer steps.
@@ -109,5 +132,4 @@ PEER_GRIDS: dict[str, Grid] = {
 
 def peer_cells(grid: Grid) -> list[PeerCell]:
     """Every cell of a grid, provider by provider, in the fixed order in which it is measured."""
-    values = itertools.product(*(grid[name] for name in PEER_PARAM_NAMES))
-    return [PeerCell(*each) for each in values]
+    return cells_of(PeerCell, grid)

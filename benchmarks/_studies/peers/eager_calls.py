@@ -6,9 +6,10 @@ Functions for a process that may use the GPU, answered as ``host`` answers.
 import itertools
 
 from ..._measure import host
-from ..._subject import Eager
-from ..._subjects.rope import subjects
-from ..._subjects.rope.forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES
+from ..._subject import BACKWARD, FORWARD, Eager
+from ..._subjects import metrics
+from ..._subjects.rope.cells import HEADS
+from ..._subjects.rope.names import ITEM_BYTES
 from .cells import PeerCell
 from .providers import PROVIDERS
 
@@ -31,8 +32,8 @@ def call_samples() -> dict[host.Key, list[float] | Exception]:
 
     All are on a tensor so small that the GPU is never waited for.
     """
-    size = subjects.CALL_SEQ_LEN, subjects.CALL_HIDDEN_SIZE, HEADS, subjects.CALL_BATCH
-    cells = {name: PeerCell(name, *size, subjects.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
+    size = metrics.CALL_SEQ_LEN, metrics.CALL_HIDDEN_SIZE, HEADS, metrics.CALL_BATCH
+    cells = {name: PeerCell(name, *size, metrics.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
     asked: dict[host.Key, Eager | str] = {
         (metric, (name,)): Eager("seconds", cell, direction)
         for metric, direction in ((CALL_FORWARD, FORWARD), (CALL_FORWARD_BACKWARD, BACKWARD))

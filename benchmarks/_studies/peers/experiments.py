@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..._subjects.rope import named
-from ..._subjects.rope.forms import BACKWARD, FORWARD, ITEM_BYTES
+from ..._subject import BACKWARD, FORWARD
+from ..._subjects.rope import models
 from ..._subjects.rope.models import DECODE, MODELS, TRAINING
+from ..._subjects.rope.names import ITEM_BYTES
 from .cells import AnyCell, PeerCell, PeerModelCell, PeerNamedCell
 from .providers import MODEL_CALLS, PROVIDERS
 
@@ -238,7 +239,7 @@ def _by_name(what: str, names: Sequence[str]) -> list[Figure]:
 def at_random(commit: str, calls: int) -> Experiment:
     """So many calls drawn at random, by three seeds that follow from the commit's hash."""
     shares = (calls * (seed + 1) // _SEEDS - calls * seed // _SEEDS for seed in range(_SEEDS))
-    drawn = (named.draw(commit, seed, share) for seed, share in enumerate(shares))
+    drawn = (models.draw(commit, seed, share) for seed, share in enumerate(shares))
     return _random(list(dict.fromkeys(itertools.chain.from_iterable(drawn))))
 
 
@@ -264,7 +265,7 @@ GRIDS: dict[str, dict[str, Experiment]] = {
             batch=(1, 2, 4, 8, 16, 32),
         ),
         _bandwidth([2**power for power in range(11)]),
-        _models(MODELS, named.CHOSEN),
+        _models(MODELS, models.CHOSEN),
     ),
     # Every figure with its ends and a middle, to see in minutes that all of it works.
     "small": _grid(
@@ -277,7 +278,7 @@ GRIDS: dict[str, dict[str, Experiment]] = {
             batch=(1, 4, 16),
         ),
         _bandwidth((1, 32, 256)),
-        _models(("llama-3-8b", "deepseek-v3-q", "phi-2", "qwen-2-vl-7b"), named.CHOSEN[::9]),
+        _models(("llama-3-8b", "deepseek-v3-q", "phi-2", "qwen-2-vl-7b"), models.CHOSEN[::9]),
     ),
 }
 _RANDOM_CALLS = {"full": 200, "small": 12}

@@ -3,7 +3,7 @@
 import sys
 import types
 
-from ..._subjects.rope.package_calls import Unavailable
+from ..._subject import Unavailable
 from .adapter import Peer, Tables
 
 
@@ -104,7 +104,7 @@ class Vllm(Tables):
 
     def __init__(self, cell, device):
         super().__init__(cell, device)
-        self._positions, self._cache = self._by_token()
+        self._tokens, self._cache = self._by_token()
 
     def _find(self):
         from vllm._custom_ops import rotary_embedding
@@ -113,8 +113,8 @@ class Vllm(Tables):
 
     def forward(self, x):
         self._refuse_gradient(x)
-        tokens = x.view(len(self._positions), -1)
-        self._function(self._positions, tokens, None, self.cell.hidden_size, self._cache, True)
+        tokens = x.view(len(self._tokens), -1)
+        self._function(self._tokens, tokens, None, self.cell.hidden_size, self._cache, True)
         return x
 
 

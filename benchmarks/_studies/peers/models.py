@@ -6,15 +6,16 @@ Each gets the tensors of the cell as they lie in memory, and ready-made tables. 
 
 from typing import Any, ClassVar
 
-from ..._subjects.rope.package_calls import Unavailable
-from ..._subjects.rope.surface_calls import UNALIGNED, SurfaceCall
+from ..._subject import Unavailable
+from ..._subjects.rope.names import UNALIGNED
+from ..._subjects.rope.rotation import Rotation
 from .adapter import Peer, product_rounding
 from .libraries import Fla, FlashAttention, Quack, Vllm
 from .pairs import FlashInfer, Liger
 from .plain import Copy
 
 
-class ModelCall(SurfaceCall):
+class ModelCall(Rotation):
     """A library's calls on the tensors of a cell.
 
     Sequences that have tables of their own have them in one table, one after the other: each token
@@ -49,13 +50,13 @@ class ModelCall(SurfaceCall):
         self.slack = product_rounding(getattr(torch, cell.dtype)) if self.rounds_products else 0.0
 
     def _refuse(self, cell) -> None:
-        channels, rotated = cell.of.channels, cell.of.rotated
+        channels, rotated = cell.call_name.channels, cell.call_name.rotated
         cannot = {
-            "has no interleaved rotation": self.halves_only and cell.of.interleaved,
+            "has no interleaved rotation": self.halves_only and cell.call_name.interleaved,
             "takes queries and keys, not one tensor": self.pairs_only and len(cell.shapes) == 1,
             f"takes multiples of {self.step} channels, got {rotated}": rotated % self.step,
             f"takes up to {self.most} channels, got {channels}": channels > self.most,
-            "takes memory aligned to 16 bytes": self.aligned and cell.of.layout in UNALIGNED,
+            "takes memory aligned to 16 bytes": self.aligned and cell.call_name.layout in UNALIGNED,
         }
         for what, found in cannot.items():
             if found:
@@ -75,10 +76,10 @@ class ModelCall(SurfaceCall):
         import torch
 
         rows, of_each = self._positions(device), self.cell.positions
-        if self._form.parallel:  # the tables have the rank's rows alone
+        if self._call.parallel:  # the tables have the rank's rows alone
             of_each = rows.shape[1]
             rows = torch.arange(of_each, device=device).expand(rows.shape)
-        if not self._form.tables:
+        if not self._call.tables:
             return rows
         return rows + torch.arange(len(rows), device=device)[:, None] * of_each
 
@@ -138,7 +139,7 @@ class _Liger(ModelCall):
     def _tables(self) -> tuple:
         import torch
 
-        rows = self._rows(self._cell_angles.device)
+        rows = self._rows(self._angles.device)
         rows = rows if (rows != rows[0]).any() else rows[:1]
         return tuple(torch.cat((table[rows],) * 2, dim=-1) for table in super()._tables())
 
@@ -188,9 +189,9 @@ class _FlashInfer(_ByToken):
         return tuple(each.view(given.shape) for each, given in zip(out, x, strict=True))
 
 
-ADAPTERS: dict[str, type[SurfaceCall]] = {
-    "rope-triton": SurfaceCall,
-    "rope-triton-tables": SurfaceCall,
+ADAPTERS: dict[str, type[Rotation]] = {
+    "rope-triton": Rotation,
+    "rope-triton-tables": Rotation,
     **{adapter.peer.provider: adapter for adapter in (_Copy, _FlashAttention, _Fla, _Liger)},
     **{adapter.peer.provider: adapter for adapter in (_Quack, _Vllm, _FlashInfer)},
 }

@@ -4,7 +4,7 @@ Each gets half of the heads as queries and half as keys, see ``adapter.Pair``: n
 for nothing, none twice, and no part of a kernel's tile is masked out.
 """
 
-from ..._subjects.rope.package_calls import Unavailable
+from ..._subject import Unavailable
 from .adapter import Pair
 
 
@@ -76,7 +76,7 @@ class FlashInfer(Pair):
                 f"{self.provider} takes multiples of {self.step} channels, got {cell.hidden_size}"
             )
         super().__init__(cell, device)
-        self._positions, self._cache = self._by_token()
+        self._tokens, self._cache = self._by_token()
 
     def _find(self):
         from flashinfer.rope import apply_rope_with_cos_sin_cache
@@ -90,7 +90,7 @@ class FlashInfer(Pair):
 
     def forward(self, x):
         self._refuse_gradient(x[0])
-        tokens = [each.view(len(self._positions), -1) for each in x]
+        tokens = [each.view(len(self._tokens), -1) for each in x]
         head = self.cell.hidden_size
-        out = self._function(self._positions, *tokens, head, self._cache, True)
+        out = self._function(self._tokens, *tokens, head, self._cache, True)
         return tuple(each.view(given.shape) for each, given in zip(out, x, strict=True))

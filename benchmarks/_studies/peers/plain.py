@@ -3,7 +3,8 @@
 import functools
 import types
 
-from ..._subjects.rope.package_calls import Rotation
+from ..._subjects.rope import angles
+from ..._subjects.rope.rotation import Rotation
 from .adapter import Peer, Tables
 
 
@@ -122,13 +123,14 @@ class _AngleFormula(Peer):
 
     def __init__(self, cell, device):
         super().__init__(cell, device)
-        self._angles = self._token_freqs()
+        freqs = angles.by_channel(self._angles)
+        self._freqs = freqs if cell.format == "sbhd" else freqs.transpose(0, 1)
 
     def _find(self):
         return _formula_of_angles()
 
     def forward(self, x):
-        return self._function(x, self._angles)
+        return self._function(x, self._freqs)
 
 
 def _formula_of_angles():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..._subjects.rope.forms import ITEM_BYTES
+from ..._subjects.rope.names import ITEM_BYTES
 from . import targets
 from .experiments import AXES, OURS, Experiment, Figure, Timing
 from .state import Results, Row

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..._subjects.rope.models import BaseModelCell
-from ..._subjects.rope.surface_calls import UNALIGNED
+from ..._subjects.rope.cells import BaseModelCell
+from ..._subjects.rope.names import UNALIGNED
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 
@@ -78,11 +78,11 @@ def _point(timing: Timing, results: Results) -> Point:
         found = results.rows.get(timing._replace(cell=replace(timing.cell, provider=provider)))
         return found if found and found.status == "measured" else None
 
-    does_less = cell.of.rotated < cell.of.channels or bool(cell.of.position)
+    does_less = cell.call_name.rotated < cell.call_name.channels or bool(cell.call_name.position)
     counted = [name for name in RIVALS if name != _LIGER or not does_less]
     seconds = {name: each.seconds for name in counted if (each := row(name))}
     judgements = tuple(_judgements(cell, row(OURS), row(OURS_BY_TABLES), seconds))
-    unaligned = cell.of.layout in UNALIGNED and cell.of.item_bytes == 2
+    unaligned = cell.call_name.layout in UNALIGNED and cell.call_name.item_bytes == 2
     return Point(timing, judgements, unaligned, tuple(seconds))
 
 
@@ -98,8 +98,10 @@ def _judgements(
         found = {best: seconds[best] / ours.seconds} if best else {}
         if found := found | _beside_roofline(ours):
             yield _judged(BY_ANGLES, found, least)
-    shared = cell.head_counts == (1,) and len(cell.lengths) > 1 and not cell.of.tables
-    if ours and shared and not cell.of.position:
+    shared = (
+        cell.call_name.head_counts == (1,) and len(cell.lengths) > 1 and not cell.call_name.tables
+    )
+    if ours and shared and not cell.call_name.position:
         yield _judged(ONE_HEAD, {COPY: ours.share} | _beside_roofline(ours), 0.95)
 
 

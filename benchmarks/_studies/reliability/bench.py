@@ -13,7 +13,8 @@ from ..._compare.pool import Pool
 from ..._compare.rounds import Plan, Round, Rounds
 from ..._machine_code import worker_pool
 from ..._subject import DEFAULT, load
-from ..._subjects.rope.grid import GRIDS, Cell, cells
+from ..._subjects.rope.cells import Cell
+from ..._subjects.rope.grid import GRIDS, cells
 from ..._system import checkout
 from ..._system.files import write_atomically
 from ..._verdict import rules

@@ -7,7 +7,9 @@ from pathlib import Path
 from ..._compare import exact, measure
 from ..._compare.findings import facts_of
 from ..._compare.pool import Pool
-from ..._subjects.rope.grid import PATH_GRIDS, AnyCell, form_cell, path_cells
+from ..._subjects import listed_cell
+from ..._subjects.calls import BaseCell
+from ..._subjects.rope.grid import PATH_GRIDS, path_cells
 from ..._system.progress import say
 from ..._verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..runner import Keep, Task
@@ -172,7 +174,7 @@ def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
     }
 
 
-def _cells(group: str, names: list[str]) -> list[AnyCell]:
+def _cells(group: str, names: list[str]) -> list[BaseCell]:
     """What is timed of each mutant of a group: what one of them must be slower in, and the rest."""
     if group == "forms":
         return _forms(names)
@@ -181,10 +183,10 @@ def _cells(group: str, names: list[str]) -> list[AnyCell]:
     return [*small_grid(), *read_next] if group == "speed" else []
 
 
-def _forms(names: Iterable[str]) -> list[AnyCell]:
+def _forms(names: Iterable[str]) -> list[BaseCell]:
     """The forms in which mutants must fail."""
     known = mutants.load()
-    return list(dict.fromkeys(form_cell(form) for name in names for form in known[name].where))
+    return list(dict.fromkeys(listed_cell(form) for name in names for form in known[name].where))
 
 
 def slower(name: str, pool: Pool) -> list[dict]:

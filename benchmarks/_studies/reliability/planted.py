@@ -15,7 +15,8 @@ import numpy as np
 
 from ..._compare import measure
 from ..._compare.pool import Pool, medians_of
-from ..._subjects.rope.grid import Cell, cell_of
+from ..._subjects import cell as cell_of
+from ..._subjects.rope.cells import Cell
 from ..._system import checkout
 from ..._verdict.rules import Key
 from ..runner import StudyError

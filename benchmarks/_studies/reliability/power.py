@@ -6,7 +6,7 @@ import numpy as np
 
 from ..._compare import measure
 from ..._compare.pool import Pool
-from ..._subjects.rope.grid import cell_of
+from ..._subjects import cell as cell_of
 from ..._verdict.rules import FAMILIES, Answer, Key, Timing
 from ..runner import Keep, Task
 from . import planted

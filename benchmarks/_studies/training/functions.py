@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..._subjects.rope.package_calls import Unavailable
+from ..._subject import Unavailable
 from .network import EPS, Functions
 from .sizes import KERNELS, PARTS
 

@@ -6,8 +6,6 @@ every commit.
 
 import functools
 
-from .forms import BaseCell
-
 ROTARY_BASE = 10000.0
 
 CHECKED_POSITIONS = 16384
@@ -33,7 +31,8 @@ That is 19.3 u. A wrong angle is off by far more: 1 in the base changes the last
 def exact(first: int, positions: int, width: int, device: str = "cpu"):
     """Angles of ``positions`` positions from ``first`` on, radians.
 
-    Float64 ``[positions, 1, 1, width / 2]``, one for each pair of ``width`` channels.
+    Float64 ``[positions, 1, 1, width / 2]``, one for each pair of ``width`` channels. Computed on
+    the device: of a million positions, a CPU takes as long as all else of a cell.
     """
     import torch
 
@@ -48,15 +47,6 @@ def by_channel(angles, interleaved: bool = False):
     import torch
 
     return angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
-
-
-def of_cell(cell: BaseCell, device: str):
-    """Angles of a cell's positions, float32 ``[positions, 1, 1, hidden_size]``, half-rotation.
-
-    Computed on the device: of a million positions, a CPU takes as long as all else of a cell. On
-    "meta" they have no values.
-    """
-    return by_channel(exact(0, cell.positions, cell.hidden_size, device).float())
 
 
 def check_package(positions: int, width: int, device: str) -> None:

@@ -1,24 +1,19 @@
 """The rotation by the suite's own float32 formula, which outputs are checked against."""
 
-from .forms import BACKWARD, BaseCell
+from ..._subject import BACKWARD
 
 CHECKED_BYTES = 512 << 20  # of inputs and outputs that are checked at once
-
-
-def seq_dim(cell: BaseCell) -> int:
-    """The tensor's dimension of positions; in packed sequences, that of tokens."""
-    return max(cell.format.find("s"), 0)
 
 
 def check_part(output, x, cos_sin, call, direction: str) -> None:
     """Raise AssertionError unless ``output`` is ``x`` rotated, or copied, slice by slice.
 
     ``cos_sin``: of every token, None for a part that is copied. ``call`` is a
-    ``package_calls.Rotation``, which says how it pairs and rounds.
+    ``rotation.Rotation``, which says how it pairs and rounds.
     """
     import torch
 
-    dim = seq_dim(call.cell)
+    dim = max(call.cell.call_name.format.find("s"), 0)  # of positions, or of all tokens
     positions = x.shape[dim]
     rows = max(1, CHECKED_BYTES // (2 * x.nbytes // positions))
     for start in range(0, positions, rows):
@@ -47,10 +42,13 @@ def _rotated(x, cos, sin, call, direction: str):
 
 
 def rotated(x, cos, sin, interleaved: bool = False, rounding: str = "once"):
-    """Each pair of channels rotated by its cosine and sine, ``[..., d / 2]``, in float32."""
+    """Pairs of channels rotated by their cosines and sines, ``[..., d / 2]``.
+
+    In float32, or float64 where ``x`` is.
+    """
     rounded = {"once": (False, False), "tables": (True, False), "each": (True, True)}
     tables_too, products_too = rounded[rounding]
-    first, second = _pairs(x.float(), interleaved)
+    first, second = _pairs(x if x.dtype.itemsize == 8 else x.float(), interleaved)
     if tables_too:
         cos, sin = (table.to(x.dtype).float() for table in (cos, sin))
     products = first * cos, second * sin, second * cos, first * sin
@@ -68,13 +66,3 @@ def _joined(pair: tuple, interleaved: bool):
     import torch
 
     return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
-
-
-def multiplied(x, factor, interleaved: bool):
-    """``x`` rotated: its pairs of channels times the complex numbers ``factor``, float64."""
-    import torch
-
-    pairs = x.double().unflatten(-1, (-1, 2) if interleaved else (2, -1))
-    pairs = pairs if interleaved else pairs.transpose(-1, -2)
-    rotated = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * factor)
-    return (rotated if interleaved else rotated.transpose(-1, -2)).flatten(-2)

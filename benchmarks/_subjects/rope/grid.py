@@ -1,27 +1,24 @@
-"""The grids: which calls of the package are timed, and why. Imports no torch."""
+"""The grids: which calls of the rotation are timed, and why. Imports no torch."""
 
+import dataclasses
+import functools
 import itertools
-import json
 import os
-import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+import random
+from collections.abc import Mapping
+from pathlib import Path
 
-from ..transformer import modules
-from ..transformer.modules import ModuleCell
-from . import models, surface
-from .forms import BACKWARD, FORWARD, HEADS, ITEM_BYTES, PATHS, BaseCell
-from .models import ModelCell
-from .package_calls import PATH_CALLS, FirstPosition, Rotation
-from .surface import SurfaceCell
+from ..calls import BaseCell, listed
+from . import names
+from .cells import ANGLES, MIB, PATHS, TABLES, Cell, ListedCell, ModelCell, PathCell
+from .models import DECODE, MODELS, TRAINING
+from .names import DTYPES, FORMATS, FUNCTIONS, OPTIONS, CallName
 
 OWN_BENCHMARKS = r"^(?!peers\.)"
 """asv's pattern for all but the other libraries', which no commit of ours changes."""
 
 GRID_VARIABLE = "ROPE_GRID"
 """Environment variable that names the grid to measure; unset means "full"."""
-
 
 Grid = Mapping[str, tuple]
 """The values of each field of a cell."""
@@ -46,122 +43,17 @@ GRIDS: dict[str, Grid] = {
         "format": ("sbhd", "bshd"),
     },
 }
-
-
-@dataclass(frozen=True)
-class Cell(BaseCell):
-    """A call on 64 heads."""
-
-    suite = "rope"
-    heads = HEADS
-    seq_len: int
-    hidden_size: int
-    batch: int
-    dtype: str
-    format: str
-
-    def call(self, device: str) -> Rotation:
-        return Rotation(self, device)
-
-
-PARAM_NAMES = tuple(field.name for field in fields(Cell))
-
-
-@dataclass(frozen=True)
-class ErrorCell(Cell):
-    """A call on two heads at positions from ``first`` on, whose error is measured."""
-
-    heads = 2
-    first: int
-    interleaved: bool
-
-    def call(self, device: str) -> Rotation:
-        return FirstPosition(self, device)
-
-
-# --- the package's other paths --------------------------------------------------------------------
-
-# A rotation in place has no backward pass of its own: its gradient is a new tensor. A copy after
-# the backward would say the same as one after the forward.
-_FORWARD_ONLY = ("tables-inplace", "then-read")
-PATH_BATCH = 4
-_START_STEP = 1000
-_SHORT_TOKENS, _SHORT_SEQUENCES, _SHORT_OF_TOKENS = 27, 2401, 1 << 16
-
 PATH_GRIDS: dict[str, Grid] = {
     # Inside any L2 (with 8 MiB, programs fill an H200 once), around it and far beyond it. The tiles
     # follow from the bytes of an element, so two dtypes stand for three, and one on a pull request.
     "full": {"path": tuple(PATHS), "mib": (4, 8, 32, 256), "dtype": ("float32", "bfloat16")},
     "small": {"path": tuple(PATHS), "mib": (4, 32, 256), "dtype": ("bfloat16",)},
 }
-
-
-@dataclass(frozen=True)
-class PathCell(BaseCell):
-    """A call of one of ``PATHS`` on about ``mib`` MiB."""
-
-    suite = "paths"
-    path: str
-    mib: float
-    dtype: str
-
-    def call(self, device: str) -> Rotation:
-        return PATH_CALLS[self.path](self, device)
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        return (FORWARD,) if self.path in _FORWARD_ONLY else (FORWARD, BACKWARD)
-
-    @property
-    def format(self) -> str:  # type: ignore[override]
-        return PATHS[self.path].format
-
-    @property
-    def hidden_size(self) -> int:  # type: ignore[override]
-        return PATHS[self.path].rotated
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        path = PATHS[self.path]
-        token_bytes = path.heads * path.channels * ITEM_BYTES[self.dtype]
-        tokens = int(self.mib * 2**20) // token_bytes
-        if self.path == "thd":
-            return tuple(_halves(tokens))
-        if self.path == "thd-short":
-            return (_SHORT_TOKENS,) * max(1, tokens * _SHORT_SEQUENCES // _SHORT_OF_TOKENS)
-        return (tokens // PATH_BATCH,) * PATH_BATCH
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        step = _START_STEP if self.path == "starts" else 0
-        return tuple(index * step for index in range(len(self.lengths)))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        path = PATHS[self.path]
-        batch, seq_len = len(self.lengths), self.lengths[0]
-        if path.format == "bhsd":
-            return batch, path.heads, seq_len, path.channels
-        leading = {"thd": (sum(self.lengths),), "sbhd": (seq_len, batch), "bshd": (batch, seq_len)}
-        return (*leading[path.format], path.heads, path.channels)
-
-    @property
-    def bytes_moved(self) -> int:
-        return super().bytes_moved * (2 if self.path == "then-read" else 1)
-
-
-PATH_PARAM_NAMES = tuple(field.name for field in fields(PathCell))
-
-AnyCell = Cell | PathCell | SurfaceCell | ModelCell | ModuleCell
-
-
-def _halves(tokens: int) -> Iterator[int]:
-    while tokens:
-        yield tokens - tokens // 2
-        tokens //= 2
-
-
-# --- which are measured ---------------------------------------------------------------------------
+MODEL_GRID: Grid = {
+    "model": tuple(MODELS),
+    "step": (TRAINING, DECODE),
+    "takes": (ANGLES, TABLES),
+}
 
 
 def active(grids: Mapping[str, Grid]) -> Grid:
@@ -178,66 +70,88 @@ def active(grids: Mapping[str, Grid]) -> Grid:
     return grids[name]
 
 
-def active_paths(direction: str) -> Grid:
-    """The grid of the paths with this direction that the environment names; see :func:`active`."""
-    grid = active(PATH_GRIDS)
-    have = {cell.path for cell in path_cells(grid) if direction in cell.directions}
-    return {**grid, "path": tuple(path for path in grid["path"] if path in have)}
+def with_direction(kind: type, grid: Grid, direction: str) -> Grid:
+    """The part of a grid whose cells have this direction."""
+    cells = [cell for cell in cells_of(kind, grid) if direction in cell.directions]
+    return {name: tuple(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in grid}
+
+
+def cells_of(kind: type, grid: Grid) -> list:
+    """Every cell of a grid, in the fixed order in which it is measured."""
+    fields = [field.name for field in dataclasses.fields(kind)]
+    return [kind(*values) for values in itertools.product(*(grid[name] for name in fields))]
 
 
 def cells(grid: Grid) -> list[Cell]:
-    """Every cell of a grid, in the fixed order in which it is measured."""
-    return [Cell(*each) for each in itertools.product(*(grid[name] for name in PARAM_NAMES))]
+    """Every cell of a grid of ``GRIDS``; see :func:`cells_of`."""
+    return cells_of(Cell, grid)
 
 
 def path_cells(grid: Grid) -> list[PathCell]:
-    """Every cell of a grid of paths, in the fixed order in which it is measured."""
-    values = itertools.product(*(grid[name] for name in PATH_PARAM_NAMES))
-    return [PathCell(*each) for each in values]
+    """Every cell of a grid of ``PATH_GRIDS``; see :func:`cells_of`."""
+    return cells_of(PathCell, grid)
 
 
-def all_cells(name: str) -> list[AnyCell]:
+def model_cells() -> list[ModelCell]:
+    """Every call of a model."""
+    return cells_of(ModelCell, MODEL_GRID)
+
+
+def all_cells(name: str) -> list[BaseCell]:
     """Every cell of the named grid, those of the other paths last."""
     return [*cells(GRIDS[name]), *path_cells(PATH_GRIDS[name])]
 
 
-def candidates() -> list[AnyCell]:
-    """All that a comparison may time, the most telling first: the full grid comes last."""
-    largest_first = sorted(surface.cells(), key=lambda cell: -cell.mib)
-    forms: list[AnyCell] = [*largest_first, *modules.cells()]
-    return list(dict.fromkeys([*all_cells("small"), *models.cells(), *forms, *all_cells("full")]))
+# --- calls of the list ----------------------------------------------------------------------------
 
 
-def checked_cells() -> list[AnyCell]:
-    """The cells whose output is checked before anything is timed, each form at one size."""
-    forms = {cell.form: cell for cell in reversed(surface.cells())}
-    return [*all_cells("small"), *models.cells(), *forms.values(), *modules.cells()]
+@functools.cache
+def listed_calls() -> dict[str, CallName]:
+    """The calls of ``calls.txt``, by name, in its order.
 
-
-def form_cell(name: str) -> SurfaceCell | ModuleCell:
-    """The cell of a form whose machine code is tracked: at the largest of its sizes."""
-    return ModuleCell(name) if name in modules.forms() else surface.largest(name)
-
-
-def subject_params(cell: BaseCell) -> tuple[str, ...]:
-    """A cell's parameters as asv's texts, without quotes."""
-    return tuple(str(getattr(cell, field.name)) for field in fields(cell))  # type: ignore[arg-type]
-
-
-def cell_of(metric: str, params: Sequence[str]) -> AnyCell:
-    """The cell that a benchmark measures for these parameters, asv's texts, with quotes or without.
-
-    Raises
-    ------
-    ValueError
-        If the benchmark is not one of cells, or its parameters are others.
+    Those that models make, and others: any two values of two options meet in one.
     """
-    kinds = {kind.suite: kind for kind in typing.get_args(AnyCell)}
-    kind: Any = kinds.get(metric.partition(".")[0])
-    if kind is None or len(params) != len(fields(kind)):
-        raise ValueError(f"no cell has the benchmark {metric!r} and the parameters {params}")
-    texts = zip(fields(kind), params, strict=True)
-    return kind(*(_PARSERS[field.type](text) for field, text in texts))
+    return listed(Path(__file__).with_name("calls.txt"), names.parse)
 
 
-_PARSERS: dict = {int: int, float: json.loads, str: lambda text: text.strip("'")}
+def largest(name: str) -> ListedCell:
+    """A call at the largest of its sizes."""
+    return ListedCell(name, MIB[names.parse(name).length][-1])
+
+
+def listed_cells() -> list[ListedCell]:
+    """Every call of the list at its sizes, in the fixed order in which they are measured."""
+    return [
+        ListedCell(name, mib) for name, call in listed_calls().items() for mib in MIB[call.length]
+    ]
+
+
+# --- what users may call besides ------------------------------------------------------------------
+
+_HEADS = (1, 2, 3, 8, 64)
+_CHANNELS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
+_DENSE_MIB = (2**-10, 2**-6, 2**-2, 1, 4, 10, 16, 64)
+
+
+def dense(seed: int = 0) -> list[ListedCell]:
+    """Calls of every function with every dtype, head size and size, the other options at random.
+
+    The same ones each time.
+    """
+    draw = random.Random(seed)
+    chosen = itertools.product(FUNCTIONS, DTYPES, _CHANNELS, _DENSE_MIB)
+    return [_drawn(draw, *values) for values in chosen]
+
+
+def _drawn(draw: random.Random, function: str, dtype: str, channels: int, mib: float):
+    while True:
+        words = {
+            option: draw.choice(values) if draw.random() < 0.4 else ""
+            for option, values in OPTIONS.items()
+        }
+        rotated = draw.choice((channels, channels, channels // 2))
+        heads = draw.choice(_HEADS)
+        format = draw.choice(FORMATS[function])
+        call = names.named(function, format, dtype, heads, channels, rotated=rotated, **words)
+        if names.exists(call):
+            return ListedCell(str(call), min(MIB[call.length]) if call.length else mib)

@@ -5,7 +5,7 @@ torchtitan's overrides are not among them, because they need torchtitan.
 
 from typing import ClassVar
 
-from ..transformer.module_calls import ModuleCall
+from ..module_calls import ModuleCall
 from . import angles
 from .formula import rotated
 

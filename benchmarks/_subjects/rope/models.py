@@ -1,139 +1,116 @@
-"""Calls that models make: the shapes of the attention layers of nine models. Imports no torch."""
+"""Calls that models make, and any number drawn at random: names with sizes. Imports no torch.
 
-import functools
-from dataclasses import dataclass
-from typing import NamedTuple
+See ``names.parse_sized``.
+"""
 
-from .forms import FORWARD
-from .surface import Form, FormCell
+import hashlib
+import math
+import random
+
+from .names import DTYPES, ITEM_BYTES, PACKED, TAIL, CallName
 
 TRAINING, DECODE = "training", "decode"
-ANGLES, TABLES = "angles", "tables"
 
-_DECODED, _CONTEXT = 64, 4096
-"""Sequences that are decoded together, and the positions that they are spread over."""
-
-
-class Model(NamedTuple):
-    """What a layer rotates: queries and keys in one call, or one tensor.
-
-    ``heads`` of each tensor, of ``channels`` each; the first ``rotated`` have angles. ``layout``:
-    "of192" is the last channels of a row of 192. ``tables``: "perbatch" if each sequence has
-    its own. ``batch`` sequences of ``seq_len`` tokens in training. ``dtype``: a key of
-    ``surface.DTYPES``. ``parallel`` and ``rounding``: words of ``surface.OPTIONS``.
-    """
-
-    heads: tuple[int, ...]
-    channels: int
-    rotated: int
-    interleaved: bool = False
-    layout: str = ""
-    tables: str = ""
-    batch: int = 2
-    seq_len: int = 4096
-    dtype: str = "bf16"
-    parallel: str = ""
-    rounding: str = ""
-
-
-# From the models' configurations on Hugging Face.
+# The shapes of attention layers in training, from the models' configurations on Hugging Face:
+# queries and keys in one call, or one tensor.
 MODELS = {
-    "llama-3-8b": Model((32, 8), 128, 128),
-    "llama-3-70b": Model((64, 8), 128, 128),
-    "qwen-2.5-7b": Model((28, 4), 128, 128),
-    "gemma-2-9b": Model((16, 8), 256, 256),
+    "llama-3-8b": "bf16-32+8x128-2x4096",
+    "llama-3-70b": "bf16-64+8x128-2x4096",
+    "qwen-2.5-7b": "bf16-28+4x128-2x4096",
+    "gemma-2-9b": "bf16-16+8x256-2x4096",
     # Latent attention: 64 channels of each query, and one key for all heads, beside 512 others.
-    "deepseek-v3-q": Model((128,), 64, 64, interleaved=True, layout="of192"),
-    "deepseek-v3-k": Model((1,), 64, 64, interleaved=True, layout="of576", batch=8, seq_len=8192),
-    "gpt-neox-20b": Model((64, 64), 96, 24),
-    "phi-2": Model((32, 32), 80, 32),
-    "glm-4-9b": Model((32, 2), 128, 64, interleaved=True),
+    "deepseek-v3-q": "bf16-128x64-il-of192-2x4096",
+    "deepseek-v3-k": "bf16-1x64-il-of576-8x8192",
+    "gpt-neox-20b": "bf16-64+64x96r24-2x4096",
+    "phi-2": "bf16-32+32x80r32-2x4096",
+    "glm-4-9b": "bf16-32+2x128r64-il-2x4096",
     # Images have positions in three dimensions, so each sequence has angles of its own.
-    "qwen-2-vl-7b": Model((28, 4), 128, 128, tables="perbatch"),
+    "qwen-2-vl-7b": "bf16-28+4x128-perbatch-2x4096",
 }
 
+CHOSEN = (
+    # Few heads: latent attention's key as it is and as a view, grouped keys of one head and three.
+    *("bf16-1x64-8x8192", "bf16-1x64-of576-8x8192", "bf16-1x128-1x32768", "bf16-3x128-2x8192"),
+    *("bf16-8x128-1x8192", "bf16-8x256-2x4096"),
+    # Other head sizes, and rotation of a part.
+    *("bf16-64x96r24-2x2048", "bf16-32x80r32-2x2048", "bf16-32x48-1x8192", "bf16-32x112-1x8192"),
+    *("bf16-32x160-1x4096", "bf16-16x512-1x4096"),
+    # Decoding. By its own angles or tables, each sequence has a row, as Liger's kernel gets it.
+    *("bf16-32x128-256x1", "bf16-8x128-64x1", "bf16-16+8x256-perbatch-64x1"),
+    # Views: a part of packed queries, keys and values, another order, not aligned.
+    *(
+        "bf16-32x128-packed-2x4096",
+        "bf16-32x128-transposed-2x4096",
+        "bf16-32x128-misaligned-1x4096",
+    ),
+    "bf16-128x64-of192-1x4096",
+    # Pairs of neighbours.
+    *("bf16-32x64-il-1x8192", "bf16-32x128-il-2x4096"),
+    *("fp32-32x64-il-1x8192", "fp32-32x128-il-2x4096"),
+    # A rank's part of each sequence, and the other roundings.
+    *("bf16-32x128-cp-2x4096", "bf16-32x128-rtables-2x4096", "bf16-32x128-reach-2x4096"),
+    # From short to long.
+    *("fp16-64x128-1x128", "fp16-64x128-1x512", "fp16-12x64-16x1024", "fp16-64x128-4x2048"),
+    *("fp32-64x128-2x2048", "bf16-64x256-2x2048", "bf16-32x128-1x16384"),
+)
+"""Calls that the models' do not have: names."""
 
-_FUNCTIONS = {
-    (1, ANGLES): "angles",
-    (2, ANGLES): "qk",
-    (1, TABLES): "tables",
-    (2, TABLES): "qktables",
-}
-"""By tensors and what the call takes: names of ``surface_calls.FUNCTIONS``."""
+# --- drawn at random ------------------------------------------------------------------------------
+
+# Any of a tuple alike: what is there twice is drawn twice as often.
+_DTYPES = ("bf16",) * 4 + ("fp16", "fp32")
+_HEADS = (1,) * 4 + (2, 3, 4, 6, 8, 8, 12, 14, 16, 20, 24, 28, 32, 32, 40, 48, 56, 64, 96, 128)
+_CHANNELS = (32, 48, 64, 64, 80, 96, 112, 128, 128, 128, 128, 160, 192, 256)
+_ROTATED_STEP = 8  # channels
+_LAYOUTS = ("",) * 11 + (TAIL, TAIL, PACKED, PACKED, PACKED, "transposed", "transposed", "sliced")
+_BESIDE = (64, 128, 512)  # channels before those of a tail
+_BATCHES = (1, 1, 2, 2, 4, 8, 16)
+_MIB = {TRAINING: (2, 64), DECODE: (1, 16)}
+"""MiB that a call moves, from the least to the most: as many of each power of two."""
+_MOST_DECODED = 1024  # sequences
+_MOST_TOKENS = 32768  # of a sequence
 
 
-class BaseModelCell(FormCell):
-    """A model's call, batch first. A subclass is a frozen dataclass.
+def draw(commit: str, seed: int, count: int) -> list[str]:
+    """Names of calls drawn at random, all different: the same ones for a commit and a seed.
 
-    ``step``: "training", or "decode", one token of each sequence at a position of its own.
-    ``takes``: "angles" or ready-made "tables".
+    Shapes are like those of models. Nobody chooses them: they follow from the hash of the commit,
+    which is known when nothing of the commit can be changed any more.
     """
-
-    model: str
-    step: str
-    takes: str
-
-    @property
-    def layer(self) -> Model:
-        """What is rotated."""
-        return MODELS[self.model]
-
-    @functools.cached_property
-    def of(self) -> Form:
-        model = self.layer
-        decode = self.step == DECODE
-        return Form(
-            _FUNCTIONS[len(model.heads), self.takes],
-            *("bshd", model.dtype, model.heads[0], model.channels, model.rotated),
-            interleaved="il" if model.interleaved else "",
-            tables=model.tables,
-            position="starts" if decode and not model.tables else "",
-            parallel=model.parallel,
-            rounding=model.rounding,
-            layout=model.layout,
-        )
-
-    @property
-    def head_counts(self) -> tuple[int, ...]:
-        return self.layer.heads
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        return (FORWARD,) if self.step == DECODE else super().directions
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        model = self.layer
-        return (1,) * _DECODED if self.step == DECODE else (model.seq_len,) * model.batch
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        count = len(self.lengths)
-        step = _CONTEXT // count if self.of.position else 0
-        return tuple(index * step for index in range(count))
+    source = random.Random(hashlib.sha256(f"{commit} {seed}".encode()).digest())
+    drawn: dict[str, None] = {}
+    while len(drawn) < count:
+        drawn[_drawn(source)] = None
+    return list(drawn)
 
 
-@dataclass(frozen=True)
-class ModelCell(BaseModelCell):
-    """This package's call."""
-
-    suite = "model_calls"
-    model: str
-    step: str
-    takes: str
-
-
-def cells() -> list[ModelCell]:
-    """Every call, in the fixed order in which they are measured."""
-    return [
-        ModelCell(model, step, takes)
-        for model in MODELS
-        for step in (TRAINING, DECODE)
-        for takes in (ANGLES, TABLES)
-    ]
-
-
-def grid(direction: str) -> dict[str, tuple]:
-    """The values of each field of the cells that have this direction."""
-    steps = dict.fromkeys(cell.step for cell in cells() if direction in cell.directions)
-    return {"model": tuple(MODELS), "step": tuple(steps), "takes": (ANGLES, TABLES)}
+def _drawn(source: random.Random) -> str:
+    step = source.choice((TRAINING, TRAINING, DECODE))
+    dtype, channels = source.choice(_DTYPES), source.choice(_CHANNELS)
+    heads: tuple[int, ...] = (source.choice(_HEADS),)
+    if source.random() < 0.7:  # queries and keys, grouped or not
+        heads += (source.choice([n for n in range(1, heads[0] + 1) if heads[0] % n == 0]),)
+    rotated = channels
+    if source.random() < 0.3:
+        rotated = source.randrange(2 * _ROTATED_STEP, channels, _ROTATED_STEP)
+    interleaved, perbatch = source.random() < 0.25, source.random() < 0.1
+    layout = source.choice(_LAYOUTS)
+    if layout == TAIL:
+        layout += str(channels + source.choice(_BESIDE))
+    if source.random() < 0.03 and dtype != "fp32":
+        layout = "misaligned"  # by 2 bytes
+    least, most = map(math.log2, _MIB[step])
+    moved = 2 ** (20 + source.uniform(least, most))
+    tokens = moved / (2 * sum(heads) * channels * ITEM_BYTES[DTYPES[dtype]])
+    if step == DECODE:
+        batch, seq_len = min(_MOST_DECODED, max(1, round(tokens))), 1
+        layout = "" if layout == "transposed" else layout  # one position has no order
+    else:
+        batch = max(source.choice(_BATCHES), math.ceil(tokens / _MOST_TOKENS))
+        seq_len = max(2, round(tokens / batch))
+        if source.random() < 0.8:  # as users pad them
+            seq_len = max(16, round(seq_len / 16) * 16)
+    words = {"interleaved": "il" * interleaved, "tables": "perbatch" * perbatch, "layout": layout}
+    function = "qk" if len(heads) > 1 else "angles"
+    call = CallName(function, "bshd", dtype, heads, channels, rotated, **words)
+    return call.sized(batch, seq_len)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ..._subject import BACKWARD, FORWARD
+from ..calls import BaseCell, listed
+from ..module_calls import ModuleCall, stored_elements
 from ..rope import integration_calls
-from ..rope.forms import BACKWARD, FORWARD, ITEM_BYTES, BaseCell, listed
-from ..rope.surface import DTYPES
+from ..rope.names import DTYPES, ITEM_BYTES
 from . import transformer_calls
-from .module_calls import ModuleCall, stored_elements
 
 FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS | transformer_calls.COMPOSED
 LIST = Path(__file__).with_suffix(".txt")
@@ -94,7 +95,7 @@ class ModuleCell(BaseCell):
         return (FORWARD,) if of.with_gradients or of.in_place else (FORWARD, BACKWARD)
 
     @property
-    def dtype(self) -> str:  # type: ignore[override]
+    def dtype(self) -> str:
         return DTYPES[self.of.dtype]
 
     @functools.cached_property
@@ -107,7 +108,7 @@ class ModuleCell(BaseCell):
         return getattr(self.size, "tokens", 1)
 
     @property
-    def hidden_size(self) -> int:  # type: ignore[override]
+    def hidden_size(self) -> int:
         return getattr(self.size, "channels", 2)
 
     @property

@@ -5,10 +5,10 @@ import math
 import types
 from typing import ClassVar
 
+from ..calls import gradient, leaves
+from ..module_calls import BOUND, ModuleCall
 from ..rope import angles
 from ..rope.formula import rotated
-from ..rope.package_calls import gradient, leaves
-from .module_calls import BOUND, ModuleCall
 
 # float32 may give either sign to a sum of at most this share of its terms' absolute values.
 _ALMOST_0 = 2.0**-20

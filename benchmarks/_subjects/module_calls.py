@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..rope.forms import FORWARD
-from ..rope.package_calls import Call, gradient, leaves
+from .._subject import FORWARD
+from .calls import Call, gradient, leaves
 
 BOUND = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 """Most that a row of a result may be off, as a share of its L2 norm or of the mean row's.

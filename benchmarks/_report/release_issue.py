@@ -1,10 +1,11 @@
 """Make an issue from the artifact of the nightly comparison.
 
-``python -m benchmarks._report.creep_issue`` runs where the token may write, with nothing installed.
-It takes numbers and commits from the artifact and nothing else that is not escaped: the comparison
-of the baseline with main, and of the baseline with commits that git says lie between. Every answer
-is derived again. It writes requests to GitHub, which the next step of the workflow sends, and
-prints the answer. An artifact that is not what was asked for makes no request: the status is 1.
+``python -m benchmarks._report.release_issue`` runs where the token may write, with nothing
+installed. It takes numbers and commits from the artifact and nothing else that is not escaped: the
+comparison of the baseline with main, and of the baseline with commits that git says lie between.
+Every answer is derived again. It writes requests to GitHub, which the next step of the workflow
+sends, and prints the answer. An artifact that is not what was asked for makes no request: the
+status is 1.
 
 There is one issue for a baseline. It is opened when the comparison fails, follows it from night to
 night, is closed when it passes or the baseline moves, and opened again if it fails again. A
@@ -24,15 +25,15 @@ from typing import NamedTuple
 from .. import _subject
 from .._system.baseline import commits_since
 from .._system.untrusted import load_json
-from .._verdict import creep
-from .._verdict.creep import Creep
+from .._verdict import release
+from .._verdict.release import SinceRelease
 from .._verdict.rules import Answer, Key
 from . import artifact
 from .artifact import MAX_ARCHIVE_BYTES, MEMBER, ArtifactError, Request, require
-from .creep import body, sentences, title
 from .github_markdown import escaped
+from .release import body, sentences, title
 
-MARKER = "<!-- rope-triton creep {} -->"
+MARKER = "<!-- rope-triton release {} -->"
 """First line of an issue, with its baseline."""
 
 _ISSUE = re.compile(r"(\d{1,10})\t(open|closed)\t" + MARKER.format("([0-9a-f]{40})"))
@@ -62,11 +63,13 @@ class _StepRequest(Request):
 
     @property
     def command(self) -> str:
-        return " ".join([super().command, *map(shlex.quote, creep.only_words(self.only))])
+        return " ".join([super().command, *map(shlex.quote, release.only_words(self.only))])
 
 
-def read_artifact(archive: bytes, request: Request, repository: Path) -> tuple[Creep, list[str]]:
-    """What was found, and the commits since the baseline, in a repository that has them all.
+def read_artifact(
+    archive: bytes, request: Request, repository: Path
+) -> tuple[SinceRelease, list[str]]:
+    """The results, and the commits since the release, in a repository that has them all.
 
     Raises
     ------
@@ -75,25 +78,23 @@ def read_artifact(archive: bytes, request: Request, repository: Path) -> tuple[C
     """
     document = artifact.content(archive)
     try:
-        found = creep.from_json(load_json(document))
+        results = release.from_json(load_json(document))
     except ValueError as error:
         raise ArtifactError(f"{MEMBER} is not of the nightly comparison: {error}") from None
     commits = commits_since(repository, request.base, request.head)
-    both = artifact.commits(repository, request.base, request.head)
+    by_git = artifact.commits(repository, request.base, request.head)
     # By the answer that closes the issue: it is a pass where the comparison's own may be none.
-    artifact.require_asked(creep.cumulative(found.comparison), request, both)
-    given, wanted = [step.commit for step in found.steps], creep.targets(found.comparison)
-    once = len(given) == len({*given}) and {*given} <= {*commits[:-1]}
+    artifact.require_asked(release.cumulative(results.comparison), request, by_git)
+    measured, only = [s.commit for s in results.steps], release.targets(results.comparison)
+    once = len(measured) == len({*measured}) and {*measured} <= {*commits[:-1]}
     require(once, "a commit comes twice, or is none between the baseline and main")
-    require(wanted or not given, "nothing failed, so no commit between was to be measured")
-    for commit, comparison in found.steps:
+    require(only or not measured, "nothing failed, so no commit between was to be measured")
+    for commit, comparison in results.steps:
         if comparison is not None:
-            asked = _StepRequest(
-                request.base, commit, request.current, request.run_url, request.gpu, only=wanted
-            )
-            both = artifact.commits(repository, request.base, commit)
-            artifact.require_asked(comparison, asked, both, complete=False)
-    return found, commits
+            asked = _StepRequest(request.base, commit, request.run_url, request.gpu, only=only)
+            by_git = artifact.commits(repository, request.base, commit)
+            artifact.require_asked(comparison, asked, by_git, complete=False)
+    return results, commits
 
 
 def issues(lines: Sequence[str]) -> list[Issue]:
@@ -104,37 +105,37 @@ def issues(lines: Sequence[str]) -> list[Issue]:
     ValueError
         If a line is of anything else.
     """
-    found = []
+    parsed = []
     for line in lines:
         match = _ISSUE.fullmatch(line)
         if match is None:
             raise ValueError(f"an issue's number, state and baseline are needed, got {line!r:.80}")
-        found.append(Issue(int(match[1]), match[2] == "open", match[3]))
-    return found
+        parsed.append(Issue(int(match[1]), match[2] == "open", match[3]))
+    return parsed
 
 
 def calls(
-    found: Creep, commits: Sequence[str], known: Sequence[Issue], run_url: str
+    results: SinceRelease, commits: Sequence[str], known: Sequence[Issue], run_url: str
 ) -> Iterator[Call]:
-    """What to ask of GitHub after a comparison, with these issues there."""
-    base, head = found.comparison.base.sha, found.comparison.head.sha
-    answer = creep.cumulative(found.comparison).answer
+    """What to ask of GitHub after a comparison, with the ``known`` issues there."""
+    base, head = results.comparison.base.sha, results.comparison.head.sha
+    answer = release.cumulative(results.comparison).answer
     own = [issue for issue in known if issue.baseline == base]
     if answer is Answer.FAIL:
-        text = f"{MARKER.format(base)}\n{body(found, commits, run_url)}"
-        issue = {"title": title(found, commits), "body": text}
+        text = f"{MARKER.format(base)}\n{body(results, commits, run_url)}"
+        content = {"title": title(results, commits), "body": text}
         if own:
-            yield Call("PATCH", f"issues/{own[0].number}", issue | {"state": "open"})
+            yield Call("PATCH", f"issues/{own[0].number}", content | {"state": "open"})
         else:
-            yield Call("POST", "issues", issue)
-    for each in known:
-        moved = each.baseline != base
-        if each.is_open and (moved or answer is Answer.PASS):
+            yield Call("POST", "issues", content)
+    for issue in known:
+        moved = issue.baseline != base
+        if issue.is_open and (moved or answer is Answer.PASS):
             why = f"The baseline is {base} now." if moved else f"As fast as the baseline at {head}."
             reason = {"state": "closed", "state_reason": "not_planned" if moved else "completed"}
-            yield Call("PATCH", f"issues/{each.number}", reason)
+            yield Call("PATCH", f"issues/{issue.number}", reason)
             text = f"{why} [Log of the run]({run_url})"
-            yield Call("POST", f"issues/{each.number}/comments", {"body": text})
+            yield Call("POST", f"issues/{issue.number}/comments", {"body": text})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -149,25 +150,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=Path, required=True, metavar="DIR", help="written")
     parser.add_argument("--summary", type=Path, required=True, metavar="FILE", help="added to")
     options = parser.parse_args(arguments)
-    asked = Request(options.base, options.head, options.head, options.run_url, options.gpu)
+    request = Request(options.base, options.head, options.run_url, options.gpu)
     with options.artifact.open("rb") as file:
         archive = file.read(MAX_ARCHIVE_BYTES + 1)
     try:
-        found, commits = read_artifact(archive, asked, options.repository)
+        results, commits = read_artifact(archive, request, options.repository)
     except ArtifactError as error:
         print(f"the artifact was refused: {error!s:.500}", file=sys.stderr)
         return 1
     known = issues(options.issues.read_text(encoding="utf-8").splitlines())
     options.requests.mkdir()
     with (options.requests / "list").open("w", encoding="utf-8") as listed:
-        for number, call in enumerate(calls(found, commits, known, asked.run_url)):
+        for number, call in enumerate(calls(results, commits, known, request.run_url)):
             print(call.method, call.path, f"{number}.json", file=listed)
             (options.requests / f"{number}.json").write_text(
                 json.dumps(call.body), encoding="utf-8"
             )
     with options.summary.open("a", encoding="utf-8") as summary:
-        print("\n\n".join(map(escaped, sentences(found, commits))), file=summary)
-    print(creep.cumulative(found.comparison).answer.value)
+        print("\n\n".join(map(escaped, sentences(results, commits))), file=summary)
+    print(release.cumulative(results.comparison).answer.value)
     return 0
 
 

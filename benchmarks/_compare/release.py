@@ -1,28 +1,28 @@
-"""``python -m benchmarks creep``: is HEAD slower than the last release, all in all, and since when?
+"""``python -m benchmarks release``: is HEAD slower than the last release, and since which commit?
 
-One comparison with the baseline (``_system.baseline``), then, if its timings add up to more than
-the margins of ``_verdict.creep``, comparisons of the commits between on what failed. Each is what
-``compare`` measures: it is kept, and the same command goes on from there.
+One comparison with the last release (``_system.baseline``), then, if that fails by the margins of
+``_verdict.release``, comparisons of the commits between on what failed. Each is what ``compare``
+measures: it is stored, and the same command goes on from there.
 """
 
 import argparse
 import dataclasses
-import json
+import json as json_
 import math
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._report.creep import sentences
+from .._report.release import sentences
 from .._system import baseline, errors
 from .._system.arguments import COULD_NOT_RUN, output_file, positive_minutes
 from .._system.files import write_atomically
 from .._system.progress import say
 from .._system.repository import git_text
 from .._system.untrusted import load_json
-from .._verdict import creep
-from .._verdict.creep import Creep, Search, Step
+from .._verdict import release
+from .._verdict.release import Search, SinceRelease, Step
 from .._verdict.rules import Key
 from .._verdict.schema import Comparison, from_json
 from . import command
@@ -57,50 +57,50 @@ def run(budget: float, json: Path | None) -> int:
     comparison = _compared(base, head, (), deadline)
     if comparison is None:
         return COULD_NOT_RUN  # which said why
-    found = _searched(Creep(comparison), commits, deadline)
+    results = _searched(SinceRelease(comparison), commits, deadline)
     if json:
-        _write(json, found)
-    print(*sentences(found, commits), sep="\n")
-    return command.STATUS[creep.cumulative(comparison).answer]
+        text = json_.dumps(release.to_json(results), indent=1, allow_nan=False)
+        write_atomically(json, text.encode())
+    print(*sentences(results, commits), sep="\n")
+    return command.STATUS[release.cumulative(comparison).answer]
 
 
-def _searched(found: Creep, commits: Sequence[str], deadline: float) -> Creep:
+def _searched(results: SinceRelease, commits: Sequence[str], deadline: float) -> SinceRelease:
     """With a step for each commit that is worth comparing, as many as there is time for."""
-    base, wanted = found.comparison.base.sha, creep.targets(found.comparison)
-    first, each = Search(found, commits).next_commit(), found.comparison.minutes
-    if first is not None:
-        # On fewer timings than all: each takes less than the first.
+    base, keys = results.comparison.base.sha, release.targets(results.comparison)
+    minutes = results.comparison.minutes  # on fewer timings than all, a step takes less
+    if Search(results, commits).next_commit() is not None:
         few, many = math.ceil(math.log2(len(commits))), len(commits) - 1
         say(
-            f"searching {len(commits)} commits on {len(wanted)} of what failed: {few} comparisons "
-            f"if one commit did it, up to {many} if many did, of at most {each:.1f} minutes each: "
-            f"{few * each:.0f} to {many * each:.0f} minutes"
+            f"searching {len(commits)} commits on {len(keys)} of what failed: {few} comparisons "
+            f"if one commit did it, up to {many} if many did, of at most {minutes:.1f} minutes "
+            f"each: {few * minutes:.0f} to {many * minutes:.0f} minutes"
         )
-    while (commit := Search(found, commits).next_commit()) is not None:
-        if len(found.steps) == creep.MOST_STEPS or time.monotonic() > deadline:
+    while (commit := Search(results, commits).next_commit()) is not None:
+        if len(results.steps) == release.MOST_STEPS or time.monotonic() > deadline:
             say(
-                f"stopped before {commit[:10]}, after {len(found.steps)} commits: the same command "
-                "goes on from there"
+                f"stopped before {commit[:10]}, after {len(results.steps)} commits: the same "
+                "command goes on from there"
             )
             break
-        comparison = _compared(base, commit, wanted, deadline)
-        if comparison is None and time.monotonic() > deadline - 60 * each:
+        comparison = _compared(base, commit, keys, deadline)
+        if comparison is None and time.monotonic() > deadline - 60 * minutes:
             say(f"there may have been too little time for {commit[:10]}: it is not skipped")
             break
-        step = Step(commit, comparison and creep.trimmed(comparison, wanted))
-        found = dataclasses.replace(found, steps=(*found.steps, step))
-        if Search(found, commits).skipped(step):
+        step = Step(commit, comparison and release.trimmed(comparison, keys))
+        results = dataclasses.replace(results, steps=(*results.steps, step))
+        if Search(results, commits).skipped(step):
             say(f"{commit[:10]} is skipped: it could not be compared, or not surely enough")
-    return found
+    return results
 
 
-def _compared(base: str, head: str, wanted: Sequence[Key], deadline: float) -> Comparison | None:
-    """What ``compare`` finds with these arguments; None if it could not run."""
+def _compared(base: str, head: str, keys: Sequence[Key], deadline: float) -> Comparison | None:
+    """What ``compare`` writes with these arguments; None if it could not run."""
     minutes = max(1.0, (deadline - time.monotonic()) / 60)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "comparison.json")
         words = [base, head, "--json", str(file), "--budget", f"{minutes:.2f}"]
-        words += ["--wait", str(_WAIT_SECONDS), *creep.only_words(wanted)]
+        words += ["--wait", str(_WAIT_SECONDS), *release.only_words(keys)]
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
         try:
@@ -111,7 +111,3 @@ def _compared(base: str, head: str, wanted: Sequence[Key], deadline: float) -> C
             errors.status_of(error)
             return None
         return from_json(load_json(file.read_bytes()))
-
-
-def _write(path: Path, found: Creep) -> None:
-    write_atomically(path, json.dumps(creep.to_json(found), indent=1, allow_nan=False).encode())
