@@ -188,7 +188,7 @@ def key(cell):
 
 
 def params(cell):
-    return tuple(map(str, (cell.form, cell.mib)))
+    return tuple(map(str, (cell.name, cell.mib)))
 
 
 def compiled(root, cells):

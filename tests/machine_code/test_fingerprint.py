@@ -358,7 +358,7 @@ def test_a_process_finds_in_tritons_cache_what_was_compiled(tmp_path, monkeypatc
     cells = [ListedCell(name, 4) for name in ("tables-thd-bf16-1x48", "qk-thd-bf16-3x96")]
     ledger = worker_pool.Ledger("compiled")
     ledger.cache = tmp_path
-    calls = [("sm_90", cell.dtype, cell.form, "forward", cell.mib) for cell in cells]
+    calls = [("sm_90", cell.dtype, cell.name, "forward", cell.mib) for cell in cells]
     fingerprint.compile_all(calls, ledger=ledger)
     there = set(tmp_path.iterdir())
     process.call(launch, cells[::-1], env={"TRITON_CACHE_DIR": str(tmp_path)})
