@@ -217,7 +217,7 @@ def compiled(directory: Path = SWEEP) -> list[str]:
 
 
 def _shape(timing: Timing) -> tuple[int, int]:
-    return timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]
+    return timing.cell.call_name.channels, ITEM_BYTES[timing.cell.dtype]
 
 
 def _gain(values: Sequence[float]) -> str:
