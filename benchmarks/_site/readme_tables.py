@@ -1,5 +1,6 @@
 """The pages' tables, as lines of Markdown, from what asv and the studies stored. No torch."""
 
+import functools
 import json
 import re
 import statistics
@@ -205,7 +206,7 @@ def compiled(directory: Path = SWEEP) -> list[str]:
     gains: dict[tuple[int, int, str], list[float]] = defaultdict(list)
     for experiment, measured in stored_sweeps(directory).values():
         for shape in {_shape(timing) for timing in experiment.timings}:
-            over = tables.gains_over(experiment, measured, lambda t, s=shape: _shape(t) == s)
+            over = tables.gains_over(experiment, measured, functools.partial(_has, shape))
             for provider in _BY_COMPILER:
                 gains[*shape, provider] += over.get(provider, [])
     columns = [(provider, name) for provider in _BY_COMPILER for name in _PRECISIONS]
@@ -218,6 +219,10 @@ def compiled(directory: Path = SWEEP) -> list[str]:
 
 def _shape(timing: Timing) -> tuple[int, int]:
     return timing.cell.call_name.channels, ITEM_BYTES[timing.cell.dtype]
+
+
+def _has(shape: tuple[int, int], timing: Timing) -> bool:
+    return _shape(timing) == shape
 
 
 def _gain(values: Sequence[float]) -> str:
