@@ -33,7 +33,7 @@ def on_gpu(here, monkeypatch, tmp_path):
     if not COMPILED:  # an interpreted kernel takes its time
         plain_package.install(monkeypatch)
     # The compiler looks at the GPU that there is not: compiled calls have tests of their own.
-    monkeypatch.setattr(plain._ByCompiler, "_compile", lambda call, function: function)
+    monkeypatch.setattr(plain.ByCompiler, "_compile", lambda call, function: function)
 
 
 def spoiled(function):
@@ -63,7 +63,7 @@ def test_cells_are_measured(on_gpu, direction):
             reason = f"{cell.provider} has no backward pass"
             assert outcome == cell_outcomes.Outcome(unavailable=reason)
         else:
-            roofline = (1e-6,) * 3 if cell.provider == "rope-triton" else ()
+            roofline = (1e-6,) * 3 if cell.provider.startswith("rope-triton") else ()
             expected = cell_outcomes.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=roofline)
             assert outcome == expected, cell
 
@@ -143,9 +143,7 @@ def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypa
     monkeypatch.delattr(rope_triton, name)
     provider = {"apply_rotary_pos_emb": "rope-triton", "apply_rotary_emb": "rope-triton-tables"}
     (outcome,) = cell_outcomes.measure_cells([cell_of(provider[name])], FORWARD).values()
-    assert (
-        outcome.unavailable == f"this commit cannot: cannot import name '{name}' from 'rope_triton'"
-    )
+    assert outcome.unavailable == f"this commit cannot: rope_triton has no {name}"
 
 
 @all_libraries
@@ -232,12 +230,6 @@ def test_error_shows_what_rounding_costs(on_gpu, quick):
         assert values["flashinfer", FORWARD, dtype] == pytest.approx(1.0, abs=1e-2)
     assert values["xformers", FORWARD, "bfloat16"] == pytest.approx(1.0, abs=1e-2)
     assert statistics.median(values.values()) < 3
-
-
-def test_the_measures_reach_a_fresh_process():
-    import pickle
-
-    assert pickle.loads(pickle.dumps(peer_host.MEASURES)).keys() == peer_host.MEASURES.keys()
 
 
 def test_without_a_gpu_everything_is_unavailable_for_one_reason(monkeypatch, tmp_path):
