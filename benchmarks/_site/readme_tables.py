@@ -247,7 +247,8 @@ def held(directory: Path = SWEEPS) -> list[str]:
         "Timings that reach their [targets](evidence/README.md#targets), of calls that models make "
         "and of calls drawn at random (`python -m benchmarks study peers --only NAME`):"
     )
-    return table(intro, ["calls", "GPU", "commit", *targets.GOALS], rows)
+    titles = [target.replace("by ", "with ") for target in targets.GOALS]
+    return table(intro, ["calls", "GPU", "commit", *titles], rows)
 
 
 # --- a training step ------------------------------------------------------------------------------
