@@ -86,12 +86,9 @@ def _speeds(
         f"| {name} | {own.cells} | {_numbers(own)} | {_numbers(backward.get(name))} |"
         for name, own in forward.items()
     ]
-    numbers = ("median", "GB/s")
-    return table(
-        intro,
-        [title, "cells", "forward: minimum", *numbers, "backward: minimum", *numbers],
-        rows,
-    )
+    numbers = ("minimum", "median", "GB/s")
+    titles = [f"{direction}: {name}" for direction in ("forward", "backward") for name in numbers]
+    return table(intro, [title, "cells", *titles], rows)
 
 
 def _numbers(one: Speed | None) -> str:
@@ -132,11 +129,7 @@ def host() -> list[str]:
             f"| {_microseconds(both.get(key))} |"
             for key, seconds in forward.items()
         ]
-    intro = (
-        f"What an eager call costs the host at `{commit}`, medians in µs: forward without "
-        "autograd, and forward and gradient. The GPU is never waited for:"
-    )
-    return table(intro, ["call", "forward", "forward and gradient"], rows)
+    return table(f"At `{commit}`, in µs:", ["call", "forward", "forward and gradient"], rows)
 
 
 def _microseconds(seconds: float | None) -> str:
@@ -181,20 +174,16 @@ def peers(directory: Path = SWEEP) -> list[str]:
     sweeps = stored_sweeps(directory)
     gains = {name: tables.gains_over(*sweep) for name, sweep in sweeps.items()}
     providers = dict.fromkeys(p for of in gains.values() for p, values in of.items() if values)
-    where = ", ".join(
-        f"[{name}](sweep/{MACHINE}/{name}.md) at `{measured.header['commit'][:7]}`"
+    titles = [
+        f"[{name}](sweep/{MACHINE}/{name}.md) at `{measured.header['commit'][:7]}`, "
+        f"of {max(map(len, gains[name].values()))}"
         for name, (_, measured) in sweeps.items()
-    )
-    intro = (
-        f"Speedup over each provider on an {machine()['gpu']}: minimum, median (number of timings "
-        f"in which the provider is faster), in {where}:"
-    )
-    titles = [f"{name}, of {max(map(len, of.values()))}" for name, of in gains.items()]
+    ]
     rows = [
         f"| {provider} | {' | '.join(_gain(of.get(provider, [])) for of in gains.values())} |"
         for provider in providers
     ]
-    return table(intro, ["provider", *titles], rows)
+    return table("", ["provider", *titles], rows)
 
 
 _BY_COMPILER = ("compile", "compile-angles")
@@ -243,12 +232,8 @@ def held(directory: Path = SWEEPS) -> list[str]:
                 counts = " | ".join(targets.held(experiment, measured).values())
                 link = f"[{name}](evidence/sweep/{path.name}/{name}.md)"
                 rows.append(f"| {link} | {gpu} | `{commit}` | {counts} |")
-    intro = (
-        "Timings that reach their [targets](evidence/README.md#targets), of calls that models make "
-        "and of calls drawn at random (`python -m benchmarks study peers --only NAME`):"
-    )
     titles = [target.replace("by ", "with ") for target in targets.GOALS]
-    return table(intro, ["calls", "GPU", "commit", *titles], rows)
+    return table("", ["calls", "GPU", "commit", *titles], rows)
 
 
 # --- a training step ------------------------------------------------------------------------------
@@ -287,12 +272,7 @@ def training(directory: Path = TRAINING) -> list[str]:
         times = (f"{step[p].seconds * 1e3:.1f}" if p in step else "n/a" for p in _COMPARED)
         link = f"[{point}](evidence/training/{point}.md)"
         rows.append(f"| {link} | `{measured.header['commit'][:7]}` | {' | '.join(times)} |")
-    intro = (
-        "Milliseconds of a training step on an H200, by model and context: RoPE by Llama's formula "
-        "(eager, compiled), by this package (compiled), and with its norms and loss too "
-        "(`python -m benchmarks study training`):"
-    )
-    return table(intro, ["step", "commit", *(f"`{name}`" for name in _COMPARED)], rows)
+    return table("", ["step", "commit", *(f"`{name}`" for name in _COMPARED)], rows)
 
 
 def training_targets(directory: Path = TRAINING) -> list[str]:
@@ -350,8 +330,7 @@ def simulation() -> list[str]:
         f"| {noise} | {' | '.join(f'{100 * share:.3g}' for share in shares[name].values())} |"
         for name, noise in stored["noise"].items()
     ]
-    intro = f"In %; `{stored['command']}` simulates it again, without a GPU:"
-    return table(intro, ["noise", *shares[next(iter(shares))]], rows)
+    return table("", ["noise", *shares[next(iter(shares))]], rows)
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {

@@ -120,7 +120,7 @@ def test_peers_are_shown_as_the_page_of_each_experiment_has_them():
     (_, *titles), _, *rows = rows_of(readme_tables.peers())
     assert len(titles) == len(list(readme_tables.SWEEP.glob("*.jsonl")))
     for column, title in enumerate(titles, 1):
-        page = (readme_tables.SWEEP / f"{title.partition(',')[0]}.md").read_text()
+        page = (readme_tables.EVIDENCE / re.search(r"\((.*)\)", title)[1]).read_text()
         table = page.partition("| provider | timings |")[2].partition("\n\n")[0].splitlines()
         gains = {provider: gain(*numbers) for provider, *numbers in rows_of(table[2:])}
         assert all(row[column] == gains.get(row[0], "") for row in rows)
