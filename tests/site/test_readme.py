@@ -51,6 +51,15 @@ def test_links_lead_to_files_and_headings(page):
         assert not heading or heading in anchors(target), (path, heading)
 
 
+def test_commands_exist(capsys):
+    with pytest.raises(SystemExit):
+        entry.main(["--help"])
+    listed = capsys.readouterr().out
+    for page in pages():
+        for name in re.findall(r"-m benchmarks (\w+)", page.read_text()):
+            assert f"    {name} " in listed, page
+
+
 @pytest.fixture
 def page(monkeypatch, tmp_path):
     """A copy of a page with tables."""
