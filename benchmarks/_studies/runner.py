@@ -197,7 +197,7 @@ def _measure(part: Part, header: dict, journal: Journal, place: Place, output: P
             return
         seconds = time.monotonic() - start
         took, estimated = took + seconds, estimated + task.seconds
-        left = sum(each.seconds for each in tasks[number:]) * took / estimated
+        left = sum(later.seconds for later in tasks[number:]) * took / estimated
         say(f"{part.name}: {task.label}, {seconds:.0f} s; about {left:.0f} s left")
         part.publish(header, journal.entries, output, final=False)
 

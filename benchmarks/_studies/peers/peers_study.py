@@ -75,8 +75,8 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
         words += [f"--grid {options.grid}"] if options.grid != "full" else []
         words += [f"--only {provider}" for provider in providers]
         header = state.header(experiment=name, command=" ".join(words), **common)
-        whole = options.grid == "full" and not providers
-        parts.append(_Experiment(experiment, header, whole, place))
+        complete = options.grid == "full" and not providers
+        parts.append(_Experiment(experiment, header, complete, place))
     return parts
 
 
@@ -84,10 +84,10 @@ class _Experiment(Part):
     may_differ = ("grid", "command")  # a row is the same whatever lies beside it
 
     def __init__(
-        self, experiment: Experiment, header: dict, whole: bool, place: Place | None = None
+        self, experiment: Experiment, header: dict, complete: bool, place: Place | None = None
     ):
         self.name, self.header = experiment.name, header
-        self.why_not_shipped = "" if whole else "it is not the full grid with every provider"
+        self.why_not_shipped = "" if complete else "it is not the full grid with every provider"
         self._experiment, self._place = experiment, place
 
     def tasks(self, entries: list[dict]) -> list[Task]:
@@ -228,9 +228,9 @@ def _stored_parts(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
     for name, (experiment, results) in stored(directory).items():
         header = results.header
         planned_now = planned(name, "full", header["commit"]).timings
-        whole = header["grid"] == "full" and set(planned_now) <= set(results.rows)
+        complete = header["grid"] == "full" and set(planned_now) <= set(results.rows)
         entries = [state.as_json(row) for row in results.rows.values()]
-        parts.append((_Experiment(experiment, header, whole), header, entries))
+        parts.append((_Experiment(experiment, header, complete), header, entries))
     return parts
 
 

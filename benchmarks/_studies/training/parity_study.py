@@ -48,8 +48,8 @@ class _Curves(Part):
 
     def __init__(self, names: Sequence[str], header: dict, place: Place | None = None):
         self._names, self.header, self._place = names, header, place
-        whole = set(names) == set(with_rope(PROVIDERS))
-        self.why_not_shipped = "" if whole else "it has not every provider with RoPE"
+        complete = set(names) == set(with_rope(PROVIDERS))
+        self.why_not_shipped = "" if complete else "it has not every provider with RoPE"
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         there = parity_results.by_key(entries)
