@@ -47,8 +47,8 @@ class ModuleCall(Call):
 
     def __init__(self, cell, device: str):
         super().__init__(cell)
-        self._size, self._words = cell.size, cell.of.words
-        self._constants = self._more(device)
+        self._size, self._words = cell.size, cell.words
+        self._constants = self._make_constants(device)
         self._leaf: tuple = ()
 
     # --- what a subclass says; ``size`` has the sizes as attributes -------------------------------
@@ -58,22 +58,24 @@ class ModuleCall(Call):
         """Whether these words can meet."""
         return True
 
-    @staticmethod
-    def operands(size, words: Sequence[str]) -> list[Shape]:
-        """Shapes of the tensors that the call has."""
+    @classmethod
+    def operands(cls, size, words: Sequence[str]) -> dict[str, Shape]:
+        """Shapes of the tensors that the call has, by the function's parameters."""
         raise NotImplementedError
 
-    @staticmethod
-    def results(size, words: Sequence[str]) -> list[Shape]:
-        """Shapes of what it returns."""
-        raise NotImplementedError
+    @classmethod
+    def results(cls, size, words: Sequence[str]) -> list[Shape]:
+        """Shapes of what it returns; by default that of the first operand."""
+        return [*cls.operands(size, words).values()][:1]
 
-    def _more(self, device: str) -> dict[str, Any]:
+    def _make_constants(self, device: str) -> dict[str, Any]:
         """The arguments that are no operands, by name."""
         return {}
 
-    # A method from the operands to the function's arguments by name, which may be views.
-    _arguments: Any
+    def _arguments(self, **operands) -> dict[str, Any]:
+        """The function's arguments by name, where these are views of the operands."""
+        return operands
+
     # A method from all arguments by name to the results, by PyTorch.
     _expected: Any
 
@@ -96,15 +98,23 @@ class ModuleCall(Call):
             raise ImportError(f"there is no {name}.{function}") from None
 
     def operand(self, x):
-        parts = _cut(x, self.operands(self._size, self._words))
+        parts = self._operands_in(x)
         return leaves(parts) if self.with_gradients else parts
 
     def leaf(self, x):
-        self._leaf = leaves(_cut(x, self.operands(self._size, self._words)))
+        self._leaf = leaves(self._operands_in(x))
         return self._leaf
 
+    def _operands_in(self, x) -> tuple:
+        return _cut(x, [*self.operands(self._size, self._words).values()])
+
+    def arguments(self, operands: tuple) -> dict[str, Any]:
+        """The operands as the function's arguments, by name, and its constants."""
+        names = self.operands(self._size, self._words)
+        return self._arguments(**dict(zip(names, operands, strict=True))) | self._constants
+
     def forward(self, operand):
-        out = self._function(**self._arguments(*operand), **self._constants)
+        out = self._function(**self.arguments(operand))
         if self.in_place:
             return operand
         if not self.with_gradients:
@@ -116,34 +126,34 @@ class ModuleCall(Call):
         parts = _cut(x, self.results(self._size, self._words))
         return parts if len(parts) > 1 else parts[0]
 
-    def split(self, whole) -> tuple:
-        return whole if isinstance(whole, tuple) else (whole,)
+    def split(self, output) -> tuple:
+        return output if isinstance(output, tuple) else (output,)
 
     def check(self, output, x, direction: str) -> None:
-        given = self.operand(x) if direction == FORWARD else self._leaf
-        exact = leaves(tuple(each.detach().float() for each in given))
-        expected = self._expected(**self._arguments(*exact), **self._constants)
+        operands = self.operand(x) if direction == FORWARD else self._leaf
+        exact = leaves(tuple(operand.detach().float() for operand in operands))
+        expected = self._expected(**self.arguments(exact))
         besides: Iterable = itertools.repeat(0.0)
         if direction != FORWARD:
-            cotangents = [each.float() for each in self.split(self.cotangent(x))]
+            cotangents = [part.float() for part in self.split(self.cotangent(x))]
             expected = gradient(expected, exact, cotangents)
             besides = itertools.chain(self._uncertain(exact, cotangents), besides)
         elif self.with_gradients:
             expected = expected, *gradient(expected, exact, None)
         pairs = zip(self.split(output), self.split(expected), strict=True)
-        for (found, right), beside in zip(pairs, besides, strict=False):
-            self._require_near(found, right.detach(), beside)
+        for (result, right), beside in zip(pairs, besides, strict=False):
+            self._require_near(result, right.detach(), beside)
 
-    def _require_near(self, found, right, beside) -> None:
+    def _require_near(self, result, right, beside) -> None:
         import torch
 
-        if found.shape != right.shape:
-            raise AssertionError(f"expected {tuple(right.shape)}, got {tuple(found.shape)}")
+        if result.shape != right.shape:
+            raise AssertionError(f"expected {tuple(right.shape)}, got {tuple(result.shape)}")
         columns = right.shape[-1] if right.dim() else 1
-        off = ((found.float() - right).abs() - beside).clamp(min=0)
+        off = ((result.float() - right).abs() - beside).clamp(min=0)
         off = off.reshape(-1, columns).norm(dim=1)
         norms = right.reshape(-1, columns).norm(dim=1)
-        limits, bound = torch.finfo(found.dtype), self.bound[self.cell.dtype]
+        limits, bound = torch.finfo(result.dtype), self.bound[self.cell.dtype]
         # Of what is so small that the dtype has no more digits, the last one.
         digit = limits.smallest_normal * limits.eps * math.sqrt(columns)
         allowed = bound * norms.clamp(min=norms.mean()) + digit
@@ -152,7 +162,13 @@ class ModuleCall(Call):
             raise AssertionError(f"a row is off by {worst:.2g} of its norm, at most {bound:g}")
 
 
-def stored_elements(shapes: Sequence[Shape]) -> int:
+def shapes_of(size, heads: Mapping[str, int], heads_first: bool) -> dict[str, Shape]:
+    """Shapes of tensors with so many heads, before or after the tokens."""
+    b, s, d = size.batch, size.tokens, size.channels
+    return {name: (b, h, s, d) if heads_first else (b, s, h, d) for name, h in heads.items()}
+
+
+def stored_elements(shapes: Iterable[Shape]) -> int:
     """Elements of memory that tensors of these shapes take."""
     return sum(-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes)
 

@@ -58,7 +58,7 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 @pytest.mark.large
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
-    cells = list({cell.of.function: cell for cell in modules.cells()}.values())
+    cells = list({cell.function: cell for cell in modules.cells()}.values())
     answer = measure._measure(cells, host=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert len(answer["timings"]) == sum(len(cell.metrics) for cell in cells)

@@ -170,7 +170,7 @@ def test_angles_are_checked_once_a_process(monkeypatch):
     assert made == [64, 64, 128, 128], "each asked for 16 positions and for all"
 
 
-@pytest.mark.parametrize("width", sorted({cell.hidden_size for cell in CELLS}))
+@pytest.mark.parametrize("width", sorted({cell.call_name.rotated for cell in CELLS}))
 def test_float32_arithmetic_passes(width, monkeypatch):
     """The package's, and what the tolerance is derived for: rounded at every step."""
     angles.check_package(16, width, "cpu")

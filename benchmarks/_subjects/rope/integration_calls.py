@@ -1,21 +1,21 @@
-"""Each function of ``rope_triton.integrations``: its tensors, and the same by PyTorch.
+"""Functions of ``rope_triton.integrations``: the tensors of a call, and the same by PyTorch.
 
 torchtitan's overrides are not among them, because they need torchtitan.
 """
 
 from typing import ClassVar
 
-from ..module_calls import ModuleCall
+from ..module_calls import ModuleCall, shapes_of
 from . import angles
 from .formula import rotated
 
 
 class _Rotation(ModuleCall):
-    """Of half rotation: other pairs, offsets and rounding are options of the surface, too."""
+    """Of half rotation: calls of the package's own functions have other pairs, and offsets."""
 
     @classmethod
     def results(cls, size, words):
-        return cls.operands(size, words)
+        return [*cls.operands(size, words).values()]
 
     def _pairs(self, device: str):
         """Cosines and sines ``[s, d/2]`` in the dtype of the call."""
@@ -34,25 +34,20 @@ class _HuggingFace(_Rotation):
     sizes: ClassVar[tuple[str, ...]] = ("batch", "tokens", "heads", "kv_heads", "channels")
     words: ClassVar[tuple[str, ...]] = ("tokensfirst",)  # [b, s, h, d]
 
-    @staticmethod
-    def operands(size, words):
-        first = "tokensfirst" in words
-        counts = size.heads, size.kv_heads
-        inner = [(size.tokens, n) if first else (n, size.tokens) for n in counts]
-        return [(size.batch, *each, size.channels) for each in inner]
+    @classmethod
+    def operands(cls, size, words):
+        counts = {"q": size.heads, "k": size.kv_heads}
+        return shapes_of(size, counts, heads_first="tokensfirst" not in words)
 
-    def _more(self, device):
+    def _make_constants(self, device):
         import torch
 
-        cos, sin = (torch.cat((each, each), -1)[None] for each in self._pairs(device))
+        cos, sin = (torch.cat((table, table), -1)[None] for table in self._pairs(device))
         return {"cos": cos, "sin": sin, "unsqueeze_dim": 2 if self._words else 1}
-
-    def _arguments(self, q, k):
-        return {"q": q, "k": k}
 
     def _expected(self, q, k, cos, sin, unsqueeze_dim=1):
         half = q.shape[-1] // 2
-        cos, sin = (each.float()[..., :half].unsqueeze(unsqueeze_dim) for each in (cos, sin))
+        cos, sin = (table.float()[..., :half].unsqueeze(unsqueeze_dim) for table in (cos, sin))
         return rotated(q, cos, sin), rotated(k, cos, sin)
 
 
@@ -61,14 +56,15 @@ class _HuggingFaceVision(_HuggingFace):
     sizes = ("tokens", "heads", "kv_heads", "channels")
     words = ()
 
-    @staticmethod
-    def operands(size, words):
-        return [(size.tokens, count, size.channels) for count in (size.heads, size.kv_heads)]
+    @classmethod
+    def operands(cls, size, words):
+        counts = {"q": size.heads, "k": size.kv_heads}
+        return {name: (size.tokens, count, size.channels) for name, count in counts.items()}
 
-    def _more(self, device):
+    def _make_constants(self, device):
         import torch
 
-        cos, sin = (torch.cat((each, each), -1) for each in self._pairs(device))
+        cos, sin = (torch.cat((table, table), -1) for table in self._pairs(device))
         return {"cos": cos, "sin": sin}
 
 
@@ -76,35 +72,28 @@ class _FlashQkv(_Rotation):
     module, function = "integrations.flash_attention", "apply_rotary_emb_qkv_"
     sizes = ("batch", "tokens", "heads", "channels")
     in_place = True
-    rotates: ClassVar[tuple[bool, ...]] = (True, True, False)  # queries, keys, values
+    packed = "qkv"
+    turned: ClassVar[tuple[bool, ...]] = (True, True, False)  # queries, keys, values
 
     @classmethod
     def operands(cls, size, words):
-        return [(size.batch, size.tokens, len(cls.rotates), size.heads, size.channels)]
+        return {cls.packed: (size.batch, size.tokens, len(cls.packed), size.heads, size.channels)}
 
-    def _more(self, device):
+    def _make_constants(self, device):
         return dict(zip(("cos", "sin"), self._pairs(device), strict=True))
 
-    def _arguments(self, packed):
-        return {"qkv": packed}
-
-    def _expected(self, qkv, cos, sin):
+    def _expected(self, cos, sin, **packed):
         import torch
 
         cos, sin = cos.float()[:, None], sin.float()[:, None]
-        parts = zip(qkv.unbind(2), self.rotates, strict=True)
+        parts = zip(packed[self.packed].unbind(2), self.turned, strict=True)
         return torch.stack([rotated(x, cos, sin) if turn else x for x, turn in parts], dim=2)
 
 
 class _FlashKv(_FlashQkv):
     function = "apply_rotary_emb_kv_"
-    rotates = (True, False)
-
-    def _arguments(self, packed):
-        return {"kv": packed}
-
-    def _expected(self, kv, cos, sin):
-        return super()._expected(kv, cos, sin)
+    packed = "kv"
+    turned = (True, False)
 
 
 class _Vllm(_Rotation):
@@ -112,11 +101,12 @@ class _Vllm(_Rotation):
     sizes = ("tokens", "heads", "kv_heads", "channels")
     in_place = True
 
-    @staticmethod
-    def operands(size, words):
-        return [(size.tokens, count * size.channels) for count in (size.heads, size.kv_heads)]
+    @classmethod
+    def operands(cls, size, words):
+        counts = {"query": size.heads, "key": size.kv_heads}
+        return {name: (size.tokens, count * size.channels) for name, count in counts.items()}
 
-    def _more(self, device):
+    def _make_constants(self, device):
         import torch
 
         return {
@@ -126,28 +116,22 @@ class _Vllm(_Rotation):
             "is_neox": True,
         }
 
-    def _arguments(self, query, key):
-        return {"query": query, "key": key}
-
     def _expected(self, query, key, positions, head_size, cos_sin_cache, is_neox):
         cos, sin = cos_sin_cache.float()[:, None].chunk(2, dim=-1)
-        both = (each.unflatten(-1, (-1, head_size)) for each in (query, key))
-        return tuple(rotated(each, cos, sin).flatten(1) for each in both)
+        both = (t.unflatten(-1, (-1, head_size)) for t in (query, key))
+        return tuple(rotated(t, cos, sin).flatten(1) for t in both)
 
 
 class _Megatron(_Rotation):
     module, function = "integrations.megatron", "fused_apply_rotary_pos_emb"
     sizes = ("tokens", "batch", "heads", "channels")
 
-    @staticmethod
-    def operands(size, words):
-        return [(size.tokens, size.batch, size.heads, size.channels)]
+    @classmethod
+    def operands(cls, size, words):
+        return {"t": (size.tokens, size.batch, size.heads, size.channels)}
 
-    def _more(self, device):
+    def _make_constants(self, device):
         return {"freqs": angles.by_channel(self._radians(device))}
-
-    def _arguments(self, t):
-        return {"t": t}
 
     def _expected(self, t, freqs, cu_seqlens=None):
         if cu_seqlens is not None:
@@ -159,15 +143,15 @@ class _Megatron(_Rotation):
 class _MegatronPacked(_Megatron):
     function = "fused_apply_rotary_pos_emb_thd"  # of sequences of equal length
 
-    @staticmethod
-    def operands(size, words):
-        return [(size.tokens * size.batch, size.heads, size.channels)]
+    @classmethod
+    def operands(cls, size, words):
+        return {"t": (size.tokens * size.batch, size.heads, size.channels)}
 
-    def _more(self, device):
+    def _make_constants(self, device):
         import torch
 
         bounds = torch.arange(self._size.batch + 1, dtype=torch.int32, device=device)
-        return super()._more(device) | {"cu_seqlens": bounds * self._size.tokens}
+        return super()._make_constants(device) | {"cu_seqlens": bounds * self._size.tokens}
 
 
 FUNCTIONS: dict[str, type[ModuleCall]] = {
@@ -175,4 +159,4 @@ FUNCTIONS: dict[str, type[ModuleCall]] = {
     **{"flashqkv": _FlashQkv, "flashkv": _FlashKv, "vllm": _Vllm},
     **{"megatron": _Megatron, "megatronthd": _MegatronPacked},
 }
-"""Names in a form, and how each function is called."""
+"""Names in a call, and how each function is called."""

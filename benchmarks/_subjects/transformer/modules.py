@@ -1,18 +1,18 @@
 """Calls of ``rope_triton.transformer`` and ``integrations``, to be compared. Imports no torch.
 
-A form's name says all of it: the function, the dtype, its sizes in the order of its class, and its
-words, e.g. ``linear-bf16-16384x1024x3072-bias``. ``modules.txt`` lists the forms. A name is a key
-of the history, so forms are added or left out, and never renamed.
+A name has the function, the dtype, its sizes in the order of its class, and its words, e.g.
+``linear-bf16-16384x1024x3072-bias``. ``modules.txt`` lists the calls. Names are keys of the
+history, so calls are added or left out, and never renamed.
 """
 
 import functools
 import random
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from ..._subject import BACKWARD, FORWARD
+from ..._subject import FORWARD
 from ..calls import BaseCell, listed
 from ..module_calls import ModuleCall, stored_elements
 from ..rope import integration_calls
@@ -23,63 +23,34 @@ FUNCTIONS = transformer_calls.FUNCTIONS | integration_calls.FUNCTIONS | transfor
 LIST = Path(__file__).with_suffix(".txt")
 
 
-class ModuleForm(NamedTuple):
-    """A call: a name of ``FUNCTIONS``, its sizes and its words."""
-
-    function: str
-    dtype: str
-    sizes: tuple[int, ...]
-    words: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        size = "x".join(map(str, self.sizes))
-        return "-".join([self.function, self.dtype, size, *self.words])
-
-
-def parsed(name: str) -> ModuleForm:
-    """The form of a name.
-
-    Raises
-    ------
-    ValueError
-        If it is no name.
-    """
-    try:
-        function, dtype, sizes, *words = name.split("-")
-        form = ModuleForm(function, dtype, tuple(map(int, sizes.split("x"))), tuple(words))
-        of = FUNCTIONS[function]
-        sized = dtype in DTYPES and len(form.sizes) == len(of.sizes) and min(form.sizes) > 0
-        ordered = words == [word for word in of.words if word in words]
-        known = sized and ordered and of.exists(words) and form.name == name
-    except (ValueError, KeyError):
-        known = False
-    if not known:
-        example = "linear-bf16-16384x1024x3072-bias"
-        raise ValueError(f"no call of a module has the name {name!r:.80}, e.g. {example!r}")
-    return form
-
-
-@functools.cache
-def forms() -> dict[str, ModuleForm]:
-    """The forms of the list, by name, in its order."""
-    return listed(LIST, parsed)
-
-
 @dataclass(frozen=True)
 class ModuleCell(BaseCell):
-    """A call in one of the forms."""
+    """A call by its name."""
 
     suite = "modules"
-    form: str
+    name: str
 
     @property
-    def of(self) -> ModuleForm:
-        return _parsed(self.form)
+    def function(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def dtype(self) -> str:
+        return DTYPES[self.name.split("-")[1]]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.name.split("-")[3:])
+
+    @functools.cached_property
+    def size(self) -> types.SimpleNamespace:
+        """The sizes by name."""
+        sizes = map(int, self.name.split("-")[2].split("x"))
+        return types.SimpleNamespace(**dict(zip(self._class.sizes, sizes, strict=True)))
 
     @property
     def _class(self) -> type[ModuleCall]:
-        return FUNCTIONS[self.of.function]
+        return FUNCTIONS[self.function]
 
     @property
     def module(self) -> str:
@@ -91,34 +62,14 @@ class ModuleCell(BaseCell):
 
     @property
     def directions(self) -> tuple[str, ...]:
-        of = self._class
-        return (FORWARD,) if of.with_gradients or of.in_place else (FORWARD, BACKWARD)
-
-    @property
-    def dtype(self) -> str:
-        return DTYPES[self.of.dtype]
-
-    @functools.cached_property
-    def size(self) -> types.SimpleNamespace:
-        """The sizes by name."""
-        return types.SimpleNamespace(**dict(zip(self._class.sizes, self.of.sizes, strict=True)))
-
-    @property
-    def positions(self) -> int:
-        return getattr(self.size, "tokens", 1)
-
-    @property
-    def hidden_size(self) -> int:
-        return getattr(self.size, "channels", 2)
+        forward_alone = self._class.with_gradients or self._class.in_place
+        return (FORWARD,) if forward_alone else super().directions
 
     @property
     def _elements(self) -> tuple[int, int]:
         """Of the inputs, and of the results."""
-        shapes = (
-            of(self.size, self.of.words) for of in (self._class.operands, self._class.results)
-        )
-        operands, results = map(stored_elements, shapes)
-        return operands, results
+        of, asked = self._class, (self.size, self.words)
+        return stored_elements(of.operands(*asked).values()), stored_elements(of.results(*asked))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,12 +87,41 @@ class ModuleCell(BaseCell):
         return getattr(self.size, "inner", 1) ** -0.25
 
 
-_parsed = functools.lru_cache(maxsize=4096)(parsed)
+def named(function: str, dtype: str, sizes: Iterable[int], words: Iterable[str]) -> ModuleCell:
+    return ModuleCell("-".join([function, dtype, "x".join(map(str, sizes)), *words]))
+
+
+def parsed(name: str) -> ModuleCell:
+    """The call of a name.
+
+    Raises
+    ------
+    ValueError
+        If it is no name.
+    """
+    cell = ModuleCell(name)
+    try:
+        of, sizes, words = FUNCTIONS[cell.function], [*vars(cell.size).values()], list(cell.words)
+        ordered = words == [word for word in of.words if word in words] and of.exists(words)
+        again = named(cell.function, name.split("-")[1], sizes, words)
+        valid = cell.dtype in ITEM_BYTES and ordered and min(sizes) > 0 and again == cell
+    except (ValueError, KeyError, IndexError):
+        valid = False
+    if not valid:
+        example = "linear-bf16-16384x1024x3072-bias"
+        raise ValueError(f"no call of a module has the name {name!r:.80}, e.g. {example!r}")
+    return cell
+
+
+@functools.cache
+def forms() -> dict[str, ModuleCell]:
+    """The calls of the list, by name, in its order."""
+    return listed(LIST, parsed)
 
 
 def cells() -> list[ModuleCell]:
-    """Every form, in the fixed order in which they are measured."""
-    return [ModuleCell(name) for name in forms()]
+    """Every call of the list, in the fixed order in which they are measured."""
+    return [*forms().values()]
 
 
 # --- what users may call besides ------------------------------------------------------------------
@@ -168,17 +148,17 @@ def dense(seed: int = 0) -> list[ModuleCell]:
     """
     draw = random.Random(seed)
     return [
-        ModuleCell(_drawn(draw, function, dtype).name)
+        _drawn(draw, function, dtype)
         for function in transformer_calls.FUNCTIONS
         for dtype in reversed(DTYPES)  # attention compiles for a second in half precision
         for _ in range(_DRAWN)
     ]
 
 
-def _drawn(draw: random.Random, function: str, dtype: str) -> ModuleForm:
+def _drawn(draw: random.Random, function: str, dtype: str) -> ModuleCell:
     of = FUNCTIONS[function]
     while True:
         sizes = {name: draw.choice(_DENSE[name]) for name in of.sizes}
-        words = tuple(word for word in of.words if draw.random() < 0.4)
+        words = [word for word in of.words if draw.random() < 0.4]
         if of.exists(words) and not (dtype == "fp32" and sizes.get("channels") == 256):
-            return ModuleForm(function, dtype, tuple(sizes.values()), words)
+            return named(function, dtype, sizes.values(), words)

@@ -1,4 +1,4 @@
-"""Each function of ``rope_triton.transformer``: its tensors, and the same by PyTorch."""
+"""Functions of ``rope_triton.transformer``: the tensors of a call, and the same by PyTorch."""
 
 import functools
 import math
@@ -6,7 +6,7 @@ import types
 from typing import ClassVar
 
 from ..calls import gradient, leaves
-from ..module_calls import BOUND, ModuleCall
+from ..module_calls import BOUND, ModuleCall, shapes_of
 from ..rope import angles
 from ..rope.formula import rotated
 
@@ -25,21 +25,20 @@ class _Attention(ModuleCall):
     def exists(words):
         return len({"packed", "heads", "misaligned"} & {*words}) <= 1
 
-    @staticmethod
-    def operands(size, words):
-        counts = size.heads, size.kv_heads, size.kv_heads
+    @classmethod
+    def operands(cls, size, words):
+        counts = {"q": size.heads, "k": size.kv_heads, "v": size.kv_heads}
         if "packed" in words:
-            return [(size.batch, size.tokens, sum(counts), size.channels)]
-        if "heads" in words:
-            return [(size.batch, count, size.tokens, size.channels) for count in counts]
-        shapes = [(size.batch, size.tokens, count, size.channels) for count in counts]
-        return [(math.prod(shapes[0]) + 1,), *shapes[1:]] if "misaligned" in words else shapes
+            return {"qkv": (size.batch, size.tokens, sum(counts.values()), size.channels)}
+        shapes = shapes_of(size, counts, heads_first="heads" in words)
+        odd = {"q": (math.prod(shapes["q"]) + 1,)} if "misaligned" in words else {}
+        return shapes | odd
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [(size.batch, size.tokens, size.heads, size.channels)]
 
-    def _more(self, device):
+    def _make_constants(self, device):
         if "alibi" not in self._words:
             return {}
         import torch
@@ -48,15 +47,17 @@ class _Attention(ModuleCall):
         steps = torch.arange(1, heads + 1, dtype=torch.float32, device=device)
         return {"alibi_slopes": 2.0 ** (-8 * steps / heads)}
 
-    def _arguments(self, *operands):
-        size, qkv = self._size, list(operands)
+    def _arguments(self, **operands):
+        size = self._size
         if "packed" in self._words:
-            qkv = operands[0].split([size.heads, size.kv_heads, size.kv_heads], dim=2)
-        elif "heads" in self._words:
-            qkv = [each.transpose(1, 2) for each in operands]
-        elif "misaligned" in self._words:
-            qkv[0] = operands[0][1:].view(self.results(size, ())[0])
-        return dict(zip("qkv", qkv, strict=True))
+            parts = operands["qkv"].split([size.heads, size.kv_heads, size.kv_heads], dim=2)
+            return dict(zip("qkv", parts, strict=True))
+        if "heads" in self._words:
+            return {name: operand.transpose(1, 2) for name, operand in operands.items()}
+        if "misaligned" in self._words:
+            (shape,) = self.results(size, ())
+            return operands | {"q": operands["q"][1:].view(shape)}
+        return operands
 
     def _expected(self, q, k, v, alibi_slopes=None):
         return _attention(q, k, v, alibi_slopes)
@@ -66,27 +67,24 @@ class _RotaryAttention(ModuleCall):
     function = "rotary_attention"
     sizes = ("batch", "tokens", "inner", "heads", "kv_heads", "channels")
 
-    @staticmethod
-    def operands(size, words):
+    @classmethod
+    def operands(cls, size, words):
         rows = (size.heads + 2 * size.kv_heads) * size.channels
-        return [(size.batch, size.tokens, size.inner), (rows, size.inner)]
+        return {"x": (size.batch, size.tokens, size.inner), "weight": (rows, size.inner)}
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [(size.batch, size.tokens, size.heads * size.channels)]
 
-    def _more(self, device):
-        return _rotation(self, device)
-
-    def _arguments(self, x, weight):
-        return {"x": x, "weight": weight}
+    def _make_constants(self, device):
+        return _rotation(self._size, device)
 
     @staticmethod
     def _expected(x, weight, freqs, heads, kv_heads):
         qkv = (x @ weight.mT).unflatten(-1, (-1, freqs.shape[-1]))
         q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=2)
         pairs = freqs[:, 0, :, ::2]
-        q, k = (rotated(each, pairs.cos(), pairs.sin(), interleaved=True) for each in (q, k))
+        q, k = (rotated(t, pairs.cos(), pairs.sin(), interleaved=True) for t in (q, k))
         return _attention(q, k, v).flatten(2)
 
 
@@ -96,23 +94,22 @@ class _Linear(ModuleCall):
     words = ("bias", "relu", "columnfirst")  # the last: the weight's columns lie together
     bound = {**BOUND, "bfloat16": BOUND["bfloat16"] / 2}
 
-    @staticmethod
-    def operands(size, words):
+    @classmethod
+    def operands(cls, size, words):
         weight = size.columns, size.inner
         weight = weight[::-1] if "columnfirst" in words else weight
-        return [(size.rows, size.inner), weight, *[(size.columns,)] * ("bias" in words)]
+        bias = {"bias": (size.columns,)} if "bias" in words else {}
+        return {"x": (size.rows, size.inner), "weight": weight} | bias
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [(size.rows, size.columns)]
 
-    def _more(self, device):
+    def _make_constants(self, device):
         return {"relu": "relu" in self._words}
 
-    def _arguments(self, x, weight, bias=None):
-        return {"x": x, "weight": weight.mT if "columnfirst" in self._words else weight} | (
-            {} if bias is None else {"bias": bias}
-        )
+    def _arguments(self, *, weight, **others):  # type: ignore[override]
+        return others | {"weight": weight.mT if "columnfirst" in self._words else weight}
 
     @staticmethod
     def _expected(x, weight, bias=None, relu=False):
@@ -125,8 +122,8 @@ class _Linear(ModuleCall):
         """A sum that is almost 0 may have either sign, by the order in which it is added up."""
         if "relu" not in self._words:
             return ()
-        sizes = leaves(tuple(each.detach().abs() for each in exact))
-        sums, most = (self._expected(**self._arguments(*each)) for each in (exact, sizes))
+        sizes = leaves(tuple(operand.detach().abs() for operand in exact))
+        sums, most = (self._expected(**self.arguments(t) | {"relu": False}) for t in (exact, sizes))
         near = sums.abs() <= _ALMOST_0 * most
         return gradient(most, sizes, [near * cotangents[0].abs()])
 
@@ -136,19 +133,21 @@ class _Matmul(ModuleCall):
     sizes = ("batch", "rows", "inner", "columns")  # of one pair of matrices, no batch is given
     words = ("ta", "tb")  # transposed in memory
 
-    @staticmethod
-    def operands(size, words):
-        leading = (size.batch,) if size.batch > 1 else ()
-        shapes = {"ta": (size.rows, size.inner), "tb": (size.inner, size.columns)}
-        return [(*leading, *(shape[::-1] if t in words else shape)) for t, shape in shapes.items()]
+    @classmethod
+    def operands(cls, size, words):
+        batch = (size.batch,) if size.batch > 1 else ()
+        shapes = {"a": (size.rows, size.inner), "b": (size.inner, size.columns)}
+        return {
+            name: (*batch, *(shape[::-1] if f"t{name}" in words else shape))
+            for name, shape in shapes.items()
+        }
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [(*[size.batch] * (size.batch > 1), size.rows, size.columns)]
 
-    def _arguments(self, a, b):
-        turned = (each.mT if t in self._words else each for t, each in (("ta", a), ("tb", b)))
-        return dict(zip("ab", turned, strict=True))
+    def _arguments(self, **operands):
+        return {name: t.mT if f"t{name}" in self._words else t for name, t in operands.items()}
 
     def _expected(self, a, b):
         return a @ b
@@ -159,17 +158,15 @@ class _RmsNorm(ModuleCall):
     sizes = ("rows", "columns")
     words: ClassVar[tuple[str, ...]] = ("residual",)
 
-    @staticmethod
-    def operands(size, words):
+    @classmethod
+    def operands(cls, size, words):
         x, weight = (size.rows, size.columns), (size.columns,)
-        return [x, weight, *[weight] * ("bias" in words), *[x] * ("residual" in words)]
+        more = {name: x if name == "residual" else weight for name in words}
+        return {"x": x, "weight": weight} | more
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [(size.rows, size.columns)] * (2 if "residual" in words else 1)
-
-    def _arguments(self, *operands):
-        return dict(zip(("x", "weight", *self._words), operands, strict=True))
 
     @classmethod
     def _expected(cls, x, weight, bias=None, residual=None):
@@ -199,14 +196,9 @@ class _Softmax(ModuleCall):
     function = "softmax"
     sizes = ("rows", "columns")
 
-    @staticmethod
-    def operands(size, words):
-        return [(size.rows, size.columns)]
-
-    results = operands
-
-    def _arguments(self, x):
-        return {"x": x}
+    @classmethod
+    def operands(cls, size, words):
+        return {"x": (size.rows, size.columns)}
 
     def _expected(self, x):
         return x.softmax(-1)
@@ -217,18 +209,17 @@ class _Swiglu(ModuleCall):
     sizes = ("rows", "columns")
     words = ("halves",)  # of the rows of one tensor
 
-    @staticmethod
-    def operands(size, words):
+    @classmethod
+    def operands(cls, size, words):
         one = size.rows, size.columns
-        return [(size.rows, 2 * size.columns)] if "halves" in words else [one, one]
+        return {"both": (size.rows, 2 * size.columns)} if words else {"gate": one, "up": one}
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [(size.rows, size.columns)]
 
-    def _arguments(self, *operands):
-        both = operands[0].chunk(2, dim=-1) if "halves" in self._words else operands
-        return dict(zip(("gate", "up"), both, strict=True))
+    def _arguments(self, both=None, **apart):
+        return apart if both is None else dict(zip(("gate", "up"), both.chunk(2, -1), strict=True))
 
     @staticmethod
     def _expected(gate, up):
@@ -240,11 +231,11 @@ class _Swiglu(ModuleCall):
 class _Loss(ModuleCall):
     words: ClassVar[tuple[str, ...]] = ("sum",)  # instead of the mean
 
-    @staticmethod
-    def results(size, words):
+    @classmethod
+    def results(cls, size, words):
         return [()]
 
-    def _more(self, device):
+    def _make_constants(self, device):
         import torch
 
         tokens, vocabulary = self._tokens, self._size.vocabulary
@@ -262,14 +253,12 @@ class _CrossEntropy(_Loss):
     function = "cross_entropy"
     sizes = ("tokens", "vocabulary")
 
+    @classmethod
+    def operands(cls, size, words):
+        return {"logits": (size.tokens, size.vocabulary)}
+
     @staticmethod
-    def operands(size, words):
-        return [(size.tokens, size.vocabulary)]
-
-    def _arguments(self, logits):
-        return {"logits": logits}
-
-    def _expected(self, logits, targets, reduction):
+    def _expected(logits, targets, reduction):
         import torch
 
         return torch.nn.functional.cross_entropy(logits, targets, reduction=reduction)
@@ -280,22 +269,17 @@ class _LinearCrossEntropy(_Loss):
     sizes = ("tokens", "inner", "vocabulary")
     with_gradients = True  # the forward computes them
 
-    @staticmethod
-    def operands(size, words):
-        return [(size.tokens, size.inner), (size.vocabulary, size.inner)]
-
-    def _arguments(self, x, weight):
-        return {"x": x, "weight": weight}
+    @classmethod
+    def operands(cls, size, words):
+        return {"x": (size.tokens, size.inner), "weight": (size.vocabulary, size.inner)}
 
     @staticmethod
     def _expected(x, weight, targets, reduction):
-        import torch
-
-        return torch.nn.functional.cross_entropy(x @ weight.mT, targets, reduction=reduction)
+        return _CrossEntropy._expected(x @ weight.mT, targets, reduction)
 
 
 class _Step(_Loss):
-    """A training step without its embedding: layers as ``_training`` has them, head and loss."""
+    """A training step without its embedding: layers as the training study's, head and loss."""
 
     sizes = ("batch", "tokens", "layers", "heads", "kv_heads", "channels", "inner", "vocabulary")
     words = ()
@@ -303,14 +287,15 @@ class _Step(_Loss):
     # The roundings of all layers add up: in PyTorch's own bfloat16, to 0.05 of a row of a gradient.
     bound = {**BOUND, "bfloat16": 2e-1}
 
-    @staticmethod
-    def operands(size, words):
+    @classmethod
+    def operands(cls, size, words):
         width, keys = size.heads * size.channels, size.kv_heads * size.channels
         norm, hidden = (width,), (size.inner, width)
         layer = [(width + 2 * keys, width), (width, width), norm]
         layer += [hidden, hidden, hidden[::-1], norm]
-        head = size.vocabulary, width
-        return [(size.batch, size.tokens, width), norm, *size.layers * layer, head]
+        weights = [norm, *size.layers * layer, (size.vocabulary, width)]
+        named = {f"weight{index}": shape for index, shape in enumerate(weights)}
+        return {"x": (size.batch, size.tokens, width)} | named
 
     def _find(self):
         functions = {name: self._named(name) for name in vars(_BY_PYTORCH)}
@@ -320,11 +305,11 @@ class _Step(_Loss):
     def _tokens(self) -> int:
         return self._size.batch * self._size.tokens
 
-    def _more(self, device):
-        return super()._more(device) | _rotation(self, device)
+    def _make_constants(self, device):
+        return super()._make_constants(device) | _rotation(self._size, device)
 
-    def _arguments(self, x, *weights):
-        return {"x": x, "weights": weights}
+    def _arguments(self, x, **weights):  # type: ignore[override]
+        return {"x": x, "weights": tuple(weights.values())}
 
     def _expected(self, **arguments):
         return _step(_BY_PYTORCH, **arguments)
@@ -344,14 +329,13 @@ def _step(f, x, weights, targets, reduction, freqs, heads, kv_heads):
 
 
 _BY_PYTORCH = types.SimpleNamespace(
-    **{each.function: each._expected for each in (_RmsNorm, _Linear, _RotaryAttention, _Swiglu)},
+    **{call.function: call._expected for call in (_RmsNorm, _Linear, _RotaryAttention, _Swiglu)},
     linear_cross_entropy=_LinearCrossEntropy._expected,
 )
 
 
-def _rotation(call: ModuleCall, device: str):
+def _rotation(size, device: str):
     """What ``rotary_attention`` takes besides tensors: neighbouring channels are a pair."""
-    size = call.cell.size
     pairs = angles.exact(0, size.tokens, size.channels, device).float()
     freqs = angles.by_channel(pairs, interleaved=True)
     return {"freqs": freqs, "heads": size.heads, "kv_heads": size.kv_heads}
@@ -362,9 +346,9 @@ def _attention(q, k, v, slopes=None):
     import torch
 
     shared, tokens = q.shape[2] // k.shape[2], q.shape[1]
-    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     q = q.clone()  # PyTorch's memory-efficient attention faults where it is not aligned
-    k, v = (each.repeat_interleave(shared, dim=1) for each in (k, v))
+    k, v = (t.repeat_interleave(shared, dim=1) for t in (k, v))
     attend = torch.nn.functional.scaled_dot_product_attention
     if slopes is None:
         return attend(q, k, v, is_causal=True).transpose(1, 2)
@@ -380,7 +364,7 @@ FUNCTIONS: dict[str, type[ModuleCall]] = {
     **{"softmax": _Softmax, "swiglu": _Swiglu, "crossentropy": _CrossEntropy},
     "linearcrossentropy": _LinearCrossEntropy,
 }
-"""Names in a form, and how each function is called."""
+"""Names in a call, and how each function is called."""
 
 COMPOSED: dict[str, type[ModuleCall]] = {"step": _Step}
 """The same of several functions together."""
