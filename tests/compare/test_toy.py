@@ -4,8 +4,9 @@ import pytest
 
 from benchmarks._compare import exact
 from benchmarks._machine_code import worker_pool
+from benchmarks._verdict.rules import Answer
 from tests import toy
-from tests.lab import MACHINE, PASS, REGISTERS, VARIANTS, Lab
+from tests.lab import FAIL, MACHINE, PASS, REGISTERS, VARIANTS, Lab
 
 COMPILED = exact.compiled
 
