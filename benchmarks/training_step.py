@@ -1,7 +1,7 @@
 """asv: a training step of a transformer, and its attention sublayer; needs an NVIDIA GPU.
 
 Eager and compiled, with this package's RoPE and without RoPE, in turns: see ``_training``. Other
-providers, sizes and contexts are measured by ``python -m benchmarks training``.
+providers, sizes and contexts are measured by ``python -m benchmarks study training``.
 """
 
 from ._studies.training import tracking

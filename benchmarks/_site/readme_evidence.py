@@ -109,7 +109,7 @@ def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str
     of = {figure.provider: figure for figure in found if figure.part == STEP}
     size, _, context = point.rpartition("-")
     intro = (
-        "What RoPE adds to the time of a training step, with the 95 % interval: a Llama-like model "
+        "What RoPE adds to a training step, with the 95 % interval: a Llama-like model "
         f"of {size} parameters, context {context}, bfloat16, at `{header['commit'][:7]}` "
         f"(`{header['command']}`):"
     )

@@ -93,7 +93,7 @@ def summary(of: Sequence[Stored], directory: Path = SWEEPS) -> list[str]:
     intro = (
         f"One {_gpu()['gpu']}; beside `copy_` at commit `{newest.commit}` (`python -m benchmarks "
         f"figures {MACHINE} {newest.commit}`), beside other libraries at `{sweep}` (`python -m "
-        "benchmarks sweep`):"
+        "benchmarks study peers`):"
     )
     return table(intro, ["", "minimum", "median"], rows)
 

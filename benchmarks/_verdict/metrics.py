@@ -1,7 +1,7 @@
 """How each metric is read: measured or exact, and whether a change for the worse fails."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -11,8 +11,7 @@ class Unit:
 
     ``exact``: any difference is real; otherwise it is measured and needs statistics. ``gates``: a
     change for the worse fails, as it does of all that is measured; otherwise it is only shown.
-    ``tolerance``: of an exact metric, the relative change for the worse that is only shown;
-    ``float32_tolerance``: the same where a parameter is float32.
+    ``tolerance``: of an exact metric, the relative change for the worse that is only shown.
     """
 
     name: str
@@ -20,7 +19,6 @@ class Unit:
     exact: bool
     gates: bool
     tolerance: float = 0.0
-    float32_tolerance: float = 0.0
 
     def gives(self, value: float) -> bool:
         """Whether a measurement can give this value: a share, a count, or any number from 0."""
@@ -33,11 +31,12 @@ SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
 BYTES = Unit("bytes", "smaller", exact=True, gates=True)
 LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
 VARIANTS = Unit("variants", "smaller", exact=True, gates=True)
+ERROR = Unit("x rounding", "smaller", exact=True, gates=True)
 # Which of a sum's two products stays unrounded, as part of one fma, is the compiler's choice, by
 # tile and architecture. It moved this by up to 12 %, and is no loss of precision: both products
 # rounded add 16 % or more, a polynomial with a term less adds 35 %. In half precision none of that
 # reaches the digits that are shown.
-ERROR = Unit("x rounding", "smaller", exact=True, gates=True, float32_tolerance=0.15)
+FLOAT32_ERROR = replace(ERROR, tolerance=0.15)
 CODE = {
     "registers": Unit("registers/thread", "smaller", exact=True, gates=False),
     "spilled_bytes": Unit("bytes/thread", "smaller", exact=True, gates=True),

@@ -6,12 +6,12 @@ here again, also where nothing is installed.
 
 import enum
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from .._system.untrusted import Number, Size, Text
+from .metrics import ERROR, FLOAT32_ERROR, UNITS, Unit
 from .metrics import FAMILIES as FAMILIES
-from .metrics import UNITS, Unit
 
 MIN_ROUNDS, MAX_ROUNDS = 10, 62
 """The fewest rounds that can be significant by the rules below, and the most that are tested."""
@@ -254,9 +254,7 @@ def unit_of(key: Key) -> Unit:
     if key.metric not in UNITS:
         raise ValueError(f"no unit for the metric {key.metric!r}; the subject's UNITS lack it")
     unit = UNITS[key.metric]
-    if unit.float32_tolerance and "float32" in key.params:
-        return replace(unit, tolerance=unit.float32_tolerance)
-    return unit
+    return FLOAT32_ERROR if unit == ERROR and "float32" in key.params else unit
 
 
 def overall(

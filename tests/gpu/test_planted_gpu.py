@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import triton
 
-from benchmarks._compare import bench, measure, planted
+from benchmarks._compare import measure
+from benchmarks._studies.reliability import planted
 from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import checkout
+from tests.lab import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -30,9 +32,7 @@ def seconds(root: Path) -> list[float]:
 
 
 def test_a_kernel_waits_in_proportion(tmp_path):
-    given = types.SimpleNamespace(
-        base=checkout.from_working_tree(bench.ROOT, tmp_path), sources=tmp_path
-    )
+    given = types.SimpleNamespace(base=checkout.from_working_tree(ROOT, tmp_path), sources=tmp_path)
     # Of a step: a half, which only the mean over calls can have, twenty, and forty.
     waits = [128, 20 * 256, 40 * 256]
     roots = [planted.plant("slow", given, dict.fromkeys(KEYS, wait)).root for wait in waits]

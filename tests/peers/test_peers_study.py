@@ -20,7 +20,10 @@ from benchmarks._system.journal import Journal
 from tests.lab import MACHINE, UUID
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 timer, undrawn = times.timer, times.undrawn  # fixtures
 SHIPPED = peers_study.EVIDENCE

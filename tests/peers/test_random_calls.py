@@ -23,7 +23,10 @@ from benchmarks._subjects.rope import angles
 from tests.peers import libraries
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 timer, undrawn, here = times.timer, times.undrawn, libraries.here  # fixtures
 
@@ -92,7 +95,7 @@ def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
     timer,
     processes,
     undrawn,
-    capsys,  # noqa: F811
+    capsys,
 ):
     def fails(cells):
         raise RuntimeError("a fresh process ended with 9")

@@ -12,7 +12,10 @@ from benchmarks._studies.peers.cells import AnyCell
 from benchmarks._studies.peers.experiments import EXPERIMENTS, Timing, planned
 from benchmarks._studies.peers.state import Row, as_json
 from tests.lab import SHA
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 FULL, SMALL = (
     {name: planned(name, grid, SHA) for name in EXPERIMENTS} for grid in ("full", "small")
@@ -73,7 +76,7 @@ def peers(*words, grid: str = "small") -> int:
 
 
 @pytest.fixture
-def timer(processes):  # noqa: F811
+def timer(processes):
     return Timer(processes)
 
 

@@ -17,7 +17,7 @@ from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.runner import StudyError
 from tests import publishing
 from tests.lab import MACHINE
-from tests.peers import sweeping
+from tests.peers import timer as times
 from tests.publishing import READY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +29,10 @@ MISSING = "transformer-engine"
 # --- data -----------------------------------------------------------------------------------------
 
 
-def written(path: Path, answer=sweeping.outcome, **said) -> Path:
+def written(path: Path, answer=times.outcome, **said) -> Path:
     """A file of a small sweep in which a timing that is answered by None was not measured."""
     head = state.header(
-        **{"experiment": "throughput", "grid": "small", "commit": sweeping.SHA, "suite": "1"},
+        **{"experiment": "throughput", "grid": "small", "commit": times.SHA, "suite": "1"},
         **{"machine": dict(MACHINE), "software": {"a-library": "1.0"}, "command": "sweep it"},
     )
     outcomes = {timing: answer(timing) for timing in EXPERIMENT.timings}
@@ -60,7 +60,7 @@ def test_what_ships_is_shown_to_four_digits():
     head, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
     data = peers.peers(peers.EVIDENCE)
     assert head["machine"]["gpu"] in data["source"][0] and head["commit"][:8] in data["source"][1]
-    assert data["source"][2] == "python -m benchmarks sweep --experiment throughput"
+    assert data["source"][2] == "python -m benchmarks study peers --only throughput"
     assert [each["batch"] for each in data["batches"]] == [1, 2, 4, 8]
     shown = 0
     for row in rows:
@@ -95,7 +95,7 @@ def test_what_a_sweep_says(file):
                 return Outcome(error="RuntimeError: " + "far " * 1000)
             case cell if cell.provider == "fla" and cell.seq_len == 256:
                 return None
-        return sweeping.outcome(timing)
+        return times.outcome(timing)
 
     data = peers.peers(written(file, answer))
     json.dumps(data, allow_nan=False)
@@ -106,7 +106,7 @@ def test_what_a_sweep_says(file):
 
     assert MISSING not in batch(data, 1)["gbps"]
     assert without(data, 1, MISSING) == [
-        {"provider": MISSING, "status": "n/a", "reason": sweeping.MISSING, "count": 3, "of": 3}
+        {"provider": MISSING, "status": "n/a", "reason": times.MISSING, "count": 3, "of": 3}
     ]
     assert "seed" in batch(data, 4)["gbps"] and not without(data, 4, "seed")
     assert "seed" not in batch(data, 8)["gbps"]
@@ -297,8 +297,8 @@ def test_the_text_says_who_computes_what_how_fast_and_where(browser, address, sh
 def test_a_wrong_one_is_not_drawn_and_a_gap_stays_a_gap(browser, site, address, file):
     def answer(timing: Timing) -> Outcome:
         if (timing.cell.provider, timing.cell.seq_len) == ("compile", 3968):
-            return Outcome(error=sweeping.WRONG)
-        return sweeping.outcome(timing)
+            return Outcome(error=times.WRONG)
+        return times.outcome(timing)
 
     made_up = peers.peers(written(file, answer))
     publishing.change_overview(site, "made-up.html", lambda data: data.update(peers=made_up))

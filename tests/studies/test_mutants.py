@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._compare import exact, mutants, selection
-from benchmarks._compare.findings import subjects_of
-from benchmarks._machine_code import fingerprint
+from benchmarks._compare import exact, selection
+from benchmarks._compare.findings import keys_of
+from benchmarks._studies.reliability import caught, mutants
+from benchmarks._studies.reliability.bench import SUBJECT
 from benchmarks._subjects import listed_cell
 from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system.repository import digest, lying_files
-from benchmarks._verdict.rules import UNITS, Answer, Key
+from benchmarks._verdict.rules import Answer, Key
+from tests.lab import ROOT
 
 pytestmark = pytest.mark.mutants
 
-ROOT = Path(mutants.__file__).resolve().parents[2]
 MUTANTS = mutants.load()
 WITHOUT_GPU = [name for name, mutant in MUTANTS.items() if not mutant.needs_gpu]
 # Caught by a latency, which would be noise if the GPU were asked for the very same work.
@@ -37,14 +38,7 @@ OF_FORMS = [
     if any(metric.startswith(("surface.", "modules.")) for metric in mutant.caught_by)
 ]
 TILES = [name for name in OF_FORMS if name.startswith("tile-")]
-CALL = ("sm_90", "float16", "sbhd", "forward", 128, "large")
-SUBSET = {
-    "target": ("sm_90", "gfx942"),
-    "dtype": ("float16",),
-    "format": ("sbhd",),
-    "direction": ("forward",),
-    "hidden_size": (128,),
-}
+LAUNCHED_CELL = Cell(128, 128, 4, "float16", "sbhd")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +74,7 @@ def test_mutant_is_what_its_index_and_header_say(name, mutated):
     mutant = MUTANTS[name]
     assert mutant.caught_by
     for metric in mutant.caught_by:
-        assert UNITS[metric].gates, metric
+        assert SUBJECT.UNITS[metric].gates, metric
         assert metric.startswith("codegen.") != mutant.needs_gpu
     header = " ".join(mutant.patch.read_text().partition("\n--- ")[0].split())
     assert header == f"{mutant.change} Must be caught by: {', '.join(mutant.caught_by)}"
@@ -219,22 +213,14 @@ def compiled():
         yield
 
 
-def facts_of(root: Path, *names: str) -> dict:
-    """Of some of the grid, or of the forms in which these mutants must fail."""
-    forms = [listed_cell(form) for name in names for form in MUTANTS[name].where]
-    if forms:
-        return exact.compiled_surface(root, "sm_90", forms, enumerations=()).values("sm_90")
-    return exact.codegen_facts(root, **SUBSET)
-
-
 @pytest.fixture(scope="module")
 def base(compiled):
-    return facts_of(ROOT) | facts_of(ROOT, *WITHOUT_GPU)
+    return caught.exact_values(ROOT, WITHOUT_GPU)
 
 
 @pytest.mark.parametrize("name", WITHOUT_GPU)
 def test_caught_without_a_gpu(name, base, mutated):
-    facts = facts_of(mutated(name), name)
+    facts = caught.exact_values(mutated(name), [name])
     failed = {
         verdict.key
         for verdict in exact.compare(base, facts)
@@ -246,15 +232,15 @@ def test_caught_without_a_gpu(name, base, mutated):
 
 def test_unmutated_copy_shows_nothing(base, tmp_path):
     shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton")
-    facts = facts_of(tmp_path) | facts_of(tmp_path, *WITHOUT_GPU)
+    facts = caught.exact_values(tmp_path, WITHOUT_GPU)
     assert {v.change for v in exact.compare(base, facts)} == {"none"}
     assert digest_of(tmp_path) == digest_of(ROOT)
 
 
 @functools.cache
 def digest_of(root: Path) -> str:
-    (facts,) = fingerprint.compile_sizes([CALL], (), root).facts.values()
-    return facts.digest
+    facts = exact.compiled(SUBJECT, root, "sm_90", [LAUNCHED_CELL], (), enumerations=()).facts
+    return "".join(each.digest for each in facts.values())
 
 
 @pytest.mark.parametrize("name", OTHER_CODE)
@@ -320,9 +306,9 @@ def test_a_mutant_of_a_form_is_timed_there(compiled, mutated):
     mutant = MUTANTS["tile-interleaved"]
     grid, form = Cell(128, 128, 4, "bfloat16", "sbhd"), listed_cell(*mutant.where)
     base, head = (
-        exact.compiled_surface(root, "sm_90", [grid, form], enumerations=()).facts
+        exact.compiled(SUBJECT, root, "sm_90", [grid, form], (), enumerations=()).facts
         for root in (ROOT, mutated(mutant.name))
     )
     facts = {"base": base, "head": head}
-    assert selection.identical(facts) == subjects_of(grid)
+    assert selection.identical(facts) == keys_of(grid)
     assert selection.choose([grid, form], facts, 1, "seed") == [form]

@@ -19,7 +19,10 @@ from benchmarks._subjects.rope.grid import cells
 from benchmarks._system import checkout
 from benchmarks._verdict.rules import Key
 from tests.lab import MACHINE, ROOT, SHA
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 GRID = {
     **{"seq_len": (128, 2048), "hidden_size": (64,), "batch": (1,)},
@@ -219,7 +222,7 @@ def gpu(grid, tmp_path_factory):
 
 def test_the_file_is_made_of_what_was_measured(
     gpu,
-    processes,  # noqa: F811
+    processes,
     monkeypatch,
     capsys,
 ):

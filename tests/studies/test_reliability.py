@@ -16,7 +16,10 @@ from benchmarks._system import checkout
 from benchmarks._verdict import rules
 from benchmarks._verdict.rules import Key
 from tests.lab import MACHINE, SHA, status_of
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 SHIPPED = reliability_studies.EVIDENCE
 DOCUMENTS = {
@@ -119,7 +122,7 @@ INDEX = mutants.load()
 
 
 @pytest.fixture
-def gpu(processes, monkeypatch, tmp_path):  # noqa: F811
+def gpu(processes, monkeypatch, tmp_path):
     """What ``study`` measures on; its ``version`` may be set."""
     gpu = Gpu(types.SimpleNamespace(version=None, machine=MACHINE))
     gpu.version = checkout.Arm("HEAD", SHA, "digest", tmp_path)
@@ -156,7 +159,7 @@ def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
     assert document(gpu, directory="evidence") == whole
 
 
-def test_runs_go_on_from_a_file_of_the_same_commit_on_another_machine(gpu, processes):  # noqa: F811
+def test_runs_go_on_from_a_file_of_the_same_commit_on_another_machine(gpu, processes):
     gpu.runs = 2
     study("aa")
     for path in processes.directory.glob("*.jsonl"):

@@ -12,8 +12,10 @@ from benchmarks._studies.runner import Part, Study, StudyError, Task
 from benchmarks._system import checkout, gpu_monitor, journal, machine
 from benchmarks._system.journal import Journal
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
-from tests.studies import toy_work
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common, toy_work
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 # The first GPU is the one of CUDA_VISIBLE_DEVICES.
 TORCH = f"""
@@ -58,7 +60,7 @@ class Squares(Part):
 
 
 @pytest.fixture
-def toy(processes, monkeypatch, tmp_path):  # noqa: F811
+def toy(processes, monkeypatch, tmp_path):
     """The toy study, and what it is to do."""
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "torch.py").write_text(TORCH)

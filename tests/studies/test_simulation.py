@@ -11,7 +11,10 @@ from benchmarks._compare.pool import Pool
 from benchmarks._studies.reliability import noise, reliability_studies, simulation
 from benchmarks._studies.reliability.bench import ROUNDS
 from benchmarks._verdict import rules
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 SHIPPED = reliability_studies.EVIDENCE
 DOCUMENT = json.loads((SHIPPED / "simulation.json").read_text())
@@ -97,7 +100,7 @@ def test_slow_processes_of_the_head_alone_cannot_be_told_in_these_rounds():
 
 
 def test_a_simulation_is_stored_by_model_and_written_beside_those_of_former_judges(
-    processes,  # noqa: F811
+    processes,
     monkeypatch,
     tmp_path,
     capsys,

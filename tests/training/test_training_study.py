@@ -11,7 +11,10 @@ from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.sizes import POINTS
 from benchmarks._system import process
 from tests.lab import COULD_NOT_RUN, SHA
-from tests.studies.common import processes, study  # noqa: F401
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
 
 ONLY = ("--only", "410M-2048")
 SHIPPED = training_study.EVIDENCE
@@ -20,7 +23,7 @@ SHIPPED = training_study.EVIDENCE
 class Rounds:
     """What is measured. ``dies``: a provider that ends its process."""
 
-    def __init__(self, processes):  # noqa: F811
+    def __init__(self, processes):
         self.orders, self.profiled, self.dies = [], [], ""
         self.output, self.evidence = processes.output, processes.evidence
         processes.works[training_study.measure] = self.measure
@@ -40,7 +43,7 @@ class Rounds:
 
 
 @pytest.fixture
-def rounds(processes):  # noqa: F811
+def rounds(processes):
     return Rounds(processes)
 
 
@@ -118,7 +121,7 @@ def test_what_ships_is_what_the_shipped_rounds_make(name, tmp_path, capsys):
 class Curves:
     """What trains. ``dies``: a provider that ends its process."""
 
-    def __init__(self, processes):  # noqa: F811
+    def __init__(self, processes):
         self.runs, self.dies = [], ""
         self.above = {"bfloat16": 0.01, "float16": 0.001, "float32": 0.0}
         self.output, self.evidence = processes.output, processes.evidence
@@ -138,7 +141,7 @@ class Curves:
 
 
 @pytest.fixture
-def curves(processes):  # noqa: F811
+def curves(processes):
     return Curves(processes)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import codegen, host, model_calls, paths, rope
+from benchmarks import _subjects, codegen, host, model_calls, paths, rope
 from benchmarks._verdict import rules
 from benchmarks._verdict.rules import (
     Answer,
@@ -99,7 +99,7 @@ def test_units_are_those_of_the_benchmarks():
     derived = {name for name in tracks if name.endswith(("gbps", "_ratio"))}
     # These are timed where their machine code changed, and in no history.
     compared = ("surface.", "modules.")
-    units = {n: u.name for n, u in rules.UNITS.items() if not n.startswith(compared)}
+    units = {n: u.name for n, u in _subjects.UNITS.items() if not n.startswith(compared)}
     assert units == {name: unit for name, unit in tracks.items() if name not in derived}
 
 

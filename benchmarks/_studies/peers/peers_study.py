@@ -33,7 +33,7 @@ _DISTRIBUTIONS = (
 )
 # What says how a cell is measured: a change of it is another measurement.
 _MEASURING = (
-    *("_subjects/rope/*.py", "_studies/peers/*.py"),
+    *("_subjects/**/*.py", "_studies/peers/*.py"),
     *(
         f"_measure/{name}.py"
         for name in ("gpu_timer", "roofline", "timed_cell", "inputs", "cell_outcomes")

@@ -102,7 +102,7 @@ POINTS = {
     for point in (Point(size, context) for size in SIZES for context in (2048, 4096))
     if point.size not in ("parity", "tiny")
 }
-"""What ``python -m benchmarks training`` measures, by name."""
+"""What ``python -m benchmarks study training`` measures, by name."""
 
 PARITY = Point("parity", 256)
 TINY = Point("tiny", 24)
