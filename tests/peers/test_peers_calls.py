@@ -53,7 +53,7 @@ def test_right_output_passes(here, provider, direction, format, form):
         return
     call, output, given = called(cell, direction, here)
     call.check(output, given, direction)
-    for part, expected in zip(call.split(output), call.split(given), strict=True):
+    for part, expected in zip(call.split(output), call.parts(given, direction), strict=True):
         assert part.shape == expected.shape
 
 
@@ -71,7 +71,7 @@ def test_mistakes_are_found(here, provider, direction, format):
     refused([part.roll(1, dims=max(call.cell.format.find("s"), 0)) for part in parts])
     refused([part.float() for part in parts])
     if provider != "copy":
-        refused(call.split(given))
+        refused(call.parts(given, direction))
     for index in range(len(parts)):  # every part is looked at, to its end
         for value in (0.25, float("nan"), float("inf")):
             wrong = [part.clone() for part in parts]
@@ -145,7 +145,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
 def test_the_seeds_kernel_is_one_launch(here):
     cell = cell_of("seed", "sbhd", "float16")
     call, x = calls.of(cell, here), random(cell, here)
-    assert host._launches(lambda: lambda: call.forward(x)) == 1
+    assert host._launches(lambda: lambda: call.forward(call.operand(x))) == 1
 
 
 # --- tolerance ------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def test_no_more_than_the_slack_is_let_through(dtype, half):
     call, output, given = called(cell_of("pytorch", dtype=dtype), FORWARD)
     eps = torch.finfo(output.dtype).eps
     assert eps / 2 < call.slack < 0.51 * eps
-    given.zero_()[..., half] = 1  # so that every pair has the length 1
-    exact = call.forward(given).float()  # nothing is added to a product
+    call.operand(given.zero_())[..., half] = 1  # so that every pair has the length 1
+    exact = call.forward(call.operand(given)).float()  # nothing is added to a product
     call.check((exact + 0.9 * call.slack).to(output.dtype), given, FORWARD)
     with pytest.raises(AssertionError, match="not close"):
         call.check((exact + 8 * call.slack).to(output.dtype), given, FORWARD)
@@ -177,8 +177,8 @@ def test_no_more_than_the_slack_is_let_through(dtype, half):
 
 def test_slack_grows_with_each_pair_not_with_the_largest():
     call, output, given = called(cell_of("pytorch"), FORWARD)
-    given[:, 0] *= 1e-3
-    moved = call.forward(given)
+    call.operand(given)[:, 0] *= 1e-3
+    moved = call.forward(call.operand(given))
     call.check(moved, given, FORWARD)
     moved[:, 0] += call.slack
     with pytest.raises(AssertionError, match="not close"):
@@ -262,5 +262,5 @@ def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch, provider):
         call, output, given = called(cell_of(provider, seq_len=seq_len), FORWARD, here)
         call.check(output, given, FORWARD)
         assert len(graphs) == seq_len - 1
-        call.forward(given)
+        call.forward(call.operand(given))
         assert len(graphs) == seq_len - 1

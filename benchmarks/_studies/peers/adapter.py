@@ -24,6 +24,7 @@ class Peer(Rotation):
 
     provider: ClassVar[str]
     checks_angles = False
+    in_place: Any = False
     cell: Any  # of ``PeerCell``, which makes this
 
     def _public(self):
@@ -35,9 +36,6 @@ class Peer(Rotation):
 
     def _more(self, device) -> dict:
         return {}
-
-    def _tables(self) -> tuple:
-        return ()
 
     def _bshd(self, x):
         """A view in this order of a tensor in the cell's, or the other way round."""
