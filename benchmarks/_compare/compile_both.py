@@ -9,6 +9,7 @@ from .._cells.subjects import SURFACE_PARAMS
 from .._machine_code import worker_pool
 from .._system.checkout import Arm
 from .._system.progress import say
+from .._verdict.notes import Note
 from .._verdict.rules import Key
 from . import compiled, exact, selection
 from .findings import ARMS, BASE
@@ -82,7 +83,7 @@ def facts_of(surfaces: Surfaces) -> dict[str, selection.Compiled]:
     return {arm: surfaces[arm].facts if surfaces else {} for arm in ARMS}
 
 
-def unreached(surfaces: Surfaces) -> list[str]:
-    """What only the head's calls launch and no form of the list does, a sentence each."""
+def unreached(surfaces: Surfaces) -> list[Note]:
+    """What only the head's calls launch and no form of the list does."""
     reach = {arm: each.reach for arm, each in surfaces.items()}
     return selection.unreached(reach) if reach else []

@@ -14,6 +14,7 @@ from .._cells.forms import BaseCell
 from .._cells.grid import form_cell, subject_params
 from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
+from .._verdict.notes import Note, Side
 from .._verdict.rules import UNITS, Exact, Key, judge_exact
 
 _CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"
@@ -186,8 +187,8 @@ def _number(value: float | Exception | None) -> float | None:
     return None if isinstance(value, Exception) else value
 
 
-def problems(values: Mapping[Key, float | Exception]) -> list[str]:
-    """Why values are missing: a line for each distinct reason, with how many it explains.
+def problems(values: Mapping[Key, float | Exception], side: Side) -> list[Note]:
+    """Why values of a side are missing: a note for each distinct reason.
 
     A failure's traceback is cut to its last line; the compiler's messages are there.
     """
@@ -196,4 +197,4 @@ def problems(values: Mapping[Key, float | Exception]) -> list[str]:
         for value in values.values()
         if isinstance(value, Exception)
     )
-    return [f"{count} values missing: {reason}" for reason, count in reasons.items()]
+    return [Note("no value", why[:2000], side, count=count) for why, count in reasons.items()]

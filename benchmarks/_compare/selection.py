@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._cells.forms import BaseCell
 from .._machine_code.fingerprint import Facts
+from .._verdict.notes import Note
 from .._verdict.rules import Key
 from .findings import ARMS, subjects_of
 
@@ -156,25 +157,22 @@ def _first_of_each_variant(
     return chosen
 
 
-def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
-    """What only the head's calls do, and none of the forms: sentences that forbid a pass.
+def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[Note]:
+    """What only the head's calls do, and none of the forms: notes that forbid a pass.
 
     Parameters
     ----------
     reach : mapping of arm to mapping of "forms" and "dense" to an answer of ``uncompiled.reach``
     """
-    (base, head), said = (reach[arm] for arm in ARMS), []
+    (base, head), notes = (reach[arm] for arm in ARMS), []
     new = head["dense"]["features"] - base["dense"]["features"] - base["forms"]["features"]
     missed: Set[str] = new - head["forms"]["features"]
     if missed:
         first = "; ".join(sorted(missed, key=lambda each: (len(each), each))[:3])
-        said.append(
-            f"the head's calls launch what no form of a call does, in {len(missed)} respects: add "
-            f"forms that do to benchmarks/_cells/surface.txt; the first: {first}"
-        )
+        notes.append(Note("launches", first, count=len(missed)))
     failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
     if failed:
         first_failed = min(failed)
         why = head["dense"]["failures"][first_failed]
-        said.append(f"{len(failed)} calls fail on the head alone, e.g. {first_failed}: {why}")
-    return said
+        notes.append(Note("call fails", f"{first_failed}: {why}", count=len(failed)))
+    return notes

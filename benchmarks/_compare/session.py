@@ -15,10 +15,12 @@ from .._cells import grid, modules, surface
 from .._cells.forms import BaseCell
 from .._cells.grid import cell_of
 from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
+from .._report.notes import text, texts
 from .._system import checkout, gpu_monitor, suite
 from .._system.errors import CouldNotRunError
 from .._system.journal import keep_newest
 from .._system.progress import say
+from .._verdict.notes import Kind, Note
 from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Key, overall
 from .._verdict.schema import Comparison
 from . import compile_both, findings, measure, rounds, selection
@@ -36,10 +38,6 @@ class NothingToTimeError(CouldNotRunError):
 EXTENSION_ROUNDS = 24
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
-_CHANGED = "run machine code that changed, and"
-_NO_TIME = f"{_CHANGED} there was no time for them (--afresh and a larger --budget give it)"
-_LOST = f"{_CHANGED} could not be timed (see the notes)"
-_LOST_ON_HOST = "on the host could not be compared (see the notes)"
 _TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
 # All that the transformer's calls run of the package.
 _OF_TRANSFORMER = (
@@ -108,19 +106,19 @@ def compare(
         *(pair, machine, scratch, triton_cache), deadline=options.deadline, afresh=options.afresh
     )
     if machine["gpu"] == "none" or options.exact_only:
-        why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
-        note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
+        why = "--exact-only" if options.exact_only else "no NVIDIA GPU"
         code, surfaces = compile_both.compile_both(
             pair, ARCHITECTURES, _TARGET, [*surface.cells(), *modules.cells()], ledgers
         )
         verdicts, notes = findings.judge_code(code, False)
         same = len(selection.identical(compile_both.facts_of(surfaces)))
-        differs = f"{len(surfaces[BASE].facts) - same} of {len(surfaces[BASE].facts)} timings"
+        total = len(surfaces[BASE].facts)
+        differs = Note("code differs", _TARGET, count=total - same, total=total)
         return replace(
             unmeasured,
             exact=tuple(verdicts),
             unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(surfaces)),
-            notes=(note, f"machine code for {_TARGET}: {differs} of the surface differ", *notes),
+            notes=(Note("no GPU", why), differs, *notes),
         )
     uuid = gpu_monitor.gpu_uuid()
     with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
@@ -160,21 +158,20 @@ def _compare_on_gpu(
         )
     answers = measured.check(check, then=measured.plan.order(0))
     checks = findings.judge_checks(answers, checked)
-    notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
+    notes = checks.notes + [Note("architecture", arch)] * (not known)
     facts = selection.with_nodes(compile_both.facts_of(surfaces), findings.changed_nodes(answers))
     identical = selection.identical(facts)
     if not known:  # what differs is not known either
         cells = checked
     if options.only:
-        notes.append("no more was timed than what --only names")
+        notes.append(Note("only"))
     chosen, left = _chosen(measured, cells, facts, options, pair)
     same = [cell for cell in cells if subjects_of(cell) <= identical]
     if untimed := len(set(same) - set(chosen)):
-        of = f"{untimed} of {len(same)} cells of the same machine code"
-        notes.append(f"{of} were not timed (--every-cell)")
+        notes.append(Note("same code", count=untimed, total=len(same)))
     timed = [cell for cell in chosen if cell in checks.right or cell not in checked]
     if not timed and not checks.wrong and not options.only:
-        reasons = "; ".join(notes[:3] or ["no reason"])
+        reasons = "; ".join(texts(notes[:3]) or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
     some = timed or (options.only and options.host)
     first = findings.no_look()
@@ -191,11 +188,11 @@ def _compare_on_gpu(
     if not wrong:
         mended = findings.mended(first_rounds)
         of_both = [cell for cell in chosen if cell not in checks.new]
-        lost = _untimed(_lost(of_both, facts, look) - mended, _LOST)
+        lost = _untimed(_lost(of_both, facts, look) - mended, "not timed")
         # No machine code says what the host does: where the sources differ, all of it may.
         if not unmeasured.same_sources:
             on_host = findings.lost_on_host(first_rounds, look) - mended
-            lost += _untimed(on_host, _LOST_ON_HOST)
+            lost += _untimed(on_host, "no host time")
     return replace(
         unmeasured,
         clocks=findings.clocks(first_rounds),
@@ -208,7 +205,7 @@ def _compare_on_gpu(
         represented=left.represented,
         unmeasured=(
             *unmeasured.unmeasured,
-            *_untimed(left.untimed, _NO_TIME),
+            *_untimed(left.untimed, "no time"),
             *lost,
             *compile_both.unreached(surfaces),
         ),
@@ -268,13 +265,9 @@ def _lost(
     return selection.left(cells, facts, timed).untimed
 
 
-def _untimed(subjects: Set[Key], what: str) -> list[str]:
-    """A sentence on what differs and is not timed, if there is any."""
-    if not subjects:
-        return []
-    named = [subject.words for subject in sorted(subjects)]
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return [f"{len(named)} timings {what}: {', '.join(named[:3])}{more}"]
+def _untimed(keys: Set[Key], kind: Kind) -> list[Note]:
+    """A note on what differs and is not timed, if there is any."""
+    return [Note(kind, keys=tuple(sorted(keys)))] if keys else []
 
 
 # --- where it is kept, and what must agree --------------------------------------------------------
@@ -344,7 +337,8 @@ def _first_look(
     them. If the time is too short even for the fewest, measuring begins all the same, and another
     run goes on. That run keeps to the settled number: with more rounds it would judge twice.
     """
-    job, most, notes = measure.timing_job(cells, host=options.host), options.rounds, []
+    job, most = measure.timing_job(cells, host=options.host), options.rounds
+    notes: list[Note] = []
     measured.run("look1", most, job, only=2)
     settled = measured.settled("look1")
     count = settled or measured.affordable("look1", most, like="look1")
@@ -355,8 +349,8 @@ def _first_look(
         )
         count = most
     elif count < most:
-        notes = [f"{count} rounds, as the time was not enough for {most}"]
-        say(notes[0])
+        notes = [Note("fewer rounds", count=count, total=most)]
+        say(text(notes[0]))
     measured.run("look1", count, job)
     look = findings.judge_rounds(measured.rounds("look1"), identical)
     return look._replace(notes=notes + look.notes)
@@ -372,21 +366,20 @@ def _second_look(
     open_ = findings.inconclusive(first, identical)
     if not open_:
         return findings.no_look()
-    missed = f"no second look at {len(open_)} inconclusive timings"
+    missed = Note("no second look", count=len(open_))
     if fails:
-        return findings.no_look(f"{missed}: the comparison fails without it")
+        return findings.no_look(replace(missed, reason="the comparison fails without it"))
     host = any(not subject.metric.startswith(FAMILIES["gpu"]) for subject in open_)
     job = measure.timing_job([cell for cell in cells if subjects_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
     settled = measured.settled("look2")
     count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
     if count < MIN_ROUNDS:
-        return findings.no_look(
-            f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"
-        )
+        reason = f"the time that is left is not enough for {MIN_ROUNDS} rounds"
+        return findings.no_look(replace(missed, reason=reason))
     say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
         measured.run("look2", count, job)
     except rounds.BudgetError as error:
-        return findings.no_look(f"{missed}: {error}")
+        return findings.no_look(replace(missed, reason=str(error)))
     return findings.judge_rounds(measured.rounds("look2")[:count], identical, open_)

@@ -181,7 +181,7 @@ def _require_what_was_asked(comparison: Comparison, request: Request, by_git: Co
     measured = comparison.families or comparison.exact or comparison.identical or comparison.rounds
     nothing = "both commits have the same package, so nothing was to be measured"
     require(not (by_git.same_sources and measured), nothing)
-    listed = set(by_git.requirement_changes) <= set(comparison.unmeasured)
+    listed = set(by_git.requirement_changes) <= {note.reason for note in comparison.unmeasured}
     require(listed, "it leaves out what changed of what the package runs on")
 
 

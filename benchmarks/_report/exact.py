@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .._verdict.rules import Answer, Exact
-from .text import axes_of, change_of, count, name_of, where
+from .text import change_of, count, name_of, where
 
 _CHANGES = ("missing", "worse", "new", "better", "none")  # from the worst
 
@@ -39,7 +39,7 @@ def summary(exact: Iterable[Exact]) -> Summary:
         worst.answer is Answer.FAIL,
         name_of(worst.key.metric),
         change_of(worst.base, worst.head, worst.unit.name) if worst.change != "new" else "",
-        where(axes_of(worst.key)),
+        where(worst.key),
     )
 
 

@@ -267,9 +267,9 @@ def overall(
     families: Iterable[Family],
     exact: Iterable[Exact],
     identical: Set[Key] = frozenset(),
-    wrong: Sequence[str] = (),
+    wrong: Sequence = (),
     same_sources: bool = False,
-    unmeasured: Sequence[str] = (),
+    unmeasured: Sequence = (),
 ) -> Answer:
     """The answer of the whole job.
 
@@ -292,12 +292,12 @@ def overall(
     ----------
     identical : set of Key
         What has the same machine code on both sides, timed or not.
-    wrong : sequence of str
-        What is wrong on the head, a sentence each: any fails.
+    wrong : sequence of notes.Note
+        What is wrong on the head: any fails.
     same_sources : bool
         Whether both sides have the same package, byte by byte: then nothing needs to be judged.
-    unmeasured : sequence of str
-        What differs between the sides and was not measured, a sentence each.
+    unmeasured : sequence of notes.Note
+        What differs between the sides and was not measured.
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings]

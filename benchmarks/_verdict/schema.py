@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from .._system.untrusted import Number, Size, Text, plain, validated
+from .notes import Note
 from .rules import (
     FAMILIES,
     MAX_ROUNDS,
@@ -57,9 +58,9 @@ class Comparison:
     same_sources: whether both sides have the same package, byte by byte. reproduce: the command
     that measures this again.
 
-    Sentences: unmeasured, what differs between the sides and was not measured (any forbids a pass);
-    wrong, what failed its check on the head; notes, what was not measured and why, and what has no
-    verdict; discarded, rounds that were discarded and measured again, and why.
+    unmeasured: what differs between the sides and was not measured (any forbids a pass). wrong:
+    what failed its check on the head. notes: what was not measured and why, and what has no
+    verdict. discarded: the rounds that were discarded and measured again, and why, a text each.
     """
 
     base: Side
@@ -73,9 +74,9 @@ class Comparison:
     exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)]
     identical: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)]
     same_sources: bool
-    unmeasured: tuple[str, ...]
-    wrong: tuple[str, ...]
-    notes: tuple[str, ...]
+    unmeasured: tuple[Note, ...]
+    wrong: tuple[Note, ...]
+    notes: tuple[Note, ...]
     discarded: tuple[str, ...]
     reproduce: str
     represented: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)] = frozenset()

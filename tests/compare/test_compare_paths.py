@@ -135,7 +135,7 @@ def test_calls_of_the_transformer_are_checked_where_they_may_have_changed(
         transforming.commit(content)
     assert transforming.compare() == PASS
     assert is_checked(transforming) == checked
-    assert not transforming.found.unmeasured
+    assert not transforming.unmeasured
 
 
 def test_all_that_the_transformer_runs_of_the_package_is_known():

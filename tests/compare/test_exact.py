@@ -10,6 +10,7 @@ from benchmarks._cells.forms import PATHS
 from benchmarks._cells.grid import Cell, ModelCell, PathCell, SurfaceCell
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import UNITS, Answer, Key
 
 ROOT = Path(exact.__file__).resolve().parents[2]
@@ -123,14 +124,15 @@ def test_what_the_head_does_not_compile_fails_and_says_why(compiler_gives):
     assert {v.key.params for v in lost} == {texts(LARGE)}
     gating = {v.key.metric for v in lost if v.answer == Answer.FAIL}
     assert gating >= {name for name in exact.UNITS if "Codegen" in name and UNITS[name].gates}
-    assert exact.problems(base) == []
-    assert exact.problems(head) == ["6 values missing: PTXASError: too narrow a world"]
+    assert exact.problems(base, "base") == []
+    why = "PTXASError: too narrow a world"
+    assert exact.problems(head, "head") == [Note("no value", why, "head", count=6)]
 
 
 def test_what_neither_side_has_is_not_compared():
     values = {Key("codegen.Variants.track_variants", SMALL[:4]): NotImplementedError("no thd")}
     assert exact.compare(values, dict(values)) == []
-    assert exact.problems(values) == ["1 values missing: no thd"]
+    assert exact.problems(values, "base") == [Note("no value", "no thd", "base", count=1)]
 
 
 # --- the package itself ---------------------------------------------------------------------------

@@ -90,7 +90,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (changed("represented", [TIMED]), "is represented, and timed or the same"),
         (changed("minutes", float("nan")), "comparison.minutes must be a finite number.* got nan"),
         (changed("minutes", -1), "comparison.minutes must be a finite number from 0"),
-        (changed("notes", ["x" * 2001]), r"notes\[0\] must be a text of up to 2000"),
+        (changed("discarded", ["x" * 2001]), r"discarded\[0\] must be a text of up to 2000"),
         (changed("base", "sha", "main"), "base.sha must be a text that matches"),
         (changed("rules", "alpha", 0), "alpha must lie between 0 and 1"),
         (changed("rules", "min_effect", 0.9), "it was judged by other rules"),
