@@ -39,7 +39,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "_site": {*_GROUND, "_peers", "_training"},
         "_peers": {*_GROUND, "_measure"},
         "_training": {*_GROUND, "_measure", "_verdict"},
-        "_report": {*_GROUND, "_verdict"},
+        "_report": {"_system", "_verdict"},
         "_measure": _GROUND,
         "_machine_code": _GROUND,
         "_verdict": {"_system"},

@@ -14,7 +14,7 @@ from .._cells.forms import BaseCell
 from .._cells.grid import form_cell, subject_params
 from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
-from .._verdict.notes import Note, Side
+from .._verdict.notes import Note
 from .._verdict.rules import UNITS, Exact, Key, judge_exact
 
 _CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"
@@ -187,7 +187,7 @@ def _number(value: float | Exception | None) -> float | None:
     return None if isinstance(value, Exception) else value
 
 
-def problems(values: Mapping[Key, float | Exception], side: Side) -> list[Note]:
+def problems(values: Mapping[Key, float | Exception], side: str) -> list[Note]:
     """Why values of a side are missing: a note for each distinct reason.
 
     A failure's traceback is cut to its last line; the compiler's messages are there.

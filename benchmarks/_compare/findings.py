@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .._cells.forms import BaseCell
 from .._cells.grid import subject_params
 from .._verdict import rules
-from .._verdict.notes import Note, Side
+from .._verdict.notes import Note
 from .._verdict.rules import FAMILIES, Exact, Family, Key
 from . import exact
 from .pool import Pool
@@ -254,7 +254,7 @@ def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
     return [replace(note, keys=(key,)) for key, note in wrong.items()], notes
 
 
-def _lost_in(arm: Side, reasons: Sequence[str], processes: int, failed: bool) -> Note:
+def _lost_in(arm: str, reasons: Sequence[str], processes: int, failed: bool) -> Note:
     if len(reasons) == processes and not failed:
         return Note("unavailable", reasons[0], arm)
     return Note("lost", reasons[0], arm, count=len(reasons), total=processes)

@@ -5,18 +5,16 @@ was not measured, what to do next. All else is folded away. No table is wider th
 pixels.
 """
 
-import collections
 import html
 import re
 from collections.abc import Iterable, Sequence
 
 from .._verdict.rules import MAX_ROUNDS, Answer
 from .._verdict.schema import Comparison
-from .exact import Summary
 from .github_markdown import code, escaped, folded, number, small
-from .states import State, counted
+from .states import State
 from .text import clean, clip
-from .view import FAILS, MOST_LINES, Row, View
+from .view import FAILS, Row, View
 
 # GitHub takes 65,536 characters in a comment.
 _BYTES = 60_000
@@ -53,7 +51,6 @@ def markdown(comparison: Comparison, url: str = "") -> str:
         _next(view, comparison, url),
         f"{_commits(view, comparison, url)} · {escaped(view.setting)}",
         *_checks(view),
-        *_largest(view, comparison),
         *_changed(view),
         *_measured(view, comparison),
     ]
@@ -154,62 +151,14 @@ def _checks(view: View) -> Iterable[str]:
         yield folded(title, _table(["", "check", "result"], ":--", rows))
 
 
-def _largest(view: View, comparison: Comparison) -> Iterable[str]:
-    """The largest changes."""
-    failed = comparison.answer is Answer.FAIL
-    shown: list[Row] = []
-    for row in view.rows:
-        # A failure hides what is not slower. Host times of that kind are in the table above.
-        hidden = row.state is State.NOT_SLOWER and (failed or not row.is_of_gpu)
-        full = [other.state for other in shown].count(row.state) == row.state.most_rows
-        if not hidden and not full:
-            shown.append(row)
-    if not shown:
-        return
-    interval = f"{100 * comparison.rules.confidence:g} % interval"
-    head = ["", "base", "head", f"change<br>{interval}", "MDE"]
-    table = _table(head, "--:", map(_cells, shown))
-    left = collections.Counter(row.state for row in view.rows)
-    left -= collections.Counter(row.state for row in shown)
-    rest = f"\n\n{escaped(f'Not in this table: {counted(left.elements())}.')}" if left else ""
-    yield folded("Largest changes", table + rest)
-
-
-def _cells(row: Row) -> list[str]:
-    base, head, change, interval, mde = map(
-        number, (row.base, row.head, row.change, row.interval, row.mde)
-    )
-    name = f"{row.state.symbol} {_label(row.label)}"
-    return [name, base, head, f"**{change}**<br>{interval}", mde]
-
-
 def _label(text: str) -> str:
     return escaped(text).replace(" × ", "&nbsp;×&nbsp;")
 
 
-def _compiled(view: View) -> Iterable[str]:
-    """How the figures of the machine code changed, on each architecture where some did."""
-    names = list(dict.fromkeys(name for rows in view.compiled.values() for name in rows))
-    if names:
-        rows = [
-            [escaped(arch), *(_compiled_cell(by_name.get(name)) for name in names)]
-            for arch, by_name in list(view.compiled.items())[:MOST_LINES]
-        ]
-        yield _table(["", *map(escaped, names)], ":--", rows)
-
-
-def _compiled_cell(figures: Summary | None) -> str:
-    if figures is None or not figures.changes:
-        return "same"
-    fails = f"{FAILS} " if figures.fails else ""
-    return f"{fails}{escaped(figures.changes)}<br>{number(figures.values)}"
-
-
 def _changed(view: View) -> Iterable[str]:
-    """The exact values that changed, of machine code an overview first."""
+    """The exact values that changed."""
     if not view.changed:
         return
-    overview = "".join(f"{table}\n\n" for table in _compiled(view))
     most = max(3, _EXACT_ROWS // len(view.changed))
     rows, shown = [], 0
     for values in view.changed:
@@ -224,7 +173,7 @@ def _changed(view: View) -> Iterable[str]:
     left = sum(map(len, view.changed)) - shown
     table = _table(["", "base → head", "where"], ":--", rows)
     rest = f"\n\n{left} more changed; the JSON has all." if left else ""
-    yield folded("Exact values that changed, worst first", overview + table + rest)
+    yield folded("Exact values that changed, worst first", table + rest)
 
 
 def _measured(view: View, comparison: Comparison) -> Iterable[str]:

@@ -14,20 +14,20 @@ from .text import count, label, name_of, percent, span
 
 
 class State(enum.Enum):
-    """What a timing shows, worst first: its name, its symbol and the most rows a table gives it.
+    """What a timing shows, worst first: its name and its symbol.
 
     The symbols differ in shape and brightness too, on a light and on a dark page.
     """
 
-    SLOWER = "slower", "🟥", 8
-    NOISE = "slower with the same machine code", "🟪", 3
-    INCONCLUSIVE = "inconclusive", "🟨", 6
-    NOT_SLOWER = "not slower", "⬜", 2
-    FASTER = "faster", "🔵", 3
-    SAME_CODE = "same machine code", "▫️", 0
+    SLOWER = "slower", "🟥"
+    NOISE = "slower with the same machine code", "🟪"
+    INCONCLUSIVE = "inconclusive", "🟨"
+    NOT_SLOWER = "not slower", "⬜"
+    FASTER = "faster", "🔵"
+    SAME_CODE = "same machine code", "▫️"
 
-    def __init__(self, label: str, symbol: str, most_rows: int):
-        self.label, self.symbol, self.most_rows = label, symbol, most_rows
+    def __init__(self, label: str, symbol: str):
+        self.label, self.symbol = label, symbol
 
 
 def states_of(comparison: Comparison) -> dict[Key, State]:

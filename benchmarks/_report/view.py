@@ -11,14 +11,13 @@ from typing import NamedTuple
 from .._verdict import rules
 from .._verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
 from .._verdict.schema import Comparison
-from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
+from .exact import by_architecture, by_metric, changed, of_suites, summary
 from .notes import shortened, texts
 from .states import State, counted, sentence, states_of
-from .text import clean, clip, count, label, name_of, percent, seconds, side, span
+from .text import clean, clip, count, label, percent, seconds, side, span
 
 FAILS, FINE, SHOWN, UNKNOWN, NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
 MOST_LINES = 12
-_CODE = "codegen.Codegen.track_"
 _ERRORS = ("host.Error.", "host.PathError.")
 _MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
 _CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
@@ -85,8 +84,7 @@ class View:
     machine: what was compared and where. wrong, unmeasured, notes: the comparison's, as sentences.
     states: of each timing. rows: one for each timing, the worst first. checks: all that was
     checked. controls: the A/A control of each family. exact: by metric. changed: by metric, each
-    value that changed. compiled: by architecture, the figures of the machine code that changed on
-    some architecture.
+    value that changed.
     """
 
     def __init__(self, comparison: Comparison):
@@ -113,15 +111,18 @@ class View:
         self.exact = [summary(values) for values in metrics.values()]
         compared = ([v for v in changed(vs) if v.change != "new"] for vs in metrics.values())
         self.changed = [[summary([value]) for value in values] for values in compared if values]
-        self.compiled = _compiled(comparison.exact)
 
-    def headlines(self, most: int = 3) -> list[tuple[str, Row]]:
-        """The rows to see at first look, with what each is: the slowest, and the fastest."""
+    def headlines(self, most: int = 4) -> list[tuple[str, Row]]:
+        """The rows to see at first look, with what each is: the slowest of each metric, and the
+        fastest."""
         rows = [row for row in self.rows if row.is_informative]
         slower = [row for row in rows if row.state is State.SLOWER]
         faster = [row for row in rows if row.state is State.FASTER]
         others = [row for row in rows if row not in slower and row not in faster]
-        lines = [("slower", row) for row in slower[:most]]
+        slowest: dict[str, Row] = {}
+        for row in slower:
+            slowest.setdefault(row.metric, row)
+        lines = [("slower", row) for row in list(slowest.values())[:most]]
         if not slower and others:
             what = "within noise" if others[0].state is State.NOT_SLOWER else others[0].state.label
             lines.append((f"largest change ({what})", others[0]))
@@ -271,14 +272,3 @@ def _by_arch(code: list[Exact], comparison: Comparison) -> str:
         total = len(gpu.timings) + len(comparison.untimed)
         parts += [f"{len(comparison.identical)} of {total} timings run the very same code"]
     return "; ".join(parts)
-
-
-def _compiled(exact: Iterable[Exact]) -> dict[str, dict[str, Summary]]:
-    code = of_suites(exact, [_CODE])
-    names = list(by_metric(changed(code)))
-    archs = {arch: by_metric(values) for arch, values in by_architecture(code).items()}
-    return {
-        arch: {name_of(metric): summary(metrics[metric]) for metric in names if metric in metrics}
-        for arch, metrics in archs.items()
-        if any(map(changed, metrics.values()))
-    }

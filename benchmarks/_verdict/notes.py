@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from .._system.untrusted import Size
+from .._system.untrusted import Size, Text
 from .rules import Key
 
 Kind = Literal[
@@ -32,17 +32,13 @@ Kind = Literal[
 ]
 
 
-Side = Literal["", "base", "head"]
-"""The version that a note is about, "" for both."""
-
-
 @dataclass(frozen=True)
 class Note:
     """One thing; :data:`Kind` lists the fields of each kind. ``keys``: all that it concerns."""
 
     kind: Kind
     reason: str = ""
-    side: Side = ""
+    side: Annotated[str, Text("(base|head)?")] = ""
     keys: Annotated[tuple[Key, ...], Size(0, 4000)] = ()
     count: int = 0
     total: int = 0
