@@ -53,10 +53,14 @@ def shortened(notes: Iterable[Note], exact: Iterable[Exact]) -> list[str]:
     notes = list(notes)
     new = [note for note in notes if (note.kind, note.side) == ("unavailable", "base")]
     reasons = {note.reason for note in new}
+    rest = texts(
+        note
+        for note in notes
+        if note not in new
+        and not ((note.kind, note.side) == ("no value", "base") and note.reason in reasons)
+    )
     cells = sum(len(note.keys) for note in new)
     values = sum(value.change == "new" and value.unit.exact for value in exact)
-    known = [n for n in notes if (n.kind, n.side) == ("no value", "base") and n.reason in reasons]
-    rest = texts(note for note in notes if note not in new and note not in known)
     if not cells + values:
         return rest
     first = f"; the base: {new[0].reason}" if new else ""
