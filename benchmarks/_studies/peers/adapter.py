@@ -23,7 +23,6 @@ class Peer(Rotation):
     """
 
     provider: ClassVar[str]
-    in_place: bool = False
     checks_angles = False
     in_place: Any = False
     cell: Any  # of ``PeerCell``, which makes this
