@@ -99,7 +99,6 @@ class Eager(NamedTuple):
     kind: Literal["seconds", "peak_bytes", "launches", "error"]
     cell: Cell
     direction: str
-    layout: str = "contiguous"  # or "transposed": other strides, see ``inputs.values``
 
 
 class Subject(Protocol):

@@ -110,7 +110,7 @@ def refusal(capsys):
 def test_a_stored_verdict_is_shown_by_a_bare_python():
     report = "benchmarks/evidence/reports/pass.json"
     for words, begins in (
-        ([], "FAIL: 13 of 96 changed GPU timings became slower"),
+        ([], "FAIL: 13 of 96 changed GPU timings slower by"),
         ([report], "PASS: "),
         ([report, "--markdown", "-"], "## ✅ PASS"),
     ):

@@ -256,7 +256,7 @@ def _compiled(found: _Sweeps) -> list[str]:
 def _over_compiled(found: _Sweeps, provider: str, precision: str, hidden_size: int) -> list[float]:
     def counts(timing: Timing) -> bool:
         asked = hidden_size, _PRECISIONS[precision]
-        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == asked
+        return (timing.cell.call_name.channels, ITEM_BYTES[timing.cell.dtype]) == asked
 
     every = (tables.gains_over(*each, counts).get(provider, []) for each in found.values())
     return [gain for gains in every for gain in gains]

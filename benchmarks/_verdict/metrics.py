@@ -22,9 +22,9 @@ class Unit:
 
     def gives(self, value: float) -> bool:
         """Whether a measurement can give this value: a share, a count, or any number from 0."""
-        whole = self.name not in ("share", "seconds", "x rounding")
+        is_count = self.name not in ("share", "seconds", "x rounding")
         most = 1 if self.name == "share" else 2**53
-        return 0 <= value <= most and not (whole and value % 1)
+        return 0 <= value <= most and not (is_count and value % 1)
 
 
 SECONDS = Unit("seconds", "smaller", exact=False, gates=True)

@@ -8,6 +8,7 @@ from benchmarks import _subject, codegen
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
 from benchmarks._machine_code.facts import Facts
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import Answer, Key
 from tests import toy
 
@@ -95,11 +96,12 @@ def test_what_the_head_does_not_compile_fails_and_says_why(values):
     assert {verdict.key.params for verdict in lost} == {LARGE}
     gating = {verdict.key.metric for verdict in lost if verdict.answer is Answer.FAIL}
     assert gating >= {m for m, unit in toy.UNITS.items() if m.startswith("toy.Code") and unit.gates}
-    assert exact.problems(base) == []
-    assert exact.problems(head) == [f"{len(lost)} values missing: PTXASError: too narrow a world"]
+    assert exact.problems(base, "base") == []
+    why = "PTXASError: too narrow a world"
+    assert exact.problems(head, "head") == [Note("no value", why, "head", count=len(lost))]
 
 
 def test_what_neither_side_has_is_not_compared():
     values = {Key("toy.Variants.track_variants", (TARGET,)): NotImplementedError("not scaled")}
     assert exact.compare(values, dict(values)) == []
-    assert exact.problems(values) == ["1 values missing: not scaled"]
+    assert exact.problems(values, "base") == [Note("no value", "not scaled", "base", count=1)]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..._subjects.rope.cells import BaseModelCell
+from ..._subjects.rope.cells import SizedCell
 from ..._subjects.rope.names import UNALIGNED
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
@@ -72,7 +72,7 @@ def points(experiment: Experiment, results: Results) -> list[Point]:
 
 def _point(timing: Timing, results: Results) -> Point:
     cell = timing.cell
-    assert isinstance(cell, BaseModelCell)
+    assert isinstance(cell, SizedCell)
 
     def row(provider: str) -> Row | None:
         found = results.rows.get(timing._replace(cell=replace(timing.cell, provider=provider)))
@@ -87,7 +87,7 @@ def _point(timing: Timing, results: Results) -> Point:
 
 
 def _judgements(
-    cell: BaseModelCell, ours: Row | None, by_tables: Row | None, seconds: dict[str, float]
+    cell: SizedCell, ours: Row | None, by_tables: Row | None, seconds: dict[str, float]
 ) -> Iterator[Judgement]:
     moved, best = cell.bytes_moved, min(seconds, key=seconds.__getitem__, default="")
     if by_tables and best:
