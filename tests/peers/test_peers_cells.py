@@ -14,7 +14,7 @@ from benchmarks._studies.peers.providers import ADAPTERS, INSTALL, PROVIDERS
 from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
-FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
+FULL, SMALL = (grid.cells_of(cells.PeerCell, PEER_GRIDS[name]) for name in ("full", "small"))
 
 
 # --- the cells ------------------------------------------------------------------------------------

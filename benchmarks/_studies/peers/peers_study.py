@@ -12,7 +12,7 @@ from pathlib import Path
 from ..._measure import cell_outcomes, inputs, timed_cell
 from ..._system import machine, process, suite
 from ..._system.process import ROOT
-from ..._system.progress import missing, say
+from ..._system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import plots, state, tables, targets
@@ -128,21 +128,15 @@ class _Experiment(Part):
         directory.mkdir(parents=True, exist_ok=True)
         results = self.results(header, entries)
         state.write(directory / f"{self.name}.jsonl", results, self._experiment.timings)
-        drawn = final and self._drawn(results, directory)
+        again = f"python -m benchmarks study peers --redraw {directory}"
+        drawn = final and runner.drawn(lambda: self._draw(results, directory), again)
         page = tables.as_markdown(self._experiment, results, drawn)
         (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
 
-    def _drawn(self, results: Results, directory: Path) -> bool:
-        try:
-            for figure in self._experiment.figures:
-                if figure.drawn:
-                    plots.draw(figure, results, directory)
-        except ModuleNotFoundError as error:
-            if (how := missing(error)) is None:
-                raise
-            say(f"no plots: {how}; then: python -m benchmarks study peers --redraw {directory}")
-            return False
-        return True
+    def _draw(self, results: Results, directory: Path) -> None:
+        for figure in self._experiment.figures:
+            if figure.drawn:
+                plots.draw(figure, results, directory)
 
     def report(self, header: dict, entries: list[dict]) -> bool:
         experiment, results = self._experiment, self.results(header, entries)
