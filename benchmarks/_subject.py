@@ -99,7 +99,6 @@ class Eager(NamedTuple):
     kind: Literal["seconds", "peak_bytes", "launches", "error"]
     cell: Cell
     direction: str
-    layout: str = "contiguous"  # or "transposed": other strides, see ``inputs.values``
 
 
 class Subject(Protocol):
@@ -119,6 +118,9 @@ class Subject(Protocol):
     def FAMILIES(self) -> Mapping[str, tuple[str, ...]]: ...
 
     # "gpu", "host": the beginnings of their metrics
+
+    def label(self, metric: str, params: tuple[str, ...]) -> tuple[str, str]:
+        """A metric and its parameters, each in words."""
 
     def cell(self, suite: str, params: Sequence[str]) -> Cell: ...
     def candidates(self) -> Sequence[Cell]: ...  # what a comparison may time, the best first
@@ -143,7 +145,7 @@ def load(name: str) -> Subject:
         If there is none of this name.
     """
     subject: Any = importlib.import_module(name)
-    metrics.register(subject.UNITS, subject.FAMILIES)
+    metrics.register(subject.UNITS, subject.FAMILIES, subject.label)
     return subject
 
 

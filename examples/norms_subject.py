@@ -104,6 +104,11 @@ class Cell:
 CELLS = [Cell(*size) for size in itertools.product((16384, 1024), (4096, 1000), DTYPES)]
 
 
+def label(metric: str, params: tuple[str, ...]) -> tuple[str, str]:
+    """A metric and its parameters in words, for reports."""
+    return metric.rpartition("track_")[2].replace("_", " "), ", ".join(params)
+
+
 def cell(suite: str, params) -> Cell:
     rows, columns, dtype = params
     return Cell(int(rows), int(columns), dtype)

@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks import _subjects
 from benchmarks._subjects.rope.grid import GRIDS, cells
 from benchmarks._verdict.judge import judge
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import RULES, Answer, Key, judge_exact
 from benchmarks._verdict.schema import Comparison, Side
 
@@ -195,7 +196,11 @@ def failing():
     return comparison(
         {"gpu": gpu_family(slowdown=slow_in_one_format), "host": host_family(slowdown=0.2)},
         (*codegen(narrow_share=0.25, registers=40.0), *gpu_facts(error=1.9), lost),
-        wrong=("Backward (128, 64, 1, float16, bshd): 3 of 8192 elements are off by up to 0.1",),
+        wrong=(
+            Note(
+                "failed", "3 of 8192 elements are off by up to 0.1", "head", (subjects("small")[0],)
+            ),
+        ),
     )
 
 
@@ -211,7 +216,7 @@ def without_gpu():
         codegen(instructions=390.0),
         machine=NO_GPU,
         minutes=0.7,
-        notes=("rope.*: no NVIDIA GPU here", "host.*: no NVIDIA GPU here"),
+        notes=(Note("no GPU", "no NVIDIA GPU"),),
     )
 
 
@@ -224,12 +229,11 @@ def of_the_same_code():
 
 
 def of_the_same_sources():
-    notes = ("both versions have the same sources: nothing was measured",)
-    return comparison({}, (), same_sources=True, minutes=0.1, notes=notes)
+    return comparison({}, (), same_sources=True, minutes=0.1)
 
 
 def unfinished():
-    note = "no second look at 60 inconclusive timings: the time is up before round 3 of 24"
+    note = Note("no second look", "the time is up before round 3 of 24", count=60)
     return comparison({"gpu": gpu_family(noise=0.008)}, codegen(), minutes=8.0, notes=(note,))
 
 

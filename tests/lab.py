@@ -18,6 +18,7 @@ from benchmarks import _subject
 from benchmarks._compare import command, exact, measure
 from benchmarks._compare.findings import keys_of
 from benchmarks._machine_code.facts import Facts
+from benchmarks._report.notes import texts
 from benchmarks._system import checkout, errors, gpu_monitor, machine, process
 from benchmarks._verdict.rules import Key
 from benchmarks._verdict.schema import Comparison, from_json
@@ -292,6 +293,18 @@ class Lab:
     @property
     def found(self) -> Comparison:
         return from_json(json.loads(self.report.read_text()))
+
+    @property
+    def notes(self) -> list[str]:
+        return texts(self.found.notes)
+
+    @property
+    def wrong(self) -> list[str]:
+        return texts(self.found.wrong)
+
+    @property
+    def unmeasured(self) -> list[str]:
+        return texts(self.found.unmeasured)
 
     def timing(self, subject: Key):
         (timing,) = (each for each in self.found.timings if each.key == subject)

@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_GROUND = {"_subjects", "_system"}
+# What measures and judges: it knows no package and no subject, but by name.
+ENGINE = {"_compare", "_machine_code", "_measure", "_report", "_subject", "_system", "_verdict"}
+_GROUND = {"_subject", "_system"}
+_ASV = {"_subject", "_subjects"}
 # Room -> rooms that it may import. A room is a folder, or a module beside them.
 ROOMS: dict[str, dict[str, set[str]]] = {
     "rope_triton": {
@@ -28,21 +31,23 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "benchmarks": {
         "__init__": set(),
         "__main__": {*_GROUND, "_compare", "_site", "_studies"},
-        "rope": {"_subjects", "_measure"},
-        "paths": {"_subjects", "_measure", "rope"},
-        "model_calls": {"_subjects", "_measure", "rope"},
-        "host": {"_subjects", "_measure"},
-        "codegen": {"_subjects", "_machine_code"},
-        "peers": {"_subjects", "_measure", "_studies", "host", "rope"},
+        "rope": {*_ASV, "_measure"},
+        "paths": {*_ASV, "_measure", "rope"},
+        "model_calls": {*_ASV, "_measure", "rope"},
+        "host": {*_ASV, "_measure"},
+        "codegen": {*_ASV, "_machine_code"},
+        "peers": {*_ASV, "_measure", "_studies", "host", "rope"},
         "training_step": {"_studies"},
+        "_site": {*_GROUND, "_studies", "_subjects"},
+        "_studies": {*_GROUND, "_compare", "_machine_code", "_measure", "_subjects", "_verdict"},
         "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
-        "_site": {*_GROUND, "_studies"},
-        "_studies": {*_GROUND, "_compare", "_machine_code", "_measure", "_verdict"},
         "_report": {*_GROUND, "_verdict"},
-        "_measure": _GROUND,
+        "_measure": {*_GROUND, "_verdict"},
         "_machine_code": _GROUND,
+        "_subjects": {"_subject", "_verdict"},
+        "_subject": {"_verdict"},
         "_verdict": {"_system"},
-        **dict.fromkeys(("_subjects", "_system"), set()),
+        "_system": set(),
     },
 }
 # Modules of rope_triton that run on the GPU.
@@ -149,6 +154,7 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     public = {"rope_triton"} | {f"rope_triton.{name}" for name in PUBLIC}
     public |= {f"rope_triton.transformer.{name}" for name in PUBLIC_TRANSFORMER}
     public |= {f"rope_triton.integrations.{name}" for name in PUBLIC_INTEGRATIONS}
+    public = set() if root(module) in ENGINE else public
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}

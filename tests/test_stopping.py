@@ -137,7 +137,9 @@ from benchmarks import __main__ as entry
 from benchmarks._compare import measure
 
 here = pathlib.Path({here!r})
-entry._compare.run = lambda **_: measure.Process(here, here).wait_until_ready()
+entry._compare.run = lambda **_: measure.Process(
+    "benchmarks._subjects", here, here
+).wait_until_ready()
 entry.stop_on_signals()
 sys.exit(entry.main(["compare", "HEAD"]))
 """

@@ -212,6 +212,7 @@ def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
 def _compare(options: argparse.Namespace, start: float) -> "Comparison":
     """The comparison, its minutes those of earlier runs."""
     from .._system import machine as _machine
+    from .._verdict.notes import Note
     from .._verdict.schema import Comparison, Side
     from . import session
     from .options import CompareOptions
@@ -222,6 +223,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
+    changes = repository.requirement_changes(base.requirements, head.requirements)
     comparison = Comparison(
         base=Side(base.name, base.sha),
         head=Side(head.name, head.sha),
@@ -234,9 +236,9 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         exact=(),
         identical=frozenset(),
         same_sources=same,
-        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
+        unmeasured=tuple(Note("requirement", change) for change in changes),
         wrong=(),
-        notes=("both versions have the same sources: nothing was measured",),
+        notes=(),
         discarded=(),
         reproduce=_reproduce(options),
     )

@@ -7,6 +7,7 @@ from .._machine_code import worker_pool
 from .._subject import Cell, Compilation, Subject
 from .._system.checkout import Arm
 from .._system.progress import say
+from .._verdict.notes import Note
 from . import compiled, exact, selection
 from .findings import ARMS
 
@@ -81,7 +82,7 @@ def values_of(code: Mapping[str, exact.Code]) -> dict[str, Mapping]:
     return {arm: code[arm].values if code else {} for arm in ARMS}
 
 
-def unreached(code: Mapping[str, exact.Code]) -> list[str]:
-    """What only the head's calls launch and no listed cell does, a sentence each."""
+def unreached(code: Mapping[str, exact.Code]) -> list[Note]:
+    """What only the head's calls launch and no listed cell does."""
     reach = {arm: one.reach for arm, one in code.items()}
     return selection.unreached(reach) if reach else []

@@ -9,6 +9,7 @@ from .._machine_code import fingerprint, worker_pool
 from .._machine_code.fingerprint import Compiled
 from .._subject import Cell, Compilation, Subject, metric
 from .._verdict.metrics import UNITS
+from .._verdict.notes import Note
 from .._verdict.rules import Exact, Key, judge_exact
 
 Facts = fingerprint.Facts
@@ -134,8 +135,8 @@ def _number(value: float | Exception | None) -> float | None:
     return None if isinstance(value, Exception) else value
 
 
-def problems(values: Mapping[Key, float | Exception]) -> list[str]:
-    """Why values are missing: a line for each distinct reason, with how many it explains.
+def problems(values: Mapping[Key, float | Exception], side: str) -> list[Note]:
+    """Why values of a side are missing: a note for each distinct reason.
 
     A failure's traceback is cut to its last line; the compiler's messages are there.
     """
@@ -144,4 +145,4 @@ def problems(values: Mapping[Key, float | Exception]) -> list[str]:
         for value in values.values()
         if isinstance(value, Exception)
     )
-    return [f"{count} values missing: {reason}" for reason, count in reasons.items()]
+    return [Note("no value", why[:2000], side, count=count) for why, count in reasons.items()]

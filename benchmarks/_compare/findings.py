@@ -1,14 +1,15 @@
 """Turn what processes answered into verdicts, faults and notes; touches no clock and no GPU."""
 
 import collections
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .._subject import Cell, metric
 from .._verdict import rules
+from .._verdict.notes import Note
 from .._verdict.rules import FAMILIES, Exact, Family, Key
 from . import exact
 from .pool import Pool
@@ -27,8 +28,8 @@ class Checks(NamedTuple):
     right: list[Cell]  # in both versions
     new: list[Cell]  # right in the head alone: nothing to compare with
     exact: list[Exact]
-    wrong: list[str]
-    notes: list[str]
+    wrong: list[Note]
+    notes: list[Note]
 
 
 class Look(NamedTuple):
@@ -36,8 +37,8 @@ class Look(NamedTuple):
 
     rounds: int
     families: dict[str, Family]
-    wrong: list[str]
-    notes: list[str]
+    wrong: list[Note]
+    notes: list[Note]
 
     @property
     def judged(self) -> set[Key]:
@@ -58,15 +59,19 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
     bad = {arm: failed[arm] | lacking[arm] for arm in ARMS}
     wrong = _faults_of_head(failed, bad)
     missing = {
-        **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s not in wrong},
-        **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
+        **{s: Note("unavailable", why) for s, why in bad[HEAD].items() if s not in wrong},
+        **{
+            s: Note("failed" if s in failed[BASE] else "unavailable", why, BASE)
+            for s, why in bad[BASE].items()
+            if s not in bad[HEAD]
+        },
     }
     of_head = [cell for cell in grid if not keys_of(cell) & bad[HEAD].keys()]
     return Checks(
         right=[cell for cell in of_head if not keys_of(cell) & bad[BASE].keys()],
         new=[cell for cell in of_head if keys_of(cell) & bad[BASE].keys()],
         exact=exact.compare(facts[BASE], facts[HEAD]),
-        wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
+        wrong=[Note("failed", why, HEAD, (s,)) for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],
     )
 
@@ -97,7 +102,7 @@ def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
     }
 
 
-def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[str]]:
+def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[Note]]:
     """The verdict on what the arms compile to, and what could not be compiled."""
     return (
         exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides),
@@ -113,7 +118,7 @@ def judge_rounds(
     return Look(len(measured), families, *_lost(measured))
 
 
-def no_look(*notes: str) -> Look:
+def no_look(*notes: Note) -> Look:
     """A look at no rounds, and why there are none."""
     return Look(0, {}, [], list(notes))
 
@@ -136,8 +141,8 @@ def _joined(first: Family, second: Family) -> Family:
     newer = {timing.key: timing for timing in second.timings}
     timings = tuple(newer.get(timing.key, timing) for timing in first.timings)
     failed = first.control.failed + second.control.failed
-    control = dataclasses.replace(first.control, failed=failed)
-    return dataclasses.replace(first, timings=timings, control=control)
+    control = replace(first.control, failed=failed)
+    return replace(first, timings=timings, control=control)
 
 
 def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
@@ -211,11 +216,11 @@ def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, s
     }
 
 
-def _problems(values: Mapping[str, Values]) -> list[str]:
-    return [f"{arm}: {line}" for arm in ARMS for line in exact.problems(values[arm])]
+def _problems(values: Mapping[str, Values]) -> list[Note]:
+    return [note for arm in ARMS for note in exact.problems(values[arm], arm)]
 
 
-def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
+def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
     """Timings that failed in some process: faults where only the head's do, and notes."""
     lost: dict[str, dict[Key, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
@@ -230,14 +235,14 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
             lost[arm][subject].append(reason)
     said = {
         arm: {
-            subject: f"{_how_often(len(reasons), len(measured))} of the {arm}: {reasons[0]}"
+            subject: _lost_in(arm, reasons, len(measured), subject in failed[arm])
             for subject, reasons in sorted(lost[arm].items())
         }
         for arm in ARMS
     }
     wrong = _faults_of_head(failed, said)
     neither = {
-        subject: f"in neither version: {reasons[0]}"
+        subject: Note("unavailable", reasons[0])
         for subject, reasons in sorted(lost[HEAD].items())
         if len(reasons) == len(lost[BASE].get(subject, ())) == len(measured)
         and not any(subject in failed[arm] for arm in ARMS)
@@ -245,19 +250,18 @@ def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
     notes = _together(neither)
     for arm, told in ((BASE, neither), (HEAD, neither | wrong)):
         notes += _together({s: why for s, why in said[arm].items() if s not in told})
-    return [f"{subject.words}: {why}" for subject, why in wrong.items()], notes
+    return [replace(note, keys=(key,)) for key, note in wrong.items()], notes
 
 
-def _how_often(lost: int, processes: int) -> str:
-    return "in no process" if lost == processes else f"failed in {lost} of {processes} processes"
+def _lost_in(arm: str, reasons: Sequence[str], processes: int, failed: bool) -> Note:
+    if len(reasons) == processes and not failed:
+        return Note("unavailable", reasons[0], arm)
+    return Note("lost", reasons[0], arm, count=len(reasons), total=processes)
 
 
-def _together(said: Mapping[Key, str]) -> list[str]:
-    """A line for each message: its first subject, and how many more have the same."""
-    alike: dict[str, list[Key]] = {}
-    for subject, what in said.items():
-        alike.setdefault(what, []).append(subject)
-    return [
-        f"{first.words}{f' and {len(more)} more' if more else ''}: {what}"
-        for what, (first, *more) in alike.items()
-    ]
+def _together(notes: Mapping[Key, Note]) -> list[Note]:
+    """One of all alike notes, with all their keys."""
+    alike: dict[Note, list[Key]] = {}
+    for key, note in notes.items():
+        alike.setdefault(note, []).append(key)
+    return [replace(note, keys=tuple(keys)) for note, keys in alike.items()]

@@ -1,14 +1,16 @@
 """A comparison on a GPU: compile, check, choose, time, judge."""
 
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
+from .._report.notes import text, texts
 from .._subject import Cell, Subject
 from .._system import checkout, gpu_monitor
 from .._system.progress import say
 from .._verdict.metrics import FAMILIES
+from .._verdict.notes import Kind, Note
 from .._verdict.rules import MIN_ROUNDS, Answer, Exact, Key, overall
 from .._verdict.schema import Comparison
 from . import compile_both, exact, findings, measure, rounds, selection
@@ -20,10 +22,6 @@ from .rounds import Rounds
 # What is inconclusive in the first look is measured in this many more rounds, or as time permits,
 # and judged by these alone: the first rounds chose it, and must not count twice.
 EXTENSION_ROUNDS = 24
-_CHANGED = "run machine code that changed, and"
-_NO_TIME = f"{_CHANGED} there was no time for them (--afresh and a larger --budget give it)"
-_LOST = f"{_CHANGED} could not be timed (see the notes)"
-_LOST_ON_HOST = "on the host could not be compared (see the notes)"
 
 
 class _Compiled(NamedTuple):
@@ -62,7 +60,7 @@ class Run:
         self._options, self._ledgers, self._measured = options, ledgers, measured
         self._cells = options.cells(subject)
         self._checked = self._cells if options.only else self._cells_to_check()
-        self._notes: list[str] = []
+        self._notes: list[Note] = []
 
     def compare(self, unmeasured: Comparison) -> Comparison:
         """Compile, check, choose, time, judge: each step needs what the ones before it found."""
@@ -85,7 +83,7 @@ class Run:
             represented=chosen.left.represented,
             unmeasured=(
                 *unmeasured.unmeasured,
-                *_untimed(chosen.left.untimed, _NO_TIME),
+                *_untimed(chosen.left.untimed, "no time"),
                 *lost,
                 *compile_both.unreached(compiled.code),
             ),
@@ -116,7 +114,7 @@ class Run:
                 compiled=lambda arm: measured.begin_check(arm, job),
             )
         else:
-            self._notes.append(f"machine code: {arch} is none of {self._subject.TARGETS}")
+            self._notes.append(Note("architecture", arch))
         answers = measured.check(job, then=measured.plan.order(0))
         facts = selection.with_nodes(compile_both.facts_of(code), findings.changed_nodes(answers))
         identical = frozenset(selection.identical(facts))
@@ -128,15 +126,14 @@ class Run:
         options = self._options
         cells = self._cells if compiled.known else self._checked
         if options.only:
-            self._notes.append("no more was timed than what --only names")
+            self._notes.append(Note("only"))
         chosen = self._affordable(cells, compiled)
         same = [cell for cell in cells if keys_of(cell) <= compiled.identical]
         if untimed := len(set(same) - set(chosen)):
-            count = f"{untimed} of {len(same)} cells of the same machine code"
-            self._notes.append(f"{count} were not timed (--every-cell)")
+            self._notes.append(Note("same code", count=untimed, total=len(same)))
         right = [cell for cell in chosen if cell in checks.right or cell not in self._checked]
         if not right and not checks.wrong and not options.only:
-            reasons = "; ".join([*checks.notes, *self._notes][:3] or ["no reason"])
+            reasons = "; ".join(texts([*checks.notes, *self._notes][:3]) or ["no reason"])
             raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
         return _Chosen(chosen, right, selection.left(cells, compiled.facts, chosen))
 
@@ -179,7 +176,7 @@ class Run:
         second = _second_look(measured, chosen.right, first, compiled.identical, fails)
         return first, second, exact_values
 
-    def _problems(self, compiled: _Compiled) -> list[str]:
+    def _problems(self, compiled: _Compiled) -> list[Note]:
         return findings.judge_code(compile_both.values_of(compiled.code), False)[1]
 
     def _lost(
@@ -189,7 +186,7 @@ class Run:
         checks: Checks,
         chosen: _Chosen,
         look: Look,
-    ) -> list[str]:
+    ) -> list[Note]:
         """What was chosen and has no verdict, where nothing is wrong on the head.
 
         What the head alone cannot do is wrong; what the base cannot has nothing to be compared
@@ -200,19 +197,17 @@ class Run:
         of_both = [cell for cell in chosen.cells if cell not in checks.new]
         judged = [cell for cell in of_both if keys_of(cell) <= look.judged]
         untimed = selection.left(of_both, compiled.facts, judged).untimed
-        lost = _untimed(untimed - mended, _LOST)
+        lost = _untimed(untimed - mended, "not timed")
         # No machine code says what the host does: where the sources differ, all of it may.
         if not unmeasured.same_sources:
             on_host = findings.lost_on_host(first_rounds, look) - mended
-            lost += _untimed(on_host, _LOST_ON_HOST)
+            lost += _untimed(on_host, "no host time")
         return lost
 
 
-def _untimed(keys: Iterable[Key], what: str) -> list[str]:
-    """A sentence on what differs and is not timed, if there is any."""
-    names = [key.words for key in sorted(keys)]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return [f"{len(names)} timings {what}: {', '.join(names[:3])}{more}"] if names else []
+def _untimed(keys: Set[Key], kind: Kind) -> list[Note]:
+    """A note on what differs and is not timed, if there is any."""
+    return [Note(kind, keys=tuple(sorted(keys)))] if keys else []
 
 
 # --- the two looks --------------------------------------------------------------------------------
@@ -227,7 +222,8 @@ def _first_look(
     them. If the time is too short even for the fewest, measuring begins all the same, and another
     run goes on. That run keeps to the settled number: with more rounds it would judge twice.
     """
-    job, most, notes = measure.timing_job(cells, host=options.host), options.rounds, []
+    job, most = measure.timing_job(cells, host=options.host), options.rounds
+    notes: list[Note] = []
     measured.run("look1", most, job, only=2)
     settled = measured.settled("look1")
     count = settled or measured.affordable("look1", most, like="look1")
@@ -238,8 +234,8 @@ def _first_look(
         )
         count = most
     elif count < most:
-        notes = [f"{count} rounds, as the time was not enough for {most}"]
-        say(notes[0])
+        notes = [Note("fewer rounds", count=count, total=most)]
+        say(text(notes[0]))
     measured.run("look1", count, job)
     look = findings.judge_rounds(measured.rounds("look1"), identical)
     return look._replace(notes=notes + look.notes)
@@ -255,21 +251,20 @@ def _second_look(
     open_ = findings.inconclusive(first, identical)
     if not open_:
         return findings.no_look()
-    missed = f"no second look at {len(open_)} inconclusive timings"
+    missed = Note("no second look", count=len(open_))
     if fails:
-        return findings.no_look(f"{missed}: the comparison fails without it")
+        return findings.no_look(replace(missed, reason="the comparison fails without it"))
     host = any(not key.metric.startswith(FAMILIES["gpu"]) for key in open_)
     job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
     settled = measured.settled("look2")
     count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
     if count < MIN_ROUNDS:
-        return findings.no_look(
-            f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"
-        )
+        reason = f"the time that is left is not enough for {MIN_ROUNDS} rounds"
+        return findings.no_look(replace(missed, reason=reason))
     say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
         measured.run("look2", count, job)
     except rounds.BudgetError as error:
-        return findings.no_look(f"{missed}: {error}")
+        return findings.no_look(replace(missed, reason=str(error)))
     return findings.judge_rounds(measured.rounds("look2")[:count], identical, open_)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._machine_code.facts import Facts
 from .._subject import Cell
+from .._verdict.notes import Note
 from .._verdict.rules import Key
 from .findings import ARMS, keys_of
 
@@ -152,25 +153,22 @@ def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compile
     return chosen
 
 
-def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
-    """What only the head's calls do, and no listed cell: sentences that forbid a pass.
+def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[Note]:
+    """What only the head's calls do, and no listed cell: notes that forbid a pass.
 
     Parameters
     ----------
     reach : mapping of arm to mapping of "listed" and "dense" to an answer of ``uncompiled.reach``
     """
-    (base, head), problems = (reach[arm] for arm in ARMS), []
+    (base, head), notes = (reach[arm] for arm in ARMS), []
     new = head["dense"]["features"] - base["dense"]["features"] - base["listed"]["features"]
     missed: Set[str] = new - head["listed"]["features"]
     if missed:
         first = "; ".join(sorted(missed, key=lambda text: (len(text), text))[:3])
-        problems.append(
-            f"the head's calls launch what no listed call does, in {len(missed)} respects: add "
-            f"calls that do to the list; the first: {first}"
-        )
+        notes.append(Note("launches", first, count=len(missed)))
     failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
     if failed:
         first_failed = min(failed)
         why = head["dense"]["failures"][first_failed]
-        problems.append(f"{len(failed)} calls fail on the head alone, e.g. {first_failed}: {why}")
-    return problems
+        notes.append(Note("call fails", f"{first_failed}: {why}", count=len(failed)))
+    return notes

@@ -12,6 +12,7 @@ from pathlib import Path
 from .._subject import Subject, files
 from .._system import checkout, gpu_monitor, suite
 from .._system.journal import keep_newest
+from .._verdict.notes import Note
 from .._verdict.schema import Comparison
 from . import compile_both, findings, on_gpu, rounds, selection
 from .compile_both import Pair
@@ -83,21 +84,20 @@ def _compare_code(
     ledgers: compile_both.Ledgers,
 ) -> Comparison:
     """Compare the machine code alone, for all architectures."""
-    why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
-    note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
+    why = "--exact-only" if options.exact_only else "no NVIDIA GPU"
     listed = [*itertools.chain.from_iterable(subject.listed())]
     code = compile_both.compile_both(
         *(subject, pair, subject.TARGETS, subject.TARGET, listed, ledgers)
     )
     verdicts, notes = findings.judge_code(compile_both.values_of(code), False)
     facts = compile_both.facts_of(code)
-    count = len(facts[BASE])
-    differs = f"{count - len(selection.identical(facts))} of {count} timings"
+    total, same = len(facts[BASE]), len(selection.identical(facts))
+    differs = Note("code differs", subject.TARGET, count=total - same, total=total)
     return replace(
         unmeasured,
         exact=tuple(verdicts),
         unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(code)),
-        notes=(note, f"machine code for {subject.TARGET}: {differs} of the listed differ", *notes),
+        notes=(Note("no GPU", why), differs, *notes),
     )
 
 

@@ -118,8 +118,7 @@ def _answers(asked: Mapping[Key, Eager | str]) -> dict:
 def _measured(eager: Eager | str):
     if isinstance(eager, str):
         return host_time.reference_call(eager)
-    layout = {} if eager.layout == "contiguous" else {"layout": eager.layout}
-    return _MEASURES[eager.kind](eager.cell, eager.direction, **layout)
+    return _MEASURES[eager.kind](eager.cell, eager.direction)
 
 
 def _is_call(answer: object) -> bool:

@@ -7,19 +7,16 @@ from .._subject import Cell
 DEVICE = "cuda"
 
 
-def values(cell: Cell, layout: str = "contiguous"):
+def values(cell: Cell):
     """A tensor of varied values that costs no random numbers, the same on every machine.
 
     A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the
-    cells after it must not fail for that. ``layout``: "transposed" exchanges, in memory, the first
-    two of four dimensions, and the last two.
+    cells after it must not fail for that.
     """
     import torch
 
-    order = range(len(cell.shape)) if layout == "contiguous" else (1, 0, 3, 2)
-    shape = [cell.shape[dim] for dim in order]
-    numbers = torch.arange(math.prod(shape), device=DEVICE) % 1021
-    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(*order)
+    numbers = torch.arange(math.prod(cell.shape), device=DEVICE) % 1021
+    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(cell.shape)
 
 
 def random(cell: Cell):

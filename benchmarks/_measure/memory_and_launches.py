@@ -7,7 +7,7 @@ from .._subject import FORWARD, Cell
 from . import graph_nodes, inputs
 
 
-def peak_bytes(cell: Cell, direction: str, layout: str = "contiguous") -> int:
+def peak_bytes(cell: Cell, direction: str) -> int:
     """Most GPU memory that a call asks for at any one time, beyond what its caller holds.
 
     In a backward, which is a step of training, the input is an intermediate result, as in a model,
@@ -20,8 +20,6 @@ def peak_bytes(cell: Cell, direction: str, layout: str = "contiguous") -> int:
         The call.
     direction : str
         ``FORWARD``, or ``BACKWARD`` for forward and backward.
-    layout : str
-        Of the input and of the gradient that comes back, see ``inputs.values``.
 
     Raises
     ------
@@ -30,7 +28,7 @@ def peak_bytes(cell: Cell, direction: str, layout: str = "contiguous") -> int:
     """
     import torch
 
-    call = _step(cell, direction, layout, intermediate=True)
+    call = _step(cell, direction, intermediate=True)
     call()  # compiles
     gc.collect()
     torch.cuda.synchronize()
@@ -51,7 +49,7 @@ def _requested_bytes(when: str) -> int:
     return torch.cuda.memory_stats().get(f"requested_bytes.all.{when}", 0)
 
 
-def launches(cell: Cell, direction: str, layout: str = "contiguous") -> int:
+def launches(cell: Cell, direction: str) -> int:
     """Kernels, copies and fills that a call asks the GPU for; parameters as :func:`peak_bytes`.
 
     Counted in a CUDA graph of the call: see :mod:`graph_nodes`.
@@ -60,19 +58,19 @@ def launches(cell: Cell, direction: str, layout: str = "contiguous") -> int:
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = _step(cell, direction, layout, intermediate=False)
+        call = _step(cell, direction, intermediate=False)
     return graph_nodes.launches(call, stream)
 
 
-def _step(cell: Cell, direction: str, layout: str, intermediate: bool) -> Callable:
+def _step(cell: Cell, direction: str, intermediate: bool) -> Callable:
     """The call as a function without arguments, in training of an intermediate result or not."""
     import torch
 
-    call, x = cell.call(inputs.DEVICE), inputs.values(cell, layout)
+    call, x = cell.call(inputs.DEVICE), inputs.values(cell)
     if direction == FORWARD:
         operand = call.operand(x)
         return lambda: call.forward(operand)
-    leaf, cotangent = call.leaf(x), call.cotangent(inputs.values(cell, layout))
+    leaf, cotangent = call.leaf(x), call.cotangent(inputs.values(cell))
 
     def forward():  # it alone can keep a reference to the intermediate result
         return call.forward(_clone(leaf) if intermediate else leaf)

@@ -182,7 +182,7 @@ def _require_what_was_asked(comparison: Comparison, request: Request, by_git: Co
     measured = comparison.families or comparison.exact or comparison.identical or comparison.rounds
     nothing = "both commits have the same package, so nothing was to be measured"
     require(not (by_git.same_sources and measured), nothing)
-    listed = set(by_git.requirement_changes) <= set(comparison.unmeasured)
+    listed = set(by_git.requirement_changes) <= {note.reason for note in comparison.unmeasured}
     require(listed, "it leaves out what changed of what the package runs on")
 
 
@@ -220,12 +220,12 @@ def content(archive: bytes) -> bytes:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             # ``filename`` ends at a byte 0, ``orig_filename`` does not.
-            names = [each.orig_filename for each in opened.infolist()]
+            names = [entry.orig_filename for entry in opened.infolist()]
             require(names == [MEMBER], f"only {MEMBER} may be in it, got {names[:5]!r:.200}")
             (member,) = opened.infolist()
             # The other kinds take memory before they give a byte.
-            known, fits = member.compress_type in _KINDS, member.file_size <= MAX_DOCUMENT_BYTES
-            require(known, f"{MEMBER} is neither stored nor deflated")
+            supported, fits = member.compress_type in _KINDS, member.file_size <= MAX_DOCUMENT_BYTES
+            require(supported, f"{MEMBER} is neither stored nor deflated")
             require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
             with opened.open(member) as file:
                 return file.read(member.file_size + 1)  # which then compares the checksum

@@ -7,7 +7,7 @@ from .._verdict.rules import RULES
 from .github_markdown import escaped, folded
 from .markdown import markdown
 from .states import sentence, states_of
-from .text import axes_of, clip, count, label, percent
+from .text import clip, count, label, percent
 
 _ROWS = 10
 _BODY_BYTES = 65_000  # GitHub takes 65,536 characters
@@ -18,7 +18,7 @@ def sentences(results: SinceRelease, commits: Sequence[str]) -> list[str]:
     judged = cumulative(results.comparison)
     lines = [f"{judged.answer.upper()} since the release: {sentence(judged, states_of(judged))}"]
     lines += [
-        f"{_commits(culprit, commits)}: {_effect(culprit)} in {label(axes_of(culprit.key))}"
+        f"{_commits(culprit, commits)}: {_effect(culprit)} in {label(culprit.key)}"
         for culprit in Search(results, commits).culprits()
     ]
     return [*lines, *_caveats(results, commits)]
@@ -67,8 +67,7 @@ def _table(results: SinceRelease, commits: Sequence[str]) -> Iterator[str]:
     if culprits:
         lines = ["| change | slower in | by |", "|:--|:--|--:|"]
         lines += [
-            f"| {_commits(culprit, commits)} | {escaped(label(axes_of(culprit.key)))} "
-            f"| {_effect(culprit)} |"
+            f"| {_commits(culprit, commits)} | {escaped(label(culprit.key))} | {_effect(culprit)} |"
             for culprit in culprits[:_ROWS]
         ]
         yield "\n".join(lines)

@@ -115,12 +115,12 @@ def issues(lines: Sequence[str]) -> list[Issue]:
 
 
 def calls(
-    results: SinceRelease, commits: Sequence[str], known: Sequence[Issue], run_url: str
+    results: SinceRelease, commits: Sequence[str], existing: Sequence[Issue], run_url: str
 ) -> Iterator[Call]:
-    """What to ask of GitHub after a comparison, with the ``known`` issues there."""
+    """What to ask of GitHub after a comparison, with the ``existing`` issues there."""
     base, head = results.comparison.base.sha, results.comparison.head.sha
     answer = release.cumulative(results.comparison).answer
-    own = [issue for issue in known if issue.baseline == base]
+    own = [issue for issue in existing if issue.baseline == base]
     if answer is Answer.FAIL:
         text = f"{MARKER.format(base)}\n{body(results, commits, run_url)}"
         content = {"title": title(results, commits), "body": text}
@@ -128,7 +128,7 @@ def calls(
             yield Call("PATCH", f"issues/{own[0].number}", content | {"state": "open"})
         else:
             yield Call("POST", "issues", content)
-    for issue in known:
+    for issue in existing:
         moved = issue.baseline != base
         if issue.is_open and (moved or answer is Answer.PASS):
             why = f"The baseline is {base} now." if moved else f"As fast as the baseline at {head}."
@@ -158,10 +158,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ArtifactError as error:
         print(f"the artifact was refused: {error!s:.500}", file=sys.stderr)
         return 1
-    known = issues(options.issues.read_text(encoding="utf-8").splitlines())
+    existing = issues(options.issues.read_text(encoding="utf-8").splitlines())
     options.requests.mkdir()
     with (options.requests / "list").open("w", encoding="utf-8") as listed:
-        for number, call in enumerate(calls(results, commits, known, request.run_url)):
+        for number, call in enumerate(calls(results, commits, existing, request.run_url)):
             print(call.method, call.path, f"{number}.json", file=listed)
             (options.requests / f"{number}.json").write_text(
                 json.dumps(call.body), encoding="utf-8"

@@ -48,8 +48,8 @@ def removed(base: np.ndarray, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     agree = np.abs(splits[0].apart - splits[1].apart) <= _AGREE * apart
     one, other = base - apart * splits[0].slow, head - apart * splits[1].slow
     same = np.abs(other.mean(axis=0) - one.mean(axis=0)) <= _MOVED * apart
-    found = (within <= _WITHIN * apart) & agree & same
-    return np.where(found, one, base), np.where(found, other, head)
+    are_states = (within <= _WITHIN * apart) & agree & same
+    return np.where(are_states, one, base), np.where(are_states, other, head)
 
 
 def _split(values: np.ndarray) -> _Split:

@@ -89,13 +89,13 @@ def judge(
     )
     failed = _changed(control, flips, floor, rules.alpha)
     noise = float(np.median(control.std(axis=0, ddof=1)))
-    seen = Control(len(keys), failed, float(np.quantile(own, 0.95)), noise)
-    changed = [column for column, each in enumerate(keys) if each not in identical]
+    control_result = Control(len(keys), failed, float(np.quantile(own, 0.95)), noise)
+    changed = [column for column, key in enumerate(keys) if key not in identical]
     if not changed:
-        return Family(timings, seen)
+        return Family(timings, control_result)
     return Family(
         timings,
-        seen,
+        control_result,
         _mean_change(ratios[:, changed], tail),
         _spread(logs[0][:, changed], logs[1][:, changed], flips),
     )
@@ -118,7 +118,7 @@ def _mean_change(ratios: np.ndarray, tail: float) -> MeanChange:
     averages = signed_rank.walsh_averages(ratios.mean(axis=1, keepdims=True))
     ends = signed_rank.bounds(averages, len(ratios), tail / 2)
     effect, low, high = (
-        float(np.expm1(each[0])) for each in (signed_rank.estimate(averages), *ends)
+        float(np.expm1(values[0])) for values in (signed_rank.estimate(averages), *ends)
     )
     return MeanChange(ratios.shape[1], effect, low, high)
 

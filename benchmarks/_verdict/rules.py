@@ -261,9 +261,9 @@ def overall(
     families: Iterable[Family],
     exact: Iterable[Exact],
     identical: Set[Key] = frozenset(),
-    wrong: Sequence[str] = (),
+    wrong: Sequence = (),
     same_sources: bool = False,
-    unmeasured: Sequence[str] = (),
+    unmeasured: Sequence = (),
 ) -> Answer:
     """The answer of the whole job.
 
@@ -286,31 +286,31 @@ def overall(
     ----------
     identical : set of Key
         What has the same machine code on both sides, timed or not.
-    wrong : sequence of str
-        What is wrong on the head, a sentence each: any fails.
+    wrong : sequence of notes.Note
+        What is wrong on the head: any fails.
     same_sources : bool
         Whether both sides have the same package, byte by byte: then nothing needs to be judged.
-    unmeasured : sequence of str
-        What differs between the sides and was not measured, a sentence each.
+    unmeasured : sequence of notes.Note
+        What differs between the sides and was not measured.
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings]
     slower = {timing.key for timing in timings if timing.answer is Answer.FAIL}
-    if wrong or slower - identical or any(each.answer is Answer.FAIL for each in exact):
+    if wrong or slower - identical or any(value.answer is Answer.FAIL for value in exact):
         return Answer.FAIL
-    judged = same_sources or timings or any(each.answer for each in exact)
+    judged = same_sources or timings or any(value.answer for value in exact)
     noisy = any(family.control.failed for family in families)
-    open_ = any(too_inconclusive(family.timings, identical) for family in families)
+    doubtful = any(too_inconclusive(family.timings, identical) for family in families)
     uneven = any(varies_more(family.spread) for family in families)
-    if unmeasured or not judged or noisy or slower or open_ or uneven:
+    if unmeasured or not judged or noisy or slower or doubtful or uneven:
         return Answer.CANNOT_TELL
     return Answer.PASS
 
 
 def inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> list[Timing]:
     """The timings on which neither the clock nor the machine code is conclusive."""
-    found = changed(timings, identical)
-    return [timing for timing in found if timing.answer is Answer.CANNOT_TELL]
+    differing = changed(timings, identical)
+    return [timing for timing in differing if timing.answer is Answer.CANNOT_TELL]
 
 
 def suspicious(timing: Timing) -> bool:
@@ -325,9 +325,9 @@ def too_inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> bool:
     They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
     machine code is not counted: it says nothing about what changed.
     """
-    found = changed(timings, identical)
-    open_ = inconclusive(found, identical)
-    return len(open_) > MAX_INCONCLUSIVE_SHARE * len(found) or any(map(suspicious, open_))
+    differing = changed(timings, identical)
+    unclear = inconclusive(differing, identical)
+    return len(unclear) > MAX_INCONCLUSIVE_SHARE * len(differing) or any(map(suspicious, unclear))
 
 
 def varies_more(spread: Spread | None) -> bool:

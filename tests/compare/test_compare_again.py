@@ -192,8 +192,8 @@ def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsy
         return
     assert status == PASS
     assert lab.found.rounds == made and lab.gpu.answered == CHECKS + 2 * made
-    said = f"{made} rounds, as the time was not enough for 16"
-    assert (said in lab.found.notes) == (made < 16)
+    said = f"{made} rounds: there was no time for 16"
+    assert (said in lab.notes) == (made < 16)
 
 
 def fake_clock(lab: Lab, monkeypatch):
@@ -296,7 +296,7 @@ def test_a_fail_needs_no_second_look(lab):
     noisy(lab, SMALL, 0.001)
     assert lab.compare() == FAIL
     assert lab.found.extension == 0 and lab.gpu.answered == ALL
-    assert any("the comparison fails without it" in note for note in lab.found.notes)
+    assert any("the comparison fails without it" in note for note in lab.notes)
 
 
 def test_no_time_for_a_second_look(lab, monkeypatch):
@@ -306,7 +306,7 @@ def test_no_time_for_a_second_look(lab, monkeypatch):
     short = ALL + 2 * MIN_ROUNDS - 1
     assert lab.compare("base", "head", "--budget", str(short)) == CANNOT_TELL
     assert lab.found.extension == 0 and lab.gpu.answered == ALL
-    assert any("not enough for 10 rounds" in note for note in lab.found.notes)
+    assert any("not enough for 10 rounds" in note for note in lab.notes)
     assert lab.compare("base", "head", "--budget", "600") == PASS
     assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS
 
@@ -350,7 +350,7 @@ def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
     budget = str(ALL + 2 * on_gpu.EXTENSION_ROUNDS)
     assert lab.compare("base", "head", "--budget", budget) == CANNOT_TELL
     assert lab.found.extension == 0
-    assert any("the time is up before round" in note for note in lab.found.notes)
+    assert any("the time is up before round" in note for note in lab.notes)
 
 
 def test_killed_in_the_second_look(lab, capsys):

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks._compare import selection
 from benchmarks._compare.findings import keys_of
+from benchmarks._report.notes import texts
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
 from tests.toy import Cell
 
@@ -109,16 +110,16 @@ def reach(dense=(), listed=(), failures=()):
         (reach(["old", "new"], ["new"]), []),
         (
             reach(["old", "new"]),
-            ["in 1 respects: add calls that do to "],
+            ["in 1 way that no listed call covers: add calls to the list"],
         ),
         (
             reach(["old"], failures=["a forward"]),
-            ["1 calls fail on the head alone, e.g. a forward"],
+            ["1 call failed on the head alone; the first: a forward"],
         ),
     ],
 )
 def test_what_the_head_alone_reaches_is_said(head, said):
-    found = selection.unreached({"base": reach(["old", "gone"]), "head": head})
+    found = texts(selection.unreached({"base": reach(["old", "gone"]), "head": head}))
     assert len(found) == len(said)
     assert all(each in sentence for each, sentence in zip(said, found, strict=True))
 
@@ -130,11 +131,11 @@ def test_changed_code_that_there_is_no_time_for_is_no_pass(lab, monkeypatch):
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
     lab.versions({"code": "a"}, {"codes": {SMALL: "b", LARGE: "c"}, "code": "a"})
     assert lab.compare() == CANNOT_TELL
-    (said,) = lab.found.unmeasured
-    assert said.startswith("2 timings run machine code that changed") and LARGE in said
+    (said,) = lab.unmeasured
+    assert said.startswith("no time for 2 timings with changed machine code") and LARGE in said
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
     assert lab.compare() == CANNOT_TELL  # more time is not enough: it keeps to its cells
-    assert "--afresh and a larger --budget" in said
+    assert "a larger --budget with --afresh" in said
     assert lab.compare("base", "head", "--afresh") == PASS
 
 
@@ -161,10 +162,10 @@ def test_another_run_keeps_to_the_cells_of_the_first(lab, monkeypatch, capsys):
 def test_what_the_head_alone_launches_is_no_pass(lab):
     lab.versions({"features": ["old"]}, {"features": ["old", "kernel: BLOCK=7"]})
     assert lab.compare() == CANNOT_TELL
-    assert "kernel: BLOCK=7" in lab.found.unmeasured[0]
+    assert "kernel: BLOCK=7" in lab.unmeasured[0]
     lab.machine["gpu"] = "none"
     assert lab.compare() == CANNOT_TELL
-    assert "kernel: BLOCK=7" in lab.found.unmeasured[0]
+    assert "kernel: BLOCK=7" in lab.unmeasured[0]
 
 
 def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):

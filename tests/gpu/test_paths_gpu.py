@@ -45,7 +45,7 @@ CALLS = 2 * len(metrics.PATHS) - 1
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
-    answer = measure._check([cell], exact=False)
+    answer = measure._check(_subjects, [cell], exact=False)
     assert not answer["errors"] and not answer["unavailable"]
     assert [metric for metric, *_ in answer["nodes"]] == list(cell.metrics.values())
     assert all("kernel" in text for *_, text in answer["nodes"])
@@ -59,7 +59,7 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
     cells = list({cell.function: cell for cell in modules.cells()}.values())
-    answer = measure._measure(cells, host=False, seed=1)
+    answer = measure._measure(_subjects, cells, host=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert len(answer["timings"]) == sum(len(cell.metrics) for cell in cells)
     assert all(1e-6 < min(samples) <= max(samples) < 0.1 for *_, samples in answer["timings"])
@@ -107,8 +107,8 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
 @all_paths
 def test_process_of_a_comparison_checks_and_times_it(path):
     cell = PathCell(path, 4, "bfloat16")
-    checked = measure._check([cell], exact=False)
-    answer = measure._measure([cell], host=False, seed=1)
+    checked = measure._check(_subjects, [cell], exact=False)
+    answer = measure._measure(_subjects, [cell], host=False, seed=1)
     for each in (checked, answer):
         assert not each["errors"] and not each["unavailable"]
     assert [metric for metric, *_ in answer["timings"]] == list(cell.metrics.values())
@@ -122,7 +122,7 @@ def test_process_of_a_comparison_checks_and_times_it(path):
 
 @pytest.mark.alone
 def test_every_call_has_a_host_time():
-    found = host.answers("host.PathCall")
+    found = host.answers("host.PathCall", metrics.eager("host.PathCall"))
     assert len(found) == CALLS
     for key, answer in found.items():
         assert not isinstance(answer, Exception), (key, answer)
@@ -132,10 +132,10 @@ def test_every_call_has_a_host_time():
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = memory_and_launches.path_step_cell(path)
+    cell = metrics.eager("host.PathMemory")[metrics.PATH_PEAK_BYTES, ("forward", path)].cell
     outputs = 0 if path == "tables-inplace" else 1
-    assert memory_and_launches.peak_bytes(FORWARD, cell) == outputs * cell.bytes_moved // 2
-    assert memory_and_launches.launches(FORWARD, cell) == 1
+    assert memory_and_launches.peak_bytes(cell, FORWARD) == outputs * cell.bytes_moved // 2
+    assert memory_and_launches.launches(cell, FORWARD) == 1
     if BACKWARD in cell.directions:
-        assert memory_and_launches.peak_bytes(metrics.TRAINING, cell) == cell.bytes_moved
-        assert memory_and_launches.launches(metrics.TRAINING, cell) == 2
+        assert memory_and_launches.peak_bytes(cell, BACKWARD) == cell.bytes_moved
+        assert memory_and_launches.launches(cell, BACKWARD) == 2

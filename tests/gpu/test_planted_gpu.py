@@ -9,6 +9,7 @@ import triton
 
 from benchmarks._compare import measure
 from benchmarks._studies.reliability import planted
+from benchmarks._subject import DEFAULT
 from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import checkout
 from tests.lab import ROOT
@@ -21,7 +22,7 @@ KEYS = [f"128 1 64 bfloat16 sbhd {transposed}" for transposed in (False, True)]
 
 def seconds(root: Path) -> list[float]:
     """Of both directions, in a fresh process."""
-    process = measure.Process(root, Path(triton.knobs.cache.dir))
+    process = measure.Process(DEFAULT, root, Path(triton.knobs.cache.dir))
     try:
         process.wait_until_ready()
         answer = process.answer(measure.timing_job([CELL], host=False) | {"seed": 1})

@@ -176,17 +176,6 @@ def test_no_more_than_the_slack_is_let_through(dtype, half):
         call.check((exact + 8 * call.slack).to(output.dtype), given, FORWARD)
 
 
-def test_slack_grows_with_each_pair_not_with_the_largest():
-    call, output, given = called(cell_of("pytorch"), FORWARD)
-    operand = call.operand(given)
-    operand[:, 0] *= 1e-3
-    moved = call.forward(operand)
-    call.check(moved, given, FORWARD)
-    moved[:, 0] += call.slack
-    with pytest.raises(AssertionError, match="not close"):
-        call.check(moved, given, FORWARD)
-
-
 def test_only_those_that_round_more_have_slack(here):
     made = {name: cell_of(name).call(here).slack for name in PROVIDERS}
     loose = {name for name, slack in made.items() if slack}

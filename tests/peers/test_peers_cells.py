@@ -1,5 +1,7 @@
 """The cells in which other libraries are measured, and what asv tracks of each."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from benchmarks._studies.peers.providers import ADAPTERS, INSTALL, PROVIDERS
 from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
-FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
+FULL, SMALL = (grid.cells_of(cells.PeerCell, PEER_GRIDS[name]) for name in ("full", "small"))
 
 
 # --- the cells ------------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ def test_environment_names_the_grid(monkeypatch):
 
 def test_tracks_pick_their_cell():
     cell = SMALL[0]
-    params = tuple(vars(cell).values())
+    params = dataclasses.astuple(cell)
     cache = {cell: cell_outcomes.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
     for suite in (peers.Forward(), peers.Backward()):
         suite.setup(cache, *params)

@@ -8,6 +8,8 @@ import zipfile
 import pytest
 
 from benchmarks._report.artifact import ArtifactError, Commits
+from benchmarks._system.untrusted import plain
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import Answer
 from tests.comparisons import job_failing, job_passing, of_the_same_sources, without_gpu
 from tests.report.artifacts import (
@@ -221,5 +223,6 @@ def test_the_same_sources_pass_without_a_timing():
 
 def test_a_change_of_what_the_package_runs_on_is_no_pass():
     changes = ("triton: the base asks for 3.6, the head for 3.7",)
-    made = document(of_the_same_sources, unmeasured=list(changes), answer="cannot tell")
+    notes = [plain(Note("requirement", change)) for change in changes]
+    made = document(of_the_same_sources, unmeasured=notes, answer="cannot tell")
     assert read(archive(made), Commits(True, changes)).answer is Answer.CANNOT_TELL

@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks._report import artifact, pull_request
 from benchmarks._report.artifact import ArtifactError, NoGpuError
+from benchmarks._system.untrusted import plain
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import Answer
 from tests.comparisons import job_of_code, job_of_worse_code, job_passing, of_the_same_sources
 from tests.report.artifacts import (
@@ -49,10 +51,14 @@ def code_without(text):
     return made
 
 
+WRONG = plain(Note("failed", "x"))
 TIMED = "it has what needs a GPU"
 REFUSED = {
     "a comparison on a GPU": (document(job_passing), TIMED),
-    "an output that is wrong": (document(job_of_code, wrong=["x"], answer="fail"), TIMED),
+    "an output that is wrong": (
+        document(job_of_code, wrong=[plain(Note("failed", "x"))], answer="fail"),
+        TIMED,
+    ),
     "what was not timed": (
         document(
             job_of_code, identical=[document(job_passing)["families"]["gpu"]["timings"][0]["key"]]

@@ -12,6 +12,7 @@ from benchmarks._report import release_issue
 from benchmarks._report.artifact import ArtifactError, NoGpuError, Request
 from benchmarks._report.release_issue import MARKER, Call, Issue
 from benchmarks._verdict import release
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.release import Search, SinceRelease, Step
 from benchmarks._verdict.rules import Answer
 from benchmarks._verdict.schema import Side
@@ -202,12 +203,13 @@ def test_every_change_of_a_ramp_is_listed(shas):
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {sha[:10] for sha in commits}
 
 
-def test_text_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
+def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
     found = searched(shas)
-    hostile = ("@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000,) * 500
+    words = "@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000
+    hostile = (Note("failed", words, "head"),) * 500
     machine = {**found.comparison.machine, "driver": "@everybody <b>"}
     compared = dataclasses.replace(
-        found.comparison, notes=hostile, wrong=hostile, discarded=hostile, machine=machine
+        found.comparison, notes=hostile, wrong=hostile, discarded=(words,) * 500, machine=machine
     )
     body = text.body(dataclasses.replace(found, comparison=compared), shas[1:], RUN)
     assert len(body.encode()) <= 65_000

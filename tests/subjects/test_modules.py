@@ -15,13 +15,13 @@ from benchmarks._subjects.transformer import modules
 from benchmarks._subjects.transformer.modules import (
     FUNCTIONS,
     ModuleCell,
-    forms,
+    listed_calls,
     parsed,
 )
 from benchmarks._subjects.transformer.transformer_calls import COMPOSED
 from rope_triton import integrations
 
-FORMS = forms()
+FORMS = listed_calls()
 MIB = 2**20
 # How a parameter is in a form: an operand or a word. Others have their defaults, and the code that
 # other values run is in forms of the surface.

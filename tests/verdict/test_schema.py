@@ -51,15 +51,6 @@ def every_timing_slower(document):
     document["answer"] = "pass"
 
 
-def changed_timing(**numbers):
-    return lambda document: document["families"]["gpu"]["timings"][0].update(numbers)
-
-
-def changed_mean(effect):
-    numbers = {"low": effect, "effect": effect, "high": effect}
-    return lambda document: document["families"]["gpu"]["mean"].update(numbers)
-
-
 def of_unit(document, name):
     return next(each for each in document["exact"] if each["unit"]["name"] == name)
 
@@ -79,7 +70,6 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
     ("change", "message"),
     [
         (changed("schema", 5), "schema 5 is unknown, this version reads 6"),
-        (changed("schema", True), "schema True is unknown"),
         (lambda document: document.pop("schema"), "schema None is unknown"),
         (lambda document: document.pop("unmeasured"), r"comparison lacks \['unmeasured'\]"),
         (changed("extra", 1), r"comparison has unknown \['extra'\]"),
@@ -90,13 +80,12 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (changed("represented", [TIMED]), "is represented, and timed or the same"),
         (changed("minutes", float("nan")), "comparison.minutes must be a finite number.* got nan"),
         (changed("minutes", -1), "comparison.minutes must be a finite number from 0"),
-        (changed("notes", ["x" * 2001]), r"notes\[0\] must be a text of up to 2000"),
+        (changed("discarded", ["x" * 2001]), r"discarded\[0\] must be a text of up to 2000"),
         (changed("base", "sha", "main"), "base.sha must be a text that matches"),
         (changed("rules", "alpha", 0), "alpha must lie between 0 and 1"),
         (changed("rules", "min_effect", 0.9), "it was judged by other rules"),
         (changed("identical", [HOST]), "'host.Call.track_forward' has no machine code of its own"),
         (SETS("base", 0), r"timings\[0\].base must be a finite number from 1e-12 to 3600"),
-        (SETS("head", 3601), r"timings\[0\].head must be a finite number from 1e-12 to 3600"),
         (SETS("answer", "maybe"), r"answer must be one of \['pass', 'fail', 'cannot tell'\]"),
         (SETS("change", ["none"]), "change must be one of"),
         (SETS("key", "metric", "x.y.z"), "no unit for the metric 'x.y.z'"),
@@ -107,20 +96,13 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (SETS("answer", "cannot tell"), "the answer is 'cannot tell' and 'none'"),
         (SETS("change", "faster"), "the answer is 'pass' and 'faster'"),
         (SETS("low", 0.5), "the interval does not hold its effect"),
-        (SETS("upper", -0.5), "the interval does not hold its effect"),
         (SETS("high", 0.0), "the interval does not hold its effect"),
-        (SETS("low", -1.0), r"timings\[0\].low must be a finite number from -0.999999"),
-        (SETS("high", 1e7), r"timings\[0\].high must be a finite number from .* to 1e\+06"),
         (SETS("p_slower", 1.5), "p_slower must be a finite number from 0 to 1"),
-        (SETS("p_faster", -0.5), "p_faster must be a finite number from 0 to 1"),
         (SETS("floor", 0.001), "the floor is below the least effect"),
         (SETS("mde", 0.001), "or above the minimum detectable effect"),
         (SETS("rounds", 8), "10 to 12 rounds was judged, not 8"),
         (SETS("rounds", 11), "10 to 12 rounds was judged, not 11"),
-        (SETS("rounds", 14), "10 to 12 rounds was judged, not 14"),
         (changed("rounds", 0), "10 to 0 rounds was judged, not 12"),
-        (SETS("p_faster", 0.0), "no test gives the probabilities"),
-        (changed_timing(p_slower=0.4, p_faster=0.4), "no test gives the probabilities"),
         (every_timing_slower, "the answer is 'pass' and 'none', its numbers say 'fail'"),
         (of_another_family, "host.Call.track_forward does not belong to gpu"),
         (
@@ -129,25 +111,16 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         ),
         (CONTROL("timings", 95), "the control of gpu counts 95 timings"),
         (CONTROL("failed", 193), "and 193 failures"),
-        (CONTROL("floor", -1), "control.floor must be a finite number from 0"),
         (changed("families", "gpu", "mean", None), "gpu has no mean and spread of the 96 timings"),
         (changed("families", "gpu", "spread", None), "gpu has no mean and spread of the 96"),
         (changed("families", "gpu", "mean", "timings", 3), "gpu has no mean and spread of the 96"),
-        (changed_mean(-0.5), "the mean of gpu lies outside of all its intervals"),
         (changed("families", "gpu", "mean", "low", 0.9), "the interval of the mean of gpu does"),
-        (changed("families", "gpu", "spread", "p", 2), "spread.p must be a finite number from 0"),
-        (CONTROL("noise", -1), "control.noise must be a finite number from 0"),
         (changed("exact", 0, "unit", "gates", True), "has another unit or answer"),
         (changed("exact", 0, "answer", "fail"), "has another unit or answer by its values"),
-        (changed("exact", 0, "base", None), "has another unit or answer by its values"),
         (changed("exact", 0, "head", -1.5), "head of .* must be None or registers/thread"),
-        (changed("exact", 0, "head", 0.5), "head of .* must be None or registers/thread"),
-        (changed("exact", 0, "base", 1e300), "base of .* must be None or registers/thread"),
         (changed("exact", -1, "base", -1), "base of .* must be None or seconds"),
         (lambda document: of_unit(document, "share").update(head=7.0), "must be None or share"),
         (lambda document: failed_error(document).update(answer="pass"), "another unit or answer"),
-        (lambda document: failed_error(document).update(change="none"), "another unit or answer"),
-        (lambda document: failed_error(document).update(head=None), "another unit or answer"),
         (lambda document: document["exact"].append(document["exact"][0]), "comes twice"),
         # Beside timings narrow accesses pass; without any they fail, whatever the document says.
         (changed("families", {}), "narrow_share sm_90 .* has another unit or answer by its values"),

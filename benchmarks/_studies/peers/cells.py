@@ -11,7 +11,7 @@ from ..._subjects.rope.cells import (
     RopeCell,
     SizedCell,
 )
-from ..._subjects.rope.grid import Grid, cells_of
+from ..._subjects.rope.grid import Grid
 from ..._subjects.rope.names import CallName
 from .adapter import Provider
 from .providers import ADAPTERS, PROVIDERS
@@ -145,8 +145,3 @@ PEER_GRIDS: dict[str, Grid] = {
     "full": _FULL,
     "small": _FULL | {"seq_len": (4096,), "dtype": ("bfloat16",)},
 }
-
-
-def peer_cells(grid: Grid) -> list[PeerCell]:
-    """Every cell of a grid, provider by provider, in the fixed order in which it is measured."""
-    return cells_of(PeerCell, grid)

@@ -79,8 +79,8 @@ class Formula(Peer):
     def _tables(self) -> tuple:
         import torch
 
-        whole = (torch.cat((table,) * 2, dim=-1)[None, :, None] for table in super()._tables())
-        ordered = map(super()._ordered, whole)
+        tables = (torch.cat((table,) * 2, dim=-1)[None, :, None] for table in super()._tables())
+        ordered = map(super()._ordered, tables)
         return tuple(table.contiguous() for table in ordered)
 
     def _ordered(self, x):

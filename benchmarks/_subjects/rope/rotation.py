@@ -61,7 +61,7 @@ class Rotation(Call):
         """Whether each part of the output is rotated, or only copied."""
         turned = [self._call.function != "qkv" or i < 2 for i in range(len(self.cell.shapes))]
         if self._call.rotated < self._call.channels:
-            return tuple(itertools.chain.from_iterable((each, False) for each in turned))
+            return tuple(itertools.chain.from_iterable((part, False) for part in turned))
         return tuple(turned)
 
     def _find(self):
@@ -208,9 +208,9 @@ class Rotation(Call):
 
     # --- what is right ----------------------------------------------------------------------------
 
-    def split(self, whole) -> tuple:
+    def split(self, output) -> tuple:
         """The tensors in an output, an input or a gradient, in the order of the output."""
-        call, tensors = self._call, whole if isinstance(whole, tuple) else (whole,)
+        call, tensors = self._call, output if isinstance(output, tuple) else (output,)
         if call.function == "qkv" and len(tensors) == 1:
             parts = tensors[0].split(self._qkv_channels(), dim=-1)
             tensors = tuple(
