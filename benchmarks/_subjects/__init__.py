@@ -8,6 +8,7 @@ from .._subject import Compilation
 from .._verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
 from . import metrics
 from .calls import BaseCell
+from .labels import label as label
 from .metrics import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
 from .rope import grid
 from .rope.cells import Cell, ListedCell, ModelCell, PathCell
