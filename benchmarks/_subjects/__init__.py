@@ -83,7 +83,7 @@ def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell
 
 def listed_cell(name: str) -> BaseCell:
     """A call of the lists at the size at which its machine code is tracked: the largest."""
-    return ModuleCell(name) if name in modules.forms() else grid.largest(name)
+    return ModuleCell(name) if name in modules.listed_calls() else grid.largest(name)
 
 
 def listed() -> list[list[BaseCell]]:

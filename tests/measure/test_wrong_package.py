@@ -197,12 +197,13 @@ def test_no_sequence_is_longer_than_what_is_checked():
 
 
 def test_the_package_does_not_make_what_it_is_checked_by(monkeypatch):
-    right = angles.of_cell(CELL, "cpu")
+    right = angles.exact(0, 16, 64)
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Zero)
     for name in ("rotary_angles", "frequencies_from_config"):
         monkeypatch.delattr(rope_triton, name)
-    assert torch.equal(angles.of_cell(CELL, "cpu"), right)
-    torch.testing.assert_close(right, Right(64, device="cpu")(16), rtol=angles.TOLERANCE, atol=0)
+    assert torch.equal(angles.exact(0, 16, 64), right)
+    made = Right(64, device="cpu")(16).double()
+    torch.testing.assert_close(angles.by_channel(right), made, rtol=angles.TOLERANCE, atol=0)
 
 
 def test_only_the_check_asks_for_the_packages_angles():

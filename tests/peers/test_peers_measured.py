@@ -143,9 +143,7 @@ def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypa
     monkeypatch.delattr(rope_triton, name)
     provider = {"apply_rotary_pos_emb": "rope-triton", "apply_rotary_emb": "rope-triton-tables"}
     (outcome,) = cell_outcomes.measure_cells([cell_of(provider[name])], FORWARD).values()
-    assert (
-        outcome.unavailable == f"this commit cannot: cannot import name '{name}' from 'rope_triton'"
-    )
+    assert outcome.unavailable.startswith("this commit cannot: ") and name in outcome.unavailable
 
 
 @all_libraries
@@ -232,12 +230,6 @@ def test_error_shows_what_rounding_costs(on_gpu, quick):
         assert values["flashinfer", FORWARD, dtype] == pytest.approx(1.0, abs=1e-2)
     assert values["xformers", FORWARD, "bfloat16"] == pytest.approx(1.0, abs=1e-2)
     assert statistics.median(values.values()) < 3
-
-
-def test_the_measures_reach_a_fresh_process():
-    import pickle
-
-    assert pickle.loads(pickle.dumps(peer_host.MEASURES)).keys() == peer_host.MEASURES.keys()
 
 
 def test_without_a_gpu_everything_is_unavailable_for_one_reason(monkeypatch, tmp_path):

@@ -231,8 +231,8 @@ def _parsed(function: str, *words: str) -> CallName | None:
         counts = counts if len(counts) > 1 else _heads_of(function, counts)
         sizes = int(channels), int(rotated or channels)
         call = CallName(function, format, dtype, counts, *sizes)
-        given: dict[str, Any] = {_option(word): word for word in options}
-        return call._replace(**given)
+        words_by_option: dict[str, Any] = {_option(word): word for word in options}
+        return call._replace(**words_by_option)
     except (ValueError, KeyError, AttributeError):
         return None
 
