@@ -15,7 +15,7 @@ import rope_triton
 from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, inputs, timed_cell
-from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell, peer_cells
+from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
 from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope import angles, grid
 from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
@@ -26,7 +26,7 @@ CELL = Cell(16, 64, 2, "float32", "bshd")
 BY_ANGLES = [CELL, *(PathCell(path, 1 / 4, "float32") for path in ("thd", "qkv", "qk", "starts"))]
 BY_TABLES = [PathCell(path, 1 / 4, "float32") for path in PATHS if path.startswith("tables")]
 Right = rope_triton.RotaryPositionEmbedding
-CELLS = [*grid.all_cells("full"), *peer_cells(PEER_GRIDS["full"])]
+CELLS = [*grid.all_cells("full"), *grid.cells_of(PeerCell, PEER_GRIDS["full"])]
 
 
 @pytest.fixture
