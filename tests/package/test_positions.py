@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import rope_triton
 from rope_triton import checks
-from rope_triton.kernel import launch, plans, tiles
+from rope_triton.kernel import tiles
 from tests import covering, oracle
 from tests.oracle import LAYOUTS, MODES
 from tests.package.positions import TABLE, Call
@@ -213,23 +213,6 @@ def test_double_backward(fused, device):
     (grad,) = torch.autograd.grad(call.rotate(t, freqs), t, u, create_graph=True)
     (grad_of_grad,) = torch.autograd.grad(grad, u, v)
     torch.testing.assert_close(grad_of_grad, call.exact(v, freqs).float())
-
-
-def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
-    """With 2 for CUDA's 65535."""
-    launch._launches.clear()
-    monkeypatch.setattr(plans, "GRID_LIMIT", 2)
-    for dtype, tensor_format, interleaved, _ in MODES:
-        seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
-        for starts in ([3, 1, 2], None):
-            Call([seq] * 3, starts, tensor_format, dtype, interleaved).check(device)
-    for tokens in range(18, 40, 4):
-        Call([tokens, 0], None, "thd", torch.float16, True).check(device)
-    t, freqs = torch.randn(2, 3, 5, 8, device=device), torch.rand(5, 4, device=device)
-    call = rope_triton.rotary_embedding
-    found, expected = (call(t, freqs, freqs.cos(), fused=fused) for fused in (True, False))
-    torch.testing.assert_close(found, expected)
-    launch._launches.clear()
 
 
 CHECKED = """
