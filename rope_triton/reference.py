@@ -74,10 +74,10 @@ def _compute(t):
 
 def _rows(table, at, tensor_format, identity):
     """Each token's row of the table, ``identity`` where it has none; ``[.., .., 1 or h, n]``."""
-    known = (at >= 0) & (at < table.shape[0])
+    inside = (at >= 0) & (at < table.shape[0])
     member = torch.arange(table.shape[1], device=table.device)
     member = {"sbhd": member, "bshd": member[:, None], "thd": 0}[tensor_format]
-    return table[at.where(known, 0), member].where(known[..., None, None], identity)
+    return table[at.where(inside, 0), member].where(inside[..., None, None], identity)
 
 
 def _of_each_channel(table, interleaved):
