@@ -46,7 +46,6 @@ FORMATS = {
     "interleaved": [False, True],
 }
 FUSED_QKV = FORMATS | {"tensor_format": ["sbhd", "bshd"], "dtype": [torch.bfloat16]}
-FENCED = {"filling": ["nan", "random"]}
 
 
 def head_dims(step: int) -> list[dict]:

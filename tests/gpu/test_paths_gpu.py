@@ -33,12 +33,7 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    [
-        # The logits of a training step, their gradients and the oracle's in float32: 16 GiB.
-        pytest.param(cell, marks=[pytest.mark.large] if "step-" in str(cell) else [])
-        for cell in grid.checked_cells()
-        if cell.suite in ("surface", "model_calls", "modules")
-    ],
+    [c for c in grid.checked_cells() if c.suite in ("surface", "model_calls", "modules")],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
@@ -52,7 +47,6 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 
 
 @pytest.mark.alone
-@pytest.mark.large
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
     cells = list({cell.of.function: cell for cell in modules.cells()}.values())

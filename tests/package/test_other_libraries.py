@@ -1,7 +1,7 @@
 """The parameter matrices of flash-attention, FLA and quack; on a GPU at their sizes.
 
-Where every combination would be a kernel to compile, every pair of two parameters' values is in
-some case.
+Any two parameters' values are in some case, and all functions run in a fence, too: their tensors
+lie amid NaN or random numbers, and no step past their ends is allowed.
 """
 
 import pytest
@@ -9,18 +9,17 @@ import torch
 
 from tests import covering, fences, other_libraries
 from tests.conftest import COMPILED
-from tests.other_libraries import FENCED, FLA, FLASH_ATTENTION, FLASH_ATTENTION_HEADS
+from tests.other_libraries import FLA, FLASH_ATTENTION, FLASH_ATTENTION_HEADS, FORMATS, FUSED_QKV
 
 pytestmark = [pytest.mark.gpu_or_interpreter, pytest.mark.public]
 
 fence = fences.fence  # fixture
 in_a_fence = pytest.mark.usefixtures("fence")
-
-ALL_BATCHES = covering.every(FLASH_ATTENTION | {"packed": [False]})
-PACKED = covering.spanning(FLASH_ATTENTION | {"packed": [True]})
+FENCED = {"filling": ["none", "nan", "random"]}
 
 
-@covering.parametrize(ALL_BATCHES + PACKED if COMPILED else covering.spanning(FLASH_ATTENTION))
+@in_a_fence
+@covering.pairs(FLASH_ATTENTION | FENCED)
 def test_flash_attention(case, device):
     sizes = (32, 217, 4, 128) if COMPILED else (2, 3, 2, 24)
     other_libraries.flash_attention(case, sizes, device)
@@ -32,8 +31,11 @@ def test_flash_attention_heads_in_place(case, device):
     other_libraries.flash_attention_heads(case, large if COMPILED else (2, 3, 16), device)
 
 
-@covering.pairs(FLA)
-@pytest.mark.parametrize(("seq", "channels"), [(2048, 128), (4096, 256)] if COMPILED else [(4, 16)])
+@in_a_fence
+@covering.pairs(FLA | FENCED)
+@pytest.mark.parametrize(
+    ("seq", "channels"), [(2048, 128), (4096, 256), (300, 72)] if COMPILED else [(4, 16)]
+)
 def test_fla(seq, channels, case, device):
     other_libraries.fla(case, (2, seq, 4, channels), device)
 
@@ -43,31 +45,15 @@ def test_head_dims_of_quack(case, device):
     other_libraries.quack(case, (2, 17, 3) if COMPILED else (1, 2, 2), device)
 
 
-# --- in a fence -----------------------------------------------------------------------------------
-
-
 @in_a_fence
-@covering.pairs(FLASH_ATTENTION | FENCED)
-def test_tables_in_a_fence(case, device):
-    sizes = (3, 301, 5, 72) if COMPILED else (2, 3, 3, 24)
-    other_libraries.flash_attention(case, sizes, device)
-
-
-@in_a_fence
-@covering.pairs(FLA | FENCED)
-def test_positions_before_the_tables_in_a_fence(case, device):
-    other_libraries.fla(case, (2, 300, 4, 72) if COMPILED else (2, 4, 4, 24), device)
-
-
-@in_a_fence
-@covering.pairs(other_libraries.FORMATS | FENCED)
-def test_formats_in_a_fence(case, device):
+@covering.pairs(FORMATS | FENCED)
+def test_formats(case, device):
     other_libraries.formats(case, (3, 301, 5, 72) if COMPILED else (2, 3, 3, 24), device)
 
 
 @in_a_fence
-@covering.pairs(other_libraries.FUSED_QKV | FENCED)
-def test_fused_qkv_in_a_fence(case, device):
+@covering.pairs(FUSED_QKV | FENCED)
+def test_fused_qkv(case, device):
     other_libraries.fused_qkv(case, (3, 301, 3, 72) if COMPILED else (2, 3, 1, 24), device)
 
 

@@ -20,7 +20,7 @@ import rope_triton
 from rope_triton import checks
 from rope_triton.kernel import tiles
 from tests import covering, oracle
-from tests.oracle import LAYOUTS, MODES
+from tests.oracle import MODES
 from tests.package.positions import TABLE, Call
 
 HEADS, CHANNELS = 3, 24
@@ -43,6 +43,8 @@ MATRIX = {
     "rank": [(1, 0), (2, 0), (2, 1), (3, 1)],
     "sequences": list(UNITS),
     "moved": [False, True],
+    "layout": ["contiguous", "transposed_0_1", "sliced_amid_nan", "expanded_all"],
+    "size": [(3, 24, 16), (1, 8, 8), (2, 7, 2)],  # heads, channels, rotated channels
 }
 
 
@@ -54,14 +56,33 @@ def possible(case):
 def test_positions(case, device):
     options = dict(case)
     units, moved = UNITS[options.pop("sequences")], options.pop("moved")
-    starts = [(5 + 4 * i) % 7 for i in range(len(units))] if moved else None
-    Call([unit * 2 * case["rank"][0] for unit in units], starts, **options).check(device)
+    heads, channels, width = options.pop("size")
+    # Also before the table and behind it.
+    starts = [(5 + 4 * i) % 7 - 2 for i in range(len(units))] if moved else None
+    lengths = [unit * 2 * case["rank"][0] for unit in units]
+    Call(lengths, starts, **options, heads=heads, channels=channels, width=width).check(device)
 
 
-@both_paths
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_layout(layout, fused, device):
-    Call([4, 0, 3], layout=layout, fused=fused).check(device)
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_scores_depend_on_relative_positions_only(mode, device):
+    module = rope_triton.RotaryPositionEmbedding(16, interleaved=mode.interleaved).to(device)
+    freqs, width = module(TABLE), module.inv_freq.shape[0] * 2
+    call = Call([6, 6], None, mode.tensor_format, mode.dtype, mode.interleaved)
+    query = call.tensor(device)
+    key = oracle.random_like(query)
+
+    def scores(first_of_queries, first_of_keys):
+        q, k = (
+            call._replace(starts=[first] * 2).rotate(x, freqs)[..., :width].double()
+            for x, first in ((query, first_of_queries), (key, first_of_keys))
+        )
+        return (q * k).sum(-1)
+
+    norms = query.double().norm(dim=-1) * key.double().norm(dim=-1)
+    # Angles are rounded too: the largest, TABLE, by half a unit of its last place.
+    error = (4 * torch.finfo(mode.dtype).eps + 2 * TABLE * 2**-24) * norms
+    assert ((scores(3, 7) - scores(3 + 9, 7 + 9)).abs() <= error).all()
+    assert ((scores(3, 7) - scores(3, 3)).abs() > error).any()
 
 
 @covering.triples(
