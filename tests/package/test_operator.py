@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
@@ -225,26 +224,6 @@ def test_jit_trace(call, device):
         outs = parts(f(x))
         results.append((*outs, *torch.autograd.grad(outs, x, outs)))
     torch.testing.assert_close(*results)
-
-
-def exported(call, x):
-    module = torch.nn.Module()
-    module.forward = call
-    return torch.export.export(module, (x,)).module()
-
-
-TRACES = {
-    "make_fx": lambda call, x: make_fx(call)(x),
-    "pre_dispatch": lambda call, x: make_fx(call, pre_dispatch=True)(x),
-    "export": exported,
-}
-
-
-@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
-def test_a_trace_holds_the_operator(trace, t, apply):
-    traced = trace(apply, t)
-    assert any(node.target is torch.ops.rope_triton.rotate.default for node in traced.graph.nodes)
-    torch.testing.assert_close(traced(2 * t), apply(2 * t))
 
 
 @every_call
