@@ -59,11 +59,11 @@ class Fence:
 
     def _fenced(self, function):
         def call(x, *arguments, **options):
-            given = map(self.around, arguments)
+            arguments = map(self.around, arguments)
             named = {name: self.around(value) for name, value in options.items()}
-            out = function(self.around(x), *given, **named)
-            for each in out if isinstance(out, tuple) else (out,):
-                each.register_hook(self.around)
+            out = function(self.around(x), *arguments, **named)
+            for entry in out if isinstance(out, tuple) else (out,):
+                entry.register_hook(self.around)
             return x.copy_(out) if options.get("inplace") else out
 
         return call

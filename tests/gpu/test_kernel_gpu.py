@@ -46,11 +46,11 @@ def test_dimensions_beyond_a_grid_of_65535_programs(seq, batch, heads, mode):
 @pytest.mark.parametrize("shape", [(1, 65_536, 4, 32), (65_536, 2, 3, 32)], ids=["heads", "batch"])
 def test_heads_before_positions_beyond_a_grid_of_65535_programs(shape):
     x, angles = torch.randn(shape, device="cuda"), model_angles(shape[2], 32)[:, 0, 0, :16]
-    found, expected = (
+    actual, expected = (
         rope_triton.rotary_embedding(x, angles.cos(), angles.sin(), fused=fused)
         for fused in (True, False)
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 @both_formats

@@ -289,13 +289,13 @@ def test_vllm_rotates_back_without_another_cache(neox, random, device, monkeypat
     ],
 )
 def test_vllm_bad_arguments_are_refused(change, message, device):
-    given = {"positions": torch.arange(4), "query": torch.ones(4, 64), "key": torch.ones(4, 32)}
-    given |= {"head_size": CHANNELS, "cos_sin_cache": torch.ones(5, CHANNELS), "is_neox": True}
-    given |= change
-    for name, x in given.items():
+    arguments = {"positions": torch.arange(4), "query": torch.ones(4, 64), "key": torch.ones(4, 32)}
+    arguments |= {"head_size": CHANNELS, "cos_sin_cache": torch.ones(5, CHANNELS), "is_neox": True}
+    arguments |= change
+    for name, x in arguments.items():
         if torch.is_tensor(x):  # a leaf again: on a GPU, what ``to`` returns is none
-            given[name] = x.detach().to(device).requires_grad_(x.requires_grad)
-    before = given["query"].clone()
+            arguments[name] = x.detach().to(device).requires_grad_(x.requires_grad)
+    before = arguments["query"].clone()
     with pytest.raises((TypeError, ValueError), match=message):
-        vllm.rotary_embedding(**given)
-    assert torch.equal(given["query"], before)
+        vllm.rotary_embedding(**arguments)
+    assert torch.equal(arguments["query"], before)

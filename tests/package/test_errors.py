@@ -296,10 +296,11 @@ def rotations(fused: bool) -> dict:
         ),
         "attention": (rope_triton.rotary_embedding, attention),
     }
-    return {
-        name: lambda function=function, given=given, **changes: function(**(given | changes))
-        for name, (function, given) in valid.items()
-    }
+
+    def changed(function, arguments):
+        return lambda **changes: function(**(arguments | changes))
+
+    return {name: changed(*call) for name, call in valid.items()}
 
 
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])

@@ -170,18 +170,18 @@ QKV = (1, 2, 3, 4, 16)
     ],
 )
 def test_bad_arguments_are_refused(shape, options, message, device):
-    given = {"qkv": torch.ones(shape), "cos": TABLE, "sin": TABLE} | options
-    given = {
+    arguments = {"qkv": torch.ones(shape), "cos": TABLE, "sin": TABLE} | options
+    arguments = {
         name: x.detach().to(device).requires_grad_(x.requires_grad) if torch.is_tensor(x) else x
-        for name, x in given.items()
+        for name, x in arguments.items()
     }
-    dual = given.pop("dual", None)
+    dual = arguments.pop("dual", None)
     with forward_ad.dual_level() if dual else contextlib.nullcontext():
         if dual:
-            given[dual] = forward_ad.make_dual(given[dual], given[dual])
+            arguments[dual] = forward_ad.make_dual(arguments[dual], arguments[dual])
         with pytest.raises((TypeError, ValueError), match=message):
-            flash_attention.apply_rotary_emb_qkv_(**given)
-    assert given["qkv"] is None or (given["qkv"] == 1).all()
+            flash_attention.apply_rotary_emb_qkv_(**arguments)
+    assert arguments["qkv"] is None or (arguments["qkv"] == 1).all()
 
 
 @pytest.mark.parametrize(

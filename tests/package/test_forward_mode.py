@@ -102,9 +102,9 @@ def test_in_place(gradient, fused, device):
     with forward_ad.dual_level():
         dual = make_dual(leaf * 1, tangent)
         assert turn(dual, inplace=True) is dual
-        primal, found = forward_ad.unpack_dual(dual)
+        primal, actual = forward_ad.unpack_dual(dual)
         torch.testing.assert_close(primal, expected)
-        torch.testing.assert_close(found, expected_tangent)
+        torch.testing.assert_close(actual, expected_tangent)
         torch.testing.assert_close(tangent, expected_tangent)  # itself, not a copy of it
         if gradient:
             torch.testing.assert_close(torch.autograd.grad(primal, leaf, weights)[0], grad)
@@ -212,5 +212,5 @@ def test_under_compile(device):
     compiled = torch.compile(by_angles, backend="aot_eager")
     torch.testing.assert_close(compiled(t), by_angles(t))
     with forward_ad.dual_level():
-        found = tangent_of(compiled(make_dual(t, tangent)))
-        torch.testing.assert_close(found, by_angles(tangent))
+        actual = tangent_of(compiled(make_dual(t, tangent)))
+        torch.testing.assert_close(actual, by_angles(tangent))

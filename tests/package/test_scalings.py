@@ -80,14 +80,14 @@ def yarn_formula(dim, base, factor, length, fast=32, slow=1, truncate=True):
     low, high = max(low, 0), min(high, dim - 1)
     result = []
     for i in range(dim // 2):
-        whole = theta(i, dim, base)
+        full = theta(i, dim, base)
         if turns(i, dim, base, length) >= fast or i <= low:
-            result.append(whole)
+            result.append(full)
         elif turns(i, dim, base, length) <= slow or i >= high:
-            result.append(whole / factor)
+            result.append(full / factor)
         else:
             ramp = (i - low) / (high - low)
-            result.append((1 - ramp) * whole + ramp * whole / factor)
+            result.append((1 - ramp) * full + ramp * full / factor)
     return result
 
 
@@ -148,15 +148,15 @@ def llama3_formula(dim, base, factor, low, high, length):
     """``apply_scaling`` of Meta's llama-models, by the wavelength of each pair."""
     result = []
     for i in range(dim // 2):
-        whole = theta(i, dim, base)
-        wavelength = 2 * math.pi / whole
+        full = theta(i, dim, base)
+        wavelength = 2 * math.pi / full
         if wavelength < length / high:
-            result.append(whole)
+            result.append(full)
         elif wavelength > length / low:
-            result.append(whole / factor)
+            result.append(full / factor)
         else:
             smooth = (length / wavelength - low) / (high - low)
-            result.append((1 - smooth) * whole / factor + smooth * whole)
+            result.append((1 - smooth) * full / factor + smooth * full)
     return result
 
 
@@ -228,9 +228,9 @@ def test_a_length_may_be_a_tensor(dtype, device):
     for call in calls:
         for length in (4096, 5001):
             tensor = torch.tensor([3, length - 1], dtype=dtype, device=device).max() + 1
-            found, expected = call(tensor), call(length)
-            assert torch.equal(found.inv_freq, expected.inv_freq)
-            assert found.attention_factor == expected.attention_factor
+            actual, expected = call(tensor), call(length)
+            assert torch.equal(actual.inv_freq, expected.inv_freq)
+            assert actual.attention_factor == expected.attention_factor
         for wrong, error, message in WRONG_LENGTHS:
             with pytest.raises(error, match="seq_len must " + message):
                 call(wrong)

@@ -38,12 +38,12 @@ def tensors(s, h, h_kv, d, dtype, device):
 
 
 def check(inputs, cotangent, **options):
-    found = gradients(causal_attention, inputs, cotangent, **options)
+    actual = gradients(causal_attention, inputs, cotangent, **options)
     expected = gradients(plain.attention, exact(inputs), cotangent.double(), **options)
-    assert all(x.is_contiguous() for x in found)
+    assert all(x.is_contiguous() for x in actual)
     # With one key the gradient of q is the difference of equal sums, whose terms are about 1.
     dtype = cotangent.dtype
-    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least=0.5)
+    common.assert_near(actual, expected, TOLERANCE[dtype], dtype, least=0.5)
 
 
 @all_dtypes
@@ -79,9 +79,9 @@ def test_scores_of_minus_infinity_by_slopes(dtype, device):
 def test_scores_of_minus_infinity_by_keys(device):
     (q, k, v), _ = tensors(70, 2, 1, 16, torch.float32, device)
     q[..., 0], k[:, :33, :, 0] = 1, -torch.inf
-    found, expected = (call(q, k, v) for call in (causal_attention, plain.attention))
-    common.assert_near([found[:, 33:]], [expected[:, 33:]], TOLERANCE[torch.float32])
-    assert found[:, :33].isnan().all()
+    actual, expected = (call(q, k, v) for call in (causal_attention, plain.attention))
+    common.assert_near([actual[:, 33:]], [expected[:, 33:]], TOLERANCE[torch.float32])
+    assert actual[:, :33].isnan().all()
 
 
 @pytest.mark.parametrize("layout", ["packed", "transposed", "odd", "expanded"])

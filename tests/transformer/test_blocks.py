@@ -219,7 +219,7 @@ def test_code_for_any_length_is_that_for_whole_blocks(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    whole, other = json.loads(done.stdout).values()
-    assert whole.keys() == {"forward_kernel", "dq_kernel", "dkv_kernel"}
-    for name, count in whole.items():
+    full, other = json.loads(done.stdout).values()
+    assert full.keys() == {"forward_kernel", "dq_kernel", "dkv_kernel"}
+    for name, count in full.items():
         assert other[name] <= 1.02 * count, name

@@ -52,9 +52,9 @@ def results(function, tensors, *options, **named):
     return [loss.detach(), *torch.autograd.grad(3 * loss, leaves)]
 
 
-def assert_near(found, expected, dtype, of_loss=2e-6):
-    common.assert_near(found[:1], expected[:1], of_loss, torch.float32)
-    common.assert_near(found[1:], expected[1:], TOLERANCE[dtype], dtype)
+def assert_near(actual, expected, dtype, of_loss=2e-6):
+    common.assert_near(actual[:1], expected[:1], of_loss, torch.float32)
+    common.assert_near(actual[1:], expected[1:], TOLERANCE[dtype], dtype)
 
 
 @all_dtypes
@@ -62,9 +62,9 @@ def assert_near(found, expected, dtype, of_loss=2e-6):
 @pytest.mark.parametrize("shape", LOGITS)
 def test_cross_entropy(shape, reduction, dtype, device):
     logits, targets = torch.randn(shape, device=device).to(dtype), some_targets(*shape, device)
-    found = results(cross_entropy, [logits], targets, reduction=reduction)
+    actual = results(cross_entropy, [logits], targets, reduction=reduction)
     expected = results(functional.cross_entropy, exact([logits]), targets, reduction=reduction)
-    assert_near(found, expected, dtype)
+    assert_near(actual, expected, dtype)
 
 
 @all_dtypes
@@ -72,10 +72,10 @@ def test_cross_entropy(shape, reduction, dtype, device):
 @pytest.mark.parametrize("sizes", PRODUCTS)
 def test_linear_cross_entropy(sizes, reduction, dtype, device):
     tensors, targets = factors(*sizes, device, dtype), some_targets(*sizes[::2], device)
-    found = results(linear_cross_entropy, tensors, targets, reduction=reduction)
+    actual = results(linear_cross_entropy, tensors, targets, reduction=reduction)
     expected = results(plain, exact(tensors), targets, reduction=reduction)
     of_loss = TOLERANCE[dtype] * (0.1 if sizes[0] > 1000 else 1.0)
-    assert_near(found, expected, dtype, of_loss)
+    assert_near(actual, expected, dtype, of_loss)
 
 
 def test_float16_keeps_the_gradients_of_a_mean_over_many_tokens(device):
@@ -88,9 +88,9 @@ def test_float16_keeps_the_gradients_of_a_mean_over_many_tokens(device):
     def scaled(function):  # as by torch.amp.GradScaler
         return lambda *leaves: 1024.0 * function(*leaves)
 
-    found = results(scaled(linear_cross_entropy), [x, weight], targets)[1:]
+    actual = results(scaled(linear_cross_entropy), [x, weight], targets)[1:]
     expected = results(scaled(plain), exact([x, weight]), targets)[1:]
-    for gradient, right in zip(found, expected, strict=True):
+    for gradient, right in zip(actual, expected, strict=True):
         torch.testing.assert_close(gradient.double(), right, rtol=5e-3, atol=0)
 
 
@@ -98,8 +98,8 @@ def test_float16_keeps_the_gradients_of_a_mean_over_many_tokens(device):
 def test_logits_of_any_layout_are_left_as_they_are(layout, device):
     logits = LAYOUTS[layout](torch.randn(6, 50, device=device))
     before, targets = logits.clone(), some_targets(12, 50, device)[::2]
-    found = results(cross_entropy, [logits], targets)
-    assert_near(found, results(functional.cross_entropy, exact([logits]), targets), torch.float32)
+    actual = results(cross_entropy, [logits], targets)
+    assert_near(actual, results(functional.cross_entropy, exact([logits]), targets), torch.float32)
     assert torch.equal(logits, before)
 
 
@@ -111,9 +111,9 @@ def test_any_target_can_be_ignored(ignored, device):
     assert_near(results(linear_cross_entropy, tensors, targets, ignored), expected, torch.float32)
     logits = [tensors[0] @ tensors[1].mT]
     expected = results(functional.cross_entropy, exact(logits), targets, ignore_index=ignored)
-    found = results(cross_entropy, logits, targets, ignored)
-    assert_near(found, expected, torch.float32)
-    assert not found[1][1].any()
+    actual = results(cross_entropy, logits, targets, ignored)
+    assert_near(actual, expected, torch.float32)
+    assert not actual[1][1].any()
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", math.nan), ("sum", 0.0)])
@@ -153,8 +153,8 @@ def test_infinite_and_large_logits_as_pytorch(device):
     logits[5] *= 1e4
     for row, target in zip(logits, [80, 80, 1, 1, 0, 5], strict=True):
         call = [row[None]], torch.tensor([target], device=device)
-        found, expected = (results(f, *call) for f in (cross_entropy, functional.cross_entropy))
-        torch.testing.assert_close(found, expected, equal_nan=True)
+        actual, expected = (results(f, *call) for f in (cross_entropy, functional.cross_entropy))
+        torch.testing.assert_close(actual, expected, equal_nan=True)
 
 
 def test_autocast_as_pytorch(device):
@@ -173,8 +173,8 @@ def test_autocast_as_pytorch(device):
     assert torch.equal(linear, linear_cross_entropy(x.half(), weight.half(), targets))
     gradients = [torch.autograd.grad(y, (x, weight), retain_graph=True) for y in (ours, linear)]
     expected = torch.autograd.grad(theirs, (x, weight))
-    for found in gradients:
-        common.assert_near(found, expected, 2e-3, torch.float32)
+    for actual in gradients:
+        common.assert_near(actual, expected, 2e-3, torch.float32)
 
 
 # --- at the sizes of models -----------------------------------------------------------------------

@@ -53,9 +53,9 @@ def results(function, kind, tensors, *cotangents):
     return gradients(lambda *leaves: function(kind, *leaves), tensors, *cotangents)
 
 
-def assert_near(found, expected, dtype, least=1e-2):
-    assert all(x.is_contiguous() for x in found)
-    common.assert_near(found, expected, TOLERANCE[dtype], dtype, least)
+def assert_near(actual, expected, dtype, least=1e-2):
+    assert all(x.is_contiguous() for x in actual)
+    common.assert_near(actual, expected, TOLERANCE[dtype], dtype, least)
 
 
 @all_norms
@@ -76,13 +76,13 @@ def test_residual(kind, shape, dtype, device):
     tensors = inputs(kind, shape, dtype, device, added=True)
     x, weight, bias, residual = tensors
     cotangents = torch.randn(2, *shape, device=device).to(dtype)
-    found = results(normalize, kind, tensors, *cotangents)
-    assert torch.equal(found[1], x + residual)
+    actual = results(normalize, kind, tensors, *cotangents)
+    assert torch.equal(actual[1], x + residual)
     if shape[-1] == 48:  # a wide row's own sums have another order
-        assert torch.equal(found[0], normalize(kind, found[1], weight, bias, None))
+        assert torch.equal(actual[0], normalize(kind, actual[1], weight, bias, None))
     rounded = exact([x + residual, weight, bias, torch.zeros_like(residual)])
-    assert_near(found, results(plain, kind, rounded, *cotangents.double()), dtype)
-    assert torch.equal(found[2], found[-1])
+    assert_near(actual, results(plain, kind, rounded, *cotangents.double()), dtype)
+    assert torch.equal(actual[2], actual[-1])
 
 
 @pytest.mark.parametrize("unused", [0, 1])
@@ -90,8 +90,8 @@ def test_an_unused_result(unused, device):
     tensors = inputs("layer", (6, 48), torch.float32, device, added=True)
     cotangent = torch.randn(6, 48, device=device)
     both = []
-    for function, given in ((normalize, tensors), (plain, exact(tensors))):
-        leaves = [x.detach().requires_grad_() for x in given]
+    for function, arguments in ((normalize, tensors), (plain, exact(tensors))):
+        leaves = [x.detach().requires_grad_() for x in arguments]
         used = function("layer", *leaves)[1 - unused]
         both.append(torch.autograd.grad(used, leaves, cotangent.to(used.dtype), allow_unused=True))
     used = [(a, b) for a, b in zip(*both, strict=True) if a is not None or b is not None]
@@ -146,8 +146,8 @@ def test_autocast_normalizes_to_float32_and_leaves_the_sum_its_dtype(kind, strea
     assert torch.equal(total, half + residual) and total.dtype == stream
     expected = normalize(kind, total.detach().float(), weight, bias, None)
     assert torch.equal(y, expected) and y.dtype == torch.float32
-    found = torch.autograd.grad(y.sum() + total.sum(), (half, residual, weight))
-    assert [x.dtype for x in found] == [torch.float16, stream, torch.float32]
+    actual = torch.autograd.grad(y.sum() + total.sum(), (half, residual, weight))
+    assert [x.dtype for x in actual] == [torch.float16, stream, torch.float32]
 
 
 @pytest.mark.gpu

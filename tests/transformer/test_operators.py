@@ -109,8 +109,8 @@ def test_forward_mode_is_refused(name, device):
     x, square = torch.randn(4, device=device), torch.randn(4, 4, device=device)
     others = {"rms_norm": (x,), "softmax": ()}.get(name, (square,))
 
-    def call(given):
-        return getattr(transformer, name)(given, *others)
+    def call(arguments):
+        return getattr(transformer, name)(arguments, *others)
 
     with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
         torch.func.jvp(call, (square,), (square,))
@@ -149,10 +149,10 @@ def test_gradients_in_a_batch(name, device):
     leaves = [x.clone().requires_grad_() for x in inputs]
     out = call(*leaves)
     batch = torch.randn(2, *out.shape, device=device)
-    alone = [torch.autograd.grad(out, leaves, each, retain_graph=True) for each in batch]
+    alone = [torch.autograd.grad(out, leaves, entry, retain_graph=True) for entry in batch]
     expected = tuple(map(torch.stack, zip(*alone, strict=True)))
-    found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
-    torch.testing.assert_close(found, expected)
+    actual = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_gradients_in_a_batch_that_a_compiled_launch_refuses(monkeypatch, device):
@@ -187,9 +187,9 @@ def test_a_call_on_gradients_in_a_batch(name, device):
             return grad + call(grad, *others).sum()
 
     x, batch = first.clone().requires_grad_(), torch.stack((first, -first))
-    (found,) = torch.autograd.grad(Other.apply(x), x, batch, is_grads_batched=True)
-    expected = torch.stack([each + call(each, *others).sum() for each in batch])
-    torch.testing.assert_close(found, expected)
+    (actual,) = torch.autograd.grad(Other.apply(x), x, batch, is_grads_batched=True)
+    expected = torch.stack([entry + call(entry, *others).sum() for entry in batch])
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
@@ -206,8 +206,8 @@ def test_gradients_by_transforms(name, device):
 
     batches = [torch.stack((x, -x)) for x in inputs]
     expected = []
-    for each in zip(*batches, strict=True):
-        leaves = [x.clone().requires_grad_() for x in each]
+    for entry in zip(*batches, strict=True):
+        leaves = [x.clone().requires_grad_() for x in entry]
         expected.append(torch.autograd.grad(loss(*leaves), leaves))
     gradient = torch.func.grad(loss, places)
     torch.testing.assert_close(gradient(*inputs), expected[0])
@@ -248,11 +248,11 @@ def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device
     assert cotangent.data_ptr() % 16 == 0 < later.data_ptr() % 16
     expected = gradients(call, inputs, cotangent)
     if which == "gradient":
-        found = gradients(call, inputs, later)
+        actual = gradients(call, inputs, later)
     else:
         with torch.autograd.graph.saved_tensors_hooks(at_an_odd_address, lambda saved: saved):
-            found = gradients(call, inputs, cotangent)
-    torch.testing.assert_close(found, expected)
+            actual = gradients(call, inputs, cotangent)
+    torch.testing.assert_close(actual, expected)
     assert first
 
 
@@ -267,8 +267,8 @@ def test_saved_tensors_with_other_strides(name, device):
         return torch.stack((saved, saved), -1)[..., 0]
 
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, apart):
-        found = gradients(call, inputs, cotangent)
-    torch.testing.assert_close(found, expected)
+        actual = gradients(call, inputs, cotangent)
+    torch.testing.assert_close(actual, expected)
 
 
 @all_functions
@@ -285,10 +285,10 @@ def test_a_device_without_kernels_is_refused(unfit, name, monkeypatch):
 def test_what_runs_the_kernels_was_decided_at_import(device, monkeypatch):
     """The variable may change later, for kernels of other packages."""
 
-    def found():
+    def actual():
         gpu = torch.device(device)
         return launch.resources.__wrapped__(gpu), norms._at_once.__wrapped__(gpu, 4)
 
-    expected = found()
+    expected = actual()
     monkeypatch.setenv("TRITON_INTERPRET", str(int(not triton.knobs.runtime.interpret)))
-    assert found() == expected
+    assert actual() == expected

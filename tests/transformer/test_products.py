@@ -35,12 +35,12 @@ def test_linear(rows, columns, inner, biased, relu, dtype, device):
     shapes = (*rows, inner), (columns, inner), (columns,)
     inputs = [normal(*shape, dtype=dtype, device=device) for shape in shapes[: 2 + biased]]
     cotangent = normal(*rows, columns, dtype=dtype, device=device)
-    found = gradients(linear, [*inputs, None][:3], cotangent, relu=relu)
+    actual = gradients(linear, [*inputs, None][:3], cotangent, relu=relu)
     # A sum near 0 may round to the other side of it.
-    masked = cotangent.masked_fill(found[0] <= 0, 0) if relu else cotangent
+    masked = cotangent.masked_fill(actual[0] <= 0, 0) if relu else cotangent
     expected = gradients(torch.nn.functional.linear, exact(inputs), masked.double())
     expected[0] = expected[0].relu() if relu else expected[0]
-    assert_near(found, expected, TOLERANCE[dtype], dtype)
+    assert_near(actual, expected, TOLERANCE[dtype], dtype)
 
 
 @all_dtypes

@@ -58,12 +58,12 @@ def test_output_and_gradients(sizes, dtype, of_halves, device):
         return rotary_attention(x, weight, pairs, heads, kv_heads)
 
     steps = by_steps(halves if of_halves else pairs, heads, kv_heads, not of_halves)
-    found = gradients(ours, inputs, cotangent)
+    actual = gradients(ours, inputs, cotangent)
     expected = gradients(steps, exact(inputs), cotangent.double())
     if s < 1000:
-        assert_near(found, expected, TOLERANCE[dtype], dtype)
+        assert_near(actual, expected, TOLERANCE[dtype], dtype)
         return
-    for name, result, right in zip(("out", "dx", "dweight"), found, expected, strict=True):
+    for name, result, right in zip(("out", "dx", "dweight"), actual, expected, strict=True):
         error = (result.double() - right).norm() / right.norm()
         assert error < 1e-2, (name, error.item())  # a rounding of bfloat16 is 0.4 %
 
