@@ -30,41 +30,27 @@ angles(t=[1.0]) -> TypeError: t must be a torch.Tensor, got list
 angles(freqs=1.0) -> TypeError: freqs must be a torch.Tensor, got float
 angles(t=ones(4, 2, 3, 8).int()) -> TypeError: t must be ...float32...got torch.int32
 angles(t=ones(4, 2, 3, 8).double(), fused=True) -> TypeError: t is torch.float64...pass fused=False
-angles(freqs=ones(6, 1, 1, 8).int())
-    -> TypeError: freqs must be one of ...float32...got torch.int32
-angles(freqs=ones(6, 1, 1, 8).half())
-    -> TypeError: freqs must be one of (torch.float32, torch.float64), got torch.float16
-angles(freqs=ones(6, 1, 1, 8, device="meta"))
-    -> ValueError: t and freqs must share a device, got c... and meta
-angles(t=ones(4, 3, 8))
-    -> ValueError: 4 dimensions for tensor_format='sbhd', got shape (4, 3, 8)
-angles(freqs=ones(6, 8))
-    -> ValueError: freqs must have shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 8)
-angles(freqs=ones(6, 3, 1, 8))
-    -> ValueError: freqs must have shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 3, 1, 8)
+angles(freqs=ones(6, 1, 1, 8).int()) -> TypeError: freqs must be one of ...float32...got torch.int32
+angles(freqs=ones(6, 1, 1, 8).half()) -> TypeError: torch.float64), got torch.float16
+angles(freqs=ones(6, 1, 1, 8, device="meta")) -> ValueError: must share a device, got c... and meta
+angles(t=ones(4, 3, 8)) -> ValueError: 4 dimensions for tensor_format='sbhd', got shape (4, 3, 8)
+angles(freqs=ones(6, 8)) -> ValueError: must have shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 8)
+angles(freqs=ones(6, 3, 1, 8)) -> ValueError: shape [s2, 1 or b=2, 1 or h=3, d2], got (6, 3, 1, 8)
 angles(freqs=ones(3, 1, 1, 8)) -> ValueError: freqs covers 3 positions...(4, 2, 3, 8) (sbhd) has 4
 angles(freqs=ones(6, 1, 1, 7)) -> ValueError: even number of channels wide, from 2 to d=8, got 7
 angles(freqs=ones(6, 1, 1, 10)) -> ValueError: even number of channels wide, from 2 to d=8, got 10
-angles(tensor_format="bhsd")
-    -> ValueError: tensor_format must be 'sbhd', 'bshd' or 'thd', got 'bhsd'
+angles(tensor_format="bhsd") -> ValueError: must be 'sbhd', 'bshd' or 'thd', got 'bhsd'
 angles(tensor_format=None) -> ValueError: 'sbhd', 'bshd' or 'thd', got None
-angles(cu_seqlens=zeros(2).int())
-    -> ValueError: cu_seqlens must have shape [b + 1] = (3,), got (2,)
+angles(cu_seqlens=zeros(2).int()) -> ValueError: cu_seqlens must have shape [b + 1] = (3,), got (2,)
 angles(tensor_format="thd") -> ValueError: tensor_format='thd' needs cu_seqlens, got None
-packed(cu_seqlens=zeros(1).int())
-    -> ValueError: cu_seqlens must bound every token of t, got 1 values
+packed(cu_seqlens=zeros(1).int()) -> ValueError: must bound every token of t, got 1 values
 packed(freqs=ones(0, 1, 1, 8)) -> ValueError: freqs covers 0 positions
 packed(cu_seqlens=zeros(2)) -> TypeError: cu_seqlens must be ...int32...got torch.float32
-packed(cu_seqlens=zeros(1, 2).int())
-    -> ValueError: cu_seqlens must have shape [b + 1], got (1, 2)
-packed(start_positions=zeros(2).int())
-    -> ValueError: start_positions must have shape [b] = (1,), got (2,)
-angles(start_positions=zeros(3).long())
-    -> ValueError: start_positions must have shape [b] = (2,), got (3,)
-angles(t=ones(3, 2, 3, 8), cp_size=2)
-    -> ValueError: (3, 2, 3, 8) (sbhd) has 3 tokens, cp_size=2 needs two equal chunks
-angles(cp_size=2, cp_rank=1)
-    -> ValueError: freqs covers 6 positions, ... has 4 on each of cp_size=2 ranks
+packed(cu_seqlens=zeros(1, 2).int()) -> ValueError: cu_seqlens must have shape [b + 1], got (1, 2)
+packed(start_positions=zeros(2).int()) -> ValueError: must have shape [b] = (1,), got (2,)
+angles(start_positions=zeros(3).long()) -> ValueError: must have shape [b] = (2,), got (3,)
+angles(t=ones(3, 2, 3, 8), cp_size=2) -> ValueError: has 3 tokens, cp_size=2 needs two equal chunks
+angles(cp_size=2, cp_rank=1) -> ValueError: covers 6 positions, ... has 4 on each of cp_size=2 ranks
 angles(cp_size=1.0) -> TypeError: cp_size must be an int, got float
 angles(cp_size=0) -> ValueError: 0 <= cp_rank < cp_size, got cp_rank=0, cp_size=0
 angles(cp_size=2, cp_rank=2) -> ValueError: 0 <= cp_rank < cp_size, got cp_rank=2, cp_size=2
@@ -74,8 +60,7 @@ qk(k=[1.0]) -> TypeError: k must be a torch.Tensor, got list
 qk(k=ones(5, 2, 2, 8).half()) -> ValueError: one dtype...float32...float16
 qk(k=ones(4, 2, 2, 8)) -> ValueError: one shape but for the heads
 qk(freqs=ones(5, 1, 2, 8)) -> ValueError: 1 or h=4
-qk(k=ones(5, 2, 4, 8), freqs=ones(5, 1, 4, 8), fused=True)
-    -> ValueError: queries and keys must share angles
+qk(k=ones(5, 2, 4, 8), freqs=ones(5, 1, 4, 8), fused=True) -> ValueError: and keys must share angles
 qk(freqs=ones(4, 1, 1, 8)) -> ValueError: freqs covers 4 positions, the sequence of q with
 qk(tensor_format=None) -> ValueError: 'sbhd', 'bshd' or 'thd', got None
 
@@ -85,39 +70,28 @@ qkv(qkv_split_arg_list=72) -> ValueError: three positive ints, got 72
 qkv(qkv_split_arg_list=[24, 24, 0]) -> ValueError: three positive ints
 qkv(qkv_split_arg_list=[24, 24, 24]) -> ValueError: 144 together, got [24, 24, 24]
 qkv(qkv_split_arg_list=[92, 28, 24]) -> ValueError: multiples of the last
-qkv(k_freqs=ones(40, 2, 1, 24))
-    -> ValueError: k_freqs must have shape [s2, 1, 1, d2], got (40, 2, 1, 24)
+qkv(k_freqs=ones(40, 2, 1, 24)) -> ValueError: must have shape [s2, 1, 1, d2], got (40, 2, 1, 24)
 qkv(qkv=ones(2, 2, 144)) -> ValueError: qkv must have 4 dimensions
-qkv(k_freqs=ones(40, 1, 1, 8))
-    -> ValueError: must have one shape, got (40, 1, 1, 24) and (40, 1, 1, 8)
-qkv(q_freqs=ones(1, 1, 1, 24), k_freqs=ones(1, 1, 1, 24))
-    -> ValueError: q_freqs covers 1 positions, the sequence of qkv with shape (2, 2, 2, 144)
-qkv(start_positions=zeros(3).int())
-    -> ValueError: start_positions must have shape [b] = (2,), got (3,)
-qkv(qkv=ones(2, 2, 2, 144).double())
-    -> TypeError: qkv is torch.float64, which the kernel does not compute
+qkv(k_freqs=ones(40, 1, 1, 8)) -> ValueError: have one shape, got (40, 1, 1, 24) and (40, 1, 1, 8)
+qkv(q_freqs=ones(1, 1, 1, 24), k_freqs=ones(1, 1, 1, 24)) -> ValueError: with shape (2, 2, 2, 144)
+qkv(start_positions=zeros(3).int()) -> ValueError: must have shape [b] = (2,), got (3,)
+qkv(qkv=ones(2, 2, 2, 144).double()) -> TypeError: torch.float64, which the kernel does not compute
 
 tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
 tables(cos=ones(12, 12).to(float8)) -> TypeError: cos must be one of ...got torch.float8_e4m3fnuz
-tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12))
-    -> ValueError: cos and sin must have shape [s2, d2/2] or [b, s2, d2/2], got (12, 1, 1, 12)
-tables(cos=ones(3, 12, 12), sin=ones(3, 12, 12))
-    -> ValueError: must have shape [s2, d2/2] or [1 or b=2, s2, d2/2], got (3, 12, 12)
+tables(cos=ones(12, 1, 1, 12), sin=ones(12, 1, 1, 12)) -> ValueError: s2, d2/2], got (12, 1, 1, 12)
+tables(cos=ones(3, 12, 12), sin=ones(3, 12, 12)) -> ValueError: or b=2, s2, d2/2], got (3, 12, 12)
 tables(cos=ones(11, 12)) -> ValueError: must have one shape
-tables(sin=ones(12, 12, requires_grad=True), inplace=True)
-    -> ValueError: in place, cos and sin cannot have a gradient
+tables(sin=ones(12, 12, requires_grad=True), inplace=True) -> ValueError: sin cannot have a gradient
 tables(x=ones(2, 3, 24)) -> ValueError: x must have 4 dimensions
 tables(cos=ones(12, 12, device="meta"), sin=ones(12, 12, device="meta"))
     -> ValueError: x and cos must share a device
-tables(cos=ones(12, 24), sin=ones(12, 24))
-    -> ValueError: to 12 of d=24, got 24: pass cos[..., :12] and sin[..., :12] if they have one
+tables(cos=ones(12, 24), sin=ones(12, 24)) -> ValueError: :12] and sin[..., :12] if they have one
 tables(cos=ones(12, 24), sin=ones(12, 24), interleaved=True)
     -> ValueError: got 24: pass cos[..., ::2] and sin[..., ::2] if they have one for each channel
 tables(seqlen_offsets=-1) -> ValueError: from 0 to 12, got -1
-tables(seqlen_offsets=10)
-    -> ValueError: cos covers 2 positions from the first token's on, the sequence of x with
-tables(x=ones(2, 3, 3, 48)[..., ::2], inplace=True)
-    -> ValueError: in place, the channels must be contiguous
+tables(seqlen_offsets=10) -> ValueError: positions from the first token's on, the sequence of x with
+tables(x=ones(2, 3, 3, 48)[..., ::2], inplace=True) -> ValueError: the channels must be contiguous
 tables(x=ones(2, 1, 3, 24).expand(2, 3, 3, 24), inplace=True)
     -> ValueError: no two elements at one address
 tables(inplace_gradient=True) -> ValueError: inplace_gradient=True needs inplace=True and
@@ -130,10 +104,8 @@ qk_tables(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
 
 attention(x=ones(3, 5, 24)) -> ValueError: x must have 4 dimensions
 attention(sin=None) -> TypeError: sin must be a torch.Tensor, got NoneType
-attention(cos=ones(4, 12), sin=ones(4, 12))
-    -> ValueError: must broadcast to [b, h, s, d2/2] of x, got (4, 12) for s=5
-attention(cos=ones(2, 5, 12), sin=ones(2, 5, 12))
-    -> ValueError: must broadcast to [b=2, h=3, s, d2/2] of x, got (1, 2, 5, 12)
+attention(cos=ones(4, 12), sin=ones(4, 12)) -> ValueError: [b, h, s, d2/2] of x, got (4, 12) for s=5
+attention(cos=ones(2, 5, 12), sin=ones(2, 5, 12)) -> ValueError: s, d2/2] of x, got (1, 2, 5, 12)
 attention(cos=ones(5, 24)) -> ValueError: must have one shape
 attention(cos=ones(5, 24), sin=ones(5, 24), interleaved=True) -> ValueError: from 1 to 12 of d=24
 attention(position_ids=zeros(2, 5)) -> TypeError: position_ids must be one of ...float32
@@ -146,17 +118,13 @@ FREQUENCIES = """
 RotaryPositionEmbedding(8.5) -> TypeError: dim must be an int, got float
 RotaryPositionEmbedding(8, rotary_percent=0.0) -> ValueError: rotary_percent must be positive
 RotaryPositionEmbedding(8, rotary_percent=1.5) -> ValueError: rotary_percent must be at most 1
-RotaryPositionEmbedding(6, rotary_percent=0.5)
-    -> ValueError: positive even number, got 3 from dim=6, rotary_percent=0.5
+RotaryPositionEmbedding(6, rotary_percent=0.5) -> ValueError: got 3 from dim=6, rotary_percent=0.5
 RotaryPositionEmbedding(0) -> ValueError: positive even number, got 0 from dim=0
 RotaryPositionEmbedding(8, rotary_base=math.inf) -> ValueError: rotary_base must be positive and f
 RotaryPositionEmbedding(8, rotary_base="1") -> TypeError: rotary_base must be a number, got str
-RotaryPositionEmbedding(8, 1.0, -2, 8)
-    -> ValueError: seq_len_interpolation_factor must be positive and finite, got -2
-RotaryPositionEmbedding(8, 1.0, 2, 0)
-    -> ValueError: pretrained_max_position_embeddings must be positive and finite, got 0
-RotaryPositionEmbedding(8, 1.0, 2)
-    -> ValueError: seq_len_interpolation_factor and pretrained_max... together, got 2 and None
+RotaryPositionEmbedding(8, 1.0, -2, 8) -> ValueError: must be positive and finite, got -2
+RotaryPositionEmbedding(8, 1.0, 2, 0) -> ValueError: must be positive and finite, got 0
+RotaryPositionEmbedding(8, 1.0, 2) -> ValueError: and pretrained_max... together, got 2 and None
 RotaryPositionEmbedding(8)(-1) -> ValueError: max_seq_len must not be negative, got -1
 RotaryPositionEmbedding(8)(5.5) -> TypeError: max_seq_len must be an int, got float
 
@@ -182,49 +150,35 @@ ntk(2, 1e4, 2) -> ValueError: dim must be an even number from 4, got 2
 dynamic_ntk(64, 1e4, 2, 0, 5) -> ValueError: max_position_embeddings must be positive, got 0
 dynamic_ntk(64, 1e4, 2, 8, 5.0) -> TypeError: seq_len must be an int, got float
 yarn(64, 1.0, 2, 8) -> ValueError: base must be above 1, got 1.0
-yarn(64, 1e4, 2, 8, beta_fast=1, beta_slow=1)
-    -> ValueError: beta_fast must be above beta_slow, got 1 and 1
+yarn(64, 1e4, 2, 8, beta_fast=1, beta_slow=1) -> ValueError: must be above beta_slow, got 1 and 1
 yarn(64, 1e4, 2, 2) -> ValueError: no pair of 64 channels turns
-yarn(64, 1e4, 2, 64, mscale=-1, mscale_all_dim=1)
-    -> ValueError: mscale must be positive and finite, got -1
-yarn(64, 1e4, 2, 64, attention_factor=0)
-    -> ValueError: attention_factor must be positive and finite, got 0
-llama3(64, 1e4, 8, 4, 4, 8192)
-    -> ValueError: high_freq_factor must be above low_freq_factor, got 4 and 4
-longrope(6, 1e4, [1.0] * 3, [1.0] * 2, 8, 9, factor=2)
-    -> ValueError: long_factor must have dim / 2 = 3 numbers, got 2
-longrope(4, 1e4, [1.0, 0], [1.0, 1], 8, 9, factor=2)
-    -> ValueError: short_factor[1] must be positive and finite, got 0
-longrope(4, 1e4, [1, 1], [2, 2], 8, 9)
-    -> ValueError: factor or attention_factor must be given, got neither
+yarn(64, 1e4, 2, 64, mscale=-1, mscale_all_dim=1) -> ValueError: must be positive and finite, got -1
+yarn(64, 1e4, 2, 64, attention_factor=0) -> ValueError: must be positive and finite, got 0
+llama3(64, 1e4, 8, 4, 4, 8192) -> ValueError: must be above low_freq_factor, got 4 and 4
+longrope(6, 1e4, [1.0] * 3, [1.0] * 2, 8, 9, factor=2) -> ValueError: dim / 2 = 3 numbers, got 2
+longrope(4, 1e4, [1.0, 0], [1.0, 1], 8, 9, factor=2) -> ValueError: be positive and finite, got 0
+longrope(4, 1e4, [1, 1], [2, 2], 8, 9) -> ValueError: or attention_factor must be given, got neither
 longrope(4, 1e4, [1, 1], [1, 1], 1, 9, factor=2)
     -> ValueError: original_max_position_embeddings must be above 1, got 1
 
 from_config(object()) -> TypeError: config must be a mapping, got object; see to_dict()
-from_config(CONFIG | {"rope_scaling": "yarn"})
-    -> TypeError: rope_scaling must be a mapping, got str
-from_config(CONFIG | {"num_attention_heads": 0})
-    -> ValueError: num_attention_heads must be positive and finite, got 0
-from_config(CONFIG | {"partial_rotary_factor": "a"})
-    -> TypeError: partial_rotary_factor must be a number, got str
+from_config(CONFIG | {"rope_scaling": "yarn"}) -> TypeError: rope_scaling must be a mapping, got str
+from_config(CONFIG | {"num_attention_heads": 0}) -> ValueError: must be positive and finite, got 0
+from_config(CONFIG | {"partial_rotary_factor": "a"}) -> TypeError: must be a number, got str
 from_config(scaled(type="yarn", original_max_position_embeddings=0))
     -> ValueError: original_max_position_embeddings must be positive, got 0
 from_config(without("rope_theta")) -> ValueError: config needs 'rope_theta', which it lacks
 from_config({"text_config": CONFIG}) -> ValueError: parts of it are ['text_config']
 from_config(scaled(type="linear")) -> ValueError: 'linear' needs ['factor']
-from_config(scaled(type="llama3", factor=8))
-    -> ValueError: needs ['high_freq_factor', 'low_freq_fa
+from_config(scaled(type="llama3", factor=8)) -> ValueError: needs ['high_freq_factor', 'low_freq_fa
 from_config(scaled(type="magic", factor=2)) -> ValueError: must be one of ...'yarn'...got 'magic'
-from_config(scaled(type="linear", factor=2, beta=1))
-    -> ValueError: has ['beta'], which are not known
-from_config(scaled(type="dynamic", factor=2.0))
-    -> ValueError: 'dynamic' depend on seq_len, got None
+from_config(scaled(type="linear", factor=2, beta=1)) -> ValueError: ['beta'], which are not known
+from_config(scaled(type="dynamic", factor=2.0)) -> ValueError: 'dynamic' depend on seq_len, got None
 from_config(CONFIG | {"partial_rotary_factor": 0.4}) -> ValueError: dim must be ... got 51
 from_config(without("max_position_embeddings", type="yarn", factor=2)) -> ValueError: needs 'max
 from_config(CONFIG, layer_type="full_attention") -> ValueError: must be None, as all layers
 from_config(TYPES) -> ValueError: one of ['full_attention', 'sliding_attention'], got None
-from_config(TYPES, layer_type="chunked")
-    -> ValueError: one of ['full_attention', 'sliding_attention'], got 'chunked'
+from_config(TYPES, layer_type="chunked") -> ValueError: 'sliding_attention'], got 'chunked'
 """
 
 
