@@ -157,15 +157,11 @@ class RotaryPositionEmbedding(torch.nn.Module):
         return by_channel(angles, self.interleaved)[:, None, None, :]
 
     def _position_scale(self, max_seq_len: int) -> float:
-        trained, factor = (
-            self.pretrained_max_position_embeddings,
-            self.seq_len_interpolation_factor,
-        )
+        trained = self.pretrained_max_position_embeddings
+        factor = self.seq_len_interpolation_factor
         if trained is None or factor is None:
             return 1.0
-        if max_seq_len > trained * factor:
-            return 1 / (max_seq_len / trained)
-        return 1 / factor
+        return 1 / (max_seq_len / trained) if max_seq_len > trained * factor else 1 / factor
 
 
 def _usual_device() -> torch.device:

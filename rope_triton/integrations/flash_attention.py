@@ -110,10 +110,10 @@ def apply_rotary_emb_kv_(
     return _changed(kv)
 
 
-def _rotate_(name, x, *tables, **options):
+def _rotate_(name, x, cos, sin, interleaved, **options):
     """Rotate in place a part of what the caller passed by that name."""
     try:
-        api.apply_rotary_emb(x, *tables, inplace=True, **options)
+        api.apply_rotary_emb(x, cos, sin, interleaved, True, **options)
     except (TypeError, ValueError) as error:
         raise renamed(error, {"x": name}) from error
 

@@ -5,7 +5,7 @@ import inspect
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -188,11 +188,10 @@ def patch(*models: torch.nn.Module) -> Patch:
 
 
 def _functions_of(model: torch.nn.Module) -> set[tuple[ModuleType, str]]:
-    """The modules of its code that have such functions, with the functions' names."""
+    """The modules of a model's code that have functions to replace, with the functions' names."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {model!r}")
-    names = {type(part).__module__ for part in model.modules()}
-    functions = set(_functions_in(sys.modules[name] for name in names if name in sys.modules))
+    functions = _functions_in({type(part).__module__ for part in model.modules()})
     if not functions:
         raise ValueError(
             f"the code of {type(model).__name__} has no function {' or '.join(_PARAMETERS)}"
@@ -200,18 +199,16 @@ def _functions_of(model: torch.nn.Module) -> set[tuple[ModuleType, str]]:
     return functions
 
 
-def _functions_in(modules: Iterable[ModuleType]) -> Iterator[tuple[ModuleType, str]]:
-    for module in modules:
-        yield from ((module, name) for name in _PARAMETERS if name in vars(module))
-
-
 def _loaded() -> set[tuple[ModuleType, str]]:
-    loaded = list(sys.modules.items())
-    models = [module for name, module in loaded if name.startswith("transformers.models.")]
-    functions = set(_functions_in(models))
+    functions = _functions_in(x for x in list(sys.modules) if x.startswith("transformers.models."))
     if not functions:
         raise ValueError("no model of Transformers that rotates is loaded")
     return functions
+
+
+def _functions_in(names: Iterable[str]) -> set[tuple[ModuleType, str]]:
+    modules = [sys.modules[name] for name in names if name in sys.modules]
+    return {(module, name) for module in modules for name in _PARAMETERS if name in vars(module)}
 
 
 def convention_of(function: Callable, name: str = "apply_rotary_pos_emb") -> Convention:
@@ -226,16 +223,12 @@ def convention_of(function: Callable, name: str = "apply_rotary_pos_emb") -> Con
     if parameters != _PARAMETERS[name]:
         raise NotImplementedError(f"it takes {parameters}, not {_PARAMETERS[name]}")
     images = "unsqueeze_dim" not in parameters
-    for convention in _conventions():
+    either = False, True
+    for rounding, interleaved, repeated in itertools.product(("each", "once"), either, either):
+        convention = Convention(interleaved, repeated, rounding)
         if all(_agrees(function, convention, rotated, images) for rotated in (16, 8)):
             return convention
     raise NotImplementedError("it does not rotate as any convention that is known")
-
-
-def _conventions() -> Iterable[Convention]:
-    either = False, True
-    for rounding, interleaved, repeated in itertools.product(("each", "once"), either, either):
-        yield Convention(interleaved, repeated, rounding)
 
 
 def _agrees(function: Callable, convention: Convention, rotated: int, images: bool) -> bool:
