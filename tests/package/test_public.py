@@ -73,27 +73,6 @@ def test_public_tests_use_public_names_alone(module):
         assert not violations(path.read_text(), name), path
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import rope_triton.ops",
-        "from rope_triton import ops",
-        "from rope_triton.ops import rotate",
-        "import rope_triton\nrope_triton.ops.rotate()",
-        "import rope_triton as r\nr._private",
-        "def f(monkeypatch):\n    monkeypatch.setattr('rope_triton.ops.launch', None)",
-        "import importlib\nimportlib.import_module('rope_triton.plans')",
-    ],
-)
-def test_other_names_are_violations(source):
-    assert violations(source, "gpu.test_x")
-
-
-def test_public_names_are_none():
-    source = "import rope_triton\nfrom rope_triton import scalings\nrope_triton.scalings.yarn(1)"
-    assert not violations(source, "gpu.test_x")
-
-
 # --- tests of another package ---------------------------------------------------------------------
 
 
