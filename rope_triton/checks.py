@@ -19,7 +19,7 @@ CHECK_VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 def check_by_angles(
     t, freqs, start_positions, cu_seqlens, options, name="t", *, values=False
 ) -> None:
-    """Raise TypeError or ValueError unless both implementations accept the call by angles."""
+    """Raise TypeError or ValueError unless both implementations accept a call with angles."""
     check_rounding(options.rounding)
     _check(t, freqs, start_positions, cu_seqlens, options, False, name, values)
 
@@ -27,7 +27,7 @@ def check_by_angles(
 def check_by_tables(
     t, cos, sin, start_positions, cu_seqlens, options, name="x", *, values=False
 ) -> None:
-    """Raise TypeError or ValueError unless both implementations accept the call by tables.
+    """Raise TypeError or ValueError unless both implementations accept a call with tables.
 
     In "bhsd", ``start_positions`` are positions by token.
     """

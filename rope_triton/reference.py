@@ -52,7 +52,7 @@ def rotate_by_tables(
     interleaved: bool = False,
     rounding: str = "once",
 ) -> torch.Tensor:
-    """The same by tables of cosines and sines, each ``[s2, 1 or b, 1 or h, d2/2]``.
+    """The same with cos/sin tables, each ``[s2, 1 or b, 1 or h, d2/2]``.
 
     ``t`` may be ``[b, h, s, d]`` ("bhsd") too, and ``start_positions`` a position for each token,
     ``[b, s]``.

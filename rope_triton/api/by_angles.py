@@ -1,4 +1,4 @@
-"""Rotation by angles: TransformerEngine's functions, and queries and keys in one launch."""
+"""Rotation with angles: TransformerEngine's functions, and queries and keys in one launch."""
 
 import torch
 

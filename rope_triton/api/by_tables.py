@@ -1,4 +1,4 @@
-"""Rotation by tables of cosines and sines: flash-attention's and PyTorch's functions."""
+"""Rotation with cos/sin tables: flash-attention's and PyTorch's functions."""
 
 import torch
 
@@ -20,7 +20,7 @@ def apply_rotary_emb(
     fused: bool = True,
     inplace_gradient: bool = False,
 ) -> torch.Tensor:
-    """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
+    """Rotate with cos/sin tables; the signature and semantics of flash-attention's function.
 
     Products are computed in float32 and the result is rounded once. Differentiable in ``x`` any
     number of times, also in forward mode. If a table requires a gradient or has a tangent,
@@ -167,7 +167,7 @@ def rotary_embedding(
     rounding: str = "once",
     fused: bool = True,
 ) -> torch.Tensor:
-    """Rotate by tables, heads before positions; signature of PyTorch's proposed function.
+    """Rotate heads before positions with cos/sin tables; signature proposed for PyTorch.
 
     Differentiable as :func:`apply_rotary_emb`.
 
