@@ -123,7 +123,7 @@ class Browser:
         self.run(
             f"""const select = document.getElementById("{select}");
             select.value = [...select.options].find((o) => o.text.startsWith("{start}")).value;
-            select.dispatchEvent(new Event("change"));"""
+            select.dispatchEvent(new Event("change", {{ bubbles: true }}));"""
         )
 
     def reset(self) -> None:

@@ -7,7 +7,7 @@ from .._peers.providers import PROVIDERS
 from .._peers.sweep.experiments import Figure, Timing
 from .._peers.sweep.state import Results, Row, SweepError, read_experiment
 from .._peers.sweep.tables import source
-from .changes import rounded
+from .overview import rounded
 from .readme_tables import SWEEPS
 
 EXPERIMENT = "throughput"
@@ -62,14 +62,14 @@ def _batch(figure: Figure, results: Results) -> dict:
         row = results.rows.get(Timing(figure.direction, cell))
         rows.setdefault(cell.provider, []).append(row)
     gbps = {
-        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in found]
-        for name, found in rows.items()
+        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in line]
+        for name, line in rows.items()
     }
     return {
         "batch": batch,
         "seq_len": list(dict.fromkeys(cell.seq_len for cell in figure.cells)),
         "gbps": {name: line for name, line in gbps.items() if any(line)},
-        "without": [each for name, found in rows.items() for each in _without(name, found)],
+        "without": [reason for name, line in rows.items() for reason in _without(name, line)],
     }
 
 

@@ -4,7 +4,6 @@ The GPU and asv's measuring are played by a small script; git and all of ``bench
 real. tests/workflows/test_history.py runs the jobs themselves.
 """
 
-import functools
 import json
 import math
 import os
@@ -18,7 +17,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from benchmarks._site import branch, measure, slowdowns
+from benchmarks._site import __main__ as entry
+from benchmarks._site import branch, measure
+from benchmarks._system.arguments import COULD_NOT_RUN
 from tests import publishing
 from tests.git import git
 from tests.publishing import ROOT
@@ -164,20 +165,18 @@ def test_history_from_a_commit_to_a_page(origin, tmp_path):
     assert all(commit in text for commit in new)
 
 
-def test_a_new_toolchain_measures_the_newest_stored_commits_again(origin, tmp_path):
+def test_a_new_toolchain_measures_the_newest_stored_commit_again(origin, tmp_path):
     _, artifact = measured(origin, tmp_path / "first")
     store(origin, tmp_path / "store-first", {GPU: artifact})
-    for expected in (slowdowns.PAIRS, 0):
-        said, again = measured(origin, tmp_path / f"{expected}", json.dumps({"torch": "9.9"}))
-        new = {path.name.partition("-")[0] for path in again.glob("*-existing-py-torch9.9.json")}
-        assert len(new) == expected
-        found = re.findall("torch or triton changed, once more: (.*)", said)
-        assert [set(each.split(", ")) for each in found] == [new] * bool(expected)
-        if expected:
-            assert git(origin, "rev-parse", "main")[:8] in new
-            assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
-            names = sorted(stored_names(origin))
-            assert all(sum(commit in name for name in names) == 2 for commit in new)
+    newest = git(origin, "rev-parse", "main")[:8]
+    said, again = measured(origin, tmp_path / "second", json.dumps({"torch": "9.9"}))
+    assert f"torch or triton changed, once more: {newest}" in said
+    (path,) = again.glob("*-existing-py-torch9.9.json")
+    assert path.name.startswith(newest)
+    assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
+    assert sum(newest in name for name in stored_names(origin)) == 2
+    said, _ = measured(origin, tmp_path / "third", json.dumps({"torch": "9.9"}))
+    assert "once more" not in said
 
 
 def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):
@@ -284,15 +283,16 @@ def test_no_stored_result_is_lost(more_stored):
     branch.store(more_stored, "origin")
 
 
-def test_what_thinning_drops_is_no_loss(more_stored, origin, monkeypatch):
+def test_only_the_oldest_results_are_pruned(more_stored, origin, monkeypatch):
     assert branch.restore(more_stored, "origin")
-    count = len(list((more_stored / RESULTS / GPU).glob("*-*.json")))
-    drop = functools.partial(branch.thin, statistics=1, kept=count - 1)
-    monkeypatch.setattr(branch, "thin", drop)
-    _, said = branch.store(more_stored, "origin")
-    assert f"{GPU}/aaaaaaaa-e.json: removed" in said
+    results = more_stored / RESULTS
+    number = len(list((results / GPU).glob("*-*.json")))
+    monkeypatch.setattr(branch, "KEEP_RESULTS", number - 1)
+    _, removed = branch.store(more_stored, "origin")
+    assert removed == [f"{GPU}/aaaaaaaa-e.json"]
     names = stored_names(origin)
-    assert len(names) == count and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
+    assert len(names) == number and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
+    assert branch.prune(results, number - 1) == []
 
 
 def test_missing_are_the_newest_without_a_result(origin, tmp_path):
@@ -346,7 +346,7 @@ def test_no_commit_is_begun_when_the_time_is_over(tmp_path, monkeypatch, minutes
         return 0
 
     monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
-    for name, stand_in in {"again": [], "missing": commits, "installed": {}}.items():
+    for name, stand_in in {"remeasured": [], "missing": commits, "installed": {}}.items():
         monkeypatch.setattr(measure, name, lambda *given, found=stand_in: found)
     monkeypatch.setattr(measure.asv_fixes, "fill_results", lambda root: None)
     monkeypatch.setattr(measure, "_run", run)
@@ -357,3 +357,10 @@ def test_no_commit_is_begun_when_the_time_is_over(tmp_path, monkeypatch, minutes
     job = workflow["jobs"]["measure"]
     (limit,) = (each["timeout-minutes"] for each in job["steps"] if "timeout-minutes" in each)
     assert measure.BEGIN_SECONDS / 60 + 12 <= limit < job["timeout-minutes"]
+
+
+@pytest.mark.parametrize("words", [[], ["measure"], ["hold", GPU], ["store", "origin", "more"]])
+def test_a_mistake_in_the_arguments_is_no_answer(words):
+    with pytest.raises(SystemExit) as stop:
+        entry.main(words)
+    assert stop.value.code == COULD_NOT_RUN
