@@ -12,10 +12,11 @@ function answer() {
   const isGood = last.answer === "pass" && !isLate;
   return [
     element("strong", { class: isGood ? "good" : "bad" }, isLate ? "Unknown." : ANSWERS[last.answer]),
-    ` Last measured ${ago(last.measured)} on ${last.machine} (`, element("a", { href: last.report }, last.answer),
+    ` Last measured ${ago(last.measured)} on ${last.machine} (`,
+    element("a", { href: last.report }, last.answer),
     "): main at ", hashLink(last.head), " against ", hashLink(last.base), ". ",
-    last.waiting === 0 ? "The kernel has not changed since."
-      : last.waiting ? marked(isLate, `${commitsOfTheKernel(last.waiting)} came since.`) : "",
+    last.waiting === 0 ? "The kernel has not changed since." : "",
+    last.waiting ? marked(isLate, `${commitsOfTheKernel(last.waiting)} came since.`) : "",
   ];
 }
 
@@ -23,8 +24,9 @@ function ages() {
   const newest = {};
   for (const line of [...data.speed, ...data.codegen]) newest[line.machine] ??= line;
   const machines = Object.values(newest).map(({ gpu, machine, measured, waiting, all }) => element("li", {},
-    `History of ${gpu || machine}: last measured ${measured ? ago(measured) : ""} at `, hashLink(hashOf(all.at(-1))),
-    "; ", marked(waiting && isOld(measured), `${commitsOfTheKernel(waiting)} not measured yet`)));
+    `History of ${gpu || machine}: last measured ${measured ? ago(measured) : ""} at `,
+    hashLink(hashOf(all.at(-1))), "; ",
+    marked(waiting && isOld(measured), `${commitsOfTheKernel(waiting)} not measured yet`)));
   const built = isOld(data.built) ? ": nothing updates it any more" : "";
   return [...machines, element("li", {}, marked(built, `This page was built ${ago(data.built)}${built}.`))];
 }
@@ -36,13 +38,14 @@ const hashOf = (revision) => data.commits[revision].hash;
 const short = (revision) => hashOf(revision).slice(0, 7);
 
 function tiles() {
-  const { gbps, copy_ratio } = line().values[$("direction").value];
-  const rates = gbps.filter(Boolean), shares = copy_ratio.filter(Boolean).map((ratio) => 1 / ratio);
+  const direction = $("direction").value, { revision, all, trend: medians, values } = line();
+  const { gbps, copy_ratio } = values[direction];
+  const ratios = copy_ratio.filter(Boolean), rates = gbps.filter(Boolean);
   const texts = [
-    [shares.length ? median(shares).toFixed(2) : NONE, "median share of a copy\u2019s speed"],
-    [shares.length ? Math.min(...shares).toFixed(2) : NONE, "the slowest cell\u2019s share"],
+    [medians[direction][all.indexOf(revision)]?.toFixed(2) ?? NONE, "median share of a copy\u2019s speed"],
+    [ratios.length ? (1 / Math.max(...ratios)).toFixed(2) : NONE, "the slowest cell\u2019s share"],
     [rates.length ? `${Math.round(Math.max(...rates))} GB/s` : NONE, "the fastest cell"],
-    [`${rates.length} of ${gbps.length}`, `cells measured at ${short(line().revision)}`],
+    [`${rates.length} of ${gbps.length}`, `cells measured at ${short(revision)}`],
   ];
   $("tiles").replaceChildren(...texts.map(([value, text]) =>
     element("div", { class: "tile" }, element("b", {}, value), element("span", {}, text))));
@@ -55,9 +58,10 @@ function bandwidth() {
   for (const batch of valuesOf(grid, "batch")) {
     const cells = lengths.map((seq_len) => indexOf(grid, { ...call, batch, seq_len }));
     const rates = cells.map((index) => gbps[index] ?? null);
+    const ofCopy = cells.map((index, i) => rates[i] && copy_ratio[index] * rates[i]);
     const stroke = color(`--b${batch}`) || color("--ink");
     kernels.push({ label: `batch ${batch}`, stroke, width: 2.5, points: { size: 7 }, rates });
-    copies.push({ label: `copy ${batch}`, stroke, ...DASHED, rates: cells.map((i, n) => rates[n] && copy_ratio[i] * rates[n]) });
+    copies.push({ label: `copy ${batch}`, stroke, ...DASHED, rates: ofCopy });
   }
   const x = lengths.map(Number);
   return bySeqLen(x, x, { distr: 3, log: 2 }, [...kernels, ...copies]);
@@ -68,6 +72,7 @@ function trend() {
   const series = (label, stroke) =>
     ({ label, stroke: color(stroke), width: 2.5, points, value: (_, share) => share?.toFixed(3) ?? NONE });
   const named = (i) => (all[i] ? `${short(all[i])} ${data.commits[all[i]].subject}`.slice(0, 70) : NONE);
+  const hashes = (ticks) => ticks.map((i) => named(i).slice(0, 7));
   return {
     series: [all.map((_, i) => i), shares.Forward, shares.Backward],
     options: {
@@ -76,10 +81,13 @@ function trend() {
         y: { range: (_, low, high) => [Math.min(low ?? 1, 0.9) - 0.05, Math.max(high ?? 1, 1) + 0.05] },
       },
       axes: [
-        axis({ values: (_, ticks) => ticks.map((i) => named(i).slice(0, 7)), incrs: [1, 2, 5, 10, 20, 50, 100, 200], space: 70 }),
+        axis({ values: (_, ticks) => hashes(ticks), incrs: [1, 2, 5, 10, 20, 50, 100, 200], space: 70 }),
         axis({ label: "share of a copy\u2019s speed", size: 56 }),
       ],
-      series: [{ label: "commit", value: (_, i) => named(i) }, series("forward", "--b2"), series("backward", "--second")],
+      series: [
+        { label: "commit", value: (_, i) => named(i) },
+        series("forward", "--b2"), series("backward", "--second"),
+      ],
     },
   };
 }
@@ -91,15 +99,16 @@ function square(suite, direction, grid, { gbps, copy_ratio }, cell, isBeside) {
   const share = 1 / copy_ratio[index], rate = rounded(gbps[index]);
   const title = `${Object.values(cell).join(", ")}: ${share.toFixed(3)} of a copy's speed, ${rate} GB/s`;
   const href = historyOf(`${suite}.${direction}.track_latency`, line(), grid, cell);
-  const link = element("a", { href, title }, share.toFixed(2), ...(isBeside ? [" ", element("small", {}, rate)] : []));
+  const beside = isBeside ? [" ", element("small", {}, rate)] : [];
+  const link = element("a", { href, title }, share.toFixed(2), ...beside);
   return element("td", { class: `s${SCALE.filter((low) => share >= low).length}` }, link);
 }
 
 const SCALE = [0.5, 0.7, 0.85, 0.95, 1.05, 1.3]; // lower ends of the classes s1 to s6
 
 function scale() {
-  const ends = ["", ...SCALE, ""];
-  $("scale").replaceChildren(...ends.slice(1).map((high, i) => element("span", { class: `s${i}` }, `${ends[i]}\u2013${high}`)));
+  const texts = [...SCALE, ""].map((high, i) => `${SCALE[i - 1] ?? ""}\u2013${high}`);
+  $("scale").replaceChildren(...texts.map((text, i) => element("span", { class: `s${i}` }, text)));
 }
 
 function map() {
@@ -109,47 +118,65 @@ function map() {
     square("rope", direction, grid, line().values[direction], { seq_len, ...call }));
   const body = (call) => element("tbody", {}, ...valuesOf(grid, "batch").map((batch) =>
     element("tr", {}, element("th", {}, `${call.hidden_size}\u00b7${batch}`), ...cellsOf({ ...call, batch }))));
-  $("map").replaceChildren(...valuesOf(grid, "format").flatMap((format) => valuesOf(grid, "dtype").map((dtype) =>
-    element("div", {}, element("h3", {}, `${dtype}, ${format}`), element("table", { class: "map" },
-      element("thead", {}, head.cloneNode(true)),
-      ...valuesOf(grid, "hidden_size").map((hidden_size) => body({ hidden_size, dtype, format })))))));
+  const panel = (dtype, format) => {
+    const bodies = valuesOf(grid, "hidden_size").map((hidden_size) => body({ hidden_size, dtype, format }));
+    const table = element("table", { class: "map" }, element("thead", {}, head.cloneNode(true)), ...bodies);
+    return element("div", {}, element("h3", {}, `${dtype}, ${format}`), table);
+  };
+  $("map").replaceChildren(...valuesOf(grid, "format").flatMap((format) =>
+    valuesOf(grid, "dtype").map((dtype) => panel(dtype, format))));
 }
 
 function paths() {
   const { paths: measured, revision } = line(), grids = Object.entries(data.paths_grid);
   $("paths").hidden = !measured;
   if (!measured) return;
-  const all = (name) => [...new Set(grids.flatMap(([, grid]) => valuesOf(grid, name)))]; // a call may lack a direction
+  // Of both directions: a call may lack one.
+  const all = (name) => [...new Set(grids.flatMap(([, grid]) => valuesOf(grid, name)))];
   const dtypes = all("dtype"), sizes = all("mib");
   const columns = dtypes.flatMap((dtype) => sizes.map((mib) => ({ mib, dtype })));
   const types = dtypes.map((dtype) => element("th", { colspan: sizes.length }, dtype));
-  const rows = (path) => grids.map(([direction, grid]) => element("tr", {}, element("th", {}, direction.toLowerCase()),
-    ...columns.map((column) => square("paths", direction, grid, measured.values[direction], { path, ...column }, true))));
-  const title = (path) => element("th", { colspan: columns.length + 1, class: "call" },
-    element("code", {}, path), ` ${data.calls[path] ?? ""}`);
-  $("paths-table").replaceChildren(
-    element("thead", {}, element("tr", {}, element("td"), ...types), row("th", "MiB", ...columns.map(({ mib }) => mib))),
-    ...all("path").map((path) => element("tbody", {}, element("tr", {}, title(path)), ...rows(path))));
+  const squares = (direction, grid, path) => columns.map((column) =>
+    square("paths", direction, grid, measured.values[direction], { path, ...column }, true));
+  const body = (path) => element("tbody", {},
+    element("tr", {}, element("th", { colspan: columns.length + 1, class: "call" },
+      element("code", {}, path), ` ${data.calls[path] ?? ""}`)),
+    ...grids.map(([direction, grid]) =>
+      element("tr", {}, element("th", {}, direction.toLowerCase()), ...squares(direction, grid, path))));
+  const head = element("thead", {}, element("tr", {}, element("td"), ...types),
+    row("th", "MiB", ...columns.map(({ mib }) => mib)));
+  $("paths-table").replaceChildren(head, ...all("path").map(body));
   $("paths-note").textContent = measured.revision === revision ? "" : `Measured at ${short(measured.revision)}.`;
 }
 
+// What a commit changed, as texts, and the addresses and texts of its links.
+function change(revision) {
+  const steps = (all) => Object.entries(all ?? {}).filter(([, of]) => of[revision])
+    .map(([name, of]) => ({ name, ...of[revision] }));
+  const latencies = steps(line().changes), counts = steps(data.codegen[0]?.changes), hash = hashOf(revision);
+  const before = new Set(latencies.map((step) => hashOf(step.before)));
+  const ranges = data.commit_url.replace(/commit\/$/, "compare/");
+  return [
+    [
+      ...latencies.map(({ name, median }) => `${name} ${percent(median)}`),
+      ...counts.filter(({ up, down }) => up + down)
+        .map(({ name, up, down }) => `${name.replace("_", " ")}: ${up} up, ${down} down`),
+    ],
+    [
+      ...[...before].map((base) => [`${ranges}${base}...${hash}`, `against ${base.slice(0, 7)}`]),
+      ...(data.reports[hash] ?? []).map(({ base, answer, url }) =>
+        [url, `report against ${base.slice(0, 7)}: ${answer}`]),
+    ],
+  ];
+}
+
 function changes() {
-  const of = (all, revision) => Object.entries(all ?? {}).flatMap(([name, steps]) => (steps[revision] ? [[name, steps[revision]]] : []));
   $("changes").replaceChildren(...line().all.slice(-8).reverse().map((revision) => {
-    const { hash, subject, time } = data.commits[revision], latencies = of(line().changes, revision);
-    const counts = of(data.codegen[0]?.changes, revision).filter(([, { up, down }]) => up + down);
-    const texts = [
-      ...latencies.map(([name, { median }]) => `${name} ${percent(median)}`),
-      ...counts.map(([name, { up, down }]) => `${name.replace("_", " ")}: ${up} up, ${down} down`),
-    ];
-    const links = [
-      ...[...new Set(latencies.map(([, { before }]) => hashOf(before)))].map((before) =>
-        [`${data.commit_url.replace(/commit\/$/, "compare/")}${before}...${hash}`, `${before.slice(0, 7)}...${hash.slice(0, 7)}`]),
-      ...(data.reports[hash] ?? []).map(({ base, answer, url }) => [url, `report against ${base.slice(0, 7)}: ${answer}`]),
-    ];
-    return element("li", {}, hashLink(hash), " ", element("strong", {}, subject), ` ${new Date(time).toISOString().slice(0, 10)}`,
-      element("div", {}, texts.join("; ") || "nothing measured before it to compare with"),
-      element("small", {}, ...links.flatMap(([href, text]) => [element("a", { href }, text), " "])));
+    const { hash, subject, time } = data.commits[revision], [texts, links] = change(revision);
+    const date = new Date(time).toISOString().slice(0, 10);
+    const more = links.flatMap(([href, text]) => [" ", element("a", { href }, text)]);
+    return element("li", {}, hashLink(hash), " ", element("strong", {}, subject), ` ${date}`,
+      element("div", {}, texts.join("; ") || "nothing measured before it to compare with", ...more));
   }));
 }
 
@@ -173,23 +200,26 @@ function peersTable() {
     const texts = gaps.map(({ status, reason, count, of }) =>
       element("small", {}, `${status} at ${count} of ${of} lengths${reason ? `: ${reason}` : ""}`));
     const rate = gbps[name] ? rounded(gbps[name].at(-1)) : gaps[0].status;
-    return element("tr", {}, element("th", {}, name), element("td", {}, rate), element("td", {}, computes, ...texts));
+    const cells = [element("td", {}, rate), element("td", {}, computes, ...texts)];
+    return element("tr", {}, element("th", {}, name), ...cells);
   });
   const head = row("th", "library", `GB/s at ${seq_len.at(-1)}`, "what it computes");
   $("peers-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
 }
 
 function codegen() {
-  const { before, all, values, earlier } = data.codegen[0], grid = data.codegen_grid, metrics = Object.keys(values);
-  const call = Object.fromEntries([...$("codegen-call").querySelectorAll("select")].map(({ id, value }) => [id.slice(8), value]));
-  const counts = (index) => metrics.map((metric) => {
-    const value = values[metric][index] ?? NONE, old = earlier[metric][index] ?? value;
+  const { before, all, call, counts } = data.codegen[0], metrics = Object.keys(counts);
+  const text = (target, [earlier, newest]) => {
+    const value = newest[target] ?? NONE, old = earlier[target] ?? value;
     return old === value ? value : `${old} \u2192 ${value}`;
-  });
-  $("codegen-table").replaceChildren(
-    element("thead", {}, row("th", "architecture", ...metrics.map((metric) => metric.replace("_", " ")))),
-    element("tbody", {}, ...valuesOf(grid, "target").map((target) => row("td", target, ...counts(indexOf(grid, { ...call, target }))))));
-  $("codegen-commit").replaceChildren(hashLink(hashOf(all.at(-1))), ...(before === null ? [] : [" after ", hashLink(hashOf(before))]));
+  };
+  const rows = Object.keys(counts[metrics[0]][1]).map((target) =>
+    row("td", target, ...metrics.map((metric) => text(target, counts[metric]))));
+  const head = row("th", "architecture", ...metrics.map((metric) => metric.replace("_", " ")));
+  const after = before === null ? [] : [" after ", hashLink(hashOf(before))];
+  $("codegen-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+  $("codegen-what").replaceChildren(`${call}, at `, hashLink(hashOf(all.at(-1))), ...after);
+  $("codegen").hidden = false;
 }
 
 // --- the start ---
@@ -223,23 +253,11 @@ function startPeers() {
   drawOn(["peers-batch"], chart($("peers-chart"), peersChart), peersTable);
 }
 
-function startCodegen() {
-  const usual = { dtype: "bfloat16", format: "sbhd", direction: "forward", hidden_size: "128", size: "large" };
-  const names = data.codegen_grid.names.filter((name) => name !== "target");
-  for (const name of names) {
-    const select = element("select", { id: `codegen-${name}` });
-    fill(select, plain(valuesOf(data.codegen_grid, name)), usual[name]);
-    $("codegen-call").append(element("label", {}, name.replace("_", " "), select));
-  }
-  $("codegen").hidden = false;
-  drawOn(names.map((name) => `codegen-${name}`), codegen);
-}
-
 $("answer").replaceChildren(...answer());
 $("ages").replaceChildren(...ages());
 if (data.speed.length) startSpeed();
 else $("empty").hidden = false;
 if (data.peers) startPeers();
-if (data.codegen.length) startCodegen();
+if (data.codegen.length) codegen();
 if (location.hash) $(location.hash.slice(1))?.scrollIntoView(); // it may have been hidden
 document.documentElement.dataset.ready = "yes"; // everything is drawn

@@ -16,6 +16,11 @@ DIRECTIONS = ("Forward", "Backward")
 SUITES = ("rope", "paths")
 METRICS = ("gbps", "copy_ratio", "latency")
 CODEGEN = ("registers", "instructions", "spilled_bytes")
+CODEGEN_CALL = {
+    **{"dtype": "bfloat16", "format": "sbhd", "direction": "forward"},
+    **{"hidden_size": "128", "size": "large"},
+}
+"""The call whose machine code is on the page. asv's pages have all."""
 
 DETAILED_COMMITS = 8
 """Newest measured commits of a line whose changes are on the page."""
@@ -94,7 +99,10 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         of_branch = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
         return {graph_id(g.params): (g.params, Series(g)) for g in of_branch}
 
-    speed, codegen = _newest_lines(_speed_lines(lines)), _newest_lines(_codegen_lines(lines))
+    speed, codegen = (
+        _newest_lines(_speed_lines(lines)),
+        _newest_lines(_codegen_lines(lines, _grid(benchmarks, "codegen.Codegen.track_registers"))),
+    )
     shown = {revision for line in (*speed, *codegen) for revision in line["all"]}
     commits = _commits(repo, {r: h for h, r in revisions.items() if r in shown})
     for line in (*speed, *codegen):
@@ -109,7 +117,6 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         "grid": _grid(benchmarks, "rope.Forward.track_gbps"),
         "paths_grid": {d: _grid(benchmarks, f"paths.{d}.track_gbps") for d in DIRECTIONS},
         "calls": CALLS,
-        "codegen_grid": _grid(benchmarks, "codegen.Codegen.track_registers"),
         "speed": speed,
         "codegen": codegen,
         "commits": commits,
@@ -181,7 +188,7 @@ def _newest_values(suite: _Suite, otherwise: int | None) -> dict | None:
     }
 
 
-def _codegen_lines(lines: Callable[[str], _Lines]) -> Iterator[dict]:
+def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]:
     by_metric = {metric: lines(f"codegen.Codegen.track_{metric}") for metric in CODEGEN}
     for identity in sorted(set.intersection(*map(set, by_metric.values()))):
         params = by_metric[CODEGEN[0]][identity][0]
@@ -191,10 +198,25 @@ def _codegen_lines(lines: Callable[[str], _Lines]) -> Iterator[dict]:
             before, newest = [None, *revisions][-2:]
             yield _line(params, revisions) | {
                 "before": before,
-                "values": {m: values.get(newest, []) for m, values in series.items()},
-                "earlier": {m: values.get(before, []) for m, values in series.items()},
+                "call": ", ".join(CODEGEN_CALL.values()),
+                "counts": {
+                    m: [_counts(values, r, grid) for r in (before, newest)]
+                    for m, values in series.items()
+                },
                 "changes": {m: _changes(values, _counts_changed) for m, values in series.items()},
             }
+
+
+def _counts(series: Series, revision: int | None, grid: dict) -> dict[str, float | None]:
+    """Architecture -> the count of ``CODEGEN_CALL``."""
+    counts = {}
+    for values, count in zip(
+        itertools.product(*grid["values"]), series.get(revision, []), strict=False
+    ):
+        cell = dict(zip(grid["names"], values, strict=True))
+        if cell.items() >= CODEGEN_CALL.items():
+            counts[cell["target"]] = count
+    return counts
 
 
 def _line(params: dict, revisions: list[int]) -> dict:

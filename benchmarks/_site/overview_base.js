@@ -42,11 +42,6 @@ function percent(change) {
   return `${text === "0.0" ? "" : change < 0 ? "\u2212" : "+"}${text} %`;
 }
 
-function median(numbers) {
-  const sorted = [...numbers].sort((a, b) => a - b), half = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-}
-
 // Index of a cell in asv's order: the last parameter runs fastest. NaN for a cell not of the grid.
 function indexOf(grid, cell) {
   return grid.names.reduce((index, name, axis) => {
@@ -78,7 +73,8 @@ function chart(target, make) {
     plot?.destroy();
     width = target.clientWidth;
     const { options, series } = make();
-    plot = new uPlot({ width, height: width < 500 ? 280 : 360, cursor: { drag: { x: false } }, ...options }, series, target);
+    const size = { width, height: width < 500 ? 280 : 360 };
+    plot = new uPlot({ ...size, cursor: { drag: { x: false } }, ...options }, series, target);
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new ResizeObserver(() => target.clientWidth === width || draw()).observe(target);
@@ -86,21 +82,25 @@ function chart(target, make) {
 }
 
 function axis(more) {
-  const grid = { stroke: color("--line"), width: 1 };
-  return { stroke: color("--soft"), grid, ticks: grid, font: "12px system-ui, sans-serif", labelSize: 22, ...more };
+  const grid = { stroke: color("--line"), width: 1 }, font = "12px system-ui, sans-serif";
+  return { stroke: color("--soft"), grid, ticks: grid, font, labelSize: 22, ...more };
 }
 
 // GB/s by sequence length; a line is a series of uPlot, and its `rates`.
 function bySeqLen(lengths, ticks, scale, lines) {
+  const [splits, values] = [() => ticks, (_, lengths) => lengths.map(String)];
   return {
     series: [lengths, ...lines.map(({ rates }) => rates)],
     options: {
       scales: { x: { time: false, ...scale }, y: { range: (_, __, high) => [0, high * 1.08] } },
       axes: [
-        axis({ label: "sequence length", splits: () => ticks, filter: (_, s) => s, values: (_, s) => s.map(String) }),
+        axis({ label: "sequence length", splits, values, filter: (_, lengths) => lengths }),
         axis({ label: "GB/s", size: 56 }),
       ],
-      series: [{ label: "length", value: (_, v) => v ?? NONE }, ...lines.map((line) => ({ ...line, value: (_, rate) => rounded(rate) }))],
+      series: [
+        { label: "length", value: (_, length) => length ?? NONE },
+        ...lines.map((line) => ({ ...line, value: (_, rate) => rounded(rate) })),
+      ],
     },
   };
 }

@@ -74,6 +74,20 @@ def test_a_change_is_the_median_against_the_measured_commit_before(data):
     }
 
 
+def test_the_machine_code_is_that_of_the_newest_two_commits(data, index):
+    line = data["codegen"][0]
+    benchmark = index["benchmarks"]["codegen.Codegen.track_instructions"]
+    call = {**overview.CODEGEN_CALL, "target": "sm_90"}
+    at = 0
+    for name, values in zip(benchmark["param_names"], benchmark["params"], strict=True):
+        at = at * len(values) + [value.strip("'") for value in values].index(call[name])
+    for revision, counts in zip(line["all"][-2:], line["counts"]["instructions"], strict=True):
+        commit = data["commits"][str(revision)]["hash"]
+        (path,) = (RESULTS / line["machine"]).glob(f"{commit[:8]}-*.json")
+        stored = json.loads(path.read_text())["results"]["codegen.Codegen.track_instructions"]
+        assert counts["sm_90"] == stored[0][at]
+
+
 def test_share_of_copy_is_the_inverse_of_the_ratio():
     assert overview.share_of_copy([2.0, 4.0, 1.0, None]) == 0.5
     assert overview.share_of_copy([None]) is None

@@ -113,7 +113,7 @@ def test_what_measures_nothing_any_more_is_seen(browser, load_changed):
 # --- what it shows --------------------------------------------------------------------------------
 
 
-def test_every_section_is_drawn(browser, address, data):
+def test_every_section_is_drawn(browser, address, data, index):
     browser.load(f"{address}/index.html", READY)
     (line,) = data["speed"]
     assert browser.run("return document.querySelectorAll('canvas').length") == 3
@@ -122,9 +122,10 @@ def test_every_section_is_drawn(browser, address, data):
     assert f"{cells} of {cells}" in browser.text("#tiles")
     changed = browser.text("#changes")
     assert all(data["commits"][str(r)]["hash"][:7] in changed for r in line["all"][-8:])
-    targets = data["codegen_grid"]["values"][data["codegen_grid"]["names"].index("target")]
+    benchmark = index["benchmarks"]["codegen.Codegen.track_registers"]
+    targets = benchmark["params"][benchmark["param_names"].index("target")]
     counts = table(browser, "#codegen-table")
-    assert list(counts) == targets
+    assert list(counts) == [target.strip("'") for target in targets]
     assert all(re.fullmatch(r"[\d.]+( → [\d.]+)?", text) for row in counts.values() for text in row)
 
 
@@ -232,7 +233,7 @@ def test_a_change_links_its_range_and_its_report(browser, address, data):
     browser.load(f"{address}/index.html", READY)
     links = browser.run(
         """return [...document.querySelectorAll("#changes li")].map((item) =>
-            [...item.querySelectorAll("small a")].map((link) => link.href))"""
+            [...item.querySelectorAll(":scope > div a")].map((link) => link.href))"""
     )
     newest, before = (data["commits"][str(r)]["hash"] for r in data["speed"][0]["all"][:-3:-1])
     assert links[0] == [f"https://github.com/rope-triton/rope-triton/compare/{before}...{newest}"]
@@ -254,7 +255,7 @@ def test_what_is_chosen_is_in_the_address(browser, address):
         }"""
     )
     chosen, shown = browser.run(CHOSEN), browser.text("#tiles")
-    assert {"dtype", "peers-batch", "codegen-target"}.isdisjoint(usual.items() & chosen.items())
+    assert {"dtype", "direction", "peers-batch"}.isdisjoint(dict(usual.items() & chosen.items()))
     search, fragment = browser.run("return [location.search, location.hash]")
     assert fragment == "#peers"
     browser.load(f"{address}/index.html{search}{fragment}", READY)
