@@ -10,7 +10,6 @@ publishers: list[type] = []
 
 def setup() -> None:
     """Called by asv when it loads the plugin."""
-    import functools
     from pathlib import Path
 
     from asv.publishing import OutputPublisher
@@ -31,9 +30,7 @@ def setup() -> None:
 
         @classmethod
         def publish(cls, conf, repo, benchmarks, graphs, revisions):
-            # asv starts git anew for each of thousands of steps, most of them between the same two
-            # commits: a minute for 3,500.
-            repo.get_hashes_from_range = functools.cache(repo.get_hashes_from_range)
+            asv_fixes.ask_git_once(repo)
             asv_fixes.forget_missing_commits(conf, repo)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers.peers(peers.EVIDENCE)

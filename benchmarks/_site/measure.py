@@ -14,7 +14,7 @@ from pathlib import Path
 from .._cells.grid import OWN_BENCHMARKS
 from .._system import checkout, gpu_monitor
 from .._system.repository import git_text
-from . import asv_fixes
+from . import asv_fixes, run
 
 NO_GPU = "no-gpu-"
 """Prefix of the names of machines without a GPU."""
@@ -125,7 +125,7 @@ def _asv(root: Path, machine: str, commit: str, package: Path, pattern: str) -> 
     # asv hides PYTHONPATH from benchmarks, and has this instead. The old package comes first.
     paths = os.pathsep.join([str(package), str(root)])
     options = ["--bench", pattern, "-E", f"existing:{sys.executable}", "--machine", machine]
-    command = [sys.executable, "-m", "asv", "run", *options, "--set-commit-hash", commit]
+    command = [*run.ASV, "run", *options, "--set-commit-hash", commit]
     print(f"{machine}: {commit}", flush=True)
     environment = os.environ | {"ASV_PYTHONPATH": paths}
     return subprocess.run(command, cwd=root, env=environment, stdin=subprocess.DEVNULL).returncode

@@ -198,24 +198,6 @@ def test_of_what_ships_every_library_has_a_line_or_a_reason():
         assert reasons | set(batch["gbps"]) == set(data["providers"])
 
 
-def test_its_speeds_are_bytes_over_the_median_time():
-    data, shown = peers.peers(peers.EVIDENCE), 0
-    for row in map(json.loads, peers.EVIDENCE.read_text().splitlines()[1:]):
-        provider, seq_len, hidden_size, heads, batch, dtype, _ = row["cell"]
-        if not row.get("latency"):
-            continue
-        assert dtype == "float16"  # two bytes an element, read and written
-        gbps = (
-            2 * 2 * seq_len * hidden_size * heads * batch / statistics.median(row["latency"]) / 1e9
-        )
-        (chart,) = (chart for chart in data["batches"] if chart["batch"] == batch)
-        value = chart["gbps"][provider][chart["seq_len"].index(seq_len)]
-        assert value == float(f"{gbps:.4g}")
-        shown += 1
-    lines = [line for chart in data["batches"] for line in chart["gbps"].values()]
-    assert shown == sum(value is not None for line in lines for value in line) > 500
-
-
 def test_what_was_not_measured_has_no_speed_and_a_reason(tmp_path):
     lines = peers.EVIDENCE.read_text().splitlines(keepends=True)
     left = [line for line in lines if '"cell":["compile",256,' not in line]

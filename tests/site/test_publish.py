@@ -14,8 +14,7 @@ import asv
 import pytest
 
 from benchmarks import _site
-from benchmarks._peers.sweep.state import SweepError
-from benchmarks._site import asv_fixes, asv_pages, libraries, overview, page, peers
+from benchmarks._site import asv_fixes, asv_pages, libraries, page
 from tests import publishing
 
 OTHERS = {"flot-0.8.3", "stupid-table-plugin-1.1.3"}
@@ -111,35 +110,17 @@ def test_an_asv_with_other_pages_is_refused(tmp_path):
         libraries.localise(tmp_path)
 
 
-def test_asv_asks_git_once_for_the_commits_between_two(monkeypatch, tmp_path):
+def test_asv_asks_git_once_for_the_commits_between_two():
     from asv.plugins.regressions import Regressions
 
     asked = []
-
-    class Repo:
-        def get_hashes_from_range(self, spec):
-            asked.append(spec)
-            return [spec]
-
-    monkeypatch.setattr(_site, "publishers", [])
-    _site.setup()
-    (publisher,) = _site.publishers
-    monkeypatch.setattr(overview, "overview", lambda *arguments: {})
-    for module, name in (
-        *((page, "write"), (libraries, "localise"), (asv_pages, "adapt")),
-        (asv_fixes, "write_empty_summaries"),
-    ):
-        monkeypatch.setattr(module, name, lambda *arguments: None)
-    repo = Repo()
-    conf = SimpleNamespace(html_dir=tmp_path, project="", regressions_first_commits={})
-    publisher.publish(conf, repo, {}, {}, {})
-    assert [repo.get_hashes_from_range(spec) for spec in "aba"] == [["a"], ["b"], ["a"]]
+    repo = SimpleNamespace(get_hashes_from_range=asked.append)
+    asv_fixes.ask_git_once(repo)
+    for spec in "aba":
+        repo.get_hashes_from_range(spec)
     assert asked == ["a", "b"]
-    assert publisher.order < Regressions.order  # the one that asks, with the repo it is handed
-    monkeypatch.setattr(peers, "EVIDENCE", tmp_path / "damaged")
-    peers.EVIDENCE.write_text("{")
-    with pytest.raises(SweepError):
-        publisher.publish(conf, repo, {}, {}, {})
+    _site.setup()  # before what asks, with the repo that both are handed
+    assert _site.publishers.pop().order < Regressions.order
 
 
 def test_a_shallow_clone_publishes_what_it_measured(tmp_path):
