@@ -208,17 +208,17 @@ function peersTable() {
 }
 
 function codegen() {
-  const { before, all, call, counts } = data.codegen[0], metrics = Object.keys(counts);
-  const text = (target, [earlier, newest]) => {
-    const value = newest[target] ?? NONE, old = earlier[target] ?? value;
+  const { all, call, counts } = data.codegen[0], metrics = Object.keys(counts);
+  const text = (target, [newest, earlier]) => {
+    const value = newest[target] ?? NONE, old = earlier?.[target] ?? value;
     return old === value ? value : `${old} \u2192 ${value}`;
   };
-  const rows = Object.keys(counts[metrics[0]][1]).map((target) =>
+  const rows = Object.keys(counts[metrics[0]][0]).map((target) =>
     row("td", target, ...metrics.map((metric) => text(target, counts[metric]))));
   const head = row("th", "architecture", ...metrics.map((metric) => metric.replace("_", " ")));
-  const after = before === null ? [] : [" after ", hashLink(hashOf(before))];
+  const [newest, ...before] = all.slice(-2).reverse().map((revision) => hashLink(hashOf(revision)));
   $("codegen-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
-  $("codegen-what").replaceChildren(`${call}, at `, hashLink(hashOf(all.at(-1))), ...after);
+  $("codegen-what").replaceChildren(`${call}, at `, newest, before.length ? " after " : "", ...before);
   $("codegen").hidden = false;
 }
 

@@ -151,7 +151,7 @@ def _speed_lines(lines: Callable[[str], _Lines]) -> Iterator[dict]:
         }
         yield _line(params, revisions) | {
             **_newest_values(grid, revisions[-1]),
-            "paths": _newest_values(paths, None),
+            "paths": _newest_values(paths, revisions[-1]) if _any_series(paths) else None,
             "trend": trend,
             "changes": {
                 f"{name}{d.lower()}": _changes(suite[d]["latency"], _median_change)
@@ -172,13 +172,15 @@ def _suite(series: Mapping[tuple[str, str, str], Series], suite: str) -> _Suite:
     }
 
 
-def _newest_values(suite: _Suite, otherwise: int | None) -> dict | None:
-    """The values of the newest commit that has both directions, which one cut off has not."""
+def _any_series(suite: _Suite) -> bool:
+    return any(suite[d]["copy_ratio"] for d in DIRECTIONS)
+
+
+def _newest_values(suite: _Suite, newest: int) -> dict:
+    """The values of the newest commit that has both directions: a run may have been cut off."""
     measured = [set(suite[d]["copy_ratio"]) for d in DIRECTIONS]
     complete = set.intersection(*measured) or set.union(*measured)
-    if not complete and otherwise is None:
-        return None
-    revision = max(complete, default=otherwise)
+    revision = max(complete, default=newest)
     return {
         "revision": revision,
         "values": {
@@ -195,25 +197,21 @@ def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]
         series = {metric: group[identity][1] for metric, group in by_metric.items()}
         revisions = sorted(set().union(*series.values()))
         if revisions:
-            before, newest = [None, *revisions][-2:]
             yield _line(params, revisions) | {
-                "before": before,
                 "call": ", ".join(CODEGEN_CALL.values()),
                 "counts": {
-                    m: [_counts(values, r, grid) for r in (before, newest)]
+                    m: [_counts(values.get(r, []), grid) for r in revisions[:-3:-1]]
                     for m, values in series.items()
                 },
                 "changes": {m: _changes(values, _counts_changed) for m, values in series.items()},
             }
 
 
-def _counts(series: Series, revision: int | None, grid: dict) -> dict[str, float | None]:
+def _counts(values: Values, grid: dict) -> dict[str, float | None]:
     """Architecture -> the count of ``CODEGEN_CALL``."""
     counts = {}
-    for values, count in zip(
-        itertools.product(*grid["values"]), series.get(revision, []), strict=False
-    ):
-        cell = dict(zip(grid["names"], values, strict=True))
+    for params, count in zip(itertools.product(*grid["values"]), values, strict=False):
+        cell = dict(zip(grid["names"], params, strict=True))
         if cell.items() >= CODEGEN_CALL.items():
             counts[cell["target"]] = count
     return counts

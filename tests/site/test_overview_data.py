@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from asv.graph import Graph
+from asv.graph import Graph, GraphSet
 
 from benchmarks._peers.sweep.experiments import GRIDS
 from benchmarks._peers.sweep.state import SweepError
@@ -22,6 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 GPU = "nvidia-h200"
 DAY = 24 * 60 * 60 * 1000
+
+
+NAMES = ("NOTES \u2028 .md", "rope_triton/kernel.py", "MORE \f .md")
+"""Files, one a commit, and the commits' subjects."""
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +86,57 @@ def test_the_machine_code_is_that_of_the_newest_two_commits(data, index):
     at = 0
     for name, values in zip(benchmark["param_names"], benchmark["params"], strict=True):
         at = at * len(values) + [value.strip("'") for value in values].index(call[name])
-    for revision, counts in zip(line["all"][-2:], line["counts"]["instructions"], strict=True):
+    for revision, counts in zip(line["all"][:-3:-1], line["counts"]["instructions"], strict=True):
         commit = data["commits"][str(revision)]["hash"]
         (path,) = (RESULTS / line["machine"]).glob(f"{commit[:8]}-*.json")
         stored = json.loads(path.read_text())["results"]["codegen.Codegen.track_instructions"]
         assert counts["sm_90"] == stored[0][at]
+
+
+@pytest.fixture
+def of_graphs(repository, monkeypatch):
+    """The overview's data, from benchmark -> revision, 0 to 2 -> values."""
+    monkeypatch.chdir(repository)
+    commits = git(repository, "log", "--format=%H", "--reverse").split()
+    repo = SimpleNamespace(
+        get_branch_name=lambda branch: branch,
+        _run_git=lambda words: git(repository, *words),
+    )
+    conf = SimpleNamespace(
+        **{"branches": ["main"], "results_dir": ".asv/results"},
+        **{"show_commit_url": "https://example.org/", "project_url": "https://example.org"},
+    )
+
+    def data(points):
+        graphs = GraphSet()
+        for name, values in points.items():
+            for revision, of_cells in values.items():
+                graph = graphs.get_graph(name, {"machine": "a", "gpu": "A GPU", "branch": "main"})
+                graph.add_data_point(revision, of_cells)
+        revisions = {commit: revision for revision, commit in enumerate(commits)}
+        return overview.overview(conf, repo, {}, graphs, revisions)
+
+    return data
+
+
+def test_a_commit_whose_run_was_cut_off_is_not_the_one_shown(of_graphs):
+    """The grid shows the newest with both directions, and so do the other calls."""
+    ratios = {
+        "rope.Forward.track_copy_ratio": {0: [1.0], 1: [2.0], 2: [4.0]},
+        "rope.Backward.track_copy_ratio": {0: [1.0], 1: [2.0]},
+        "paths.Forward.track_copy_ratio": {0: [None, 2.0]},
+    }
+    data = of_graphs(ratios)
+    (line,) = data["speed"]
+    assert line["all"] == [0, 1, 2] and (line["revision"], line["paths"]["revision"]) == (1, 0)
+    assert line["values"]["Forward"]["copy_ratio"] == [2.0]
+    assert line["paths"]["values"]["Forward"]["copy_ratio"] == [None, 2.0]
+    assert line["trend"] == {"Forward": [1.0, 0.5, 0.25], "Backward": [1.0, 0.5, None]}
+    assert (line["measured"], line["waiting"]) == (None, 0)
+    assert [commit["subject"] for commit in data["commits"].values()] == [*NAMES]
+    del ratios["paths.Forward.track_copy_ratio"]
+    (line,) = of_graphs(ratios)["speed"]
+    assert line["paths"] is None and line["changes"]["forward"] == {}
 
 
 def test_share_of_copy_is_the_inverse_of_the_ratio():
@@ -135,7 +186,7 @@ def test_every_stored_report_is_linked_by_its_head():
 def repository(tmp_path):
     """Three commits, of which the second changes the package; the first was measured."""
     git(tmp_path, "init", "-q", "-b", "main")
-    for name in ("NOTES.md", "rope_triton/kernel.py", "MORE.md"):
+    for name in NAMES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
         git(tmp_path, "add", "-A")
