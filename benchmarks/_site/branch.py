@@ -26,25 +26,19 @@ _IDENTITY = {
 }
 
 
-def stored(root: Path, remote: str) -> str:
-    """The branch's commit at the remote, "" if it has no such branch.
-
-    Raises
-    ------
-    RuntimeError
-        If the remote does not answer, so that what is stored is unknown.
-    """
-    return git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
-
-
 def restore(root: Path, remote: str) -> bool:
     """Replace the checkout's results by the stored ones; False if none are stored.
 
     ``benchmarks.json``, which describes the benchmarks, stays that of the checkout: it and the
-    benchmarks are one version. After an error nothing counts as restored.
+    benchmarks are one version.
+
+    Raises
+    ------
+    RuntimeError
+        If git fails, as where the remote does not answer: nothing counts as restored then.
     """
     (root / _RESTORED).unlink(missing_ok=True)
-    commit = stored(root, remote)
+    commit = git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
     if commit:
         _replace_results(root, remote, commit)
     (root / _RESTORED).parent.mkdir(exist_ok=True)

@@ -107,7 +107,8 @@ function square(suite, direction, grid, { gbps, copy_ratio }, cell, isBeside) {
 const SCALE = [0.5, 0.7, 0.85, 0.95, 1.05, 1.3]; // lower ends of the classes s1 to s6
 
 function scale() {
-  const texts = [...SCALE, ""].map((high, i) => `${SCALE[i - 1] ?? ""}\u2013${high}`);
+  const between = SCALE.slice(1).map((high, i) => `${SCALE[i]}\u2013${high}`);
+  const texts = [`< ${SCALE[0]}`, ...between, `\u2265 ${SCALE.at(-1)}`];
   $("scale").replaceChildren(...texts.map((text, i) => element("span", { class: `s${i}` }, text)));
 }
 
