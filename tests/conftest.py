@@ -29,6 +29,7 @@ import rope_triton  # noqa: E402
 
 del sys.path[: len(_others)]
 
+from benchmarks import _subject  # noqa: E402
 from benchmarks._system import machine  # noqa: E402
 from tests import browser as browsers  # noqa: E402
 from tests import publishing  # noqa: E402
@@ -49,6 +50,8 @@ if triton.knobs.runtime.interpret:
         return scope
 
     interpreter._patch_lang = _patch_once
+
+_subject.load(_subject.DEFAULT)  # reports and verdicts know its metrics
 
 COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 

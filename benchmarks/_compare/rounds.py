@@ -40,11 +40,12 @@ class InvalidRoundError(CouldNotRunError):
 class Plan(NamedTuple):
     """Which versions are measured, and where.
 
-    arms: by name, in the order of round 0; it is reversed in every other round, so that with two
-    arms it alternates: A B | B A | A B. cache: Triton's cache directory. uuid: of the GPU.
-    deadline: in ``time.monotonic``'s seconds.
+    subject: its module. arms: by name, in the order of round 0; it is reversed in every other
+    round, so that with two arms it alternates: A B | B A | A B. cache: Triton's cache directory.
+    uuid: of the GPU. deadline: in ``time.monotonic``'s seconds.
     """
 
+    subject: str
     arms: dict[str, Arm]
     cache: Path
     uuid: str
@@ -266,7 +267,7 @@ class Rounds(Journal):
         return answer | {"wall_seconds": time.monotonic() - start}
 
     def _start(self, arm: str) -> measure.Process:
-        return measure.Process(self.plan.arms[arm].root, self.plan.cache)
+        return measure.Process(self.plan.subject, self.plan.arms[arm].root, self.plan.cache)
 
     def _take(self, arm: str) -> measure.Process:
         ready = self._ready[arm]

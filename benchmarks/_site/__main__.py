@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .. import _subject
 from .._system.arguments import Parser
 from .._system.process import ROOT
 from . import accept, branch
@@ -84,4 +85,5 @@ def _accept(incoming: Path, machines: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    _subject.load(_subject.DEFAULT)
     sys.exit(main())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._cells.grid import cell_of
+from .._subjects import cell as cell_of
 from .._system.errors import CouldNotRunError
 from .._system.process import ROOT
 from .._system.progress import say

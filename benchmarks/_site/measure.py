@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .._cells.grid import OWN_BENCHMARKS
+from .._subjects.rope.grid import OWN_BENCHMARKS
 from .._system import checkout, gpu_monitor
 from .._system.repository import git_text
 from . import asv_fixes, run

@@ -6,17 +6,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._cells.forms import ITEM_BYTES
-from .._cells.subjects import ARCHITECTURES
-from .._peers.sweep import goals as kernel_goals
-from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE, stored
-from .._peers.sweep.experiments import Experiment, Timing
-from .._peers.sweep.state import Results
+from .._studies.peers import tables
+from .._studies.peers import targets as kernel_goals
+from .._studies.peers.experiments import Experiment, Timing
+from .._studies.peers.peers_study import EVIDENCE, stored
+from .._studies.peers.state import Results
+from .._studies.training import goals
+from .._studies.training import results as training
+from .._studies.training.sizes import POINTS, STEP
+from .._subjects.metrics import ARCHITECTURES
+from .._subjects.rope.names import ITEM_BYTES
 from .._system.process import ROOT, SUITE
-from .._training import goals
-from .._training import results as training
-from .._training.sizes import POINTS, STEP
 from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
@@ -83,7 +83,7 @@ def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str
     of = {figure.provider: figure for figure in found if figure.part == STEP}
     size, _, context = point.rpartition("-")
     intro = (
-        "What RoPE adds to the time of a training step, with the 95 % interval: a Llama-like model "
+        "What RoPE adds to a training step, with the 95 % interval: a Llama-like model "
         f"of {size} parameters, context {context}, bfloat16, at `{header['commit'][:7]}` "
         f"(`{header['command']}`):"
     )
@@ -230,7 +230,7 @@ def _compiled(found: _Sweeps) -> list[str]:
 def _over_compiled(found: _Sweeps, provider: str, precision: str, hidden_size: int) -> list[float]:
     def counts(timing: Timing) -> bool:
         asked = hidden_size, _PRECISIONS[precision]
-        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == asked
+        return (timing.cell.call_name.channels, ITEM_BYTES[timing.cell.dtype]) == asked
 
     every = (tables.gains_over(*each, counts).get(provider, []) for each in found.values())
     return [gain for gains in every for gain in gains]

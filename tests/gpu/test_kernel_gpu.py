@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles
+from benchmarks._subjects.rope import angles
 from tests import oracle
 from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS, MODES, Mode

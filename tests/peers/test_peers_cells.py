@@ -1,15 +1,17 @@
 """The cells in which other libraries are measured, and what asv tracks of each."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks._cells import formula, grid
 from benchmarks._measure import cell_outcomes
-from benchmarks._peers import calls, cells
-from benchmarks._peers import host as peer_host
-from benchmarks._peers.cells import PEER_GRIDS
-from benchmarks._peers.providers import INSTALL, PROVIDERS
+from benchmarks._studies.peers import calls, cells
+from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._studies.peers.cells import PEER_GRIDS
+from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
+from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
 FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
@@ -36,7 +38,7 @@ def test_grids_are_small_and_span_the_sizes():
 def test_bytes_are_those_of_the_tensor_twice(cell):
     given = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
     assert cell.bytes_moved == 2 * given.nbytes
-    assert given.shape[formula.seq_dim(cell)] == cell.seq_len == cell.positions
+    assert cell.seq_len == cell.positions
 
 
 def test_environment_names_the_grid(monkeypatch):
@@ -52,7 +54,7 @@ def test_environment_names_the_grid(monkeypatch):
 
 def test_tracks_pick_their_cell():
     cell = SMALL[0]
-    params = tuple(vars(cell).values())
+    params = dataclasses.astuple(cell)
     cache = {cell: cell_outcomes.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
     for suite in (peers.Forward(), peers.Backward()):
         suite.setup(cache, *params)

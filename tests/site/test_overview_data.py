@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from asv.graph import Graph, GraphSet
 
-from benchmarks._peers.sweep.experiments import GRIDS
-from benchmarks._peers.sweep.state import SweepError
 from benchmarks._site import nightly, overview, page, peers, reports
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.runner import StudyError
 from tests import publishing
 from tests.git import git
 
@@ -263,10 +263,10 @@ def test_without_the_file_there_is_nothing_to_show_and_a_damaged_one_is_refused(
     assert peers.peers(tmp_path / "none") is None
     text = peers.EVIDENCE.read_bytes()
     (tmp_path / "damaged").write_bytes(text[:-20])
-    with pytest.raises(SweepError):
+    with pytest.raises(StudyError):
         peers.peers(tmp_path / "damaged")
     (tmp_path / "empty").write_bytes(text.partition(b"\n")[0] + b"\n")
-    with pytest.raises(SweepError, match="has no rows"):
+    with pytest.raises(StudyError, match="has no rows"):
         peers.peers(tmp_path / "empty")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._peers.sweep.experiments import GRIDS
 from benchmarks._site import page
+from benchmarks._studies.peers.experiments import GRIDS
 from tests import publishing
 from tests.publishing import READY
 

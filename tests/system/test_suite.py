@@ -40,8 +40,8 @@ def test_every_file_that_finds_facts_of_machine_code_counts(monkeypatch, tmp_pat
     monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
     compiled.Version(tmp_path, "digest", {"torch": "1", "triton": "1"})
     found = {file for pattern in asked for file in suite.SUITE.glob(pattern)}
-    rooms = ("_cells", "_machine_code")
-    assert found >= {file for room in rooms for file in (suite.SUITE / room).glob("*.py")}
+    rooms = ("_subjects", "_machine_code")
+    assert found >= {file for room in rooms for file in (suite.SUITE / room).rglob("*.py")}
 
 
 def test_every_file_that_times_the_first_call_counts(monkeypatch):
@@ -49,4 +49,4 @@ def test_every_file_that_times_the_first_call_counts(monkeypatch):
     monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
     assert session.suite_digest() == "digest"
     found = {file.name for pattern in asked for file in suite.SUITE.glob(pattern)}
-    assert {"first_call.py", "host.py", "gpu_timer.py", "package_calls.py", "measure.py"} <= found
+    assert {"first_call.py", "host.py", "gpu_timer.py", "rotation.py", "measure.py"} <= found
