@@ -171,7 +171,7 @@ def refuse_to_find_nothing() -> None:
 def name_interpreters_by_version() -> None:
     """Let results of ``asv run -E existing:PATH`` be named by the versions of what they ran on.
 
-    asv names them by the interpreter's path, and would draw a line for each path. Torch and Triton
+    asv names them by the interpreter's path, and would draw a line for every path. Torch and Triton
     are in the name, so that a commit measured again by others does not replace what is stored.
     """
     from asv.environment import ExistingEnvironment, get_env_name

@@ -150,6 +150,8 @@ function paths() {
   $("paths-note").textContent = measured.revision === revision ? "" : `Measured at ${short(measured.revision)}.`;
 }
 
+const COMMITS = 8; // DETAILED_COMMITS of overview.py
+
 // What a commit changed, as texts, and the addresses and texts of its links.
 function change(revision) {
   const steps = (all) => Object.entries(all ?? {}).filter(([, of]) => of[revision])
@@ -172,7 +174,7 @@ function change(revision) {
 }
 
 function changes() {
-  $("changes").replaceChildren(...line().all.slice(-8).reverse().map((revision) => {
+  $("changes").replaceChildren(...line().all.slice(-COMMITS).reverse().map((revision) => {
     const { hash, subject, time } = data.commits[revision], [texts, links] = change(revision);
     const date = new Date(time).toISOString().slice(0, 10);
     const more = links.flatMap(([href, text]) => [" ", element("a", { href }, text)]);

@@ -1,4 +1,4 @@
-"""What asv stores: whole, under names without a path, over nothing that was measured here."""
+"""What asv stores: complete, under names without a path, over nothing that was measured here."""
 
 import errno
 import json
@@ -73,9 +73,9 @@ def test_what_ships_is_copied_over_nothing_measured_here(tmp_path):
         path.write_text("shipped anew")
         os.utime(path, (later, later))
     asv_fixes.fill_results(tmp_path)
-    found = {path.name: path.read_text() for path in copies.rglob("*.json")}
+    copied = {path.name: path.read_text() for path in copies.rglob("*.json")}
     new = dict.fromkeys(("copy-b.json", "benchmarks.json"), "shipped anew")
-    assert found == {"own-a.json": "own", "own-c.json": "own"} | new
+    assert copied == {"own-a.json": "own", "own-c.json": "own"} | new
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_a_result_stays_whole_where_the_disk_is_full(asv_mended, tmp_path, monke
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"version": 2}', "infinite"])
 def test_asv_names_a_damaged_result_and_goes_on(text, asv_mended, tmp_path):
     if text == "infinite":
-        (whole,) = (ROOT / "benchmarks" / "results" / "nvidia-h200").glob("8f5b0467-*.json")
-        stored = json.loads(whole.read_text())
+        (path,) = (ROOT / "benchmarks" / "results" / "nvidia-h200").glob("8f5b0467-*.json")
+        stored = json.loads(path.read_text())
         next(iter(stored["results"].values()))[0][0] = float("inf")
         text = json.dumps(stored).encode()
     (tmp_path / "machine.json").write_text('{"machine": "nvidia-h200", "version": 1}')
@@ -171,5 +171,5 @@ def test_asv_works_where_git_looks_at_nothing(site):
         path.name for path in (clone / asv_fixes.SHIPPED / "nvidia-h200").iterdir()
     }
     command = ["git", "-C", clone, "status", "--porcelain", "--untracked-files=all"]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert ".asv" not in found
+    changed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert ".asv" not in changed

@@ -64,8 +64,8 @@ sys.exit(measure.measure(Path.cwd(), sys.argv[1]))
 
 def records(directory):
     """The full results of ``MEASURED`` below a directory: others may lie beside those shipped."""
-    found = directory.rglob(f"{MEASURED[:8]}-*.json")
-    return sorted(path for path in found if "-compare-" not in path.name)
+    paths = directory.rglob(f"{MEASURED[:8]}-*.json")
+    return sorted(path for path in paths if "-compare-" not in path.name)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def template(tmp_path_factory):
 def _measure_the_rest(work):
     """Results of the commits that wait for a machine: those that this repository lacks today.
 
-    Of one metric each, because what is published takes its time.
+    Of one metric, because publishing takes its time.
     """
     for record in records(work / RESULTS):
         content = json.loads(record.read_text())
@@ -103,10 +103,10 @@ def origin(tmp_path, template):
 
 
 class Job:
-    """A clone in which commands run one after another; ``said`` has what they print."""
+    """A clone in which commands run one after another; ``output`` has what they print."""
 
     def __init__(self, origin, scratch):
-        self.root, self.said = scratch / "clone", ""
+        self.root, self.output = scratch / "clone", ""
         scratch.mkdir()
         git(scratch, "clone", "-q", str(origin), str(self.root))
         assert self.run("-m", "benchmarks._site", "restore", "origin") == 0
@@ -118,7 +118,7 @@ class Job:
             **{"cwd": self.root, "env": environment},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
         )
-        self.said += done.stdout
+        self.output += done.stdout
         return done.returncode
 
 
@@ -129,11 +129,11 @@ def measured(origin, scratch, toolchain="{}"):
         made.mkdir()
     record = str(records(ROOT / RESULTS / GPU)[0])
     played = {"PLAYED_RECORD": record, "PLAYED_TOOLCHAIN": toolchain}
-    assert job.run("-c", MEASURE, GPU, **played) == 0, job.said
+    assert job.run("-c", MEASURE, GPU, **played) == 0, job.output
     for path in (job.root / ".asv" / "results" / GPU).glob("*.json"):
         if path.stat().st_mtime_ns > started.stat().st_mtime_ns or path.name == "machine.json":
             shutil.copy(path, artifact)
-    return job.said, artifact
+    return job.output, artifact
 
 
 def store(origin, scratch, artifacts):
@@ -143,7 +143,7 @@ def store(origin, scratch, artifacts):
         shutil.copytree(directory, job.root.parent / "incoming" / f"results-{machine}")
     accept = ("accept", str(job.root.parent / "incoming"), "no-gpu-x86_64", GPU)
     lines = (accept, ("store", "origin"))
-    return [job.run("-m", "benchmarks._site", *line) for line in lines], job.said
+    return [job.run("-m", "benchmarks._site", *line) for line in lines], job.output
 
 
 def stored_names(origin):
@@ -157,13 +157,13 @@ def test_history_from_a_commit_to_a_page(origin, tmp_path):
     names = {path.name[:8] for path in artifact.glob("*-*.json")}
     assert names == {commit[:8] for commit in new}
 
-    statuses, said = store(origin, tmp_path / "store", {GPU: artifact})
-    assert statuses == [0, 0] and "no-gpu-x86_64: no results came" in said
+    statuses, output = store(origin, tmp_path / "store", {GPU: artifact})
+    assert statuses == [0, 0] and "no-gpu-x86_64: no results came" in output
     assert git(origin, "rev-list", "--count", branch.BRANCH) == "1"
     assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
 
-    said, _ = measured(origin, tmp_path / "again")
-    assert f"{GPU}: 0 commits to measure" in said
+    output, _ = measured(origin, tmp_path / "again")
+    assert f"{GPU}: 0 commits to measure" in output
 
     site = publishing.published(Job(origin, tmp_path / "build").root)
     text = (site / "index.html").read_text()
@@ -174,14 +174,14 @@ def test_a_new_toolchain_measures_the_newest_stored_commit_again(origin, tmp_pat
     _, artifact = measured(origin, tmp_path / "first")
     store(origin, tmp_path / "store-first", {GPU: artifact})
     newest = git(origin, "rev-parse", "main")[:8]
-    said, again = measured(origin, tmp_path / "second", json.dumps({"torch": "9.9"}))
-    assert f"torch or triton changed, once more: {newest}" in said
+    output, again = measured(origin, tmp_path / "second", json.dumps({"torch": "9.9"}))
+    assert f"torch or triton changed, once more: {newest}" in output
     (path,) = again.glob("*-existing-py-torch9.9.json")
     assert path.name.startswith(newest)
     assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
     assert sum(newest in name for name in stored_names(origin)) == 2
-    said, _ = measured(origin, tmp_path / "third", json.dumps({"torch": "9.9"}))
-    assert "once more" not in said
+    output, _ = measured(origin, tmp_path / "third", json.dumps({"torch": "9.9"}))
+    assert "once more" not in output
 
 
 def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):

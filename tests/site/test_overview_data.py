@@ -163,8 +163,8 @@ def test_every_call_is_described(data):
 def test_a_hostile_subject_stays_text():
     hostile = "</script><script>alert(1)</script> /*STYLE*/ <!--"
     text = page.render("<b>name</b>", {"commits": {1: {"subject": hostile}}})
-    (found,) = re.findall(r'id="data">(.*?)</script>', text)
-    assert json.loads(found)["commits"]["1"]["subject"] == hostile
+    (carried,) = re.findall(r'id="data">(.*?)</script>', text)
+    assert json.loads(carried)["commits"]["1"]["subject"] == hostile
     assert "alert(1)</script>" not in text and "<b>name" not in text
 
 

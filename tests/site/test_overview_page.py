@@ -138,19 +138,19 @@ def test_every_call_has_its_description_and_cells(browser, address, data):
     values, grid = data["speed"][0]["paths"]["values"], data["paths_grid"]["Backward"]
     of_grid = dict(zip(grid["names"], grid["values"], strict=True))
     sizes, dtypes = len(of_grid["mib"]), len(of_grid["dtype"])
-    found = {title[0].partition(" ")[0]: (title[0], *directions) for title, *directions in rows}
-    assert {name: texts[0] for name, texts in found.items()} == {
+    shown = {title[0].partition(" ")[0]: (title[0], *directions) for title, *directions in rows}
+    assert {name: texts[0] for name, texts in shown.items()} == {
         name: f"{name} {call}" for name, call in data["calls"].items()
     }
     for at, path in enumerate(of_grid["path"]):  # asv's order is the path, the size, the type
-        _, _, (direction, *shown) = found[path]
+        _, _, (direction, *squares) = shown[path]
         assert direction == "backward"
-        for column, text in enumerate(shown):
+        for column, text in enumerate(squares):
             index = dtypes * (sizes * at + column % sizes) + column // sizes
             ratio, gbps = (values["Backward"][m][index] for m in ("copy_ratio", "gbps"))
             assert text.split() == [f"{1 / ratio:.2f}", f"{gbps:.0f}"]
-    forward_only = set(found) - set(of_grid["path"])
-    assert forward_only and all(set(found[name][2][1:]) == {"n/a"} for name in forward_only)
+    forward_only = set(shown) - set(of_grid["path"])
+    assert forward_only and all(set(shown[name][2][1:]) == {"n/a"} for name in forward_only)
 
 
 def test_another_direction_is_shown(browser, address, data):
@@ -170,7 +170,7 @@ def test_a_batch_of_other_libraries_has_its_lines_and_speeds(browser, address, d
         labels = texts(browser, "#peers .u-series .u-label")
         assert labels[1:] == list(batch["gbps"])
         rows = table(browser, "#peers-table")
-        assert {name: said.split("\n")[0] for name, (_, said) in rows.items()} == (
+        assert {name: text.split("\n")[0] for name, (_, text) in rows.items()} == (
             data["peers"]["providers"]
         )
         for name, rates in batch["gbps"].items():
