@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _resumes(options: dict) -> str:
     """How to go on with what was measured, "" where nothing is kept."""
-    if not options.get("goes_on"):
+    if not options.get("goes_on") or options.get("show"):
         return ""
     again = " without --afresh" if options.get("afresh") else ""
     return f"the same command{again} resumes"

@@ -119,6 +119,9 @@ class Subject(Protocol):
 
     # "gpu", "host": the beginnings of their metrics
 
+    def label(self, metric: str, params: tuple[str, ...]) -> tuple[str, str]:
+        """A metric and its parameters, each in words."""
+
     def cell(self, suite: str, params: Sequence[str]) -> Cell: ...
     def candidates(self) -> Sequence[Cell]: ...  # what a comparison may time, the best first
     def checked(self, changed: Callable[[str], bool]) -> Sequence[Cell]:
@@ -142,7 +145,7 @@ def load(name: str) -> Subject:
         If there is none of this name.
     """
     subject: Any = importlib.import_module(name)
-    metrics.register(subject.UNITS, subject.FAMILIES)
+    metrics.register(subject.UNITS, subject.FAMILIES, subject.label)
     return subject
 
 

@@ -15,28 +15,25 @@ from ._machine_code.fingerprint import Compiled
 from ._subjects import metrics
 from ._subjects.rope.grid import active
 
-_SMALL = {"target": ("sm_90",)}
 _CODE_PARAMS, _VARIANT_PARAMS = (
-    active({"full": every, "small": every | _SMALL})
+    active({"full": every, "small": every | {"target": ("sm_90",)}})
     for every in (metrics.CODE_PARAMS, metrics.VARIANT_PARAMS)
 )
 
 
+def _asked(listed: Callable, suite: str, targets) -> dict:
+    """What the subject lists for these targets, by parameters."""
+    return {one.params: one for target in targets for one in listed(target) if one.suite == suite}
+
+
 def _facts_of(suite: str, *params) -> dict:
     """Facts by parameters, n/a where a call has no backward of its own."""
-    asked = _asked(_subjects.compilations, *params, suite=suite)
+    asked = _asked(_subjects.compilations, suite, params[0])
     calls = {key: Compiled(one.target, one.cells[0], one.direction) for key, one in asked.items()}
     facts = fingerprint.compile_all(_subjects, calls.values()).facts
     missing = NotImplementedError("its backward launches nothing of its own")
     everything = dict.fromkeys(itertools.product(*params), missing)
     return everything | {key: facts[call] for key, call in calls.items()}
-
-
-def _asked(listed: Callable, targets, *params, suite: str = "") -> dict:
-    """What the subject lists for these parameters."""
-    keys = set(itertools.product(targets, *params))
-    ones = (one for target in targets for one in listed(target) if one.suite.startswith(suite))
-    return {one.params: one for one in ones if one.params in keys}
 
 
 class _Code:
@@ -86,15 +83,10 @@ def _track(name: str, unit: str) -> Callable:
     return track
 
 
-for _name, _unit in {
-    "registers": "registers/thread",
-    "spilled_bytes": "bytes/thread",
-    "stack_bytes": "bytes/thread",
-    "shared_bytes": "bytes/program",
-    "instructions": "instructions",
-    "narrow_share": "share",
-}.items():
-    setattr(_Facts, f"track_{_name}", _track(_name, _unit))
+for _metric, _unit in _subjects.UNITS.items():
+    _suite, _, _name = _metric.rpartition(".track_")
+    if _suite == "codegen.Codegen":
+        setattr(_Facts, f"track_{_name}", _track(_name, _unit.name))
 
 
 Surface.track_saved_bytes = _track("saved_bytes", "bytes")
@@ -108,7 +100,7 @@ class Variants(_Code):
     params = list(_VARIANT_PARAMS.values())
 
     def setup_cache(self):
-        asked = _asked(_subjects.variants, *self.params)
+        asked = _asked(_subjects.variants, "codegen.Variants", self.params[0])
         counts = fingerprint.compile_all(_subjects, variants=asked.values()).variants
         return {params: counts[one] for params, one in asked.items()}
 

@@ -6,6 +6,7 @@ from benchmarks._subjects.transformer.modules import ModuleCell
 PACKAGE, TARGETS, TARGET = _subjects.PACKAGE, _subjects.TARGETS, _subjects.TARGET
 UNITS, FAMILIES = _subjects.UNITS, _subjects.FAMILIES
 cell, first, compiled = _subjects.cell, _subjects.first, _subjects.compiled
+label = _subjects.label
 CELLS = [ModuleCell("rmsnorm-bf16-16384x1024")]
 
 

@@ -309,13 +309,14 @@ def test_help_says_what_statuses_mean(capsys):
 def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
     from benchmarks._compare import exact
     from benchmarks._machine_code import fingerprint
+    from tests import toy
 
     def refused(*_, **__):
-        fingerprint.compile_all([])
+        fingerprint.compile_all(toy)
 
     lab.versions({}, {})
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(exact, "codegen_facts", refused)
+    monkeypatch.setattr(exact, "compiled", refused)
     assert lab.compare("base", "head", "--exact-only") == COULD_NOT_RUN
     assert "could not run: unset TRITON_INTERPRET" in capsys.readouterr().err
 

@@ -133,6 +133,10 @@ DTYPES = ("float32", "bfloat16")
 CELLS = [Cell(*each) for each in itertools.product((1024, 1 << 20), DTYPES)]
 
 
+def label(metric, params):
+    return metric, ", ".join(params)
+
+
 def cell(suite, params):
     elements, dtype = params
     return Cell(int(elements), dtype, suite)

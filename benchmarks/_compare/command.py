@@ -202,11 +202,11 @@ def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
 def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
     from .._system import checkout
 
-    of = ROOT, SCRATCH / "sources", package
-    base = checkout.from_commit(options.base, *of)
+    place = ROOT, SCRATCH / "sources", package
+    base = checkout.from_commit(options.base, *place)
     if options.head is None:
-        return {"base": base, "head": checkout.from_working_tree(*of)}
-    return {"base": base, "head": checkout.from_commit(options.head, *of)}
+        return {"base": base, "head": checkout.from_working_tree(*place)}
+    return {"base": base, "head": checkout.from_commit(options.head, *place)}
 
 
 def _compare(options: argparse.Namespace, start: float) -> "Comparison":

@@ -168,7 +168,7 @@ def lost_on_host(measured: Sequence[Round], look: Look) -> set[Key]:
     """
     answered = _answered(measured)
     of_host = FAMILIES["host"] + FAMILIES["start"]
-    asked = {s for found in answered.values() for s in found if s.metric.startswith(of_host)}
+    asked = {s for keys in answered.values() for s in keys if s.metric.startswith(of_host)}
     impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
     return asked - look.judged - impossible
 
@@ -178,8 +178,8 @@ def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
     return {
         (arm, kind): {
             Key(metric, tuple(params))
-            for each in measured
-            for metric, params, _ in each.answers[arm][kind]
+            for one in measured
+            for metric, params, _ in one.answers[arm][kind]
         }
         for arm in ARMS
         for kind in ("timings", "errors", "unavailable")
@@ -188,12 +188,12 @@ def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
 
 def clocks(measured: Sequence[Round]) -> dict[str, str]:
     """Median clocks of the GPU under load, over the rounds."""
-    found = {}
+    medians = {}
     for words, key in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
         # Least, median and largest of a round.
-        if seen := [each.watch[key][1] for each in measured if each.watch[key]]:
-            found[words] = f"{statistics.median(seen):g} MHz"
-    return found
+        if clocks := [one.watch[key][1] for one in measured if one.watch[key]]:
+            medians[words] = f"{statistics.median(clocks):g} MHz"
+    return medians
 
 
 def facts_of(answer: dict) -> dict[Key, float | Exception]:
@@ -225,22 +225,22 @@ def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
     lost: dict[str, dict[Key, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
     failed: dict[str, dict[Key, str]] = {arm: {} for arm in ARMS}
-    for arm, each in itertools.product(ARMS, measured):
+    for arm, one in itertools.product(ARMS, measured):
         errors, unavailable = (
-            _reasons(each.answers[arm][kind], sum(FAMILIES.values(), ()))
+            _reasons(one.answers[arm][kind], sum(FAMILIES.values(), ()))
             for kind in ("errors", "unavailable")
         )
         failed[arm] |= errors
         for subject, reason in (errors | unavailable).items():
             lost[arm][subject].append(reason)
-    said = {
+    by_arm = {
         arm: {
             subject: _lost_in(arm, reasons, len(measured), subject in failed[arm])
             for subject, reasons in sorted(lost[arm].items())
         }
         for arm in ARMS
     }
-    wrong = _faults_of_head(failed, said)
+    wrong = _faults_of_head(failed, by_arm)
     neither = {
         subject: Note("unavailable", reasons[0])
         for subject, reasons in sorted(lost[HEAD].items())
@@ -248,8 +248,8 @@ def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
         and not any(subject in failed[arm] for arm in ARMS)
     }
     notes = _together(neither)
-    for arm, told in ((BASE, neither), (HEAD, neither | wrong)):
-        notes += _together({s: why for s, why in said[arm].items() if s not in told})
+    for arm, others in ((BASE, neither), (HEAD, neither | wrong)):
+        notes += _together({s: why for s, why in by_arm[arm].items() if s not in others})
     return [replace(note, keys=(key,)) for key, note in wrong.items()], notes
 
 

@@ -71,8 +71,8 @@ class Pool(NamedTuple):
 
 def medians(measured: Sequence[Round], arm: str) -> list[dict[Key, float]]:
     """The medians of an arm's processes, by round: see :func:`medians_of`."""
-    usual = _usual([answer for each in measured for answer in each.answers.values()])
-    return [medians_of(each.answers[arm], usual) for each in measured]
+    usual = _usual([answer for one in measured for answer in one.answers.values()])
+    return [medians_of(one.answers[arm], usual) for one in measured]
 
 
 def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Key, float]:

@@ -97,8 +97,8 @@ def compile_all(
     name, calls, variants = subject.__name__, list(calls), list(variants)
     enumerations = list(enumerations)
     _refuse(subject, [*calls, *variants, *enumerations])
-    facts_of = {each: ("facts", name, each.target, *_row(each)) for each in calls}
-    counted = {each: ("variants", name, each.target, *map(str, each.params)) for each in variants}
+    facts_of = {call: ("facts", name, call.target, *_row(call)) for call in calls}
+    counted = {one: ("variants", name, one.target, *map(str, one.params)) for one in variants}
     reached = {
         (target, which): [
             ("reach", name, target, which, index) for index in range(len(getattr(subject, which)()))
@@ -184,7 +184,7 @@ def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict:
     if kind == "reach":
         which, index = job
         return uncompiled.reach(target, getattr(subject, which)()[index])
-    (one,) = (each for each in subject.variants(target) if (*map(str, each.params),) == job)
+    (one,) = (v for v in subject.variants(target) if (*map(str, v.params),) == job)
     return uncompiled.variants(target, one.cells, one.direction)
 
 
@@ -192,7 +192,7 @@ def _called(target: str, cell: Cell, direction: str) -> Called:
     driver, files = _compiling(target)
     saved = uncompiled.call(driver, cell, direction)
     launches = driver.launches
-    kernels = [facts.kernel_of(files[each.kernel.metadata.hash], each) for each in launches]
+    kernels = [facts.kernel_of(files[one.kernel.metadata.hash], one) for one in launches]
     return Called(kernels, saved)
 
 

@@ -35,7 +35,7 @@ def call(driver: StubDriver, cell: Cell, direction: str) -> int:
     called, backward = cell.call("meta"), direction == BACKWARD
     shared: set[int] = set()  # addresses
     called.call_through(functools.partial(_with_memory, shared))
-    kept: dict[int, int] = {}  # bytes by address
+    saved: dict[int, int] = {}  # bytes by address
     # Memory that nothing touches costs nothing, however large the tensor.
     t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
     operand = called.leaf(t) if backward else called.operand(t)
@@ -43,7 +43,7 @@ def call(driver: StubDriver, cell: Cell, direction: str) -> int:
 
     def keep(tensor):
         if tensor.data_ptr() not in shared:
-            kept[tensor.data_ptr()] = max(tensor.nbytes, kept.get(tensor.data_ptr(), 0))
+            saved[tensor.data_ptr()] = max(tensor.nbytes, saved.get(tensor.data_ptr(), 0))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -53,7 +53,7 @@ def call(driver: StubDriver, cell: Cell, direction: str) -> int:
         torch.autograd.grad(out, operand, called.cotangent(grad))
     if not driver.launches:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 @functools.cache

@@ -11,6 +11,7 @@ cannot be checked here.
 
 import io
 import re
+import shlex
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ from .._system.repository import (
     requirements,
 )
 from .._system.untrusted import load_json
-from .._verdict.rules import FAMILIES, Answer, changed
+from .._verdict.release import only_words
+from .._verdict.rules import FAMILIES, Answer, Key, changed
 from .._verdict.schema import Comparison, from_json
 
 GRID = "small"
@@ -55,7 +57,7 @@ class Request:
 
     base, head: the commits. run_url: page of the job. gpu: asv's name of the machine; None if no
     GPU was to be used, and machine code alone compared. behind: commits of main that the base does
-    not have.
+    not have. only: the keys that alone were to be measured, if any.
     """
 
     base: str
@@ -63,6 +65,7 @@ class Request:
     run_url: str
     gpu: str | None
     behind: int = 0
+    only: tuple[Key, ...] = ()
 
     def __post_init__(self):
         for name in ("base", "head"):
@@ -81,8 +84,9 @@ class Request:
     @property
     def command(self) -> str:
         """The command that the job runs, and that anybody can run."""
-        exact = " --exact-only" if self.gpu is None else ""
-        return f"python -m benchmarks compare {self.base} {self.head}{exact}"
+        words = ["python -m benchmarks compare", self.base, self.head]
+        words += ["--exact-only"] if self.gpu is None else []
+        return " ".join([*words, *map(shlex.quote, only_words(self.only))])
 
 
 class Commits(NamedTuple):
@@ -126,15 +130,8 @@ def read_artifact(archive: bytes, request: Request, by_git: Commits) -> Comparis
     return comparison
 
 
-def require_asked(
-    comparison: Comparison, request: Request, by_git: Commits, complete: bool = True
-) -> None:
+def require_asked(comparison: Comparison, request: Request, by_git: Commits) -> None:
     """Refuse a comparison that is not the measurement that was asked for.
-
-    Parameters
-    ----------
-    complete : bool
-        Whether a pass must have every family of timings and every exact metric.
 
     Raises
     ------
@@ -150,7 +147,7 @@ def require_asked(
             what = f"{machine!r:.80}, a GPU {gpu!r:.80}"
             raise NoGpuError(f"the GPU {request.gpu} was not there, only {what}")
     _require_what_was_asked(comparison, request, by_git)
-    if complete and comparison.answer is Answer.PASS and not by_git.same_sources:
+    if not request.only and comparison.answer is Answer.PASS and not by_git.same_sources:
         _require_complete(comparison, request)
 
 

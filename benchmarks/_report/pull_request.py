@@ -9,7 +9,6 @@ pull request whose author is not trusted can forge those too, and the comment sa
 """
 
 import argparse
-import dataclasses
 import json
 import re
 import sys
@@ -108,8 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
     parser.add_argument("--status", type=Path, metavar="FILE", help="written, of a GPU's report")
     options = parser.parse_args(arguments)
-    request = {field.name: getattr(options, field.name) for field in dataclasses.fields(Request)}
-    text, state = _result(Request(**request), options)
+    request = Request(options.base, options.head, options.run_url, options.gpu, options.behind)
+    text, state = _result(request, options)
     options.comment.write_text(text, encoding="utf-8")
     if options.status:
         options.status.write_text(json.dumps(state), encoding="utf-8")

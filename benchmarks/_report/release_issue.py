@@ -15,10 +15,9 @@ comparison that cannot tell leaves it as it is.
 import argparse
 import json
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from .._system.baseline import commits_since
 from .._system.untrusted import load_json
 from .._verdict import release
 from .._verdict.release import SinceRelease
-from .._verdict.rules import Answer, Key
+from .._verdict.rules import Answer
 from . import artifact
 from .artifact import MAX_ARCHIVE_BYTES, MEMBER, ArtifactError, Request, require
 from .github_markdown import escaped
@@ -55,17 +54,6 @@ class Call(NamedTuple):
     body: dict[str, str]
 
 
-@dataclass(frozen=True)
-class _StepRequest(Request):
-    """What was to be measured of a commit between: no more than ``only``."""
-
-    only: tuple[Key, ...] = ()
-
-    @property
-    def command(self) -> str:
-        return " ".join([super().command, *map(shlex.quote, release.only_words(self.only))])
-
-
 def read_artifact(
     archive: bytes, request: Request, repository: Path
 ) -> tuple[SinceRelease, list[str]]:
@@ -91,9 +79,9 @@ def read_artifact(
     require(only or not measured, "nothing failed, so no commit between was to be measured")
     for commit, comparison in results.steps:
         if comparison is not None:
-            asked = _StepRequest(request.base, commit, request.run_url, request.gpu, only=only)
+            step = replace(request, head=commit, only=only)
             by_git = artifact.commits(repository, request.base, commit)
-            artifact.require_asked(comparison, asked, by_git, complete=False)
+            artifact.require_asked(comparison, step, by_git)
     return results, commits
 
 

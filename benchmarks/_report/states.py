@@ -4,6 +4,7 @@ A timing that is not slower comes with its bound, an inconclusive one with the m
 effect: so "no change" never just means low statistical power.
 """
 
+import collections
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -42,11 +43,13 @@ def _state(timing: Timing, same_code: bool) -> State:
     return State.SLOWER if timing.answer is Answer.FAIL else State.INCONCLUSIVE
 
 
-def counted(states: Iterable[State]) -> str:
-    """ "8 slower, 20 not slower"."""
-    all_states = list(states)
+def counted(states: Iterable[State], bound: str = "") -> str:
+    """ "8 slower, 20 not slower", and behind these a bound."""
+    counts = collections.Counter(states)
     return ", ".join(
-        f"{all_states.count(state)} {state.label}" for state in State if state in all_states
+        f"{counts[state]} {state.label}{bound if state is State.NOT_SLOWER else ''}"
+        for state in State
+        if counts[state]
     )
 
 

@@ -2,26 +2,15 @@
 
 from collections.abc import Iterable
 
-from .._verdict.rules import FAMILIES, Key
+from .._verdict.metrics import COMPILE, FAMILIES, IMPORT, LABELS, OWN_START, WARM_START
+from .._verdict.rules import Key
 from .._verdict.schema import Side
 
-_NAMES = {
-    "host.Call.forward": "Host call forward",
-    "host.Call.forward_backward": "Host call forward + backward",
-    "host.FirstCall.import": "Import",
-    "host.FirstCall.compile": "Compilation",
-    "host.FirstCall.warm_start": "First call, cache filled",
-    "host.FirstCall.own_start": "First call, Triton started",
-    "host.Memory.peak_bytes": "peak memory",
-    "codegen.Codegen.spilled_bytes": "spills",
-    "codegen.Codegen.stack_bytes": "stack",
-    "codegen.Codegen.shared_bytes": "shared memory",
-    "codegen.Codegen.narrow_share": "narrow accesses",
-}
-# Values of parameters that say nothing without the parameter's name.
-_WORDS = {
-    **{"True": "interleaved", "False": "", "long": "long context", "short": "short context"},
-    **{"small": "small tensor", "large": "large tensor"},
+_STARTS = {
+    IMPORT: "Import",
+    COMPILE: "Compilation",
+    WARM_START: "First call, cache filled",
+    OWN_START: "First call, Triton started",
 }
 _UNITS = {
     "bytes/thread": " B/thread",
@@ -33,37 +22,26 @@ _UNITS = {
 
 
 def name_of(metric: str) -> str:
-    """ "host.Call.track_forward" as "Host call forward", "rope.Forward.track_latency" as
-    "Forward"."""
-    room, suite, name = metric.replace("track_", "").split(".")
-    if metric.startswith(FAMILIES["gpu"]):
-        return suite
-    alike = "Codegen" if suite == "Surface" else suite.removeprefix("Path")
-    words = _NAMES.get(f"{room}.{alike}.{name}", name.replace("_", " "))
-    return f"{words} of other calls" if suite[4:] in ("Memory", "Launches", "Error") else words
+    """What a metric measures, in words."""
+    return _words(metric, ())[0]
 
 
 def label(key: Key) -> str:
     """The metric and the parameters of a timing or an exact value, in words."""
     between = " " if key.metric.startswith(FAMILIES["gpu"]) else ", "
-    return between.join(filter(None, [name_of(key.metric), where(key)]))
+    return between.join(filter(None, _words(*key)))
 
 
 def where(key: Key) -> str:
     """The parameters in words."""
-    params = tuple(clip(value, 60) for value in key.params)
-    match key.metric.partition(".")[0], params:
-        case "rope", (seq_len, hidden, batch, dtype, layout):
-            return f"{seq_len} × {hidden}, batch {batch}, {dtype}, {layout}"
-        case "paths", (call, mib, dtype):
-            return f"{call}, {mib} MiB, {dtype}"
-        case "surface", (call, mib):
-            return f"{call}, {mib} MiB"
-        case "model_calls", (model, step, inputs):
-            return f"{model}, {step}, with {inputs}"
-    words = [_WORDS.get(value, value) for value in params]
-    channels = [f"{word} channels" if word.isdecimal() else word for word in words]
-    return ", ".join(filter(None, channels))
+    return _words(*key)[1]
+
+
+def _words(metric: str, params: tuple[str, ...]) -> tuple[str, str]:
+    if metric in _STARTS:
+        return _STARTS[metric], ""
+    given = tuple(clip(value, 60) for value in params)
+    return LABELS[metric](metric, given) if metric in LABELS else (metric, ", ".join(given))
 
 
 def side(version: Side) -> str:

@@ -118,7 +118,7 @@ class View:
         rows = [row for row in self.rows if row.is_informative]
         slower = [row for row in rows if row.state is State.SLOWER]
         faster = [row for row in rows if row.state is State.FASTER]
-        others = [row for row in rows if row not in slower and row not in faster]
+        others = [row for row in rows if row.state not in (State.SLOWER, State.FASTER)]
         slowest: dict[str, Row] = {}
         for row in slower:
             slowest.setdefault(row.metric, row)
@@ -142,9 +142,7 @@ class View:
         family = comparison.families[name]
         states = [self.states[timing.key] for timing in family.timings]
         bounds = [t.upper for t in family.timings if self.states[t.key] is State.NOT_SLOWER]
-        counts, bounded = counted(states), State.NOT_SLOWER.label
-        if bounds:
-            counts = counts.replace(bounded, f"{bounded} (within {percent(max(bounds))})")
+        counts = counted(states, f" (within {percent(max(bounds))})" if bounds else "")
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
         results = [f"{counts}; minimum detectable effect {mde} (median)"]
         if name == "gpu":

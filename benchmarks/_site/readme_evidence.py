@@ -205,8 +205,8 @@ def _gains(found: _Sweeps) -> list[str]:
 
 
 _BY_COMPILER = {
-    "compile": "torch.compile with ready-made tables and static shapes",
-    "compile-angles": "the same by angles, which is what the package computes",
+    "compile": "torch.compile with precomputed tables and static shapes",
+    "compile-angles": "the same with angles, which is what the package computes",
 }
 _PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
 

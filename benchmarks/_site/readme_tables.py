@@ -62,7 +62,7 @@ def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
 _BESIDE = {
     "transformer-engine": ("throughput", "TransformerEngine's CUDA kernel"),
     "flash-attention": ("throughput", "flash-attention's Triton kernel, which takes tables"),
-    "compile-angles": ("study", "`torch.compile` of the formula by angles"),
+    "compile-angles": ("study", "`torch.compile` of the formula with angles"),
 }
 
 

@@ -124,15 +124,15 @@ def _redraw(study: Study, options: argparse.Namespace) -> int:
         If the directory holds none of them, or one that does not ship and is to.
     """
     assert study.stored
-    found = [
+    parts = [
         (part, header, entries)
         for part, header, entries in study.stored(options.redraw)
         if part.name in options.only or not options.only
     ]
-    if not found:
+    if not parts:
         raise StudyError(f"{options.redraw} holds no files of study {options.study}")
     good = []
-    for part, header, entries in found:
+    for part, header, entries in parts:
         directories = [options.output or options.redraw]
         if options.ship:
             if part.why_not_shipped:

@@ -19,7 +19,7 @@ from .._system import checkout, gpu_monitor, machine, process
 from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
 from .._system.journal import Journal, JournalError, read
-from .._system.progress import PROGRESS_VARIABLE, say
+from .._system.progress import PROGRESS_VARIABLE, missing, say
 
 DONE, BAD = 0, 1
 
@@ -197,7 +197,7 @@ def _measure(part: Part, header: dict, journal: Journal, place: Place, output: P
             return
         seconds = time.monotonic() - start
         took, estimated = took + seconds, estimated + task.seconds
-        left = sum(each.seconds for each in tasks[number:]) * took / estimated
+        left = sum(later.seconds for later in tasks[number:]) * took / estimated
         say(f"{part.name}: {task.label}, {seconds:.0f} s; about {left:.0f} s left")
         part.publish(header, journal.entries, output, final=False)
 
@@ -221,6 +221,18 @@ def publish(part: Part, header: dict, entries: list[dict], directories: Sequence
     good = part.report(header, entries)
     print(f"{part.name}: {directories[-1]}")
     return good and not missing
+
+
+def drawn(draw: Callable[[], object], again: str) -> bool:
+    """Draw if matplotlib is installed, and say whether it is; ``again`` is a command."""
+    try:
+        draw()
+    except ModuleNotFoundError as error:
+        if (how := missing(error)) is None:
+            raise
+        say(f"no plots: {how}; then: {again}")
+        return False
+    return True
 
 
 def write_lines(path: Path, contents: Iterable[dict]) -> None:

@@ -8,6 +8,7 @@ from .._subject import Compilation
 from .._verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
 from . import metrics
 from .calls import BaseCell
+from .labels import label as label
 from .metrics import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
 from .rope import grid
 from .rope.cells import Cell, ListedCell, ModelCell, PathCell
@@ -82,7 +83,7 @@ def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell
 
 def listed_cell(name: str) -> BaseCell:
     """A call of the lists at the size at which its machine code is tracked: the largest."""
-    return ModuleCell(name) if name in modules.forms() else grid.largest(name)
+    return ModuleCell(name) if name in modules.listed_calls() else grid.largest(name)
 
 
 def listed() -> list[list[BaseCell]]:

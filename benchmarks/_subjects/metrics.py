@@ -36,7 +36,7 @@ CODE_PARAMS = VARIANT_PARAMS | {
 }
 SURFACE_PARAMS = {
     "target": ("sm_90",),
-    "form": (*listed_calls(), *modules.forms()),
+    "form": (*listed_calls(), *modules.listed_calls()),
     "direction": DIRECTIONS,
 }
 """Of every call of the lists, at the larger of its sizes."""

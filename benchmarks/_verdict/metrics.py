@@ -1,6 +1,6 @@
 """How each metric is read: measured or exact, and whether a change for the worse fails."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -55,9 +55,16 @@ UNITS: dict[str, Unit] = dict.fromkeys((IMPORT, COMPILE, WARM_START, OWN_START),
 FAMILIES: dict[str, tuple[str, ...]] = {"gpu": (), "host": (), "start": ("host.FirstCall.",)}
 """Timings that are tested together: the beginnings of their metrics' names."""
 
+Label = Callable[[str, tuple[str, ...]], tuple[str, str]]
+LABELS: dict[str, Label] = {}
+"""By metric: a function from it and its parameters to words for each."""
 
-def register(units: Mapping[str, Unit], families: Mapping[str, tuple[str, ...]]) -> None:
+
+def register(
+    units: Mapping[str, Unit], families: Mapping[str, tuple[str, ...]], label: Label
+) -> None:
     """Make the metrics of a subject known to the rules and to reports."""
     UNITS.update(units)
+    LABELS.update(dict.fromkeys(units, label))
     for name, prefixes in families.items():
         FAMILIES[name] = tuple(dict.fromkeys((*FAMILIES[name], *prefixes)))

@@ -20,7 +20,7 @@ copied = roofline.copied  # which the made-up samples replace
 @dataclass(frozen=True)
 class Named(SizedCell):
     suite = "named"
-    name: str
+    sized_name: str
     takes: str
 
 

@@ -15,7 +15,7 @@ import rope_triton
 from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, inputs, timed_cell
-from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell, peer_cells
+from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
 from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope import angles, grid
 from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
@@ -26,7 +26,7 @@ CELL = Cell(16, 64, 2, "float32", "bshd")
 BY_ANGLES = [CELL, *(PathCell(path, 1 / 4, "float32") for path in ("thd", "qkv", "qk", "starts"))]
 BY_TABLES = [PathCell(path, 1 / 4, "float32") for path in PATHS if path.startswith("tables")]
 Right = rope_triton.RotaryPositionEmbedding
-CELLS = [*grid.all_cells("full"), *peer_cells(PEER_GRIDS["full"])]
+CELLS = [*grid.all_cells("full"), *grid.cells_of(PeerCell, PEER_GRIDS["full"])]
 
 
 @pytest.fixture
@@ -197,12 +197,13 @@ def test_no_sequence_is_longer_than_what_is_checked():
 
 
 def test_the_package_does_not_make_what_it_is_checked_by(monkeypatch):
-    right = angles.of_cell(CELL, "cpu")
+    right = angles.exact(0, 16, 64)
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Zero)
     for name in ("rotary_angles", "frequencies_from_config"):
         monkeypatch.delattr(rope_triton, name)
-    assert torch.equal(angles.of_cell(CELL, "cpu"), right)
-    torch.testing.assert_close(right, Right(64, device="cpu")(16), rtol=angles.TOLERANCE, atol=0)
+    assert torch.equal(angles.exact(0, 16, 64), right)
+    made = Right(64, device="cpu")(16).double()
+    torch.testing.assert_close(angles.by_channel(right), made, rtol=angles.TOLERANCE, atol=0)
 
 
 def test_only_the_check_asks_for_the_packages_angles():

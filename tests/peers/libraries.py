@@ -300,6 +300,6 @@ def here(monkeypatch, device):
     """Cells are called where the kernels run, by stubs of all libraries."""
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
-    monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
+    monkeypatch.setattr(plain.ByCompiler, "backend", "aot_eager")
     monkeypatch.setattr(inputs, "DEVICE", device)
     return device

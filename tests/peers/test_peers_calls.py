@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._measure import host, timed_cell
-from benchmarks._studies.peers import calls, plain
+from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.providers import PROVIDERS
 from benchmarks._subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._subjects.rope import names
@@ -30,7 +30,7 @@ both_formats = pytest.mark.parametrize("format", ["sbhd", "bshd"])
 
 def called(cell, direction, device="cpu"):
     """The call, its output, and what that should follow from."""
-    call, x = calls.of(cell, device), random(cell, device)
+    call, x = cell.call(device), random(cell, device)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate(), given
@@ -49,7 +49,7 @@ def test_right_output_passes(here, provider, direction, format, form):
     cell = cell_of(provider, format, **form)
     if provider in HALF_ONLY and cell.dtype == "float32":
         with pytest.raises(Unavailable):
-            calls.of(cell, "cpu")
+            cell.call("cpu")
         return
     call, output, given = called(cell, direction, here)
     call.check(output, given, direction)
@@ -83,15 +83,15 @@ def test_mistakes_are_found(here, provider, direction, format):
     ("cell", "error", "message"),
     [
         *(
-            (cell_of(name, hidden_size=512), Unavailable, "up to 256, got 512")
+            (cell_of(name, hidden_size=512), Unavailable, "up to 256 channels, got 512")
             for name in ("flash-attention", "fla")
         ),
-        (cell_of("quack", hidden_size=520), Unavailable, "multiples of 8 channels up to 512"),
+        (cell_of("quack", hidden_size=520), Unavailable, "up to 512 channels, got 520"),
         (cell_of("quack", hidden_size=20), Unavailable, "multiples of 8 .* got 20"),
         (cell_of("flashinfer", hidden_size=48), Unavailable, "multiples of 32 channels, got 48"),
         (cell_of("flashinfer", dtype="float32"), Unavailable, "float16 and bfloat16, got float32"),
         *(
-            (cell_of(name, heads=1), Unavailable, "needs 2 heads or more, got 1")
+            (cell_of(name, heads=1), Unavailable, "takes queries and keys, not one")
             for name in sorted(PAIRS)
         ),
         (cell_of("nobody"), ValueError, "provider must be one of"),
@@ -100,7 +100,7 @@ def test_mistakes_are_found(here, provider, direction, format):
 )
 def test_what_cannot_be_called_is_refused(cell, error, message):
     with pytest.raises(error, match=message):
-        calls.of(cell, "cpu")
+        cell.call("cpu")
 
 
 @pytest.mark.parametrize("provider", sorted(PAIRS))
@@ -108,7 +108,7 @@ def test_what_cannot_be_called_is_refused(cell, error, message):
 def test_queries_and_keys_are_the_tensor(here, provider, format):
     """Each byte of the input is given once, so that those counted are those moved."""
     cell = cell_of(provider, format)
-    call, x = calls.of(cell, here), random(cell, here)
+    call, x = cell.call(here), random(cell, here)
     q, k = call.operand(x)
     assert q.shape == k.shape and q.is_contiguous() and k.is_contiguous()
     assert q.data_ptr() == x.data_ptr() and k.data_ptr() == x.data_ptr() + x.nbytes // 2
@@ -136,7 +136,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
     monkeypatch.delitem(sys.modules, "flash_attn")
     monkeypatch.syspath_prepend(tmp_path)
     cell = cell_of("flash-attention")
-    assert calls.of(cell, "cpu")._public() is print
+    assert cell.call("cpu")._public() is print
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         del sys.modules[name]
 
@@ -144,7 +144,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
 @pytest.mark.skipif(not COMPILED, reason="the seed's kernel compiles on a GPU alone")
 def test_the_seeds_kernel_is_one_launch(here):
     cell = cell_of("seed", "sbhd", "float16")
-    call, x = calls.of(cell, here), random(cell, here)
+    call, x = cell.call(here), random(cell, here)
     assert host._launches(lambda: lambda: call.forward(call.operand(x))) == 1
 
 
@@ -168,25 +168,16 @@ def test_no_more_than_the_slack_is_let_through(dtype, half):
     call, output, given = called(cell_of("pytorch", dtype=dtype), FORWARD)
     eps = torch.finfo(output.dtype).eps
     assert eps / 2 < call.slack < 0.51 * eps
-    call.operand(given.zero_())[..., half] = 1  # so that every pair has the length 1
-    exact = call.forward(call.operand(given)).float()  # nothing is added to a product
+    operand = call.operand(given.zero_())
+    operand[..., half] = 1  # so that every pair has the length 1
+    exact = call.forward(operand).float()  # nothing is added to a product
     call.check((exact + 0.9 * call.slack).to(output.dtype), given, FORWARD)
     with pytest.raises(AssertionError, match="not close"):
         call.check((exact + 8 * call.slack).to(output.dtype), given, FORWARD)
 
 
-def test_slack_grows_with_each_pair_not_with_the_largest():
-    call, output, given = called(cell_of("pytorch"), FORWARD)
-    call.operand(given)[:, 0] *= 1e-3
-    moved = call.forward(call.operand(given))
-    call.check(moved, given, FORWARD)
-    moved[:, 0] += call.slack
-    with pytest.raises(AssertionError, match="not close"):
-        call.check(moved, given, FORWARD)
-
-
 def test_only_those_that_round_more_have_slack(here):
-    made = {name: calls.of(cell_of(name), here).slack for name in PROVIDERS}
+    made = {name: cell_of(name).call(here).slack for name in PROVIDERS}
     loose = {name for name, slack in made.items() if slack}
     assert loose == {"pytorch", "compile", "vllm", "xformers", *PAIRS} - {"flashinfer"}
 
@@ -216,7 +207,7 @@ def memory(tensor) -> int:
 def test_providers_leave_each_others_tensors_alone(here, format, direction):
     """All that any holds is the same after all were called."""
     names = [name for name in PROVIDERS if direction == FORWARD or name not in FORWARD_ONLY]
-    made = {name: calls.of(cell_of(name, format), here) for name in names}
+    made = {name: cell_of(name, format).call(here) for name in names}
     inputs = {name: random(cell_of(name, format), here) for name in names}
     before = {name: [each.clone() for each in held(call)] for name, call in made.items()}
     given = {name: x.clone() for name, x in inputs.items()}
@@ -239,7 +230,7 @@ def test_providers_leave_each_others_tensors_alone(here, format, direction):
 @both_formats
 def test_what_is_overwritten_is_said_to_be(here, provider, format):
     cell = cell_of(provider, format)
-    call, x = calls.of(cell, here), random(cell, here)
+    call, x = cell.call(here), random(cell, here)
     given = x.clone()
     call.forward(call.operand(x))
     assert call.in_place
@@ -256,7 +247,7 @@ def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch, provider):
         graphs.append(inputs)
         return graph.forward
 
-    monkeypatch.setattr(plain._ByCompiler, "backend", staticmethod(backend))
+    monkeypatch.setattr(plain.ByCompiler, "backend", staticmethod(backend))
     limit = torch._dynamo.config.recompile_limit
     for seq_len in range(2, limit + 5):
         call, output, given = called(cell_of(provider, seq_len=seq_len), FORWARD, here)

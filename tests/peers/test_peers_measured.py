@@ -33,7 +33,7 @@ def on_gpu(here, monkeypatch, tmp_path):
     if not COMPILED:  # an interpreted kernel takes its time
         plain_package.install(monkeypatch)
     # The compiler looks at the GPU that there is not: compiled calls have tests of their own.
-    monkeypatch.setattr(plain._ByCompiler, "_compile", lambda call, function: function)
+    monkeypatch.setattr(plain.ByCompiler, "_compile", lambda call, function: function)
 
 
 def spoiled(function):
@@ -63,7 +63,7 @@ def test_cells_are_measured(on_gpu, direction):
             reason = f"{cell.provider} has no backward pass"
             assert outcome == cell_outcomes.Outcome(unavailable=reason)
         else:
-            roofline = (1e-6,) * 3 if cell.provider == "rope-triton" else ()
+            roofline = (1e-6,) * 3 if cell.provider.startswith("rope-triton") else ()
             expected = cell_outcomes.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=roofline)
             assert outcome == expected, cell
 
@@ -143,7 +143,7 @@ def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypa
     monkeypatch.delattr(rope_triton, name)
     provider = {"apply_rotary_pos_emb": "rope-triton", "apply_rotary_emb": "rope-triton-tables"}
     (outcome,) = cell_outcomes.measure_cells([cell_of(provider[name])], FORWARD).values()
-    assert outcome.unavailable.startswith("this commit cannot: ") and name in outcome.unavailable
+    assert outcome.unavailable == f"this commit cannot: rope_triton has no {name}"
 
 
 @all_libraries
@@ -162,15 +162,6 @@ def test_a_wrong_backward_has_no_speed(on_gpu, monkeypatch):
     cell = cell_of("flash-attention")
     assert cell_outcomes.measure_cells([cell], FORWARD)[cell].latency
     assert "not close" in cell_outcomes.measure_cells([cell], BACKWARD)[cell].error
-
-
-def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("CUDA error: no kernel image")
-
-    libraries.install(monkeypatch, "fla", broken)
-    (outcome,) = cell_outcomes.measure_cells([cell_of("fla")], FORWARD).values()
-    assert "RuntimeError: CUDA error: no kernel image" in outcome.error
 
 
 # --- host time and error --------------------------------------------------------------------------

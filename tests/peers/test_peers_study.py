@@ -99,6 +99,7 @@ def test_a_larger_grid_goes_on_from_a_smaller_that_was_killed(timer, undrawn, tm
     published = state.read(tmp_path / "milliseconds.jsonl")
     assert list(published.rows) == FULL["milliseconds"].timings
     assert published.header["grid"] == "full" and "--grid" not in published.header["command"]
+    assert {"machine", "commit", "software", "suite"} <= published.header.keys()
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -146,19 +147,6 @@ def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch)
 
 
 # --- refused --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", ["machine", "commit", "software", "suite"])
-def test_rows_of_something_else_are_not_mixed_in(timer, undrawn, what, capsys):
-    peers("--only", "milliseconds")
-    path, count = timer.path("milliseconds"), len(timer.measured)
-    head = state.read(path).header | {what: {"of": "another"}}
-    path.unlink()
-    Journal(path, head).close()
-    assert peers("--only", "milliseconds") == 3
-    said = capsys.readouterr().err
-    assert what in said and "another" in said and "--afresh" in said
-    assert len(timer.measured) == count
 
 
 @pytest.mark.parametrize(

@@ -239,11 +239,13 @@ def test_the_summary_counts_and_names_the_farthest():
     }
     experiment, results = results_of(calls)
     text, _, _, _, *worst = targets.summary(experiment, results)
-    assert text.startswith("Hold their goals: by tables 2 of 3, by angles 2 of 3, one head 0 of 0;")
+    counts = "by tables 2 of 3, with angles 2 of 3, one head 0 of 0"
+    assert text.startswith(f"Hold their goals: {counts};")
     assert "1 aligned to 2 bytes" in text
     assert text.endswith("4 timings, rivals count: flash-attention in 4, quack in 4, liger in 3.")
     assert worst[0] == (
-        "| bf16-8+8x64-1x4096, forward | by angles, beside flash-attention | 16.8 | 0.500 | 0.960 |"
+        "| bf16-8+8x64-1x4096, forward | with angles, beside flash-attention "
+        "| 16.8 | 0.500 | 0.960 |"
     )
     assert len(worst) == 5 and unaligned not in "".join(worst)
     page = targets.page(experiment, results)

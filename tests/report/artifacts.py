@@ -26,8 +26,8 @@ def written(make) -> str:
     return json.dumps(to_json(dataclasses.replace(made, reproduce=request.command, **SIDES)))
 
 
-def read(content, found=DIFFER, request=REQUEST):
-    return read_artifact(content, request, found)
+def read(content, by_git=DIFFER, request=REQUEST):
+    return read_artifact(content, request, by_git)
 
 
 def document(make=job_failing, **changes) -> dict:

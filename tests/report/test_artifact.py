@@ -7,13 +7,22 @@ import zipfile
 
 import pytest
 
-from benchmarks._report.artifact import ArtifactError, Commits
+from benchmarks._report.artifact import ArtifactError, Commits, NoGpuError
 from benchmarks._system.untrusted import plain
 from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import Answer
-from tests.comparisons import job_failing, job_passing, of_the_same_sources, without_gpu
+from tests.comparisons import (
+    job_failing,
+    job_of_code,
+    job_of_worse_code,
+    job_passing,
+    of_the_same_sources,
+    without_gpu,
+)
 from tests.report.artifacts import (
     BASE,
+    CODE_REQUEST,
+    DIFFER,
     GPU,
     HEAD,
     METHOD,
@@ -226,3 +235,41 @@ def test_a_change_of_what_the_package_runs_on_is_no_pass():
     notes = [plain(Note("requirement", change)) for change in changes]
     made = document(of_the_same_sources, unmeasured=notes, answer="cannot tell")
     assert read(archive(made), Commits(True, changes)).answer is Answer.CANNOT_TELL
+
+
+# --- machine code alone ---------------------------------------------------------------------------
+
+WRONG, A_TIMING = plain(Note("failed", "x")), plain(job_passing().timings[0].key)
+TIMED = "it has what needs a GPU"
+NOT_CODE_ALONE = {
+    "a comparison on a GPU": (document(job_passing), TIMED),
+    "an output that is wrong": (document(job_of_code, wrong=[WRONG], answer="fail"), TIMED),
+    "a timing with the same code": (document(job_of_code, identical=[A_TIMING]), TIMED),
+    "a GPU by name": (
+        changed(["machine", "gpu"], "NVIDIA H200", job_of_code),
+        "no GPU was to be used, it names 'NVIDIA H200'",
+    ),
+    "the command with a GPU": (
+        document(job_of_code, reproduce=REQUEST.command),
+        "it gives another command",
+    ),
+    "no variants": (
+        document(job_of_code, exact=document(job_of_code)["exact"][:1]),
+        "a pass lacks .*codegen.Variants.track_variants",
+    ),
+}
+
+
+def test_machine_code_alone_is_read_if_it_was_asked_for():
+    assert read(archive(document(job_of_code)), DIFFER, CODE_REQUEST).answer is Answer.PASS
+    worse = read(archive(document(job_of_worse_code)), DIFFER, CODE_REQUEST)
+    assert worse.answer is Answer.FAIL
+    with pytest.raises(NoGpuError, match=NO_GPU):
+        read(archive(document(job_of_code)))
+
+
+@pytest.mark.parametrize("case", NOT_CODE_ALONE.values(), ids=NOT_CODE_ALONE)
+def test_what_is_not_machine_code_alone_is_refused(case):
+    made, message = case
+    with pytest.raises(ArtifactError, match=message):
+        read(archive(made), DIFFER, CODE_REQUEST)

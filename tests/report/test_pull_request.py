@@ -9,11 +9,18 @@ import pytest
 
 from benchmarks._report import artifact, pull_request
 from benchmarks._report.artifact import Commits
-from tests.comparisons import job_blind, job_failing, job_passing
+from tests.comparisons import (
+    job_blind,
+    job_failing,
+    job_of_code,
+    job_of_worse_code,
+    job_passing,
+)
 from tests.git import commit, git
 from tests.publishing import ROOT
 from tests.report.artifacts import (
     BASE,
+    CODE_REQUEST,
     DIFFER,
     GPU,
     HEAD,
@@ -41,11 +48,12 @@ def commits_that_differ(monkeypatch):
 
 
 def arguments_for(tmp_path, **changes):
-    """The command's arguments, and the files that it reads and writes."""
+    """The command's arguments, without those that are None, and the files that it uses."""
     files = {name: tmp_path / name for name in ("artifact", "comment", "status")}
-    given = {"base": BASE, "head": HEAD, "run-url": RUN, "gpu": GPU, "behind": 0}
-    given |= {"job": "success", "tests": "success", "repository": tmp_path, **files, **changes}
-    return [text for key, value in given.items() for text in (f"--{key}", str(value))], files
+    options = {"base": BASE, "head": HEAD, "run-url": RUN, "gpu": GPU, "behind": 0}
+    options |= {"job": "success", "tests": "success", "repository": tmp_path, **files, **changes}
+    used = {name: value for name, value in options.items() if value is not None}
+    return [text for name, value in used.items() for text in (f"--{name}", str(value))], files
 
 
 def report(tmp_path, content=None, **changes):
@@ -54,7 +62,30 @@ def report(tmp_path, content=None, **changes):
     if content is not None:
         files["artifact"].write_bytes(content)
     assert pull_request.main(arguments) == 0
-    return files["comment"].read_text(), json.loads(files["status"].read_text())
+    status = json.loads(files["status"].read_text()) if files["status"].exists() else None
+    return files["comment"].read_text(), status
+
+
+CODE = dict.fromkeys(("gpu", "job", "tests", "status"))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"), [(job_of_code, "✅ PASS"), (job_of_worse_code, "❌ FAIL")]
+)
+def test_the_comment_of_machine_code_has_a_marker_of_its_own_and_no_status(tmp_path, make, says):
+    text, status = report(tmp_path, archive(document(make)), **CODE)
+    headline = f"## {says} (machine code only; nothing was timed)\n"
+    assert text.startswith(f"{pull_request.CODE_MARKER}\n{headline}") and status is None
+    assert CODE_REQUEST.command in text and pull_request.MARKER not in text
+    assert f"Commit {HEAD} on a machine without a GPU: [log of the run]({RUN})" in text
+
+
+@pytest.mark.parametrize("content", [None, b"no archive", archive(document(job_passing))])
+def test_without_a_comparison_of_machine_code_there_is_no_verdict(tmp_path, content):
+    text, _ = report(tmp_path, content, **CODE)
+    assert text.startswith(f"{pull_request.CODE_MARKER}\n## ❔ NO VERDICT")
+    assert "The artifact was refused: " in text
+    assert "This says nothing about the machine code." in text and CODE_REQUEST.command in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The issue on what became slower since a baseline: what is accepted, said and asked for."""
+"""The issue on what became slower since a baseline: what is accepted, output and asked for."""
 
 import copy
 import dataclasses
@@ -68,13 +68,13 @@ def of(made, base, head, wanted=()):
 def searched(shas, shares=STEP, skip=()):
     """What ``release`` finds in the history."""
     base, *commits = shas
-    found = SinceRelease(of(slower(shares[-1]), base, commits[-1]))
-    wanted = release.targets(found.comparison)
-    while (commit := Search(found, commits).next_commit()) is not None:
+    results = SinceRelease(of(slower(shares[-1]), base, commits[-1]))
+    wanted = release.targets(results.comparison)
+    while (commit := Search(results, commits).next_commit()) is not None:
         index = commits.index(commit)
         compared = None if index in skip else of(slower(shares[index]), base, commit, wanted)
-        found = SinceRelease(found.comparison, (*found.steps, Step(commit, compared)))
-    return found
+        results = SinceRelease(results.comparison, (*results.steps, Step(commit, compared)))
+    return results
 
 
 def request(shas):
@@ -90,9 +90,9 @@ def read(history, shas, document):
 
 @pytest.mark.parametrize("shares", [STEP, RAMP], ids=["step", "ramp"])
 def test_what_was_asked_for_is_read(history, shas, shares):
-    found = searched(shas, shares)
-    assert found.steps
-    assert read(history, shas, release.to_json(found)) == (found, shas[1:])
+    results = searched(shas, shares)
+    assert results.steps
+    assert read(history, shas, release.to_json(results)) == (results, shas[1:])
 
 
 OTHER = "a" * 40
@@ -155,10 +155,10 @@ def test_a_pass_by_the_margins_of_the_night_has_all_too(history, shas):
     """+0.7 % fails a pull request, so the comparison lacks what a pass has; by night it passes."""
     one = gpu_family(only=subjects("small")[:1], slowdown=lambda key: 0.007, noise=1e-4)
     made = comparison({"gpu": one}, ())
-    found = SinceRelease(of(made, shas[0], shas[-1]))
+    results = SinceRelease(of(made, shas[0], shas[-1]))
     assert (made.answer, release.cumulative(made).answer) == (Answer.FAIL, Answer.PASS)
     with pytest.raises(ArtifactError, match="a pass lacks codegen"):
-        read(history, shas, release.to_json(found))
+        read(history, shas, release.to_json(results))
 
 
 def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
@@ -181,8 +181,8 @@ def test_other_content_is_refused(history, shas, content):
 
 def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
     base, *commits = shas
-    found = searched(shas)
-    assert text.title(found, commits) == (
+    results = searched(shas)
+    assert text.title(results, commits) == (
         f"main is up to 3.12 % slower than {base[:10]}, due to {commits[2][:10]}"
     )
     skipped = searched(shas, skip=(2,))
@@ -195,23 +195,23 @@ def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
 
 def test_every_change_of_a_ramp_is_listed(shas):
     base, *commits = shas
-    found = searched(shas, RAMP)
-    assert text.title(found, commits).endswith(", due to 5 changes")
-    lines = text.body(found, commits, RUN).splitlines()
+    results = searched(shas, RAMP)
+    assert text.title(results, commits).endswith(", due to 5 changes")
+    lines = text.body(results, commits, RUN).splitlines()
     rows = lines[lines.index("|:--|:--|--:|") + 1 :][:6]
     assert rows.pop() == "" and all("ward 2048 × 128" in r and "| +0." in r for r in rows)
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {sha[:10] for sha in commits}
 
 
 def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
-    found = searched(shas)
+    results = searched(shas)
     words = "@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000
     hostile = (Note("failed", words, "head"),) * 500
-    machine = {**found.comparison.machine, "driver": "@everybody <b>"}
+    machine = {**results.comparison.machine, "driver": "@everybody <b>"}
     compared = dataclasses.replace(
-        found.comparison, notes=hostile, wrong=hostile, discarded=(words,) * 500, machine=machine
+        results.comparison, notes=hostile, wrong=hostile, discarded=(words,) * 500, machine=machine
     )
-    body = text.body(dataclasses.replace(found, comparison=compared), shas[1:], RUN)
+    body = text.body(dataclasses.replace(results, comparison=compared), shas[1:], RUN)
     assert len(body.encode()) <= 65_000
     for bad in ("@everybody", "<img", "<b>", "](https://evil", "GH-1 "):
         assert bad not in body
@@ -221,17 +221,17 @@ def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
 # --- what it asks of GitHub -----------------------------------------------------------------------
 
 
-def asked(found, shas, *known):
-    return list(release_issue.calls(found, shas[1:], known, RUN))
+def asked(results, shas, *known):
+    return list(release_issue.calls(results, shas[1:], known, RUN))
 
 
 def test_a_failure_opens_one_issue_and_updates_it(shas):
-    found, base = searched(shas), shas[0]
-    (opened,) = asked(found, shas)
+    results, base = searched(shas), shas[0]
+    (opened,) = asked(results, shas)
     assert (opened.method, opened.path) == ("POST", "issues")
     assert opened.body["body"].startswith(MARKER.format(base) + "\n")
     for is_open in (True, False):  # one that was closed is opened again
-        (call,) = asked(found, shas, Issue(7, is_open, base))
+        (call,) = asked(results, shas, Issue(7, is_open, base))
         assert call == Call("PATCH", "issues/7", opened.body | {"state": "open"})
 
 
@@ -249,9 +249,9 @@ def test_an_issue_is_closed_when_main_is_as_fast_or_the_baseline_moved(shas):
 
 
 def test_what_cannot_tell_leaves_the_issue(shas):
-    found = SinceRelease(of(job_blind(), shas[0], shas[-1]))
-    assert asked(found, shas, Issue(7, True, shas[0])) == []
-    assert len(asked(found, shas, Issue(7, True, "9" * 40))) == 2
+    results = SinceRelease(of(job_blind(), shas[0], shas[-1]))
+    assert asked(results, shas, Issue(7, True, shas[0])) == []
+    assert len(asked(results, shas, Issue(7, True, "9" * 40))) == 2
 
 
 @pytest.mark.parametrize("line", ["", "x", "7\topen\tx", f"7\tlost\t{MARKER.format('1' * 40)}"])
@@ -273,17 +273,17 @@ def run(tmp_path, history, shas, document):
 
 
 def test_the_program_writes_requests_and_the_answer(tmp_path, history, shas, capsys):
-    found = searched(shas)
-    assert run(tmp_path, history, shas, release.to_json(found)) == 0
+    results = searched(shas)
+    assert run(tmp_path, history, shas, release.to_json(results)) == 0
     assert capsys.readouterr().out == "fail\n"
     assert (tmp_path / "requests" / "list").read_text() == "POST issues 0.json\n"
-    (call,) = asked(found, shas)
+    (call,) = asked(results, shas)
     assert json.loads((tmp_path / "requests" / "0.json").read_text()) == call.body
     assert "FAIL since the release" in (tmp_path / "summary").read_text()
 
 
 def test_the_program_refuses_without_a_request(tmp_path, history, shas, capsys):
     assert run(tmp_path, history, shas, "{}") == 1
-    said = capsys.readouterr()
-    assert "the artifact was refused" in said.err and not said.out
+    output = capsys.readouterr()
+    assert "the artifact was refused" in output.err and not output.out
     assert not (tmp_path / "requests").exists()

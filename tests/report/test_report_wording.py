@@ -48,13 +48,13 @@ def test_a_failure_says_how_many_by_how_much_and_what_became_faster():
         return slow_in_one_format(key) + fast_in_half_precision(key)
 
     mixed = gpu_family(slowdown=both_ways)
-    found = Counter(timing.change for timing in mixed.timings)
+    changes = Counter(timing.change for timing in mixed.timings)
     most = max(t.effect for t in mixed.timings if t.change == "slower")
     says = sentence(comparison({"gpu": mixed, "host": host_family(slowdown=-0.5)}, ()))
-    assert found["slower"] and found["faster"]
+    assert changes["slower"] and changes["faster"]
     assert says == (
-        f"FAIL: {found['slower']} of 96 changed GPU timings slower by up to {100 * most:.2f} %, "
-        f"{found['faster']} faster; 4 of 4 changed host timings faster."
+        f"FAIL: {changes['slower']} of 96 changed GPU timings slower by up to {100 * most:.2f} %, "
+        f"{changes['faster']} faster; 4 of 4 changed host timings faster."
     )
 
 
@@ -258,8 +258,8 @@ LINKED = {
 def test_what_github_would_link_is_taken_apart(given, linked):
     made = escaped(f"see {given}, or ({given})")
     # An entity is no letter to what finds URLs; everything else looks at what entities stand for.
-    seen = made if linked in ("://", "www.") else html.unescape(made)
-    assert linked not in seen and not re.search(r"[0-9a-fA-F]{7}", seen)
+    rendered = made if linked in ("://", "www.") else html.unescape(made)
+    assert linked not in rendered and not re.search(r"[0-9a-fA-F]{7}", rendered)
     assert html.unescape(made).replace("\u200b", "") == f"see {given}, or ({given})"
 
 

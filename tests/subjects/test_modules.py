@@ -12,25 +12,20 @@ from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.calls import gradient
 from benchmarks._subjects.rope import angles, grid
 from benchmarks._subjects.transformer import modules
-from benchmarks._subjects.transformer.modules import (
-    FUNCTIONS,
-    ModuleCell,
-    forms,
-    parsed,
-)
+from benchmarks._subjects.transformer.modules import FUNCTIONS, ModuleCell, listed_calls, parsed
 from benchmarks._subjects.transformer.transformer_calls import COMPOSED
 from rope_triton import integrations
 
-FORMS = forms()
+LISTED = listed_calls()
 MIB = 2**20
-# How a parameter is in a form: an operand or a word. Others have their defaults, and the code that
-# other values run is in forms of the surface.
+# How a parameter is in a call: an operand or a word. Others have their defaults, and the code that
+# other values run is in calls of the rotation.
 DEFAULTS = {"scale", "eps", "ignore_index", "convention", "interleaved", "seqlen_offsets"}
 DEFAULTS |= {"cos_k", "sin_k", "num_heads_q", "rope_dim_offset", "inverse", "cp_size", "cp_rank"}
 DEFAULTS |= {"transpose_output_memory", "inplace_gradient"}
 WORDS = {"alibi_slopes": "alibi", "relu": "relu", "bias": "bias", "residual": "residual"}
 WORDS |= {"reduction": "sum", "unsqueeze_dim": "tokensfirst"}
-# Not called on a GPU, or of the surface by another name.
+# Not called on a GPU, or calls of the rotation by another name.
 OTHERS = {
     "transformer": {"interleaved_rows"},
     "integrations.flash_attention": {"apply_rotary_emb"},
@@ -41,18 +36,13 @@ OTHERS = {
 NEEDS_ITS_LIBRARY = {"torchtitan"}
 
 
-def test_list_names_each_form_once_and_none_of_the_surface():
-    lines = [line for line in modules.LIST.read_text().splitlines() if line[:1] != "#"]
-    assert len(set(lines)) == len(lines) == len(FORMS)
-    assert not {*FORMS} & {*grid.listed_calls()}
-    assert max(map(len, FORMS)) <= 80  # what a report reads
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_name_says_all_of_a_form(name):
-    assert parsed(name) == FORMS[name] == ModuleCell(name)
-    # Smaller ones need hundreds of tensors to be cold, larger ones more than a GPU has.
-    assert 6 * MIB <= ModuleCell(name).bytes_moved <= 1024 * MIB
+def test_the_list_has_names_of_calls_of_a_size_that_can_be_timed():
+    assert not {*LISTED} & {*grid.listed_calls()}
+    assert max(map(len, LISTED)) <= 80  # what a report reads
+    for name, cell in LISTED.items():
+        assert parsed(name) == cell == ModuleCell(name)
+        # Smaller ones need hundreds of tensors to be cold, larger ones more than a GPU has.
+        assert 6 * MIB <= cell.bytes_moved <= 1024 * MIB
 
 
 @pytest.mark.parametrize(
@@ -70,33 +60,29 @@ def test_other_names_are_refused(name):
         parsed(name)
 
 
-def public(module) -> set[str]:
-    """What a module defines and shows, or lists."""
-    own = (
-        n for n, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__
-    )
-    return {*getattr(module, "__all__", [name for name in own if not name.startswith("_")])}
+def public(name: str) -> set[str]:
+    """What a module of the package defines and shows, or lists."""
+    module = importlib.import_module(f"rope_triton.{name}")
+    own = (n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
+    return {*getattr(module, "__all__", [n for n in own if not n.startswith("_")])}
 
 
-def test_every_public_function_is_in_a_form():
-    assert {of.module for of in FUNCTIONS.values()} == OTHERS.keys()
-    for name, others in OTHERS.items():
-        alone = (FUNCTIONS[each] for each in FUNCTIONS.keys() - COMPOSED.keys())
-        called = {of.function for of in alone if of.module == name}
-        assert called == public(importlib.import_module(f"rope_triton.{name}")) - others, name
-    found = {module.name for module in pkgutil.iter_modules(integrations.__path__)}
-    found = {name for name in found if not name.startswith("_")}
-    assert {f"integrations.{name}" for name in found - NEEDS_ITS_LIBRARY} == {*OTHERS} - {
-        "transformer"
-    }
+def test_every_public_function_is_called():
+    called_in = {name: set() for name in OTHERS}
+    for name in FUNCTIONS.keys() - COMPOSED.keys():
+        called_in[FUNCTIONS[name].module].add(FUNCTIONS[name].function)
+    assert called_in == {name: public(name) - others for name, others in OTHERS.items()}
+    names = {module.name for module in pkgutil.iter_modules(integrations.__path__)}
+    names = {name for name in names - NEEDS_ITS_LIBRARY if not name.startswith("_")}
+    assert {f"integrations.{name}" for name in names} == {*OTHERS} - {"transformer"}
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in COMPOSED])
-def test_every_parameter_is_in_a_form(name):
-    of = [form for form in FORMS.values() if form.function == name]
-    words = {word for form in of for word in form.words}
+def test_every_parameter_is_in_a_call(name):
+    listed = [cell for cell in LISTED.values() if cell.function == name]
+    words = {word for cell in listed for word in cell.words}
     assert words == {*FUNCTIONS[name].words}  # each option that there is, is called
-    cell = small(of[0])
+    cell = small(listed[0])
     call = cell.call("cpu")
     given = call.arguments(call.operand(values(cell)))
     optional = {parameter for parameter, word in WORDS.items() if word in words}
@@ -120,9 +106,8 @@ def small(cell: ModuleCell) -> ModuleCell:
     most = {"batch": 2, "tokens": 40, "rows": 37, "inner": 48, "vocabulary": 300, "columns": 136}
     most |= {"heads": 4, "kv_heads": 2 if hasattr(cell.size, "heads") else 1, "layers": 1}
     sizes = (min(size, most.get(name, size)) for name, size in vars(cell.size).items())
-    return modules.named(
-        cell.function, "fp16" if cell.dtype == "float16" else "fp32", sizes, cell.words
-    )
+    dtype = "fp16" if cell.dtype == "float16" else "fp32"
+    return modules.named(cell.function, dtype, sizes, cell.words)
 
 
 def values(cell: ModuleCell, seed: int = 0) -> torch.Tensor:
@@ -143,13 +128,13 @@ def called(cell: ModuleCell):
     return call, {FORWARD: (output, given), BACKWARD: (result, grad)}
 
 
-SMALL = sorted({small(cell).name for cell in FORMS.values()})
+SMALL = sorted({small(cell).name for cell in LISTED.values()})
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_every_form_is_right_and_other_results_are_refused(name):
-    call, found = called(ModuleCell(name))
-    for direction, (output, x) in found.items():
+def test_every_call_is_right_and_other_results_are_refused(name):
+    call, results = called(ModuleCell(name))
+    for direction, (output, x) in results.items():
         call.check(output, x, direction)
         parts = call.split(output)
         for index, part in enumerate(parts):
@@ -158,9 +143,9 @@ def test_every_form_is_right_and_other_results_are_refused(name):
             if part.dim() > 1:  # one row alone
                 wrong.append(part.clone(memory_format=torch.contiguous_format))
                 wrong[-1].view(-1, part.shape[-1])[-1].mul_(3).add_(0.5)
-            for each in wrong:
+            for bad in wrong:
                 with pytest.raises(AssertionError, match="a row is off|expected"):
-                    others = parts[:index] + (each,) + parts[index + 1 :]
+                    others = parts[:index] + (bad,) + parts[index + 1 :]
                     call.check(others, x, direction)
 
 
@@ -185,12 +170,12 @@ def test_results_of_another_call_are_refused(name, as_if):
 
 def test_a_mask_that_is_off_by_one_is_refused():
     cell = ModuleCell("attention-fp32-1x40x4x2x16")
-    call, found = called(cell)
-    q, k, v = call.operand(found[FORWARD][1])
-    later = (each.roll(-1, dims=1) for each in (k, v))
+    call, results = called(cell)
+    q, k, v = call.operand(results[FORWARD][1])
+    later = (t.roll(-1, dims=1) for t in (k, v))
     shifted = call._function(q, *later)
     with pytest.raises(AssertionError, match="a row is off"):
-        call.check(shifted, found[FORWARD][1], FORWARD)
+        call.check(shifted, results[FORWARD][1], FORWARD)
 
 
 @pytest.mark.parametrize("name", ["linear-fp32-16x48x64-bias-relu", "linear-fp32-16x48x64-relu"])
@@ -200,8 +185,8 @@ def test_a_sum_that_is_almost_0_may_have_either_sign_and_no_other(name):
     rows, weight, *bias = call.operand(x)
     weight[:, :2], rows[:, :2] = 1.0, torch.tensor([3.0, -3.0])
     rows[0, 2:] = 0.0
-    for each in bias:
-        each[5] = 1e-7
+    for values_of_bias in bias:
+        values_of_bias[5] = 1e-7
     (cotangent,) = call.split(call.cotangent(grad))
     sums = torch.nn.functional.linear(rows, weight, *bias)
     large = sums[1].argmax()
@@ -223,7 +208,7 @@ def test_a_sum_that_is_almost_0_may_have_either_sign_and_no_other(name):
 
 def test_a_rotation_with_the_wrong_sign_is_refused(monkeypatch):
     cell = ModuleCell("rotaryattention-fp32-1x40x48x4x2x16")
-    call, found = called(cell)
+    call, results = called(cell)
     right = angles.exact
     monkeypatch.setattr(angles, "exact", lambda *positions: -right(*positions))
     other = cell.call("cpu")
@@ -231,7 +216,7 @@ def test_a_rotation_with_the_wrong_sign_is_refused(monkeypatch):
     output = other.forward(leaf)
     wrong = {FORWARD: output}
     wrong[BACKWARD] = gradient(output, leaf, other.cotangent(values(cell, 1)))
-    for direction, (_, x) in found.items():
+    for direction, (_, x) in results.items():
         other.check(wrong[direction], x, direction)
         with pytest.raises(AssertionError, match="a row is off"):
             call.check(wrong[direction], x, direction)

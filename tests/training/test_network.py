@@ -90,22 +90,6 @@ def test_a_wrong_rotation_is_no_parity(name, change):
     assert worst(found, results(functions, weights)) > 0.3
 
 
-def test_a_sine_of_the_wrong_sign_is_no_parity():
-    """Of both queries and keys it turns every pair the other way: the distances change sign."""
-    weights = random_weights(TINY.shape, torch.bfloat16, "cpu")
-    right = PROVIDERS["eager"].functions()
-    expected = results(right, weights)
-
-    def tables(angles, dtype):
-        cos, sin = right.tables(angles, dtype)
-        return cos, -sin
-
-    assert worst(results(right._replace(tables=tables), weights), expected) > 0.3
-    ours = PROVIDERS["ours-eager"].functions()
-    turned = ours._replace(tables=lambda angles, dtype: -angles)
-    assert worst(results(turned, weights), expected) > 0.3
-
-
 def test_liger_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers", None)
     with pytest.raises(Unavailable, match="liger is not there: .*pip install liger-kernel"):

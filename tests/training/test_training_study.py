@@ -185,7 +185,7 @@ def test_a_process_that_ends_is_a_row_of_each_curve(curves, capsys):
 def test_without_matplotlib_there_is_no_plot(curves, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert study("parity", "--only", "ours") == 0
-    assert "no plot: matplotlib is not installed: pip install" in capsys.readouterr().err
+    assert "no plots: matplotlib is not installed: pip install" in capsys.readouterr().err
     assert "parity.png" not in (curves.output / "parity.md").read_text()
 
 

@@ -65,10 +65,10 @@ def test_a_bound_beyond_the_margin_is_inconclusive_and_not_slower():
 def test_the_worst_of_each_metric_comes_first():
     worst = [key for key in subjects("small") if key.params[0] == "2048"][:12]
     gpu = gpu_family(slowdown=lambda key: 0.05 if key in worst else 0.02)
-    found = release.targets(comparison({"gpu": gpu, "host": host_family(0.2, 0.002)}, ()))
-    assert len(found) == release.MOST_TARGETS
-    assert len({key.metric for key in found[:4]}) == 4 == len({key.metric for key in found})
-    assert found[0].metric.startswith("host.")  # 20 %
+    results = release.targets(comparison({"gpu": gpu, "host": host_family(0.2, 0.002)}, ()))
+    assert len(results) == release.MOST_TARGETS
+    assert len({key.metric for key in results[:4]}) == 4 == len({key.metric for key in results})
+    assert results[0].metric.startswith("host.")  # 20 %
 
 
 def search(main=0.04, **steps):
@@ -140,13 +140,13 @@ def noisy(generator, shares, slow):
         family = judge(wanted, base, head * [1 + shares[index] * (s in slow) for s in wanted])
         return comparison({"gpu": family}, ())
 
-    found = SinceRelease(compared_with(-1))
-    wanted = release.targets(found.comparison)
-    while (commit := Search(found, commits).next_commit()) is not None:
+    results = SinceRelease(compared_with(-1))
+    wanted = release.targets(results.comparison)
+    while (commit := Search(results, commits).next_commit()) is not None:
         step = Step(commit, compared_with(commits.index(commit), wanted))
-        found = SinceRelease(found.comparison, (*found.steps, step))
-    culprits = Search(found, commits).culprits()
-    return found, [(culprit.first + 1, culprit.last + 1) for culprit in culprits]
+        results = SinceRelease(results.comparison, (*results.steps, step))
+    culprits = Search(results, commits).culprits()
+    return results, [(culprit.first + 1, culprit.last + 1) for culprit in culprits]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -154,22 +154,22 @@ def test_commits_are_found_in_noise(seed):
     generator = np.random.default_rng(seed)
     slow = set(CELLS[seed : seed + 6])
     where = 1 + 3 * seed
-    found, culprits = noisy(generator, [0.02 * (i >= where) for i in range(1, 17)], slow)
-    assert culprits == [(where, where)] and len(found.steps) <= 6
+    results, culprits = noisy(generator, [0.02 * (i >= where) for i in range(1, 17)], slow)
+    assert culprits == [(where, where)] and len(results.steps) <= 6
     ramp = [1.004 ** min(max(i - 3, 0), 10) - 1 for i in range(16)]
-    found, culprits = noisy(generator, ramp, slow)
+    results, culprits = noisy(generator, ramp, slow)
     named = [range(first, last + 1) for first, last in culprits]
     assert len(named) >= 5 and all({*commits} <= {*range(5, 15)} for commits in named)
-    found, culprits = noisy(generator, [0.0] * 16, slow)
-    assert not culprits and not found.steps
+    results, culprits = noisy(generator, [0.0] * 16, slow)
+    assert not culprits and not results.steps
 
 
 @pytest.mark.parametrize("make", [passing, failing])
 def test_json_round_trip(make):
     made = make()
     step = release.trimmed(made, release.targets(made))
-    found = SinceRelease(made, (Step(COMMITS[0], step), Step(COMMITS[1], None)))
-    assert release.from_json(json.loads(json.dumps(release.to_json(found)))) == found
+    results = SinceRelease(made, (Step(COMMITS[0], step), Step(COMMITS[1], None)))
+    assert release.from_json(json.loads(json.dumps(release.to_json(results)))) == results
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from ..._subjects.rope import names
 from ..._subjects.rope.cells import (
     ANGLES,
     DTYPE_WORDS,
@@ -12,20 +11,42 @@ from ..._subjects.rope.cells import (
     RopeCell,
     SizedCell,
 )
-from ..._subjects.rope.grid import Grid, cells_of
-from . import calls, models
-from .providers import PROVIDERS
+from ..._subjects.rope.grid import Grid
+from ..._subjects.rope.names import CallName
+from .adapter import Provider
+from .providers import ADAPTERS, PROVIDERS
+
+FORMATS = ("sbhd", "bshd")
 
 
 class _Peer(RopeCell):
     """What one provider is measured in; its fields are those of a frozen dataclass."""
 
-    # Where it rotates one tensor of queries.
+    provider: str
+    # Where it rotates one tensor.
     seq_len: int
     hidden_size: int
     heads: int
     batch: int
     format: str
+
+    @property
+    def adapter(self) -> type[Provider]:
+        if self.provider not in ADAPTERS:
+            raise ValueError(f"provider must be one of {list(ADAPTERS)}, got {self.provider!r}")
+        return ADAPTERS[self.provider]
+
+    def call(self, device) -> Provider:
+        """The provider's call on a device.
+
+        Raises
+        ------
+        Unavailable
+            If the provider is not installed, or cannot do what the cell asks for.
+        ValueError
+            If there is no such provider or format.
+        """
+        return self.adapter(self, device)
 
     @property
     def point(self):
@@ -46,31 +67,27 @@ class PeerCell(_Peer):
     format: str
 
     @property
-    def call_name(self) -> names.CallName:
-        dtype = DTYPE_WORDS[self.dtype]
-        return names.named(ANGLES, self.format, dtype, self.heads, self.hidden_size)
+    def call_name(self) -> CallName:
+        if self.format not in FORMATS:
+            raise ValueError(f"format must be one of {FORMATS}, got {self.format!r}")
+        keys = self.heads // 2
+        pairs, by_angles = (self.adapter.pairs, self.adapter.by_angles) if self.provider else (0, 1)
+        heads = (self.heads - keys, keys) if pairs else (self.heads,)
+        function = "qktables" if pairs else ANGLES if by_angles else TABLES
+        channels = self.hidden_size, self.hidden_size
+        return CallName(function, self.format, DTYPE_WORDS[self.dtype], heads, *channels)
 
     @property
     def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
         return (self.seq_len,) * self.batch
 
-    def call(self, device):
-        """The provider's call on a device: see ``calls.of``."""
-        return calls.of(self, device)
-
 
 class _ModelCall(_Peer, SizedCell):
-    """What a layer rotates, by one of ``models.ADAPTERS``."""
-
-    provider: str
+    """What a layer rotates."""
 
     @property
     def takes(self) -> str:  # type: ignore[override]
         return ANGLES if self.provider == "rope-triton" else TABLES
-
-    def call(self, device):
-        """The provider's calls on a device."""
-        return models.ADAPTERS[self.provider](self, device)
 
 
 @dataclass(frozen=True)
@@ -114,7 +131,7 @@ def of_values(values: Sequence) -> AnyCell:
 
 
 # 16 cells for each provider, inside an L2 and far beyond it; a batch of four tells the formats
-# apart. torch.compile takes seconds for each: `sweep` has the finer steps.
+# apart. torch.compile takes seconds for each: the study has the finer steps.
 _FULL = {
     "provider": tuple(PROVIDERS),
     "seq_len": (256, 4096),
@@ -128,8 +145,3 @@ PEER_GRIDS: dict[str, Grid] = {
     "full": _FULL,
     "small": _FULL | {"seq_len": (4096,), "dtype": ("bfloat16",)},
 }
-
-
-def peer_cells(grid: Grid) -> list[PeerCell]:
-    """Every cell of a grid, provider by provider, in the fixed order in which it is measured."""
-    return cells_of(PeerCell, grid)

@@ -85,20 +85,22 @@ class Experiment(NamedTuple):
     @property
     def timings(self) -> list[Timing]:
         """All that the figures show, once each, in the order in which it is measured."""
-        shown = (Timing(each.direction, cell) for each in self.figures for cell in each.cells)
+        shown = (Timing(figure.direction, cell) for figure in self.figures for cell in figure.cells)
         return list(dict.fromkeys(shown))
 
     def of(self, providers: Iterable[str]) -> "Experiment":
         """The same experiment with these providers only."""
-        kept = set(providers)
-        return self._with(lambda cell: cell.provider in kept)
+        names = set(providers)
+        return self._with(lambda cell: cell.provider in names)
 
     def named(self, names: Container[str]) -> "Experiment":
         """The same experiment with these calls by name only."""
         return self._with(lambda cell: not isinstance(cell, PeerNamedCell) or cell.name in names)
 
-    def _with(self, kept: Callable[[AnyCell], bool]) -> "Experiment":
-        figures = (each._replace(cells=tuple(filter(kept, each.cells))) for each in self.figures)
+    def _with(self, wanted: Callable[[AnyCell], bool]) -> "Experiment":
+        figures = (
+            figure._replace(cells=tuple(filter(wanted, figure.cells))) for figure in self.figures
+        )
         return self._replace(figures=tuple(figures))
 
 
@@ -230,9 +232,9 @@ def _by_name(what: str, names: Sequence[str]) -> list[Figure]:
     figures = []
     for direction in (FORWARD, BACKWARD):
         cells = tuple(PeerNamedCell(provider, name) for name in names for provider in _JUDGED)
-        kept = tuple(cell for cell in cells if direction in cell.directions)
+        timed = tuple(cell for cell in cells if direction in cell.directions)
         title = f"Share of a copy's speed, {what} calls, {direction} (batch first)"
-        figures.append(Figure(f"{what}-{direction}", title, direction, "share", "name", kept))
+        figures.append(Figure(f"{what}-{direction}", title, direction, "share", "name", timed))
     return figures
 
 
@@ -250,7 +252,7 @@ def _random(names: Sequence[str]) -> Experiment:
 
 
 def _grid(*experiments: Experiment) -> dict[str, Experiment]:
-    return {each.name: each for each in experiments}
+    return {experiment.name: experiment for experiment in experiments}
 
 
 GRIDS: dict[str, dict[str, Experiment]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..._measure import cell_outcomes, inputs, timed_cell
 from ..._system import machine, process, suite
 from ..._system.process import ROOT
-from ..._system.progress import missing, say
+from ..._system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import plots, state, tables, targets
@@ -75,8 +75,8 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
         words += [f"--grid {options.grid}"] if options.grid != "full" else []
         words += [f"--only {provider}" for provider in providers]
         header = state.header(experiment=name, command=" ".join(words), **common)
-        whole = options.grid == "full" and not providers
-        parts.append(_Experiment(experiment, header, whole, place))
+        complete = options.grid == "full" and not providers
+        parts.append(_Experiment(experiment, header, complete, place))
     return parts
 
 
@@ -84,10 +84,10 @@ class _Experiment(Part):
     may_differ = ("grid", "command")  # a row is the same whatever lies beside it
 
     def __init__(
-        self, experiment: Experiment, header: dict, whole: bool, place: Place | None = None
+        self, experiment: Experiment, header: dict, complete: bool, place: Place | None = None
     ):
         self.name, self.header = experiment.name, header
-        self.why_not_shipped = "" if whole else "it is not the full grid with every provider"
+        self.why_not_shipped = "" if complete else "it is not the full grid with every provider"
         self._experiment, self._place = experiment, place
 
     def tasks(self, entries: list[dict]) -> list[Task]:
@@ -128,21 +128,15 @@ class _Experiment(Part):
         directory.mkdir(parents=True, exist_ok=True)
         results = self.results(header, entries)
         state.write(directory / f"{self.name}.jsonl", results, self._experiment.timings)
-        drawn = final and self._drawn(results, directory)
+        again = f"python -m benchmarks study peers --redraw {directory}"
+        drawn = final and runner.drawn(lambda: self._draw(results, directory), again)
         page = tables.as_markdown(self._experiment, results, drawn)
         (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
 
-    def _drawn(self, results: Results, directory: Path) -> bool:
-        try:
-            for figure in self._experiment.figures:
-                if figure.drawn:
-                    plots.draw(figure, results, directory)
-        except ModuleNotFoundError as error:
-            if (how := missing(error)) is None:
-                raise
-            say(f"no plots: {how}; then: python -m benchmarks study peers --redraw {directory}")
-            return False
-        return True
+    def _draw(self, results: Results, directory: Path) -> None:
+        for figure in self._experiment.figures:
+            if figure.drawn:
+                plots.draw(figure, results, directory)
 
     def report(self, header: dict, entries: list[dict]) -> bool:
         experiment, results = self._experiment, self.results(header, entries)
@@ -228,9 +222,9 @@ def _stored_parts(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
     for name, (experiment, results) in stored(directory).items():
         header = results.header
         planned_now = planned(name, "full", header["commit"]).timings
-        whole = header["grid"] == "full" and set(planned_now) <= set(results.rows)
+        complete = header["grid"] == "full" and set(planned_now) <= set(results.rows)
         entries = [state.as_json(row) for row in results.rows.values()]
-        parts.append((_Experiment(experiment, header, whole), header, entries))
+        parts.append((_Experiment(experiment, header, complete), header, entries))
     return parts
 
 

@@ -4,39 +4,50 @@ import functools
 import types
 
 from ..._subjects.rope import angles
-from ..._subjects.rope.rotation import Rotation
-from .adapter import Peer, Tables
+from .adapter import Peer, Provider
 
 
-class Angles(Rotation):
-    """This package, by angles, in either order."""
+class Angles(Provider):
+    """In either order."""
+
+    provider = "rope-triton"
+    about = "this package with angles: sines inside the kernel, rounded once"
+    layer = "with angles, queries and keys in one launch"
+    by_angles = True
 
 
-class OwnTables(Tables):
-    """This package, by ready-made tables, in the dtype of the tensor, ``[b, s, h, d]``.
+class OwnTables(Provider):
+    """In the dtype of the tensor, batch first."""
 
-    Any strides; the result is contiguous in its own order.
-    """
+    provider = "rope-triton-tables"
+    about = "this package by precomputed tables, rounded once"
+    layer = "by precomputed tables, queries and keys in one launch"
 
-    _public = Rotation._public  # what is missing is missing from a commit
-
-    def _find(self):
-        from rope_triton import apply_rotary_emb
-
-        return apply_rotary_emb
+    def forward(self, operand):
+        if self._call.format != "sbhd":
+            return super().forward(operand)
+        return self._ordered(super().forward(self._ordered(operand)))
 
 
 class Copy(Peer):
-    """A copy of the input, and in the backward of the gradient: what a rotation cannot beat."""
+    """What a rotation cannot beat."""
 
     provider = "copy"
-    rotated = (False,)
+    about = "no rotation: a copy of the input, and of the gradient"
+    layer = "a copy of each tensor, and of each gradient"
+
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
+        self.rotated = (False,) * len(self.rotated)
 
     def _find(self):
         return _copy_function().apply
 
-    def forward(self, x):
-        return self._function(x)
+    def _tables(self) -> tuple:
+        return ()
+
+    def _ordered(self, x):
+        return x
 
 
 @functools.cache
@@ -55,26 +66,25 @@ def _copy_function():
     return Copied
 
 
-class Formula(Tables):
-    """``x * cos + rotate_half(x) * sin`` in plain PyTorch, the tables made for its broadcasting.
-
-    Both products and their sum are rounded to the dtype of the tensor.
-    """
+class Formula(Peer):
+    """In plain PyTorch, the tables made for its broadcasting."""
 
     provider = "pytorch"
-    whole = True
+    about = "x * cos + rotate_half(x) * sin on precomputed tables, every step rounded"
     rounds_products = True
-
-    def __init__(self, cell, device):
-        super().__init__(cell, device)
-        tables = (self._bshd(table[None, :, None]) for table in (self._cos, self._sin))
-        self._cos, self._sin = (table.contiguous() for table in tables)
 
     def _find(self):
         return _formula()
 
-    def forward(self, x):
-        return self._function(x, self._cos, self._sin)
+    def _tables(self) -> tuple:
+        import torch
+
+        tables = (torch.cat((table,) * 2, dim=-1)[None, :, None] for table in super()._tables())
+        ordered = map(super()._ordered, tables)
+        return tuple(table.contiguous() for table in ordered)
+
+    def _ordered(self, x):
+        return x
 
 
 def _formula():
@@ -87,8 +97,8 @@ def _formula():
     return rotate
 
 
-class _ByCompiler(Peer):
-    """Runs its function by torch.compile, for exactly this form of the call.
+class ByCompiler(Peer):
+    """Runs its function by torch.compile, for exactly this way to call it.
 
     torch counts compilations by the function's code object, and goes back to plain PyTorch after
     eight: each call has a code object of its own, shares nothing and is shared by nothing. Should
@@ -109,28 +119,27 @@ class _ByCompiler(Peer):
         return torch.compile(own, dynamic=False, fullgraph=True, backend=self.backend)
 
 
-class Compiled(_ByCompiler, Formula):
-    """The formula on ready-made tables, compiled.
-
-    The compiler's own rounding is between that of the formula and none, so its tolerance holds.
-    """
+class Compiled(ByCompiler, Formula):
+    """The compiler's own rounding is between that of the formula and none."""
 
     provider = "compile"
+    about = "the same formula by torch.compile, with static shapes"
 
 
 class _AngleFormula(Peer):
-    """The same by angles, ``[s, 1, 1, d]`` or ``[1, s, 1, d]``: float32 inside, rounded once."""
+    """The same with angles, ``[s, 1, 1, d]`` or ``[1, s, 1, d]``: float32 inside, rounded once."""
 
-    def __init__(self, cell, device):
-        super().__init__(cell, device)
-        freqs = angles.by_channel(self._angles)
-        self._freqs = freqs if cell.format == "sbhd" else freqs.transpose(0, 1)
+    by_angles = True
 
     def _find(self):
         return _formula_of_angles()
 
-    def forward(self, x):
-        return self._function(x, self._freqs)
+    def _tables(self) -> tuple:
+        freqs = angles.by_channel(self._angles)
+        return (freqs if self._call.format == "sbhd" else freqs.transpose(0, 1),)
+
+    def _ordered(self, x):
+        return x
 
 
 def _formula_of_angles():
@@ -145,7 +154,8 @@ def _formula_of_angles():
     return rotate
 
 
-class CompiledAngles(_ByCompiler, _AngleFormula):
+class CompiledAngles(ByCompiler, _AngleFormula):
     """What the package's own call computes, compiled: the compiler's sines, in its kernel."""
 
     provider = "compile-angles"
+    about = "the formula with angles, rounded once, by torch.compile with static shapes"

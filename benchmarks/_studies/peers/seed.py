@@ -1,29 +1,34 @@
 """Adapter of the seed: this project's first design, written anew from its description.
 
-A program for each position and each head reads its row of ready-made tables and loops over the
+A program for each position and each head reads its row of precomputed tables and loops over the
 batch: short rows, one after the other, and twice as much of the tables as it needs.
 """
 
 import functools
 from typing import Any
 
-from .adapter import Tables
+from .adapter import Peer
 
 # Triton looks for its language among the globals of a kernel, and no module here may import it.
 tl: Any = None
 
 
-class Seed(Tables):
+class Seed(Peer):
     """By float32 tables ``[s, d]``, in either order; computed in float32 and rounded once.
 
     The backward is the transposed rotation, by the same kernel.
     """
 
     provider = "seed"
-    whole = True
+    about = "a Triton program for each position and head, looping over the batch; float32 tables"
 
     def _find(self):
         return _function().apply
+
+    def _tables(self) -> tuple:
+        import torch
+
+        return tuple(torch.cat((table,) * 2, dim=-1) for table in super()._tables())
 
     def _table_dtype(self):
         import torch

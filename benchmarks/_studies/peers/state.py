@@ -52,7 +52,7 @@ class Row:
     def share_of_roofline(self) -> float | None:
         """The same of the roofline's; None where it was not timed."""
         pairs = zip(self.outcome.latency, self.outcome.roofline, strict=False)  # which has fewer
-        return statistics.median([each / latency for latency, each in pairs] or [0]) or None
+        return statistics.median([seconds / latency for latency, seconds in pairs] or [0]) or None
 
     @property
     def status(self) -> str:
@@ -82,9 +82,9 @@ class Results:
     rows: dict[Timing, Row]
 
 
-def header(**said) -> dict:
+def header(**values) -> dict:
     """A journal's header: experiment, grid, commit, machine, software, suite and command."""
-    return {"format": FORMAT, "schema": SCHEMA, **said}
+    return {"format": FORMAT, "schema": SCHEMA, **values}
 
 
 def results_of(path: Path, header: dict, entries: Iterable[dict]) -> Results:
@@ -145,7 +145,7 @@ def read_experiment(path: Path, name: str) -> tuple[Experiment, Results]:
 
 def write(path: Path, results: Results, timings: Iterable[Timing]) -> None:
     """Write the rows of these timings, in their order."""
-    rows = (as_json(results.rows[each]) for each in timings if each in results.rows)
+    rows = (as_json(results.rows[timing]) for timing in timings if timing in results.rows)
     write_lines(path, (results.header, *rows))
 
 

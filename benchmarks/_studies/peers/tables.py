@@ -72,12 +72,12 @@ def figure_table(figure: Figure, results: Results) -> list[str]:
         "|---" * (1 + len(figure.providers)) + "|",
     ]
     for place in places:
-        found = (
+        texts = (
             _written(figure, results.rows.get(Timing(figure.direction, at[place, provider])))
             for provider in figure.providers
         )
         shown = f"{place:g}" if figure.drawn else place
-        lines.append(f"| {shown} | " + " | ".join(found) + " |")
+        lines.append(f"| {shown} | " + " | ".join(texts) + " |")
     return lines
 
 
@@ -92,7 +92,7 @@ def _written(figure: Figure, row: Row | None) -> str:
 def seed_table(experiment: Experiment, results: Results) -> list[str]:
     """The first seed's published figures beside ours, by batch."""
     published = json.loads(PUBLISHED.read_bytes())["throughput"]
-    theirs = {each["batch"]: each for each in published["batches"]}
+    theirs = {entry["batch"]: entry for entry in published["batches"]}
     lines = [
         f"Medians from {SETTLED_SEQ_LEN} tokens on. The seed: {published['machine']}, "
         f"{published['source']}; there TransformerEngine settles at about "
@@ -129,8 +129,8 @@ def settled(figure: Figure, results: Results, provider: str) -> float | str:
     return statistics.median(row.gbps for row in rows if row)
 
 
-def _gbps(found: float | str) -> str:
-    return found if isinstance(found, str) else f"{found:.0f} GB/s"
+def _gbps(speed: float | str) -> str:
+    return speed if isinstance(speed, str) else f"{speed:.0f} GB/s"
 
 
 def _gain(ours: float | str, other: float | str) -> str:
@@ -154,11 +154,11 @@ def gain_table(experiment: Experiment, results: Results) -> list[str]:
             lines.append(f"| {provider} | none | | | | |")
     large = gains_over(experiment, results, _is_large_half)
     for provider in ("compile", "compile-angles"):
-        if found := large.get(provider):
+        if ratios := large.get(provider):
             lines += [
                 "",
                 f"In half precision, from {LARGE_BYTES // 10**6} MB a tensor on: at least "
-                f"{min(found):.2f} times as fast as `{provider}`, in {len(found)} timings.",
+                f"{min(ratios):.2f} times as fast as `{provider}`, in {len(ratios)} timings.",
             ]
     return lines
 
@@ -180,9 +180,9 @@ def gains_over(
             continue
         ours = results.rows.get(timing._replace(cell=replace(timing.cell, provider=OURS)))
         row = results.rows.get(timing)
-        found = gains.setdefault(timing.cell.provider, [])
+        of_provider = gains.setdefault(timing.cell.provider, [])
         if row and ours and row.status == ours.status == "measured":
-            found.append(row.seconds / ours.seconds)
+            of_provider.append(row.seconds / ours.seconds)
     return gains
 
 

@@ -1,8 +1,8 @@
 """Which calls of the package are as fast as they are to be, beside the best of other kernels.
 
-- By ready-made tables, a call takes no longer than the fastest of ``RIVALS``: at most 1 % more, 5 %
-  below 4 MB moved, where places in memory move a call by as much.
-- By angles it reaches 0.96 of its speed, 0.90 below 16 MB moved. If the roofline is slower than
+- By precomputed tables, a call takes no longer than the fastest of ``RIVALS``: at most 1 % more, or
+  5 % below 4 MB moved, where places in memory move a call by as much.
+- With angles it reaches 0.96 of its speed, 0.90 below 16 MB moved. If the roofline is slower than
   that, a copy that reads the angles too, it is held to the roofline.
 - One head with a batch, whose sequences share the angles, is as fast as many: 0.95 of a copy, or
   of the roofline where that is slower. The angles of one head of two sequences are a third of all
@@ -23,7 +23,7 @@ from ..._subjects.rope.names import UNALIGNED
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 
-BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "by angles", "one head"
+BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "with angles", "one head"
 GOALS = (BY_TABLES, BY_ANGLES, ONE_HEAD)
 _SMALL_BYTES, _LARGE_BYTES = 4e6, 16e6  # moved
 _WORST = 5
@@ -46,7 +46,7 @@ class Judgement(NamedTuple):
 class Point(NamedTuple):
     """A call in one direction, and what is judged of it.
 
-    ``timing`` is the package's, by angles. ``rivals`` are those that count and were measured.
+    ``timing`` is the package's, with angles. ``rivals`` are those that count and were measured.
     """
 
     timing: Timing
@@ -75,12 +75,12 @@ def _point(timing: Timing, results: Results) -> Point:
     assert isinstance(cell, SizedCell)
 
     def row(provider: str) -> Row | None:
-        found = results.rows.get(timing._replace(cell=replace(timing.cell, provider=provider)))
-        return found if found and found.status == "measured" else None
+        there = results.rows.get(timing._replace(cell=replace(timing.cell, provider=provider)))
+        return there if there and there.status == "measured" else None
 
     does_less = cell.call_name.rotated < cell.call_name.channels or bool(cell.call_name.position)
     counted = [name for name in RIVALS if name != _LIGER or not does_less]
-    seconds = {name: each.seconds for name in counted if (each := row(name))}
+    seconds = {name: measured.seconds for name in counted if (measured := row(name))}
     judgements = tuple(_judgements(cell, row(OURS), row(OURS_BY_TABLES), seconds))
     unaligned = cell.call_name.layout in UNALIGNED and cell.call_name.item_bytes == 2
     return Point(timing, judgements, unaligned, tuple(seconds))
@@ -95,9 +95,9 @@ def _judgements(
         yield Judgement(BY_TABLES, seconds[best] / by_tables.seconds, least, best)
     if ours:
         least = 0.96 if moved >= _LARGE_BYTES else 0.90
-        found = {best: seconds[best] / ours.seconds} if best else {}
-        if found := found | _beside_roofline(ours):
-            yield _judged(BY_ANGLES, found, least)
+        ratios = {best: seconds[best] / ours.seconds} if best else {}
+        if ratios := ratios | _beside_roofline(ours):
+            yield _judged(BY_ANGLES, ratios, least)
     shared = (
         cell.call_name.head_counts == (1,) and len(cell.lengths) > 1 and not cell.call_name.tables
     )
@@ -109,10 +109,10 @@ def _beside_roofline(ours: Row) -> dict[str, float]:
     return {_ROOFLINE: ours.share_of_roofline} if ours.share_of_roofline else {}
 
 
-def _judged(goal: str, found: dict[str, float], least: float) -> Judgement:
+def _judged(goal: str, ratios: dict[str, float], least: float) -> Judgement:
     """Beside the slowest in ``found``: its name -> the package's speed over its speed."""
-    beside = max(found, key=found.__getitem__)
-    return Judgement(goal, found[beside], least, beside)
+    beside = max(ratios, key=ratios.__getitem__)
+    return Judgement(goal, ratios[beside], least, beside)
 
 
 def held(experiment: Experiment, results: Results) -> dict[str, str]:
@@ -121,21 +121,29 @@ def held(experiment: Experiment, results: Results) -> dict[str, str]:
 
 
 def _judgements_of(every: list[Point]) -> list[tuple[Point, Judgement]]:
-    return [(point, each) for point in every if not point.unaligned for each in point.judgements]
+    return [
+        (point, judgement)
+        for point in every
+        if not point.unaligned
+        for judgement in point.judgements
+    ]
 
 
 def _counts(judged: list[tuple[Point, Judgement]]) -> dict[str, str]:
-    found = {goal: [each.held for _, each in judged if each.goal == goal] for goal in GOALS}
-    return {goal: f"{sum(of_goal)} of {len(of_goal)}" for goal, of_goal in found.items()}
+    held_of = {
+        goal: [judgement.held for _, judgement in judged if judgement.goal == goal]
+        for goal in GOALS
+    }
+    return {goal: f"{sum(of_goal)} of {len(of_goal)}" for goal, of_goal in held_of.items()}
 
 
 def summary(experiment: Experiment, results: Results) -> list[str]:
     """What holds, in a sentence, and the calls that are farthest from their targets."""
     every = points(experiment, results)
     judged = _judgements_of(every)
-    said = [f"{goal} {count}" for goal, count in _counts(judged).items()]
+    counts = [f"{goal} {count}" for goal, count in _counts(judged).items()]
     unaligned = sum(point.unaligned for point in every)
-    text = f"Hold their goals: {', '.join(said)}; {unaligned} aligned to 2 bytes are not judged."
+    text = f"Hold their goals: {', '.join(counts)}; {unaligned} aligned to 2 bytes are not judged."
     measured = Counter(name for point in every for name in point.rivals)
     beside = ", ".join(f"{name} in {measured[name] or 'none'}" for name in RIVALS)
     text += f" Of {len(every)} timings, rivals count: {beside}."
@@ -146,9 +154,9 @@ def summary(experiment: Experiment, results: Results) -> list[str]:
         "| farthest | goal | MB moved | ratio | at least |",
         "|---|---|---|---|---|",
         *(
-            f"| {point.name}, {point.timing.direction} | {each.goal}, beside {each.beside} "
-            f"| {point.megabytes:.1f} | {each.ratio:.3f} | {each.least:.3f} |"
-            for point, each in worst
+            f"| {point.name}, {point.timing.direction} | {one.goal}, beside {one.beside} "
+            f"| {point.megabytes:.1f} | {one.ratio:.3f} | {one.least:.3f} |"
+            for point, one in worst
         ),
     ]
 
@@ -159,16 +167,16 @@ def page(experiment: Experiment, results: Results) -> list[str]:
     lines = ["## Goals", "", *about.splitlines(), "", *summary(experiment, results), ""]
     lines += [f"| call | MB moved | {' | '.join(GOALS)} |", "|---" * (2 + len(GOALS)) + "|"]
     for point in points(experiment, results):
-        found = {each.goal: _written(each, point) for each in point.judgements}
-        cells = " | ".join(found.get(goal, "") for goal in GOALS)
+        texts = {judgement.goal: _written(judgement, point) for judgement in point.judgements}
+        cells = " | ".join(texts.get(goal, "") for goal in GOALS)
         lines.append(
             f"| {point.name}, {point.timing.direction} | {point.megabytes:.1f} | {cells} |"
         )
     return lines
 
 
-def _written(each: Judgement, point: Point) -> str:
-    text = f"{each.ratio:.3f}"
-    if not each.held:
+def _written(judgement: Judgement, point: Point) -> str:
+    text = f"{judgement.ratio:.3f}"
+    if not judgement.held:
         text = f"({text})" if point.unaligned else f"**{text}**"
-    return f"{text} {each.beside}"
+    return f"{text} {judgement.beside}"

@@ -122,7 +122,7 @@ class Document(Part):
             "machine": dict(bench.place.machine),
             "rounds": rounds,
             "suite": session.suite_digest(SUBJECT),
-            "rules": {key: dataclasses.asdict(each) for key, each in rules.RULES.items()},
+            "rules": {key: dataclasses.asdict(rule) for key, rule in rules.RULES.items()},
         }
 
     def document(self, entries: list[dict]) -> dict:

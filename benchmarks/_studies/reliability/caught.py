@@ -95,7 +95,8 @@ def made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[di
         pools = _timed(bench, group, names)
         failures = {name: slower(name, pool) for name, pool in pools.items()}
     return [
-        outcome(each, bench.base.sha, failures[each.name], pools.get(each.name)) for each in several
+        outcome(mutant, bench.base.sha, failures[mutant.name], pools.get(mutant.name))
+        for mutant in several
     ]
 
 
@@ -167,9 +168,9 @@ def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
     """The medians of the base and of each mutant."""
     versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
     job = measure.timing_job(_cells(group, names), host=group == "host")
-    whole = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
+    pool = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
     return {
-        name: Pool(whole.subjects, {arm: whole.seconds[arm] for arm in ("base", name)})
+        name: Pool(pool.subjects, {arm: pool.seconds[arm] for arm in ("base", name)})
         for name in names
     }
 
@@ -185,8 +186,8 @@ def _cells(group: str, names: list[str]) -> list[BaseCell]:
 
 def _forms(names: Iterable[str]) -> list[BaseCell]:
     """The forms in which mutants must fail."""
-    known = mutants.load()
-    return list(dict.fromkeys(listed_cell(form) for name in names for form in known[name].where))
+    index = mutants.load()
+    return list(dict.fromkeys(listed_cell(form) for name in names for form in index[name].where))
 
 
 def slower(name: str, pool: Pool) -> list[dict]:
@@ -198,12 +199,14 @@ def slower(name: str, pool: Pool) -> list[dict]:
 def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:
     return [
         {
-            "metric": each.key.metric,
-            "params": list(each.key.params),
-            "base": each.base,
-            "head": each.head,
-            "change": each.head - each.base if each.base == 0 else each.head / each.base - 1,
+            "metric": verdict.key.metric,
+            "params": list(verdict.key.params),
+            "base": verdict.base,
+            "head": verdict.head,
+            "change": verdict.head - verdict.base
+            if verdict.base == 0
+            else verdict.head / verdict.base - 1,
         }
-        for each in verdicts
-        if each.answer is Answer.FAIL and each.base is not None and each.head is not None
+        for verdict in verdicts
+        if verdict.answer is Answer.FAIL and verdict.base is not None and verdict.head is not None
     ]

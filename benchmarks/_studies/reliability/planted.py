@@ -58,15 +58,15 @@ def versions(bench: Bench) -> dict[str, checkout.Arm]:
     """
     job = measure.timing_job(small_grid(), host=False)
     none = plant("base", bench, {})
-    kept = bench.answers(f"planted-{none.digest[:8]}", {"base": none}, job | {"seed": 0})
-    seconds = {key_of(subject): median for subject, median in medians_of(kept["base"]).items()}
+    answers = bench.answers(f"planted-{none.digest[:8]}", {"base": none}, job | {"seed": 0})
+    seconds = {key_of(subject): median for subject, median in medians_of(answers["base"]).items()}
     about = {key: median / _ABOUT_SECONDS * _STEP for key, median in seconds.items()}
     levels = {name: plant(name, bench, _scaled(about, share)) for name, share in _LEVELS.items()}
     name = f"calibration-{levels['level-3'].digest[:8]}"
     pool = pooled(bench, name, levels, CALIBRATION_ROUNDS, job)
-    whole = waits_of_a_slowdown(pool, about)
+    doubling = waits_of_a_slowdown(pool, about)
     return {"base": none} | {
-        name: plant(name, bench, _scaled(whole, dose.share), dose.seconds)
+        name: plant(name, bench, _scaled(doubling, dose.share), dose.seconds)
         for name, dose in DOSES.items()
     }
 
@@ -76,7 +76,7 @@ def waits_of_a_slowdown(pool: Pool, about: Waits) -> Waits:
 
     ``pool`` has an arm for each level. The line is the one of least squares over all processes.
     """
-    found = {}
+    waits = {}
     rounds = len(pool.seconds["level-0"])
     shares = np.repeat(list(_LEVELS.values()), rounds)
     for column, subject in enumerate(pool.subjects):
@@ -84,8 +84,8 @@ def waits_of_a_slowdown(pool: Pool, about: Waits) -> Waits:
         slope, base = np.polyfit(shares, times, 1)
         if slope < base / 20:  # at the longest wait that is 1 %, too near to the noise
             raise StudyError(f"{key_of(subject)}: it takes hardly longer if its kernel waits")
-        found[key_of(subject)] = about[key_of(subject)] * base / slope
-    return found
+        waits[key_of(subject)] = about[key_of(subject)] * base / slope
+    return waits
 
 
 def plant(name: str, bench: Bench, waits: Mapping[str, int], seconds: float = 0.0) -> checkout.Arm:

@@ -111,7 +111,7 @@ def gpu_dose(pool: Pool, verification: Pool, name: str) -> dict:
         **_seen(timings),
         **_seen([timing for timing in timings if not _is_small(timing.key)], "_above_4_mb"),
         **measured,
-        "as_claimed": all(_is_as_claimed(each, share) for each in measured.values()),
+        "as_claimed": all(_is_as_claimed(effect, share) for effect in measured.values()),
     }
 
 
@@ -125,7 +125,8 @@ def host_dose(pool: Pool, verification: Pool, name: str) -> dict:
         "planted_seconds": seconds,
         **_seen(timings),
         **_seen(
-            [each for each in timings if seconds >= _HOST_SHARE * each.base], "_from_5_percent"
+            [timing for timing in timings if seconds >= _HOST_SHARE * timing.base],
+            "_from_5_percent",
         ),
         "measured_seconds": measured,
         "as_claimed": _is_as_claimed(measured, seconds),

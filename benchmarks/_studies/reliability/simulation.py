@@ -88,7 +88,7 @@ class Simulator:
         self.model, self._pool = model, pool
         self._usual = np.median(np.concatenate(list(pool.seconds.values())), axis=0)
         self._columns = {
-            name: np.flatnonzero([each.metric.startswith(prefixes) for each in pool.subjects])
+            name: np.flatnonzero([key.metric.startswith(prefixes) for key in pool.subjects])
             for name, prefixes in FAMILIES.items()
         }
 
@@ -177,7 +177,7 @@ class Simulator:
 
 
 def _of(look: findings.Look, subject: Key) -> Timing:
-    timings = itertools.chain.from_iterable(each.timings for each in look.families.values())
+    timings = itertools.chain.from_iterable(family.timings for family in look.families.values())
     return next(timing for timing in timings if timing.key == subject)
 
 
@@ -191,20 +191,20 @@ def outcomes(pool: Pool, model: str, scenario: str, replicates: int) -> dict:
     covered: the mean of the shares of intervals that hold the truth.
     """
     simulator = Simulator(model, pool)
-    found = [simulator.comparison(scenario, replicate) for replicate in range(replicates)]
+    comparisons = [simulator.comparison(scenario, replicate) for replicate in range(replicates)]
     return {
-        "first": "".join(_LETTERS[each.first] for each in found),
-        "both": "".join(_LETTERS[each.both] for each in found),
-        "failed": "".join("-+"[each.failed] for each in found),
-        "covered": statistics.fmean(each.covered for each in found),
+        "first": "".join(_LETTERS[one.first] for one in comparisons),
+        "both": "".join(_LETTERS[one.both] for one in comparisons),
+        "failed": "".join("-+"[one.failed] for one in comparisons),
+        "covered": statistics.fmean(one.covered for one in comparisons),
     }
 
 
-def figures(found: Mapping[str, Mapping]) -> dict[str, float]:
+def figures(scenarios: Mapping[str, Mapping]) -> dict[str, float]:
     """What the outcomes of a model's scenarios say: shares of comparisons, and of intervals."""
 
     def share(scenario: str, key: str, letter: str) -> float:
-        letters = found[scenario][key]
+        letters = scenarios[scenario][key]
         return letters.count(letter) / len(letters)
 
     return {
@@ -212,7 +212,7 @@ def figures(found: Mapping[str, Mapping]) -> dict[str, float]:
         "cannot tell, first look": share("same", "first", "c"),
         "cannot tell": share("same", "both", "c"),
         "passes": share("same", "both", "p"),
-        "intervals hold the truth": found["same"]["covered"],
+        "intervals hold the truth": scenarios["same"]["covered"],
         "+1 % fails": share("plus 1", "failed", "+"),
         "+1 % passes": share("plus 1", "both", "p"),
         "+2 % fails": share("plus 2", "failed", "+"),
@@ -246,13 +246,15 @@ class Simulation(Part):
         there = {entry["model"] for entry in entries}
         left = [model for model in MODELS if model not in there]
         jobs = [
-            (model, name, each.replicates) for model in left for name, each in SCENARIOS.items()
+            (model, name, asked.replicates) for model in left for name, asked in SCENARIOS.items()
         ]
         # One iterator, so that processes begin the next model while the last of this one end.
-        found = process.map_calls(outcomes, itertools.repeat(self._pool), *zip(*jobs, strict=True))
+        simulated = process.map_calls(
+            outcomes, itertools.repeat(self._pool), *zip(*jobs, strict=True)
+        )
 
         def simulate(model: str, keep: Keep) -> None:
-            keep({"model": model} | {name: next(found) for name in SCENARIOS})
+            keep({"model": model} | {name: next(simulated) for name in SCENARIOS})
 
         return [Task(model, _MODEL_SECONDS, functools.partial(simulate, model)) for model in left]
 
@@ -269,8 +271,8 @@ class Simulation(Part):
         }
         document = {
             "command": header["command"],
-            "noise": {name: each.what for name, each in noise.MODELS.items()} | {POOL: _POOL_IS},
-            "unlike": [name for name, each in noise.MODELS.items() if not each.alike],
+            "noise": {name: model.what for name, model in noise.MODELS.items()} | {POOL: _POOL_IS},
+            "unlike": [name for name, model in noise.MODELS.items() if not model.alike],
             "runs": runs | {TODAY: today},
         }
         directory.mkdir(parents=True, exist_ok=True)

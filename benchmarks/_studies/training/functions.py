@@ -40,7 +40,7 @@ def _plain() -> Functions:
 
     def attention(q, k, v):
         shared = q.shape[2] != k.shape[2]
-        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
         return mixed.transpose(1, 2)
 
@@ -61,7 +61,7 @@ def _none() -> Functions:
 
 @functools.cache
 def _ours() -> Functions:
-    """The same with this package's rotation by angles, of queries and keys in one launch."""
+    """The same with this package's rotation with angles, of queries and keys in one launch."""
     from rope_triton import apply_qk_rotary_pos_emb
 
     def rope(q, k, angles):
@@ -88,8 +88,8 @@ def _megatron() -> Functions:
     from rope_triton.integrations.megatron import fused_apply_rotary_pos_emb
 
     def rope(q, k, angles):
-        both = (fused_apply_rotary_pos_emb(each.transpose(0, 1), angles) for each in (q, k))
-        return tuple(each.transpose(0, 1) for each in both)
+        both = (fused_apply_rotary_pos_emb(tensor.transpose(0, 1), angles) for tensor in (q, k))
+        return tuple(tensor.transpose(0, 1) for tensor in both)
 
     return _ours()._replace(rope=rope)
 
@@ -130,7 +130,7 @@ def _liger() -> Functions:
 
     def rope(q, k, tables):
         rotated = liger_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *tables)
-        return tuple(each.transpose(1, 2) for each in rotated)
+        return tuple(tensor.transpose(1, 2) for tensor in rotated)
 
     return _plain()._replace(
         tables=_by_token,
@@ -196,7 +196,7 @@ def _plain_groups() -> Functions:
     def split_rope(qkv, tables, heads, kv_heads):
         shared = heads // kv_heads
         groups = qkv.unflatten(-1, (kv_heads, shared + 2, -1))
-        q, k, v = (each.flatten(2, 3) for each in groups.split([shared, 1, 1], dim=3))
+        q, k, v = (part.flatten(2, 3) for part in groups.split([shared, 1, 1], dim=3))
         return *plain.rope(q, k, tables), v
 
     return plain._replace(split_rope=split_rope)
@@ -254,7 +254,7 @@ class Provider(NamedTuple):
 PROVIDERS = {
     "none-eager": Provider("eager PyTorch without RoPE", _none, reference=_none),
     "eager": Provider(
-        "eager PyTorch, RoPE as Llama's formula on ready-made tables", _plain, None, "none-eager"
+        "eager PyTorch, RoPE as Llama's formula on precomputed tables", _plain, None, "none-eager"
     ),
     "ours-eager": Provider(
         "eager PyTorch, RoPE by this package: queries and keys in one launch",

@@ -78,8 +78,8 @@ def rows(measured: Mapping[str, Stored]) -> list[list[str]]:
             f"{'at most ' if goal.quantity == PEAK else ''}{goal.bound:{goal.form}}",
             "" if goal.aim is None else f"{goal.aim:{goal.form}}",
             *(
-                _cell(goal, each) if point in goal.points else ""
-                for point, each in measured.items()
+                _cell(goal, stored) if point in goal.points else ""
+                for point, stored in measured.items()
             ),
         ]
         for goal in GOALS
@@ -88,10 +88,10 @@ def rows(measured: Mapping[str, Stored]) -> list[list[str]]:
 
 
 def _cell(goal: Goal, stored: Stored) -> str:
-    found = reached(goal, stored)
-    if found is None:
+    result = reached(goal, stored)
+    if result is None:
         return "n/a"
-    value, text = found
+    value, text = result
     return text if goal.held(value) else f"**{text}** missed"
 
 
@@ -99,12 +99,12 @@ def reached(goal: Goal, stored: Stored) -> tuple[float, str] | None:
     """The value of a goal's quantity, and how it is written; None where there are no figures."""
     if goal.quantity == SPEED:
         names = goal.reference, goal.provider
-        found = interval([ratios(*names, goal.part, each) for each in stored.rounds])
-        return None if found is None else (found.estimate, written(found, goal.form))
+        result = interval([ratios(*names, goal.part, rows) for rows in stored.rounds])
+        return None if result is None else (result.estimate, written(result, goal.form))
     figures = {
-        each.provider: each
-        for each in stored.figures
-        if each.part == goal.part and each.status == "measured"
+        figure.provider: figure
+        for figure in stored.figures
+        if figure.part == goal.part and figure.status == "measured"
     }
     own = figures.get(goal.provider)
     if own is None:

@@ -103,7 +103,7 @@ def _own_stream() -> contextlib.AbstractContextManager:
     return torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext()
 
 
-def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
+def _measured(point, names, parts, turns, profiled, note) -> dict[str, dict]:
     bench, rows = _Bench(point), dict[str, dict]()
     calls: dict[str, dict[str, Callable]] = {}
     counts: dict[tuple[str, str], int] = {}
@@ -124,7 +124,7 @@ def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
 
     for name in names:
         with about(name):
-            own = PROVIDERS[name].parts(kept)
+            own = PROVIDERS[name].parts(parts)
             network = bench.checked(name, own)
             calls[name] = {part: bench.call(network, part) for part in own}
             rows[name] = {"parts": {part: {"seconds": []} for part in own}}
@@ -141,7 +141,7 @@ def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
                     _LEAST_CALLS, math.ceil(SAMPLE_SECONDS[part] / _seconds(call, 1))
                 )
     for turn in range(turns):
-        for part in kept:
+        for part in parts:
             having = [name for name in calls if part in calls[name]]
             for name in having[:: 1 if turn % 2 == 0 else -1]:
                 with about(name):
@@ -151,12 +151,12 @@ def _measured(point, names, kept, turns, profiled, note) -> dict[str, dict]:
     for name in list(calls) if profiled else ():
         note(name)
         for part, call in calls[name].items():
-            found = cell_outcomes.attempt(_profiled, call)
-            if isinstance(found, Exception):
+            profile = cell_outcomes.attempt(_profiled, call)
+            if isinstance(profile, Exception):
                 if cell_outcomes.gpu_is_lost():
-                    raise found
-                found = {"unprofiled": str(found)}
-            rows[name]["parts"][part] |= found
+                    raise profile
+                profile = {"unprofiled": str(profile)}
+            rows[name]["parts"][part] |= profile
     return {name: rows[name] for name in names}
 
 
@@ -176,10 +176,10 @@ class _Inputs(NamedTuple):
     def in_float32(self) -> "_Inputs":
         """The same values, as leaves of their own."""
 
-        def wide(given):
-            return given.detach().float().requires_grad_()
+        def wide(tensor):
+            return tensor.detach().float().requires_grad_()
 
-        by_width = {width: wide(each) for width, each in self.by_width.items()}
+        by_width = {width: wide(tensor) for width, tensor in self.by_width.items()}
         heads = tuple(map(wide, self.heads))
         weights = self.weights.in_float32()
         return _Inputs(weights, wide(self.x), wide(self.cotangent), by_width, heads)
@@ -228,15 +228,17 @@ class _Bench:
         """
         provider = PROVIDERS[name]
         network = Network(provider.functions(), self._point, self._inputs.weights, provider.backend)
-        found = self._results(parts, network, self._inputs)
+        results = self._results(parts, network, self._inputs)
         expected = self._expected(parts, provider.reference())
-        for given, exact in zip(found, expected, strict=True):
-            for what, value in given.items():
+        for values, exact in zip(results, expected, strict=True):
+            for what, value in values.items():
                 error = relative_error(value, exact[what])
                 if not error <= BOUND:  # also of NaN
-                    said = f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
-                    raise AssertionError(f"{name}: {what} {said}")
-        del found, expected
+                    message = (
+                        f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
+                    )
+                    raise AssertionError(f"{name}: {what} {message}")
+        del results, expected
         cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
         return network
 
@@ -244,89 +246,91 @@ class _Bench:
         """What is timed of a part, as a function without arguments."""
         import torch
 
-        given = self._inputs
+        inputs = self._inputs
         if part == ATTENTION:
-            return lambda: _attention(network, given)
+            return lambda: _attention(network, inputs)
         if part == PRODUCTS:
-            return lambda: _products(network, given)
+            return lambda: _products(network, inputs)
         if part == CAUSAL:
-            return lambda: _causal(network, given)
+            return lambda: _causal(network, inputs)
         if part == CAUSAL_FORWARD:
-            without = [each.detach() for each in given.heads[:3]]
+            without = [tensor.detach() for tensor in inputs.heads[:3]]
             return lambda: network.causal(*without)
-        leaves = given.weights.leaves()
+        leaves = inputs.weights.leaves()
         return lambda: torch.autograd.grad(network.loss(self._tokens, self._targets), leaves)
 
     def _expected(self, parts, functions: Functions) -> Iterator[dict]:
         exact = self._inputs.in_float32()
         return self._results(parts, Network(functions, self._point, exact.weights), exact)
 
-    def _results(self, parts, network: Network, given: _Inputs) -> Iterator[dict]:
+    def _results(self, parts, network: Network, inputs: _Inputs) -> Iterator[dict]:
         """Outputs and gradients of what the parts are made of, by name."""
         import torch
 
         if ATTENTION in parts:
-            yield _attention(network, given)
+            yield _attention(network, inputs)
         if PRODUCTS in parts:
-            yield _products(network, given)
+            yield _products(network, inputs)
         if CAUSAL in parts or CAUSAL_FORWARD in parts:
-            yield _causal(network, given)
+            yield _causal(network, inputs)
         if STEP in parts:
 
             def both(weights, x, tables):
                 normed, result = network.layer(weights, x, x, tables)
                 return normed + result
 
-            yield _through("layer", both, Layer._fields, given, network.tables)
-            weights, x = given.weights, given.x
+            yield _through("layer", both, Layer._fields, inputs, network.tables)
+            weights, x = inputs.weights, inputs.x
             leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
             loss = network.head(weights.head, network.norm(x, weights.norm), self._targets)
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             yield {"loss": loss} | dict(zip(leaves, gradients, strict=True))
 
 
-def _attention(network: Network, given: _Inputs) -> dict:
-    return _through("attention", network.attention, ("qkv", "out"), given, network.tables)
+def _attention(network: Network, inputs: _Inputs) -> dict:
+    return _through("attention", network.attention, ("qkv", "out"), inputs, network.tables)
 
 
-def _products(network: Network, given: _Inputs) -> dict:
+def _products(network: Network, inputs: _Inputs) -> dict:
     """Each matrix of a layer: the product, and the gradients of both factors."""
     import torch
 
-    found = {}
+    results = {}
     for name in _MATRICES:
-        weight = getattr(given.weights.layers[0], name)
-        out = network.linear(x := given.by_width[weight.shape[1]], weight)
-        cotangent = given.by_width[weight.shape[0]].detach()
-        found[f"{name}.output"] = out
+        weight = getattr(inputs.weights.layers[0], name)
+        out = network.linear(x := inputs.by_width[weight.shape[1]], weight)
+        cotangent = inputs.by_width[weight.shape[0]].detach()
+        results[f"{name}.output"] = out
         dx, dweight = torch.autograd.grad(out, (x, weight), cotangent)
-        found |= {f"{name}.x": dx, f"{name}.weight": dweight}
-    return found
+        results |= {f"{name}.x": dx, f"{name}.weight": dweight}
+    return results
 
 
-def _causal(network: Network, given: _Inputs) -> dict:
+def _causal(network: Network, inputs: _Inputs) -> dict:
     import torch
 
-    *qkv, cotangent = given.heads
+    *qkv, cotangent = inputs.heads
     out = network.causal(*qkv)
     gradients = torch.autograd.grad(out, qkv, cotangent.detach())
     return {"output": out} | dict(zip("qkv", gradients, strict=True))
 
 
-def _through(name: str, function: Callable, used: Sequence[str], given: _Inputs, tables) -> dict:
+def _through(name: str, function: Callable, used: Sequence[str], inputs: _Inputs, tables) -> dict:
     """The output of a layer's function, and the gradients of ``x`` and of the weights it used."""
     import torch
 
-    weights = given.weights.layers[0]
-    out = function(weights, given.x, tables)
-    leaves = {f"{name}.x": given.x} | {f"{name}.{each}": getattr(weights, each) for each in used}
-    gradients = torch.autograd.grad(out, list(leaves.values()), given.cotangent.detach())
+    weights = inputs.weights.layers[0]
+    out = function(weights, inputs.x, tables)
+    leaves = {f"{name}.x": inputs.x} | {
+        f"{name}.{weight}": getattr(weights, weight) for weight in used
+    }
+    gradients = torch.autograd.grad(out, list(leaves.values()), inputs.cotangent.detach())
     return {f"{name}.output": out} | dict(zip(leaves, gradients, strict=True))
 
 
-def relative_error(found, expected) -> float:
+def relative_error(actual, expected) -> float:
     """The L2 norm of the difference, as a share of the expected one's."""
-    difference = found.detach().float() - expected.detach().float()
+    difference = actual.detach().float() - expected.detach().float()
     return (difference.norm() / expected.detach().float().norm()).item()
 
 
@@ -388,7 +392,7 @@ def summary(events: Iterable[dict]) -> dict:
 
 def _attention_of(kernels: list[str]) -> str:
     """What computed attention; "" if there was none. Of the math backend the softmax tells."""
-    found = {next((which for part, which in _BACKENDS if part in name), "") for name in kernels}
-    found |= {"this package"} if not {*kernels}.isdisjoint(_OWN_ATTENTION) else set()
-    fused = sorted(found - {"", "math"})
-    return " and ".join(fused) or ("math" if "math" in found else "")
+    backends = {next((which for part, which in _BACKENDS if part in name), "") for name in kernels}
+    backends |= {"this package"} if not {*kernels}.isdisjoint(_OWN_ATTENTION) else set()
+    fused = sorted(backends - {"", "math"})
+    return " and ".join(fused) or ("math" if "math" in backends else "")

@@ -69,14 +69,14 @@ class Weights(NamedTuple):
     head: Any
 
     def leaves(self) -> list:
-        inner = (each for layer in self.layers for each in layer)
+        inner = (weight for layer in self.layers for weight in layer)
         return [self.embedding, self.norm, *inner, self.head]
 
     def in_float32(self) -> "Weights":
         """The same values, as leaves of their own."""
 
-        def wide(given):
-            return given.detach().float().requires_grad_()
+        def wide(tensor):
+            return tensor.detach().float().requires_grad_()
 
         layers = tuple(Layer(*map(wide, layer)) for layer in self.layers)
         return Weights(wide(self.embedding), wide(self.norm), layers, wide(self.head))

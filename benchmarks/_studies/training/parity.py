@@ -125,7 +125,7 @@ def trained(run: Run, point: Point, jobs: Sequence[Job], device: str) -> list[di
     """
     from ..._measure import cell_outcomes
 
-    network, found = None, []
+    network, curves = None, []
     for job in jobs:
         try:
             network = network or _network(run, point, device)
@@ -134,8 +134,8 @@ def trained(run: Run, point: Point, jobs: Sequence[Job], device: str) -> list[di
             if cell_outcomes.gpu_is_lost():
                 raise
             result = cell_outcomes.no_figures(error)
-        found.append({**job._asdict(), **run._asdict(), **result})
-    return found
+        curves.append({**job._asdict(), **run._asdict(), **result})
+    return curves
 
 
 def _network(run: Run, point: Point, device: str) -> Network:
@@ -166,7 +166,7 @@ def curve(network: Network, job: Job, point: Point) -> list[float]:
     rounded = network.weights.leaves()
     device = rounded[0].device
     exact = random_weights(point.shape, torch.float32, device, job.seed).leaves()
-    tokens, targets = (each.to(device) for each in batches(job, point))
+    tokens, targets = (tokens_of.to(device) for tokens_of in batches(job, point))
     optimizer = torch.optim.AdamW(
         exact, lr=RATE, betas=BETAS, weight_decay=DECAY, fused=device.type == "cuda"
     )
@@ -186,11 +186,11 @@ def curve(network: Network, job: Job, point: Point) -> list[float]:
             high.grad = gradient.float()
         scaler.step(optimizer)
         scaler.update()
-    found = torch.stack(losses).tolist()
-    for step, value in enumerate(found):
+    values = torch.stack(losses).tolist()
+    for step, value in enumerate(values):
         if not math.isfinite(value):
             raise FloatingPointError(f"the loss of step {step} is {value}")
-    return [round(value, 6) for value in found]
+    return [round(value, 6) for value in values]
 
 
 def cost(run: Run, jobs: int) -> float:

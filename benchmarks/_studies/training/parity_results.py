@@ -71,8 +71,8 @@ class Row(NamedTuple):
 
 def by_key(entries: Iterable[dict]) -> Found:
     return {
-        (Run(each["provider"], each["dtype"]), Job(each["task"], each["seed"])): each
-        for each in entries
+        (Run(entry["provider"], entry["dtype"]), Job(entry["task"], entry["seed"])): entry
+        for entry in entries
     }
 
 
@@ -86,22 +86,22 @@ def rows(names: Sequence[str], entries: Iterable[dict]) -> list[Row]:
     entries : iterable of dict
         What ``parity.trained`` returned, of any runs.
     """
-    found = by_key(entries)
+    curves = by_key(entries)
     asked = [run for run in runs(names) if run.dtype != EXACT]
-    return [_row(run, task, found) for task in TASKS for run in asked]
+    return [_row(run, task, curves) for task in TASKS for run in asked]
 
 
-def _row(run: Run, task: str, found: Found) -> Row:
-    of_run = [found.get((run, Job(task, seed)), {}) for seed in SEEDS]
+def _row(run: Run, task: str, curves: Found) -> Row:
+    of_run = [curves.get((run, Job(task, seed)), {}) for seed in SEEDS]
     for key, status in (("error", ERROR), ("unavailable", UNAVAILABLE)):
-        for each in of_run:
-            if key in each:
-                return Row(*run, task, status, results.last_line(each[key]))
+        for curve in of_run:
+            if key in curve:
+                return Row(*run, task, status, results.last_line(curve[key]))
     if not all(of_run):
         return Row(*run, task, NOT_RUN, f"{sum(map(bool, of_run))} of {len(SEEDS)} seeds")
-    loss = statistics.fmean(value for each in of_run for value in each["losses"][-LAST:])
-    found_distance = distance(run, task, found)
-    baseline = distance(Run(BASELINE, HALVES[0]), task, found)
+    loss = statistics.fmean(value for curve in of_run for value in curve["losses"][-LAST:])
+    found_distance = distance(run, task, curves)
+    baseline = distance(Run(BASELINE, HALVES[0]), task, curves)
     if found_distance is None or baseline is None:
         exact = reference(run.provider)
         lacks = f"{exact}" if found_distance is None else f"{BASELINE} in {HALVES[0]} or {EXACT}"
@@ -111,9 +111,9 @@ def _row(run: Run, task: str, found: Found) -> Row:
     return Row(*run, task, status, "", found_distance, bound, loss)
 
 
-def distance(run: Run, task: str, found: Found) -> float | None:
+def distance(run: Run, task: str, curves: Found) -> float | None:
     """The mean of the seeds' distances from float32's curves; None if a curve is missing."""
-    if not (pairs := _pairs(run, task, found)):
+    if not (pairs := _pairs(run, task, curves)):
         return None
     return statistics.fmean(
         abs(one - other)
@@ -122,12 +122,12 @@ def distance(run: Run, task: str, found: Found) -> float | None:
     )
 
 
-def _pairs(run: Run, task: str, found: Found) -> list[tuple[list[float], list[float]]]:
+def _pairs(run: Run, task: str, curves: Found) -> list[tuple[list[float], list[float]]]:
     """Of each seed the losses of a run and of its float32 reference; empty if any are missing."""
     exact, pairs = reference(run.provider), []
     for seed in SEEDS:
         job = Job(task, seed)
-        losses, others = (found.get((each, job), {}).get("losses") for each in (run, exact))
+        losses, others = (curves.get((one, job), {}).get("losses") for one in (run, exact))
         if not losses or not others:
             return []
         pairs.append((losses, others))
@@ -143,7 +143,8 @@ def table(judged: Iterable[Row]) -> Iterator[str]:
     yield "|---" * 7 + "|"
     for row in judged:
         numbers = (
-            "" if each is None else f"{each:.4f}" for each in (row.distance, row.bound, row.loss)
+            "" if number is None else f"{number:.4f}"
+            for number in (row.distance, row.bound, row.loss)
         )
         yield f"| {' | '.join((f'`{row.provider}`', *row[1:3], *numbers, row.status))} |"
 
@@ -186,13 +187,13 @@ def draw(names: Sequence[str], entries: Iterable[dict], about: str, path: Path) 
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    found = by_key(entries)
+    curves = by_key(entries)
     with matplotlib.rc_context(_SETTINGS):
         canvas = Canvas(figsize=_SIZE, layout="constrained")
         axes = canvas.subplots(2, len(TASKS), sharex=True)
         for task, above, below in zip(TASKS, *axes, strict=True):
             for run in runs(names):
-                _plot(above, below, run, _pairs(run, task, found))
+                _plot(above, below, run, _pairs(run, task, curves))
             above.set_title(f"{task}\n", loc="left", fontweight="bold")
             above.text(0, 1.02, TASKS[task], transform=above.transAxes, fontsize=8, color="#555555")
             above.set_ylabel("loss")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..._system import journal, suite
-from ..._system.progress import missing, say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import parity_results
@@ -48,8 +47,8 @@ class _Curves(Part):
 
     def __init__(self, names: Sequence[str], header: dict, place: Place | None = None):
         self._names, self.header, self._place = names, header, place
-        whole = set(names) == set(with_rope(PROVIDERS))
-        self.why_not_shipped = "" if whole else "it has not every provider with RoPE"
+        complete = set(names) == set(with_rope(PROVIDERS))
+        self.why_not_shipped = "" if complete else "it has not every provider with RoPE"
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         there = parity_results.by_key(entries)
@@ -77,22 +76,16 @@ class _Curves(Part):
     def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
         """Write the curves as JSON lines, what they say as Markdown and, if final, the plot."""
         runner.write_lines(directory / f"{NAME}.jsonl", (header, *entries))
-        drawn = final and self._drawn(header, entries, directory)
+        draw = functools.partial(self._draw, header, entries, directory)
+        drawn = final and runner.drawn(draw, header["command"])
         rows = parity_results.rows(self._names, entries)
         page = parity_results.as_markdown(header, rows, drawn)
         (directory / f"{NAME}.md").write_text(page, encoding="utf-8")
 
-    def _drawn(self, header: dict, entries: list[dict], directory: Path) -> bool:
+    def _draw(self, header: dict, entries: list[dict], directory: Path) -> None:
         package = f"commit {header['commit'][:8]}" if header["commit"] else "a working tree"
         about = f"{PARITY} on {header['machine']['gpu']}, {package}"
-        try:
-            parity_results.draw(self._names, entries, about, directory / f"{NAME}.png")
-        except ModuleNotFoundError as error:
-            if (how := missing(error)) is None:
-                raise
-            say(f"no plot: {how}; then the same command draws it")
-            return False
-        return True
+        parity_results.draw(self._names, entries, about, directory / f"{NAME}.png")
 
     def report(self, header: dict, entries: list[dict]) -> bool:
         rows = parity_results.rows(self._names, entries)

@@ -90,7 +90,7 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
             if key in rows[name]:
                 return Figure(name, part, status, last_line(rows[name][key]))
     of_rounds = [rows[name]["parts"][part] for rows in rounds]
-    seconds = statistics.median(statistics.median(each["seconds"]) for each in of_rounds)
+    seconds = statistics.median(statistics.median(row["seconds"]) for row in of_rounds)
     profiled = of_rounds[0]
     peak = PEAK_FLOPS.get(gpu)
     return Figure(
@@ -102,7 +102,7 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
         rounds=len(of_rounds),
         tokens_per_second=point.shape.tokens / seconds,
         mfu=point.flops(part) / seconds / peak if peak else None,
-        peak_bytes=max(each["peak_bytes"] for each in of_rounds),
+        peak_bytes=max(row["peak_bytes"] for row in of_rounds),
         launches=profiled.get("launches"),
         sdpa=profiled.get("sdpa", ""),
         rope=interval([shares(name, part, rows) for rows in rounds]),
@@ -111,15 +111,15 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
 
 def shares(name: str, part: str, rows: dict) -> list[float] | None:
     """RoPE's share in each turn of a round, None without the provider that lacks RoPE."""
-    found = ratios(name, PROVIDERS[name].without_rope, part, rows)
-    return None if found is None else [ratio - 1 for ratio in found]
+    times = ratios(name, PROVIDERS[name].without_rope, part, rows)
+    return None if times is None else [ratio - 1 for ratio in times]
 
 
 def ratios(name: str, other: str, part: str, rows: dict) -> list[float] | None:
     """A provider's time over another's in each turn of a round, None where either has none."""
-    if any("parts" not in rows.get(each, {}) for each in (name, other)):
+    if any("parts" not in rows.get(provider, {}) for provider in (name, other)):
         return None
-    seconds, others = (rows[each]["parts"][part]["seconds"] for each in (name, other))
+    seconds, others = (rows[provider]["parts"][part]["seconds"] for provider in (name, other))
     return [one / another for one, another in zip(seconds, others, strict=True)]
 
 
@@ -152,10 +152,10 @@ def last_line(text: str) -> str:
 # --- shown ----------------------------------------------------------------------------------------
 
 
-def as_markdown(header: dict[str, Any], found: Sequence[Figure]) -> str:
+def as_markdown(header: dict[str, Any], measured: Sequence[Figure]) -> str:
     """A point's page: where its figures come from, a table of each part, what has no speed."""
     head = source(header, f"A training step: {header['point']}", "bfloat16, ")
-    return "\n".join([*head, *tables(found), *_notes(found)]) + "\n"
+    return "\n".join([*head, *tables(measured), *_notes(measured)]) + "\n"
 
 
 def source(header: dict[str, Any], title: str, what: str) -> Iterator[str]:
@@ -172,19 +172,19 @@ def source(header: dict[str, Any], title: str, what: str) -> Iterator[str]:
     yield from ("", "```sh", header["command"], "```")
 
 
-def tables(found: Sequence[Figure]) -> Iterator[str]:
+def tables(measured: Sequence[Figure]) -> Iterator[str]:
     """A table of each part: a row for each provider."""
-    for part in dict.fromkeys(figure.part for figure in found):
+    for part in dict.fromkeys(figure.part for figure in measured):
         yield from ("", f"## {TITLES[part]}", "")
-        yield from table(figure for figure in found if figure.part == part)
+        yield from table(figure for figure in measured if figure.part == part)
 
 
-def table(found: Iterable[Figure]) -> Iterator[str]:
+def table(measured: Iterable[Figure]) -> Iterator[str]:
     """A row for each of the figures, which are of one part."""
     columns = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention")
     yield "| " + " | ".join((*columns, "RoPE adds")) + " |"
     yield "|---" * (len(columns) + 1) + "|"
-    for figure in found:
+    for figure in measured:
         yield "| " + " | ".join((f"`{figure.provider}`", *_cells(figure))) + " |"
 
 
@@ -202,18 +202,18 @@ def _cells(figure: Figure) -> Iterable[str]:
     )
 
 
-def written(found: Interval | None, form: str = "+.2%") -> str:
+def written(result: Interval | None, form: str = "+.2%") -> str:
     """The estimate with its interval, each in this format; "" for none."""
-    if found is None:
+    if result is None:
         return ""
-    if found.low is None or found.high is None:
-        return f"{found.estimate:{form}} (too few rounds for an interval)"
-    return f"{found.estimate:{form}} ({found.low:{form}} to {found.high:{form}})"
+    if result.low is None or result.high is None:
+        return f"{result.estimate:{form}} (too few rounds for an interval)"
+    return f"{result.estimate:{form}} ({result.low:{form}} to {result.high:{form}})"
 
 
-def _notes(found: Sequence[Figure]) -> Iterator[str]:
-    names = dict.fromkeys(figure.provider for figure in found)
-    rounds = max((figure.rounds for figure in found), default=0)
+def _notes(measured: Sequence[Figure]) -> Iterator[str]:
+    names = dict.fromkeys(figure.provider for figure in measured)
+    rounds = max((figure.rounds for figure in measured), default=0)
     yield ""
     yield (
         f"{rounds} rounds, each a fresh process in which the providers take turns. RoPE adds: over "
@@ -223,7 +223,9 @@ def _notes(found: Sequence[Figure]) -> Iterator[str]:
     yield ""
     for name in names:
         yield f"- `{name}`: {PROVIDERS[name].about}"
-    why = dict.fromkeys((each.provider, each.status, each.why) for each in found if each.why)
+    why = dict.fromkeys(
+        (figure.provider, figure.status, figure.why) for figure in measured if figure.why
+    )
     if why:
         yield from ("", "## Not measured", "")
     for provider, status, reason in why:
@@ -246,10 +248,10 @@ class Stored(NamedTuple):
 def read(path: Path) -> Stored:
     """A point of the evidence."""
     header, *entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    found = of_entries(POINTS[header["point"]], header, entries)
-    return Stored(header, [each["rows"] for each in entries], found)
+    measured = of_entries(POINTS[header["point"]], header, entries)
+    return Stored(header, [entry["rows"] for entry in entries], measured)
 
 
 def of_entries(point: Point, header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:
     """The figures of what a journal holds: a header, and an entry for each round."""
-    return figures(point, header["machine"]["gpu"], [each["rows"] for each in entries])
+    return figures(point, header["machine"]["gpu"], [entry["rows"] for entry in entries])

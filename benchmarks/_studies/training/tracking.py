@@ -30,7 +30,7 @@ def answers(part: str, points: Iterable[str]) -> dict[tuple[str, str], Answer | 
     ``NotImplementedError`` for what cannot be had here or at this commit, ``RuntimeError`` with the
     traceback for what went wrong.
     """
-    found: dict[tuple[str, str], Answer | Exception] = {}
+    by_point: dict[tuple[str, str], Answer | Exception] = {}
     reason = cell_outcomes.why_no_gpu()
     if reason:
         progress.report(f"training_step, {part}: n/a, {reason}")
@@ -40,8 +40,8 @@ def answers(part: str, points: Iterable[str]) -> dict[tuple[str, str], Answer | 
             if reason
             else cell_outcomes.attempt(measuring.measured, POINTS[point], OURS, (part,), TURNS)
         )
-        found |= {(point, name): _answer(name, part, rows) for name in OURS}
-    return found
+        by_point |= {(point, name): _answer(name, part, rows) for name in OURS}
+    return by_point
 
 
 def _answer(name: str, part: str, rows: dict | Exception) -> Answer | Exception:

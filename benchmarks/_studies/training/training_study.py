@@ -67,8 +67,8 @@ class _Steps(Part):
     def __init__(self, point: Point, header: dict, rounds: int, place: Place | None = None):
         self.name, self.header = str(point), header
         self._point, self._rounds, self._place = point, rounds, place
-        whole = header["providers"] == list(PROVIDERS) and rounds >= ROUNDS
-        self.why_not_shipped = "" if whole else f"it needs every provider and {ROUNDS} rounds"
+        complete = header["providers"] == list(PROVIDERS) and rounds >= ROUNDS
+        self.why_not_shipped = "" if complete else f"it needs every provider and {ROUNDS} rounds"
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         first, other = cost(self._point, self.header["providers"])

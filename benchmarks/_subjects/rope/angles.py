@@ -75,27 +75,27 @@ def _difference(module: type, positions: int, width: int, device: str) -> str:
     """The first wrong angle of the module, in a line; empty if there is none."""
     import torch
 
-    said = _compared(module(width).to(device)(positions).detach(), positions, width, device)
+    difference = _compared(module(width).to(device)(positions).detach(), positions, width, device)
     torch.cuda.empty_cache()  # what is timed next lies in memory as if nothing had been checked
-    return said
+    return difference
 
 
-def _compared(found, positions: int, width: int, device: str) -> str:
+def _compared(result, positions: int, width: int, device: str) -> str:
     import torch
 
     shape = (positions, 1, 1, width)
-    if found.dtype != torch.float32 or found.shape != shape:
-        return f"returns {found.dtype} {tuple(found.shape)}, expected torch.float32 {shape}"
-    if found.device.type != torch.device(device).type:
-        return f"is on {found.device}, expected {device}"
+    if result.dtype != torch.float32 or result.shape != shape:
+        return f"returns {result.dtype} {tuple(result.shape)}, expected torch.float32 {shape}"
+    if result.device.type != torch.device(device).type:
+        return f"is on {result.device}, expected {device}"
     # On the same device: the GPU has no time to cool down.
     expected = by_channel(exact(0, positions, width, device))
-    right = (found.double() - expected).abs() <= TOLERANCE * expected
+    right = (result.double() - expected).abs() <= TOLERANCE * expected
     if right.all():
         return ""
     position, _, _, channel = map(int, (~right).nonzero()[0])
     here = position, 0, 0, channel
     return (
-        f"gives {found[here].item():.9g} radians at position {position}, channel {channel}, "
+        f"gives {result[here].item():.9g} radians at position {position}, channel {channel}, "
         f"expected {expected[here].item():.9g}"
     )

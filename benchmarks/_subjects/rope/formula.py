@@ -18,22 +18,22 @@ def check_part(output, x, cos_sin, call, direction: str) -> None:
     rows = max(1, CHECKED_BYTES // (2 * x.nbytes // positions))
     for start in range(0, positions, rows):
         here = dim, start, min(rows, positions - start)
-        expected, found = x.narrow(*here), output.narrow(*here)
+        expected, result = x.narrow(*here), output.narrow(*here)
         if cos_sin:
-            cos, sin = (each.narrow(*here) for each in cos_sin)
+            cos, sin = (table.narrow(*here) for table in cos_sin)
             part, expected = expected, _rotated(expected, cos, sin, call, direction).to(x.dtype)
-            found = _without_slack(found, expected, part, call) if call.slack else found
-        torch.testing.assert_close(found, expected)
+            result = _without_slack(result, expected, part, call) if call.slack else result
+        torch.testing.assert_close(result, expected)
 
 
-def _without_slack(found, expected, x, call):
-    """``found``, moved towards ``expected`` by the call's slack of the length of each pair."""
+def _without_slack(result, expected, x, call):
+    """``result``, moved towards ``expected`` by the call's slack of the length of each pair."""
     import torch
 
     length = torch.hypot(*_pairs(x.float(), call.interleaved)) * call.slack
     allowed = _joined((length, length), call.interleaved)
-    off = found.float() - expected.float()
-    return (expected.float() + (off - off.clamp(-allowed, allowed))).to(found.dtype)
+    off = result.float() - expected.float()
+    return (expected.float() + (off - off.clamp(-allowed, allowed))).to(result.dtype)
 
 
 def _rotated(x, cos, sin, call, direction: str):

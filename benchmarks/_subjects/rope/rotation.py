@@ -50,6 +50,8 @@ class Rotation(Call):
         self._angles = self._make_angles(device)
         self._options = self._more(device)
         self._arguments = self._tables()
+        single = len(cell.input_shapes) == 1
+        self._alone = single and not (call.inplace or call.then)
         self._read: list = []  # keeps copies: memory that is written again would stay in L2
 
     @functools.cached_property
@@ -61,7 +63,7 @@ class Rotation(Call):
         """Whether each part of the output is rotated, or only copied."""
         turned = [self._call.function != "qkv" or i < 2 for i in range(len(self.cell.shapes))]
         if self._call.rotated < self._call.channels:
-            return tuple(itertools.chain.from_iterable((each, False) for each in turned))
+            return tuple(itertools.chain.from_iterable((part, False) for part in turned))
         return tuple(turned)
 
     def _find(self):
@@ -167,6 +169,8 @@ class Rotation(Call):
     # --- the call ---------------------------------------------------------------------------------
 
     def forward(self, operand):
+        if self._alone:  # as its user calls it: the host's time of this is measured
+            return self._function(operand, *self._arguments, **self._options)
         tensors, options = operand if isinstance(operand, tuple) else (operand,), self._options
         if self.in_place and tensors[0].requires_grad:  # a leaf, which cannot change
             tensors, options = (tensors[0].clone(),), options | {"inplace_gradient": True}
@@ -208,9 +212,9 @@ class Rotation(Call):
 
     # --- what is right ----------------------------------------------------------------------------
 
-    def split(self, whole) -> tuple:
+    def split(self, output) -> tuple:
         """The tensors in an output, an input or a gradient, in the order of the output."""
-        call, tensors = self._call, whole if isinstance(whole, tuple) else (whole,)
+        call, tensors = self._call, output if isinstance(output, tuple) else (output,)
         if call.function == "qkv" and len(tensors) == 1:
             parts = tensors[0].split(self._qkv_channels(), dim=-1)
             tensors = tuple(
@@ -265,6 +269,8 @@ class Rotation(Call):
         import torch
 
         cell, radians, format = self.cell, self._angles, self._call.format
+        if cell.spans == {(0, cell.positions)} and radians.shape[1] == 1 and format != "thd":
+            return radians.movedim(0, format.index("s"))  # alike in all sequences
         sequences = torch.arange(len(cell.lengths), device=radians.device)
         if format == "thd":
             sequences = sequences.repeat_interleave(sequences.new_tensor(cell.lengths))

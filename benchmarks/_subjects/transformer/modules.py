@@ -68,8 +68,8 @@ class ModuleCell(BaseCell):
     @property
     def _elements(self) -> tuple[int, int]:
         """Of the inputs, and of the results."""
-        of, asked = self._class, (self.size, self.words)
-        return stored_elements(of.operands(*asked).values()), stored_elements(of.results(*asked))
+        call, size = self._class, (self.size, self.words)
+        return stored_elements(call.operands(*size).values()), stored_elements(call.results(*size))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,10 +101,12 @@ def parsed(name: str) -> ModuleCell:
     """
     cell = ModuleCell(name)
     try:
-        of, sizes, words = FUNCTIONS[cell.function], [*vars(cell.size).values()], list(cell.words)
-        ordered = words == [word for word in of.words if word in words] and of.exists(words)
+        call, sizes, words = FUNCTIONS[cell.function], [*vars(cell.size).values()], cell.words
+        ordered = words == tuple(word for word in call.words if word in words)
         again = named(cell.function, name.split("-")[1], sizes, words)
-        valid = cell.dtype in ITEM_BYTES and ordered and min(sizes) > 0 and again == cell
+        valid = (
+            bool(cell.dtype) and ordered and call.exists(words) and min(sizes) > 0 and again == cell
+        )
     except (ValueError, KeyError, IndexError):
         valid = False
     if not valid:
@@ -114,14 +116,14 @@ def parsed(name: str) -> ModuleCell:
 
 
 @functools.cache
-def forms() -> dict[str, ModuleCell]:
+def listed_calls() -> dict[str, ModuleCell]:
     """The calls of the list, by name, in its order."""
     return listed(LIST, parsed)
 
 
 def cells() -> list[ModuleCell]:
     """Every call of the list, in the fixed order in which they are measured."""
-    return [*forms().values()]
+    return [*listed_calls().values()]
 
 
 # --- what users may call besides ------------------------------------------------------------------
@@ -143,7 +145,7 @@ _DRAWN = 12  # of every function with every dtype
 def dense(seed: int = 0) -> list[ModuleCell]:
     """Calls of the transformer with every dtype, sizes and words at random; the same each time.
 
-    Integrations launch what calls of the surface do. No heads of 256 channels in float32: of
+    Integrations launch what calls of the rotation do. No heads of 256 channels in float32: of
     attention, their kernels compile for 15 seconds.
     """
     draw = random.Random(seed)
@@ -156,9 +158,9 @@ def dense(seed: int = 0) -> list[ModuleCell]:
 
 
 def _drawn(draw: random.Random, function: str, dtype: str) -> ModuleCell:
-    of = FUNCTIONS[function]
+    call = FUNCTIONS[function]
     while True:
-        sizes = {name: draw.choice(_DENSE[name]) for name in of.sizes}
-        words = [word for word in of.words if draw.random() < 0.4]
-        if of.exists(words) and not (dtype == "fp32" and sizes.get("channels") == 256):
+        sizes = {name: draw.choice(_DENSE[name]) for name in call.sizes}
+        words = [word for word in call.words if draw.random() < 0.4]
+        if call.exists(words) and not (dtype == "fp32" and sizes.get("channels") == 256):
             return named(function, dtype, sizes.values(), words)
