@@ -24,6 +24,7 @@ OWN = {
     "test_passes_gpu": MEASURES,
     "test_wrong_package_gpu": "makes packages of its own",
     "test_planted_gpu": "makes packages of its own",
+    "test_norm_gpu": "makes packages of its own",
     "test_operators": "tests the package's own operators",
     "test_launches_gpu": "a version may name and count its kernels in another way",
 }
