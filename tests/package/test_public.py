@@ -24,6 +24,7 @@ OWN = {
     "test_passes_gpu": MEASURES,
     "test_wrong_package_gpu": "makes packages of its own",
     "test_planted_gpu": "makes packages of its own",
+    "test_norm_gpu": "makes packages of its own",
     "test_operators": "tests the package's own operators",
     "test_launches_gpu": "a version may name and count its kernels in another way",
 }
@@ -96,8 +97,7 @@ def test_another_package_is_tested(tmp_path):
     for name in ("benchmarks", "tests"):  # of a checkout, which are not those of this suite
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('not the suite')")
-    files = "tests/package/test_angles.py", "tests/cells/test_grid.py"
-    done = run(tmp_path, "-n", "1", *files, "-k", "one_sequence or small_grid")
+    done = run(tmp_path, "-n", "1", "tests/package/test_angles.py", "-k", "one_sequence")
     assert "not the suite" not in done.stdout + done.stderr
     assert f"rope_triton: {copy}" in done.stdout
     assert "RuntimeError: of this package" in done.stdout
