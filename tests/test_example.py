@@ -14,7 +14,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "results", "evidence", "vendor"
 
 def test_another_kernel_is_compared(tmp_path):
     shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks", ignore=LEFT_OUT)
-    shutil.copytree(ROOT / "examples", tmp_path, ignore=LEFT_OUT, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "tests" / "examples", tmp_path, ignore=LEFT_OUT, dirs_exist_ok=True)
     (tmp_path / ".gitignore").write_text(".asv\n__pycache__\n")
     git(tmp_path, "init", "-q", "-b", "main")
     git(tmp_path, "add", ".")
