@@ -5,7 +5,6 @@ from torch.autograd import forward_ad
 
 from rope_triton import checks
 from rope_triton.kernel import launch, plans
-from rope_triton.kernel.kernels import rope_qk_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
@@ -58,9 +57,9 @@ def rotate_qk(
 def _rotate(q, k, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
     keys = launch.specialization_key(q), launch.specialization_key(k), launch.table_keys(tables)
-    key = "rope_qk_kernel", options, *keys
-    launches = launch.cached_launches(key)
-    if launches is None or checks.CHECK_VALUES:
+    key = "rope_kernel", options, *keys
+    cached = launch.cached(key)
+    if cached is None or checks.CHECK_VALUES:
         checks.check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, values=True)
         launch.check_device(q, "pass fused=False, or " if sin is None else "")
     out = (
@@ -70,7 +69,7 @@ def _rotate(q, k, tables, options):
     if options.tensor_format != "thd":
         cu_seqlens = None  # the shape bounds the sequences
     tensors = *out, q, k, freqs, sin, start_positions, cu_seqlens
-    launch.run(key, launches, rope_qk_kernel, plans.qk_rotation, tensors, options)
+    launch.run(key, cached, plans.rotation, tensors, options)
     return out
 
 

@@ -8,7 +8,6 @@ from torch.autograd import forward_ad
 
 from rope_triton import checks
 from rope_triton.kernel import launch, plans
-from rope_triton.kernel.kernels import rope_qkv_kernel
 from rope_triton.kernel.plans import QkvOptions
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
@@ -53,13 +52,13 @@ def split_qkv(
 def _split(qkv, q_freqs, k_freqs, start_positions, options):
     call = qkv, q_freqs, k_freqs, contiguous(start_positions)
     key = _key(call, options)
-    launches = launch.cached_launches(key)
-    if launches is None or checks.CHECK_VALUES:
+    cached = launch.cached(key)
+    if cached is None or checks.CHECK_VALUES:
         checks.check_qkv(*call, options, values=True)
         launch.check_device(qkv)
     parts = [qkv.new_empty(shape) for shape in _part_shapes(qkv, options)]
     tensors = qkv, *parts, *call[1:]
-    launch.run(key, launches, rope_qkv_kernel, plans.qkv_rotation, tensors, options)
+    launch.run(key, cached, plans.qkv_rotation, tensors, options)
     return tuple(parts)
 
 
@@ -70,9 +69,7 @@ def _join(q, k, v, q_freqs, k_freqs, start_positions, options):
     options = options._replace(join=True)
     key = _key((q, k, v, *tables), options)
     tensors = qkv, q, k, v, *tables
-    launch.run(
-        key, launch.cached_launches(key), rope_qkv_kernel, plans.qkv_rotation, tensors, options
-    )
+    launch.run(key, launch.cached(key), plans.qkv_rotation, tensors, options)
     return qkv
 
 

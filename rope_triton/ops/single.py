@@ -5,7 +5,6 @@ from torch.autograd import forward_ad
 
 from rope_triton import checks
 from rope_triton.kernel import launch, plans
-from rope_triton.kernel.kernels import rope_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
@@ -96,8 +95,8 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
 def _rotate(t, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
     key = "rope_kernel", options, launch.specialization_key(t), launch.table_keys(tables)
-    launches = launch.cached_launches(key)
-    if launches is None or checks.CHECK_VALUES:
+    cached = launch.cached(key)
+    if cached is None or checks.CHECK_VALUES:
         if sin is None:
             checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options, values=True)
         else:
@@ -107,8 +106,8 @@ def _rotate(t, tables, options):
     out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
     if options.tensor_format != "thd":
         cu_seqlens = None  # the shape bounds the sequences
-    tensors = out, t, freqs, sin, start_positions, cu_seqlens
-    launch.run(key, launches, rope_kernel, plans.rotation, tensors, options)
+    tensors = out, None, t, None, freqs, sin, start_positions, cu_seqlens
+    launch.run(key, cached, plans.rotation, tensors, options)
     return out
 
 

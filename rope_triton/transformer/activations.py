@@ -2,7 +2,7 @@
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.kernel.launch import Launch, cdiv, planned
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -113,11 +113,11 @@ def _(dy, gate, up):
     return gate.new_empty(gate.shape), up.new_empty(up.shape)
 
 
-def _swiglu_launch(*rows: torch.Tensor) -> Prepared:
+def _swiglu_launch(*rows: torch.Tensor) -> Launch:
     """Of gate and up, or of their gradients: then the gradient of the result comes first."""
     n_rows, columns = rows[0].shape
     blocks = cdiv(columns, _BLOCK)
-    return Prepared(
+    return Launch(
         kernels.swiglu_forward_kernel if len(rows) == 2 else kernels.swiglu_backward_kernel,
         (n_rows * blocks, 1, 1),
         (columns, *(each.stride(0) for each in rows), blocks, _BLOCK),
@@ -166,10 +166,10 @@ def _(dy, y):
     return y.new_empty(y.shape)
 
 
-def _softmax_launch(x: torch.Tensor, dy: torch.Tensor | None = None) -> Prepared:
+def _softmax_launch(x: torch.Tensor, dy: torch.Tensor | None = None) -> Launch:
     columns = x.shape[-1]
     block, warps = row_block(columns)
-    return Prepared(
+    return Launch(
         kernels.softmax_forward_kernel if dy is None else kernels.softmax_backward_kernel,
         (x.numel() // columns, 1, 1),
         (columns, block),

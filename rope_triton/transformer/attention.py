@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import GRID_LIMIT, Prepared, cdiv, is_loadable, planned
+from rope_triton.kernel.launch import GRID_LIMIT, Launch, cdiv, is_loadable, planned
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -166,13 +166,13 @@ def forward(
     return out, lse
 
 
-def _forward_launch(q, k, v, slopes, factor: float) -> Prepared | None:
+def _forward_launch(q, k, v, slopes, factor: float) -> Launch | None:
     """None if the GPU's bulk copies cannot load a block."""
     if not all(map(is_loadable, (q, k, v))):
         return None
     (b, s, h, d), tile = q.shape, tiles(q.shape[3], q.element_size()).forward
     queries, keys = _block(tile.queries, d), _block(tile.keys, d)
-    return Prepared(
+    return Launch(
         kernels.forward_kernel,
         (cdiv(s, tile.queries), h, b),
         (*_sizes(q, k), factor * _LOG2_E, d, tile.queries, tile.keys),
@@ -214,7 +214,7 @@ def backward(
 
 def _backward_launches(
     dout, out, q, k, v, lse, slopes, table, factor: float, *gradients
-) -> tuple[Prepared, Prepared] | None:
+) -> tuple[Launch, Launch] | None:
     """Those of ``dq`` and of ``dk`` and ``dv``; None if bulk copies cannot load a block."""
     if not all(map(is_loadable, (dout, out, q, k, v))):
         return None
@@ -222,7 +222,7 @@ def _backward_launches(
     of_dq, of_dkv = tiles(d, q.element_size())[1:]
     values = *_sizes(q, k), factor * _LOG2_E, factor, d
     queries, keys = _block(of_dq.queries, d), _block(of_dq.keys, d)
-    dq_launch = Prepared(
+    dq_launch = Launch(
         kernels.dq_kernel,
         (cdiv(s, of_dq.queries), h, b),
         (*values, of_dq.queries, of_dq.keys),
@@ -231,7 +231,7 @@ def _backward_launches(
         num_stages=of_dq.stages,
     )
     queries, keys = _block(of_dkv.queries, d), _block(of_dkv.keys, d)
-    dkv_launch = Prepared(
+    dkv_launch = Launch(
         kernels.dkv_kernel,
         (cdiv(s, of_dkv.keys), k.shape[2], b),
         (*values, of_dkv.queries, of_dkv.keys),

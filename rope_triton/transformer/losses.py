@@ -5,7 +5,7 @@ import functools
 import torch
 import triton
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.kernel.launch import Launch, cdiv, planned
 from rope_triton.ops.dispatch import transforming
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import loss_kernels as kernels
@@ -171,10 +171,10 @@ def _cross_entropy_backward(
     return gradient
 
 
-def _gradient_launch(logits, targets, lse, factor, ignore_index) -> Prepared:
+def _gradient_launch(logits, targets, lse, factor, ignore_index) -> Launch:
     rows, columns = logits.shape
     block, warps = _block(columns)
-    return Prepared(
+    return Launch(
         kernels.gradient_kernel,
         (rows, 1, 1),
         (columns, logits.stride(0), columns, ignore_index, block),
@@ -308,11 +308,11 @@ def _launch_loss(losses, lse, gradient, logits, targets, ignore_index) -> None:
     launch(losses, lse, gradient, logits, targets)
 
 
-def _loss_launch(losses, lse, gradient, logits, targets, ignore_index) -> Prepared:
+def _loss_launch(losses, lse, gradient, logits, targets, ignore_index) -> Launch:
     rows, columns = logits.shape
     block, warps = _block(columns)
     step = 0 if gradient is None else gradient.stride(0)
-    return Prepared(
+    return Launch(
         kernels.loss_kernel,
         (rows, 1, 1),
         (step, logits.stride(0), columns, ignore_index, block),

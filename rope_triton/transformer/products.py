@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned, resources
+from rope_triton.kernel.launch import Launch, cdiv, is_loadable, planned, resources
 from rope_triton.ops.operators import operator
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -236,7 +236,7 @@ class _Plan(NamedTuple):
     columns: int
     parts: int
     transposed: tuple[bool, bool]
-    launch: Prepared
+    launch: Launch
 
 
 def product(
@@ -272,7 +272,7 @@ def _planned(a, b, bias, table, relu: bool, n_rotated: int) -> _Plan | None:
     blocks = batch * cdiv(rows, used.rows) * cdiv(shape[2], used.columns)
     n_seq, pairs = (0, 0) if table is None else table.shape[:2]
     transposed = a_inner_first, b_columns_first = _is_transposed(a), _is_transposed(b)
-    launch = Prepared(
+    launch = Launch(
         kernels.product_kernel,
         (min(parts * blocks, gpu[0]), 1, 1),
         (
@@ -302,9 +302,9 @@ def _summed(partial: torch.Tensor, parts: int, dtype: torch.dtype) -> torch.Tens
     return _cut(out, columns)
 
 
-def _sum_launch(out: torch.Tensor, parts: int) -> Prepared:
+def _sum_launch(out: torch.Tensor, parts: int) -> Launch:
     n = out[0].numel()
-    return Prepared(
+    return Launch(
         sum_of_partial_kernel,
         (cdiv(n, _ADDED), out.shape[0], 1),
         (parts, n, _PARTS_AT_ONCE, _ADDED),

@@ -286,13 +286,21 @@ def test_a_batch_has_the_bits_of_its_sequences(case, device):
         assert torch.equal(whole.view(bits), torch.cat(each, batch).view(bits))
 
 
+def arguments_of(launch):
+    """Those of its kernel that are no tensors, by name."""
+    names = launch.kernel.arg_names[-len(launch.values) :]
+    return dict(zip(names, launch.values, strict=True))
+
+
 def planned(tensor_format, sizes, freqs=(1, 1), starts=None, layout="contiguous"):
     """How many heads a call's launch has, and whether they come before the positions."""
     shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(*sizes, 64)
     out, t = torch.empty(shape), LAYOUTS[layout](shape, torch.bfloat16, "cpu")
     options = plans.Options(tensor_format, False, 1, 0)
     angles = torch.empty(sizes[0], *freqs, 64)
-    arguments = plans.rotation(out, t, angles, None, starts, None, options).arguments
+    arguments = arguments_of(
+        plans.rotation(out, None, t, None, angles, None, starts, None, options)
+    )
     return arguments["n_heads"], bool(arguments["HEADS_FIRST"])
 
 
@@ -322,8 +330,9 @@ def test_queries_and_keys_share_programs_with_those_of_other_sequences():
         shape = Mode(torch.bfloat16, tensor_format, False, 1.0).shape(9, 8, n_heads, 64)
         q, k = torch.empty(shape), torch.empty(shape)[:, :, :1]
         options = plans.Options(tensor_format, False, 1, 0)
-        plan = plans.qk_rotation(q, k, q, k.contiguous(), table, None, starts, None, options)
-        return plan.arguments["q_heads"], plan.arguments["k_heads"], plan.grid[1]
+        launch = plans.rotation(q, k, q, k.contiguous(), table, None, starts, None, options)
+        arguments = arguments_of(launch)
+        return arguments["n_heads"], arguments["k_heads"], launch.grid[1]
 
     assert heads("sbhd", 2) == (16, 8, 1)
     assert heads("bshd", 1)[:2] == (1, 1)
@@ -339,8 +348,8 @@ def test_groups_share_programs_with_those_of_other_sequences():
         qkv = torch.empty(shape)
         parts = [qkv.new_empty(*shape[:2], n_groups * n, 64) for n in (4, 1, 1)]
         options = plans.QkvOptions(tensor_format, False, 1, 0, 256, 64, 64)
-        plan = plans.qkv_rotation(qkv, *parts, freqs, freqs, starts, options)
-        return plan.arguments["n_groups"], plan.grid[1]
+        launch = plans.qkv_rotation(qkv, *parts, freqs, freqs, starts, options)
+        return arguments_of(launch)["n_groups"], launch.grid[1]
 
     assert groups("sbhd", 1) == (8, 1)
     assert groups("bshd", 1)[0] == groups("sbhd", 1, moved)[0] == 1
@@ -373,5 +382,5 @@ def test_only_the_first_dimension_of_a_grid_has_no_limit(tensor_format, shape):
     t = torch.empty(shape, dtype=torch.bfloat16, device="meta")
     freqs, bounds = t.new_empty(1 << 20, 1, 1, 32), t.new_empty(3) if t.dim() == 3 else None
     options = plans.Options(tensor_format, False, 1, 0)
-    grid = plans.rotation(t, t, freqs, freqs, None, bounds, options).grid
+    grid = plans.rotation(t, None, t, None, freqs, freqs, None, bounds, options).grid
     assert grid[0] > 65_535 >= max(grid[1:])

@@ -217,7 +217,7 @@ def test_double_backward(fused, device):
 
 def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
     """With 2 for CUDA's 65535."""
-    launch._launches.clear()
+    launch.cache.clear()
     monkeypatch.setattr(plans, "GRID_LIMIT", 2)
     for dtype, tensor_format, interleaved, _ in MODES:
         seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
@@ -229,7 +229,7 @@ def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
     call = rope_triton.rotary_embedding
     found, expected = (call(t, freqs, freqs.cos(), fused=fused) for fused in (True, False))
     torch.testing.assert_close(found, expected)
-    launch._launches.clear()
+    launch.cache.clear()
 
 
 CHECKED = """

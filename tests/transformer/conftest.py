@@ -6,6 +6,6 @@ from rope_triton.kernel import launch
 
 
 @pytest.fixture(autouse=True)
-def no_plans_of_other_tests(monkeypatch):
-    """Whose tiles may be other ones."""
-    monkeypatch.setattr(launch, "_plans", {})
+def no_launches_of_other_tests():
+    """They may have other tiles."""
+    launch.cache.clear()
