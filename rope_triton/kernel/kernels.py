@@ -53,7 +53,7 @@ def rope_kernel(
     TRANSPOSED: tl.constexpr,
     INPLACE: tl.constexpr,
     MIXED: tl.constexpr,
-    EACH: tl.constexpr,
+    PER_TOKEN: tl.constexpr,
     ROUNDING: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
@@ -77,9 +77,9 @@ def rope_kernel(
 
     An argument that is None compiles to nothing: across; start_ptr, cu_seqlens_ptr and cp_size,
     without which a token's angles are at its own index; freqs_batch and freqs_head, without which
-    all of a batch and all heads share them. With EACH, start_ptr has a position for each token,
-    ``[batch, seq]``, else one for each sequence. ROUNDING says what is rounded besides the result:
-    None, "tables" (cosines and sines, to the dtype of t) or "each" (products too).
+    all of a batch and all heads share them. start_ptr has the position of each sequence's start,
+    or with PER_TOKEN of every token, ``[batch, seq]``. ROUNDING says what is rounded besides the
+    result: None, "tables" (cosines and sines, to the dtype of t) or "each" (products too).
     """
     batch, block, head = program_coords(
         cu_seqlens_ptr, n_seq, across, BATCH_FIRST, HEADS_FIRST, BLOCK_S
@@ -126,7 +126,7 @@ def rope_kernel(
         out_row = t_row
 
     cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
-    position_args = n_seq, n_table, start_ptr, EACH, cu_seqlens, cp_size, cp_rank
+    position_args = n_seq, n_table, start_ptr, PER_TOKEN, cu_seqlens, cp_size, cp_rank
     first_angle = 0
     if freqs_batch is not None:
         first_angle += batch * freqs_batch

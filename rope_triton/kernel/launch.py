@@ -265,26 +265,26 @@ def _straight(compiled, grid: tuple, arguments: tuple) -> Callable | None:
 
 
 def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tuple, bool]:
-    """What Triton's runner gives the function in C: before the stream, and from there to the
+    """What Triton's runner passes to the function in C: before the stream, and from there to the
     kernel's arguments, which come last; and whether these are one tuple.
 
     Versions of Triton differ in it, so Triton's own code is run, on a copy of its launcher whose
-    function in C only records. Without hooks it is given None in their place. Raises what that code
+    function in C only records. Hooks are replaced by None. Raises what that code
     raises, or LookupError.
     """
     recorded: list[tuple] = []
     launcher = copy.copy(compiled.run)
     if not hasattr(launcher, "launch"):
         raise LookupError("the launcher has no function to record")
-    launcher.launch = lambda *given: recorded.append(given)
+    launcher.launch = lambda *arguments: recorded.append(arguments)
     replaced = {"run": launcher, "launch_metadata": lambda *_: None, "_init_handles": lambda: None}
     stream, hooks = object(), (_hooks.launch_enter_hook, _hooks.launch_exit_hook)
     # No copy of the kernel: when that is deleted, Triton unloads the machine code of both.
     runner = type(compiled).__getitem__(SimpleNamespace(**vars(compiled) | replaced), grid)
     runner(*arguments, stream=stream)
-    (given,) = recorded
-    at = [item is stream for item in given].index(True)
-    before, after = given[:at], [None if item in hooks else item for item in given[at + 1 :]]
+    (passed,) = recorded
+    at = [item is stream for item in passed].index(True)
+    before, after = passed[:at], [None if item in hooks else item for item in passed[at + 1 :]]
     as_tuple = isinstance(after[-1], tuple)
     last = after.pop() if as_tuple else tuple(after[-len(arguments) :])
     if not as_tuple:

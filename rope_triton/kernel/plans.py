@@ -86,7 +86,7 @@ def rotation(out, k_out, t, k, freqs, sin, start_positions, cu_seqlens, options:
         **{"HEADS_FIRST": heads_first or None, "INPLACE": options.inplace or None},
         "MIXED": None if k is None else n_heads % tile.heads > 0,
         **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
-        "EACH": (start_positions is not None and start_positions.dim() == 2) or None,
+        "PER_TOKEN": (start_positions is not None and start_positions.dim() == 2) or None,
     }
     grid = triton.cdiv(n_heads + (k_heads or 0), tile.heads), n_batch, n_seq
     return _launch(rope_kernel, grid, tile, arguments, layout, options, options.rounding)

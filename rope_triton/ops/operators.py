@@ -154,7 +154,7 @@ class _SavedForBoth(WrappedCtx):
 
 
 def _tensors(args: tuple) -> list[torch.Tensor]:
-    return [each for each in args if isinstance(each, torch.Tensor)]
+    return [arg for arg in args if isinstance(arg, torch.Tensor)]
 
 
 def operator(name: str) -> Callable[[Callable], Operator]:

@@ -66,7 +66,7 @@ def rotate_by_tables(
     try:
         if t.requires_grad and torch.is_grad_enabled():
             checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
-            _RotateInPlace.apply(*_whole_and_part(t), tables, options, inplace_gradient)
+            _RotateInPlace.apply(*_base_and_view(t), tables, options, inplace_gradient)
             return t
         _rotate(t, tables, options)
     except NO_MEMORY:
@@ -135,27 +135,27 @@ class _Rotate(torch.autograd.Function):
             return linear_in_batch(_operator.overload, (grad,), *others), None, None
 
 
-def _whole_and_part(t):
+def _base_and_view(t):
     """The tensor that autograd records as changed: the one of which ``t`` is a view, if any.
 
-    For a change of a view, autograd copies the gradient of the whole and of the view. The part is
-    the view's shape, strides and offset in it; None if ``t`` is the whole.
+    For a change of a view, autograd copies the gradient of the base and of the view. The view
+    is its shape, strides and offset in the base; None if ``t`` is no view of another.
     """
-    whole = t._base
+    base = t._base
     if (
-        whole is None
-        or (type(whole), whole.dtype, whole.layout) != (type(t), t.dtype, torch.strided)
-        or not (whole.requires_grad and whole.is_contiguous())
+        base is None
+        or (type(base), base.dtype, base.layout) != (type(t), t.dtype, torch.strided)
+        or not (base.requires_grad and base.is_contiguous())
     ):
         return t, None
-    return whole, (t.shape, t.stride(), t.storage_offset() - whole.storage_offset())
+    return base, (t.shape, t.stride(), t.storage_offset() - base.storage_offset())
 
 
-def _part_of(whole, part):
-    if part is None:
-        return whole
-    size, stride, first = part
-    return whole.as_strided(size, stride, whole.storage_offset() + first)
+def _view_of(base, view):
+    if view is None:
+        return base
+    size, stride, first = view
+    return base.as_strided(size, stride, base.storage_offset() + first)
 
 
 def _is_special(grad):
@@ -165,32 +165,32 @@ def _is_special(grad):
 
 class _RotateInPlace(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, whole, part, tables, options, inplace_gradient):
-        ctx.mark_dirty(whole)
+    def forward(ctx, base, view, tables, options, inplace_gradient):
+        ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.part, ctx.inplace_gradient = adjoint(options), part, inplace_gradient
-        _rotate(_part_of(whole, part), tables, options)
-        return whole
+        ctx.options, ctx.view, ctx.inplace_gradient = adjoint(options), view, inplace_gradient
+        _rotate(_view_of(base, view), tables, options)
+        return base
 
     @staticmethod
     def backward(ctx, grad):
-        part = ctx.part
+        view = ctx.view
         is_kept = (
             ctx.inplace_gradient
-            and (grad.is_contiguous() if part else checks.is_writable(grad))
+            and (grad.is_contiguous() if view else checks.is_writable(grad))
             and not (compiling() or _is_special(grad))
         )
         if is_kept:
             torch.autograd.graph.increment_version(grad)
-        elif part is None:
+        elif view is None:
             return *_Rotate.backward(ctx, grad), None, None
         else:
             grad = grad.clone(memory_format=torch.contiguous_format)
         if is_kept or not (compiling() or _is_special(grad)):
-            _rotate(_part_of(grad, part), ctx.saved_tensors, ctx.options._replace(inplace=True))
+            _rotate(_view_of(grad, view), ctx.saved_tensors, ctx.options._replace(inplace=True))
         else:
             # torch.as_strided_scatter would have a wrong derivative.
-            _part_of(grad, part).copy_(_Rotate.backward(ctx, _part_of(grad, part))[0])
+            _view_of(grad, view).copy_(_Rotate.backward(ctx, _view_of(grad, view))[0])
         return grad, None, None, None, None
 
 
@@ -198,25 +198,25 @@ class _CompiledInPlace(torch.autograd.Function):
     """The same by operators; inductor removes the copy of a gradient that nothing else reads."""
 
     @staticmethod
-    def forward(ctx, whole, part, tables, options):
-        ctx.mark_dirty(whole)
+    def forward(ctx, base, view, tables, options):
+        ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.part = options, part
-        part = _part_of(whole, part)
-        _operator_in_place.below_autograd(part, *tables, *options, recorded=True)
-        return whole
+        ctx.options, ctx.view = options, view
+        view = _view_of(base, view)
+        _operator_in_place.below_autograd(view, *tables, *options, recorded=True)
+        return base
 
     @staticmethod
     def backward(ctx, grad):
         others = adjoint_arguments(ctx)
-        if ctx.part is None:
+        if ctx.view is None:
             return _operator.overload(grad, *others), None, None, None
         grad = grad.clone(memory_format=torch.contiguous_format)
-        part = _part_of(grad, ctx.part)
+        view = _view_of(grad, ctx.view)
         if _is_special(grad):
-            part.copy_(_operator.overload(part, *others))
+            view.copy_(_operator.overload(view, *others))
         else:
-            _operator_in_place.overload(part, *others)
+            _operator_in_place.overload(view, *others)
         return grad, None, None, None
 
 
@@ -283,7 +283,7 @@ def _operator_in_place(t, *others):
 
 @_operator_in_place.register_autograd
 def _(t, *others):
-    _CompiledInPlace.apply(*_whole_and_part(t), others[:4], others[4:])
+    _CompiledInPlace.apply(*_base_and_view(t), others[:4], others[4:])
 
 
 @_operator_in_place.register_vmap

@@ -120,7 +120,7 @@ def _swiglu_launch(*rows: torch.Tensor) -> Launch:
     return Launch(
         kernels.swiglu_forward_kernel if len(rows) == 2 else kernels.swiglu_backward_kernel,
         (n_rows * blocks, 1, 1),
-        (columns, *(each.stride(0) for each in rows), blocks, _BLOCK),
+        (columns, *(x.stride(0) for x in rows), blocks, _BLOCK),
         num_warps=4,
     )
 

@@ -77,7 +77,7 @@ def causal_attention(
 
 def _check_shapes(q, k, v, slopes) -> None:
     if not q.dim() == k.dim() == v.dim() == 4:
-        shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
         raise ValueError(f"q, k and v must be [b, s, h, d], got {shapes}")
     b, s, h, d = q.shape
     shared = k.shape[2]
@@ -317,7 +317,7 @@ def _(dout, out, lse, q, k, v, slopes, factor):
 
 
 def _gradients(q, k, v):
-    return tuple(each.new_empty(each.shape) for each in (q, k, v))
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
 
 def _save(ctx, inputs, output) -> None:

@@ -127,14 +127,14 @@ def _normalize(x, weight, bias, eps, residual, centred):
     required, optional = {"x": x, "weight": weight}, {"bias": bias, "residual": residual}
     x, weight, bias, residual = accepted(required, optional, under_autocast="any")
     check_row(x)
-    for name, each in (("weight", weight), ("bias", bias)):
-        if each is not None and tuple(each.shape) != (x.shape[-1],):
-            raise ValueError(f"{name} must be [{x.shape[-1]}], got {tuple(each.shape)}")
+    for name, vector in (("weight", weight), ("bias", bias)):
+        if vector is not None and tuple(vector.shape) != (x.shape[-1],):
+            raise ValueError(f"{name} must be [{x.shape[-1]}], got {tuple(vector.shape)}")
     if residual is not None and residual.shape != x.shape:
         raise ValueError(
             f"residual must have the shape of x, {tuple(x.shape)}, got {tuple(residual.shape)}"
         )
-    eps = float(eps)  # a launch is kept by its value
+    eps = float(eps)  # a launch is cached by its value
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")
     dtype = torch.float32 if autocasts(x) else x.dtype
@@ -187,7 +187,7 @@ def _empty_sum(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
 
 
 def _contiguous(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
-    return [None if each is None else each.contiguous() for each in tensors]
+    return [None if x is None else x.contiguous() for x in tensors]
 
 
 @functools.cache

@@ -203,7 +203,7 @@ def tile(
     """
     count, shared = gpu
     inner_block, most_stages = (_INNER // 2, 2) if item == 4 else (_INNER, 4)
-    found = []
+    candidates = []
     for rows, columns, warps, speed in _SIZES_FLOAT32 if item == 4 else _SIZES:
         blocks = shape[0] * cdiv(shape[1], rows) * cdiv(shape[2], columns)
         for parts in range(1, max(1, min(16, inner // _PART)) + 1 if as_it_is else 2):
@@ -211,9 +211,10 @@ def tile(
             stages = (shared - stored) // ((rows + columns) * inner_block * item)
             used = Tile(rows, columns, inner_block, warps, max(1, min(most_stages, stages)))
             elements = inner / parts / speed + (_SUM if parts > 1 else 0)
-            found.append((cdiv(blocks * parts, count) * rows * columns * elements, used, parts))
-    several = [each for each in found if each[1].stages > 1]
-    _, best, parts = min(several or found[-1:], key=lambda each: each[0])
+            cost = cdiv(blocks * parts, count) * rows * columns * elements
+            candidates.append((cost, used, parts))
+    several = [candidate for candidate in candidates if candidate[1].stages > 1]
+    _, best, parts = min(several or candidates[-1:], key=lambda candidate: candidate[0])
     return best, parts
 
 
