@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import triton
@@ -269,8 +270,8 @@ def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tup
     kernel's arguments, which come last; and whether these are one tuple.
 
     Versions of Triton differ in it, so Triton's own code is run, on a copy of its launcher whose
-    function in C only records. Hooks are replaced by None. Raises what that code
-    raises, or LookupError.
+    function in C only records. Hooks are replaced by None. Raises what that code raises, or
+    LookupError.
     """
     recorded: list[tuple] = []
     launcher = copy.copy(compiled.run)
@@ -284,11 +285,9 @@ def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tup
     runner(*arguments, stream=stream)
     (passed,) = recorded
     at = [item is stream for item in passed].index(True)
-    before, after = passed[:at], [None if item in hooks else item for item in passed[at + 1 :]]
-    as_tuple = isinstance(after[-1], tuple)
-    last = after.pop() if as_tuple else tuple(after[-len(arguments) :])
-    if not as_tuple:
-        del after[-len(arguments) :]
-    if len(last) != len(arguments) or not all(map(operator.is_, last, arguments)):
+    rest: list[Any] = [None if item in hooks else item for item in passed[at + 1 :]]
+    as_tuple, n = isinstance(rest[-1], tuple), len(arguments)
+    after, last = (rest[:-1], rest[-1]) if as_tuple else (rest[:-n], rest[-n:])
+    if len(last) != n or not all(map(operator.is_, last, arguments)):
         raise LookupError("the kernel's arguments are not the last")
-    return before, tuple(after), as_tuple
+    return passed[:at], tuple(after), as_tuple

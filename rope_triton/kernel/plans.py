@@ -1,5 +1,6 @@
 """Plan a call: its grid, and the arguments of its kernel."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -25,6 +26,11 @@ class Options(NamedTuple):
     transposed: bool = False
     inplace: bool = False
 
+    @property
+    def adjoint(self) -> "Options":
+        """The options of the gradient: the transposed rotation, whose gradient is the rotation."""
+        return _adjoint(self)
+
 
 class QkvOptions(NamedTuple):
     """The same for packed queries, keys and values, with the channels of each in a group."""
@@ -39,6 +45,11 @@ class QkvOptions(NamedTuple):
     join: bool = False
 
     @property
+    def adjoint(self) -> "QkvOptions":
+        """The options of the gradient: to join is the transpose of to split, and vice versa."""
+        return _adjoint(self)
+
+    @property
     def channels(self) -> tuple[int, int, int]:
         """Channels of queries, keys and values in a group; the last is the size of a head."""
         return self.q_channels, self.k_channels, self.v_channels
@@ -48,6 +59,13 @@ class QkvOptions(NamedTuple):
         """Heads of queries, keys and values in a group."""
         width = self.v_channels
         return self.q_channels // width, self.k_channels // width, 1
+
+
+@functools.cache  # to replace fields takes a microsecond
+def _adjoint(options):
+    if isinstance(options, QkvOptions):
+        return options._replace(join=not options.join)
+    return options._replace(transposed=not options.transposed, inplace=False)
 
 
 def by_position(table: torch.Tensor) -> torch.Tensor:

@@ -8,18 +8,18 @@ from rope_triton.kernel import launch, plans
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
-    adjoint,
-    adjoint_arguments,
     compiling,
     has_exact_types,
     hidden,
     is_batch,
     is_plain,
     linear,
+    linear_function,
     linear_in_batch,
     materialized,
     no_gradient_of_tables,
     normalize_tables,
+    register_linear,
     transforming,
 )
 from rope_triton.ops.operators import in_place_operator, operator
@@ -111,30 +111,6 @@ def _rotate(t, tables, options):
     return out
 
 
-class _Rotate(torch.autograd.Function):
-    # The tables are one argument, because each argument takes time: twice as much in the backward,
-    # whose thread runs on a cold core.
-    @staticmethod
-    def forward(ctx, t, tables, options):
-        ctx.save_for_backward(*tables)
-        ctx.options = adjoint(options)
-        return _rotate(t, tables, options)
-
-    @staticmethod
-    def backward(ctx, grad):
-        tables = ctx.saved_tensors
-        if compiling():  # compiled autograd
-            return _operator.overload(grad, *tables, *ctx.options[:-1]), None, None
-        run = _Rotate.apply if torch.is_grad_enabled() else _rotate
-        try:
-            if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-                return run(grad, tables, ctx.options), None, None
-            return linear(run, (grad,), tables, ctx.options), None, None
-        except NO_MEMORY:
-            others = *tables, *ctx.options[:-1]
-            return linear_in_batch(_operator.overload, (grad,), *others), None, None
-
-
 def _base_and_view(t):
     """The tensor that autograd records as changed: the one of which ``t`` is a view, if any.
 
@@ -168,7 +144,7 @@ class _RotateInPlace(torch.autograd.Function):
     def forward(ctx, base, view, tables, options, inplace_gradient):
         ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.view, ctx.inplace_gradient = adjoint(options), view, inplace_gradient
+        ctx.options, ctx.view, ctx.inplace_gradient = options.adjoint, view, inplace_gradient
         _rotate(_view_of(base, view), tables, options)
         return base
 
@@ -208,7 +184,8 @@ class _CompiledInPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        others = adjoint_arguments(ctx)
+        *options, transposed = ctx.options
+        others = *ctx.saved_tensors, *options, not transposed
         if ctx.view is None:
             return _operator.overload(grad, *others), None, None, None
         grad = grad.clone(memory_format=torch.contiguous_format)
@@ -238,7 +215,7 @@ class _Transformed(torch.autograd.Function):
         if any(ctx.needs_input_grad[1:3]):
             raise no_gradient_of_tables()
         if grad is not None:
-            grad = _Transformed.apply(grad, *ctx.saved_tensors, adjoint(ctx.options))
+            grad = _Transformed.apply(grad, *ctx.saved_tensors, ctx.options.adjoint)
         return grad, None, None, None, None, None
 
     @staticmethod
@@ -252,7 +229,7 @@ class _Transformed(torch.autograd.Function):
         return _batched(_Transformed.apply, in_dims, *inputs)
 
 
-@operator("rotate")
+@operator("rotate", like=0)
 def _operator(
     t: torch.Tensor,
     freqs: torch.Tensor,
@@ -269,11 +246,6 @@ def _operator(
     options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
     tables = freqs, sin, start_positions, cu_seqlens
     return _rotate(t, tables, options)
-
-
-@_operator.register_fake
-def _(t, *_):
-    return torch.empty_like(t, memory_format=torch.contiguous_format)
 
 
 @in_place_operator("rotate_", like=_operator)
@@ -293,16 +265,13 @@ def _(info, in_dims, t, *others):
     return None, None
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[1:5])
-    ctx.options = inputs[5:]
+def _adjoint(*args):
+    *others, transposed = args
+    return _operator.overload(*others, not transposed)
 
 
-def _backward(ctx, grad):
-    return linear(_operator.overload, (grad,), *adjoint_arguments(ctx)), *[None] * 10
-
-
-_operator.register_autograd(_backward, setup_context=_save)
+register_linear(_operator, 1, 4, _adjoint)
+_Rotate = linear_function("Rotate", _rotate, lambda options: _operator.overload)
 
 
 @_operator.register_vmap

@@ -295,7 +295,7 @@ def _(q, k, v, slopes, factor):
     return outputs(q, *q.shape)
 
 
-@gradient_operator("causal_attention_backward")
+@gradient_operator("causal_attention_backward", like=(3, 4, 5))
 def _attention_backward(
     dout: torch.Tensor,
     out: torch.Tensor,
@@ -306,18 +306,9 @@ def _attention_backward(
     slopes: torch.Tensor | None,
     factor: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    gradients = _gradients(q, k, v)
+    gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     backward(gradients, dout, out, lse, q, k, v, slopes, factor)
     return gradients
-
-
-@_attention_backward.register_fake
-def _(dout, out, lse, q, k, v, slopes, factor):
-    return _gradients(q, k, v)
-
-
-def _gradients(q, k, v):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
 
 def _save(ctx, inputs, output) -> None:
