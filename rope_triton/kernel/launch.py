@@ -168,10 +168,9 @@ class Launch:
             return
         arguments = *(self._described(tensors) if self._blocks else tensors), *self.values
         enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
-        # A hook is a chain of others, or what a user put in its place.
-        if self._straight and not (
-            getattr(enter, "calls", enter) or getattr(leave, "calls", leave)
-        ):
+        # A hook is a chain of functions, or what a user put in its place.
+        hooked = getattr(enter, "calls", enter) or getattr(leave, "calls", leave)
+        if self._straight and not hooked:
             self._straight(device, arguments)
         else:
             compiled = self._ordinary(*arguments)
@@ -279,13 +278,15 @@ def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tup
         raise LookupError("the launcher has no function to record")
     launcher.launch = lambda *arguments: recorded.append(arguments)
     replaced = {"run": launcher, "launch_metadata": lambda *_: None, "_init_handles": lambda: None}
-    stream, hooks = object(), (_hooks.launch_enter_hook, _hooks.launch_exit_hook)
+    stream, enter, leave = object(), _hooks.launch_enter_hook, _hooks.launch_exit_hook
     # No copy of the kernel: when that is deleted, Triton unloads the machine code of both.
     runner = type(compiled).__getitem__(SimpleNamespace(**vars(compiled) | replaced), grid)
     runner(*arguments, stream=stream)
     (passed,) = recorded
     at = [item is stream for item in passed].index(True)
-    rest: list[Any] = [None if item in hooks else item for item in passed[at + 1 :]]
+    rest: list[Any] = [
+        None if item is enter or item is leave else item for item in passed[at + 1 :]
+    ]
     as_tuple, n = isinstance(rest[-1], tuple), len(arguments)
     after, last = (rest[:-1], rest[-1]) if as_tuple else (rest[:-n], rest[-n:])
     if len(last) != n or not all(map(operator.is_, last, arguments)):

@@ -181,10 +181,11 @@ def linear_function(name: str, run: Callable, overload: Callable) -> type[torch.
     return made
 
 
-def register_linear(operator, tensors: int, tables: int, adjoint: Callable) -> None:
+def register_linear(operator, tensors: int, tables: int, adjoint: Callable | None = None) -> None:
     """Register the gradient of an operator of ``(*tensors, *tables, *options)``: its adjoint.
 
     ``tensors`` and ``tables`` are their numbers; ``adjoint`` takes gradients, tables and options.
+    By default it is the operator itself with the last option, ``transposed``, negated.
     """
     end = tensors + tables
 
@@ -193,8 +194,11 @@ def register_linear(operator, tensors: int, tables: int, adjoint: Callable) -> N
         ctx.options = inputs[end:]
 
     def backward(ctx, *grads):
-        out = linear(adjoint, grads, *ctx.saved_tensors, *ctx.options)
-        return *as_tuple(out), *[None] * (tables + len(ctx.options))
+        options = ctx.options
+        if adjoint is None:
+            options = *options[:-1], not options[-1]
+        out = linear(adjoint or operator.overload, grads, *ctx.saved_tensors, *options)
+        return *as_tuple(out), *[None] * (tables + len(options))
 
     operator.register_autograd(backward, setup_context=save)
 

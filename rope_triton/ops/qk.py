@@ -90,10 +90,5 @@ def _operator(
     return _rotate(q, k, (freqs, sin, start_positions, cu_seqlens), options)
 
 
-def _adjoint(*args):
-    *others, transposed = args
-    return _operator.overload(*others, not transposed)
-
-
-register_linear(_operator, 2, 4, _adjoint)
+register_linear(_operator, 2, 4)
 _RotateBoth = linear_function("RotateBoth", _rotate, lambda options: _operator.overload)

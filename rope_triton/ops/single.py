@@ -265,12 +265,7 @@ def _(info, in_dims, t, *others):
     return None, None
 
 
-def _adjoint(*args):
-    *others, transposed = args
-    return _operator.overload(*others, not transposed)
-
-
-register_linear(_operator, 1, 4, _adjoint)
+register_linear(_operator, 1, 4)
 _Rotate = linear_function("Rotate", _rotate, lambda options: _operator.overload)
 
 
