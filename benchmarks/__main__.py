@@ -14,16 +14,16 @@ import threading
 import time
 from typing import NoReturn
 
+from . import _subject
 from ._compare import command as _compare
-from ._compare import creep as _creep
-from ._peers.sweep import command as _sweep
+from ._compare import release as _release
 from ._site import figures as _figures
 from ._site import readme as _readme
 from ._site import run as _run
+from ._studies import command as _studies
 from ._system import errors, machine, process
-from ._system.arguments import Parser, positive_minutes
+from ._system.arguments import Parser
 from ._system.progress import say
-from ._training import command as _training
 
 _STATUSES = """\
 Exit status: 0 done; 3 could not run, or an argument is invalid; 130 stopped by Ctrl-C. For the
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options: dict = {}
     try:
+        _subject.load(_subject.DEFAULT)  # its metrics have names and units in every command
         parser = _parser()
         with contextlib.suppress(ModuleNotFoundError):
             import argcomplete
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _resumes(options: dict) -> str:
     """How to go on with what was measured, "" where nothing is kept."""
-    if not options.get("goes_on") or options.get("what") == "simulation":
+    if not options.get("goes_on") or options.get("show"):
         return ""
     again = " without --afresh" if options.get("afresh") else ""
     return f"the same command{again} resumes"
@@ -107,9 +108,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    show = commands.add_parser("show", help="print the report of a stored comparison")
-    _compare.add_show_arguments(show)
-    show.set_defaults(command=_compare.show)
     machine = commands.add_parser(
         "machine",
         help="write the record of this machine that asv needs",
@@ -126,62 +124,19 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
     _compare.add_arguments(compare)
     compare.set_defaults(command=_compare.run, goes_on=True)
-    creep = commands.add_parser(
-        "creep", help="is HEAD slower than the last release, and since when?"
+    release = commands.add_parser(
+        "release",
+        help="compare HEAD with the last release; find the commits that made it slower",
     )
-    _creep.add_arguments(creep)
-    creep.set_defaults(command=_creep.run, goes_on=True)
-    evidence = commands.add_parser("evidence", help="measure how reliable compare is")
-    _add_evidence_arguments(evidence)
-    evidence.set_defaults(command=_make_evidence, goes_on=True)
-    sweep = commands.add_parser("sweep", help="measure the package beside other libraries")
-    _sweep.add_arguments(sweep)
-    sweep.set_defaults(command=_sweep.run, goes_on=True)
-    training = commands.add_parser("training", help="what RoPE costs in a training step")
-    _training.add_arguments(training)
-    training.set_defaults(command=_training.run, goes_on=True)
+    _release.add_arguments(release)
+    release.set_defaults(command=_release.run, goes_on=True)
+    study = commands.add_parser("study", help="measure it beside others; how reliable is compare?")
+    _studies.add_arguments(study)
+    study.set_defaults(command=_studies.run, goes_on=True)
     readme = commands.add_parser("readme", help="write the READMEs' tables from stored results")
     _readme.add_arguments(readme)
     readme.set_defaults(command=_readme.run)
     return parser
-
-
-def _add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Make a file of benchmarks/evidence. All but simulation, which reads aa.json, need a GPU."
-    )
-    parser.add_argument("what", choices=("aa", "power", "mutants", "simulation"), help="the file")
-    parser.add_argument("--commit", default="HEAD", help="version to measure; default: HEAD")
-    parser.add_argument(
-        "--budget",
-        type=positive_minutes,
-        default=60.0,
-        metavar="MINUTES",
-        help="time limit; default: 60",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        type=_mutant,
-        metavar="MUTANT",
-        help="measure only this mutant and keep the others in the file; may be repeated",
-    )
-
-
-def _mutant(name: str) -> str:
-    from ._compare import mutants
-
-    known = mutants.load()
-    if name not in known:
-        raise argparse.ArgumentTypeError(f"mutants are {', '.join(known)}, got {name!r}")
-    return name
-
-
-def _make_evidence(**options) -> int:
-    from ._compare import evidence
-
-    return evidence.run(**options)
 
 
 def _write_machine() -> int:

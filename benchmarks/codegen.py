@@ -9,15 +9,31 @@ for each value.
 import itertools
 from collections.abc import Callable
 
-from ._cells import subjects
-from ._cells.grid import active
+from . import _subjects
 from ._machine_code import fingerprint
+from ._machine_code.fingerprint import Compiled
+from ._subjects import metrics
+from ._subjects.rope.grid import active
 
-_SMALL = {"target": ("sm_90",)}
 _CODE_PARAMS, _VARIANT_PARAMS = (
-    active({"full": every, "small": every | _SMALL})
-    for every in (subjects.CODE_PARAMS, subjects.VARIANT_PARAMS)
+    active({"full": every, "small": every | {"target": ("sm_90",)}})
+    for every in (metrics.CODE_PARAMS, metrics.VARIANT_PARAMS)
 )
+
+
+def _asked(listed: Callable, suite: str, targets) -> dict:
+    """What the subject lists for these targets, by parameters."""
+    return {one.params: one for target in targets for one in listed(target) if one.suite == suite}
+
+
+def _facts_of(suite: str, *params) -> dict:
+    """Facts by parameters, n/a where a call has no backward of its own."""
+    asked = _asked(_subjects.compilations, suite, params[0])
+    calls = {key: Compiled(one.target, one.cells[0], one.direction) for key, one in asked.items()}
+    facts = fingerprint.compile_all(_subjects, calls.values()).facts
+    missing = NotImplementedError("its backward launches nothing of its own")
+    everything = dict.fromkeys(itertools.product(*params), missing)
+    return everything | {key: facts[call] for key, call in calls.items()}
 
 
 class _Code:
@@ -34,27 +50,27 @@ class _Facts(_Code):
 
 
 class Codegen(_Facts):
-    """Calls of the grid; ``size`` is one of ``subjects.SIZES``."""
+    """Calls of the grid; ``size`` is one of ``metrics.SIZES``."""
 
     version = "2"  # 1: small calls only
     param_names = list(_CODE_PARAMS)
     params = list(_CODE_PARAMS.values())
 
     def setup_cache(self):
-        return fingerprint.compile_sizes(itertools.product(*self.params), ()).facts
+        return _facts_of("codegen.Codegen", *self.params)
 
     setup_cache.timeout = 900
 
 
 class Surface(_Facts):
-    """Every form of a call: those of ``_cells.surface`` and of ``_cells.modules``."""
+    """Every call of the lists, at the largest of its sizes."""
 
     version = "1"
-    param_names = list(subjects.SURFACE_PARAMS)
-    params = list(subjects.SURFACE_PARAMS.values())
+    param_names = list(metrics.SURFACE_PARAMS)
+    params = list(metrics.SURFACE_PARAMS.values())
 
     def setup_cache(self):
-        return fingerprint.compile_forms(itertools.product(*self.params))
+        return _facts_of("codegen.Surface", *self.params)
 
     setup_cache.timeout = 900
 
@@ -67,15 +83,10 @@ def _track(name: str, unit: str) -> Callable:
     return track
 
 
-for _name, _unit in {
-    "registers": "registers/thread",
-    "spilled_bytes": "bytes/thread",
-    "stack_bytes": "bytes/thread",
-    "shared_bytes": "bytes/program",
-    "instructions": "instructions",
-    "narrow_share": "share",
-}.items():
-    setattr(_Facts, f"track_{_name}", _track(_name, _unit))
+for _metric, _unit in _subjects.UNITS.items():
+    _suite, _, _name = _metric.rpartition(".track_")
+    if _suite == "codegen.Codegen":
+        setattr(_Facts, f"track_{_name}", _track(_name, _unit.name))
 
 
 Surface.track_saved_bytes = _track("saved_bytes", "bytes")
@@ -89,7 +100,9 @@ class Variants(_Code):
     params = list(_VARIANT_PARAMS.values())
 
     def setup_cache(self):
-        return fingerprint.compile_all((), itertools.product(*self.params)).variants
+        asked = _asked(_subjects.variants, "codegen.Variants", self.params[0])
+        counts = fingerprint.compile_all(_subjects, variants=asked.values()).variants
+        return {params: counts[one] for params, one in asked.items()}
 
     setup_cache.timeout = 900
 

@@ -1,13 +1,14 @@
 """asv: what a call costs besides its GPU time; needs an NVIDIA GPU.
 
 Host time of an eager call, the first call of a process, and what is exact: memory, launches and
-error. Each class gets its parameters and tracks from ``subjects.HOST_METRICS``, and measures once.
+error. Each class gets its parameters and tracks from ``metrics.HOST_METRICS``, and measures once.
 """
 
 from collections.abc import Callable, Mapping
 
-from ._cells import subjects
+from . import _subjects
 from ._measure import host
+from ._subjects import metrics
 
 
 def _track(metric: str, unit: str) -> Callable:
@@ -36,20 +37,26 @@ def _answer(answers: dict, metric: str, params: tuple):
     return answers.get(key, missing) if metric.startswith("host.Path") else answers[key]
 
 
+def _answers(name: str) -> dict:
+    """The answers of a class, and of that of other calls."""
+    return host.answers(f"host.{name}", metrics.eager(f"host.{name}", f"host.Path{name}"))
+
+
 class _Host:
     # The way of measuring: a class whose measures change has a version of its own.
     version = "1"
     timeout = 60
 
     def __init_subclass__(
-        cls, metrics: Mapping = subjects.HOST_METRICS, setup_seconds: int = 1800
+        cls, metrics: Mapping = metrics.HOST_METRICS, setup_seconds: int = 1800
     ) -> None:
         module = cls.__module__.rpartition(".")[2]
-        for name, (params, unit) in metrics.items():
+        for name, metric in metrics.items():
             suite, _, track = name.rpartition(".")
             if suite == f"{module}.{cls.__name__}":
-                setattr(cls, track, _track(name, unit))
-                cls.param_names, cls.params = list(params), [list(v) for v in params.values()]
+                setattr(cls, track, _track(name, metric.unit))
+                cls.param_names = list(metric.params)
+                cls.params = [list(values) for values in metric.params.values()]
         cls.setup_cache.timeout = setup_seconds
 
 
@@ -62,7 +69,7 @@ class Call(_Host):
     version = "2"  # shorter blocks of calls with a gradient
 
     def setup_cache(self):
-        return host.answers("host.Call")
+        return _answers("Call")
 
 
 class FirstCall(_Host):
@@ -74,55 +81,32 @@ class FirstCall(_Host):
     """
 
     def setup_cache(self):
-        return host.first_call_samples()
+        return host.first_call_samples(_subjects)
 
 
 class Memory(_Host):
     """GPU memory that a call asks for at most. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.Memory")
+        return _answers("Memory")
 
 
 class Launches(_Host):
     """Kernels, copies and fills that a call asks the GPU for. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.Launches")
+        return _answers("Launches")
 
 
 class Error(_Host):
     """Error against float64, over that of the exact result's rounding; 1 is perfect. Exact."""
 
     def setup_cache(self):
-        return host.answers("host.Error")
+        return _answers("Error")
 
 
-class PathCall(_Host):
-    """Host time of an eager call of the package's other paths; the GPU is never waited for."""
-
-    version = "2"
-
-    def setup_cache(self):
-        return host.answers("host.PathCall")
-
-
-class PathMemory(_Host):
-    """GPU memory that a call of another path asks for at most. Exact."""
-
-    def setup_cache(self):
-        return host.answers("host.PathMemory")
-
-
-class PathLaunches(_Host):
-    """Kernels, copies and fills that a call of another path asks the GPU for. Exact."""
-
-    def setup_cache(self):
-        return host.answers("host.PathLaunches")
-
-
-class PathError(_Host):
-    """Another path's error against float64, over that of the exact result's rounding. Exact."""
-
-    def setup_cache(self):
-        return host.answers("host.PathError")
+# The same of the package's other calls, from the same caches.
+for _class in (Call, Memory, Launches, Error):
+    _name = f"Path{_class.__name__}"
+    _members = {"__module__": __name__, "__doc__": f"{_class.__doc__} Of other calls."}
+    globals()[_name] = type(_name, (_class,), _members)

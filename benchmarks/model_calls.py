@@ -1,36 +1,37 @@
 """asv: GPU time of the calls that models make, forward and backward; needs an NVIDIA GPU.
 
-Ten calls of nine models in training and in decoding, by angles and by ready-made tables: see
-``_cells.models``. Measured as ``rope`` is, n/a for commits that lack what a call needs.
+Ten calls of nine models in training and in decoding, with angles and with precomputed tables: see
+``models.MODELS``. Measured as ``rope`` is, n/a for commits that lack what a call needs.
 """
 
-from ._cells import models
-from ._cells.forms import BACKWARD, FORWARD
-from ._measure import cell_outcomes
+from ._subject import BACKWARD, FORWARD
+from ._subjects.rope.cells import ModelCell
+from ._subjects.rope.grid import MODEL_GRID, with_direction
 from .rope import SETUP_SECONDS, _Own
 
 
 class _Model(_Own):
-    cell = models.ModelCell
-    param_names = list(models.grid(FORWARD))
+    cell = ModelCell
+    param_names = list(MODEL_GRID)
     version = "1"
 
 
 class Forward(_Model):
-    params = list(models.grid(FORWARD).values())
+    grid = with_direction(ModelCell, MODEL_GRID, FORWARD)
+    params = list(grid.values())
 
     def setup_cache(self):
-        return cell_outcomes.measure_cells(models.cells(), FORWARD)
+        return self.measured(FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
 
 class Backward(_Model):
-    params = list(models.grid(BACKWARD).values())
+    grid = with_direction(ModelCell, MODEL_GRID, BACKWARD)
+    params = list(grid.values())
 
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        cells = [cell for cell in models.cells() if BACKWARD in cell.directions]
-        return cell_outcomes.measure_cells(cells, BACKWARD)
+        return self.measured(BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS

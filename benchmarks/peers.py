@@ -1,16 +1,16 @@
 """asv: the same rotation by other libraries, forward and backward; needs an NVIDIA GPU.
 
-The libraries are in ``_peers.providers``; one that is not installed is n/a. Measured as ``rope``,
-over all kernels that a call launches through autograd, copies included. The host time of an eager
-call and its error are measured as in ``host``. No verdict depends on these: none is of our commits.
+The libraries are in ``_studies.peers.providers``; one that is not installed is n/a. Measured as
+``rope``, over all kernels that a call launches through autograd, copies included. The host time of
+an eager call and its error are measured as in ``host``. No verdict depends on these: none is of our
+commits.
 """
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import active
-from ._cells.subjects import HostMetric
-from ._measure import cell_outcomes
-from ._peers import host
-from ._peers.cells import PEER_GRIDS, PEER_PARAM_NAMES, PeerCell, peer_cells
+from ._studies.peers import eager_calls as host
+from ._studies.peers.cells import PEER_GRIDS, PeerCell
+from ._subject import BACKWARD, FORWARD
+from ._subjects.metrics import HostMetric
+from ._subjects.rope.grid import active
 from .host import _Host
 from .rope import _Direction
 
@@ -19,15 +19,16 @@ SETUP_SECONDS = 3600  # every form of a call is compiled anew by torch.compile
 
 class _Peer(_Direction):
     cell = PeerCell
-    params = list(active(PEER_GRIDS).values())
-    param_names = list(PEER_PARAM_NAMES)
+    grid = active(PEER_GRIDS)
+    params = list(grid.values())
+    param_names = list(grid)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
 class Forward(_Peer):
     def setup_cache(self):
-        return cell_outcomes.measure_cells(peer_cells(active(PEER_GRIDS)), FORWARD)
+        return self.measured(FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -35,7 +36,7 @@ class Forward(_Peer):
 class Backward(_Peer):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return cell_outcomes.measure_cells(peer_cells(active(PEER_GRIDS)), BACKWARD)
+        return self.measured(BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

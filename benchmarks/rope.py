@@ -6,20 +6,26 @@ throughput and the ratio to a copy all come from the same ones.
 
 from typing import Any
 
-from ._cells.forms import BACKWARD, FORWARD
-from ._cells.grid import GRIDS, PARAM_NAMES, Cell, active, cells
 from ._measure import cell_outcomes
+from ._subject import BACKWARD, FORWARD
+from ._subjects.rope.cells import Cell
+from ._subjects.rope.grid import GRIDS, active, cells_of
 
 SETUP_SECONDS = 1800
 
 
 class _Direction:
     cell: Any = Cell
-    params: list = list(active(GRIDS).values())
-    param_names = list(PARAM_NAMES)
+    grid = active(GRIDS)
+    params: list = list(grid.values())
+    param_names = list(grid)
     # The way of measuring: raise it when gpu_timer, timed_cell or the meaning of the grid changes.
     version = "1"
     timeout = 60
+
+    def measured(self, direction: str) -> dict:
+        """The outcome of every cell of the class's grid."""
+        return cell_outcomes.measure_cells(cells_of(self.cell, self.grid), direction)
 
     def setup(self, outcomes, *params):
         outcome = outcomes[self.cell(*params)]
@@ -53,7 +59,7 @@ class _Own(_Direction):
     """Of this package's calls, which say what they read besides the tensor."""
 
     def track_roofline_ratio(self, outcomes, *params):
-        """Latency over that of a copy that reads the angles or tables too; 1 is the roofline.
+        """Latency over that of a copy that reads angles or tables too; 1 is the roofline.
 
         Of the samples that were taken in turns with the roofline's.
         """
@@ -66,7 +72,7 @@ class _Own(_Direction):
 
 class Forward(_Own):
     def setup_cache(self):
-        return cell_outcomes.measure_cells(cells(active(GRIDS)), FORWARD)
+        return self.measured(FORWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -74,7 +80,7 @@ class Forward(_Own):
 class Backward(_Own):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return cell_outcomes.measure_cells(cells(active(GRIDS)), BACKWARD)
+        return self.measured(BACKWARD)
 
     setup_cache.timeout = SETUP_SECONDS
 

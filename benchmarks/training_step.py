@@ -1,12 +1,12 @@
 """asv: a training step of a transformer, and its attention sublayer; needs an NVIDIA GPU.
 
 Eager and compiled, with this package's RoPE and without RoPE, in turns: see ``_training``. Other
-providers, sizes and contexts are measured by ``python -m benchmarks training``.
+providers, sizes and contexts are measured by ``python -m benchmarks study training``.
 """
 
-from ._training import tracking
-from ._training.providers import OURS
-from ._training.sizes import ATTENTION, STEP
+from ._studies.training import tracking
+from ._studies.training.functions import OURS
+from ._studies.training.sizes import ATTENTION, STEP
 
 SETUP_SECONDS = 1800
 STEPS = ("410M-2048",)

@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 
-from benchmarks._cells.grid import GRIDS, all_cells, cells
-from benchmarks._compare.findings import subjects_of
-from benchmarks._report.artifact import exact_subjects, timed_subjects
+from benchmarks import _subjects
+from benchmarks._subjects.rope.grid import GRIDS, cells
 from benchmarks._verdict.judge import judge
-from benchmarks._verdict.rules import RULES, Answer, Subject, judge_exact
+from benchmarks._verdict.notes import Note
+from benchmarks._verdict.rules import RULES, Answer, Key, judge_exact
 from benchmarks._verdict.schema import Comparison, Side
 
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
@@ -22,7 +22,7 @@ NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton"
 
 def subjects(grid):
     return [
-        Subject(f"rope.{direction}.track_latency", tuple(map(str, dataclasses.astuple(cell))))
+        Key(f"rope.{direction}.track_latency", tuple(map(str, dataclasses.astuple(cell))))
         for direction in ("Forward", "Backward")
         for cell in cells(GRIDS[grid])
     ]
@@ -38,7 +38,7 @@ def bell(seed, rounds, count):
 def gpu_family(
     grid="small", slowdown=None, noise=0.0015, rounds=12, steps=0.0, only=None, identical=()
 ):
-    """A family of simulated processes; ``slowdown(subject)`` is the head's share on top."""
+    """A family of simulated processes; ``slowdown(key)`` is the head's share on top."""
     names = only or subjects(grid)
     sizes = np.array([float(np.prod([int(text) for text in name.params[:3]])) for name in names])
     noises = noise * (1 + 4 / np.sqrt(sizes / sizes.min()))
@@ -52,29 +52,18 @@ def gpu_family(
     return judge(names, base * jumps, head * jumps * slow, identical=frozenset(identical))
 
 
-def slow_in_one_format(subject):
-    return 0.03 if subject.params[3:] == ("float16", "sbhd") and subject.params[2] == "4" else 0
+def slow_in_one_format(key):
+    return 0.03 if key.params[3:] == ("float16", "sbhd") and key.params[2] == "4" else 0
 
 
-def fast_in_half_precision(subject):
-    return -0.04 if subject.params[0] == "2048" and subject.params[3] != "float32" else 0
-
-
-def job_family(name, slowdown=None, noise=0.001, rounds=12):
-    """A family of what the job for pull requests times; of the GPU's, the small grid differs."""
-    names = sorted(timed_subjects()[name])
-    if name == "gpu":
-        names = sorted(set().union(*map(subjects_of, all_cells("small"))))
-    base, head = (np.exp(noise * bell(seed, rounds, len(names))) * 4e-5 for seed in (7, 8))
-    return judge(
-        names, base, head * [1 + (slowdown(s) if slowdown else 0) for s in names], RULES[name]
-    )
+def fast_in_half_precision(key):
+    return -0.04 if key.params[0] == "2048" and key.params[3] != "float32" else 0
 
 
 def host_family(slowdown=0.0, noise=0.02):
     """Two passes in two formats; a host's noise, and rules of its own."""
     names = [
-        Subject(f"host.Call.track_{name}", (fmt,))
+        Key(f"host.Call.track_{name}", (fmt,))
         for name in ("forward", "forward_backward")
         for fmt in ("bshd", "sbhd")
     ]
@@ -84,7 +73,7 @@ def host_family(slowdown=0.0, noise=0.02):
 
 
 def start_family(slowdown=0.0):
-    names = [Subject(f"host.FirstCall.track_{name}", ()) for name in ("compile", "warm_start")]
+    names = [Key(f"host.FirstCall.track_{name}", ()) for name in ("compile", "warm_start")]
     base, head = (np.exp(0.01 * bell(seed, 12, 2)) * [0.9, 0.3] for seed in (5, 6))
     return judge(names, base, head * (1 + slowdown), RULES["start"])
 
@@ -94,7 +83,7 @@ def codegen(**changes):
     values = {"registers": 32.0, "spilled_bytes": 0.0, "instructions": 412.0, "narrow_share": 0.0}
     return tuple(
         judge_exact(
-            Subject(f"codegen.Codegen.track_{metric}", (arch, "float16", fmt, "forward", "128")),
+            Key(f"codegen.Codegen.track_{metric}", (arch, "float16", fmt, "forward", "128")),
             value,
             changes.get(metric, value) if arch == "sm_90" else value,
         )
@@ -107,7 +96,7 @@ def gpu_facts(error=0.98):
     """Exact values that only a GPU gives; error: the head's."""
     values = {"Memory.track_peak_bytes": 4096.0, "Launches.track_launches": 1.0}
     return tuple(
-        judge_exact(Subject(f"host.{name}", (dtype, "sbhd")), value, head)
+        judge_exact(Key(f"host.{name}", (dtype, "sbhd")), value, head)
         for name, value, head in (
             *((name, value, value) for name, value in values.items()),
             ("Error.track_error", 0.98, error),
@@ -128,7 +117,7 @@ def comparison(families, exact, **changes) -> Comparison:
         "minutes": 3.62,
         "families": families,
         # Where a GPU was timed, the clock decides on what its machine code costs.
-        "exact": tuple(judge_exact(e.subject, e.base, e.head, "gpu" in families) for e in exact),
+        "exact": tuple(judge_exact(e.key, e.base, e.head, "gpu" in families) for e in exact),
         "identical": frozenset(),
         "same_sources": False,
         "unmeasured": (),
@@ -143,17 +132,25 @@ def comparison(families, exact, **changes) -> Comparison:
 # --- of the job for pull requests -----------------------------------------------------------------
 
 
+def job_exact(prefix="", spilled=1.0):
+    """An exact value of each metric whose name begins so; spilled: bytes on the head."""
+    return tuple(
+        judge_exact(
+            Key(metric, ("sm_90",)), 1.0, spilled if "Codegen.track_spilled" in metric else 1
+        )
+        for metric, unit in _subjects.UNITS.items()
+        if unit.exact and metric.startswith(prefix)
+    )
+
+
 def job_comparison(noise=0.001, slowdown=None, **changes):
-    """What the job writes on an H200: the small grid is timed, all else is the same code."""
+    """What the job writes on an H200."""
     families = {
-        "gpu": job_family("gpu", slowdown, noise),
-        "host": job_family("host", slowdown),
-        "start": job_family("start"),
+        "gpu": gpu_family(noise=noise, slowdown=slowdown),
+        "host": host_family(noise=0.002),
+        "start": start_family(),
     }
-    exact = frozenset().union(*exact_subjects("sm_90").values())
-    same = tuple(judge_exact(subject, 1.0, 1.0) for subject in sorted(exact))
-    timed = {timing.subject for timing in families["gpu"].timings}
-    return comparison(families, same, identical=timed_subjects()["gpu"] - timed, **changes)
+    return comparison(families, job_exact(), **changes)
 
 
 def job_passing():
@@ -161,35 +158,27 @@ def job_passing():
 
 
 def job_failing():
-    slow = ("qkv", "32", "bfloat16")
-    return job_comparison(slowdown=lambda subject: 0.05 if subject.params == slow else 0)
+    return job_comparison(slowdown=slow_in_one_format)
 
 
 def job_blind():
     return job_comparison(noise=0.02)
 
 
-def job_of_code(**changes):
-    """What the job without a GPU writes: machine code for all architectures."""
-    (code,) = exact_subjects(None).values()
-    same = tuple(judge_exact(subject, 1.0, 1.0) for subject in sorted(code))
-    return comparison({}, same, machine=NO_GPU, clocks={}, **changes)
+def job_of_code(spilled=1.0):
+    """What the job without a GPU writes."""
+    return comparison({}, job_exact("codegen.", spilled), machine=NO_GPU, clocks={})
 
 
 def job_of_worse_code():
-    (code,) = exact_subjects(None).values()
-    made = tuple(
-        judge_exact(s, 1.0, 1.0 + (s.metric == "codegen.Codegen.track_spilled_bytes"))
-        for s in sorted(code)
-    )
-    return comparison({}, made, machine=NO_GPU, clocks={})
+    return job_of_code(spilled=2.0)
 
 
 # --- whole ----------------------------------------------------------------------------------------
 
 
 def passing():
-    same = [subject for subject in subjects("small") if subject.params[3] == "float32"]
+    same = [key for key in subjects("small") if key.params[3] == "float32"]
     return comparison(
         {
             "gpu": gpu_family(slowdown=fast_in_half_precision, identical=same),
@@ -207,7 +196,11 @@ def failing():
     return comparison(
         {"gpu": gpu_family(slowdown=slow_in_one_format), "host": host_family(slowdown=0.2)},
         (*codegen(narrow_share=0.25, registers=40.0), *gpu_facts(error=1.9), lost),
-        wrong=("Backward (128, 64, 1, float16, bshd): 3 of 8192 elements are off by up to 0.1",),
+        wrong=(
+            Note(
+                "failed", "3 of 8192 elements are off by up to 0.1", "head", (subjects("small")[0],)
+            ),
+        ),
     )
 
 
@@ -223,7 +216,7 @@ def without_gpu():
         codegen(instructions=390.0),
         machine=NO_GPU,
         minutes=0.7,
-        notes=("rope.*: no NVIDIA GPU here", "host.*: no NVIDIA GPU here"),
+        notes=(Note("no GPU", "no NVIDIA GPU"),),
     )
 
 
@@ -236,12 +229,11 @@ def of_the_same_code():
 
 
 def of_the_same_sources():
-    notes = ("both versions have the same sources: nothing was measured",)
-    return comparison({}, (), same_sources=True, minutes=0.1, notes=notes)
+    return comparison({}, (), same_sources=True, minutes=0.1)
 
 
 def unfinished():
-    note = "no second look at 60 inconclusive timings: the time is up before round 3 of 24"
+    note = Note("no second look", "the time is up before round 3 of 24", count=60)
     return comparison({"gpu": gpu_family(noise=0.008)}, codegen(), minutes=8.0, notes=(note,))
 
 

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._cells import grid, models, modules, subjects, surface
+from benchmarks import _subject
 from benchmarks._compare import command, exact, measure
-from benchmarks._compare.findings import subjects_of
-from benchmarks._machine_code import fingerprint
+from benchmarks._compare.findings import keys_of
+from benchmarks._machine_code.facts import Facts
+from benchmarks._report.notes import texts
 from benchmarks._system import checkout, errors, gpu_monitor, machine, process
-from benchmarks._verdict.rules import Subject
+from benchmarks._verdict.rules import Key
 from benchmarks._verdict.schema import Comparison, from_json
+from tests import toy
 from tests.git import git
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,31 +35,21 @@ MACHINE = {
 PASS, FAIL, CANNOT_TELL, COULD_NOT_RUN = 0, 1, 2, 3
 KILLED = 9
 
-# Four cells of the full grid: eight timings of the GPU, and four of the host.
-GRID = {
-    **{"seq_len": (128, 2048), "hidden_size": (64,), "batch": (1,)},
-    **{"dtype": ("float32",), "format": ("sbhd", "bshd")},
-}
-CELLS = grid.cells(GRID)
-# Three timings of other paths, for the tests that ask for them.
-PATH_GRID = {"path": ("qkv", "tables-inplace"), "mib": (4,), "dtype": ("bfloat16",)}
-NO_PATHS = dict.fromkeys(PATH_GRID, ())
-# Of one size, and of two, in place: three timings.
-FORMS = ("qk-bshd-bf16-8x96r48-il-decode", "tables-bshd-fp16-1x64-inplace")
-TRANSFORMER = "softmax-fp16-4096x1000"
-SMALL, LARGE = "128 64 1 float32 sbhd", "2048 64 1 float32 sbhd"
-FORWARD, BACKWARD = CELLS[0].metrics.values()
-PATHS = ["paths.Forward.track_latency", "paths.Backward.track_latency"]
-QKV, IN_PLACE = "qkv 4 bfloat16", "tables-inplace 4 bfloat16"
-HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
+# Four cells: eight timings of the GPU, and four of the host.
+CELLS = toy.CELLS
+SMALL, LARGE = "1024 float32", "1048576 float32"
+FORWARD, BACKWARD = "toy.Forward.track_latency", "toy.Backward.track_latency"
+# A cell that is timed forward only.
+ONCE = toy.Cell(4096, "bfloat16", "once")
+ONCE_KEY = Key("once.Forward.track_latency", ONCE.params)
+HOST = ["toy.Call.track_forward", "toy.Call.track_forward_backward"]
 IMPORT, COMPILE, WARM_START = (
     f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start")
 )
-LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd", "float32", "contiguous"))
-REGISTERS = "codegen.Codegen.track_registers"
-SPILLS = "codegen.Codegen.track_spilled_bytes"
-VARIANTS = "codegen.Variants.track_variants"
-CALL = ("sm_90", "float32", "sbhd", "forward", "64", "small")
+LAUNCHES = Key("toy.Launches.track_launches", ())
+REGISTERS, SPILLS = "toy.Code.track_registers", "toy.Code.track_spilled_bytes"
+VARIANTS = "toy.Variants.track_variants"
+CALL = ("sm_90", "float32", "forward")
 
 ROUNDS = 10  # the fewest
 CHECKS = 2  # processes that look at the output before anything is timed
@@ -109,8 +101,9 @@ class Gpu:
         rows["gpu"] = UUID
         cells = {
             " ".join(params): [
-                Subject(metric, tuple(params))
-                for metric in grid.cell_of(suite, params).metrics.values()
+                Key(_subject.metric(cell, direction), cell.params)
+                for cell in (toy.cell(suite, params),)
+                for direction in cell.directions
             ]
             for suite, params in job["cells"]
         }
@@ -136,7 +129,7 @@ class Gpu:
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
         subjects = [subject for both in cells.values() for subject in both]
         if host:
-            subjects += [Subject(metric, (fmt,)) for metric in HOST for fmt in ("sbhd", "bshd")]
+            subjects += [Key(metric, (dtype,)) for metric in HOST for dtype in toy.DTYPES]
             rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
             if self.starts:
                 starts = {IMPORT: "import", WARM_START: "start", COMPILE: "compile"}
@@ -178,13 +171,13 @@ def raise_again() -> None:
 
 
 def behaviour_of(root: Path) -> dict:
-    return json.loads(Path(root, "rope_triton", "behaviour.json").read_text())
+    return json.loads(next(root.glob("*/behaviour.json")).read_text())
 
 
 def fake_process(gpu: Gpu):
     class Process:
-        def __init__(self, root, cache):
-            assert cache.is_dir()
+        def __init__(self, subject, root, cache):
+            assert cache.is_dir() and subject == toy.__name__
             self.root, self.stopped = root, False
 
         def wait_until_ready(self):
@@ -201,31 +194,28 @@ def fake_process(gpu: Gpu):
     return Process
 
 
-def fake_code(root: Path, ledger=None, **subset) -> dict[Subject, float]:
-    behaviour = behaviour_of(root)
-    return {
-        Subject(REGISTERS, CALL): behaviour.get("registers", 32),
-        Subject(SPILLS, CALL): behaviour.get("spills", 0),
-        Subject(VARIANTS, CALL[:4]): behaviour.get("variants", 1),
-    }
-
-
-def facts_of(code: str) -> fingerprint.Facts:
+def facts_of(code: str) -> Facts:
     """Facts of a machine code that differ from those of any other."""
-    return fingerprint.Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code, saved_bytes=0)
+    return Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code, saved_bytes=0)
 
 
-def fake_surface(root: Path, target: str, cells, ledger=None, enumerations=()) -> exact.Surface:
+def fake_code(
+    subject, root: Path, target: str, cells, compilations=(), variants=(), ledger=None
+) -> exact.Code:
     """One machine code for all calls, but those in the behaviour's "codes", {cell: code}."""
     behaviour = behaviour_of(root)
     code, codes = behaviour.get("code", root.name), behaviour.get("codes", {})
     reach = {"features": set(behaviour.get("features", ())), "failures": {}}
     facts = {
-        subject: facts_of(codes.get(" ".join(subject.params), code))
-        for cell in cells
-        for subject in subjects_of(cell)
+        key: facts_of(codes.get(" ".join(key.params), code)) for c in cells for key in keys_of(c)
     }
-    return exact.Surface(facts, {"dense": reach, "forms": {"features": set(), "failures": {}}})
+    values = {
+        Key(REGISTERS, CALL): behaviour.get("registers", 32),
+        Key(SPILLS, CALL): behaviour.get("spills", 0),
+        Key(VARIANTS, CALL[:1]): behaviour.get("variants", 1),
+    }
+    none = {"features": set(), "failures": {}}
+    return exact.Code(facts, values, {"dense": reach, "listed": none})
 
 
 # --- a repository of versions, and the command ----------------------------------------------------
@@ -234,25 +224,20 @@ def fake_surface(root: Path, target: str, cells, ledger=None, enumerations=()) -
 class Lab:
     """A repository whose commits behave as specified, the GPU, and the command on both."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch):
-        self.root, self.gpu, self.patch = root, Gpu(), patch
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch, package: str = "rope_triton"):
+        self.root, self.gpu, self.patch, self.package = root, Gpu(), patch, package
         self.scratch = root / ".asv" / "compare"
         self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
+        patch.setattr(_subject, "DEFAULT", toy.__name__)
+        patch.setattr(toy, "PACKAGE", package)
+        patch.setattr(toy, "CELLS", [*CELLS])
         for name, value in (("ROOT", root), ("SCRATCH", self.scratch)):
             patch.setattr(command, name, value)
-        for name in ("small", "full"):
-            patch.setitem(grid.GRIDS, name, GRID)
-            patch.setitem(grid.PATH_GRIDS, name, NO_PATHS)
-        patch.setattr(surface, "forms", lambda: {})
-        patch.setattr(modules, "forms", lambda: {})
-        patch.setattr(models, "cells", lambda: [])
-        patch.setitem(subjects.SURFACE_PARAMS, "form", ())
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(errors, "traceback", types.SimpleNamespace(print_exc=raise_again))
         patch.setattr(measure, "Process", fake_process(self.gpu))
         patch.setattr(measure, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
-        patch.setattr(exact, "codegen_facts", fake_code)
-        patch.setattr(exact, "compiled_surface", fake_surface)
+        patch.setattr(exact, "compiled", fake_code)
         patch.setattr(gpu_monitor, "LOCK_DIRECTORY", root)
         patch.setattr(gpu_monitor, "gpu_uuid", lambda: UUID)
         patch.setattr(gpu_monitor, "require_free", self.gpu.require_free)
@@ -271,7 +256,7 @@ class Lab:
 
     def write(self, **behaviour) -> None:
         """Let the working tree behave like this."""
-        package = self.root / "rope_triton"
+        package = self.root / self.package
         package.mkdir(exist_ok=True)
         (package / "__init__.py").write_text("")
         (package / "behaviour.json").write_text(json.dumps(behaviour))
@@ -279,7 +264,7 @@ class Lab:
     def commit(self, tag: str, **behaviour) -> str:
         """A commit that behaves like this; its hash."""
         self.write(**behaviour)
-        self.git("add", "rope_triton")
+        self.git("add", self.package)
         self.git("commit", "-q", "--allow-empty", "-m", tag)
         self.git("tag", tag)
         return self.git("rev-parse", "HEAD")
@@ -288,22 +273,9 @@ class Lab:
         """Let the command print what it did not foresee, as users see it."""
         self.patch.setattr(errors, "traceback", traceback)
 
-    def with_paths(self) -> None:
-        """Let there be other paths to compare, too."""
-        for name in ("small", "full"):
-            self.patch.setitem(grid.PATH_GRIDS, name, PATH_GRID)
-
-    def with_forms(self) -> None:
-        """Let there be forms of the surface to compare, too."""
-        listed = {name: surface.parsed(name) for name in FORMS}
-        self.patch.setattr(surface, "forms", lambda: listed)
-        self.patch.setitem(subjects.SURFACE_PARAMS, "form", FORMS)
-
-    def with_modules(self) -> None:
-        """Let there be a call of the transformer to compare, too."""
-        listed = {TRANSFORMER: modules.parsed(TRANSFORMER)}
-        self.patch.setattr(modules, "forms", lambda: listed)
-        self.patch.setitem(subjects.SURFACE_PARAMS, "form", (TRANSFORMER,))
+    def with_once(self) -> None:
+        """Let there be a cell that is timed forward only, too."""
+        self.patch.setattr(toy, "CELLS", [*CELLS, ONCE])
 
     def versions(self, base: dict, head: dict) -> None:
         # "is" makes them differ where their behaviour does not.
@@ -322,8 +294,20 @@ class Lab:
     def found(self) -> Comparison:
         return from_json(json.loads(self.report.read_text()))
 
-    def timing(self, subject: Subject):
-        (timing,) = (each for each in self.found.timings if each.subject == subject)
+    @property
+    def notes(self) -> list[str]:
+        return texts(self.found.notes)
+
+    @property
+    def wrong(self) -> list[str]:
+        return texts(self.found.wrong)
+
+    @property
+    def unmeasured(self) -> list[str]:
+        return texts(self.found.unmeasured)
+
+    def timing(self, subject: Key):
+        (timing,) = (each for each in self.found.timings if each.key == subject)
         return timing
 
     def states(self) -> list[Path]:
@@ -349,8 +333,8 @@ def status_of(words: list[str]) -> int:
         return end.code
 
 
-def both(name: str) -> list[Subject]:
-    return [Subject(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
+def both(name: str) -> list[Key]:
+    return [Key(metric, tuple(name.split())) for metric in (FORWARD, BACKWARD)]
 
 
 def noisy(lab: Lab, name: str, second: float) -> None:

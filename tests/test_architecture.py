@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_GROUND = {"_cells", "_system"}
+# What measures and judges: it knows no package and no subject, but by name.
+ENGINE = {"_compare", "_machine_code", "_measure", "_report", "_subject", "_system", "_verdict"}
+_GROUND = {"_subject", "_system"}
+_ASV = {"_subject", "_subjects"}
 # Room -> rooms that it may import. A room is a folder, or a module beside them.
 ROOMS: dict[str, dict[str, set[str]]] = {
     "rope_triton": {
@@ -27,23 +30,24 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "benchmarks": {
         "__init__": set(),
-        "__main__": {*_GROUND, "_compare", "_peers", "_site", "_training"},
-        "rope": {"_cells", "_measure"},
-        "paths": {"_cells", "_measure", "rope"},
-        "model_calls": {"_cells", "_measure", "rope"},
-        "host": {"_cells", "_measure"},
-        "codegen": {"_cells", "_machine_code"},
-        "peers": {"_cells", "_measure", "_peers", "host", "rope"},
-        "training_step": {"_training"},
+        "__main__": {*_GROUND, "_compare", "_site", "_studies"},
+        "rope": {*_ASV, "_measure"},
+        "paths": {*_ASV, "_measure", "rope"},
+        "model_calls": {*_ASV, "_measure", "rope"},
+        "host": {*_ASV, "_measure"},
+        "codegen": {*_ASV, "_machine_code"},
+        "peers": {*_ASV, "_measure", "_studies", "host", "rope"},
+        "training_step": {"_studies"},
+        "_site": {*_GROUND, "_studies", "_subjects"},
+        "_studies": {*_GROUND, "_compare", "_machine_code", "_measure", "_subjects", "_verdict"},
         "_compare": {*_GROUND, "_machine_code", "_measure", "_report", "_verdict"},
-        "_site": {*_GROUND, "_peers", "_training"},
-        "_peers": {*_GROUND, "_measure"},
-        "_training": {*_GROUND, "_measure", "_verdict"},
         "_report": {*_GROUND, "_verdict"},
-        "_measure": _GROUND,
+        "_measure": {*_GROUND, "_verdict"},
         "_machine_code": _GROUND,
+        "_subjects": {"_subject", "_verdict"},
+        "_subject": {"_verdict"},
         "_verdict": {"_system"},
-        **dict.fromkeys(("_cells", "_system"), set()),
+        "_system": set(),
     },
 }
 # Modules of rope_triton that run on the GPU.
@@ -150,6 +154,7 @@ def benchmark_violations(source: str, module: str) -> set[str]:
     public = {"rope_triton"} | {f"rope_triton.{name}" for name in PUBLIC}
     public |= {f"rope_triton.transformer.{name}" for name in PUBLIC_TRANSFORMER}
     public |= {f"rope_triton.integrations.{name}" for name in PUBLIC_INTEGRATIONS}
+    public = set() if root(module) in ENGINE else public
     private = {name for name in everywhere if root(name) == "rope_triton"} - public
     heavy = {f"{name} at module level" for name in at_import if root(name) in HEAVY}
     tests = {name for name in everywhere if root(name) == "tests"}
@@ -253,7 +258,11 @@ def test_benchmarks(module, path):
         ("kernel.launch", "from rope_triton.ops import Options", "ops"),
         ("scalings", "from rope_triton import apply_rotary_pos_emb", "__init__"),
         ("frequencies.angles", "from .. import apply_rotary_pos_emb", "__init__"),
-        ("api.by_angles", "from benchmarks._cells import grid", "benchmarks._cells.grid"),
+        (
+            "api.by_angles",
+            "from benchmarks._subjects.rope import grid",
+            "benchmarks._subjects.rope.grid",
+        ),
         ("api.by_angles", "import tests.oracle", "tests.oracle"),
         ("extra.module", "import torch", "extra has no arrows yet: draw them in ROOMS"),
     ],
@@ -294,11 +303,11 @@ def test_forbidden_import_in_the_benchmarks_is_seen(source, violation):
         ("rope", "from ._compare.rounds import Rounds", "_compare"),
         ("_verdict.rules", "from .._report.terminal import terminal", "_report"),
         ("_report.markdown", "from .. import _compare", "_compare"),
-        ("_cells.grid", "from benchmarks import rope", "rope"),
-        ("_cells.grid", "import benchmarks", "__init__"),
+        ("_subjects.rope.grid", "from benchmarks import rope", "rope"),
+        ("_subjects.rope.grid", "import benchmarks", "__init__"),
         ("_compare.session", "def f():\n    from .. import _site", "_site"),
-        ("_peers.sweep.state", "from ..._compare.rounds import Rounds", "_compare"),
-        ("_measure.cell_outcomes", "from .._peers.cells import PeerCell", "_peers"),
+        ("_studies.peers.state", "from ..._site import page", "_site"),
+        ("_measure.cell_outcomes", "from .._studies.peers.cells import PeerCell", "_studies"),
         ("_extra.module", "", "_extra has no arrows yet: draw them in ROOMS"),
     ],
 )
@@ -308,7 +317,7 @@ def test_forbidden_arrow_in_the_benchmarks_is_seen(module, source, violation):
 
 ALLOWED = """
 import itertools
-from ._cells import grid
+from ._subjects.rope import grid
 from benchmarks._measure.cell_outcomes import measure_cells
 
 class Suite:

@@ -16,15 +16,12 @@ from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
 COMMANDS = (
     *(
-        "show",
         "machine",
         "run",
         "figures",
         "compare",
-        "creep",
-        "evidence",
-        "sweep",
-        "training",
+        "release",
+        "study",
         "readme",
     ),
 )
@@ -71,14 +68,16 @@ def test_help_needs_nothing_installed(words):
         (["compare", "HEAD", "HEAD"], ("numpy",), "torch"),
         (["compare", "HEAD", "HEAD"], ("numpy", "torch"), "triton"),
         (["compare", "HEAD", "HEAD"], ("numpy", "torch", "triton"), "asv"),
-        (["evidence", "aa"], ("numpy",), "torch"),
-        (["sweep"], ("numpy",), "torch"),
-        (["training"], ("numpy",), "torch"),
+        (["study", "aa"], ("numpy",), "torch"),
+        (["study", "peers"], ("numpy",), "torch"),
+        (["study", "training"], ("numpy",), "torch"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else None,
 )
 def test_a_package_that_is_missing_is_one_line(words, left, missing):
-    if words in (["run"], ["sweep"]) and figures.git("status", "--porcelain", "--", "rope_triton"):
+    if words in (["run"], ["study", "peers"]) and figures.git(
+        "status", "--porcelain", "--", "rope_triton"
+    ):
         words = ["machine"]  # a package that is not committed is refused before
     done = bare(*words, left=left)
     assert done.returncode == COULD_NOT_RUN
@@ -111,11 +110,11 @@ def refusal(capsys):
 def test_a_stored_verdict_is_shown_by_a_bare_python():
     report = "benchmarks/evidence/reports/pass.json"
     for words, begins in (
-        ([], "FAIL: 13 of 96 changed GPU timings became slower"),
+        ([], "FAIL: 13 of 96 changed GPU timings slower by"),
         ([report], "PASS: "),
         ([report, "--markdown", "-"], "## ✅ PASS"),
     ):
-        line = [sys.executable, "-S", "-m", "benchmarks", "show", *words]
+        line = [sys.executable, "-S", "-m", "benchmarks", "compare", "--show", *words]
         # Where the locale lacks what the report has, it is replaced.
         environment = {
             "LC_ALL": "C",
@@ -133,7 +132,9 @@ def test_a_stored_verdict_is_shown_by_a_bare_python():
 def test_what_is_no_report_is_not_shown(text, refusal, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(text)
-    assert refusal(["show", str(path)]).startswith(f"{path} is no report of compare --json: ")
+    assert refusal(["compare", "--show", str(path)]).startswith(
+        f"{path} is no report of compare --json: "
+    )
 
 
 # --- with an environment that fails ---------------------------------------------------------------
@@ -182,7 +183,7 @@ def test_nothing_is_said_to_a_reader_that_has_gone():
 
 def test_a_full_disk_under_the_output_is_one_line():
     with open("/dev/full", "w") as full:
-        line = [sys.executable, "-m", "benchmarks", "show"]
+        line = [sys.executable, "-m", "benchmarks", "compare", "--show"]
         done = subprocess.run(line, cwd=ROOT, stdout=full, stderr=-1, encoding="utf-8")
     assert done.returncode == COULD_NOT_RUN
     assert done.stderr == "could not run: No space left on device\n"
@@ -196,11 +197,15 @@ def test_a_full_disk_under_the_output_is_one_line():
     [
         *(["nothing"], ["run", "--grid", "huge"], ["figures", "a", "b", "c"], ["machine", "a"]),
         *(["compare"], ["compare", "a", "b", "c"], ["compare", "a", "--wait", "soon"]),
-        *(["creep", "--budget", "0"], ["evidence", "all"], ["evidence", "aa", "--budget", "-1"]),
-        *(["sweep", "--wait", "nan"], ["sweep", "--grid", "huge"], ["readme", "a"]),
-        *(["training", "--only", "tiny-24"], ["training", "--providers", "theirs"]),
+        *(["release", "--budget", "0"], ["study", "all"], ["study", "aa", "--budget", "-1"]),
+        *(
+            ["study", "peers", "--wait", "nan"],
+            ["study", "peers", "--grid", "huge"],
+            ["readme", "a"],
+        ),
+        *(["study"], ["study", "training", "--only", "tiny-24"], ["study", "aa", "--only", "a"]),
         *(["compare", "a", "--markdown", "/dev/null"], ["compare", "a", "--json", "/none/a"]),
-        *(["training", "--rounds", "0"], ["training", "--rounds", "many"]),
+        *(["study", "training", "--rounds", f"{n}"] for n in (0, "many")),
     ],
     ids=" ".join,
 )
@@ -295,7 +300,7 @@ def test_help_of_compare_says_what_counts_by_default(capsys):
 
 
 def test_help_says_what_statuses_mean(capsys):
-    for words in ([], ["run"], ["compare"], ["sweep"]):
+    for words in ([], ["run"], ["compare"], ["study"], ["study", "peers"]):
         assert status_of([*words, "--help"]) == 0
         text = " ".join(capsys.readouterr().out.split())
         assert "Exit status: " in text and "3 could not run" in text
@@ -304,13 +309,14 @@ def test_help_says_what_statuses_mean(capsys):
 def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
     from benchmarks._compare import exact
     from benchmarks._machine_code import fingerprint
+    from tests import toy
 
     def refused(*_, **__):
-        fingerprint.compile_all([])
+        fingerprint.compile_all(toy)
 
     lab.versions({}, {})
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(exact, "codegen_facts", refused)
+    monkeypatch.setattr(exact, "compiled", refused)
     assert lab.compare("base", "head", "--exact-only") == COULD_NOT_RUN
     assert "could not run: unset TRITON_INTERPRET" in capsys.readouterr().err
 

@@ -20,7 +20,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        (["c"], ["compare", "creep"]),
+        (["r"], ["readme", "release", "run"]),
         (["compare", "main", "--e"], ["--even-if-same", "--every-cell", "--exact-only"]),
         (["compare", "main", "--grid", ""], ["full", "small"]),
     ],

@@ -121,7 +121,7 @@ sys.exit(entry.main({words!r}))
     ("command", "words", "said"),
     [
         ("_compare", ["compare", "HEAD"], GOES_ON),
-        ("_sweep", ["sweep"], GOES_ON),
+        ("_studies", ["study", "peers"], GOES_ON),
         ("_readme", ["readme"], "stopped"),
     ],
 )
@@ -137,7 +137,9 @@ from benchmarks import __main__ as entry
 from benchmarks._compare import measure
 
 here = pathlib.Path({here!r})
-entry._compare.run = lambda **_: measure.Process(here, here).wait_until_ready()
+entry._compare.run = lambda **_: measure.Process(
+    "benchmarks._subjects", here, here
+).wait_until_ready()
 entry.stop_on_signals()
 sys.exit(entry.main(["compare", "HEAD"]))
 """
@@ -187,9 +189,9 @@ def test_asv_ends_itself_and_its_own_when_a_run_is_stopped(number, tmp_path):
 
 
 def test_a_simulation_ends_with_its_processes(tmp_path):
-    line = ["-m", "benchmarks", "evidence", "simulation"]
+    line = ["-m", "benchmarks", "study", "simulation"]
     text = interrupted(line, tmp_path, lambda pid, said: len(group(pid)) >= 2, signal.SIGTERM)
-    assert text == "stopped\n"
+    assert text.splitlines()[-1] == GOES_ON
 
 
 ORPHANS = """

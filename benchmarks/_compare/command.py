@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._cells.grid import GRIDS
+from .. import _subject
 from .._system import repository
 from .._system.arguments import (
     STDOUT,
@@ -23,8 +23,8 @@ from .._system.arguments import (
 from .._system.errors import CouldNotRunError
 from .._system.files import write_atomically
 from .._system.process import ROOT, SUITE
-from .._verdict.creep import only_words
-from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, UNITS, Answer, Subject
+from .._verdict.release import only_words
+from .._verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer, Key
 
 if TYPE_CHECKING:
     from .._system.checkout import Arm
@@ -47,7 +47,7 @@ _MARKDOWN: dict[str, Any] = {
     "help": "write the report to this file as Markdown; -: print it as Markdown",
 }
 _DESCRIPTION = """\
-Measure two versions of rope_triton in fresh processes that take turns, and judge each cell and the
+Measure two versions of the package in fresh processes that take turns, and judge each cell and the
 change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
 architectures. If a run was stopped or ran out of time, the same command resumes it.
 
@@ -57,10 +57,14 @@ Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("base", help="commit or branch to compare with")
+    _add_subject(parser)
+    base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
-        "--grid", choices=sorted(GRIDS), default="small", help="cells to measure; default: small"
+        "--grid",
+        choices=sorted(BUDGET_MINUTES),
+        default="small",
+        help="cells to measure; default: small",
     )
     parser.add_argument(
         "--rounds",
@@ -93,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         action="append",
         default=[],
-        type=_subject,
+        type=_key,
         metavar="'METRIC PARAMETER ...'",
         help="time only this; may be repeated",
     )
@@ -112,6 +116,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--markdown", **_MARKDOWN)
 
+    class Show(argparse.Action):
+        def __call__(self, parser, namespace, values, option_string=None):
+            setattr(namespace, self.dest, values)
+            base.required = False
+
+    parser.add_argument(
+        "--show",
+        action=Show,
+        type=Path,
+        nargs="?",
+        const=SUITE / "evidence" / "reports" / "fail.json",
+        metavar="FILE",
+        help="measure nothing: print the report that --json wrote, which needs nothing installed; "
+        "default: a change that failed on an H200",
+    )
+
 
 def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) % 2 or not MIN_ROUNDS <= int(text) <= MAX_ROUNDS:
@@ -121,11 +141,20 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def _subject(text: str) -> Subject:
+def _key(text: str) -> Key:
     metric, *params = text.split() or [""]
-    if metric not in UNITS:
+    if "." not in metric:
         raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
-    return Subject(metric, tuple(params))
+    return Key(metric, tuple(params))
+
+
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--subject",
+        default=_subject.DEFAULT,
+        metavar="MODULE",
+        help=f"module that says what is measured; default: {_subject.DEFAULT}",
+    )
 
 
 def run(**options) -> int:
@@ -133,6 +162,8 @@ def run(**options) -> int:
     from .._verdict.schema import to_json
 
     asked, start = argparse.Namespace(**options), time.monotonic()
+    if asked.show:
+        return show(asked.subject, asked.show, asked.markdown)
     comparison = _compare(asked, start)
     minutes = comparison.minutes + (time.monotonic() - start) / 60
     comparison = dataclasses.replace(comparison, minutes=minutes)
@@ -143,23 +174,12 @@ def run(**options) -> int:
     return STATUS[comparison.answer]
 
 
-def add_show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print the report of a stored comparison. Needs nothing installed."
-    parser.add_argument(
-        "file",
-        type=Path,
-        nargs="?",
-        default=SUITE / "evidence" / "reports" / "fail.json",
-        help="what compare --json wrote; default: a change that failed on an H200",
-    )
-    parser.add_argument("--markdown", **_MARKDOWN)
-
-
-def show(file: Path, markdown: Path | None) -> int:
+def show(subject: str, file: Path, markdown: Path | None) -> int:
     """Print a stored report; 0, whatever its answer."""
     from .._system.untrusted import load_json
     from .._verdict.schema import from_json
 
+    _subject.load(subject)
     try:
         comparison = from_json(load_json(file.read_bytes()))
     except ValueError as error:
@@ -179,41 +199,31 @@ def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
     print(text if markdown_file == STDOUT else terminal(comparison))
 
 
-def _versions(options: argparse.Namespace) -> "dict[str, Arm]":
+def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
     from .._system import checkout
 
-    sources = SCRATCH / "sources"
-    base = checkout.from_commit(options.base, ROOT, sources)
+    place = ROOT, SCRATCH / "sources", package
+    base = checkout.from_commit(options.base, *place)
     if options.head is None:
-        return {"base": base, "head": checkout.from_working_tree(ROOT, sources)}
-    return {"base": base, "head": checkout.from_commit(options.head, ROOT, sources)}
+        return {"base": base, "head": checkout.from_working_tree(*place)}
+    return {"base": base, "head": checkout.from_commit(options.head, *place)}
 
 
 def _compare(options: argparse.Namespace, start: float) -> "Comparison":
     """The comparison, its minutes those of earlier runs."""
     from .._system import machine as _machine
+    from .._verdict.notes import Note
     from .._verdict.schema import Comparison, Side
     from . import session
+    from .options import CompareOptions
 
-    without_effect = [
-        flag
-        for flag, given in (
-            ("--only", options.only),
-            ("--every-cell", options.every_cell),
-            ("--grid", options.grid != "small"),
-            ("--rounds", options.rounds != ROUNDS),
-            ("--wait", options.wait),
-        )
-        if given
-    ]
-    if options.exact_only and without_effect:
-        raise session.NothingToTimeError(
-            f"--exact-only times nothing: leave out {' and '.join(without_effect)}"
-        )
-    pair = _versions(options)
+    _require_effect(options)
+    subject = _subject.load(options.subject)
+    pair = _versions(subject.PACKAGE, options)
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
     same = base.digest == head.digest
+    changes = repository.requirement_changes(base.requirements, head.requirements)
     comparison = Comparison(
         base=Side(base.name, base.sha),
         head=Side(head.name, head.sha),
@@ -226,9 +236,9 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         exact=(),
         identical=frozenset(),
         same_sources=same,
-        unmeasured=tuple(repository.requirement_changes(base.requirements, head.requirements)),
+        unmeasured=tuple(Note("requirement", change) for change in changes),
         wrong=(),
-        notes=("both versions have the same sources: nothing was measured",),
+        notes=(),
         discarded=(),
         reproduce=_reproduce(options),
     )
@@ -236,7 +246,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
     usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-    asked = session.CompareOptions(
+    asked = CompareOptions(
         grid=options.grid,
         rounds=options.rounds,
         deadline=start + 60 * (options.budget or usual),
@@ -246,7 +256,21 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         every_cell=options.every_cell,
         only=frozenset(options.only),
     )
-    return session.compare(comparison, pair, arch, asked, SCRATCH)
+    return session.compare(subject, comparison, pair, arch, asked, SCRATCH)
+
+
+def _require_effect(options: argparse.Namespace) -> None:
+    """Refuse what means nothing where no clock is looked at."""
+    times = {
+        "--only": options.only,
+        "--every-cell": options.every_cell,
+        "--grid": options.grid != "small",
+        "--rounds": options.rounds != ROUNDS,
+        "--wait": options.wait,
+    }
+    if options.exact_only and any(times.values()):
+        flags = " and ".join(flag for flag, value in times.items() if value)
+        raise CouldNotRunError(f"--exact-only times nothing: leave out {flags}")
 
 
 def _reproduce(options: argparse.Namespace) -> str:
@@ -257,4 +281,5 @@ def _reproduce(options: argparse.Namespace) -> str:
     flags = ("exact_only", "even_if_same", "every_cell")
     words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
     words += map(shlex.quote, only_words(options.only))
+    words += [f"--subject {shlex.quote(options.subject)}"] * (options.subject != _subject.DEFAULT)
     return " ".join(words)

@@ -1,25 +1,22 @@
 """Compile both versions of a comparison, and keep what was compiled."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .._cells.forms import BaseCell
-from .._cells.subjects import SURFACE_PARAMS
 from .._machine_code import worker_pool
+from .._subject import Cell, Compilation, Subject
 from .._system.checkout import Arm
 from .._system.progress import say
-from .._verdict.rules import Subject
+from .._verdict.notes import Note
 from . import compiled, exact, selection
-from .findings import ARMS, BASE
+from .findings import ARMS
 
 Pair = Mapping[str, Arm]  # base, head
-Code = dict[str, dict[Subject, float | Exception]]  # by arm
-Surfaces = Mapping[str, exact.Surface]  # by arm; empty if the GPU's architecture is not known
 Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
 
 
 def ledgers_of(
+    subject: Subject,
     pair: Pair,
     machine: Mapping[str, str],
     scratch: Path,
@@ -31,58 +28,61 @@ def ledgers_of(
     """What is kept of both versions; ``afresh`` drops it. ``deadline``: see ``Progress``."""
     again = "the same command" + (", without --afresh," if afresh else "")
     progress = {arm: compiled.Progress(deadline, again) for arm in ARMS}
-    kept = {arm: compiled.Version(scratch, pair[arm].digest, machine) for arm in ARMS}
+    versions = {arm: compiled.Version(scratch, subject, pair[arm].digest, machine) for arm in ARMS}
     if afresh:
-        for version in kept.values():
+        for version in versions.values():
             version.drop()
-    return lambda arm: compiled.Ledger(arm, kept[arm], progress[arm], cache)
+    return lambda arm: compiled.Ledger(arm, versions[arm], progress[arm], cache)
 
 
 def compile_both(
+    subject: Subject,
     pair: Pair,
     targets: Sequence[str],
     target: str,
-    cells: Sequence[BaseCell],
+    cells: Sequence[Cell],
     ledgers: Ledgers,
     compiled: Callable[[str], None] = lambda arm: None,
-) -> tuple[Code, Surfaces]:
+) -> dict[str, exact.Code]:
     """Compile the versions, one after the other: Triton's cache has what they have in common.
 
-    ``compiled`` is called with each arm when Triton's cache has all of it.
-
-    Returns
-    -------
-    The exact values of asv's ``Codegen`` and ``Variants`` for ``targets``, and what the cells
-    compile to for ``target``, whose values are among the first where the suite tracks them.
+    What asv tracks is compiled for ``targets``, the cells for ``target``. ``compiled`` is called
+    with each arm when Triton's cache has all of it.
     """
-    code: Code = {}
-    surfaces: dict[str, exact.Surface] = {}
+    code = {}
+    compilations = [one for gpu in targets for one in _tracked(subject, gpu, cells)]
+    variants = [one for gpu in targets for one in subject.variants(gpu)]
     for arm in ARMS:
         say(f"compiling the {arm} for {', '.join(targets)}")
-        root = pair[arm].root
-        with ThreadPoolExecutor() as pool:
-            values = pool.submit(exact.codegen_facts, root, ledgers(arm), target=targets)
-            surfaces[arm] = exact.compiled_surface(root, target, cells, ledgers(arm))
-            code[arm] = values.result()
+        code[arm] = exact.compiled(
+            *(subject, pair[arm].root, target, cells, compilations, variants), ledgers(arm)
+        )
         compiled(arm)
-    same, of = len(selection.identical(facts_of(surfaces))), len(surfaces[BASE].facts)
-    say(f"{target}: same machine code in {same} of {of} timings")
-    return _with_surfaces(code, surfaces, target), surfaces
+    facts = facts_of(code)
+    say(
+        f"{target}: same machine code in {len(selection.identical(facts))} of "
+        f"{len(facts[ARMS[0]])} timings"
+    )
+    return code
 
 
-def _with_surfaces(code: Code, surfaces: Surfaces, target: str) -> Code:
-    """With the exact values of the surface, where the suite tracks them for this target."""
-    if target not in SURFACE_PARAMS["target"]:
-        return code
-    return {arm: code[arm] | surfaces[arm].values(target) for arm in ARMS}
+def _tracked(subject: Subject, target: str, cells: Sequence[Cell]) -> list[Compilation]:
+    """What asv tracks; of the listed cells, those that are among ``cells``."""
+    left_out = {cell for group in subject.listed() for cell in group} - {*cells}
+    return [one for one in subject.compilations(target) if not left_out & {*one.cells}]
 
 
-def facts_of(surfaces: Surfaces) -> dict[str, selection.Compiled]:
-    """Each arm's facts by timing."""
-    return {arm: surfaces[arm].facts if surfaces else {} for arm in ARMS}
+def facts_of(code: Mapping[str, exact.Code]) -> dict[str, selection.Compiled]:
+    """Each arm's facts by timing; none where nothing was compiled."""
+    return {arm: code[arm].facts if code else {} for arm in ARMS}
 
 
-def unreached(surfaces: Surfaces) -> list[str]:
-    """What only the head's calls launch and no form of the list does, a sentence each."""
-    reach = {arm: each.reach for arm, each in surfaces.items()}
+def values_of(code: Mapping[str, exact.Code]) -> dict[str, Mapping]:
+    """Each arm's exact values; none where nothing was compiled."""
+    return {arm: code[arm].values if code else {} for arm in ARMS}
+
+
+def unreached(code: Mapping[str, exact.Code]) -> list[Note]:
+    """What only the head's calls launch and no listed cell does."""
+    reach = {arm: one.reach for arm, one in code.items()}
     return selection.unreached(reach) if reach else []

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._machine_code import fingerprint, worker_pool
+from .._subject import Subject, files
 from .._system import suite
 from .._system.journal import Journal, JournalError, keep_newest
 from .._system.progress import say
@@ -24,15 +25,14 @@ KEEP = 300
 
 _SAY_SECONDS = 15.0
 _KEEP_SECONDS = 5.0  # of work are lost at most when the run is killed
-# The files that make the facts and store them.
+# The files that make the facts and store them, besides the subject's.
 _MEASURING = (
-    *("_cells/*.py", "_machine_code/*.py"),
+    *("_subject.py", "_machine_code/*.py"),
     *("_system/process.py", "_system/journal.py", "_compare/compiled.py"),
 )
-# Prefixes of the environment variables that Triton, its compilers and the package read.
+# Prefixes of the environment variables that Triton and its compilers read; besides, the package's.
 _VARIABLES = (
     *("TRITON_", "LLVM_", "MLIR_", "PTXAS", "NVPTX_", "AMDGCN_", "DISABLE_", "USE_IR_LOC"),
-    "ROPE_TRITON_",
 )
 _NO_MATTER = ("TRITON_CACHE_DIR",)  # each pool has its own
 
@@ -43,16 +43,17 @@ class Version:
     ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
     """
 
-    def __init__(self, scratch: Path, digest: str, machine: Mapping[str, str]):
+    def __init__(self, scratch: Path, subject: Subject, digest: str, machine: Mapping[str, str]):
+        read = (*_VARIABLES, f"{subject.PACKAGE.upper()}_")
         self._depends = {
             "package": digest,
-            "suite": suite.digest(_MEASURING),
+            "suite": suite.digest(_MEASURING, files(subject)),
             "python": platform.python_version(),
             **{name: machine[name] for name in ("torch", "triton")},
             "environment": {
                 name: value
                 for name, value in os.environ.items()
-                if name.startswith(_VARIABLES) and name not in _NO_MATTER
+                if name.startswith(read) and name not in _NO_MATTER
             },
         }
         text = json.dumps(self._depends, sort_keys=True)
@@ -62,9 +63,9 @@ class Version:
     def read(self) -> dict[tuple, object]:
         """The answers that are kept; a journal that is damaged is deleted, and the user told."""
         try:
-            with Journal(self.path, self._depends, wait=True) as kept:
+            with Journal(self.path, self._depends, wait=True) as journal:
                 os.utime(self.path)
-                return {tuple(each["job"]): _from_json(each["answer"]) for each in kept.entries}
+                return {tuple(row["job"]): _from_json(row["answer"]) for row in journal.entries}
         except JournalError as error:
             say(f"{error}; it is deleted: what it held is compiled again")
             self.drop()
@@ -72,8 +73,8 @@ class Version:
 
     def add(self, answers: Mapping[tuple, object]) -> None:
         """Keep more answers, and of all versions the :data:`KEEP` that were used last."""
-        with Journal(self.path, self._depends, wait=True) as kept:
-            kept.append(*({"job": job, "answer": _as_json(a)} for job, a in answers.items()))
+        with Journal(self.path, self._depends, wait=True) as journal:
+            journal.append(*({"job": job, "answer": _as_json(a)} for job, a in answers.items()))
         keep_newest(self.path.parent, KEEP)
 
     def drop(self) -> None:
@@ -91,13 +92,13 @@ class Progress:
     def __init__(self, deadline: float, again: str):
         self._deadline, self._again = deadline, again
         self._done = self._total = self._new = 0
-        self._first = self._said = 0.0
+        self._first = self._reported = 0.0
         self._lock = threading.Lock()
 
-    def begin(self, total: int, known: int) -> None:
+    def begin(self, total: int, done: int) -> None:
         with self._lock:
             self._total += total
-            self._done += known
+            self._done += done
 
     def add(self) -> None:
         with self._lock:
@@ -105,10 +106,10 @@ class Progress:
             self._new += 1
             now = time.monotonic()
             if self._new == 1:
-                self._first = self._said = now  # what came before was no compiling
-            if self._done < self._total and now - self._said < _SAY_SECONDS:
+                self._first = self._reported = now  # what came before was no compiling
+            if self._done < self._total and now - self._reported < _SAY_SECONDS:
                 return
-            self._said = now
+            self._reported = now
             left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
             to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
             say(f"compiled {self._done} of {self._total}{to_go}")
@@ -133,15 +134,15 @@ class Ledger(worker_pool.Ledger):
         self.cache = cache
         self._arm, self._version, self._progress = arm, version, progress
         self._new: dict[tuple, object] = {}
-        self._kept = time.monotonic()
+        self._stored = time.monotonic()
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        kept = self._version.read()
-        known = {job: kept[job] for job in jobs if job in kept}
-        self._progress.begin(len(jobs), len(known))
-        if known:
-            say(f"{self._arm}: {len(known)} of {len(jobs)} were compiled by an earlier run")
-        return known
+        stored = self._version.read()
+        answers = {job: stored[job] for job in jobs if job in stored}
+        self._progress.begin(len(jobs), len(answers))
+        if answers:
+            say(f"{self._arm}: {len(answers)} of {len(jobs)} were compiled by an earlier run")
+        return answers
 
     def require_time(self) -> None:
         self._progress.require_time()
@@ -150,14 +151,14 @@ class Ledger(worker_pool.Ledger):
         if not isinstance(answer, Exception) or isinstance(answer, NotImplementedError):
             self._new[job] = answer
         self._progress.add()
-        if time.monotonic() - self._kept >= _KEEP_SECONDS:
+        if time.monotonic() - self._stored >= _KEEP_SECONDS:
             self.end()
 
     def end(self) -> None:
         """Keep what is new."""
         if self._new:
             self._version.add(self._new)
-        self._new, self._kept = {}, time.monotonic()
+        self._new, self._stored = {}, time.monotonic()
 
 
 def _as_json(answer: object) -> object:

@@ -1,133 +1,65 @@
-"""Compare exactly what two versions of the package compile to; needs no GPU.
-
-The metrics have the names of the asv benchmarks of ``codegen``. A ledger keeps answers from one
-comparison to the next.
-"""
+"""Compare exactly what two versions of the package compile to; needs no GPU."""
 
 import collections
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells.forms import BaseCell
-from .._cells.grid import form_cell, subject_params
-from .._cells.subjects import CODE_PARAMS, SURFACE_PARAMS, VARIANT_PARAMS
 from .._machine_code import fingerprint, worker_pool
-from .._verdict.rules import UNITS, Exact, Subject, judge_exact
+from .._machine_code.fingerprint import Compiled
+from .._subject import Cell, Compilation, Subject, metric
+from .._verdict.metrics import UNITS
+from .._verdict.notes import Note
+from .._verdict.rules import Exact, Key, judge_exact
 
-_CALL_METRIC, _SURFACE_METRIC = "codegen.Codegen.track_", "codegen.Surface.track_"
-_VARIANTS_METRIC = "codegen.Variants.track_variants"
-_CALL_FACTS, _SURFACE_FACTS = (
-    tuple(name.removeprefix(metric) for name in UNITS if name.startswith(metric))
-    for metric in (_CALL_METRIC, _SURFACE_METRIC)
-)
-
-
-def codegen_facts(
-    root: Path, ledger: worker_pool.Ledger | None = None, /, **subset: Iterable
-) -> dict[Subject, float | Exception]:
-    """Compile all calls of ``codegen.Codegen`` and all sweeps of ``codegen.Variants``.
-
-    Parameters
-    ----------
-    root : Path
-        Directory that holds the package.
-    ledger : worker_pool.Ledger, optional
-        Holds the answers that are known already, and receives the new ones.
-    **subset : iterable
-        Values of one of their parameters to restrict it to, e.g. ``target=("sm_90", "gfx942")``; a
-        size or hidden size restricts the calls only.
-
-    Returns
-    -------
-    dict
-        The exact metrics, or the exception in their place.
-
-    Raises
-    ------
-    ValueError
-        If there is no such parameter, or it has no such value.
-    ModuleNotFoundError, worker_pool.PoolError
-        As ``fingerprint.compile_all`` does.
-    """
-    calls, sweeps = _restricted(CODE_PARAMS, subset), _restricted(VARIANT_PARAMS, subset)
-    facts, variants, _ = fingerprint.compile_sizes(calls, sweeps, root, ledger)
-    values = {
-        Subject(_CALL_METRIC + name, _texts(call)): _fact(answer, name)
-        for name in _CALL_FACTS
-        for call, answer in facts.items()
-    }
-    return values | {Subject(_VARIANTS_METRIC, _texts(sweep)): n for sweep, n in variants.items()}
+Facts = fingerprint.Facts
+ENUMERATIONS = ("listed", "dense")
 
 
-def _restricted(params: Mapping[str, tuple], subset: Mapping[str, Iterable]) -> list[tuple]:
-    """The product of parameters; all of ``VARIANT_PARAMS`` are in ``CODE_PARAMS``."""
-    values = {name: tuple(wanted) for name, wanted in subset.items()}
-    for name, wanted in values.items():
-        if not wanted or not set(wanted) <= set(CODE_PARAMS.get(name, ())):
-            raise ValueError(f"expected some of {CODE_PARAMS}, got {name}={wanted}")
-    return list(itertools.product(*(values.get(name, CODE_PARAMS[name]) for name in params)))
+class Code(NamedTuple):
+    """What a version's calls compile to, and what they launch.
 
-
-def _fact(answer: fingerprint.Facts | Exception, name: str) -> float | Exception:
-    return answer if isinstance(answer, Exception) else getattr(answer, name)
-
-
-def _texts(values: tuple) -> tuple[str, ...]:
-    return tuple(str(value) for value in values)
-
-
-class Surface(NamedTuple):
-    """What a version's calls compile to on one architecture, and what they launch.
-
-    facts: of every timing. reach: of ``fingerprint.compile_all``'s enumerations, "forms" and
-    "dense", the sets "features" and the dicts "failures" of ``uncompiled.reach``.
+    facts: of every timing, on one architecture. values: asv's exact values, or the exception in
+    their place. reach: of the subject's listed and dense cells, the sets "features" and the dicts
+    "failures" of ``uncompiled.reach``.
     """
 
-    facts: dict[Subject, fingerprint.Facts | Exception]
+    facts: dict[Key, Facts | Exception]
+    values: dict[Key, float | Exception]
     reach: dict[str, dict]
 
-    def values(self, target: str) -> dict[Subject, float | Exception]:
-        """The exact metrics of ``codegen.Surface``, of the forms that were compiled."""
-        found: dict[Subject, float | Exception] = {}
-        for _, form, direction in itertools.product(*SURFACE_PARAMS.values()):
-            cell = form_cell(form)
-            if direction not in cell.directions:
-                continue
-            timed = Subject(cell.metrics[direction], subject_params(cell))
-            if timed in self.facts:  # --only compiles less
-                answer = self.facts[timed]
-                for name in _SURFACE_FACTS:
-                    subject = Subject(_SURFACE_METRIC + name, (target, form, direction))
-                    found[subject] = _fact(answer, name)
-        return found
 
-
-def compiled_surface(
+def compiled(
+    subject: Subject,
     root: Path,
     target: str,
-    cells: Iterable[BaseCell],
+    cells: Iterable[Cell],
+    compilations: Sequence[Compilation],
+    variants: Sequence[Compilation] = (),
     ledger: worker_pool.Ledger | None = None,
-    enumerations: Iterable[str] = ("forms", "dense"),
-) -> Surface:
-    """What the package compiles to and launches for each timing of these cells.
+    enumerations: Sequence[str] = ENUMERATIONS,
+) -> Code:
+    """Compile what a version's cells run on one architecture, and what asv tracks.
 
     Each cell is compiled at its own size, because a package may change kernels at any size. What
     PyTorch itself launches, such as a copy, is not in it.
 
     Parameters
     ----------
+    subject : Subject
+        What is measured.
     root : Path
         Directory that holds the package.
     target : str
-        One of ``subjects.ARCHITECTURES``, e.g. "sm_90".
-    cells : iterable of BaseCell
+        One of the subject's, e.g. "sm_90": of the cells' timings and the enumerations.
+    cells : iterable of Cell
         All directions of each are looked at.
+    compilations, variants : sequence of Compilation
+        Of the subject's, for any targets.
     ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
-    enumerations : iterable of str
-        Those whose launches are described.
+    enumerations : sequence of str
+        Some of ``ENUMERATIONS``.
 
     Raises
     ------
@@ -136,18 +68,38 @@ def compiled_surface(
     RuntimeError
         If what calls launch cannot be described.
     """
-    calls = {
-        Subject(metric, subject_params(cell)): fingerprint.call_of(target, cell, direction)
+    timings = {
+        Key(metric(cell, direction), cell.params): Compiled(target, cell, direction)
         for cell in cells
-        for direction, metric in cell.metrics.items()
+        for direction in cell.directions
     }
-    asked = {which: (target, which) for which in enumerations}
-    # Sorted, dtypes become neighbours.
-    answers = fingerprint.compile_all(sorted(set(calls.values())), (), root, ledger, asked.values())
-    return Surface(
-        {subject: answers.facts[call] for subject, call in calls.items()},
-        {which: _joined(answers.reach[each]) for which, each in asked.items()},
+    tracked = {one: Compiled(one.target, one.cells[0], one.direction) for one in compilations}
+    answers = fingerprint.compile_all(
+        *(subject, dict.fromkeys([*timings.values(), *tracked.values()]), variants, root, ledger),
+        enumerations=[(target, which) for which in enumerations],
     )
+    values: dict[Key, float | Exception] = {}
+    for one, call in tracked.items():
+        for name in _names(one.suite):
+            facts = answers.facts[call]
+            value = facts if isinstance(facts, Exception) else getattr(facts, name)
+            values[_key(one, name)] = value
+    values |= {_key(one, "variants"): count for one, count in answers.variants.items()}
+    return Code(
+        {key: answers.facts[call] for key, call in timings.items()},
+        values,
+        {which: _joined(answers.reach[target, which]) for which in enumerations},
+    )
+
+
+def _names(suite: str) -> list[str]:
+    """The facts that asv's class tracks."""
+    prefix = f"{suite}.track_"
+    return [name.removeprefix(prefix) for name in UNITS if name.startswith(prefix)]
+
+
+def _key(compilation: Compilation, name: str) -> Key:
+    return Key(f"{compilation.suite}.track_{name}", (*map(str, compilation.params),))
 
 
 def _joined(parts: Iterable[dict | Exception]) -> dict:
@@ -162,22 +114,19 @@ def _joined(parts: Iterable[dict | Exception]) -> dict:
 
 
 def compare(
-    base: Mapping[Subject, float | Exception],
-    head: Mapping[Subject, float | Exception],
+    base: Mapping[Key, float | Exception],
+    head: Mapping[Key, float | Exception],
     *,
     clock_decides: bool = False,
 ) -> list[Exact]:
-    """The verdict on every subject that has a value on either side; see :func:`problems`.
+    """The verdict on every exact value that either side has; see :func:`problems`.
 
     ``clock_decides``: see ``rules.judge_exact``.
     """
-    pairs = {
-        subject: (_number(base.get(subject)), _number(head.get(subject)))
-        for subject in {**base, **head}
-    }
+    pairs = {key: (_number(base.get(key)), _number(head.get(key))) for key in {**base, **head}}
     return [
-        judge_exact(subject, before, after, clock_decides)
-        for subject, (before, after) in pairs.items()
+        judge_exact(key, before, after, clock_decides)
+        for key, (before, after) in pairs.items()
         if (before, after) != (None, None)
     ]
 
@@ -186,8 +135,8 @@ def _number(value: float | Exception | None) -> float | None:
     return None if isinstance(value, Exception) else value
 
 
-def problems(values: Mapping[Subject, float | Exception]) -> list[str]:
-    """Why values are missing: a line for each distinct reason, with how many it explains.
+def problems(values: Mapping[Key, float | Exception], side: str) -> list[Note]:
+    """Why values of a side are missing: a note for each distinct reason.
 
     A failure's traceback is cut to its last line; the compiler's messages are there.
     """
@@ -196,4 +145,4 @@ def problems(values: Mapping[Subject, float | Exception]) -> list[str]:
         for value in values.values()
         if isinstance(value, Exception)
     )
-    return [f"{count} values missing: {reason}" for reason, count in reasons.items()]
+    return [Note("no value", why[:2000], side, count=count) for why, count in reasons.items()]

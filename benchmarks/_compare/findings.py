@@ -1,16 +1,16 @@
 """Turn what processes answered into verdicts, faults and notes; touches no clock and no GPU."""
 
 import collections
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .._cells.forms import BaseCell
-from .._cells.grid import subject_params
+from .._subject import Cell, metric
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Exact, Family, Subject
+from .._verdict.notes import Note
+from .._verdict.rules import FAMILIES, Exact, Family, Key
 from . import exact
 from .pool import Pool
 from .rounds import Round
@@ -18,18 +18,18 @@ from .rounds import Round
 ARMS = BASE, HEAD = ("base", "head")
 
 
-Values = Mapping[Subject, float | Exception]
-_Why = Mapping[Subject, Any]
+Values = Mapping[Key, float | Exception]
+_Why = Mapping[Key, Any]
 
 
 class Checks(NamedTuple):
     """What was checked and counted before anything was timed."""
 
-    right: list[BaseCell]  # in both versions
-    new: list[BaseCell]  # right in the head alone: nothing to compare with
+    right: list[Cell]  # in both versions
+    new: list[Cell]  # right in the head alone: nothing to compare with
     exact: list[Exact]
-    wrong: list[str]
-    notes: list[str]
+    wrong: list[Note]
+    notes: list[Note]
 
 
 class Look(NamedTuple):
@@ -37,21 +37,21 @@ class Look(NamedTuple):
 
     rounds: int
     families: dict[str, Family]
-    wrong: list[str]
-    notes: list[str]
+    wrong: list[Note]
+    notes: list[Note]
 
     @property
-    def judged(self) -> set[Subject]:
+    def judged(self) -> set[Key]:
         """The timings that have a verdict."""
-        return {timing.subject for family in self.families.values() for timing in family.timings}
+        return {timing.key for family in self.families.values() for timing in family.timings}
 
 
-def subjects_of(cell: BaseCell) -> frozenset[Subject]:
+def keys_of(cell: Cell) -> frozenset[Key]:
     """The timings of a cell, one a direction."""
-    return frozenset(Subject(metric, subject_params(cell)) for metric in cell.metrics.values())
+    return frozenset(Key(metric(cell, direction), cell.params) for direction in cell.directions)
 
 
-def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Checks:
+def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
     """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
     failed = {arm: _reasons(answers[arm]["errors"], FAMILIES["gpu"]) for arm in ARMS}
@@ -59,20 +59,24 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[BaseCell]) -> Check
     bad = {arm: failed[arm] | lacking[arm] for arm in ARMS}
     wrong = _faults_of_head(failed, bad)
     missing = {
-        **{s: f"in neither version: {why}" for s, why in bad[HEAD].items() if s not in wrong},
-        **{s: f"not in the base: {why}" for s, why in bad[BASE].items() if s not in bad[HEAD]},
+        **{s: Note("unavailable", why) for s, why in bad[HEAD].items() if s not in wrong},
+        **{
+            s: Note("failed" if s in failed[BASE] else "unavailable", why, BASE)
+            for s, why in bad[BASE].items()
+            if s not in bad[HEAD]
+        },
     }
-    of_head = [cell for cell in grid if not subjects_of(cell) & bad[HEAD].keys()]
+    of_head = [cell for cell in grid if not keys_of(cell) & bad[HEAD].keys()]
     return Checks(
-        right=[cell for cell in of_head if not subjects_of(cell) & bad[BASE].keys()],
-        new=[cell for cell in of_head if subjects_of(cell) & bad[BASE].keys()],
+        right=[cell for cell in of_head if not keys_of(cell) & bad[BASE].keys()],
+        new=[cell for cell in of_head if keys_of(cell) & bad[BASE].keys()],
         exact=exact.compare(facts[BASE], facts[HEAD]),
-        wrong=[f"{s.words}: {why}" for s, why in wrong.items()],
+        wrong=[Note("failed", why, HEAD, (s,)) for s, why in wrong.items()],
         notes=[*_problems(facts), *_together(missing)],
     )
 
 
-def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Subject, Any]:
+def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Key, Any]:
     """What is bad in the head alone; a base that cannot be called so is no excuse for a failure."""
     return {
         s: why
@@ -81,14 +85,14 @@ def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict
     }
 
 
-def changed_nodes(answers: Mapping[str, dict]) -> dict[Subject, str]:
+def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
     """The checked calls that do not put the same on the stream in both versions, and what they do.
 
     ``answers``: of a process of each arm that checked them. A call that only one of them could
     record is among these.
     """
     nodes = {
-        arm: {Subject(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
+        arm: {Key(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
         for arm, answer in answers.items()
     }
     return {
@@ -98,7 +102,7 @@ def changed_nodes(answers: Mapping[str, dict]) -> dict[Subject, str]:
     }
 
 
-def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[str]]:
+def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[Note]]:
     """The verdict on what the arms compile to, and what could not be compiled."""
     return (
         exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides),
@@ -107,14 +111,14 @@ def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[
 
 
 def judge_rounds(
-    measured: Sequence[Round], identical: Set[Subject], only: Set[Subject] | None = None
+    measured: Sequence[Round], identical: Set[Key], only: Set[Key] | None = None
 ) -> Look:
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
     families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
     return Look(len(measured), families, *_lost(measured))
 
 
-def no_look(*notes: str) -> Look:
+def no_look(*notes: Note) -> Look:
     """A look at no rounds, and why there are none."""
     return Look(0, {}, [], list(notes))
 
@@ -134,48 +138,48 @@ def joined(first: Look, second: Look) -> Look:
 
 
 def _joined(first: Family, second: Family) -> Family:
-    newer = {timing.subject: timing for timing in second.timings}
-    timings = tuple(newer.get(timing.subject, timing) for timing in first.timings)
+    newer = {timing.key: timing for timing in second.timings}
+    timings = tuple(newer.get(timing.key, timing) for timing in first.timings)
     failed = first.control.failed + second.control.failed
-    control = dataclasses.replace(first.control, failed=failed)
-    return dataclasses.replace(first, timings=timings, control=control)
+    control = replace(first.control, failed=failed)
+    return replace(first, timings=timings, control=control)
 
 
-def inconclusive(look: Look, identical: Set[Subject]) -> set[Subject]:
+def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
     """The timings on which neither the clock nor the machine code is conclusive."""
     return {
-        timing.subject
+        timing.key
         for family in look.families.values()
         for timing in rules.inconclusive(family.timings, identical)
     }
 
 
-def mended(measured: Sequence[Round]) -> set[Subject]:
+def mended(measured: Sequence[Round]) -> set[Key]:
     """The timings that no process of the base has and each of the head's: without a comparison."""
     answered = _answered(measured)
     failed = answered[HEAD, "errors"] | answered[HEAD, "unavailable"]
     return answered[HEAD, "timings"] - failed - answered[BASE, "timings"]
 
 
-def lost_on_host(measured: Sequence[Round], look: Look) -> set[Subject]:
+def lost_on_host(measured: Sequence[Round], look: Look) -> set[Key]:
     """The timings on the host, and of starts, that these rounds asked for and the look lacks.
 
     But not what the base cannot do.
     """
     answered = _answered(measured)
     of_host = FAMILIES["host"] + FAMILIES["start"]
-    asked = {s for found in answered.values() for s in found if s.metric.startswith(of_host)}
+    asked = {s for keys in answered.values() for s in keys if s.metric.startswith(of_host)}
     impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
     return asked - look.judged - impossible
 
 
-def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Subject]]:
+def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
     """By arm and kind of answer, what a process answered so."""
     return {
         (arm, kind): {
-            Subject(metric, tuple(params))
-            for each in measured
-            for metric, params, _ in each.answers[arm][kind]
+            Key(metric, tuple(params))
+            for one in measured
+            for metric, params, _ in one.answers[arm][kind]
         }
         for arm in ARMS
         for kind in ("timings", "errors", "unavailable")
@@ -184,15 +188,15 @@ def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Subject]]:
 
 def clocks(measured: Sequence[Round]) -> dict[str, str]:
     """Median clocks of the GPU under load, over the rounds."""
-    found = {}
+    medians = {}
     for words, key in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
         # Least, median and largest of a round.
-        if seen := [each.watch[key][1] for each in measured if each.watch[key]]:
-            found[words] = f"{statistics.median(seen):g} MHz"
-    return found
+        if clocks := [one.watch[key][1] for one in measured if one.watch[key]]:
+            medians[words] = f"{statistics.median(clocks):g} MHz"
+    return medians
 
 
-def facts_of(answer: dict) -> dict[Subject, float | Exception]:
+def facts_of(answer: dict) -> dict[Key, float | Exception]:
     """The exact metrics that a process found, and why others are missing."""
     rows = [(metric, params, value) for metric, params, value in answer["facts"]]
     rows += [
@@ -200,65 +204,64 @@ def facts_of(answer: dict) -> dict[Subject, float | Exception]:
         for metric, params, reason in answer["errors"] + answer["unavailable"]
         if not metric.startswith(FAMILIES["gpu"])
     ]
-    return {Subject(metric, tuple(params)): value for metric, params, value in rows}
+    return {Key(metric, tuple(params)): value for metric, params, value in rows}
 
 
-def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Subject, str]:
+def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, str]:
     """Why timings are missing: the last line of each traceback."""
     return {
-        Subject(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
+        Key(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
         for metric, params, reason in rows
         if metric.startswith(prefixes)
     }
 
 
-def _problems(values: Mapping[str, Values]) -> list[str]:
-    return [f"{arm}: {line}" for arm in ARMS for line in exact.problems(values[arm])]
+def _problems(values: Mapping[str, Values]) -> list[Note]:
+    return [note for arm in ARMS for note in exact.problems(values[arm], arm)]
 
 
-def _lost(measured: Sequence[Round]) -> tuple[list[str], list[str]]:
+def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
     """Timings that failed in some process: faults where only the head's do, and notes."""
-    lost: dict[str, dict[Subject, list[str]]]
+    lost: dict[str, dict[Key, list[str]]]
     lost = {arm: collections.defaultdict(list) for arm in ARMS}
-    failed: dict[str, dict[Subject, str]] = {arm: {} for arm in ARMS}
-    for arm, each in itertools.product(ARMS, measured):
+    failed: dict[str, dict[Key, str]] = {arm: {} for arm in ARMS}
+    for arm, one in itertools.product(ARMS, measured):
         errors, unavailable = (
-            _reasons(each.answers[arm][kind], sum(FAMILIES.values(), ()))
+            _reasons(one.answers[arm][kind], sum(FAMILIES.values(), ()))
             for kind in ("errors", "unavailable")
         )
         failed[arm] |= errors
         for subject, reason in (errors | unavailable).items():
             lost[arm][subject].append(reason)
-    said = {
+    by_arm = {
         arm: {
-            subject: f"{_how_often(len(reasons), len(measured))} of the {arm}: {reasons[0]}"
+            subject: _lost_in(arm, reasons, len(measured), subject in failed[arm])
             for subject, reasons in sorted(lost[arm].items())
         }
         for arm in ARMS
     }
-    wrong = _faults_of_head(failed, said)
+    wrong = _faults_of_head(failed, by_arm)
     neither = {
-        subject: f"in neither version: {reasons[0]}"
+        subject: Note("unavailable", reasons[0])
         for subject, reasons in sorted(lost[HEAD].items())
         if len(reasons) == len(lost[BASE].get(subject, ())) == len(measured)
         and not any(subject in failed[arm] for arm in ARMS)
     }
     notes = _together(neither)
-    for arm, told in ((BASE, neither), (HEAD, neither | wrong)):
-        notes += _together({s: why for s, why in said[arm].items() if s not in told})
-    return [f"{subject.words}: {why}" for subject, why in wrong.items()], notes
+    for arm, others in ((BASE, neither), (HEAD, neither | wrong)):
+        notes += _together({s: why for s, why in by_arm[arm].items() if s not in others})
+    return [replace(note, keys=(key,)) for key, note in wrong.items()], notes
 
 
-def _how_often(lost: int, processes: int) -> str:
-    return "in no process" if lost == processes else f"failed in {lost} of {processes} processes"
+def _lost_in(arm: str, reasons: Sequence[str], processes: int, failed: bool) -> Note:
+    if len(reasons) == processes and not failed:
+        return Note("unavailable", reasons[0], arm)
+    return Note("lost", reasons[0], arm, count=len(reasons), total=processes)
 
 
-def _together(said: Mapping[Subject, str]) -> list[str]:
-    """A line for each message: its first subject, and how many more have the same."""
-    alike: dict[str, list[Subject]] = {}
-    for subject, what in said.items():
-        alike.setdefault(what, []).append(subject)
-    return [
-        f"{first.words}{f' and {len(more)} more' if more else ''}: {what}"
-        for what, (first, *more) in alike.items()
-    ]
+def _together(notes: Mapping[Key, Note]) -> list[Note]:
+    """One of all alike notes, with all their keys."""
+    alike: dict[Note, list[Key]] = {}
+    for key, note in notes.items():
+        alike.setdefault(note, []).append(key)
+    return [replace(note, keys=tuple(keys)) for note, keys in alike.items()]

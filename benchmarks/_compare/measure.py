@@ -4,8 +4,8 @@ A process imports everything, says that it is ready, waits for its turn with the
 and ends. Jobs and answers are JSON, so that they can be stored as they are:
 
 ``{"task": "check", "cells": [[suite, params], ...], "exact": bool}``
-    Is every cell, as ``grid.cell_of`` takes it, right, forward and backward, and what does it put
-    on the stream; on demand, what is exact of this version on this GPU.
+    Is every cell, as the subject's ``cell`` takes it, right, forward and backward, and what does it
+    put on the stream; on demand, what is exact of this version on this GPU.
 ``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
     Latencies of the cells whose recorded calls are right; on the host, of the import, the first
     call, eager calls and a compilation. The seed shuffles which input goes with which output in
@@ -35,12 +35,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from .._cells import subjects
-from .._cells.forms import BaseCell
-from .._cells.grid import cell_of, subject_params
-from .._measure import cell_outcomes, first_call, gpu_timer, graph_nodes, timed_cell
+from .._measure import cell_outcomes, first_call, gpu_timer, graph_nodes, inputs, timed_cell
+from .._measure import host as _host
+from .._subject import Cell, Subject, load, metric
 from .._system import process
 from .._system.errors import CouldNotRunError
+from .._verdict.metrics import IMPORT
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
 # pass over the cells, because what disturbs a GPU for milliseconds hits up to 11 cells in a row.
@@ -54,7 +54,7 @@ _IMPORTED_LATER = "torch.fx.experimental.symbolic_shapes", "torch.distributed.te
 
 _MAIN = """
 from benchmarks._compare import measure
-measure.main(sys.argv[2])
+measure.main(*sys.argv[2:])
 """
 
 
@@ -67,19 +67,20 @@ class Process:
 
     Parameters
     ----------
+    subject : str
+        The subject's module.
     root : Path
-        Directory that holds the version's ``rope_triton``.
+        Directory that holds the version's package.
     cache : Path
         Triton's cache directory for it.
     """
 
-    def __init__(self, root: Path, cache: Path):
+    def __init__(self, subject: str, root: Path, cache: Path):
         self._scratch = tempfile.TemporaryDirectory()
         self._answer = Path(self._scratch.name, "answer.json")
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
         self._popen = process.start(
-            _MAIN,
-            str(self._answer),
+            *(_MAIN, subject, str(self._answer)),
             path=(str(root),),
             env={"TRITON_CACHE_DIR": str(cache)},
             stdin=subprocess.PIPE,
@@ -141,73 +142,71 @@ class Process:
         return self._log.read()[-4000:]
 
 
-def main(answer: str) -> None:
+def main(name: str, answer: str) -> None:
     """In the fresh process: import, wait for a job on stdin, write its answer to a file."""
     start = time.perf_counter()
     import torch
 
-    own_import = first_call.import_package(os.environ["PYTHONPATH"].split(os.pathsep)[0])
-    for name in _IMPORTED_LATER:
+    subject = load(name)
+    root = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+    own_import = first_call.import_package(subject.PACKAGE, root)
+    for module in _IMPORTED_LATER:
         with contextlib.suppress(ImportError):  # a torch without it has no need of it
-            importlib.import_module(name)
+            importlib.import_module(module)
     imported = time.perf_counter() - start
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
-    cells = [cell_of(suite, params) for suite, params in job.pop("cells")]
+    cells = [subject.cell(suite, params) for suite, params in job.pop("cells")]
     if job["task"] == "check":
         torch.set_num_threads(max(1, torch.get_num_threads() // CHECKED_AT_ONCE))
-    answers = tasks[job.pop("task")](cells, **job)
+    answers = tasks[job.pop("task")](subject, cells, **job)
     if job.get("host"):
-        answers["timings"].append([subjects.IMPORT, [], [own_import]])
+        answers["timings"].append([IMPORT, [], [own_import]])
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"]["import"] = imported
     Path(answer).write_text(json.dumps(answers, allow_nan=False), encoding="utf-8")
 
 
-def check_job(cells: Iterable[BaseCell]) -> dict:
+def check_job(cells: Iterable[Cell]) -> dict:
     """The job that checks cells, and says what is exact."""
     return {"task": "check", "cells": rows_of(cells), "exact": True}
 
 
-def timing_job(cells: Iterable[BaseCell], host: bool) -> dict:
+def timing_job(cells: Iterable[Cell], host: bool) -> dict:
     """The job of a process that times cells and, on demand, the host; a round adds its seed."""
     return {"task": "measure", "cells": rows_of(cells), "host": host}
 
 
-def rows_of(cells: Iterable[BaseCell]) -> list[tuple[str, tuple[str, ...]]]:
-    """Suite and parameters of each cell, as ``grid.cell_of`` takes them."""
-    return [(cell.suite, subject_params(cell)) for cell in cells]
+def rows_of(cells: Iterable[Cell]) -> list[tuple[str, tuple[str, ...]]]:
+    """Suite and parameters of each cell, as the subject's ``cell`` takes them."""
+    return [(cell.suite, cell.params) for cell in cells]
 
 
-def _measure(cells: list[BaseCell], host: bool, seed: int) -> dict:
-    from .._measure import host as _host
-
+def _measure(subject: Subject, cells: list[Cell], host: bool, seed: int) -> dict:
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
-        answers.add_host(_host.warm_start_here())
+        answers.add_host(_host.warm_start_here(subject))
     with answers.clocked("cells"):
         for group in timed_cell.groups(cells) or [[]]:
             _time(group, shuffle, answers)
     if host:
         with answers.clocked("host"):
-            found, answers.beside = _host.all_call_samples()
-            answers.add_host(found)
-            answers.add_host(_host.compile_here())
+            samples, answers.beside = _host.all_call_samples(subject)
+            answers.add_host(samples)
+            answers.add_host(_host.compile_here(subject))
     return vars(answers)
 
 
-def _check(cells: list[BaseCell], exact: bool) -> dict:
-    from .._measure import host as _host
-
+def _check(subject: Subject, cells: list[Cell], exact: bool) -> dict:
     answers = _Answers()
     with answers.clocked("cells"):
         for cell in cells:
-            with answers.about(cell, cell.metrics.values()):
+            with answers.about(cell, cell.directions):
                 _check_cell(cell, answers)
     if exact:
         with answers.clocked("exact"):
-            answers.add_host(_host.exact_facts())
+            answers.add_host(_host.exact_facts(subject))
     return vars(answers)
 
 
@@ -230,8 +229,8 @@ class _Answers:
         self.seconds[part] = time.perf_counter() - start
 
     @contextlib.contextmanager
-    def about(self, cell: BaseCell, metrics: Iterable[str]) -> Iterator[None]:
-        """File what goes wrong inside under these metrics of the cell, and free what they took."""
+    def about(self, cell: Cell, directions: Iterable[str]) -> Iterator[None]:
+        """File what goes wrong inside under these timings of the cell, and free what they took."""
         import torch
 
         try:
@@ -245,26 +244,26 @@ class _Answers:
                 raise  # nothing that follows can be measured in this process
             reason = cell_outcomes.why_not(error)
             traceback.clear_frames(error.__traceback__)  # they hold what was allocated
-            where.extend(_row(metric, cell, reason) for metric in metrics)
+            where.extend(_row(cell, direction, reason) for direction in directions)
             gc.collect()
             torch.cuda.empty_cache()
 
-    def add_host(self, found: dict) -> None:
-        for (metric, params), value in found.items():
-            subject = [metric, list(params)]
+    def add_host(self, values: dict) -> None:
+        for (name, params), value in values.items():
+            key = [name, list(params)]
             if isinstance(value, NotImplementedError):
-                self.unavailable.append([*subject, str(value)])
+                self.unavailable.append([*key, str(value)])
             elif isinstance(value, Exception):
-                self.errors.append([*subject, str(value)])
+                self.errors.append([*key, str(value)])
             else:
-                (self.timings if isinstance(value, list) else self.facts).append([*subject, value])
+                (self.timings if isinstance(value, list) else self.facts).append([*key, value])
 
 
-def _row(metric: str, cell: BaseCell, answer) -> list:
-    return [metric, list(subject_params(cell)), answer]
+def _row(cell: Cell, direction: str, answer) -> list:
+    return [metric(cell, direction), list(cell.params), answer]
 
 
-def _time(cells: list[BaseCell], shuffle: Callable[[list], None], answers: _Answers) -> None:
+def _time(cells: list[Cell], shuffle: Callable[[list], None], answers: _Answers) -> None:
     """Time cells whose buffers fit into memory together: a sample of each in every pass over them.
 
     With no cells the GPU is warmed up all the same.
@@ -282,28 +281,28 @@ def _time(cells: list[BaseCell], shuffle: Callable[[list], None], answers: _Answ
     torch.cuda.empty_cache()  # the next group finds memory as this one found it
 
 
-def _steps(cell: BaseCell, shuffle: Callable[[list], None], answers: _Answers) -> Iterator[None]:
+def _steps(cell: Cell, shuffle: Callable[[list], None], answers: _Answers) -> Iterator[None]:
     """Record a cell's calls, all directions on the same inputs; then a sample at each step.
 
     The last step checks them and files the samples. After a failure there are no more steps.
     """
-    with answers.about(cell, cell.metrics.values()):
+    with answers.about(cell, cell.directions):
         timed = timed_cell.TimedCell(cell, cell.directions, arrange=shuffle)
         for _ in range(PASSES):
             yield
             timed.sample(1, SAMPLE_SECONDS)
         yield
-        for metric, samples in zip(cell.metrics.values(), timed.checked(), strict=True):
-            answers.timings.append(_row(metric, cell, samples))
+        for direction, samples in zip(cell.directions, timed.checked(), strict=True):
+            answers.timings.append(_row(cell, direction, samples))
 
 
 def _advanced(timed: list[Iterator[None]]) -> list[Iterator[None]]:
     """Those of the cells that have another step, after this one."""
     ended = object()
-    return [each for each in timed if next(each, ended) is not ended]
+    return [steps for steps in timed if next(steps, ended) is not ended]
 
 
-def _check_cell(cell: BaseCell, answers: _Answers) -> None:
+def _check_cell(cell: Cell, answers: _Answers) -> None:
     """Check a cell's calls, and file what they put on the stream."""
     import torch
 
@@ -312,9 +311,10 @@ def _check_cell(cell: BaseCell, answers: _Answers) -> None:
     torch.manual_seed(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        x, call = timed_cell.random_tensor(cell), timed_cell.call_of(cell)
-        for direction, metric in cell.metrics.items():
-            with answers.about(cell, [metric]):
-                (rotate,) = timed_cell.calls(call, direction, [x])
-                timed_cell.check_once(call, direction, rotate, x)
-                answers.nodes.append(_row(metric, cell, graph_nodes.described(rotate, stream)))
+        x, call = inputs.random(cell), cell.call(inputs.DEVICE)
+        for direction in cell.directions:
+            with answers.about(cell, [direction]):
+                (function,) = timed_cell.calls(call, direction, [x])
+                timed_cell.check_once(call, direction, function, x)
+                nodes = graph_nodes.described(function, stream)
+                answers.nodes.append(_row(cell, direction, nodes))

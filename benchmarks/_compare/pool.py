@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .._verdict import judge
-from .._verdict.rules import FAMILIES, RULES, Family, Subject
+from .._verdict.rules import FAMILIES, RULES, Family, Key
 from .rounds import Round
 
 
 class Pool(NamedTuple):
     """Medians of fresh processes, seconds: [rounds, subjects] for each arm."""
 
-    subjects: list[Subject]
+    subjects: list[Key]
     seconds: dict[str, np.ndarray]
 
     @classmethod
@@ -29,7 +29,7 @@ class Pool(NamedTuple):
 
     @classmethod
     def from_json(cls, document: Mapping) -> "Pool":
-        subjects = [Subject(metric, tuple(params)) for metric, params in document["subjects"]]
+        subjects = [Key(metric, tuple(params)) for metric, params in document["subjects"]]
         return cls(subjects, {arm: np.array(rows) for arm, rows in document["seconds"].items()})
 
     def as_json(self) -> dict:
@@ -43,8 +43,8 @@ class Pool(NamedTuple):
         base: str,
         head: str,
         rounds: Sequence[int] | None = None,
-        only: Set[Subject] | None = None,
-        identical: Set[Subject] = frozenset(),
+        only: Set[Key] | None = None,
+        identical: Set[Key] = frozenset(),
     ) -> dict[str, Family]:
         """The verdicts, by family: on all rounds and subjects, or on these.
 
@@ -69,13 +69,13 @@ class Pool(NamedTuple):
         return families
 
 
-def medians(measured: Sequence[Round], arm: str) -> list[dict[Subject, float]]:
+def medians(measured: Sequence[Round], arm: str) -> list[dict[Key, float]]:
     """The medians of an arm's processes, by round: see :func:`medians_of`."""
-    usual = _usual([answer for each in measured for answer in each.answers.values()])
-    return [medians_of(each.answers[arm], usual) for each in measured]
+    usual = _usual([answer for one in measured for answer in one.answers.values()])
+    return [medians_of(one.answers[arm], usual) for one in measured]
 
 
-def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Subject, float]:
+def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Key, float]:
     """The median of each subject that a process timed, seconds.
 
     Where a reference call was clocked beside it, sample by sample, it is the median share of that,
@@ -86,7 +86,7 @@ def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[S
     beside = answer.get("beside", {})
     usual = _usual([answer]) if usual is None else usual
     return {
-        Subject(metric, tuple(params)): _median(values, beside.get(metric), usual.get(metric))
+        Key(metric, tuple(params)): _median(values, beside.get(metric), usual.get(metric))
         for metric, params, values in answer["timings"]
     }
 

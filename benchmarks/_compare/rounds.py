@@ -40,11 +40,12 @@ class InvalidRoundError(CouldNotRunError):
 class Plan(NamedTuple):
     """Which versions are measured, and where.
 
-    arms: by name, in the order of round 0; it is reversed in every other round, so that with two
-    arms it alternates: A B | B A | A B. cache: Triton's cache directory. uuid: of the GPU.
-    deadline: in ``time.monotonic``'s seconds.
+    subject: its module. arms: by name, in the order of round 0; it is reversed in every other
+    round, so that with two arms it alternates: A B | B A | A B. cache: Triton's cache directory.
+    uuid: of the GPU. deadline: in ``time.monotonic``'s seconds.
     """
 
+    subject: str
     arms: dict[str, Arm]
     cache: Path
     uuid: str
@@ -92,40 +93,40 @@ class Rounds(Journal):
         self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by arm
         self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
         self._checks_begun = float("inf")
-        self._of_earlier_runs = Counter(each.phase for each in self._all() if not each.discarded)
+        self._of_earlier_runs = Counter(one.phase for one in self._all() if not one.discarded)
 
     def rounds(self, phase: str) -> list[Round]:
         """The rounds of a phase that count, by number."""
-        return [each for each in self._all() if each.phase == phase and not each.discarded]
+        return [one for one in self._all() if one.phase == phase and not one.discarded]
 
     @property
     def discarded(self) -> list[str]:
         """The rounds that were discarded, and why."""
         return [
-            f"{each.phase}, round {each.number + 1}: {each.discarded}"
-            for each in self._all()
-            if each.discarded
+            f"{one.phase}, round {one.number + 1}: {one.discarded}"
+            for one in self._all()
+            if one.discarded
         ]
 
     @property
     def checked(self) -> dict[str, dict]:
         """Arm -> its answer, of those that were checked."""
-        return {each["arm"]: each["check"] for each in self.entries if "check" in each}
+        return {entry["arm"]: entry["check"] for entry in self.entries if "check" in entry}
 
     @property
     def minutes(self) -> float:
         """What the processes that count have taken so far, those of earlier runs too."""
         checks = sum(answer["wall_seconds"] for answer in self.checked.values())
-        return (checks + sum(each.seconds for each in self._all() if not each.discarded)) / 60
+        return (checks + sum(one.seconds for one in self._all() if not one.discarded)) / 60
 
     def _all(self) -> list[Round]:
-        return [Round(**each["round"]) for each in self.entries if "round" in each]
+        return [Round(**entry["round"]) for entry in self.entries if "round" in entry]
 
     def settle(self, key: str, value: object):
         """What an earlier run settled on under this key; if none did, this value, from now on."""
-        for each in self.entries:
-            if key in each.get("settled", {}):
-                return each["settled"][key]
+        for entry in self.entries:
+            if key in entry.get("settled", {}):
+                return entry["settled"][key]
         self.append({"settled": {key: value}})
         return json.loads(json.dumps(value))
 
@@ -159,10 +160,10 @@ class Rounds(Journal):
         while left:
             done, left = wait(left, return_when=FIRST_COMPLETED)
             # What was answered is stored before a failure ends the others.
-            for answered in sorted(done, key=lambda each: each.exception() is not None):
-                found, arm = answered.result(), arms[answered]
+            for answered in sorted(done, key=lambda future: future.exception() is not None):
+                answer, arm = answered.result(), arms[answered]
                 start, seconds = time.monotonic(), time.monotonic() - start
-                self.append({"arm": arm, "check": found | {"wall_seconds": seconds}})
+                self.append({"arm": arm, "check": answer | {"wall_seconds": seconds}})
                 say(f"checked {arm}, {seconds:.0f} s")
         self._checking = {}
         return self.checked
@@ -179,8 +180,8 @@ class Rounds(Journal):
         InvalidRoundError, GpuBusyError, ProcessError
             If the GPU is not ours alone, or a process dies.
         """
-        if known := self._of_earlier_runs.pop(phase, 0):
-            say(f"{phase}: {known} rounds were there already")
+        if earlier := self._of_earlier_runs.pop(phase, 0):
+            say(f"{phase}: {earlier} rounds were there already")
         wanted = count if only is None else only
         settled = count if only is None else None
         took: list[float] = []
@@ -195,7 +196,7 @@ class Rounds(Journal):
 
     def settled(self, phase: str) -> int | None:
         """How many rounds an earlier run settled on for a phase, None if none did."""
-        counts = [each.settled for each in self.rounds(phase) if each.settled is not None]
+        counts = [one.settled for one in self.rounds(phase) if one.settled is not None]
         return max(counts, default=None)
 
     def affordable(self, phase: str, most: int, like: str) -> int:
@@ -203,7 +204,7 @@ class Rounds(Journal):
 
         Each as long as the longest of the phase ``like``; those that are there take no more time.
         """
-        longest = max(each.seconds for each in self.rounds(like))
+        longest = max(one.seconds for one in self.rounds(like))
         left = max(0.0, self.plan.deadline - time.monotonic())
         return min(most, len(self.rounds(phase)) + int(left / longest)) // 2 * 2
 
@@ -217,7 +218,7 @@ class Rounds(Journal):
         super().close()
 
     def _require_time(self, phase: str, number: int, count: int, took: list[float]) -> None:
-        seconds = [*took, *(each.seconds for each in self.rounds(phase))]
+        seconds = [*took, *(one.seconds for one in self.rounds(phase))]
         if time.monotonic() + max(seconds, default=0.0) > self.plan.deadline:
             raise BudgetError(
                 f"the time is up before round {number + 1} of {count} of {phase}: what was "
@@ -235,10 +236,10 @@ class Rounds(Journal):
                     arm: self._answer(arm, job | {"seed": number}, [*order[turn:], *then])
                     for turn, arm in enumerate(order, start=1)
                 }
-            seen = watching.summary()
-            earlier = [each.watch for each in self.rounds(phase)]
-            reason = gpu_monitor.why_invalid(seen, earlier) or _why_apart(answers)
-            measured = Round(phase, number, answers, seen, settled, reason)
+            watch = watching.summary()
+            earlier = [one.watch for one in self.rounds(phase)]
+            reason = gpu_monitor.why_invalid(watch, earlier) or _why_apart(answers)
+            measured = Round(phase, number, answers, watch, settled, reason)
             self.append({"round": measured._asdict()})
             if not reason:
                 return
@@ -266,7 +267,7 @@ class Rounds(Journal):
         return answer | {"wall_seconds": time.monotonic() - start}
 
     def _start(self, arm: str) -> measure.Process:
-        return measure.Process(self.plan.arms[arm].root, self.plan.cache)
+        return measure.Process(self.plan.subject, self.plan.arms[arm].root, self.plan.cache)
 
     def _take(self, arm: str) -> measure.Process:
         ready = self._ready[arm]
@@ -275,9 +276,9 @@ class Rounds(Journal):
 
 def _why_apart(answers: Mapping[str, dict]) -> str:
     """Why the processes of a round cannot be compared, in words; empty if they can be."""
-    found = {arm: answer["launches"] for arm, answer in answers.items()}
-    seconds = {arm: statistics.median(each) for arm, each in found.items() if each}
+    samples = {arm: answer["launches"] for arm, answer in answers.items()}
+    seconds = {arm: statistics.median(values) for arm, values in samples.items() if values}
     if not seconds or max(seconds.values()) <= min(seconds.values()) * (1 + LAUNCH_SHIFT):
         return ""
-    said = ", ".join(f"{1e6 * each:.2f} us in {arm}" for arm, each in seconds.items())
-    return f"launches did not take the same time in all processes: {said}"
+    times = ", ".join(f"{1e6 * value:.2f} us in {arm}" for arm, value in seconds.items())
+    return f"launches did not take the same time in all processes: {times}"

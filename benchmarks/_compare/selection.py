@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from .._cells.forms import BaseCell
-from .._machine_code.fingerprint import Facts
-from .._verdict.rules import Subject
-from .findings import ARMS, subjects_of
+from .._machine_code.facts import Facts
+from .._subject import Cell
+from .._verdict.notes import Note
+from .._verdict.rules import Key
+from .findings import ARMS, keys_of
 
-Compiled = Mapping[Subject, Facts | Exception]
+Compiled = Mapping[Key, Facts | Exception]
 
 # Of two machines with an H200 a cell took 0.07 s on one and 0.11 s on the other, and a process of 8
 # cells 9.9 s on the other, half of it for the host's times. Where that is too long, less is timed
@@ -33,8 +34,8 @@ class Left(NamedTuple):
     represented: others of the same variant are timed. untimed: none is.
     """
 
-    represented: frozenset[Subject]
-    untimed: frozenset[Subject]
+    represented: frozenset[Key]
+    untimed: frozenset[Key]
 
 
 def affordable(seconds: float, rounds: int) -> int:
@@ -48,19 +49,19 @@ def minutes(cells: int, rounds: int) -> float:
 
 
 def choose(
-    cells: Sequence[BaseCell],
+    cells: Sequence[Cell],
     compiled: Mapping[str, Compiled],
     at_most: int,
     seed: str,
     ends: int = 0,
     few: int = FEW_CELLS,
     every_cell: bool = False,
-) -> list[BaseCell]:
+) -> list[Cell]:
     """The cells to time, in the order in which they are given, which is that of preference.
 
     Parameters
     ----------
-    compiled : mapping of arm to mapping of Subject to Facts or Exception
+    compiled : mapping of arm to mapping of Key to Facts or Exception
         What both arms' timings compile to.
     at_most : int
         Cells that there is time for.
@@ -90,93 +91,84 @@ def choose(
     return [cell for cell in cells if cell in {*chosen, *sample}]
 
 
-def left(
-    cells: Sequence[BaseCell], compiled: Mapping[str, Compiled], timed: Sequence[BaseCell]
-) -> Left:
+def left(cells: Sequence[Cell], compiled: Mapping[str, Compiled], timed: Sequence[Cell]) -> Left:
     """What differs of these cells and is not timed."""
-    seen, without = _variants(compiled, timed), set(timed)
-    others = {
-        subject: variant(compiled, subject)
+    timed_variants, without = _variants(compiled, timed), set(timed)
+    differing = {
+        key: change
         for cell in cells
         if cell not in without and _is_in_both(cell, compiled)
-        for subject in subjects_of(cell)
+        for key in keys_of(cell)
+        if (change := variant(compiled, key))
     }
-    differing = {subject: found for subject, found in others.items() if found}
-    represented = frozenset(subject for subject, found in differing.items() if found in seen)
+    represented = frozenset(key for key, change in differing.items() if change in timed_variants)
     return Left(represented, frozenset(differing) - represented)
 
 
-def variant(compiled: Mapping[str, Compiled], subject: Subject) -> tuple | None:
+def variant(compiled: Mapping[str, Compiled], key: Key) -> tuple | None:
     """The change of machine code that a timing runs, None if it is the same in both arms."""
-    base, head = (compiled[arm].get(subject) for arm in ARMS)
+    base, head = (compiled[arm].get(key) for arm in ARMS)
     if not isinstance(base, Facts) or not isinstance(head, Facts):
-        return (subject,)  # what is not known may be anything
+        return (key,)  # what is not known may be anything
     return None if base.digest == head.digest else (base.code, head.code)
 
 
-def with_nodes(
-    compiled: Mapping[str, Compiled], changed: Mapping[Subject, str]
-) -> dict[str, Compiled]:
+def with_nodes(compiled: Mapping[str, Compiled], changed: Mapping[Key, str]) -> dict[str, Compiled]:
     """The same, where calls differ as well that put something else on the stream.
 
     ``changed``: what, see ``findings.changed_nodes``.
     """
     base, head = (dict(compiled[arm]) for arm in ARMS)
-    for subject, what in changed.items():
-        if isinstance(facts := head.get(subject), Facts):
+    for key, what in changed.items():
+        if isinstance(facts := head.get(key), Facts):
             digest, code = f"{facts.digest} {what}", f"{facts.code} {what}"
-            head[subject] = replace(facts, digest=digest, code=code)
+            head[key] = replace(facts, digest=digest, code=code)
     return dict(zip(ARMS, (base, head), strict=True))
 
 
-def identical(compiled: Mapping[str, Compiled]) -> set[Subject]:
+def identical(compiled: Mapping[str, Compiled]) -> set[Key]:
     """The timings for which both arms run the same machine code, on the same grids."""
-    return {s for s in compiled[ARMS[0]] if variant(compiled, s) is None}
+    return {key for key in compiled[ARMS[0]] if variant(compiled, key) is None}
 
 
-def _is_in_both(cell: BaseCell, compiled: Mapping[str, Compiled]) -> bool:
+def _is_in_both(cell: Cell, compiled: Mapping[str, Compiled]) -> bool:
     """Whether neither version says that it cannot be called so."""
-    found = [compiled[arm].get(subject) for arm in ARMS for subject in subjects_of(cell)]
-    return not any(isinstance(each, NotImplementedError) for each in found)
+    facts = [compiled[arm].get(key) for arm in ARMS for key in keys_of(cell)]
+    return not any(isinstance(value, NotImplementedError) for value in facts)
 
 
-def _variants(compiled: Mapping[str, Compiled], cells: Sequence[BaseCell]) -> set[tuple]:
+def _variants(compiled: Mapping[str, Compiled], cells: Sequence[Cell]) -> set[tuple]:
     """The variants that calls of these cells run, of those that differ."""
-    found = {variant(compiled, subject) for cell in cells for subject in subjects_of(cell)}
-    return {each for each in found if each is not None}
+    changes = {variant(compiled, key) for cell in cells for key in keys_of(cell)}
+    return {change for change in changes if change is not None}
 
 
-def _first_of_each_variant(
-    cells: Sequence[BaseCell], compiled: Mapping[str, Compiled]
-) -> list[BaseCell]:
-    chosen: list[BaseCell] = []
-    seen: set[tuple] = set()
+def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compiled]) -> list[Cell]:
+    chosen: list[Cell] = []
+    covered: set[tuple] = set()
     for cell in cells:
-        if new := _variants(compiled, [cell]) - seen:
+        if new := _variants(compiled, [cell]) - covered:
             chosen.append(cell)
-            seen |= new
+            covered |= new
     return chosen
 
 
-def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[str]:
-    """What only the head's calls do, and none of the forms: sentences that forbid a pass.
+def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[Note]:
+    """What only the head's calls do, and no listed cell: notes that forbid a pass.
 
     Parameters
     ----------
-    reach : mapping of arm to mapping of "forms" and "dense" to an answer of ``uncompiled.reach``
+    reach : mapping of arm to mapping of "listed" and "dense" to an answer of ``uncompiled.reach``
     """
-    (base, head), said = (reach[arm] for arm in ARMS), []
-    new = head["dense"]["features"] - base["dense"]["features"] - base["forms"]["features"]
-    missed: Set[str] = new - head["forms"]["features"]
+    (base, head), notes = (reach[arm] for arm in ARMS), []
+    new = head["dense"]["features"] - base["dense"]["features"] - base["listed"]["features"]
+    missed: Set[str] = new - head["listed"]["features"]
     if missed:
-        first = "; ".join(sorted(missed, key=lambda each: (len(each), each))[:3])
-        said.append(
-            f"the head's calls launch what no form of a call does, in {len(missed)} respects: add "
-            f"forms that do to benchmarks/_cells/surface.txt; the first: {first}"
-        )
+        first = "; ".join(sorted(missed, key=lambda text: (len(text), text))[:3])
+        notes.append(Note("launches", first, count=len(missed)))
     failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
     if failed:
         first_failed = min(failed)
         why = head["dense"]["failures"][first_failed]
-        said.append(f"{len(failed)} calls fail on the head alone, e.g. {first_failed}: {why}")
-    return said
+        notes.append(Note("call fails", f"{first_failed}: {why}", count=len(failed)))
+    return notes

@@ -1,98 +1,49 @@
-"""Run one comparison: what is exact, then two looks at the clock, then the verdicts."""
+"""Run one comparison, of machine code or on a GPU, and keep what it measures."""
 
 import hashlib
 import itertools
 import os
 import platform
 import shutil
-import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from .._cells import grid, modules, surface
-from .._cells.forms import BaseCell
-from .._cells.grid import cell_of
-from .._cells.subjects import ARCHITECTURES, CALLS, FIRST_CALL, SURFACE_PARAMS, host_keys
+from .._subject import Subject, files
 from .._system import checkout, gpu_monitor, suite
-from .._system.errors import CouldNotRunError
 from .._system.journal import keep_newest
-from .._system.progress import say
-from .._verdict.rules import FAMILIES, MIN_ROUNDS, Answer, Subject, overall
+from .._verdict.notes import Note
 from .._verdict.schema import Comparison
-from . import compile_both, findings, measure, rounds, selection
+from . import compile_both, findings, on_gpu, rounds, selection
 from .compile_both import Pair
-from .findings import ARMS, BASE, HEAD, Look, subjects_of
+from .findings import ARMS, BASE
+from .options import CompareOptions
 from .rounds import Rounds
 
-
-class NothingToTimeError(CouldNotRunError):
-    """No cell works in either version, or --only names none: that is no verdict."""
-
-
-# What is inconclusive in the first look is measured in this many more rounds, or as time permits,
-# and judged by these alone: the first rounds chose it, and must not count twice.
-EXTENSION_ROUNDS = 24
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
-_CHANGED = "run machine code that changed, and"
-_NO_TIME = f"{_CHANGED} there was no time for them (--afresh and a larger --budget give it)"
-_LOST = f"{_CHANGED} could not be timed (see the notes)"
-_LOST_ON_HOST = "on the host could not be compared (see the notes)"
-_TARGET = SURFACE_PARAMS["target"][0]  # whose surface is compared without a GPU
-# All that the transformer's calls run of the package.
-_OF_TRANSFORMER = (
-    *("transformer", "kernel/launch.py", "kernel/rotation.py"),
-    *("ops/dispatch.py", "ops/operators.py"),
-)
-
 _Machine = Mapping[str, str]
 
 _MEASURING = (
-    *("_cells/*.py", "_measure/*.py", "_system/process.py"),
+    *("_subject.py", "_measure/*.py", "_system/process.py"),
     *("_compare/measure.py", "_compare/rounds.py"),
 )
 
 
-class CompareOptions(NamedTuple):
-    """What the user asked for; deadline in ``time.monotonic``'s seconds.
-
-    only: the timings that are wanted, and what else their comparison finds; empty for all.
-    """
-
-    grid: str
-    rounds: int
-    deadline: float
-    exact_only: bool
-    wait_seconds: float
-    afresh: bool
-    every_cell: bool
-    only: frozenset[Subject]
-
-    def cells(self) -> list[BaseCell]:
-        """The cells to look at, in the order in which they are measured."""
-        found: list[BaseCell] = [*grid.candidates()]
-        timings = {each for each in self.only if each.metric.startswith(sum(FAMILIES.values(), ()))}
-        on_host = itertools.starmap(Subject, host_keys(*CALLS, FIRST_CALL))
-        for unknown in timings.difference(on_host, *map(subjects_of, found)):
-            raise NothingToTimeError(f"no timing is called {unknown.words}")
-        return [cell for cell in found if not self.only or subjects_of(cell) & timings]
-
-    @property
-    def host(self) -> bool:
-        """Whether to time calls on the host."""
-        hosts = FAMILIES["host"] + FAMILIES["start"]
-        return not self.only or any(each.metric.startswith(hosts) for each in self.only)
-
-
 def compare(
-    unmeasured: Comparison, pair: Pair, arch: str, options: CompareOptions, scratch: Path
+    subject: Subject,
+    unmeasured: Comparison,
+    pair: Pair,
+    arch: str,
+    options: CompareOptions,
+    scratch: Path,
 ) -> Comparison:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
     Parameters
     ----------
+    subject : Subject
+        What is measured.
     unmeasured : Comparison
         Says who is compared, and on which machine.
     arch : str
@@ -105,176 +56,49 @@ def compare(
     machine = unmeasured.machine
     triton_cache = cache(scratch, machine)
     ledgers = compile_both.ledgers_of(
-        *(pair, machine, scratch, triton_cache), deadline=options.deadline, afresh=options.afresh
+        *(subject, pair, machine, scratch, triton_cache),
+        deadline=options.deadline,
+        afresh=options.afresh,
     )
     if machine["gpu"] == "none" or options.exact_only:
-        why = "left alone as asked for" if options.exact_only else "there is no NVIDIA GPU here"
-        note = f"GPU: {why}; latency, host cost, memory, launches and error were not measured"
-        code, surfaces = compile_both.compile_both(
-            pair, ARCHITECTURES, _TARGET, [*surface.cells(), *modules.cells()], ledgers
-        )
-        verdicts, notes = findings.judge_code(code, False)
-        same = len(selection.identical(compile_both.facts_of(surfaces)))
-        differs = f"{len(surfaces[BASE].facts) - same} of {len(surfaces[BASE].facts)} timings"
-        return replace(
-            unmeasured,
-            exact=tuple(verdicts),
-            unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(surfaces)),
-            notes=(note, f"machine code for {_TARGET}: {differs} of the surface differ", *notes),
-        )
+        return _compare_code(subject, unmeasured, pair, options, ledgers)
     uuid = gpu_monitor.gpu_uuid()
     with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
         name = _name(pair, machine, options)
-        plan = rounds.Plan(_in_order(pair), triton_cache, uuid, options.deadline)
+        plan = rounds.Plan(subject.__name__, _in_order(pair), triton_cache, uuid, options.deadline)
         journal = scratch / "states" / f"{name}.jsonl"
         if options.afresh:
             journal.unlink(missing_ok=True)
         if journal.exists():
             os.utime(journal)
         keep_newest(journal.parent, _MOST_JOURNALS)
-        with Rounds(plan, journal, _header(plan, machine, options)) as measured:
-            return _compare_on_gpu(unmeasured, measured, pair, arch, options, ledgers)
+        with Rounds(plan, journal, _header(subject, plan, machine, options)) as measured:
+            return on_gpu.Run(subject, pair, arch, options, ledgers, measured).compare(unmeasured)
 
 
-def _compare_on_gpu(
+def _compare_code(
+    subject: Subject,
     unmeasured: Comparison,
-    measured: Rounds,
     pair: Pair,
-    arch: str,
     options: CompareOptions,
     ledgers: compile_both.Ledgers,
 ) -> Comparison:
-    before, known = measured.minutes, arch in ARCHITECTURES
-    cells = options.cells()
-    checked = cells if options.only else _checked(pair)
-    gpu_monitor.require_free(measured.plan.uuid)
-    code: compile_both.Code = {arm: {} for arm in ARMS}
-    surfaces: compile_both.Surfaces = {}
-    check = measure.check_job(checked)
-    measured.get_ready([arm for arm in ARMS if arm not in measured.checked])
-    if known:
-        code, surfaces = compile_both.compile_both(
-            *(pair, (arch,), arch, cells, ledgers),
-            # Its process finds everything compiled, and leaves cores to the compilers.
-            compiled=lambda arm: measured.begin_check(arm, check),
-        )
-    answers = measured.check(check, then=measured.plan.order(0))
-    checks = findings.judge_checks(answers, checked)
-    notes = checks.notes + [f"machine code: {arch} is none of {ARCHITECTURES}"] * (not known)
-    facts = selection.with_nodes(compile_both.facts_of(surfaces), findings.changed_nodes(answers))
-    identical = selection.identical(facts)
-    if not known:  # what differs is not known either
-        cells = checked
-    if options.only:
-        notes.append("no more was timed than what --only names")
-    chosen, left = _chosen(measured, cells, facts, options, pair)
-    same = [cell for cell in cells if subjects_of(cell) <= identical]
-    if untimed := len(set(same) - set(chosen)):
-        of = f"{untimed} of {len(same)} cells of the same machine code"
-        notes.append(f"{of} were not timed (--every-cell)")
-    timed = [cell for cell in chosen if cell in checks.right or cell not in checked]
-    if not timed and not checks.wrong and not options.only:
-        reasons = "; ".join(notes[:3] or ["no reason"])
-        raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
-    some = timed or (options.only and options.host)
-    first = findings.no_look()
-    if some:
-        first = _first_look(measured, timed, identical, options)
-    verdicts, problems = findings.judge_code(code, clock_decides="gpu" in first.families)
-    exact, faults = (*checks.exact, *verdicts), (*checks.wrong, *first.wrong)
-    fails = overall(first.families.values(), exact, identical, faults) is Answer.FAIL
-    second = _second_look(measured, timed, first, identical, fails)
-    look = findings.joined(first, second)
-    wrong = (*checks.wrong, *look.wrong)
-    first_rounds, lost = measured.rounds("look1"), []
-    # What the head alone cannot do is wrong; what the base cannot has nothing to be compared with.
-    if not wrong:
-        mended = findings.mended(first_rounds)
-        of_both = [cell for cell in chosen if cell not in checks.new]
-        lost = _untimed(_lost(of_both, facts, look) - mended, _LOST)
-        # No machine code says what the host does: where the sources differ, all of it may.
-        if not unmeasured.same_sources:
-            on_host = findings.lost_on_host(first_rounds, look) - mended
-            lost += _untimed(on_host, _LOST_ON_HOST)
+    """Compare the machine code alone, for all architectures."""
+    why = "--exact-only" if options.exact_only else "no NVIDIA GPU"
+    listed = [*itertools.chain.from_iterable(subject.listed())]
+    code = compile_both.compile_both(
+        *(subject, pair, subject.TARGETS, subject.TARGET, listed, ledgers)
+    )
+    verdicts, notes = findings.judge_code(compile_both.values_of(code), False)
+    facts = compile_both.facts_of(code)
+    total, same = len(facts[BASE]), len(selection.identical(facts))
+    differs = Note("code differs", subject.TARGET, count=total - same, total=total)
     return replace(
         unmeasured,
-        clocks=findings.clocks(first_rounds),
-        rounds=look.rounds,
-        extension=second.rounds,
-        minutes=before,
-        families=look.families,
-        exact=exact,
-        identical=frozenset(identical),
-        represented=left.represented,
-        unmeasured=(
-            *unmeasured.unmeasured,
-            *_untimed(left.untimed, _NO_TIME),
-            *lost,
-            *compile_both.unreached(surfaces),
-        ),
-        wrong=wrong,
-        notes=(*notes, *look.notes, *problems),
-        discarded=tuple(measured.discarded),
+        exact=tuple(verdicts),
+        unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(code)),
+        notes=(Note("no GPU", why), differs, *notes),
     )
-
-
-def _checked(pair: Pair) -> list[BaseCell]:
-    """The cells whose outputs are checked before anything is timed.
-
-    Those of the transformer only where they may have changed: they take longer than all others.
-    """
-    cells: list[BaseCell] = [*grid.checked_cells()]
-    if any(checkout.differs(part, pair[BASE], pair[HEAD]) for part in _OF_TRANSFORMER):
-        return cells
-    costly = {cell for cell in modules.cells() if cell.module == "transformer"}
-    return [cell for cell in cells if cell not in costly]
-
-
-def _chosen(
-    measured: Rounds,
-    cells: list[BaseCell],
-    facts: Mapping[str, selection.Compiled],
-    options: CompareOptions,
-    pair: Pair,
-) -> tuple[list[BaseCell], selection.Left]:
-    """The cells to time, which another run keeps to, and what differs and is not among them."""
-    left = max(0.0, options.deadline - time.monotonic())
-    everything = options.grid == "full"
-    second_look = selection.minutes(0, EXTENSION_ROUNDS)
-    chosen = selection.choose(
-        cells,
-        facts,
-        len(cells) if everything else selection.affordable(left, MIN_ROUNDS),
-        seed="".join(pair[arm].digest for arm in ARMS),
-        ends=selection.affordable(left - 60 * second_look, options.rounds),
-        few=len(cells) if everything else selection.FEW_CELLS,
-        every_cell=options.every_cell,
-    )
-    settled = measured.settle("cells", measure.rows_of(chosen))
-    timed: list[BaseCell] = [cell_of(suite, params) for suite, params in settled]
-    minutes = selection.minutes(len(timed), options.rounds)
-    say(
-        f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {options.rounds} rounds, "
-        f"and up to {second_look:.0f} more if a timing is inconclusive"
-    )
-    return timed, selection.left(cells, facts, timed)
-
-
-def _lost(
-    cells: list[BaseCell], facts: Mapping[str, selection.Compiled], look: Look
-) -> frozenset[Subject]:
-    """What differs of these cells and has no verdict."""
-    timed = [cell for cell in cells if subjects_of(cell) <= look.judged]
-    return selection.left(cells, facts, timed).untimed
-
-
-def _untimed(subjects: Set[Subject], what: str) -> list[str]:
-    """A sentence on what differs and is not timed, if there is any."""
-    if not subjects:
-        return []
-    named = [subject.words for subject in sorted(subjects)]
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return [f"{len(named)} timings {what}: {', '.join(named[:3])}{more}"]
 
 
 # --- where it is kept, and what must agree --------------------------------------------------------
@@ -290,9 +114,9 @@ def cache(scratch: Path, machine: _Machine) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     kernels = list(path.iterdir())
     if len(kernels) > _MOST_KERNELS:
-        newest_first = sorted(kernels, key=lambda each: -each.stat().st_mtime)
-        for each in newest_first[_MOST_KERNELS // 2 :]:
-            shutil.rmtree(each, ignore_errors=True)  # another comparison may delete it too
+        newest_first = sorted(kernels, key=lambda kernel: -kernel.stat().st_mtime)
+        for kernel in newest_first[_MOST_KERNELS // 2 :]:
+            shutil.rmtree(kernel, ignore_errors=True)  # another comparison may delete it too
     return path
 
 
@@ -311,82 +135,25 @@ def _in_order(pair: Pair) -> dict[str, checkout.Arm]:
     return {arm: pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
 
 
-def _header(plan: rounds.Plan, machine: _Machine, options: CompareOptions) -> dict:
+def _header(
+    subject: Subject, plan: rounds.Plan, machine: _Machine, options: CompareOptions
+) -> dict:
     return {
+        "subject": subject.__name__,
         "digests": {arm: plan.arms[arm].digest for arm in ARMS},
         "grid": options.grid,
         "rounds": options.rounds,
         "every_cell": options.every_cell,
         "only": sorted(options.only),
-        "extension_rounds": EXTENSION_ROUNDS,
+        "extension_rounds": on_gpu.EXTENSION_ROUNDS,
         "first": plan.order(0)[0],
         "machine": dict(machine),
         "gpu": plan.uuid,
         "python": platform.python_version(),
-        "suite": suite_digest(),
+        "suite": suite_digest(subject),
     }
 
 
-def suite_digest() -> str:
+def suite_digest(subject: Subject) -> str:
     """Digest of the files that measure: what other files measured is not mixed in."""
-    return suite.digest(_MEASURING)
-
-
-# --- the two looks --------------------------------------------------------------------------------
-
-
-def _first_look(
-    measured: Rounds, cells: list[BaseCell], identical: Set[Subject], options: CompareOptions
-) -> Look:
-    """The rounds that are asked for, or as many as there is time for.
-
-    The number is settled by how long two rounds take, one in each order, and by nothing else about
-    them. If the time is too short even for the fewest, measuring begins all the same, and another
-    run goes on. That run keeps to the settled number: with more rounds it would judge twice.
-    """
-    job, most, notes = measure.timing_job(cells, host=options.host), options.rounds, []
-    measured.run("look1", most, job, only=2)
-    settled = measured.settled("look1")
-    count = settled or measured.affordable("look1", most, like="look1")
-    if count < MIN_ROUNDS:
-        say(
-            f"there is time for {count} of the {MIN_ROUNDS} rounds that a verdict needs: "
-            "they are kept, and the same command goes on from there"
-        )
-        count = most
-    elif count < most:
-        notes = [f"{count} rounds, as the time was not enough for {most}"]
-        say(notes[0])
-    measured.run("look1", count, job)
-    look = findings.judge_rounds(measured.rounds("look1"), identical)
-    return look._replace(notes=notes + look.notes)
-
-
-def _second_look(
-    measured: Rounds, cells: list[BaseCell], first: Look, identical: Set[Subject], fails: bool
-) -> Look:
-    """Measure anew what is inconclusive in the first look, and let that decide.
-
-    ``fails``: whether the comparison fails already, which no second look would change.
-    """
-    open_ = findings.inconclusive(first, identical)
-    if not open_:
-        return findings.no_look()
-    missed = f"no second look at {len(open_)} inconclusive timings"
-    if fails:
-        return findings.no_look(f"{missed}: the comparison fails without it")
-    host = any(not subject.metric.startswith(FAMILIES["gpu"]) for subject in open_)
-    job = measure.timing_job([cell for cell in cells if subjects_of(cell) & open_], host)
-    # Settled before any of them is seen, so that no result decides when to stop, and once.
-    settled = measured.settled("look2")
-    count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
-    if count < MIN_ROUNDS:
-        return findings.no_look(
-            f"{missed}: the time that is left is not enough for {MIN_ROUNDS} rounds"
-        )
-    say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
-    try:
-        measured.run("look2", count, job)
-    except rounds.BudgetError as error:
-        return findings.no_look(f"{missed}: {error}")
-    return findings.judge_rounds(measured.rounds("look2")[:count], identical, open_)
+    return suite.digest(_MEASURING, files(subject))

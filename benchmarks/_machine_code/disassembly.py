@@ -70,7 +70,7 @@ def cubin(binary: bytes, processor: str) -> Cubin:
         file.write(binary)
         file.flush()
         usage = _output_of(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
-    return Cubin(processor, usage, tuple(each.hex() for each in _functions(binary)))
+    return Cubin(processor, usage, tuple(code.hex() for code in _functions(binary)))
 
 
 def _functions(elf: bytes) -> Iterator[bytes]:
@@ -98,8 +98,10 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
     """
     import triton
 
-    found: dict[Cubin, Code] = {}
-    for processor, group in itertools.groupby(sorted(set(cubins)), key=lambda each: each.processor):
+    codes: dict[Cubin, Code] = {}
+    for processor, group in itertools.groupby(
+        sorted(set(cubins)), key=lambda one: one.processor
+    ):
         kernels = list(group)
         with tempfile.NamedTemporaryFile(suffix=".bin") as file:
             file.write(bytes.fromhex("".join("".join(kernel.functions) for kernel in kernels)))
@@ -114,10 +116,10 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
                 length = len(function) // 32  # 16 bytes each
                 functions.append(_without_padding(names[:length], encodings[: 2 * length]))
                 names, encodings = names[length:], encodings[2 * length :]
-            found[kernel] = _count_sass(kernel.usage, functions, text)
+            codes[kernel] = _count_sass(kernel.usage, functions, text)
         if names:
             raise ValueError(f"{len(names)} instructions too many: {text[:300]!r}")
-    return found
+    return codes
 
 
 def _output_of(*command: str) -> str:

@@ -16,8 +16,8 @@ def reuse() -> None:
     """Let this process do so, by way of Triton's cache: what others put there is found, too."""
     from triton.backends import backends
 
-    for each in backends.values():
-        each.compiler.add_stages = _reusing(each.compiler.add_stages)
+    for backend in backends.values():
+        backend.compiler.add_stages = _reusing(backend.compiler.add_stages)
 
 
 def _reusing(add: Callable) -> Callable:
@@ -47,8 +47,8 @@ class _Kernel:
             self._note = _cached((*self._depends, module.str_nodebug()))
             self._made = _files(self._note.get_file("kernel"))
             if self._made:
-                known = json.loads(self._made["json"].read_bytes())
-                metadata |= {key: known[key] for key in known.keys() - {"hash", "target"}}
+                stored = json.loads(self._made["json"].read_bytes())
+                metadata |= {key: stored[key] for key in stored.keys() - {"hash", "target"}}
         if self._made:
             made = self._made[name]
             return made.read_bytes() if name == self._last else made.read_text(encoding="utf-8")
@@ -63,8 +63,8 @@ def _cached(depends: tuple):
     from triton._C.libtriton import get_cache_invalidating_env_vars
     from triton.runtime.cache import get_cache_manager, triton_key
 
-    whole = triton_key(), sorted(get_cache_invalidating_env_vars().items()), *depends
-    return get_cache_manager(hashlib.sha256(repr(whole).encode()).hexdigest())
+    key = triton_key(), sorted(get_cache_invalidating_env_vars().items()), *depends
+    return get_cache_manager(hashlib.sha256(repr(key).encode()).hexdigest())
 
 
 def _files(note: str | None) -> dict[str, Path]:
@@ -73,7 +73,7 @@ def _files(note: str | None) -> dict[str, Path]:
 
     if note is None:
         return {}
-    kept = get_cache_manager(Path(note).read_text(encoding="utf-8"))
-    group = next(Path(kept.cache_dir).glob("__grp__*.json"), None)
-    paths = kept.get_group(group.name.removeprefix("__grp__")) if group is not None else None
+    cache = get_cache_manager(Path(note).read_text(encoding="utf-8"))
+    group = next(Path(cache.cache_dir).glob("__grp__*.json"), None)
+    paths = cache.get_group(group.name.removeprefix("__grp__")) if group is not None else None
     return {Path(path).suffix[1:]: Path(path) for path in (paths or {}).values()}

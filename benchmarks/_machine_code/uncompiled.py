@@ -3,62 +3,57 @@
 Functions for a process of the pool, which imports the benchmarked package.
 """
 
+import contextlib
 import copy
 import functools
 import itertools
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from .._cells import grid, modules, surface
-from .._cells.forms import BACKWARD
+from .._subject import BACKWARD, Cell, load
 from .stub_driver import Launch, StubDriver
 
-# The grid, and other sizes that users have: one token, odd prompts, odd batches.
-SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
-_SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
-_SWEPT_HIDDEN_SIZE = 128
-ENUMERATIONS = {
-    "forms": (surface.cells, modules.cells),
-    "dense": (surface.dense, modules.dense),
-}
-"""Calls whose launches are described: those of the surface, and those of other modules."""
+
+def prepare(subject: str) -> None:
+    """Do once what each process of a pool would repeat: what the first calls import."""
+    for group in load(subject).listed():
+        with contextlib.suppress(Exception):  # a process that makes the call says why
+            group[0].call("meta")
 
 
-def call(driver: StubDriver, cell, direction: str) -> int:
+def call(driver: StubDriver, cell: Cell, direction: str) -> int:
     """Run one call; afterwards ``driver.launches`` has the launches of ``direction`` alone.
 
     Returns the bytes of the tensors that the forward keeps for its backward, results and inputs
-    among them; not of angles, tables and other arguments, which calls share.
+    among them; not of tables and other constants, which calls share.
     """
     import torch
 
-    # Nothing is rotated, so angles and tables have a shape and no values: computing them would take
-    # longer than the call.
-    angles = torch.zeros(cell.positions, 1, 1, cell.hidden_size, device="meta")
     _skip_work()
-    called, backward = cell.call(angles), direction == BACKWARD
+    # Nothing is computed, so constants have a shape and no values: making those would take longer.
+    called, backward = cell.call("meta"), direction == BACKWARD
     shared: set[int] = set()  # addresses
     called.call_through(functools.partial(_with_memory, shared))
-    kept: dict[int, int] = {}  # bytes by address
+    saved: dict[int, int] = {}  # bytes by address
     # Memory that nothing touches costs nothing, however large the tensor.
     t, grad = (torch.empty(cell.shape, dtype=getattr(torch, cell.dtype)) for _ in range(2))
-    given = called.leaf(t) if backward else called.operand(t)
+    operand = called.leaf(t) if backward else called.operand(t)
     driver.launches.clear()
 
     def keep(tensor):
         if tensor.data_ptr() not in shared:
-            kept[tensor.data_ptr()] = max(tensor.nbytes, kept.get(tensor.data_ptr(), 0))
+            saved[tensor.data_ptr()] = max(tensor.nbytes, saved.get(tensor.data_ptr(), 0))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = called.forward(given)
+        out = called.forward(operand)
     if backward:
         driver.launches.clear()
-        torch.autograd.grad(out, given, called.cotangent(grad))
+        torch.autograd.grad(out, operand, called.cotangent(grad))
     if not driver.launches:
         raise RuntimeError(f"the {direction} call launched no Triton kernel")
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 @functools.cache
@@ -76,7 +71,7 @@ def _skip_work():
         library.impl("mm.out", lambda a, b, *, out: out, "CPU")
         library.impl("addmm.out", lambda total, a, b, *, out, **factors: out, "CPU")
         library.impl("mul.out", lambda a, b, *, out: out, "CPU")
-        library.impl("copy_", lambda to, given, non_blocking=False: to, "CPU")
+        library.impl("copy_", lambda to, source, non_blocking=False: to, "CPU")
     return library  # whose end would end this
 
 
@@ -96,49 +91,40 @@ def _with_memory(addresses: set[int], argument):
     return made
 
 
-def variants(arch: str, dtype: str, format: str, direction: str) -> int:
-    """Kernels that a process compiles for all lengths and batches of the grid and some odd ones."""
+def variants(arch: str, cells: Iterable[Cell], direction: str) -> int:
+    """Kernels that a process compiles for all of these calls."""
     driver = _driver(arch)
-    launchers: set[object] = set()
-    for seq_len, batch in itertools.product(SWEPT_SEQ_LENS, _SWEPT_BATCHES):
-        call(driver, grid.Cell(seq_len, _SWEPT_HIDDEN_SIZE, batch, dtype, format), direction)
-        launchers.update(launch.kernel for launch in driver.launches)
-    return len(launchers)
+    kernels: set[object] = set()
+    for cell in cells:
+        call(driver, cell, direction)
+        kernels.update(launch.kernel for launch in driver.launches)
+    return len(kernels)
 
 
-def reach(arch: str, which: str, part: int, parts: int) -> dict:
-    """What the calls of an enumeration launch: one in ``parts`` of them, from ``part`` on.
-
-    Those of other modules are all in the first part, whose process alone compiles their kernels.
-
-    Parameters
-    ----------
-    which : {"forms", "dense"}
-        One of ``ENUMERATIONS``: the listed forms, or calls of dense sizes.
+def reach(arch: str, cells: Iterable[Cell]) -> dict:
+    """What these calls launch.
 
     Returns
     -------
     dict
-        "features": sorted texts, see :func:`features`. "failures": by the form's name and the
+        "features": sorted texts, see :func:`features`. "failures": by the cell's parameters and the
         direction, the last line of the error. A function that the package lacks is neither.
     """
     driver = _driver(arch)
-    found: set[str] = set()
+    reached: set[str] = set()
     failures: dict[str, str] = {}
-    of_surface, of_modules = ENUMERATIONS[which]
-    others = of_modules() if part == 0 else []
-    for cell in (*of_surface()[part::parts], *others):
-        for direction in cell.directions:
-            try:
-                call(driver, cell, direction)
-            except NotImplementedError:
-                continue
-            except Exception:
-                said = traceback.format_exc().strip().splitlines()[-1][:300]
-                failures[" ".join([*grid.subject_params(cell), direction])] = said
-            else:
-                found |= features(driver.launches)
-    return {"features": sorted(found), "failures": failures}
+    calls = [(cell, direction) for cell in cells for direction in cell.directions]
+    for called, direction in calls:
+        try:
+            call(driver, called, direction)
+        except NotImplementedError:
+            continue
+        except Exception:
+            error = traceback.format_exc().strip().splitlines()[-1][:300]
+            failures[" ".join([*called.params, direction])] = error
+        else:
+            reached |= features(driver.launches)
+    return {"features": sorted(reached), "failures": failures}
 
 
 def features(launches: Sequence[Launch]) -> set[str]:
@@ -148,13 +134,13 @@ def features(launches: Sequence[Launch]) -> set[str]:
     of the kernel, absent arguments, types of pointers, warps, and one launch or several. Each text
     begins with the kernel's name.
     """
-    found = set()
+    texts = set()
     for launch in launches:
         alone, selecting = _of_launch(launch, len(launches))
         name = launch.kernel.source.fn.__name__
-        found |= {f"{name}: {each}" for each in (*alone, *selecting)}
-        found |= {f"{name}: {a} with {b}" for a, b in itertools.combinations(sorted(selecting), 2)}
-    return found
+        texts |= {f"{name}: {feature}" for feature in (*alone, *selecting)}
+        texts |= {f"{name}: {a} with {b}" for a, b in itertools.combinations(sorted(selecting), 2)}
+    return texts
 
 
 def _of_launch(launch: Launch, launches: int) -> tuple[set[str], set[str]]:

@@ -74,6 +74,7 @@ def map(
     package: Path,
     ledger: Ledger,
     kinds: Mapping[str, Any],
+    prepare: Callable[[], object],
 ) -> dict:
     """Answer each job with ``task(*job)``, on all cores.
 
@@ -89,6 +90,8 @@ def map(
         Holds the answers that are known already, and receives the new ones.
     kinds : mapping of str to types
         What the answer of a job must be, as ``untrusted.validated`` takes it, by the job's first.
+    prepare : callable
+        Called once, before the processes are forked; can be pickled.
 
     Returns
     -------
@@ -107,7 +110,8 @@ def map(
     left = [[job for job in group if job not in answers] for group in groups]
     try:
         if any(left):
-            with _server(task, [group for group in left if group], package, ledger.cache) as server:
+            work = task, [group for group in left if group], prepare
+            with _server(work, package, ledger.cache) as server:
                 asked = dict(enumerate(itertools.chain.from_iterable(left)))
                 while asked:
                     ledger.require_time()
@@ -150,13 +154,11 @@ worker_pool.serve(sys.argv[2])
 
 
 @contextlib.contextmanager
-def _server(
-    task: Callable, groups: list[list[tuple]], package: Path, cache: Path | None
-) -> Iterator[Connection]:
+def _server(work: tuple, package: Path, cache: Path | None) -> Iterator[Connection]:
     """A process that runs :func:`serve`: JSON comes out, for each job its number and answer."""
     # A killed compiler may still write there while it is removed.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        Path(scratch, "jobs.pickle").write_bytes(pickle.dumps((task, groups)))
+        Path(scratch, "jobs.pickle").write_bytes(pickle.dumps(work))
         server = process.start(
             _SERVE,
             str(package),
@@ -191,10 +193,10 @@ def serve(package: str) -> None:
     answers = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # what the package prints must not end up among the answers
     try:
-        task, groups = pickle.loads(Path("jobs.pickle").read_bytes())
+        task, groups, prepare = pickle.loads(Path("jobs.pickle").read_bytes())
     except FileNotFoundError:  # Ctrl-C ended who asked, while this process began: it is next
         return
-    if problem := _import_problem(package):
+    if problem := _import_problem(package, prepare):
         answers.send_bytes(json.dumps([0, _NO_PACKAGE, problem]).encode())
         return
     numbers = {job: number for number, job in enumerate(itertools.chain.from_iterable(groups))}
@@ -202,15 +204,16 @@ def serve(package: str) -> None:
         answers.send_bytes(f"[{numbers[job]}, {answer}]".encode())
 
 
-def _import_problem(package: str) -> str | None:
+def _import_problem(package: str, prepare: Callable[[], object]) -> str | None:
     name = Path(package).parent.name
     try:
         _prepare_triton()
-        found = importlib.import_module(name).__file__
+        file = importlib.import_module(name).__file__
     except Exception:
         return f"{name} cannot be imported from {package}:\n{traceback.format_exc()}"
-    if found is None or not os.path.samefile(found, package):
-        return f"{name} was to be imported from {package}, but came from {found}"
+    if file is None or not os.path.samefile(file, package):
+        return f"{name} was to be imported from {package}, but came from {file}"
+    prepare()
     _hash_kernels(name)
     return None
 
@@ -223,7 +226,6 @@ def _prepare_triton() -> None:
     same_modules.reuse()
     importlib.import_module("triton.experimental.gluon")  # imported by the first kernel launch
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # by the first gradient
-    _use_meta_tensors()
 
 
 def _hash_kernels(package: str) -> None:
@@ -236,18 +238,6 @@ def _hash_kernels(package: str) -> None:
                 if isinstance(kernel, JITFunction):
                     with contextlib.suppress(Exception):  # the job that launches it says why
                         _ = kernel.cache_key
-
-
-def _use_meta_tensors() -> None:
-    """What the first operations on tensors without memory import, a second's worth."""
-    import torch
-
-    angles = torch.zeros(4, 1, 1, 4, device="meta")
-    torch.cat((angles, angles), -1).repeat_interleave(2, -1)
-    steps = torch.arange(4, device="meta").view(1, 4, 1, 1)
-    (angles[:4, ..., :2] * (1 + steps / 64)).double().cos().to(torch.float16).permute(1, 2, 0, 3)
-    index = torch.tensor((0, 1), device="meta")
-    (index[:, None] + torch.where(index < 1, index, 2)).to(torch.int32)
 
 
 def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, str]]:

@@ -2,27 +2,17 @@
 
 1 is perfect: nothing but the unavoidable rounding. Any further error adds to it, even one below
 half a unit in the last place of bfloat16, which neither a maximum nor a tolerance shows. The exact
-result is computed in float64 from the same angles or tables that the call gets.
+result is the call's own, in float64, of the same constants that the package gets.
 
 The inputs are the same on every machine. 6 digits, because the order of a sum in float64 is not.
 """
 
-from .._cells import angles, package_calls, subjects
-from .._cells.forms import FORWARD
-from .._cells.grid import Cell, PathCell
+from .._subject import FORWARD, Cell
 from . import inputs
 
-_SHAPE = 2048, 1, 2, 128  # sbhd
-_PATH_MIB = 2
 
-
-def error(direction: str, dtype: str, positions: str, interleaved: str) -> float:
-    """Root mean square error over that of the exact result rounded to ``dtype``.
-
-    Parameters
-    ----------
-    direction, dtype, positions, interleaved : str
-        Values of the parameters of ``subjects.ERROR``.
+def error(cell: Cell, direction: str) -> float:
+    """Root mean square error over that of the exact result rounded to the cell's dtype.
 
     Raises
     ------
@@ -31,90 +21,33 @@ def error(direction: str, dtype: str, positions: str, interleaved: str) -> float
     """
     import torch
 
-    seq_len, batch, _, width = _SHAPE
-    x = random(_SHAPE, getattr(torch, dtype))
-    radians = angles.exact(subjects.POSITIONS[positions], seq_len, width).float()
-    pairs_adjoin = interleaved == "True"
-    freqs = angles.by_channel(radians, pairs_adjoin).to(inputs.DEVICE)
-    cell = Cell(seq_len, width, batch, dtype, "sbhd")
-    call = package_calls.Rotation(cell, freqs, interleaved=pairs_adjoin)
-    result = _result(call, x.to(inputs.DEVICE), direction)
-    return relative([result], [exact_rotation(x, radians, direction, pairs_adjoin)], x.dtype)
+    call, x = cell.call(inputs.DEVICE), _random(cell)
+    there = x.to(inputs.DEVICE, copy=True)  # a call in place overwrites it
+    if direction == FORWARD:
+        result = call.forward(call.operand(there))
+    else:
+        leaf = call.leaf(torch.zeros_like(there))
+        result = inputs.gradient(call.forward(leaf), leaf, call.cotangent(there))
+    return _relative(call.split(result), call.exact(x, direction), x.dtype)
 
 
-def path_error(direction: str, path: str, dtype: str) -> float:
-    """The error of a call of another path; see :func:`error`.
-
-    Parameters
-    ----------
-    direction, path, dtype : str
-        Values of the parameters of ``subjects.PATH_ERROR``.
-
-    Raises
-    ------
-    ValueError
-        If the result is not finite.
-    """
-    import torch
-
-    cell = PathCell(path, _PATH_MIB, dtype)
-    call, x = inputs.call_of(cell), random(cell.shape, getattr(torch, dtype))
-    given = call.split(x if direction == FORWARD else call.cotangent(x))
-    there = x.to(inputs.DEVICE, copy=True)  # a rotation in place overwrites it
-    results = call.split(_result(call, there, direction))
-    cos_sin = torch.complex(*(each.cpu() for each in call.cos_sin()))
-    exact = [
-        _rotated(part, cos_sin, direction, interleaved=False) if rotated else part.double()
-        for part, rotated in zip(given, call.rotated, strict=True)
-    ]
-    return relative(results, exact, x.dtype)
-
-
-def random(shape: tuple[int, ...], dtype):
-    """From -1 to 1, the same on every machine."""
+def _random(cell: Cell):
+    """Values from -1 to 1 on the CPU, the same on every machine."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    return (2 * torch.rand(shape, generator=generator) - 1).to(dtype)
+    values = 2 * torch.rand(cell.shape, generator=generator) - 1
+    return values.to(getattr(torch, cell.dtype))
 
 
-def relative(results, exact, dtype) -> float:
-    """The error of all parts of a result together, against the float64 parts; see :func:`error`."""
+def _relative(parts, exact_parts, dtype) -> float:
+    """The error of all parts of a result together, against the float64 parts."""
     import torch
 
-    result, whole = (torch.cat([y.cpu().flatten() for y in parts]) for parts in (results, exact))
+    result, exact = (torch.cat([part.cpu().flatten() for part in p]) for p in (parts, exact_parts))
     if not result.isfinite().all():
         raise ValueError("the result of finite input has elements that are NaN or infinite")
-    return float(f"{_rms(result - whole) / _rms(whole.to(dtype) - whole):.6g}")
-
-
-def _result(call, x, direction: str):
-    """The call's output for ``x``, or its gradient for the cotangent in the memory of ``x``."""
-    import torch
-
-    if direction == FORWARD:
-        return call.forward(call.operand(x))
-    leaf = call.leaf(torch.zeros_like(x))
-    return package_calls.gradient(call.forward(leaf), leaf, call.cotangent(x))
-
-
-def exact_rotation(x, angles, direction: str, interleaved: bool):
-    """``x`` rotated by ``angles``, in float64."""
-    import torch
-
-    cos_sin = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())
-    return _rotated(x, cos_sin, direction, interleaved)
-
-
-def _rotated(x, cos_sin, direction: str, interleaved: bool):
-    """Rotation as multiplication by the complex numbers ``cos_sin``, float64."""
-    import torch
-
-    pairs = x.double().unflatten(-1, (-1, 2) if interleaved else (2, -1))
-    pairs = pairs if interleaved else pairs.transpose(-1, -2)
-    factor = cos_sin if direction == FORWARD else cos_sin.conj()
-    rotated = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * factor)
-    return (rotated if interleaved else rotated.transpose(-1, -2)).flatten(-2)
+    return float(f"{_rms(result - exact) / _rms(exact.to(dtype) - exact):.6g}")
 
 
 def _rms(x) -> float:

@@ -3,31 +3,27 @@
 import contextlib
 import gc
 import itertools
-import pickle
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from .._cells.forms import BaseCell
-from .._cells.package_calls import Unavailable
+from .._subject import Cell, Unavailable
 from .._system import process, progress
 from . import gpu_timer, timed_cell
 
-_Cell = TypeVar("_Cell", bound=BaseCell)
+_Cell = TypeVar("_Cell", bound=Cell)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The samples of a cell, or why there are none.
 
-    ``latency`` and ``copy`` are paired samples in seconds per call, of RoPE and of ``copy_`` of the
-    same bytes. ``roofline``, which pairs with the first of them, is of a copy that reads the angles
-    or tables too; empty for calls of other libraries. ``unavailable`` says why the cell cannot be
-    measured here (n/a), ``error`` what went wrong.
+    ``latency`` and ``copy`` are paired samples in seconds per call, of the cell and of ``copy_`` of
+    the same bytes. ``roofline``, which pairs with the first of them, is of a copy that reads what
+    the call does besides; empty where that is not known. ``unavailable`` says why the cell cannot
+    be measured here (n/a), ``error`` what went wrong.
     """
 
     latency: tuple[float, ...] = ()
@@ -100,24 +96,12 @@ def ends_use(answer) -> bool:
     return isinstance(answer, RuntimeError) and gpu_is_lost()
 
 
-_MEASURE = """
-import pathlib, pickle
-from benchmarks._measure import cell_outcomes
-answer = pathlib.Path(sys.argv[2])
-cells, direction = pickle.loads(answer.read_bytes())
-answer.write_bytes(pickle.dumps(cell_outcomes._after_fault(cells, direction)))
-"""
-
-
 def _measure_in_fresh_process(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
-    with tempfile.TemporaryDirectory() as scratch:
-        answer = Path(scratch, "cells.pickle")
-        answer.write_bytes(pickle.dumps((cells, direction)))
-        status = process.start(_MEASURE, str(answer)).wait()
-        if status:
-            problem = f"a fresh process, started after another cell's fault, ended with {status}"
-            return dict.fromkeys(cells, Outcome(error=problem))
-        return pickle.loads(answer.read_bytes())
+    try:
+        return process.call(_after_fault, cells, direction, seconds=None)
+    except RuntimeError as error:
+        problem = f"after another cell's fault: {error}"
+        return dict.fromkeys(cells, Outcome(error=problem))
 
 
 def _after_fault(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
@@ -138,8 +122,8 @@ def why_no_gpu() -> str:
 def _points(cells: Sequence[_Cell]) -> dict[_Cell, list[_Cell]]:
     """The cells of each point that has several, and room for them in memory, by the first."""
     by_point = itertools.groupby(cells, lambda cell: cell.point)
-    each = (timed_cell.groups(list(found)) for _, found in by_point)
-    return {some[0]: some for some in itertools.chain.from_iterable(each) if len(some) > 1}
+    groups = itertools.chain.from_iterable(timed_cell.groups(list(same)) for _, same in by_point)
+    return {group[0]: group for group in groups if len(group) > 1}
 
 
 def _together(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
@@ -155,9 +139,9 @@ def _together(cells: Sequence[_Cell], direction: str) -> dict[_Cell, Outcome]:
             timed[cell] = timed_cell.TimedCell(cell, (direction,), copies=True, beside=beside)
     with contextlib.suppress(Exception):
         timed_cell.sample(list(timed.values()), gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS)
-        for cell, each in timed.items():
+        for cell, recorded in timed.items():
             with contextlib.suppress(Exception):
-                outcomes[cell] = _measured(each.checked())
+                outcomes[cell] = _measured(recorded.checked())
     return outcomes
 
 
@@ -177,7 +161,7 @@ def clean_up() -> None:
         torch.cuda.empty_cache()
 
 
-def _outcome(cell: BaseCell, direction: str) -> Outcome:
+def _outcome(cell: Cell, direction: str) -> Outcome:
     try:
         return _measured(timed_cell.checked_samples(cell, (direction,), copies=True))
     except Exception as error:

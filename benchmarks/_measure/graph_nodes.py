@@ -54,9 +54,9 @@ def described(call: Callable, stream) -> str:
         for node in _nodes(graph.raw_cuda_graph(), driver)
         if (text := _described(node, driver, by_triton))
     )
-    whole = "; ".join(sorted(f"{count} x {text}" for text, count in counts.items()))
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
-    cut = whole if len(whole) <= _SUMMARY_LENGTH else f"{whole[:_SUMMARY_LENGTH]} ..."
+    text = "; ".join(sorted(f"{count} x {node}" for node, count in counts.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    cut = text if len(text) <= _SUMMARY_LENGTH else f"{text[:_SUMMARY_LENGTH]} ..."
     return f"{digest}: {cut}"
 
 

@@ -1,119 +1,96 @@
-"""Measure what a call costs besides GPU time: host time, compilation, memory, launches, rounding.
+"""Measure what a call costs besides GPU time: host time, memory, launches, error and first calls.
 
 Functions for a process that may use the GPU. Answers are keyed by (metric, params): asv's name of
 the benchmark and its parameters as strings. An exception in place of an answer says why there is
-none: ``NotImplementedError`` for what cannot be had (no GPU, a commit without the feature),
+none: ``NotImplementedError`` for what cannot be had (no GPU, a version without the feature),
 ``RuntimeError`` with the traceback for what went wrong.
 """
 
-from collections import ChainMap
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping
 
-from .._cells import subjects
-from .._cells.forms import BACKWARD, FORWARD
-from .._cells.subjects import Key
+from .._subject import BACKWARD, FORWARD, Eager, Subject
 from .._system import process, progress
+from .._verdict.metrics import COMPILE, IMPORT, OWN_START, WARM_START
 from . import accuracy, cell_outcomes, first_call, host_time, memory_and_launches
 
-Measures = MutableMapping[str, Callable]
-
-REFERENCE_CALLS = {each: f"host.ReferenceCall.{each}" for each in (FORWARD, BACKWARD)}
-
-
-def _of_step(measure: Callable) -> Callable:
-    cell = memory_and_launches.step_cell
-    return lambda step, format, dtype, layout: measure(step, cell(format, dtype), layout)
-
-
-def _of_path_step(measure: Callable) -> Callable:
-    return lambda step, path: measure(step, memory_and_launches.path_step_cell(path))
-
-
-_MEASURES: Measures = {
-    subjects.CALL_FORWARD: lambda format: host_time.call(FORWARD, format),
-    subjects.CALL_FORWARD_BACKWARD: lambda format: host_time.call(BACKWARD, format),
-    subjects.PATH_FORWARD: lambda path: host_time.path_call(FORWARD, path),
-    subjects.PATH_FORWARD_BACKWARD: lambda path: host_time.path_call(BACKWARD, path),
-    REFERENCE_CALLS[FORWARD]: lambda: host_time.reference_call(FORWARD),
-    REFERENCE_CALLS[BACKWARD]: lambda: host_time.reference_call(BACKWARD),
-    subjects.PEAK_BYTES: _of_step(memory_and_launches.peak_bytes),
-    subjects.LAUNCHES: _of_step(memory_and_launches.launches),
-    subjects.ERROR: accuracy.error,
-    subjects.PATH_PEAK_BYTES: _of_path_step(memory_and_launches.peak_bytes),
-    subjects.PATH_LAUNCHES: _of_path_step(memory_and_launches.launches),
-    subjects.PATH_ERROR: accuracy.path_error,
+Key = tuple[str, tuple[str, ...]]
+_REFERENCES: dict[Key, str] = {(f"reference.{d}", ()): d for d in (FORWARD, BACKWARD)}
+_MEASURES: dict[str, Callable] = {
+    "seconds": host_time.eager_call,
+    "peak_bytes": memory_and_launches.peak_bytes,
+    "launches": memory_and_launches.launches,
+    "error": accuracy.error,
 }
-"""How each metric is measured; a measure that returns a call is answered with the call's times."""
 
 
-def answers(*suites: str) -> dict[Key, list[float] | float | Exception]:
-    """The answers of asv's classes of ``host``, e.g. "host.Call": host seconds, or exact values."""
-    return answers_or_reason(" ".join(suites), subjects.host_keys(*suites))
+def exact_facts(subject: Subject) -> dict[Key, float | Exception]:
+    """All of a subject's eager calls that repeats to the last digit: memory, launches and error."""
+    asked = subject.eager()
+    return answers("exact", {key: asked[key] for key in asked if asked[key].kind != "seconds"})
 
 
-def exact_facts() -> dict[Key, float | Exception]:
-    """All that repeats to the last digit: memory, launches and error."""
-    return answers_or_reason("host", subjects.host_keys(*subjects.EXACT))
+def all_call_samples(
+    subject: Subject,
+) -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
+    """Host seconds of a subject's eager calls, and by metric those of a reference call.
 
-
-def all_call_samples() -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
-    """Host seconds of all calls, and by metric those of a reference call, clocked in turns with it.
+    The reference calls are clocked in turns with the others.
 
     Raises
     ------
     RuntimeError
         If a reference call, which is PyTorch's alone, fails where calls do not.
     """
-    references: list[Key] = [(metric, ()) for metric in REFERENCE_CALLS.values()]
-    found = answers_or_reason("host.Call", subjects.host_keys(*subjects.CALLS) + references)
-    samples = {key[0]: found.pop(key) for key in references}
-    if not any(isinstance(answer, list) for answer in found.values()):
-        return found, {}
-    for answer in samples.values():
+    asked = {key: eager for key, eager in subject.eager().items() if eager.kind == "seconds"}
+    samples = answers("eager calls", {**asked, **_REFERENCES})
+    references = {direction: samples.pop(key) for key, direction in _REFERENCES.items()}
+    if not any(isinstance(answer, list) for answer in samples.values()):
+        return samples, {}
+    for answer in references.values():
         if isinstance(answer, Exception):
             raise RuntimeError(f"a reference call failed: {answer}")
-    forward, backward = samples.values()
-    with_backward = (subjects.CALL_FORWARD_BACKWARD, subjects.PATH_FORWARD_BACKWARD)
-    return found, {metric: backward if metric in with_backward else forward for metric, _ in found}
+    return samples, {metric: references[eager.direction] for (metric, _), eager in asked.items()}
 
 
-def first_call_samples() -> dict[Key, list[float] | Exception]:
+def first_call_samples(subject: Subject) -> dict[Key, list[float] | Exception]:
     """Seconds of a process's start: ``IMPORT``, ``COMPILE``, ``WARM_START`` and ``OWN_START``.
 
     ``first_call.PROCESSES`` samples each, every one of a fresh process.
     """
-    keys = subjects.host_keys(subjects.FIRST_CALL)
-    reason = _why_no_gpu(subjects.FIRST_CALL)
-    found = NotImplementedError(reason) if reason else cell_outcomes.attempt(first_call.samples)
-    if isinstance(found, Exception):
-        return dict.fromkeys(keys, found)
-    return dict(zip(keys, map(list, zip(*found, strict=True)), strict=True))
+    keys: list[Key] = [(metric, ()) for metric in (IMPORT, COMPILE, WARM_START, OWN_START)]
+    if reason := _why_no_gpu("host.FirstCall"):
+        return dict.fromkeys(keys, NotImplementedError(reason))
+    rows = cell_outcomes.attempt(first_call.samples, subject)
+    if isinstance(rows, Exception):
+        return dict.fromkeys(keys, rows)
+    return dict(zip(keys, map(list, zip(*rows, strict=True)), strict=True))
 
 
-def warm_start_here() -> dict[Key, list[float] | Exception]:
+def warm_start_here(subject: Subject) -> dict[Key, list[float] | Exception]:
     """A sample of ``WARM_START`` from this process, which has called nothing yet."""
-    return _one_sample(subjects.WARM_START, first_call.answer())
+    return _one_sample(WARM_START, first_call.answer(subject.__name__))
 
 
-def compile_here() -> dict[Key, list[float] | Exception]:
+def compile_here(subject: Subject) -> dict[Key, list[float] | Exception]:
     """A sample of ``COMPILE`` from this process, which may have called anything.
 
     Shorter than the first call of a process, because Triton has started.
     """
-    return _one_sample(subjects.COMPILE, first_call.compile_seconds())
+    return _one_sample(COMPILE, first_call.compile_seconds(subject))
 
 
 def _one_sample(metric: str, seconds: float | Exception) -> dict[Key, list[float] | Exception]:
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
 
 
-def answers_or_reason(title: str, keys: list[Key], *more: Measures) -> dict:
-    """Answer in the given order, or say under the title why there is no GPU to ask.
+def answers(title: str, asked: Mapping[Key, Eager | str]) -> dict:
+    """Answer in this order: host seconds, or exact values.
 
-    ``more``: measures beside this module's, which can be pickled.
+    Without a GPU, say so under the title, and give that as the reason. A text in place of an
+    ``Eager`` asks for the reference call of that direction.
     """
     reason = _why_no_gpu(title)
-    return dict.fromkeys(keys, NotImplementedError(reason)) if reason else _answers(keys, *more)
+    return dict.fromkeys(asked, NotImplementedError(reason)) if reason else _answers(asked)
 
 
 def _why_no_gpu(title: str) -> str:
@@ -123,27 +100,33 @@ def _why_no_gpu(title: str) -> str:
     return reason
 
 
-def _answers(keys: list[Key], *more: Measures) -> dict:
-    """Answer in the given order; after a fault that ends a process's use of the GPU, in another."""
-    found: dict = {}
-    measures = ChainMap(_MEASURES, *more)
-    for metric, params in keys:
-        found[metric, params] = cell_outcomes.attempt(measures[metric], *params)
-        if cell_outcomes.ends_use(found[metric, params]):
+def _answers(asked: Mapping[Key, Eager | str]) -> dict:
+    """Answer in this order; after a fault that ends a process's use of the GPU, in another."""
+    results: dict = {}
+    for key, eager in asked.items():
+        results[key] = cell_outcomes.attempt(_measured, eager)
+        if cell_outcomes.ends_use(results[key]):
             break
     else:
-        found |= host_time.times({key: call for key, call in found.items() if _is_call(call)})
-    rest = [key for key in keys if key not in found or _is_call(found[key])]
-    found |= _answers_of_fresh_process(rest, *more)
-    return {key: found[key] for key in keys}
+        calls = {key: result for key, result in results.items() if _is_call(result)}
+        results |= host_time.times(calls)
+    rest = {key: asked[key] for key in asked if key not in results or _is_call(results[key])}
+    results |= _answers_of_fresh_process(rest)
+    return {key: results[key] for key in asked}
+
+
+def _measured(eager: Eager | str):
+    if isinstance(eager, str):
+        return host_time.reference_call(eager)
+    return _MEASURES[eager.kind](eager.cell, eager.direction)
 
 
 def _is_call(answer: object) -> bool:
     return isinstance(answer, host_time.EagerCall)
 
 
-def _answers_of_fresh_process(keys: list[Key], *more: Measures) -> dict:
-    if not keys:
+def _answers_of_fresh_process(asked: Mapping[Key, Eager | str]) -> dict:
+    if not asked:
         return {}
-    found = cell_outcomes.attempt(process.call, _answers, keys, *more)
-    return dict.fromkeys(keys, found) if isinstance(found, Exception) else found
+    results = cell_outcomes.attempt(process.call, _answers, asked)
+    return dict.fromkeys(asked, results) if isinstance(results, Exception) else results

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from .._cells import angles, subjects
-from .._cells.forms import BACKWARD, FORWARD
+from .._subject import BACKWARD, FORWARD, Cell
 from . import cell_outcomes, inputs, timed_cell
 
 WARM_CALLS, BLOCKS = 50, 40
@@ -17,6 +16,7 @@ WARM_CALLS, BLOCKS = 50, 40
 # and long ones are far in time from the reference call's. With two launches a call, 200 calls are
 # far from the thousand launches that fill the queue to the GPU, where the host would wait.
 BLOCK_CALLS = {FORWARD: 200, BACKWARD: 20}
+_REFERENCE_ELEMENTS = 1 << 16  # so few that the host never waits for the GPU
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -25,47 +25,6 @@ class EagerCall(NamedTuple):
 
     function: Callable[[], object]
     block_calls: int
-
-
-def call(direction: str, format: str) -> EagerCall:
-    """A call to be clocked, on a tensor so small that the host never waits for the GPU.
-
-    Parameters
-    ----------
-    direction : str
-        ``FORWARD``: of a tensor without gradient; ``BACKWARD``: forward, and the gradient by
-        ``torch.autograd.grad``.
-    format : str
-        One of ``subjects.FORMATS``.
-
-    Raises
-    ------
-    AssertionError
-        If the call's result is wrong.
-    """
-    import torch
-
-    from rope_triton import apply_rotary_pos_emb
-
-    cell = subjects.call_cell(format)
-    freqs = angles.of_cell(cell, inputs.DEVICE)
-    x, t = inputs.values(cell), inputs.values(cell).requires_grad_()
-
-    def forward():
-        return apply_rotary_pos_emb(x, freqs, tensor_format=format)
-
-    def forward_backward():
-        output = apply_rotary_pos_emb(t, freqs, tensor_format=format)
-        return torch.autograd.grad(output, t, x)[0]
-
-    rotate = forward if direction == FORWARD else forward_backward
-    timed_cell.check_once(cell.call(freqs), direction, rotate, x)
-    return _warm(rotate, direction)
-
-
-def path_call(direction: str, path: str) -> EagerCall:
-    """A call of one of ``subjects.PATHS`` to be clocked; see :func:`call`."""
-    return eager_call(inputs.call_of(subjects.path_call_cell(path)), direction)
 
 
 def reference_call(direction: str) -> EagerCall:
@@ -87,15 +46,21 @@ def reference_call(direction: str) -> EagerCall:
         def backward(ctx, grad):
             return grad
 
-    x = inputs.values(subjects.call_cell(subjects.FORMATS[0]))
+    x = torch.ones(_REFERENCE_ELEMENTS, dtype=torch.bfloat16, device=inputs.DEVICE)
     if direction == FORWARD:
         return _warm(x.clone, direction)
     t = x.clone().requires_grad_()
     return _warm(lambda: torch.autograd.grad(Identity.apply(t), t, x), direction)
 
 
-def eager_call(call, direction: str) -> EagerCall:
-    """The call of any cell to be clocked, forward or forward and backward.
+def eager_call(cell: Cell, direction: str) -> EagerCall:
+    """A cell's call to be clocked; its tensor must be so small that the host never waits.
+
+    Parameters
+    ----------
+    direction : str
+        ``FORWARD``: of a tensor without gradient; ``BACKWARD``: forward, and the gradient by
+        ``torch.autograd.grad``.
 
     Raises
     ------
@@ -104,9 +69,9 @@ def eager_call(call, direction: str) -> EagerCall:
     """
     import torch
 
-    x = inputs.values(call.cell)
+    call, x = cell.call(inputs.DEVICE), inputs.values(cell)
     operand, cotangent = call.operand(x), call.cotangent(x)
-    leaf = None if direction == FORWARD else call.leaf(inputs.values(call.cell))
+    leaf = None if direction == FORWARD else call.leaf(inputs.values(cell))
 
     def forward():
         return call.forward(operand)
@@ -115,9 +80,9 @@ def eager_call(call, direction: str) -> EagerCall:
         gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
         return gradients if isinstance(leaf, tuple) else gradients[0]
 
-    rotate = forward if direction == FORWARD else forward_backward
-    timed_cell.check_once(call, direction, rotate, x)
-    return _warm(rotate, direction)
+    function = forward if direction == FORWARD else forward_backward
+    timed_cell.check_once(call, direction, function, x)
+    return _warm(function, direction)
 
 
 def _warm(function: Callable[[], object], direction: str) -> EagerCall:

@@ -1,27 +1,35 @@
-"""Make the inputs of measured calls, the same on every machine."""
+"""Inputs of measured calls, and the gradients that they ask for."""
 
 import math
 
-from .._cells import angles
-from .._cells.forms import BaseCell
+from .._subject import Cell
 
 DEVICE = "cuda"
 
 
-def call_of(cell: BaseCell):
-    """The call of a cell, by angles that are the same on every machine."""
-    return cell.call(angles.of_cell(cell, DEVICE))
-
-
-def values(cell: BaseCell, layout: str = "contiguous"):
-    """A tensor of varied values that costs no random numbers.
+def values(cell: Cell):
+    """A tensor of varied values that costs no random numbers, the same on every machine.
 
     A recording that failed leaves torch's generator unusable in its process (torch 2.11), and the
     cells after it must not fail for that.
     """
     import torch
 
-    order = range(len(cell.shape)) if layout == "contiguous" else (1, 0, 3, 2)
-    shape = [cell.shape[dim] for dim in order]
-    numbers = torch.arange(math.prod(shape), device=DEVICE) % 1021
-    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(shape).permute(*order)
+    numbers = torch.arange(math.prod(cell.shape), device=DEVICE) % 1021
+    return (numbers / 510 - 1).to(getattr(torch, cell.dtype)).view(cell.shape)
+
+
+def random(cell: Cell):
+    """A tensor of normally distributed values, as large as the cell's calls take them."""
+    import torch
+
+    x = torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
+    return x if cell.deviation == 1 else x.mul_(cell.deviation)
+
+
+def gradient(output, leaf, cotangent):
+    """The gradient of a call's leaf, a tensor or tuple as that is; the output's graph is kept."""
+    import torch
+
+    gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
+    return gradients if isinstance(leaf, tuple) else gradients[0]

@@ -39,11 +39,10 @@ def recorded(call, inputs: list, copies: list, stream) -> list[gpu_timer.Recordi
         return []
     with torch.cuda.stream(stream):
         table = table_of(bytes_read, inputs[0].device)
-    outputs = [each[0] if isinstance(each, tuple) else each for each in copies]
+    outputs = [copy[0] if isinstance(copy, tuple) else copy for copy in copies]
     pairs = zip(inputs, outputs, strict=True)
     copying = [
-        lambda x=x, out=out: call.copies(x, lambda given: copied(given, table, out))
-        for x, out in pairs
+        lambda x=x, out=out: call.copies(x, lambda x: copied(x, table, out)) for x, out in pairs
     ]
     return [gpu_timer.Recording(copying, stream, 0)]
 
@@ -69,14 +68,14 @@ def copied(x, table, out):
     import torch
     import triton
 
-    source, target = (each.reshape(-1).view(torch.int16) for each in (x, out))
+    source, target = (tensor.reshape(-1).view(torch.int16) for tensor in (x, out))
     programs = triton.cdiv(len(source), _BLOCK)
     # A multiple of 16, as the whole table: else Triton would not load 16 bytes at once.
-    each = triton.cdiv(triton.cdiv(len(table), programs), 16) * 16
+    share = triton.cdiv(triton.cdiv(len(table), programs), 16) * 16
     _kernel()[programs,](
-        *(target, source, len(source), table, len(table), each),
+        *(target, source, len(source), table, len(table), share),
         BLOCK=_BLOCK,
-        WORDS=triton.next_power_of_2(each),
+        WORDS=triton.next_power_of_2(share),
         num_warps=_WARPS,
     )
     return out
@@ -90,12 +89,12 @@ def _kernel():
 
     @triton.jit
     def copy_and_read(
-        out_ptr, x_ptr, n, table_ptr, n_words, each, BLOCK: tl.constexpr, WORDS: tl.constexpr
+        out_ptr, x_ptr, n, table_ptr, n_words, share, BLOCK: tl.constexpr, WORDS: tl.constexpr
     ):
         program = tl.program_id(0).to(tl.int64)
         word = tl.arange(0, WORDS)
-        place = program * each + word
-        mine = (word < each) & (place < n_words)
+        place = program * share + word
+        mine = (word < share) & (place < n_words)
         words = tl.load(table_ptr + place, mask=mine, other=0, eviction_policy="evict_last")
         at = program * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + at, mask=at < n, eviction_policy="evict_last")

@@ -4,28 +4,24 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from .._cells import angles, package_calls
-from .._cells.forms import FORWARD, BaseCell
-from . import gpu_timer, roofline
+from .._subject import FORWARD, Call, Cell
+from . import gpu_timer, inputs, roofline
 
-DEVICE = "cuda"
 ROOFLINE_SAMPLES = 3
-"""Of each cell, paired with the first of its own: it takes a few percent of the time of a cell."""
+"""Roofline samples per cell; they pair with the cell's first samples."""
 HELD_SHARE = 0.5
 """Share of the GPU's memory that holds recorded cells; the rest has room for a check."""
 _ROUNDING_BYTES = 4 * 512  # the allocator rounds each tensor of a set up
 
-_Cell = TypeVar("_Cell", bound=BaseCell)
+_Cell = TypeVar("_Cell", bound=Cell)
 
 
-def checked_samples(
-    cell: BaseCell, directions: Sequence[str], *, copies: bool
-) -> list[list[float]]:
+def checked_samples(cell: Cell, directions: Sequence[str], *, copies: bool) -> list[list[float]]:
     """The samples of one cell that is timed alone, as ``asv run`` does; see :class:`TimedCell`.
 
     Parameters
     ----------
-    cell : BaseCell
+    cell : Cell
         The cell.
     directions, copies
         As :class:`TimedCell` takes them.
@@ -47,7 +43,7 @@ class TimedCell:
 
     Parameters
     ----------
-    cell : BaseCell
+    cell : Cell
         The cell; all directions are called on the same inputs.
     directions : sequence of str
         ``FORWARD``, ``BACKWARD`` or both.
@@ -64,16 +60,16 @@ class TimedCell:
     torch.cuda.OutOfMemoryError
         If the buffers do not fit beside what is there already.
     AssertionError
-        If the package's angles are wrong.
+        If the package's own constants are wrong.
     """
 
     _inputs: list
-    _given: dict
+    _first_values: dict
     _copied: gpu_timer.Recording
 
     def __init__(
         self,
-        cell: BaseCell,
+        cell: Cell,
         directions: Sequence[str],
         *,
         copies: bool = False,
@@ -88,28 +84,28 @@ class TimedCell:
         torch.manual_seed(0)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            self._call = call = call_of(cell)
+            self._call = call = cell.call(inputs.DEVICE)
             if beside:
-                self._inputs, self._given = beside._inputs, beside._given
+                self._inputs, self._first_values = beside._inputs, beside._first_values
             else:
                 gpu_timer.reserve(piece)
-                self._inputs = [random_tensor(cell) for _ in range(sets)]
+                self._inputs = [inputs.random(cell) for _ in range(sets)]
                 arrange(self._inputs)
-                self._given = {index: self._inputs[index].clone() for index in (0, sets - 1)}
-            inputs, called = self._inputs, []
+                self._first_values = {i: self._inputs[i].clone() for i in (0, sets - 1)}
+            functions = []
             for direction in directions:
                 if direction != FORWARD:
                     gpu_timer.reserve(piece)  # for the outputs of the forward
-                called.append(list(calls(call, direction, inputs)))
-        rotations = [gpu_timer.Recording(each, stream, piece) for each in called]
-        self._rotations = dict(zip(directions, rotations, strict=True))
-        self._recordings, self._roofline = rotations, []
+                functions.append(list(calls(call, direction, self._inputs)))
+        recordings = [gpu_timer.Recording(of_inputs, stream, piece) for of_inputs in functions]
+        self._timings = dict(zip(directions, recordings, strict=True))
+        self._recordings, self._roofline = recordings, []
         if copies:
-            copying = [lambda x=x: call.copies(x) for x in inputs]
+            copying = [lambda x=x: call.copies(x) for x in self._inputs]
             copied = beside._copied if beside else gpu_timer.Recording(copying, stream, piece)
-            self._recordings, self._copied = [*rotations, copied], copied
-            self._roofline = roofline.recorded(call, inputs, copied.outputs, stream)
-        self._samples: dict = {each: [] for each in (*self._recordings, *self._roofline)}
+            self._recordings, self._copied = [*recordings, copied], copied
+            self._roofline = roofline.recorded(call, self._inputs, copied.outputs, stream)
+        self._samples: dict = {key: [] for key in (*self._recordings, *self._roofline)}
 
     def sample(self, count: int, seconds: float) -> None:
         """Take ``count`` samples of each recording, in turns, each ``seconds`` long."""
@@ -123,8 +119,8 @@ class TimedCell:
         AssertionError
             If a replay writes a wrong output, or changes its input.
         """
-        for direction, rotation in self._rotations.items():
-            _check_replay(rotation, self._inputs, self._given, self._call, direction)
+        for direction, recording in self._timings.items():
+            _check_replay(recording, self._inputs, self._first_values, self._call, direction)
         return list(self._samples.values())
 
 
@@ -133,11 +129,11 @@ def sample(cells: Sequence[TimedCell], count: int, seconds: float) -> None:
 
     Cells that share a copy get the same samples of it.
     """
-    usual = [each for cell in cells for each in cell._recordings]
-    rooflines = [each for cell in cells for each in cell._roofline]
+    usual = [recording for cell in cells for recording in cell._recordings]
+    rooflines = [recording for cell in cells for recording in cell._roofline]
     few = min(count, ROOFLINE_SAMPLES) if rooflines else 0
-    for which, times in (([*usual, *rooflines], few), (usual, count - few)):
-        recordings = list(dict.fromkeys(which))  # the copy once
+    for group, times in (([*usual, *rooflines], few), (usual, count - few)):
+        recordings = list(dict.fromkeys(group))  # the copy once
         taken = gpu_timer.paired_samples(recordings, times, seconds) if times else []
         for recording, more in zip(recordings, taken, strict=False):
             for cell in cells:
@@ -155,55 +151,39 @@ def groups(cells: Sequence[_Cell]) -> list[list[_Cell]]:
     import torch
 
     _, total = torch.cuda.mem_get_info()
-    found: list[list[_Cell]] = []
+    groups: list[list[_Cell]] = []
     held = math.inf
     for cell in cells:
         needed = needed_bytes(cell, gpu_timer.cold_sets(cell.bytes_moved))
         if held + needed > HELD_SHARE * total:
-            found.append([])
+            groups.append([])
             held = 0
-        found[-1].append(cell)
+        groups[-1].append(cell)
         held += needed
-    return found
+    return groups
 
 
 def _check_replay(
-    rotation: gpu_timer.Recording, inputs: list, given: dict, call, direction
+    recording: gpu_timer.Recording, tensors: list, first_values: dict, call: Call, direction: str
 ) -> None:
-    """Check the outputs of one more replay, by ``given``: the first values of some inputs.
+    """Check the outputs of one more replay, by the first values of some inputs.
 
     The outputs are NaN before it, so those of an eager call or another replay are not taken for its
     own. Then the inputs get their first values again: a call in place has overwritten them, and an
     output may share their memory.
     """
-    for index in given:
-        for part in call.split(rotation.outputs[index]):
+    for index in first_values:
+        for part in call.split(recording.outputs[index]):
             part.fill_(math.nan)
-    for index, x in given.items():
-        inputs[index].copy_(x)
-    rotation.replay()
-    for index, x in given.items():
-        package_calls.check(rotation.outputs[index], x, call, direction)
-        _check_untouched(inputs[index], x, call)
+    for index, x in first_values.items():
+        tensors[index].copy_(x)
+    recording.replay()
+    for index, x in first_values.items():
+        call.check(recording.outputs[index], x, direction)
+        _check_untouched(tensors[index], x, call)
 
 
-def call_of(cell: BaseCell):
-    """The call of any cell, by the suite's own angles of its positions.
-
-    Raises
-    ------
-    AssertionError
-        If the call takes angles, and those of the package's own module are wrong.
-    ImportError
-        If the package has none.
-    """
-    call = cell.call(angles.of_cell(cell, DEVICE))
-    if call.by_angles:
-        angles.check_package(cell.positions, cell.hidden_size, DEVICE)
-    return call
-
-
-def check_memory(cell: BaseCell, sets: int) -> None:
+def check_memory(cell: Cell, sets: int) -> None:
     """Raise OutOfMemoryError before anything is allocated, if it cannot fit."""
     import torch
 
@@ -213,7 +193,7 @@ def check_memory(cell: BaseCell, sets: int) -> None:
         raise torch.cuda.OutOfMemoryError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free")
 
 
-def needed_bytes(cell: BaseCell, sets: int) -> int:
+def needed_bytes(cell: Cell, sets: int) -> int:
     """GPU memory that a cell takes with so many sets of buffers, and while it is checked."""
     # Inputs, outputs, their copies and autograd's outputs. For the check: two inputs as they were
     # given, and temporaries.
@@ -221,40 +201,33 @@ def needed_bytes(cell: BaseCell, sets: int) -> int:
     return tensors * cell.bytes_moved // 2
 
 
-def random_tensor(cell: BaseCell):
-    import torch
+def calls(call: Call, direction: str, tensors: list) -> Iterator[Callable]:
+    """One zero-argument call for each buffer set; in the backward the sets hold cotangents.
 
-    x = torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
-    return x if cell.deviation == 1 else x.mul_(cell.deviation)
-
-
-def calls(call, direction: str, inputs: list) -> Iterator[Callable]:
-    """One zero-argument call for each buffer set; in the backward the inputs hold cotangents.
-
-    ``call`` is a ``package_calls.Call``: all share its tables, as the layers of a model do.
+    All share the call's constants, as the layers of a model do.
     """
     if direction == FORWARD:
-        for x in map(call.operand, inputs):
-            yield lambda x=x: call.forward(x)
+        for operand in map(call.operand, tensors):
+            yield lambda operand=operand: call.forward(operand)
         return
-    leaf = call.leaf(random_tensor(call.cell))
-    for grad in map(call.cotangent, inputs):
-        out = call.forward(leaf)
-        yield lambda out=out, grad=grad: package_calls.gradient(out, leaf, grad)
+    leaf = call.leaf(inputs.random(call.cell))
+    for cotangent in map(call.cotangent, tensors):
+        output = call.forward(leaf)
+        yield lambda o=output, cotangent=cotangent: inputs.gradient(o, leaf, cotangent)
 
 
-def check_once(call, direction: str, rotate: Callable, x) -> None:
-    """Raise AssertionError unless ``rotate``, a call on ``x``, returns the right result.
+def check_once(call: Call, direction: str, function: Callable, x) -> None:
+    """Raise AssertionError unless ``function``, a call on ``x``, returns the right result.
 
     ``x`` may change only if the call is in place.
     """
-    given = x.clone()
-    package_calls.check(rotate(), given, call, direction)
-    _check_untouched(x, given, call)
+    before = x.clone()
+    call.check(function(), before, direction)
+    _check_untouched(x, before, call)
 
 
-def _check_untouched(x, given, call) -> None:
+def _check_untouched(x, before, call: Call) -> None:
     import torch
 
-    if not (call.in_place or torch.equal(x, given)):
+    if not (call.in_place or torch.equal(x, before)):
         raise AssertionError("the call changed its input, and is not in place")

@@ -4,23 +4,20 @@ Nothing of the archive is unpacked to the disk. It holds one file, stored or def
 is inflated of it than a file may have.
 
 A comparison is accepted if it is the measurement that was asked for: of these commits, on this GPU
-or of machine code alone, of subjects that this branch's suite has, and for a pass of all of them.
-What the commits themselves say is asked of git, never of the artifact. Whether the numbers are true
+or of machine code alone, and for a pass with every family of timings and every exact metric. What
+the commits themselves say is asked of git, never of the artifact. Whether the numbers are true
 cannot be checked here.
 """
 
-import functools
 import io
-import itertools
 import re
+import shlex
 import zipfile
-from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .._cells import subjects
-from .._cells.grid import candidates, form_cell, subject_params
+from .._subject import DEFAULT, load
 from .._system.machine import slug
 from .._system.repository import (
     GitError,
@@ -30,17 +27,18 @@ from .._system.repository import (
     requirements,
 )
 from .._system.untrusted import load_json
-from .._verdict.rules import UNITS, Answer, Subject, changed
+from .._verdict.release import only_words
+from .._verdict.rules import FAMILIES, Answer, Key, changed
 from .._verdict.schema import Comparison, from_json
 
 GRID = "small"
-ARCHITECTURES = {"nvidia-h200": "sm_90"}
-"""The GPUs that pull requests are measured on, as asv names their machines, and what compilers call
-them."""
+GPUS = ("nvidia-h200",)
+"""The GPUs that pull requests are measured on, as asv names their machines."""
 
 MEMBER = "comparison.json"
 MAX_ARCHIVE_BYTES = 3_000_000
 MAX_DOCUMENT_BYTES = 4_000_000  # the full grid takes 0.6 MB
+_CODE = "codegen."
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -57,24 +55,24 @@ class NoGpuError(ArtifactError):
 class Request:
     """What was to be measured, from the trusted side.
 
-    base, head: the commits. current: the pull request's head now. run_url: page of the job. gpu:
-    asv's name of the machine; None if no GPU was to be used, and machine code alone compared.
-    behind: commits of main that the base does not have.
+    base, head: the commits. run_url: page of the job. gpu: asv's name of the machine; None if no
+    GPU was to be used, and machine code alone compared. behind: commits of main that the base does
+    not have. only: the keys that alone were to be measured, if any.
     """
 
     base: str
     head: str
-    current: str
     run_url: str
     gpu: str | None
     behind: int = 0
+    only: tuple[Key, ...] = ()
 
     def __post_init__(self):
-        for name in ("base", "head", "current"):
+        for name in ("base", "head"):
             if not _SHA.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} must be a full SHA, got {getattr(self, name)!r:.80}")
-        if self.gpu is not None and self.gpu not in ARCHITECTURES:
-            raise ValueError(f"gpu must be one of {list(ARCHITECTURES)}, got {self.gpu!r:.80}")
+        if self.gpu is not None and self.gpu not in GPUS:
+            raise ValueError(f"gpu must be one of {list(GPUS)}, got {self.gpu!r:.80}")
         if self.behind < 0:
             raise ValueError(f"behind must be 0 or more, got {self.behind}")
 
@@ -86,8 +84,9 @@ class Request:
     @property
     def command(self) -> str:
         """The command that the job runs, and that anybody can run."""
-        exact = " --exact-only" if self.gpu is None else ""
-        return f"python -m benchmarks compare {self.base} {self.head}{exact}"
+        words = ["python -m benchmarks compare", self.base, self.head]
+        words += ["--exact-only"] if self.gpu is None else []
+        return " ".join([*words, *map(shlex.quote, only_words(self.only))])
 
 
 class Commits(NamedTuple):
@@ -114,7 +113,7 @@ def commits(repository: Path, base: str, head: str) -> Commits:
     return Commits(len(digests) == 1, tuple(requirement_changes(*asked)))
 
 
-def read_artifact(archive: bytes, request: Request, found: Commits) -> Comparison:
+def read_artifact(archive: bytes, request: Request, by_git: Commits) -> Comparison:
     """The comparison in an artifact, a ZIP archive of the one file ``comparison.json``.
 
     Raises
@@ -127,25 +126,18 @@ def read_artifact(archive: bytes, request: Request, found: Commits) -> Compariso
         comparison = from_json(load_json(document))
     except ValueError as error:
         raise ArtifactError(f"{MEMBER} is no comparison: {error}") from None
-    require_asked(comparison, request, found)
+    require_asked(comparison, request, by_git)
     return comparison
 
 
-def require_asked(
-    comparison: Comparison, request: Request, found: Commits, complete: bool = True
-) -> None:
+def require_asked(comparison: Comparison, request: Request, by_git: Commits) -> None:
     """Refuse a comparison that is not the measurement that was asked for.
-
-    Parameters
-    ----------
-    complete : bool
-        Whether a pass must have all that this branch's suite has.
 
     Raises
     ------
     ArtifactError
-        If it is of other commits, another GPU or other subjects, or needs a GPU and none was asked
-        for.
+        If it is of other commits or another GPU, needs a GPU and none was asked for, or is a pass
+        that lacks something.
     """
     if request.gpu is None:
         _require_machine_code_only(comparison)
@@ -154,11 +146,9 @@ def require_asked(
         if not machine == slug(gpu) == request.gpu or not gpu.isascii():
             what = f"{machine!r:.80}, a GPU {gpu!r:.80}"
             raise NoGpuError(f"the GPU {request.gpu} was not there, only {what}")
-    _require_what_was_asked(comparison, request, found)
-    for what, these in _differences(comparison, request, found, complete):
-        if these:
-            first, more = min(these), f" and {len(these) - 1} more"
-            raise ArtifactError(f"{what}: {first.words}{more if len(these) > 1 else ''}")
+    _require_what_was_asked(comparison, request, by_git)
+    if not request.only and comparison.answer is Answer.PASS and not by_git.same_sources:
+        _require_complete(comparison, request)
 
 
 def require(condition: object, otherwise: str) -> None:
@@ -176,7 +166,7 @@ def _require_machine_code_only(comparison: Comparison) -> None:
     require(gpu == "none", f"no GPU was to be used, it names {gpu!r:.80}")
 
 
-def _require_what_was_asked(comparison: Comparison, request: Request, found: Commits) -> None:
+def _require_what_was_asked(comparison: Comparison, request: Request, by_git: Commits) -> None:
     for side, sha in ((comparison.base, request.base), (comparison.head, request.head)):
         got = f"{side.name!r:.50} at {side.sha!r:.50}"
         asked = f"commit {sha} was to be measured, {MEMBER} is of {got}"
@@ -184,86 +174,31 @@ def _require_what_was_asked(comparison: Comparison, request: Request, found: Com
     command, grid = comparison.reproduce, comparison.grid
     require(command == request.command, "it gives another command than the one that was run")
     require(grid == GRID, f"the {GRID} grid was to be measured, not {grid!r:.80}")
-    same = f"by git the head has {'the same' if found.same_sources else 'another'} package as the "
-    require(comparison.same_sources == found.same_sources, f"{same}base, it says otherwise")
+    same = f"by git the head has {'the same' if by_git.same_sources else 'another'} package as the "
+    require(comparison.same_sources == by_git.same_sources, f"{same}base, it says otherwise")
     measured = comparison.families or comparison.exact or comparison.identical or comparison.rounds
     nothing = "both commits have the same package, so nothing was to be measured"
-    require(not (found.same_sources and measured), nothing)
-    listed = set(found.requirement_changes) <= set(comparison.unmeasured)
+    require(not (by_git.same_sources and measured), nothing)
+    listed = set(by_git.requirement_changes) <= {note.reason for note in comparison.unmeasured}
     require(listed, "it leaves out what changed of what the package runs on")
 
 
-def _differences(
-    comparison: Comparison, request: Request, found: Commits, complete: bool
-) -> Iterator[tuple[str, Set[Subject]]]:
-    """Names that the suite does not have; and what a pass of two packages must have, but lacks."""
-    arch = None if request.gpu is None else ARCHITECTURES[request.gpu]
-    timed, exact = timed_subjects(), exact_subjects(arch)
-    for name, family in comparison.families.items():
-        ours = {timing.subject for timing in family.timings}
-        yield f"the suite has no such timing of {name}", ours - timed[name]
-    of_code = comparison.identical | comparison.represented
-    yield "the suite has no such timing with machine code", of_code - timed["gpu"]
-    values = {each.subject for each in comparison.exact}
-    yield "the suite has no such exact value", values.difference(*exact.values())
-    if complete and comparison.answer is Answer.PASS and not found.same_sources:
-        if arch is not None:
-            times = {timing.subject for timing in comparison.timings}
-            gpu = comparison.families.get("gpu")
-            differing = gpu and changed(gpu.timings, comparison.identical)
-            yield "a pass lacks GPU times", timed["gpu"] - times - of_code
-            yield "a pass lacks any GPU time", set() if gpu else timed["gpu"]
-            yield "nothing was timed for", set() if differing else comparison.represented
-            yield "a pass lacks host times", (timed["host"] | timed["start"]) - times
-            for family in comparison.families.values():
-                differing = [] if family.spread else changed(family.timings, comparison.identical)
-                yield "a pass lacks the spread of", {timing.subject for timing in differing}
-        for what, needed in exact.items():
-            yield f"a pass lacks {what}", needed - values
-
-
-# The subjects of this branch's suite.
-
-
-@functools.cache
-def timed_subjects() -> dict[str, frozenset[Subject]]:
-    """All that is timed for a pull request, by family."""
-    gpu = {
-        Subject(metric, subject_params(cell))
-        for cell in candidates()
-        for metric in cell.metrics.values()
-    }
-    host = itertools.starmap(Subject, subjects.host_keys(*subjects.CALLS))
-    starts = (subjects.IMPORT, subjects.COMPILE, subjects.WARM_START)
-    start = frozenset(Subject(name, ()) for name in starts)
-    return {"gpu": frozenset(gpu), "host": frozenset(host), "start": start}
-
-
-@functools.cache
-def exact_subjects(arch: str | None) -> dict[str, frozenset[Subject]]:
-    """All that is exact for a pull request: its machine code for ``arch``, and what a GPU gives.
-
-    Without ``arch`` its machine code for every architecture that the suite compiles for.
-    """
-    suites = (
-        ("codegen.Codegen.", subjects.CODE_PARAMS),
-        ("codegen.Variants.", subjects.VARIANT_PARAMS),
-        ("codegen.Surface.", subjects.SURFACE_PARAMS),
-    )
-    code = {
-        Subject(metric, tuple(map(str, call)))
-        for prefix, params in suites
-        for metric in UNITS
-        if metric.startswith(prefix)
-        for call in itertools.product(
-            params["target"] if arch is None else (arch,), *[*params.values()][1:]
-        )
-        if "form" not in params or call[2] in form_cell(call[1]).directions
-    }
-    if arch is None:
-        return {"machine code": frozenset(code)}
-    host = itertools.starmap(Subject, subjects.host_keys(*subjects.EXACT))
-    return {"machine code": frozenset(code), "memory, launches and error": frozenset(host)}
+def _require_complete(comparison: Comparison, request: Request) -> None:
+    """Of a pass of two packages: every family of timings and every exact metric."""
+    on_gpu = request.gpu is not None
+    exact = {value.key.metric for value in comparison.exact}
+    lacking = [
+        metric
+        for metric, unit in load(DEFAULT).UNITS.items()
+        if unit.exact and (on_gpu or metric.startswith(_CODE)) and metric not in exact
+    ]
+    for name in FAMILIES if on_gpu else ():
+        family = comparison.families.get(name)
+        if family is None:
+            lacking.append(f"{name} timings")
+        elif family.spread is None and changed(family.timings, comparison.identical):
+            lacking.append(f"the spread of {name} timings")
+    require(not lacking, f"a pass lacks {', '.join(lacking)}")
 
 
 # The archive.
@@ -282,12 +217,12 @@ def content(archive: bytes) -> bytes:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             # ``filename`` ends at a byte 0, ``orig_filename`` does not.
-            names = [each.orig_filename for each in opened.infolist()]
+            names = [entry.orig_filename for entry in opened.infolist()]
             require(names == [MEMBER], f"only {MEMBER} may be in it, got {names[:5]!r:.200}")
             (member,) = opened.infolist()
             # The other kinds take memory before they give a byte.
-            known, fits = member.compress_type in _KINDS, member.file_size <= MAX_DOCUMENT_BYTES
-            require(known, f"{MEMBER} is neither stored nor deflated")
+            supported, fits = member.compress_type in _KINDS, member.file_size <= MAX_DOCUMENT_BYTES
+            require(supported, f"{MEMBER} is neither stored nor deflated")
             require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
             with opened.open(member) as file:
                 return file.read(member.file_size + 1)  # which then compares the checksum

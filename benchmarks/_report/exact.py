@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .._verdict.rules import Answer, Exact
-from .text import axes_of, change_of, count, name_of, where
+from .text import change_of, count, name_of, where
 
 _CHANGES = ("missing", "worse", "new", "better", "none")  # from the worst
 
@@ -32,44 +32,44 @@ class Summary:
 
 def summary(exact: Iterable[Exact]) -> Summary:
     ordered = sorted(exact, key=_badness)
-    worst, kinds = ordered[0], [each.change for each in ordered if each.change != "none"]
+    worst, kinds = ordered[0], [value.change for value in ordered if value.change != "none"]
     return Summary(
         len(ordered),
         ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
         worst.answer is Answer.FAIL,
-        name_of(worst.subject.metric),
+        name_of(worst.key.metric),
         change_of(worst.base, worst.head, worst.unit.name) if worst.change != "new" else "",
-        where(axes_of(worst.subject)),
+        where(worst.key),
     )
 
 
-def _badness(each: Exact) -> tuple:
+def _badness(value: Exact) -> tuple:
     """Sorts the worst first: what fails, then by the relative loss."""
     loss = 0.0
-    if each.base is not None and each.head is not None:
-        loss = abs(each.head - each.base) / (abs(each.base) or 1e-9)
-    return each.answer is not Answer.FAIL, _CHANGES.index(each.change), -loss
+    if value.base is not None and value.head is not None:
+        loss = abs(value.head - value.base) / (abs(value.base) or 1e-9)
+    return value.answer is not Answer.FAIL, _CHANGES.index(value.change), -loss
 
 
 def by_metric(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
     """The values of each metric, the worst of both first."""
     metrics: dict[str, list[Exact]] = {}
-    for each in sorted(exact, key=_badness):
-        metrics.setdefault(each.subject.metric, []).append(each)
+    for value in sorted(exact, key=_badness):
+        metrics.setdefault(value.key.metric, []).append(value)
     return metrics
 
 
 def by_architecture(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
     """Figures of machine code, by what was compiled for."""
     archs: dict[str, list[Exact]] = {}
-    for each in exact:
-        archs.setdefault(next(iter(each.subject.params), "no architecture"), []).append(each)
+    for value in exact:
+        archs.setdefault(next(iter(value.key.params), "no architecture"), []).append(value)
     return archs
 
 
 def changed(exact: Iterable[Exact]) -> list[Exact]:
-    return [each for each in exact if each.change != "none"]
+    return [value for value in exact if value.change != "none"]
 
 
 def of_suites(exact: Iterable[Exact], prefixes: Sequence[str]) -> list[Exact]:
-    return [each for each in exact if each.subject.metric.startswith(tuple(prefixes))]
+    return [value for value in exact if value.key.metric.startswith(tuple(prefixes))]

@@ -1,22 +1,20 @@
 """Print a comparison as a comment on a pull request, in GitHub's Markdown. Pure.
 
-The first lines are all that a reviewer needs: the answer, the mean changes, the worst and the best
-timing, what to do next. All else is folded away. No table is wider than a comment, 780 pixels.
+The first lines are all that a reviewer needs: the answer, the mean changes, what got slower, what
+was not measured, what to do next. All else is folded away. No table is wider than a comment, 780
+pixels.
 """
 
-import collections
 import html
 import re
 from collections.abc import Iterable, Sequence
 
 from .._verdict.rules import MAX_ROUNDS, Answer
 from .._verdict.schema import Comparison
-from .exact import Summary
 from .github_markdown import code, escaped, folded, number, small
-from .heatmap import maps
-from .states import State, counted
+from .states import State
 from .text import clean, clip
-from .view import FAILS, MOST_LINES, Row, View
+from .view import FAILS, Row, View
 
 # GitHub takes 65,536 characters in a comment.
 _BYTES = 60_000
@@ -28,12 +26,11 @@ _MORE_MINUTES = 60
 _LIST = re.compile(r"^([-+\s]|\d+[.)](?!\S))+")
 _ACCEPTING = "blob/main/.github/CONTRIBUTING.md#accepting-a-slowdown"
 _HOW_TO_READ = (
-    "Base, head: medians over the rounds. Change: the middle of the changes of the rounds, their "
-    "pseudomedian (in reports without a geometric mean, their mean), which under noise is not that "
-    "of the medians. Floor: the noise floor; no smaller effect counts. "
-    "MDE: the minimum detectable effect, the smallest slowdown that fails 9 times in 10. Same "
-    "machine code: any difference is noise. A name such as qk-bshd-bf16-32x128-decode is a form of "
-    "a call: function, layout, dtype, heads x channels, options."
+    "Base, head: medians over the rounds. Change: Hodges-Lehmann estimate over the rounds; it need "
+    "not equal head/base of the medians. Floor: no smaller effect counts. "
+    "MDE: minimum detectable effect, the smallest slowdown that fails 9 times in 10. Same "
+    "machine code: any difference is noise. A name such as qk-bshd-bf16-32x128-decode is a call: "
+    "its function, layout, dtype, heads x channels, options."
 )
 
 
@@ -43,58 +40,55 @@ def markdown(comparison: Comparison, url: str = "") -> str:
     Whatever was given by others (names of branches, notes, parameters) is escaped: it can neither
     format, link nor mention. ``url``: the repository's page, trusted, for links to the commits.
     """
-    seen = View(comparison)
-    sentence = clip(seen.sentence[0].upper() + seen.sentence[1:], 1000)
+    view = View(comparison)
+    sentence = clip(view.sentence[0].upper() + view.sentence[1:], 1000)
     blocks = [
-        f"## {_HEADLINE[comparison.answer]}{f' ({seen.scope})' if seen.scope else ''}",
+        f"## {_HEADLINE[comparison.answer]}{f' ({view.scope})' if view.scope else ''}",
         f"**{escaped(sentence)}**",
-        *_summary(seen, comparison),
-        *_remarks("Wrong on the head", comparison.wrong),
-        *_remarks("Not measured", comparison.unmeasured),
-        _next(seen, comparison, url),
-        f"{_commits(seen, comparison, url)} · {escaped(seen.setting)}",
-        *_checks(seen),
-        *_moved(seen, comparison),
-        *maps(seen.states),
-        *_changed(seen),
-        *_measured(seen, comparison),
+        *_summary(view, comparison),
+        *_remarks("Wrong on the head", view.wrong),
+        *_remarks("Not measured", view.unmeasured),
+        _next(view, comparison, url),
+        f"{_commits(view, comparison, url)} · {escaped(view.setting)}",
+        *_checks(view),
+        *_changed(view),
+        *_measured(view, comparison),
     ]
     text = _fitting(blocks, _BYTES - _ALL_TIMINGS_BYTES)
-    return text + _all_timings(seen, _BYTES - len(text.encode()))
+    return text + _all_timings(view, _BYTES - len(text.encode()))
 
 
-def _summary(seen: View, comparison: Comparison) -> Iterable[str]:
-    """The mean changes, and the worst and the best timing."""
+def _summary(view: View, comparison: Comparison) -> Iterable[str]:
+    """The mean changes, the slowest timings and the fastest."""
     rows = [
         [
-            _label(f"{each.clock}, geometric mean of {each.timings}"),
+            _label(f"{mean.clock}, geometric mean of {mean.timings}"),
             *("", ""),
-            each.change,
-            each.interval,
+            mean.change,
+            mean.interval,
         ]
-        for each in seen.means
+        for mean in view.means
     ]
-    for name, row in (("worst", seen.worst), ("best", seen.best)):
-        if row:
-            says = f"{row.state.symbol} {_label(f'{name} ({row.state.label}): {row.label}')}"
-            rows.append([says, row.base, row.head, row.change, row.interval])
+    for what, row in view.headlines():
+        name = f"{row.state.symbol} {_label(f'{what}: {row.label}')}"
+        rows.append([name, row.base, row.head, row.change, row.interval])
     if rows:
         interval = f"{100 * comparison.rules.confidence:g} % interval"
-        cells = [[says, *map(number, numbers)] for says, *numbers in rows]
+        cells = [[name, *map(number, numbers)] for name, *numbers in rows]
         yield _table(["", "base", "head", "change", interval], "--:", cells)
 
 
-def _next(seen: View, comparison: Comparison, url: str) -> str:
+def _next(view: View, comparison: Comparison, url: str) -> str:
     """What to do after this answer."""
     again = code(comparison.reproduce, 400)
-    if comparison.answer is Answer.PASS and seen.scope:
+    if comparison.answer is Answer.PASS and view.scope:
         timed = code(comparison.reproduce.replace(" --exact-only", ""), 400)
         return f"Next: measure its speed on a machine with a GPU: {timed}"
     if comparison.answer is Answer.PASS:
         return f"Next: nothing. To measure it again: {again}"
     if comparison.answer is Answer.FAIL:
-        says = "CONTRIBUTING.md"
-        accept = f"accept it as [{says}]({url}/{_ACCEPTING}) says" if url else f"see {says}"
+        page = "CONTRIBUTING.md"
+        accept = f"accept it: [{page}]({url}/{_ACCEPTING})" if url else f"see {page}"
         do = "correct the head" if comparison.wrong else f"fix it, or {accept}"
         return f"Next: {do}. To measure it again: {again}"
     if comparison.unmeasured or not comparison.rounds:
@@ -108,12 +102,12 @@ def _next(seen: View, comparison: Comparison, url: str) -> str:
     return f"Next: measure more rounds, on a machine with nothing else to do: {more}"
 
 
-def _commits(seen: View, comparison: Comparison, url: str) -> str:
+def _commits(view: View, comparison: Comparison, url: str) -> str:
     """The versions, with links to those that are commits and to all that is between."""
-    shas = [each.sha for each in (comparison.base, comparison.head)]
+    shas = [comparison.base.sha, comparison.head.sha]
     base, head = (
         f"[{code(name)}]({url}/commit/{sha})" if url and sha else code(name)
-        for name, sha in zip(seen.sides, shas, strict=True)
+        for name, sha in zip(view.sides, shas, strict=True)
     )
     between = f" ([base...head]({url}/compare/{'...'.join(shas)}))" if url and all(shas) else ""
     return f"{base} → {head}{between}"
@@ -147,121 +141,71 @@ def _remarks(title: str, texts: Sequence[str]) -> Iterable[str]:
         yield "\n".join([f"{title}:", "", *_bullets(texts, _URGENT)])
 
 
-def _checks(seen: View) -> Iterable[str]:
+def _checks(view: View) -> Iterable[str]:
     rows = [
-        [each.symbol, number(each.name), "<br>".join(map(escaped, each.findings))]
-        for each in seen.checks
+        [check.symbol, number(check.name), "<br>".join(map(escaped, check.results))]
+        for check in view.checks
     ]
     if rows:
-        title = " · ".join(f"{each.symbol} {each.name}" for each in seen.checks)
-        yield folded(title, _table(["", "looked at", "found"], ":--", rows))
-
-
-def _moved(seen: View, comparison: Comparison) -> Iterable[str]:
-    """What moved most."""
-    failed = comparison.answer is Answer.FAIL
-    shown: list[Row] = []
-    for row in seen.groups:
-        # A failure hides what is not slower. Host times of that kind are in the table above.
-        hidden = row.state is State.NOT_SLOWER and (failed or not row.is_of_gpu)
-        full = [each.state for each in shown].count(row.state) == row.state.most_rows
-        if not hidden and not full:
-            shown.append(row)
-    if not shown:
-        return
-    interval = f"{100 * comparison.rules.confidence:g} % interval"
-    head = ["", "base", "head", f"change<br>{interval}", "MDE"]
-    table = _table(head, "--:", map(_cells, shown))
-    left = collections.Counter(row.state for row in seen.rows)
-    left -= collections.Counter(row.state for row in shown for _ in range(row.size))
-    rest = f"\n\n{escaped(f'Not in this table: {counted(left.elements())}.')}" if left else ""
-    yield folded("What moved most, alike timings together", table + rest)
-
-
-def _cells(row: Row) -> list[str]:
-    label = f"{row.size} timings: {row.label}" if row.size > 1 else row.label
-    base, head, change, interval, mde = map(
-        number, (row.base, row.head, row.change, row.interval, row.mde)
-    )
-    named = f"{row.state.symbol} {_label(label)}"
-    return [named, base, head, f"**{change}**<br>{interval}", mde]
+        title = " · ".join(f"{check.symbol} {check.name}" for check in view.checks)
+        yield folded(title, _table(["", "check", "result"], ":--", rows))
 
 
 def _label(text: str) -> str:
     return escaped(text).replace(" × ", "&nbsp;×&nbsp;")
 
 
-def _compiled(seen: View) -> Iterable[str]:
-    """How the figures of the machine code changed, on each architecture where some did."""
-    names = list(dict.fromkeys(name for rows in seen.compiled.values() for name in rows))
-    if names:
-        rows = [
-            [escaped(arch), *(_compiled_cell(by_name.get(name)) for name in names)]
-            for arch, by_name in list(seen.compiled.items())[:MOST_LINES]
-        ]
-        yield _table(["", *map(escaped, names)], ":--", rows)
-
-
-def _compiled_cell(figures: Summary | None) -> str:
-    if figures is None or not figures.changes:
-        return "same"
-    fails = f"{FAILS} " if figures.fails else ""
-    return f"{fails}{escaped(figures.changes)}<br>{number(figures.values)}"
-
-
-def _changed(seen: View) -> Iterable[str]:
-    """The exact values that changed, of machine code an overview first."""
-    if not seen.changed:
+def _changed(view: View) -> Iterable[str]:
+    """The exact values that changed."""
+    if not view.changed:
         return
-    overview = "".join(f"{table}\n\n" for table in _compiled(seen))
-    most = max(3, _EXACT_ROWS // len(seen.changed))
+    most = max(3, _EXACT_ROWS // len(view.changed))
     rows, shown = [], 0
-    for values in seen.changed:
+    for values in view.changed:
         alike: dict[tuple[str, str], list[str]] = {}
-        for each in values:
-            told = f"{FAILS} " * each.fails + escaped(each.name), escaped(each.values)
-            alike.setdefault(told, []).append(each.where)
-        for told, (first, *more) in list(alike.items())[:most]:
-            rows.append([*told, escaped(f"{first}{f' and {len(more)} more' if more else ''}")])
+        for value in values:
+            name = f"{FAILS} " * value.fails + escaped(value.name)
+            alike.setdefault((name, escaped(value.values)), []).append(value.where)
+        for (name, change), (first, *more) in list(alike.items())[:most]:
+            place = f"{first}{f' and {len(more)} more' if more else ''}"
+            rows.append([name, change, escaped(place)])
             shown += 1 + len(more)
-    left = sum(map(len, seen.changed)) - shown
+    left = sum(map(len, view.changed)) - shown
     table = _table(["", "base → head", "where"], ":--", rows)
     rest = f"\n\n{left} more changed; the JSON has all." if left else ""
-    yield folded("Exact values that changed, worst first", overview + table + rest)
+    yield folded("Exact values that changed, worst first", table + rest)
 
 
-def _measured(seen: View, comparison: Comparison) -> Iterable[str]:
+def _measured(view: View, comparison: Comparison) -> Iterable[str]:
     """Notes, how far to trust it, by which command and where."""
-    lines = [*_bullets(seen.notes), *(f"- {escaped(text)}" for text in seen.controls)]
+    lines = [*_bullets(view.notes), *(f"- {escaped(text)}" for text in view.controls)]
     lines += _bullets([f"Discarded: {text}" for text in comparison.discarded])
-    lines += ["", _HOW_TO_READ] if seen.controls else []
-    lines += ["", f"{code(comparison.reproduce, 400)} {small(seen.machine)}"]
+    lines += ["", _HOW_TO_READ] if view.controls else []
+    lines += ["", f"{code(comparison.reproduce, 400)} {small(view.machine)}"]
     yield folded("Notes, how it was measured, and how to read it", "\n".join(lines))
 
 
-def _all_timings(seen: View, budget: int) -> str:
-    """Every timing, in groups where a line each is too much; says what is left out."""
-    if not seen.rows:
+def _all_timings(view: View, budget: int) -> str:
+    """Every timing, as far as the budget of bytes goes."""
+    if not view.rows:
         return ""
     budget -= 600  # for all around them
-    rows, title = seen.rows, "All timings, worst first"
-    lines = [_line(row, row.label) for row in rows]
-    if sum(len(line.encode()) for line in lines) >= budget:
-        rows, title = seen.groups, f"{title}, those that moved alike together"
-        lines = [_line(row, f"{row.size}: {row.label}") for row in rows]
-    text, left = "", len(seen.rows)
-    for row, line in zip(rows, lines, strict=True):
+    text, size = "", 0
+    for row in view.rows:
+        line = _line(row)
         if len((text + line).encode()) > budget:
             break
-        text, left = text + line, left - row.size
-    end = f"\n\n{left} of {len(seen.rows)} timings are left out here; the JSON has all."
+        text, size = text + line, size + 1
+    left = len(view.rows) - size
+    end = f"\n\n{left} of {len(view.rows)} timings are left out here; the JSON has all."
     head = "timing, base → head, change (its interval), MDE if inconclusive\n"
-    return "\n" + folded(title, f"<pre>\n{head}{text}</pre>{end if left else ''}")
+    pre = f"<pre>\n{head}{text}</pre>{end if left else ''}"
+    return "\n" + folded("All timings, worst first", pre)
 
 
-def _line(row: Row, label: str) -> str:
+def _line(row: Row) -> str:
     change = f"{row.change} ({row.interval.removesuffix(' %')})"
-    cells = [f"{row.state.symbol} {label}", _arrow(row.base, row.head), change]
+    cells = [f"{row.state.symbol} {row.label}", _arrow(row.base, row.head), change]
     cells += [row.mde] if row.state is State.INCONCLUSIVE else []
     return html.escape("  ".join(cells)) + "\n"
 

@@ -9,13 +9,13 @@ pull request whose author is not trusted can forge those too, and the comment sa
 """
 
 import argparse
-import dataclasses
 import json
 import re
 import sys
 import traceback
 from pathlib import Path
 
+from .. import _subject
 from .._verdict.rules import Answer
 from .._verdict.schema import Comparison
 from . import artifact
@@ -62,39 +62,29 @@ def status(
 
     answer: None without a verdict, then ``run_failed`` says whether that is the change's fault.
     """
-    if is_stale(request):
-        state, text = "error", f"out of date: the pull request is at {request.current[:10]} now"
-    elif answer is not None:
+    if answer is not None:
         state = _STATE[answer]
         text = f"{answer.value}, against {request.base[:10]}; the change could alter its figures"
     else:
         state = "failure" if run_failed else "error"
         text = f"{'tests failed' if run_failed else why}, against {request.base[:10]}"
-    found = {"state": state, "description": text}
-    return found | {"context": CONTEXT, "target_url": request.run_url}
-
-
-def is_stale(request: Request) -> bool:
-    """Whether the pull request has moved on since this was asked for."""
-    return request.head != request.current
-
-
-# Pieces.
+    return {
+        "state": state,
+        "description": text,
+        "context": CONTEXT,
+        "target_url": request.run_url,
+    }
 
 
 def _bounded(request: Request, text: str) -> str:
-    stale = ""
-    if is_stale(request):
-        now = f"the pull request is at {request.current} now."
-        stale = f"> **Out of date:** of {request.head}; {now}\n\n"
     marker, where = MARKER, "on a GPU"
     if request.gpu is None:
         marker, where = CODE_MARKER, "on a machine without a GPU"
     log = f"Commit {request.head} {where}: [log of the run]({request.run_url})"
-    whole = f"{marker}\n{stale}{text}\n\n{log}\n"
-    if (size := len(whole.encode())) > MAX_COMMENT_BYTES:
+    comment = f"{marker}\n{text}\n\n{log}\n"
+    if (size := len(comment.encode())) > MAX_COMMENT_BYTES:
         raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {size}")
-    return whole
+    return comment
 
 
 def _inert(text: str) -> str:
@@ -106,7 +96,7 @@ def _inert(text: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Write the comment and the status; 0 whatever they say, for their reader to see it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks._report.pull_request")
-    for name in ("base", "head", "current", "run-url"):
+    for name in ("base", "head", "run-url"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--gpu", help="without it the report is of machine code alone")
     parser.add_argument("--behind", type=int, required=True, help="commits of main after the base")
@@ -117,8 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
     parser.add_argument("--status", type=Path, metavar="FILE", help="written, of a GPU's report")
     options = parser.parse_args(arguments)
-    asked = {each.name: getattr(options, each.name) for each in dataclasses.fields(Request)}
-    text, state = _result(Request(**asked), options)
+    request = Request(options.base, options.head, options.run_url, options.gpu, options.behind)
+    text, state = _result(request, options)
     options.comment.write_text(text, encoding="utf-8")
     if options.status:
         options.status.write_text(json.dumps(state), encoding="utf-8")
@@ -160,4 +150,5 @@ def _bytes(path: Path) -> bytes:
 
 
 if __name__ == "__main__":
+    _subject.load(_subject.DEFAULT)
     sys.exit(main())

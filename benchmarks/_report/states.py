@@ -4,34 +4,35 @@ A timing that is not slower comes with its bound, an inconclusive one with the m
 effect: so "no change" never just means low statistical power.
 """
 
+import collections
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 from .._verdict import rules
-from .._verdict.rules import Answer, Subject, Timing
+from .._verdict.rules import Answer, Key, Timing
 from .._verdict.schema import Comparison
-from .text import axes_of, count, label, name_of, percent, span
+from .text import count, label, name_of, percent, span
 
 
 class State(enum.Enum):
-    """What a timing shows, worst first: its name, its symbol and the most rows a table gives it.
+    """What a timing shows, worst first: its name and its symbol.
 
     The symbols differ in shape and brightness too, on a light and on a dark page.
     """
 
-    SLOWER = "slower", "🟥", 8
-    NOISE = "slower with the same machine code", "🟪", 3
-    INCONCLUSIVE = "inconclusive", "🟨", 6
-    NOT_SLOWER = "not slower", "⬜", 2
-    FASTER = "faster", "🔵", 3
-    SAME_CODE = "same machine code", "▫️", 0
+    SLOWER = "slower", "🟥"
+    NOISE = "slower with the same machine code", "🟪"
+    INCONCLUSIVE = "inconclusive", "🟨"
+    NOT_SLOWER = "not slower", "⬜"
+    FASTER = "faster", "🔵"
+    SAME_CODE = "same machine code", "▫️"
 
-    def __init__(self, label: str, symbol: str, most_rows: int):
-        self.label, self.symbol, self.most_rows = label, symbol, most_rows
+    def __init__(self, label: str, symbol: str):
+        self.label, self.symbol = label, symbol
 
 
-def states_of(comparison: Comparison) -> dict[Subject, State]:
-    return {t.subject: _state(t, t.subject in comparison.identical) for t in comparison.timings}
+def states_of(comparison: Comparison) -> dict[Key, State]:
+    return {t.key: _state(t, t.key in comparison.identical) for t in comparison.timings}
 
 
 def _state(timing: Timing, same_code: bool) -> State:
@@ -42,124 +43,119 @@ def _state(timing: Timing, same_code: bool) -> State:
     return State.SLOWER if timing.answer is Answer.FAIL else State.INCONCLUSIVE
 
 
-def counted(states: Iterable[State]) -> str:
-    """ "8 slower, 20 not slower"."""
-    found = list(states)
-    return ", ".join(f"{found.count(each)} {each.label}" for each in State if each in found)
+def counted(states: Iterable[State], bound: str = "") -> str:
+    """ "8 slower, 20 not slower", and behind these a bound."""
+    counts = collections.Counter(states)
+    return ", ".join(
+        f"{counts[state]} {state.label}{bound if state is State.NOT_SLOWER else ''}"
+        for state in State
+        if counts[state]
+    )
 
 
-def sentence(comparison: Comparison, states: Mapping[Subject, State]) -> str:
+_ByState = Mapping[State, Sequence[Timing]]
+
+
+def sentence(comparison: Comparison, states: Mapping[Key, State]) -> str:
     """The reasons of the answer."""
-    found = {
-        state: [t for t in comparison.timings if states[t.subject] is state] for state in State
-    }
+    by_state = {state: [t for t in comparison.timings if states[t.key] is state] for state in State}
     reasons = {Answer.FAIL: _failures, Answer.CANNOT_TELL: _doubts, Answer.PASS: _assurances}
-    return "; ".join(reasons[comparison.answer](comparison, found)) + "."
+    return "; ".join(reasons[comparison.answer](comparison, by_state)) + "."
 
 
-_KINDS = {"gpu": "GPU", "start": "process start"}
-_Found = Mapping[State, Sequence[Timing]]
+_CLOCKS = {"gpu": "GPU", "host": "host", "start": "process start"}
 
 
-def _failures(comparison: Comparison, found: _Found) -> Iterable[str]:
+def _failures(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
     if comparison.wrong:
         yield f"{count(len(comparison.wrong), 'check')} failed on the head"
-    faster = {timing.subject for timing in found[State.FASTER]}
+    faster = {timing.key for timing in by_state[State.FASTER]}
     for name, family in comparison.families.items():
         changed = rules.changed(family.timings, comparison.identical)
-        failed = sum(timing.answer is Answer.FAIL for timing in changed)
-        gained = sum(timing.subject in faster for timing in changed)
-        of = count(len(changed), f"changed {_KINDS.get(name, name)} timing")
-        if failed:
-            yield f"{failed} of {of} became slower" + f", {gained} faster" * (gained > 0)
-        elif gained and found[State.SLOWER]:
-            yield f"{gained} of {of} became faster"
-    lost = [each for each in comparison.exact if each.answer is Answer.FAIL]
-    worse = [each for each in lost if each.change == "worse"]
+        slower = [timing.effect for timing in changed if timing.answer is Answer.FAIL]
+        gained = sum(timing.key in faster for timing in changed)
+        total = count(len(changed), f"changed {_CLOCKS[name]} timing")
+        if slower:
+            yield (
+                f"{len(slower)} of {total} slower by up to {percent(max(slower), '')}"
+                + f", {gained} faster" * (gained > 0)
+            )
+        elif gained and by_state[State.SLOWER]:
+            yield f"{gained} of {total} faster"
+    failed = [value for value in comparison.exact if value.answer is Answer.FAIL]
+    worse = [value for value in failed if value.change == "worse"]
     if worse:
-        names = list(dict.fromkeys(name_of(each.subject.metric) for each in worse))
+        names = list(dict.fromkeys(name_of(value.key.metric) for value in worse))
         more = ", ..." if len(names) > 3 else ""
-        yield f"{count(len(worse), 'exact value')} got worse ({', '.join(names[:3])}{more})"
-    if len(lost) > len(worse):
-        yield f"the head lost {count(len(lost) - len(worse), 'value')} of the base"
+        yield f"{count(len(worse), 'exact value')} worse ({', '.join(names[:3])}{more})"
+    if len(failed) > len(worse):
+        yield f"{count(len(failed) - len(worse), 'value')} of the base missing on the head"
 
 
-def _worst(timings: Sequence[Timing]) -> str:
-    worst = max(timings, key=lambda timing: timing.effect)
-    return f"the worst by {percent(worst.effect)}: {label(axes_of(worst.subject))}"
-
-
-def _doubts(comparison: Comparison, found: _Found) -> Iterable[str]:
-    judged = comparison.same_sources or any(each.answer for each in comparison.exact)
-    if not any(found.values()) and not judged:
+def _doubts(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
+    judged = comparison.same_sources or any(value.answer for value in comparison.exact)
+    if not any(by_state.values()) and not judged:
         yield "nothing was judged"
     if comparison.unmeasured:
-        yield f"not measured: {count(len(comparison.unmeasured), 'difference')} of the versions"
+        yield f"{count(len(comparison.unmeasured), 'difference')} of the versions not measured"
     for name, family in comparison.families.items():
-        control, kind = family.control, _KINDS.get(name, name)
+        control, spread = family.control, family.spread
         if control.failed:
-            differ = f"{control.failed} of {control.subjects} {kind} timings differ"
+            differ = f"{control.failed} of {control.timings} {_CLOCKS[name]} timings differ"
             yield f"{differ} from themselves in the A/A control"
-        spread = family.spread
         if spread is not None and rules.varies_more(spread):
             yield (
                 f"the head's processes vary more than the base's, by {percent(spread.head, '')} "
-                f"of a {kind} timing instead of {percent(spread.base, '')}: it may be slower in "
-                "some of them"
+                f"of a {_CLOCKS[name]} timing instead of {percent(spread.base, '')}: it may be "
+                "slower in some of them"
             )
-    if found[State.NOISE]:
+    if by_state[State.NOISE]:
         yield (
-            f"{count(len(found[State.NOISE]), 'timing')} came out slower although the machine code "
-            "is the same: the noise of this run is larger than it says"
+            f"{count(len(by_state[State.NOISE]), 'timing')} slower although the machine code is "
+            "the same: the noise of this run is larger than estimated"
         )
     for name, family in comparison.families.items():
-        yield from _inconclusive(
-            family.timings, comparison, f"changed {_KINDS.get(name, name)} timing"
-        )
+        yield from _inconclusive(family.timings, comparison, f"changed {_CLOCKS[name]} timing")
 
 
 def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) -> Iterable[str]:
     changed = rules.changed(timings, comparison.identical)
     timings = rules.inconclusive(changed, comparison.identical)
     if timings:
-        of = f"{len(timings)} of {count(len(changed), what)}"
         mde = span((timing.mde for timing in timings), sign="")
-        yield f"{of} stayed inconclusive (minimum detectable effect {mde})"
+        total = count(len(changed), what)
+        yield f"{len(timings)} of {total} inconclusive (minimum detectable effect {mde})"
     slower = list(filter(rules.suspicious, timings))
     if slower:
-        yield f"{len(slower)} of these looked slower, {_worst(slower)}"
+        worst = max(slower, key=lambda timing: timing.effect)
+        largest = f"the largest change {percent(worst.effect)}: {label(worst.key)}"
+        yield f"{len(slower)} of these look slower, {largest}"
 
 
-def _bounds(comparison: Comparison, found: _Found) -> Iterable[str]:
+def _bounds(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
     """How much slower timings may be at most: by family, whose noise differs a hundredfold."""
-    unmoved, faster = ({t.subject for t in found[s]} for s in (State.NOT_SLOWER, State.FASTER))
-    says = "is slower by"
+    unchanged, faster = ({t.key for t in by_state[s]} for s in (State.NOT_SLOWER, State.FASTER))
     for name, family in comparison.families.items():
-        bounded = [t for t in family.timings if t.subject in unmoved | faster]
-        if any(timing.subject in unmoved for timing in bounded):
-            kind, most = _KINDS.get(name, name), percent(max(timing.upper for timing in bounded))
-            if len(bounded) == 1:
-                yield f"the only {kind} timing {says} no more than {most}"
-            else:
-                yield f"none of {len(bounded)} {kind} timings {says} more than {most}"
-            says = "by"
+        bounded = [t for t in family.timings if t.key in unchanged | faster]
+        if any(timing.key in unchanged for timing in bounded):
+            upper = percent(max(timing.upper for timing in bounded))
+            yield f"{_CLOCKS[name]} {upper} ({count(len(bounded), 'timing')})"
 
 
-def _assurances(comparison: Comparison, found: _Found) -> Iterable[str]:
-    faster, same = found[State.FASTER], found[State.SAME_CODE]
+def _assurances(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
+    faster, same = by_state[State.FASTER], by_state[State.SAME_CODE]
     if comparison.same_sources:
         yield "both versions have the same sources"
-    if bounds := list(_bounds(comparison, found)):
-        confidence = f"{100 * comparison.rules.confidence:g} % confidence"
-        yield f"{', '.join(bounds)} (with {confidence} each)"
+    if bounds := ", ".join(_bounds(comparison, by_state)):
+        yield f"no regression, {100 * comparison.rules.confidence:g} % upper bounds: {bounds}"
     if faster:
-        most = percent(min(timing.effect for timing in faster))
-        yield f"{len(faster)} became faster, the most by {most}"
+        most = percent(-min(timing.effect for timing in faster), "")
+        yield f"{count(len(faster), 'timing')} faster by up to {most}"
     if same or comparison.untimed:
         total = count(len(same) + len(comparison.untimed), "timing")
-        yield f"the machine code of {total} is the same on both sides"
+        yield f"the same machine code in {total}"
     yield from _inconclusive(comparison.timings, comparison, "changed timing")
     if comparison.exact:
-        yield "no exact value that counts got worse"
-    elif not any(found.values()):
+        yield "no regression of an exact value"
+    elif not any(by_state.values()):
         yield "nothing was measured"

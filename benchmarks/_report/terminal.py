@@ -13,34 +13,32 @@ _ROWS, _COLUMNS, _LABEL = 12, 100, 44
 
 def terminal(comparison: Comparison) -> str:
     """The report for a terminal."""
-    seen = View(comparison)
-    scope = f" ({seen.scope})" if seen.scope else ""
-    lines = [f"{comparison.answer.upper()}{scope}: {seen.sentence}", ""]
+    view = View(comparison)
+    scope = f" ({view.scope})" if view.scope else ""
+    lines = [f"{comparison.answer.upper()}{scope}: {view.sentence}", ""]
     interval = f"{100 * comparison.rules.confidence:g} % interval"
     lines += [
         f"{mean.clock}, geometric mean of {mean.timings}: {mean.change} "
         f"({interval} {mean.interval})"
-        for mean in seen.means
+        for mean in view.means
     ]
-    lines += [" → ".join(seen.sides), seen.setting, ""]
-    lines += _remarks("wrong", comparison.wrong)
-    lines += _remarks("not measured", comparison.unmeasured)
-    if seen.rows:
-        head = f"{'timings, worst first':{_LABEL}} {'base':>9} {'head':>9} {'change':>9}  reading"
+    lines += [" → ".join(view.sides), view.setting, ""]
+    lines += _remarks("wrong", view.wrong)
+    lines += _remarks("not measured", view.unmeasured)
+    if view.rows:
+        head = f"{'timings, worst first':{_LABEL}} {'base':>9} {'head':>9} {'change':>9}  result"
         lines.append(head)
-        lines += map(_line, seen.rows[:_ROWS])
-        left = [row.state for row in seen.rows[_ROWS:]]
+        lines += map(_line, view.rows[:_ROWS])
+        left = [row.state for row in view.rows[_ROWS:]]
         lines += [f"and {len(left)} more: {counted(left)}"] if left else []
         lines.append("")
-    lines += seen.controls
-    changed = [each for each in seen.exact if each.changes]
-    lines += [
-        f"exact, {each.name}: {'FAIL' if each.fails else 'shown only'}: {each}" for each in changed
-    ]
-    if seen.exact and not changed:
-        lines.append(f"exact: {sum(each.size for each in seen.exact)} values, none changed")
-    lines += _remarks("note", seen.notes) + _remarks("discarded", comparison.discarded)
-    lines += _remarks("machine", filter(None, [seen.machine]))
+    lines += view.controls
+    changed = [summary for summary in view.exact if summary.changes]
+    lines += [f"{one.name} ({'FAIL' if one.fails else 'informational'}): {one}" for one in changed]
+    if view.exact and not changed:
+        lines.append(f"exact: {sum(one.size for one in view.exact)} values, none changed")
+    lines += _remarks("note", view.notes) + _remarks("discarded", comparison.discarded)
+    lines += _remarks("machine", filter(None, [view.machine]))
     wrapped = [
         part
         for line in lines
@@ -55,12 +53,12 @@ def _remarks(title: str, texts: Iterable[str]) -> list[str]:
 
 
 def _line(row: Row) -> str:
-    readings = {
+    results = {
         State.SLOWER: f"SLOWER {row.interval}",
         State.FASTER: f"faster {row.interval}",
         State.NOT_SLOWER: f"within {row.upper}",
         State.INCONCLUSIVE: f"inconclusive, MDE {row.mde}",
     }
-    reading = readings.get(row.state, "same code: only noise")
+    result = results.get(row.state, "same code: only noise")
     label = clip(row.label, _LABEL)
-    return f"{label:{_LABEL}} {row.base:>9} {row.head:>9} {row.change:>9}  {reading}"
+    return f"{label:{_LABEL}} {row.base:>9} {row.head:>9} {row.change:>9}  {result}"

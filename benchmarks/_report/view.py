@@ -4,52 +4,37 @@ Pure. The numbers of a view are texts already; its other texts are untrusted, so
 them must make them inert.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._verdict import rules
-from .._verdict.rules import FAMILIES, Answer, Exact, Family, MeanChange, Subject, Timing
+from .._verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
 from .._verdict.schema import Comparison
-from .exact import Summary, by_architecture, by_metric, changed, of_suites, summary
-from .grouping import Group, grouped, single
+from .exact import by_architecture, by_metric, changed, of_suites, summary
+from .notes import shortened, texts
 from .states import State, counted, sentence, states_of
-from .text import (
-    all_values,
-    clean,
-    clip,
-    count,
-    label,
-    name_of,
-    percent,
-    seconds_range,
-    side,
-    span,
-)
+from .text import clean, clip, count, label, percent, seconds, side, span
 
 FAILS, FINE, SHOWN, UNKNOWN, NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
 MOST_LINES = 12
-_CODE = "codegen.Codegen.track_"
 _ERRORS = ("host.Error.", "host.PathError.")
 _MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
 _CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
-_KINDS = {
-    **{"rope.": "the grid", "paths.": "other paths"},
-    **{"surface.": "forms of calls", "model_calls.": "calls of models"},
-    "modules.": "calls of other modules",
+_SUITES = {
+    **{"rope.": "the grid", "paths.": "other calls", "surface.": "listed calls"},
+    **{"model_calls.": "calls of models", "modules.": "calls of other modules"},
 }
 _VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A timing, or timings that moved alike. ``upper``: the bound of the worst of them."""
+    """A timing. ``upper``: its one-sided bound."""
 
     state: State
     metric: str
     label: str
-    size: int
     base: str
     head: str
     change: str
@@ -62,16 +47,16 @@ class Row:
         return self.metric.startswith(FAMILIES["gpu"])
 
     @property
-    def moved(self) -> str:
+    def result(self) -> str:
         """The change, if it is more than noise."""
         is_change = self.state in (State.SLOWER, State.FASTER)
         return self.change if is_change else self.state.label
 
     @property
-    def tells(self) -> bool:
-        """Whether it is more than that the host, whose noise is large, is not slower."""
-        unmoved = self.state is State.NOT_SLOWER and not self.is_of_gpu
-        return not unmoved and self.state is not State.SAME_CODE
+    def is_informative(self) -> bool:
+        """False for the same machine code, and for an unchanged (noisy) host timing."""
+        unchanged = self.state is State.NOT_SLOWER and not self.is_of_gpu
+        return not unchanged and self.state is not State.SAME_CODE
 
 
 class Mean(NamedTuple):
@@ -84,24 +69,22 @@ class Mean(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One thing that was checked: its state, its name, what was found."""
+    """One thing that was checked: its state, its name, the results."""
 
     symbol: str
     name: str
-    findings: list[str]
+    results: list[str]
 
 
 class View:
     """A comparison as its reader sees it.
 
     scope: what the answer is of, where that is less than a reader expects, else "". sentence: the
-    reasons of the answer. means: of each family, how it changed on average. sides,
-    setting, machine: what was compared and where. notes: the comparison's, shortened.
-    states: of each timing. rows: one for each timing, and groups: those that moved alike together,
-    both worst first. worst, best: of the rows that tell something, None if none does. checks: all
-    that was looked at. controls: the A/A control of each family.
-    exact: by metric. changed: by metric, each value that changed. compiled: by architecture, the
-    figures of the machine code that changed on some architecture.
+    reasons of the answer. means: of each family, how it changed on average. sides, setting,
+    machine: what was compared and where. wrong, unmeasured, notes: the comparison's, as sentences.
+    states: of each timing. rows: one for each timing, the worst first. checks: all that was
+    checked. controls: the A/A control of each family. exact: by metric. changed: by metric, each
+    value that changed.
     """
 
     def __init__(self, comparison: Comparison):
@@ -115,62 +98,68 @@ class View:
         ]
         self.sides = side(comparison.base), side(comparison.head)
         self.setting, self.machine = _setting(comparison), _machine(comparison)
-        self.notes = _shortened(comparison)
-        self.rows = self._rows(comparison.timings, lambda timings: map(single, timings))
-        told = [row for row in self.rows if row.tells]
-        self.worst = next((row for row in told if row.state is not State.FASTER), None)
-        self.best = next((row for row in told if row.state is State.FASTER), None)
-        self.groups = self._rows(comparison.timings, grouped)
+        self.wrong, self.unmeasured = texts(comparison.wrong), texts(comparison.unmeasured)
+        self.notes = shortened(comparison.notes, comparison.exact)
+        self.rows = self._rows(comparison.timings)
         self.checks = [
             *_correctness(comparison),
             *(self._clock(name, comparison) for name in _CLOCKS if name in comparison.families),
             *_exact_checks(comparison),
         ]
-        self.controls = [_control(*each) for each in comparison.families.items()]
+        self.controls = [_control(name, family) for name, family in comparison.families.items()]
         metrics = by_metric(comparison.exact)
         self.exact = [summary(values) for values in metrics.values()]
-        moved = filter(None, (_compared(values) for values in metrics.values()))
-        self.changed = [[summary([each]) for each in values] for values in moved]
-        self.compiled = _compiled(comparison.exact)
+        compared = ([v for v in changed(vs) if v.change != "new"] for vs in metrics.values())
+        self.changed = [[summary([value]) for value in values] for values in compared if values]
 
-    def _rows(
-        self, timings: list[Timing], divided: Callable[[list[Timing]], Iterable[Group]]
-    ) -> list[Row]:
-        known = all_values(timing.subject for timing in timings)
-        return [
-            _row(state, group, known)
-            for state in State
-            for group in sorted(
-                divided([t for t in timings if self.states[t.subject] is state]),
-                key=lambda group: _badness(state, group),
-            )
-        ]
+    def headlines(self, most: int = 4) -> list[tuple[str, Row]]:
+        """The rows to see at first look, with what each is: the slowest of each metric, and the
+        fastest."""
+        rows = [row for row in self.rows if row.is_informative]
+        slower = [row for row in rows if row.state is State.SLOWER]
+        faster = [row for row in rows if row.state is State.FASTER]
+        others = [row for row in rows if row.state not in (State.SLOWER, State.FASTER)]
+        slowest: dict[str, Row] = {}
+        for row in slower:
+            slowest.setdefault(row.metric, row)
+        lines = [("slower", row) for row in list(slowest.values())[:most]]
+        if not slower and others:
+            what = "within noise" if others[0].state is State.NOT_SLOWER else others[0].state.label
+            lines.append((f"largest change ({what})", others[0]))
+        return lines + [("fastest", row) for row in faster[:1]]
+
+    def _rows(self, timings: Iterable[Timing]) -> list[Row]:
+        order = list(State)
+
+        def badness(timing: Timing) -> tuple:
+            state = self.states[timing.key]
+            size = -timing.effect if state in (State.SLOWER, State.NOISE) else -timing.upper
+            return order.index(state), timing.effect if state is State.FASTER else size
+
+        return [_row(self.states[timing.key], timing) for timing in sorted(timings, key=badness)]
 
     def _clock(self, name: str, comparison: Comparison) -> Check:
         family = comparison.families[name]
-        states = [self.states[timing.subject] for timing in family.timings]
-        bounds = [t.upper for t in family.timings if self.states[t.subject] is State.NOT_SLOWER]
-        says, bounded = counted(states), State.NOT_SLOWER.label
-        if bounds:
-            says = says.replace(bounded, f"{bounded} (within {percent(max(bounds))})")
+        states = [self.states[timing.key] for timing in family.timings]
+        bounds = [t.upper for t in family.timings if self.states[t.key] is State.NOT_SLOWER]
+        counts = counted(states, f" (within {percent(max(bounds))})" if bounds else "")
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
-        findings = [f"{says}; minimum detectable effect {mde} (median)"]
+        results = [f"{counts}; minimum detectable effect {mde} (median)"]
         if name == "gpu":
-            findings += _by_kind(self.states)
-        if name == "gpu" and comparison.untimed:
-            findings.append(f"{len(comparison.untimed)} not timed: same machine code")
-        if name == "gpu" and comparison.represented:
-            other = "the same change of machine code was timed at another size"
-            findings.append(f"{len(comparison.represented)} not timed: {other}")
-        if name != "gpu":
-            groups = sorted(grouped(family.timings), key=lambda group: group.axes)[:MOST_LINES]
-            rows = [_row(self.states[group.worst.subject], group, {}) for group in groups]
-            findings += [f"{row.label} {row.base} → {row.head}, {row.moved}" for row in rows]
-        open_ = rules.too_inconclusive(family.timings, comparison.identical)
+            results += _by_suite(self.states)
+            if comparison.untimed:
+                results.append(f"{len(comparison.untimed)} not timed: same machine code")
+            if comparison.represented:
+                other = "the same change of machine code was timed at another size"
+                results.append(f"{len(comparison.represented)} not timed: {other}")
+        else:
+            rows = self._rows(family.timings)[:MOST_LINES]
+            results += [f"{row.label} {row.base} → {row.head}, {row.result}" for row in rows]
+        inconclusive = rules.too_inconclusive(family.timings, comparison.identical)
         uneven = rules.varies_more(family.spread)
-        doubtful = State.NOISE in states or open_ or uneven or family.control.failed
+        doubtful = State.NOISE in states or inconclusive or uneven or family.control.failed
         symbol = FAILS if State.SLOWER in states else UNKNOWN if doubtful else FINE
-        return Check(symbol, _CLOCKS[name], findings)
+        return Check(symbol, _CLOCKS[name], results)
 
 
 def _scope(comparison: Comparison) -> str:
@@ -180,13 +169,13 @@ def _scope(comparison: Comparison) -> str:
     return "machine code only; nothing was timed" if only_code and not measured else ""
 
 
-def _by_kind(states: Mapping[Subject, State]) -> list[str]:
-    """A line for each kind of GPU timing: of forms and models, which have no map, the only one."""
-    said = {
-        what: counted(state for subject, state in states.items() if subject.metric.startswith(kind))
-        for kind, what in _KINDS.items()
+def _by_suite(states: Mapping[Key, State]) -> list[str]:
+    """A line for each suite of GPU timings, if there are several."""
+    counts = {
+        words: counted(state for key, state in states.items() if key.metric.startswith(suite))
+        for suite, words in _SUITES.items()
     }
-    lines = [f"{what}: {counts}" for what, counts in said.items() if counts]
+    lines = [f"{words}: {numbers}" for words, numbers in counts.items() if numbers]
     return lines if len(lines) > 1 else []
 
 
@@ -195,31 +184,6 @@ def _mean(name: str, mean: MeanChange) -> Mean:
     change = "not significant" if noise else percent(mean.effect)
     timings = count(mean.timings, "timing")
     return Mean(_CLOCKS[name], timings, change, span((mean.low, mean.high)))
-
-
-# Of exact values, which are counted by themselves, and of timings.
-_LACKING = re.compile(
-    r"base: \d+ values missing: this commit cannot: .*"
-    r"|[\w. -]*?(?: and (?P<more>\d{1,6}) more)?: (?:not in|in no process of) the base: "
-    r"this commit cannot: .*"
-)
-
-
-def _shortened(comparison: Comparison) -> list[str]:
-    """The notes, but a number for all that the base is too old for."""
-    new = sum(each.change == "new" and each.unit.exact for each in comparison.exact)
-    kept = []
-    for note in comparison.notes:
-        found = _LACKING.fullmatch(note)
-        if found is None:
-            kept.append(note)
-        elif not note.startswith("base: "):
-            new += 1 + int(found["more"] or 0)
-    return [f"{count(new, 'cell')} new in head", *kept] if new else kept
-
-
-def _compared(exact: Iterable[Exact]) -> list[Exact]:
-    return [each for each in changed(exact) if each.change != "new"]
 
 
 def _setting(comparison: Comparison) -> str:
@@ -234,97 +198,75 @@ def _setting(comparison: Comparison) -> str:
 def _machine(comparison: Comparison) -> str:
     """GPU, clocks and versions on one line."""
     record = {key: value for key, value in comparison.machine.items() if value not in ("none", "")}
-    said = [record["gpu"]] if "gpu" in record else []
-    said += [f"{name} {clock}" for name, clock in comparison.clocks.items() if said]
-    said += [f"{name} {record[key]}".strip() for key, name in _VERSIONS.items() if key in record]
-    said += [f"{record['num_cpu']} cores"] if "num_cpu" in record else []
-    return ", ".join(clip(clean(text), 80) for text in said[:MOST_LINES])
+    parts = [record["gpu"]] if "gpu" in record else []
+    parts += [f"{name} {clock}" for name, clock in comparison.clocks.items() if parts]
+    parts += [f"{name} {record[key]}".strip() for key, name in _VERSIONS.items() if key in record]
+    parts += [f"{record['num_cpu']} cores"] if "num_cpu" in record else []
+    return ", ".join(clip(clean(part), 80) for part in parts[:MOST_LINES])
 
 
 def _control(name: str, family: Family) -> str:
-    found = family.control
+    control = family.control
     return (
-        f"A/A control, {name}: {found.failed} of {found.subjects} timings differ from themselves; "
-        f"floor {percent(found.floor, sign='')}, noise of a round {percent(found.noise, sign='')}"
+        f"A/A control, {name}: {control.failed} of {control.timings} timings differ from "
+        f"themselves; floor {percent(control.floor, sign='')}, noise of a round "
+        f"{percent(control.noise, sign='')}"
     )
 
 
-def _badness(state: State, group: Group) -> float:
-    """Sorts the worst first; of what became faster, the fastest."""
-    size = -max(timing.upper for timing in group.timings)
-    if state in (State.SLOWER, State.NOISE):
-        size = -group.worst.effect
-    if state is State.FASTER:
-        size = min(timing.effect for timing in group.timings)
-    return size
-
-
-def _row(state: State, group: Group, known: Mapping[int, frozenset[str]]) -> Row:
-    timings = group.timings
+def _row(state: State, timing: Timing) -> Row:
     return Row(
         state,
-        group.axes[0][0],
-        label(group.axes, known),
-        len(timings),
-        seconds_range(timing.base for timing in timings),
-        seconds_range(timing.head for timing in timings),
-        span(timing.effect for timing in timings),
-        span(end for timing in timings for end in (timing.low, timing.high)),
-        percent(max(timing.upper for timing in timings)),
-        percent(max(timing.mde for timing in timings), sign=""),
+        timing.key.metric,
+        label(timing.key),
+        seconds(timing.base),
+        seconds(timing.head),
+        percent(timing.effect),
+        span((timing.low, timing.high)),
+        percent(timing.upper),
+        percent(timing.mde, sign=""),
     )
 
 
 def _correctness(comparison: Comparison) -> Iterable[Check]:
     error = of_suites(comparison.exact, _ERRORS)
     checked = error or "gpu" in comparison.families
-    failed = comparison.wrong or any(each.answer is Answer.FAIL for each in error)
+    failed = comparison.wrong or any(value.answer is Answer.FAIL for value in error)
     if comparison.wrong:
-        says = f"{count(len(comparison.wrong), 'check')} failed on the head, see above"
+        result = f"{count(len(comparison.wrong), 'check')} failed on the head, see above"
     elif checked:
-        says = "the head's outputs pass their checks"
+        result = "the head's outputs pass their checks"
     elif not comparison.exact and comparison.same_sources:
         return
     else:
-        says = "outputs were not checked: that needs a GPU"
-    says += f"; error against float64: {summary(error)}" if error else ""
-    yield Check(FAILS if failed else FINE if checked else NOT_DONE, "correctness", [says])
+        result = "outputs were not checked: that needs a GPU"
+    result += f"; error against float64: {summary(error)}" if error else ""
+    yield Check(FAILS if failed else FINE if checked else NOT_DONE, "correctness", [result])
 
 
 def _exact_checks(comparison: Comparison) -> Iterable[Check]:
     code = of_suites(comparison.exact, ["codegen."])
-    looked_at = {
+    kinds = {
         "memory, launches": of_suites(comparison.exact, _MEMORY),
         "machine code": code,
-        "timed on one side only": [each for each in comparison.exact if not each.unit.exact],
+        "timed on one side only": [v for v in comparison.exact if not v.unit.exact],
     }
-    for name, values in looked_at.items():
+    for name, values in kinds.items():
         if values:
-            whole, each = summary(values), map(summary, by_metric(values).values())
-            symbol = FAILS if whole.fails else SHOWN if whole.changes else FINE
-            says = "; ".join(f"{of.name}: {of}" for of in each if of.changes) or str(whole)
-            yield Check(symbol, name, [_machine_code(code, comparison) if values is code else says])
+            worst, by_name = summary(values), map(summary, by_metric(values).values())
+            symbol = FAILS if worst.fails else SHOWN if worst.changes else FINE
+            result = "; ".join(f"{one.name}: {one}" for one in by_name if one.changes) or str(worst)
+            yield Check(symbol, name, [_by_arch(code, comparison) if values is code else result])
 
 
-def _machine_code(code: list[Exact], comparison: Comparison) -> str:
+def _by_arch(code: list[Exact], comparison: Comparison) -> str:
     archs = by_architecture(code)
-    moved = [arch for arch, values in archs.items() if changed(values)]
-    same = [arch for arch in archs if arch not in moved]
-    says = [f"changed on {', '.join(moved[:MOST_LINES])}"] if moved else []
-    says += [f"the same figures on {', '.join(same[:MOST_LINES])}"] if same else []
+    differing = [arch for arch, values in archs.items() if changed(values)]
+    same = [arch for arch in archs if arch not in differing]
+    parts = [f"changed on {', '.join(differing[:MOST_LINES])}"] if differing else []
+    parts += [f"the same figures on {', '.join(same[:MOST_LINES])}"] if same else []
     gpu = comparison.families.get("gpu")
     if gpu and comparison.identical:
-        of = len(gpu.timings) + len(comparison.untimed)
-        says += [f"{len(comparison.identical)} of {of} timings run the very same code"]
-    return "; ".join(says)
-
-
-def _compiled(exact: Iterable[Exact]) -> dict[str, dict[str, Summary]]:
-    code = of_suites(exact, [_CODE])
-    moved = list(by_metric(changed(code)))
-    found = {arch: by_metric(values) for arch, values in by_architecture(code).items()}
-    return {
-        arch: {name_of(metric): summary(metrics[metric]) for metric in moved if metric in metrics}
-        for arch, metrics in found.items()
-        if any(map(changed, metrics.values()))
-    }
+        total = len(gpu.timings) + len(comparison.untimed)
+        parts += [f"{len(comparison.identical)} of {total} timings run the very same code"]
+    return "; ".join(parts)

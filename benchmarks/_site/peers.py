@@ -3,11 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
-from .._peers.providers import PROVIDERS
-from .._peers.sweep.experiments import Figure, Timing
-from .._peers.sweep.state import Results, Row, SweepError, read_experiment
-from .._peers.sweep.tables import source
-from .changes import rounded
+from .._studies.peers.experiments import Figure, Timing
+from .._studies.peers.providers import PROVIDERS
+from .._studies.peers.state import Results, Row, read_experiment
+from .._studies.peers.tables import source
+from .._studies.runner import StudyError
+from .overview import rounded
 from .readme_tables import SWEEPS
 
 EXPERIMENT = "throughput"
@@ -30,7 +31,7 @@ def peers(path: Path) -> dict | None:
 
     Raises
     ------
-    SweepError
+    StudyError
         If the file is damaged, or of something else: a page without it would say that nothing was
         measured.
     """
@@ -38,7 +39,7 @@ def peers(path: Path) -> dict | None:
         return None
     experiment, results = read_experiment(path, EXPERIMENT)
     if not results.rows:
-        raise SweepError(f"{path} has no rows")
+        raise StudyError(f"{path} has no rows")
     names = dict.fromkeys(name for figure in experiment.figures for name in figure.providers)
     return {
         "source": source(results.header),
@@ -62,14 +63,14 @@ def _batch(figure: Figure, results: Results) -> dict:
         row = results.rows.get(Timing(figure.direction, cell))
         rows.setdefault(cell.provider, []).append(row)
     gbps = {
-        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in found]
-        for name, found in rows.items()
+        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in line]
+        for name, line in rows.items()
     }
     return {
         "batch": batch,
         "seq_len": list(dict.fromkeys(cell.seq_len for cell in figure.cells)),
         "gbps": {name: line for name, line in gbps.items() if any(line)},
-        "without": [each for name, found in rows.items() for each in _without(name, found)],
+        "without": [reason for name, line in rows.items() for reason in _without(name, line)],
     }
 
 

@@ -6,21 +6,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .._cells.forms import ITEM_BYTES
-from .._cells.subjects import ARCHITECTURES
-from .._peers.sweep import goals as kernel_goals
-from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE, stored
-from .._peers.sweep.experiments import Experiment, Timing
-from .._peers.sweep.state import Results
+from .._studies.peers import tables
+from .._studies.peers import targets as kernel_goals
+from .._studies.peers.experiments import Experiment, Timing
+from .._studies.peers.peers_study import EVIDENCE, stored
+from .._studies.peers.state import Results
+from .._studies.training import goals
+from .._studies.training import results as training
+from .._studies.training.sizes import POINTS, STEP
+from .._subjects.metrics import ARCHITECTURES
+from .._subjects.rope.names import ITEM_BYTES
 from .._system.process import ROOT, SUITE
-from .._training import goals
-from .._training import results as training
-from .._training.sizes import POINTS, STEP
 from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
-SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
 TRAINING = SUITE / "evidence" / "training"
 GPU_TESTS = SUITE / "evidence" / "gpu-tests.json"
 
@@ -67,31 +66,6 @@ def _versions(torch: str, triton: str) -> str:
     return f"torch {torch.partition('+')[0]}, triton {triton}"
 
 
-# --- the simulation of slowdowns ------------------------------------------------------------------
-
-
-def slowdowns() -> list[str]:
-    """How often there is a false alarm, and how many slowdowns are found."""
-    document = json.loads(SLOWDOWNS.read_bytes())
-    kinds = document["kinds"]
-    intro = (
-        f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
-        f"latencies and {document['results']} results, judged with each of them. What was found "
-        "within five commits of having 2 %, where every timing slows down on its own; in brackets "
-        "also those named as the step or ramp that they are, with their commits:"
-    )
-    rows = []
-    for name, runs in document["scenarios"].items():
-        wrong = f"{sum(map(bool, runs['alarms']))} of {len(runs['alarms'])}"
-        rows.append(f"| {name} | {wrong} | {' | '.join(_found(runs[kind]) for kind in kinds)} |")
-    return table(intro, ["history", "sites with a false alarm", *kinds.values()], rows)
-
-
-def _found(sites: list[list[int]]) -> str:
-    timings, in_time, _, named = map(sum, zip(*sites, strict=True))
-    return f"{in_time / timings:.1%} ({named / timings:.1%})".replace("%", " %")
-
-
 # --- a training step ------------------------------------------------------------------------------
 
 # What rotates -> its provider in eager PyTorch and compiled.
@@ -109,7 +83,7 @@ def rope_share(directory: Path = TRAINING, point: str = "410M-2048") -> list[str
     of = {figure.provider: figure for figure in found if figure.part == STEP}
     size, _, context = point.rpartition("-")
     intro = (
-        "What RoPE adds to the time of a training step, with the 95 % interval: a Llama-like model "
+        "What RoPE adds to a training step, with the 95 % interval: a Llama-like model "
         f"of {size} parameters, context {context}, bfloat16, at `{header['commit'][:7]}` "
         f"(`{header['command']}`):"
     )
@@ -231,8 +205,8 @@ def _gains(found: _Sweeps) -> list[str]:
 
 
 _BY_COMPILER = {
-    "compile": "torch.compile with ready-made tables and static shapes",
-    "compile-angles": "the same by angles, which is what the package computes",
+    "compile": "torch.compile with precomputed tables and static shapes",
+    "compile-angles": "the same with angles, which is what the package computes",
 }
 _PRECISIONS = {"half precision": 2, "float32": 4}  # bytes an element
 
@@ -256,7 +230,7 @@ def _compiled(found: _Sweeps) -> list[str]:
 def _over_compiled(found: _Sweeps, provider: str, precision: str, hidden_size: int) -> list[float]:
     def counts(timing: Timing) -> bool:
         asked = hidden_size, _PRECISIONS[precision]
-        return (timing.cell.hidden_size, ITEM_BYTES[timing.cell.dtype]) == asked
+        return (timing.cell.call_name.channels, ITEM_BYTES[timing.cell.dtype]) == asked
 
     every = (tables.gains_over(*each, counts).get(provider, []) for each in found.values())
     return [gain for gains in every for gain in gains]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .._peers.sweep import tables
-from .._peers.sweep.command import EVIDENCE, stored
+from .._studies.peers import tables
+from .._studies.peers.peers_study import EVIDENCE, stored
 from .._system.errors import CouldNotRunError
 from .._system.process import ROOT
 from . import figures
@@ -62,7 +62,7 @@ def unnamed(directory: Path = RESULTS / MACHINE) -> list[str]:
 _BESIDE = {
     "transformer-engine": ("throughput", "TransformerEngine's CUDA kernel"),
     "flash-attention": ("throughput", "flash-attention's Triton kernel, which takes tables"),
-    "compile-angles": ("study", "`torch.compile` of the formula by angles"),
+    "compile-angles": ("study", "`torch.compile` of the formula with angles"),
 }
 
 
@@ -93,7 +93,7 @@ def summary(of: Sequence[Stored], directory: Path = SWEEPS) -> list[str]:
     intro = (
         f"One {_gpu()['gpu']}; beside `copy_` at commit `{newest.commit}` (`python -m benchmarks "
         f"figures {MACHINE} {newest.commit}`), beside other libraries at `{sweep}` (`python -m "
-        "benchmarks sweep`):"
+        "benchmarks study peers`):"
     )
     return table(intro, ["", "minimum", "median"], rows)
 

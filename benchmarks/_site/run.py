@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TextIO
 
-from .._cells.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
+from .._subjects.rope.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
 from .._system import gpu_monitor, machine, process
 from .._system.errors import CouldNotRunError
 from .._system.process import ROOT

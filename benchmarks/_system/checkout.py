@@ -40,7 +40,7 @@ class Arm:
     requirements: Requirements = field(default_factory=dict)
 
 
-def from_commit(name: str, repository: Path, sources: Path) -> Arm:
+def from_commit(name: str, repository: Path, sources: Path, package: str = PACKAGE) -> Arm:
     """The package as a commit has it, written below ``sources``.
 
     Raises
@@ -49,14 +49,16 @@ def from_commit(name: str, repository: Path, sources: Path) -> Arm:
         If the repository has no such commit, or the commit no such package.
     """
     commit = commit_of(repository, name)
-    files = committed_files(repository, name)
+    files = committed_files(repository, name, package)
     asked = _asked(name, lambda: requirements(repository, commit))
     return _arm(
-        name, commit, sources, lambda to: write_files(repository, files, to / PACKAGE), asked
+        *(name, commit, sources, package),
+        lambda to: write_files(repository, files, to / package),
+        asked,
     )
 
 
-def from_working_tree(repository: Path, sources: Path) -> Arm:
+def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -> Arm:
     """The package as it lies in the working tree, copied below ``sources``.
 
     Its ``sha`` is HEAD's where the package is HEAD's.
@@ -66,40 +68,45 @@ def from_working_tree(repository: Path, sources: Path) -> Arm:
     GitError
         If there is no package.
     """
-    files, sha = lying_files(repository / PACKAGE), ""
+    files, sha = lying_files(repository / package), ""
     if (repository / ".git").exists():
         head = commit_of(repository, "HEAD")
-        sha = head if digest(committed_files(repository, head)) == digest(files) else ""
+        sha = head if digest(committed_files(repository, head, package)) == digest(files) else ""
 
     def copy(directory: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__", "*.md")
-        shutil.copytree(repository / PACKAGE, directory / PACKAGE, ignore=ignored)
+        shutil.copytree(repository / package, directory / package, ignore=ignored)
 
     def read(file: str) -> bytes | None:
         path = repository / file
         return path.read_bytes() if path.is_file() else None
 
-    return _arm(
-        WORKING_TREE, sha, sources, copy, _asked(WORKING_TREE, lambda: requirements_of(read))
-    )
+    asked = _asked(WORKING_TREE, lambda: requirements_of(read))
+    return _arm(WORKING_TREE, sha, sources, package, copy, asked)
 
 
-def from_directory(name: str, sources: Path, fill: Callable[[Path], object]) -> Arm:
+def from_directory(
+    name: str, sources: Path, fill: Callable[[Path], object], package: str = PACKAGE
+) -> Arm:
     """A version that is no commit: ``fill`` writes its files into the directory that it gets."""
-    return _arm(name, "", sources, fill, {})
+    return _arm(name, "", sources, package, fill, {})
 
 
-def differs(part: str, base: Arm, head: Arm) -> bool:
+def differs(part: str, base: Arm, head: Arm, package: str = PACKAGE) -> bool:
     """Whether a folder or file of the package is not the same in both; one may lack it."""
     of_base, of_head = (
-        {path: blob for path, blob in _files(arm.root).items() if f"{path}/".startswith(f"{part}/")}
+        {
+            path: blob
+            for path, blob in _files(arm.root, package).items()
+            if f"{path}/".startswith(f"{part}/")
+        }
         for arm in (base, head)
     )
     return of_base != of_head
 
 
-def _files(root: Path) -> Files:
-    return lying_files(root / PACKAGE)
+def _files(root: Path, package: str) -> Files:
+    return lying_files(root / package)
 
 
 def _asked(name: str, find: Callable[[], Requirements]) -> Requirements:
@@ -113,6 +120,7 @@ def _arm(
     name: str,
     sha: str,
     sources: Path,
+    package: str,
     fill: Callable[[Path], object],
     asked: Requirements,
 ) -> Arm:
@@ -121,7 +129,7 @@ def _arm(
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))
     try:
         fill(scratch)
-        content = digest(_files(scratch))
+        content = digest(_files(scratch, package))
         root = sources / content[:16]
         try:
             os.rename(scratch, root)
@@ -130,6 +138,6 @@ def _arm(
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if (root / PACKAGE).is_dir() and digest(_files(root)) == content:
+    if (root / package).is_dir() and digest(_files(root, package)) == content:
         return Arm(name, sha, content, root, asked)
     raise GitError(f"{root} was changed since it was made: delete it")

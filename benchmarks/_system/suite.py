@@ -2,24 +2,27 @@
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 
 from .process import SUITE
 
 
-def digest(patterns: Iterable[str]) -> str:
-    """SHA-256, in hexadecimal, of the files of this suite that match, and of their names.
+def digest(patterns: Iterable[str], more: Iterable[Path] = ()) -> str:
+    """SHA-256, in hexadecimal, of the files of this suite that match, of more, and of their names.
 
     Raises
     ------
     ValueError
         If a pattern matches no file: the digest would not say what it is to say.
     """
-    found = hashlib.sha256()
+    content = hashlib.sha256()
+    files = list(more)
     for pattern in patterns:
-        files = sorted(SUITE.glob(pattern))
-        if not files:
+        matching = sorted(SUITE.glob(pattern))
+        if not matching:
             raise ValueError(f"no file of {SUITE} matches {pattern!r}")
-        for file in files:
-            name = str(file.relative_to(SUITE)).encode()
-            found.update(name + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return found.hexdigest()
+        files += matching
+    for file in files:
+        name = str(file.relative_to(SUITE) if file.is_relative_to(SUITE) else file.name).encode()
+        content.update(name + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return content.hexdigest()

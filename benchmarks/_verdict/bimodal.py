@@ -3,7 +3,7 @@
 A process may find its memory, its clocks or a neighbour in one of two states, which make all that
 it times faster or slower by a fixed share. If both versions know both states, which process met
 which says nothing about the versions, but it hides a change that is smaller than the states are
-apart. Arrays are [rounds, subjects].
+apart. Arrays are [rounds, timings].
 """
 
 from typing import NamedTuple
@@ -48,8 +48,8 @@ def removed(base: np.ndarray, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     agree = np.abs(splits[0].apart - splits[1].apart) <= _AGREE * apart
     one, other = base - apart * splits[0].slow, head - apart * splits[1].slow
     same = np.abs(other.mean(axis=0) - one.mean(axis=0)) <= _MOVED * apart
-    found = (within <= _WITHIN * apart) & agree & same
-    return np.where(found, one, base), np.where(found, other, head)
+    are_states = (within <= _WITHIN * apart) & agree & same
+    return np.where(are_states, one, base), np.where(are_states, other, head)
 
 
 def _split(values: np.ndarray) -> _Split:

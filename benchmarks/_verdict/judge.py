@@ -1,9 +1,9 @@
 """Judge whether timings of two versions differ. Pure: numbers in, verdicts out.
 
-The unit of evidence is a fresh process, which gives one median latency for each subject. Processes
+The unit of evidence is a fresh process, which gives one median latency for each timing. Processes
 of the two versions alternate, A B | B A | A B | ..., and a round is one process of each. For a
-subject, round r gives E[r] = log(head / base). If the versions are equally fast, the two processes
-of a round could be swapped, for all subjects at once, without changing how likely the outcome was:
+timing, round r gives E[r] = log(head / base). If the versions are equally fast, the two processes
+of a round could be swapped, for all timings at once, without changing how likely the outcome was:
 every result here rests on that and assumes nothing about the distribution (``permutation_test``).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from . import bimodal, permutation_test, signed_rank
-from .rules import Control, Family, MeanChange, Rules, Spread, Subject, Timing, answered
+from .rules import Control, Family, Key, MeanChange, Rules, Spread, Timing, answered
 
 # Fewer give no interval; at the usual alpha more are needed (``rules.MIN_ROUNDS``).
 _LEAST_ROUNDS = 8
@@ -26,16 +26,16 @@ _ALIKE = 24
 
 
 def judge(
-    subjects: Sequence[Subject],
+    keys: Sequence[Key],
     base: np.ndarray,
     head: np.ndarray,
     rules: Rules | None = None,
-    identical: Set[Subject] = frozenset(),
+    identical: Set[Key] = frozenset(),
 ) -> Family:
     """Judge the timings of one family.
 
     Effect and interval: the pseudomedian of E and its bounds by signed ranks (``signed_rank``).
-    Test: sign flips of E by round, its largest sizes cut, jointly over the subjects, step-down
+    Test: sign flips of E by round, its largest sizes cut, jointly over the timings, step-down
     max-T, once for slower and once for faster (``permutation_test``). Where the processes of both
     versions are in one of two states, the states are removed before (``bimodal``). The alternating
     order turns an effect of who comes first into noise of alternating sign. ``rules.answered``
@@ -43,21 +43,21 @@ def judge(
 
     Parameters
     ----------
-    subjects : sequence of Subject
+    keys : sequence of Key
         What was measured, each once.
-    base, head : array of [rounds, subjects]
+    base, head : array of [rounds, timings]
         Seconds a process took, in the order of the rounds; the version that goes first alternates.
-    identical : set of Subject
+    identical : set of Key
         What has the same machine code on both sides: the mean change and the spread leave it out.
 
     Raises
     ------
     ValueError
         If shapes do not agree, a value is not finite and positive, the number of rounds is odd,
-        below 8 or too small for the rules, or a subject comes twice.
+        below 8 or too small for the rules, or a key comes twice.
     """
     rules = rules or Rules()
-    base, head = _checked(subjects, base, head, rules)
+    base, head = _checked(keys, base, head, rules)
     logs = np.log(base), np.log(head)
     steady = bimodal.removed(*logs)
     ratios, control = steady[1] - steady[0], _control_values(*steady)
@@ -84,18 +84,18 @@ def judge(
     }
     rows = np.stack(list(columns.values()), axis=1).tolist()
     timings = tuple(
-        _timing(subject, dict(zip(columns, row, strict=True)), len(ratios), rules)
-        for subject, row in zip(subjects, rows, strict=True)
+        _timing(key, dict(zip(columns, row, strict=True)), len(ratios), rules)
+        for key, row in zip(keys, rows, strict=True)
     )
     failed = _changed(control, flips, floor, rules.alpha)
     noise = float(np.median(control.std(axis=0, ddof=1)))
-    seen = Control(len(subjects), failed, float(np.quantile(own, 0.95)), noise)
-    changed = [column for column, each in enumerate(subjects) if each not in identical]
+    control_result = Control(len(keys), failed, float(np.quantile(own, 0.95)), noise)
+    changed = [column for column, key in enumerate(keys) if key not in identical]
     if not changed:
-        return Family(timings, seen)
+        return Family(timings, control_result)
     return Family(
         timings,
-        seen,
+        control_result,
         _mean_change(ratios[:, changed], tail),
         _spread(logs[0][:, changed], logs[1][:, changed], flips),
     )
@@ -118,7 +118,7 @@ def _mean_change(ratios: np.ndarray, tail: float) -> MeanChange:
     averages = signed_rank.walsh_averages(ratios.mean(axis=1, keepdims=True))
     ends = signed_rank.bounds(averages, len(ratios), tail / 2)
     effect, low, high = (
-        float(np.expm1(each[0])) for each in (signed_rank.estimate(averages), *ends)
+        float(np.expm1(values[0])) for values in (signed_rank.estimate(averages), *ends)
     )
     return MeanChange(ratios.shape[1], effect, low, high)
 
@@ -138,24 +138,24 @@ def _spread(base: np.ndarray, head: np.ndarray, flips: np.ndarray) -> Spread:
     return Spread(*map(float, (*away.mean(axis=(1, 2)), p[0])))
 
 
-def _timing(subject: Subject, row: dict[str, float], rounds: int, rules: Rules) -> Timing:
+def _timing(key: Key, row: dict[str, float], rounds: int, rules: Rules) -> Timing:
     answer, change = answered(
         row["effect"], row["upper"], row["floor"], row["p_slower"], row["p_faster"], rules
     )
-    return Timing(subject, answer, change, rounds=rounds, **row)
+    return Timing(key, answer, change, rounds=rounds, **row)
 
 
 def _checked(
-    subjects: Sequence[Subject], base: np.ndarray, head: np.ndarray, rules: Rules
+    keys: Sequence[Key], base: np.ndarray, head: np.ndarray, rules: Rules
 ) -> tuple[np.ndarray, np.ndarray]:
     base, head = np.asarray(base, float), np.asarray(head, float)
-    if base.shape != head.shape or base.ndim != 2 or base.shape[1] != len(subjects):
+    if base.shape != head.shape or base.ndim != 2 or base.shape[1] != len(keys):
         raise ValueError(
-            f"base and head must be [rounds, {len(subjects)} subjects], "
+            f"base and head must be [rounds, {len(keys)} timings], "
             f"got {list(base.shape)} and {list(head.shape)}"
         )
-    if not len(subjects) or len(set(subjects)) < len(subjects):
-        raise ValueError("there must be subjects, each once")
+    if not len(keys) or len(set(keys)) < len(keys):
+        raise ValueError("there must be keys, none twice")
     rounds = len(base)
     if rounds < _LEAST_ROUNDS or rounds % 2:
         raise ValueError(
@@ -168,14 +168,14 @@ def _checked(
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise ValueError(
-                f"seconds must be finite and positive, {side} of {subjects[column]} is "
+                f"seconds must be finite and positive, {side} of {keys[column]} is "
                 f"{values[row, column]} in round {row}"
             )
     return base, head
 
 
 def _control_values(base: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """A version against itself: [rounds, subjects] of log ratios with the variance of E.
+    """A version against itself: [rounds, timings] of log ratios with the variance of E.
 
     base, head: logarithms.
 

@@ -1,5 +1,6 @@
 """How each metric is read: measured or exact, and whether a change for the worse fails."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,23 +22,22 @@ class Unit:
 
     def gives(self, value: float) -> bool:
         """Whether a measurement can give this value: a share, a count, or any number from 0."""
-        whole = self.name not in ("share", "seconds", "x rounding")
+        is_count = self.name not in ("share", "seconds", "x rounding")
         most = 1 if self.name == "share" else 2**53
-        return 0 <= value <= most and not (whole and value % 1)
+        return 0 <= value <= most and not (is_count and value % 1)
 
 
-_SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
-_BYTES = Unit("bytes", "smaller", exact=True, gates=True)
-_LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
+SECONDS = Unit("seconds", "smaller", exact=False, gates=True)
+BYTES = Unit("bytes", "smaller", exact=True, gates=True)
+LAUNCHES = Unit("launches", "smaller", exact=True, gates=True)
+VARIANTS = Unit("variants", "smaller", exact=True, gates=True)
+ERROR = Unit("x rounding", "smaller", exact=True, gates=True)
 # Which of a sum's two products stays unrounded, as part of one fma, is the compiler's choice, by
 # tile and architecture. It moved this by up to 12 %, and is no loss of precision: both products
-# rounded add 16 % or more, a polynomial with a term less adds 35 %.
-_FLOAT32_ERROR = Unit("x rounding", "smaller", exact=True, gates=True, tolerance=0.15)
-# In half precision none of that reaches the digits that are shown.
-_ERROR = replace(_FLOAT32_ERROR, tolerance=0.0)
-
-_CALLS = ("Codegen", "Surface")
-_CODE = {
+# rounded add 16 % or more, a polynomial with a term less adds 35 %. In half precision none of that
+# reaches the digits that are shown.
+FLOAT32_ERROR = replace(ERROR, tolerance=0.15)
+CODE = {
     "registers": Unit("registers/thread", "smaller", exact=True, gates=False),
     "spilled_bytes": Unit("bytes/thread", "smaller", exact=True, gates=True),
     "stack_bytes": Unit("bytes/thread", "smaller", exact=True, gates=False),
@@ -45,37 +45,26 @@ _CODE = {
     "instructions": Unit("instructions", "smaller", exact=True, gates=False),
     "narrow_share": Unit("share", "smaller", exact=True, gates=True),
 }
-UNITS = {
-    "rope.Forward.track_latency": _SECONDS,
-    "rope.Backward.track_latency": _SECONDS,
-    "paths.Forward.track_latency": _SECONDS,
-    "paths.Backward.track_latency": _SECONDS,
-    "surface.Forward.track_latency": _SECONDS,
-    "surface.Backward.track_latency": _SECONDS,
-    "model_calls.Forward.track_latency": _SECONDS,
-    "model_calls.Backward.track_latency": _SECONDS,
-    "modules.Forward.track_latency": _SECONDS,
-    "modules.Backward.track_latency": _SECONDS,
-    "host.Call.track_forward": _SECONDS,
-    "host.Call.track_forward_backward": _SECONDS,
-    "host.PathCall.track_forward": _SECONDS,
-    "host.PathCall.track_forward_backward": _SECONDS,
-    "host.FirstCall.track_import": _SECONDS,
-    "host.FirstCall.track_compile": _SECONDS,
-    "host.FirstCall.track_warm_start": _SECONDS,
-    "host.FirstCall.track_own_start": _SECONDS,
-    **{f"codegen.{suite}.track_{name}": unit for suite in _CALLS for name, unit in _CODE.items()},
-    # Rows may be padded: that is no tensor more.
-    "codegen.Surface.track_saved_bytes": replace(_BYTES, tolerance=0.01),
-    "codegen.Variants.track_variants": Unit("variants", "smaller", True, gates=True),
-    "host.Memory.track_peak_bytes": _BYTES,
-    "host.PathMemory.track_peak_bytes": _BYTES,
-    "host.Launches.track_launches": _LAUNCHES,
-    "host.PathLaunches.track_launches": _LAUNCHES,
-    "host.Error.track_error": _ERROR,
-    "host.PathError.track_error": _ERROR,
-}
-FLOAT32_UNITS = dict.fromkeys(
-    ("host.Error.track_error", "host.PathError.track_error"), _FLOAT32_ERROR
+"""Facts of machine code, by name."""
+
+IMPORT, COMPILE, WARM_START, OWN_START = (
+    f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start", "own_start")
 )
-"""Of subjects whose dtype is float32, instead of those above."""
+UNITS: dict[str, Unit] = dict.fromkeys((IMPORT, COMPILE, WARM_START, OWN_START), SECONDS)
+"""By metric: how a process starts, and what :func:`register` adds."""
+FAMILIES: dict[str, tuple[str, ...]] = {"gpu": (), "host": (), "start": ("host.FirstCall.",)}
+"""Timings that are tested together: the beginnings of their metrics' names."""
+
+Label = Callable[[str, tuple[str, ...]], tuple[str, str]]
+LABELS: dict[str, Label] = {}
+"""By metric: a function from it and its parameters to words for each."""
+
+
+def register(
+    units: Mapping[str, Unit], families: Mapping[str, tuple[str, ...]], label: Label
+) -> None:
+    """Make the metrics of a subject known to the rules and to reports."""
+    UNITS.update(units)
+    LABELS.update(dict.fromkeys(units, label))
+    for name, prefixes in families.items():
+        FAMILIES[name] = tuple(dict.fromkeys((*FAMILIES[name], *prefixes)))

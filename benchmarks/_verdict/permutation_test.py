@@ -1,8 +1,8 @@
-"""Sign-flip permutation tests. Pure; arrays are [rounds, subjects].
+"""Sign-flip permutation tests. Pure; arrays are [rounds, timings].
 
-If the sign of a round's values is as likely to be one as the other, jointly for all subjects, then
+If the sign of a round's values is as likely to be one as the other, jointly for all timings, then
 of all 2^n patterns of flipped rounds the one that was observed is not special. Nothing is assumed
-about the shape of the noise or about how subjects move together, and it need not be the same in
+about the shape of the noise or about how timings move together, and it need not be the same in
 every round.
 
 Sources:
@@ -48,7 +48,7 @@ def patterns(rounds: int) -> np.ndarray:
 
 
 def winsorized(values: np.ndarray) -> np.ndarray:
-    """The values, the largest quarter of each subject's sizes cut to the size below them.
+    """The values, the largest quarter of each timing's sizes cut to the size below them.
 
     One disturbed process then counts no more than any other round. The cut depends on sizes alone,
     so a flip of a round's signs flips the result: the test stays exact.
@@ -59,11 +59,11 @@ def winsorized(values: np.ndarray) -> np.ndarray:
 
 
 def scale(values: np.ndarray) -> np.ndarray:
-    """The divisor of each subject's mean; no flip of rounds changes it.
+    """The divisor of each timing's mean; no flip of rounds changes it.
 
-    It is the root of a sum of two squares. The first is the subject's mean square: it makes
+    It is the root of a sum of two squares. The first is the timing's mean square: it makes
     the statistic equivalent to Student's t. The second is the family's median variance of |values|,
-    which is noise however many subjects have changed. With a dozen rounds some subject's spread
+    which is noise however many timings have changed. With a dozen rounds some timing's spread
     comes out small by chance; without the second it would set the bar for all the others.
     """
     total = np.sqrt(np.mean(values**2, axis=0) + common_square(values))
@@ -76,9 +76,9 @@ def common_square(values: np.ndarray) -> float:
 
 
 def adjusted_p(values: np.ndarray, flips: np.ndarray) -> np.ndarray:
-    """One-sided p of "the mean is not above zero" for each subject, adjusted for the family.
+    """One-sided p of "the mean is not above zero" for each timing, adjusted for the family.
 
-    Step-down max-T of Westfall and Young: the chance of one false alarm among all subjects is at
+    Step-down max-T of Westfall and Young: the chance of one false alarm among all timings is at
     most the level, however they depend on each other and whichever of them have truly changed. The
     dependence counts, for a process moves many cells together: Bonferroni would ignore it and see
     less, Benjamini-Hochberg bounds the share of false alarms and not the chance of one. In steps,
@@ -106,7 +106,7 @@ def critical(values: np.ndarray, flips: np.ndarray, alpha: float) -> float:
 
 
 def _flipped(values: np.ndarray, flips: np.ndarray) -> Iterator[np.ndarray]:
-    """The statistics under each flip, a chunk of flips at a time: [flips, subjects]."""
+    """The statistics under each flip, a chunk of flips at a time: [flips, timings]."""
     scaled = values / (scale(values) * len(values))
     height = max(1, _CHUNK // scaled.shape[1])
     for start in range(0, len(flips), height):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from .._system.untrusted import Number, Size, Text
-from .metrics import FLOAT32_UNITS, UNITS, Unit
+from .metrics import ERROR, FLOAT32_ERROR, UNITS, Unit
+from .metrics import FAMILIES as FAMILIES
 
 MIN_ROUNDS, MAX_ROUNDS = 10, 62
 """The fewest rounds that can be significant by the rules below, and the most that are tested."""
@@ -21,13 +22,6 @@ MAX_INCONCLUSIVE_SHARE = 0.05
 SPREAD_ALPHA, SPREAD_RATIO, SPREAD_MORE = 0.001, 1.5, 0.002
 """The head varies more than the base if that is significant at this level, of one look at one
 family, and if its spread is larger by this ratio and by this share of the time."""
-
-FAMILIES = {
-    "gpu": ("rope.", "paths.", "surface.", "model_calls.", "modules."),
-    "host": ("host.Call.", "host.PathCall."),
-    "start": ("host.FirstCall.",),
-}
-"""Timings that are tested together: the beginnings of their metrics' names."""
 
 # Of the machine code of calls, what costs time: a clock shows how much.
 _COSTS_TIME = ("track_spilled_bytes", "track_narrow_share")
@@ -46,7 +40,7 @@ ExactChange = Literal["worse", "better", "none", "missing", "new"]
 """What an exact value did; "missing" and "new": it is not there on the head, or on the base."""
 
 
-class Subject(NamedTuple):
+class Key(NamedTuple):
     """What is compared: asv's name of the benchmark, and its parameters as asv's texts."""
 
     metric: str
@@ -99,17 +93,17 @@ RULES = {
 
 @dataclass(frozen=True)
 class Timing:
-    """The verdict on one subject. Effects are shares of the base: 0.02 is 2 % slower.
+    """The verdict on one timing. Effects are shares of the base: 0.02 is 2 % slower.
 
     base, head: median over the processes, seconds. effect: ``exp(E) - 1`` of the pseudomedian of
     the rounds' log ratios, the median of the average of two. low, high: its two-sided confidence
     interval; upper: its one-sided bound. p_slower, p_faster: adjusted for the family. floor: the
     smallest effect that may count, the largest of the rules' ``min_effect``, the floor of timings
-    of about the same duration and the subject's own control. mde: the minimum detectable effect,
+    of about the same duration and its own control. mde: the minimum detectable effect,
     the smallest slowdown that fails with a power of 90 % at the noise of this run.
     """
 
-    subject: Subject
+    key: Key
     answer: Answer
     change: Change
     base: _Seconds
@@ -129,12 +123,12 @@ class Timing:
 class Control:
     """The A/A control of a family: what its processes say of a version compared with itself.
 
-    failed: subjects on which the verdict's own test and threshold would see a change, one way
-    or the other. floor: the 95 % quantile over the subjects of their absolute A/A effect. noise:
-    the median over the subjects of the standard deviation of a paired round.
+    failed: timings on which the verdict's own test and threshold would see a change, one way
+    or the other. floor: the 95 % quantile over the timings of their absolute A/A effect. noise:
+    the median over the timings of the standard deviation of a paired round.
     """
 
-    subjects: int
+    timings: int
     failed: int
     floor: _Size
     noise: _Size
@@ -188,7 +182,7 @@ class Exact:
     metric that gates got worse or if the head lost it, None if it is new, else PASS.
     """
 
-    subject: Subject
+    key: Key
     unit: Unit
     base: float | None
     head: float | None
@@ -212,7 +206,7 @@ def answered(
 
 
 def judge_exact(
-    subject: Subject, base: float | None, head: float | None, clock_decides: bool = False
+    key: Key, base: float | None, head: float | None, clock_decides: bool = False
 ) -> Exact:
     """Judge an exact metric, or what only one side has.
 
@@ -229,47 +223,47 @@ def judge_exact(
         If no unit is known for the metric, a value is none of its unit, neither side has one, or
         both have a value of a metric that is measured and not exact.
     """
-    unit = unit_of(subject)
+    unit = unit_of(key)
     for side, value in (("base", base), ("head", head)):
         if value is not None and not unit.gives(value):
-            raise ValueError(f"{side} of {subject} must be None or {unit.name}, it is {value}")
+            raise ValueError(f"{side} of {key} must be None or {unit.name}, it is {value}")
     if base is None and head is None:
-        raise ValueError(f"neither side has a value of {subject}")
+        raise ValueError(f"neither side has a value of {key}")
     base, head = (None if value is None else float(value) for value in (base, head))
     if head is None:
-        return Exact(subject, unit, base, head, Answer.FAIL, "missing")
+        return Exact(key, unit, base, head, Answer.FAIL, "missing")
     if base is None:
-        return Exact(subject, unit, base, head, None, "new")
+        return Exact(key, unit, base, head, None, "new")
     if not unit.exact:
-        raise ValueError(f"{subject.metric} is measured, not exact: two values need judge()")
+        raise ValueError(f"{key.metric} is measured, not exact: two values need judge()")
     loss = head - base if unit.better == "smaller" else base - head
     change: ExactChange = "none" if loss == 0 else "worse" if loss > 0 else "better"
-    shown_only = clock_decides and subject.metric.endswith(_COSTS_TIME)
+    shown_only = clock_decides and key.metric.endswith(_COSTS_TIME)
     fails = unit.gates and not shown_only and loss > unit.tolerance * abs(base)
-    return Exact(subject, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
+    return Exact(key, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
 
 
-def unit_of(subject: Subject) -> Unit:
-    """The unit of a subject's metric, at the subject's dtype.
+def unit_of(key: Key) -> Unit:
+    """The unit of a metric, at the dtype among its parameters.
 
     Raises
     ------
     ValueError
         If the metric is not in ``UNITS``.
     """
-    if subject.metric not in UNITS:
-        raise ValueError(f"no unit for the metric {subject.metric!r}; add it to UNITS")
-    own = FLOAT32_UNITS if "float32" in subject.params else {}
-    return own.get(subject.metric, UNITS[subject.metric])
+    if key.metric not in UNITS:
+        raise ValueError(f"no unit for the metric {key.metric!r}; the subject's UNITS lack it")
+    unit = UNITS[key.metric]
+    return FLOAT32_ERROR if unit == ERROR and "float32" in key.params else unit
 
 
 def overall(
     families: Iterable[Family],
     exact: Iterable[Exact],
-    identical: Set[Subject] = frozenset(),
-    wrong: Sequence[str] = (),
+    identical: Set[Key] = frozenset(),
+    wrong: Sequence = (),
     same_sources: bool = False,
-    unmeasured: Sequence[str] = (),
+    unmeasured: Sequence = (),
 ) -> Answer:
     """The answer of the whole job.
 
@@ -290,33 +284,33 @@ def overall(
 
     Parameters
     ----------
-    identical : set of Subject
+    identical : set of Key
         What has the same machine code on both sides, timed or not.
-    wrong : sequence of str
-        What is wrong on the head, a sentence each: any fails.
+    wrong : sequence of notes.Note
+        What is wrong on the head: any fails.
     same_sources : bool
         Whether both sides have the same package, byte by byte: then nothing needs to be judged.
-    unmeasured : sequence of str
-        What differs between the sides and was not measured, a sentence each.
+    unmeasured : sequence of notes.Note
+        What differs between the sides and was not measured.
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings]
-    slower = {timing.subject for timing in timings if timing.answer is Answer.FAIL}
-    if wrong or slower - identical or any(each.answer is Answer.FAIL for each in exact):
+    slower = {timing.key for timing in timings if timing.answer is Answer.FAIL}
+    if wrong or slower - identical or any(value.answer is Answer.FAIL for value in exact):
         return Answer.FAIL
-    judged = same_sources or timings or any(each.answer for each in exact)
+    judged = same_sources or timings or any(value.answer for value in exact)
     noisy = any(family.control.failed for family in families)
-    open_ = any(too_inconclusive(family.timings, identical) for family in families)
+    doubtful = any(too_inconclusive(family.timings, identical) for family in families)
     uneven = any(varies_more(family.spread) for family in families)
-    if unmeasured or not judged or noisy or slower or open_ or uneven:
+    if unmeasured or not judged or noisy or slower or doubtful or uneven:
         return Answer.CANNOT_TELL
     return Answer.PASS
 
 
-def inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+def inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> list[Timing]:
     """The timings on which neither the clock nor the machine code is conclusive."""
-    found = changed(timings, identical)
-    return [timing for timing in found if timing.answer is Answer.CANNOT_TELL]
+    differing = changed(timings, identical)
+    return [timing for timing in differing if timing.answer is Answer.CANNOT_TELL]
 
 
 def suspicious(timing: Timing) -> bool:
@@ -325,15 +319,15 @@ def suspicious(timing: Timing) -> bool:
     return timing.effect > timing.floor or timing.low > 0
 
 
-def too_inconclusive(timings: Iterable[Timing], identical: Set[Subject]) -> bool:
+def too_inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> bool:
     """Whether the inconclusive timings of a family forbid a pass.
 
     They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
     machine code is not counted: it says nothing about what changed.
     """
-    found = changed(timings, identical)
-    open_ = inconclusive(found, identical)
-    return len(open_) > MAX_INCONCLUSIVE_SHARE * len(found) or any(map(suspicious, open_))
+    differing = changed(timings, identical)
+    unclear = inconclusive(differing, identical)
+    return len(unclear) > MAX_INCONCLUSIVE_SHARE * len(differing) or any(map(suspicious, unclear))
 
 
 def varies_more(spread: Spread | None) -> bool:
@@ -349,6 +343,6 @@ def varies_more(spread: Spread | None) -> bool:
     )
 
 
-def changed(timings: Iterable[Timing], identical: Set[Subject]) -> list[Timing]:
+def changed(timings: Iterable[Timing], identical: Set[Key]) -> list[Timing]:
     """The timings whose machine code is not the same on both sides."""
-    return [timing for timing in timings if timing.subject not in identical]
+    return [timing for timing in timings if timing.key not in identical]

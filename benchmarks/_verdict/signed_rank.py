@@ -1,7 +1,7 @@
 """The Hodges-Lehmann estimate of a centre, and exact bounds by Wilcoxon's signed ranks. Pure.
 
 What is estimated is the pseudomedian: the median of the average of two independent values. Of a
-symmetric distribution it is the centre. Arrays are [rounds, subjects].
+symmetric distribution it is the centre. Arrays are [rounds, timings].
 
 Source: J. L. Hodges, E. L. Lehmann, Estimates of location based on rank tests, 1963.
 """
@@ -16,7 +16,7 @@ def walsh_averages(values: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    array of [rounds * (rounds + 1) / 2, subjects]
+    array of [rounds * (rounds + 1) / 2, timings]
     """
     first, second = np.triu_indices(len(values))
     averages = (values[first] + values[second]) / 2

@@ -7,10 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._cells.grid import subject_params
-from benchmarks._compare import exact, measure, rounds, selection, session
+from benchmarks._compare import exact, measure, on_gpu, rounds, selection, session
+from benchmarks._compare.findings import keys_of
 from benchmarks._report.markdown import markdown
-from benchmarks._verdict.rules import Answer, Subject
+from benchmarks._verdict.rules import Answer, Key
+from tests import toy
 from tests.lab import (
     ALL,
     BACKWARD,
@@ -21,12 +22,12 @@ from tests.lab import (
     COULD_NOT_RUN,
     FAIL,
     FORWARD,
-    GRID,
     HOST,
     IMPORT,
     LARGE,
     LAUNCHES,
     MACHINE,
+    ONCE_KEY,
     PASS,
     REGISTERS,
     ROUNDS,
@@ -50,7 +51,7 @@ def test_no_slower_passes(lab, capsys):
     assert (found.rounds, found.extension) == (ROUNDS, 0)
     assert not found.wrong and not found.notes and not found.discarded and not found.identical
     assert lab.gpu.answered == ALL
-    assert "PASS: none of 8 GPU timings is slower by more than" in capsys.readouterr().out
+    assert "PASS: no regression, 95 % upper bounds: GPU " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("side", ["head", "base"])
@@ -60,7 +61,7 @@ def test_slower_cells_fail_and_faster_ones_do_not(lab, side):
     assert lab.compare() == (FAIL if side == "head" else PASS)
     assert lab.found.base.name == "base"
     changed = [each for each in lab.found.timings if each.change != "none"]
-    assert {each.subject for each in changed} == set(both(SMALL))
+    assert {each.key for each in changed} == set(both(SMALL))
     for each in changed:
         assert (each.change, each.answer) == (
             ("slower", Answer.FAIL) if side == "head" else ("faster", Answer.PASS)
@@ -71,8 +72,8 @@ def test_slower_cells_fail_and_faster_ones_do_not(lab, side):
 def test_slower_on_the_host_fails(lab):
     lab.versions({}, {"slower": {HOST[0]: 1.3}})
     assert lab.compare() == FAIL
-    slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
-    assert slower == {Subject(HOST[0], (fmt,)) for fmt in GRID["format"]}
+    slower = {each.key for each in lab.found.timings if each.answer is Answer.FAIL}
+    assert slower == {Key(HOST[0], (dtype,)) for dtype in toy.DTYPES}
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.14, PASS), (0.2, FAIL)])
@@ -80,7 +81,7 @@ def test_first_calls_fail_by_a_large_factor(lab, seconds, status):
     lab.gpu.starts = True
     lab.versions({}, {"start": seconds, "launches": 1})
     assert lab.compare() == status
-    changes = {each.subject.metric: each.change for each in lab.found.families["start"].timings}
+    changes = {each.key.metric: each.change for each in lab.found.families["start"].timings}
     slower = "slower" if status == FAIL else "none"
     assert changes == {IMPORT: "none", WARM_START: slower, COMPILE: "none"}
 
@@ -90,27 +91,27 @@ def test_a_slower_import_fails(lab):
     lab.versions({}, {"import": 0.2})
     assert lab.compare() == FAIL
     (slower,) = (each for each in lab.found.timings if each.answer is Answer.FAIL)
-    assert slower.subject == Subject(IMPORT, ())
+    assert slower.key == Key(IMPORT, ())
 
 
 def test_all_processes_find_what_was_compiled_before(lab):
-    seen, compiled = [], exact.compiled_surface
+    seen, compiled = [], exact.compiled
 
     class Process(measure.Process):
-        def __init__(self, root, cache):
-            super().__init__(root, cache)
+        def __init__(self, subject, root, cache):
+            super().__init__(subject, root, cache)
             self.cache = cache
 
         def answer(self, job):
             seen.append(({path.name for path in self.cache.iterdir()}, self.root.name))
             return super().answer(job)
 
-    def compiled_surface(root, target, cells, ledger):
-        (ledger.cache / f"kernel of {root.name}").mkdir()
-        return compiled(root, target, cells, ledger)
+    def compiled_too(subject, root, *rest):
+        (rest[-1].cache / f"kernel of {root.name}").mkdir()
+        return compiled(subject, root, *rest)
 
     lab.patch.setattr(measure, "Process", Process)
-    lab.patch.setattr(exact, "compiled_surface", compiled_surface)
+    lab.patch.setattr(exact, "compiled", compiled_too)
     lab.versions({}, {"slower": {SMALL: 1.2}})
     assert lab.compare() == FAIL
     assert len(seen) == lab.gpu.answered == ALL
@@ -140,12 +141,12 @@ def test_both_versions_are_checked_at_a_time(lab):
     lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
     lab.versions({}, {"wrong": [LARGE], "launches": 2})
     assert lab.compare() == FAIL
-    assert lab.found.wrong == tuple(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
-    assert [each.answer for each in lab.found.exact if each.subject == LAUNCHES] == [Answer.FAIL]
+    assert lab.wrong == list(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
+    assert [each.answer for each in lab.found.exact if each.key == LAUNCHES] == [Answer.FAIL]
 
 
 def test_the_base_is_checked_while_the_head_is_compiled(lab):
-    asked, compiled = threading.Event(), exact.compiled_surface
+    asked, compiled = threading.Event(), exact.compiled
     roots, together = [], threading.Barrier(2)
 
     def before(number):
@@ -154,15 +155,15 @@ def test_the_base_is_checked_while_the_head_is_compiled(lab):
             together.wait(30)
             time.sleep(0.3)  # both are on the GPU when their answers are asked for
 
-    def compiled_surface(root, *rest):
+    def compiled_too(subject, root, *rest):
         roots.append(root)
         if len(roots) == 2:
             assert asked.wait(30) and lab.gpu.begun == 1
-        return compiled(root, *rest)
+        return compiled(subject, root, *rest)
 
     lab.gpu.before = before
     lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
-    lab.patch.setattr(exact, "compiled_surface", compiled_surface)
+    lab.patch.setattr(exact, "compiled", compiled_too)
     lab.versions({}, {})
     assert lab.compare() == PASS
     assert {root for root, _ in lab.gpu.jobs[:CHECKS]} == set(roots)
@@ -173,8 +174,8 @@ def test_every_process_is_used_or_stopped(lab, head):
     started = []
 
     class Process(measure.Process):
-        def __init__(self, root, cache):
-            super().__init__(root, cache)
+        def __init__(self, subject, root, cache):
+            super().__init__(subject, root, cache)
             started.append(self)
 
     lab.patch.setattr(measure, "Process", Process)
@@ -188,8 +189,8 @@ def test_processes_of_the_next_turns_import_while_one_measures(lab):
     started, waiting = [], []
 
     class Process(measure.Process):
-        def __init__(self, root, cache):
-            super().__init__(root, cache)
+        def __init__(self, subject, root, cache):
+            super().__init__(subject, root, cache)
             started.append(self)
 
         def answer(self, job):
@@ -228,24 +229,22 @@ def test_when_one_check_fails_to_answer_the_others_end(lab):
 def test_wrong_output_fails_and_has_no_speed(lab):
     lab.versions({}, {"wrong": [SMALL], "slower": {SMALL: 0.5}})
     assert lab.compare() == FAIL
-    assert lab.found.wrong == tuple(
-        f"{metric} {SMALL}: it is wrong" for metric in (FORWARD, BACKWARD)
-    )
-    timed = {each.subject for each in lab.found.timings}
+    assert lab.wrong == list(f"{metric} {SMALL}: it is wrong" for metric in (FORWARD, BACKWARD))
+    timed = {each.key for each in lab.found.timings}
     assert set(both(LARGE)) <= timed and not timed & set(both(SMALL))
 
 
 @pytest.mark.parametrize("base_too", [False, True])
 def test_wrong_everywhere_is_not_timed_at_all(lab, capsys, base_too):
-    wrong = {"wrong": [" ".join(subject_params(cell)) for cell in CELLS]}
+    wrong = {"wrong": [" ".join(cell.params) for cell in CELLS]}
     lab.versions(wrong if base_too else {}, wrong)
     assert lab.compare() == (COULD_NOT_RUN if base_too else FAIL)
     assert lab.gpu.answered == CHECKS
     said = capsys.readouterr()
     if base_too:
-        assert "no cell is right in both versions: rope.Forward" in said.err
+        assert "no cell is right in both versions: toy.Forward" in said.err
     else:
-        assert len(lab.found.wrong) == 8
+        assert len(lab.wrong) == 8
 
 
 @pytest.mark.parametrize(
@@ -262,7 +261,7 @@ def test_exact_metric_that_got_worse(lab, worse, metric, status):
     assert lab.compare() == status
     found = [each for each in lab.found.exact if each.change == "worse"]
     answer = Answer.FAIL if status == FAIL else Answer.PASS
-    assert [(each.subject.metric, each.answer) for each in found] == [(metric, answer)]
+    assert [(each.key.metric, each.answer) for each in found] == [(metric, answer)]
     assert all(each.answer is Answer.PASS for each in lab.found.timings)
 
 
@@ -270,7 +269,7 @@ def test_noise_cannot_be_told(lab):
     lab.versions({}, {})
     lab.gpu.noise = lambda subject, number: 1.0
     assert lab.compare() == CANNOT_TELL
-    assert lab.found.extension == session.EXTENSION_ROUNDS
+    assert lab.found.extension == on_gpu.EXTENSION_ROUNDS
     assert not any(each.answer is Answer.FAIL for each in lab.found.timings)
 
 
@@ -281,10 +280,10 @@ def test_a_busy_host_is_told_from_a_slower_call(lab, slower):
     paces = np.random.default_rng(0).uniform(1, 2, 200)
     lab.gpu.host_pace = lambda number: paces[number]
     assert lab.compare() == (PASS if slower == 1 else FAIL)
-    host = [timing for timing in lab.found.timings if timing.subject.metric in HOST]
+    host = [timing for timing in lab.found.timings if timing.key.metric in HOST]
     assert len(host) == 4 and all(timing.mde < 0.1 for timing in host)
     for timing in host:
-        expected = slower - 1 if timing.subject.metric == HOST[0] else 0
+        expected = slower - 1 if timing.key.metric == HOST[0] else 0
         assert timing.effect == pytest.approx(expected, abs=0.02)
 
 
@@ -322,11 +321,11 @@ def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
     lab.versions({"code": "ret"}, {"code": "ret"})
     assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
     found = lab.found
-    timed = {t.subject for t in found.timings if t.subject in found.identical}
+    timed = {t.key for t in found.timings if t.key in found.identical}
     cells = {subject.params for subject in found.identical}
     assert len(found.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
-    noted = f"{len(cells) - 1} of {len(cells)} cells of the same machine code were not timed"
-    assert any(note.startswith(noted) for note in found.notes) == (not every)
+    noted = f"{len(cells) - 1} of {len(cells)} cells with the same machine code were not timed"
+    assert any(note.startswith(noted) for note in lab.notes) == (not every)
     assert ("--every-cell" in found.reproduce) == every
 
 
@@ -335,7 +334,7 @@ def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
     lab.versions({"code": "ret"}, {"code": "ret", "codes": {LARGE: "nop; ret"}})
     large = set(both(LARGE))
     assert lab.compare() == PASS
-    timed = {each.subject for each in lab.found.families["gpu"].timings}
+    timed = {each.key for each in lab.found.families["gpu"].timings}
     assert timed - lab.found.identical == large
     assert len({subject.params for subject in timed & lab.found.identical}) == 1
 
@@ -344,8 +343,52 @@ def test_unknown_architecture_is_noted(lab):
     lab.versions({}, {})
     lab.arch = "sm_999"
     assert lab.compare() == PASS
-    assert any("sm_999" in note for note in lab.found.notes)
-    assert {each.subject.metric for each in lab.found.exact} == {LAUNCHES.metric}
+    assert any("sm_999" in note for note in lab.notes)
+    assert {each.key.metric for each in lab.found.exact} == {LAUNCHES.metric}
+
+
+# --- cells of several suites ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def once(lab):
+    """Compares a cell that is timed forward only, too."""
+    lab.with_once()
+    return lab
+
+
+def test_cells_of_all_suites_are_timed(once):
+    once.versions({}, {"slower": {" ".join(ONCE_KEY.params): 1.05}})
+    assert once.compare() == FAIL
+    timed = {each.key for each in once.found.families["gpu"].timings}
+    assert timed == {ONCE_KEY}.union(*map(keys_of, CELLS))
+    assert [t.key for t in once.found.timings if t.answer is Answer.FAIL] == [ONCE_KEY]
+
+
+def test_one_timing_alone_is_compared(once):
+    once.versions({}, {"slower": {LARGE: 1.05}})
+    assert once.compare("base", "head", "--only", ONCE_KEY.words) == PASS
+    assert {each.key for each in once.found.timings} == {ONCE_KEY}
+    assert "no more was timed than --only names" in once.notes
+
+
+def test_what_is_no_timing_is_refused(once, capsys):
+    once.versions({}, {})
+    assert once.compare("base", "head", "--only", f"{FORWARD} 7 float32") == COULD_NOT_RUN
+    assert f"no timing is called {FORWARD} 7 float32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_costly_cells_are_checked_where_they_may_have_changed(lab, changed):
+    lab.patch.setattr(toy, "CHECKED_IF_CHANGED", CELLS[:1])
+    for tag in ("base", "head"):
+        lab.write(**{"is": tag})
+        (lab.root / lab.package / "costly.py").write_text(tag if changed else "")
+        lab.commit(tag, **{"is": tag})
+    assert lab.compare() == PASS
+    checked = lab.gpu.jobs[0][1]["cells"]
+    assert (["toy", [*CELLS[0].params]] in checked) == changed
+    assert set(keys_of(CELLS[0])) <= {each.key for each in lab.found.timings}
 
 
 # --- order, and what processes are given ----------------------------------------------------------

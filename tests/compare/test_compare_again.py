@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks._compare import command, rounds, session
+from benchmarks._compare import command, on_gpu, rounds, session
 from benchmarks._system import journal
 from benchmarks._verdict.rules import MIN_ROUNDS, Answer
 from tests.lab import (
@@ -53,7 +53,7 @@ def finish(lab: Lab) -> None:
     found = lab.found
     assert found.rounds == ROUNDS and not found.extension and not found.wrong
     assert {each.rounds for each in found.timings} == {ROUNDS}
-    slower = {each.subject for each in found.timings if each.answer is Answer.FAIL}
+    slower = {each.key for each in found.timings if each.answer is Answer.FAIL}
     assert slower == set(both(SMALL))
     kept = [entry["round"] for entry in journal.read(lab.states()[0]) if "round" in entry]
     assert [each["number"] for each in kept] == list(range(ROUNDS))
@@ -126,7 +126,7 @@ def test_changed_working_tree_is_another_state(lab):
     for slow in (SMALL, LARGE):
         lab.write(slower={slow: 1.05})
         assert lab.compare("base") == FAIL
-        slower = {each.subject for each in lab.found.timings if each.answer is Answer.FAIL}
+        slower = {each.key for each in lab.found.timings if each.answer is Answer.FAIL}
         assert slower == set(both(slow))
     assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
 
@@ -192,8 +192,8 @@ def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsy
         return
     assert status == PASS
     assert lab.found.rounds == made and lab.gpu.answered == CHECKS + 2 * made
-    said = f"{made} rounds, as the time was not enough for 16"
-    assert (said in lab.found.notes) == (made < 16)
+    said = f"{made} rounds: there was no time for 16"
+    assert (said in lab.notes) == (made < 16)
 
 
 def fake_clock(lab: Lab, monkeypatch):
@@ -269,15 +269,15 @@ def test_inconclusive_cells_are_measured_again_and_judged_by_that_alone(lab):
     noisy(lab, SMALL, 0.001)
     lab.gpu.pace = lambda subject, number: 1.0 if number <= ALL else 2.0
     assert lab.compare() == PASS
-    found, added = lab.found, session.EXTENSION_ROUNDS
+    found, added = lab.found, on_gpu.EXTENSION_ROUNDS
     assert (found.rounds, found.extension) == (ROUNDS + added, added)
     for timing in found.timings:
-        again = timing.subject in both(SMALL)
+        again = timing.key in both(SMALL)
         assert timing.rounds == (added if again else ROUNDS)
         assert timing.base == pytest.approx(2e-5 if again else 1e-5, rel=0.02)
     jobs = [job for _, job in lab.gpu.jobs[ALL:]]
     assert len(jobs) == 2 * added
-    assert all(job["cells"] == [["rope", SMALL.split()]] for job in jobs)
+    assert all(job["cells"] == [["toy", SMALL.split()]] for job in jobs)
     assert not any(job["host"] for job in jobs)
 
 
@@ -296,7 +296,7 @@ def test_a_fail_needs_no_second_look(lab):
     noisy(lab, SMALL, 0.001)
     assert lab.compare() == FAIL
     assert lab.found.extension == 0 and lab.gpu.answered == ALL
-    assert any("the comparison fails without it" in note for note in lab.found.notes)
+    assert any("the comparison fails without it" in note for note in lab.notes)
 
 
 def test_no_time_for_a_second_look(lab, monkeypatch):
@@ -306,9 +306,9 @@ def test_no_time_for_a_second_look(lab, monkeypatch):
     short = ALL + 2 * MIN_ROUNDS - 1
     assert lab.compare("base", "head", "--budget", str(short)) == CANNOT_TELL
     assert lab.found.extension == 0 and lab.gpu.answered == ALL
-    assert any("not enough for 10 rounds" in note for note in lab.found.notes)
+    assert any("not enough for 10 rounds" in note for note in lab.notes)
     assert lab.compare("base", "head", "--budget", "600") == PASS
-    assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS
+    assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(0.1, ROUNDS), (0.0, 16)], ids=["look2", "look1"])
@@ -347,10 +347,10 @@ def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
     pace = [1]
     monkeypatch.setattr(command.time, "monotonic", lambda: 60.0 * lab.gpu.answered * pace[0])
     lab.gpu.before = lambda begun: pace.__setitem__(0, 1 if begun <= ALL + 1 else 3)
-    budget = str(ALL + 2 * session.EXTENSION_ROUNDS)
+    budget = str(ALL + 2 * on_gpu.EXTENSION_ROUNDS)
     assert lab.compare("base", "head", "--budget", budget) == CANNOT_TELL
     assert lab.found.extension == 0
-    assert any("the time is up before round" in note for note in lab.found.notes)
+    assert any("the time is up before round" in note for note in lab.notes)
 
 
 def test_killed_in_the_second_look(lab, capsys):
@@ -365,5 +365,5 @@ def test_killed_in_the_second_look(lab, capsys):
     shown = capsys.readouterr().err
     assert f"look1: {ROUNDS} rounds were there already" in shown
     assert "look2: 2 rounds were there already" in shown
-    assert lab.found.extension == session.EXTENSION_ROUNDS
-    assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS + 1
+    assert lab.found.extension == on_gpu.EXTENSION_ROUNDS
+    assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS + 1

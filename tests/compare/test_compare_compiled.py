@@ -11,21 +11,22 @@ import pytest
 
 from benchmarks._compare import compiled, exact
 from benchmarks._compare.rounds import BudgetError
-from benchmarks._machine_code import fingerprint, worker_pool
+from benchmarks._machine_code import facts, worker_pool
+from tests import toy
 from tests.lab import CANNOT_TELL, COULD_NOT_RUN, MACHINE, PASS, fake_code
 
-FACTS = fingerprint.Facts(32, 0, 0, 16, 412, 8, 1, "digest", "code", 0)
-CALL = ("fingerprint", "sm_90", "float16", "sbhd", "forward", 128, 64, 2)
-PATH_CALL = ("fingerprint", "sm_90", "float16", "qkv", "forward", 4)
-SWEEP = ("variants", "sm_90", "float16", "sbhd", "forward")
-ANSWERS = {CALL: FACTS, PATH_CALL: NotImplementedError("no qkv yet"), SWEEP: 2}
+FACTS = facts.Facts(32, 0, 0, 16, 412, 8, 1, "digest", "code", 0)
+CALL = ("facts", "tests.toy", "sm_90", "toy", "forward", "1024", "float32")
+ABSENT = ("facts", "tests.toy", "sm_90", "once", "forward", "4096", "bfloat16")
+SWEEP = ("variants", "tests.toy", "sm_90", "sm_90")
+ANSWERS = {CALL: FACTS, ABSENT: NotImplementedError("not once"), SWEEP: 2}
 
 
 class Book:
     """Ledgers of one version, and what they say."""
 
     def __init__(self, scratch: Path, patch: pytest.MonkeyPatch):
-        self.version, self.said = compiled.Version(scratch, "digest", MACHINE), []
+        self.version, self.said = compiled.Version(scratch, toy, "digest", MACHINE), []
         patch.setattr(compiled, "say", self.said.append)
 
     def ledger(self, seconds: float = 60.0) -> compiled.Ledger:
@@ -49,7 +50,7 @@ def test_answers_of_every_kind_are_found_again(book):
     book.version.add(ANSWERS)
     found = book.known()
     assert (found[CALL], found[SWEEP]) == (FACTS, 2)
-    assert type(found[PATH_CALL]) is NotImplementedError and str(found[PATH_CALL]) == "no qkv yet"
+    assert type(found[ABSENT]) is NotImplementedError and str(found[ABSENT]) == "not once"
     assert book.said[-1] == "base: 3 of 3 were compiled by an earlier run"
     assert book.known(CALL, (*CALL[:-1], 4)) == {CALL: FACTS}
 
@@ -60,7 +61,7 @@ def test_a_failure_is_tried_again(book):
     for job, answer in (ANSWERS | {CALL: RuntimeError("ended with exit status -9")}).items():
         ledger.add(job, answer)
     ledger.end()
-    assert book.known().keys() == {PATH_CALL, SWEEP}
+    assert book.known().keys() == {ABSENT, SWEEP}
 
 
 def test_a_map_that_is_killed_leaves_what_it_had(book, monkeypatch):
@@ -81,7 +82,7 @@ def test_a_damaged_journal_is_never_believed(book):
 
 def test_the_versions_that_were_last_used_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "KEEP", 2)
-    versions = [compiled.Version(tmp_path, name, MACHINE) for name in "abc"]
+    versions = [compiled.Version(tmp_path, toy, name, MACHINE) for name in "abc"]
     for age, version in enumerate(versions[:2]):
         version.add({SWEEP: 2})
         os.utime(version.path, (age, age))
@@ -102,16 +103,16 @@ def test_versions_that_are_compiled_at_once_share_a_journal(book):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
     found = book.known(*ANSWERS, *((*CALL[:-1], number) for number in range(8)))
-    assert len(found) == 3 + 8 - 1  # one of the numbers is that of CALL
+    assert len(found) == len(ANSWERS) + 8
 
 
 def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
     def here(digest="a", **machine):
-        return compiled.Version(tmp_path, digest, MACHINE | machine).path
+        return compiled.Version(tmp_path, toy, digest, MACHINE | machine).path
 
     first = here()
     found = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]
-    for name in ("TRITON_PTXAS_PATH", "DISABLE_LLVM_OPT", "PTXAS_OPTIONS", "ROPE_TRITON_CHECK"):
+    for name in ("TRITON_PTXAS_PATH", "DISABLE_LLVM_OPT", "PTXAS_OPTIONS", "TOY_KERNEL_CHECK"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
             found.append(here())
@@ -119,7 +120,7 @@ def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypa
         patch.setattr(compiled.platform, "python_version", lambda: "3.99.0")
         found.append(here())
     with monkeypatch.context() as patch:
-        patch.setattr(compiled.suite, "digest", lambda patterns: "another way of measuring")
+        patch.setattr(compiled.suite, "digest", lambda *files: "another way of measuring")
         found.append(here())
     assert len(set(found)) == len(found) == 10
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
@@ -165,11 +166,11 @@ def asked(monkeypatch):
             return b'[%d, "answer", 7]' % (len(jobs) - 2)
 
     @contextlib.contextmanager
-    def server(task, groups, package, cache):
+    def server(work, package, cache):
         assert cache is None
         jobs.append("start")
         found = Server()
-        found.left = [job for group in groups for job in group]
+        found.left = [job for group in work[1] for job in group]
         yield found
 
     monkeypatch.setattr(worker_pool, "_server", server)
@@ -180,7 +181,9 @@ JOBS = [("variants", arch) for arch in ("sm_80", "sm_90", "gfx942")]
 
 
 def map_jobs(ledger, jobs=JOBS):
-    return worker_pool.map(abs, [jobs[:2], jobs[2:]], Path("unused"), ledger, {"variants": int})
+    return worker_pool.map(
+        abs, [jobs[:2], jobs[2:]], Path("unused"), ledger, {"variants": int}, len
+    )
 
 
 def test_a_map_asks_only_for_what_is_not_known(book, asked):
@@ -215,8 +218,8 @@ def compiling(lab, monkeypatch):
     lab.machine["gpu"] = "none"
     lab.limit, lab.compiled = 10**9, []
 
-    def facts(root, ledger, *, target):
-        jobs = [("variants", each, number) for each in target for number in range(10)]
+    def code(subject, root, *rest):
+        ledger, jobs = rest[-1], [("variants", number) for number in range(10)]
         known = ledger.begin(jobs)
         try:
             for job in jobs:
@@ -228,10 +231,9 @@ def compiling(lab, monkeypatch):
                     ledger.add(job, 1)
         finally:
             ledger.end()
-        return fake_code(root)
+        return fake_code(subject, root, *rest)
 
-    monkeypatch.setattr(exact, "codegen_facts", facts)
-    monkeypatch.setattr("benchmarks._compare.session.ARCHITECTURES", ("sm_90",))
+    monkeypatch.setattr(exact, "compiled", code)
     return lab
 
 
@@ -273,7 +275,7 @@ def test_without_a_gpu_it_stops_in_time_and_goes_on_from_there(compiling, capsys
 def test_budget(arguments, gpu, minutes, lab, monkeypatch):
     asked = []
 
-    def compare(unmeasured, pair, arch, options, *_):
+    def compare(subject, unmeasured, pair, arch, options, *_):
         asked.append((options.deadline - time.monotonic()) / 60)
         return unmeasured
 

@@ -9,9 +9,8 @@ from tests.lab import (
     FAIL,
     FORWARD,
     HOST,
-    IN_PLACE,
+    ONCE_KEY,
     PASS,
-    PATHS,
     ROUNDS,
     SMALL,
     noisy,
@@ -24,25 +23,26 @@ ALWAYS = list(range(1, 99))  # in every process that times
     ("base", "head", "said"),
     [(False, True, ""), (True, False, "not in the base"), (True, True, "in neither version")],
 )
-def test_cells_and_paths_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, said):
-    lab.with_paths()
-    lacks = {"cannot": [SMALL, IN_PLACE]}
+def test_cells_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, said):
+    lab.with_once()
+    once = " ".join(ONCE_KEY.params)
+    lacks = {"cannot": [SMALL, once]}
     lab.versions(lacks if base else {}, lacks if head else {})
     assert lab.compare() == (PASS if base else FAIL)
     if base:
         expected = f"{FORWARD} {SMALL} and 2 more: {said}: it is cannot"
-        assert expected in lab.found.notes and not lab.found.wrong
+        assert expected in lab.notes and not lab.wrong
     else:
-        assert f"{FORWARD} {SMALL}: it is cannot" in lab.found.wrong
-        assert f"{PATHS[0]} {IN_PLACE}: it is cannot" in lab.found.wrong
-    timed = {" ".join(each.subject.params) for each in lab.found.timings}
-    assert timed and not timed & {SMALL, IN_PLACE}
+        assert f"{FORWARD} {SMALL}: it is cannot" in lab.wrong
+        assert f"{ONCE_KEY.words}: it is cannot" in lab.wrong
+    timed = {" ".join(each.key.params) for each in lab.found.timings}
+    assert timed and not timed & {SMALL, once}
 
 
 def test_a_call_that_the_base_lacks_must_be_right(lab):
     lab.versions({"cannot": [SMALL]}, {"wrong": [SMALL]})
     assert lab.compare() == FAIL
-    assert lab.found.wrong == tuple(f"{m} {SMALL}: it is wrong" for m in (FORWARD, BACKWARD))
+    assert lab.wrong == list(f"{m} {SMALL}: it is wrong" for m in (FORWARD, BACKWARD))
 
 
 @pytest.mark.parametrize("side", ["head", "base"])
@@ -52,9 +52,9 @@ def test_a_version_that_fails_in_one_process_of_many(lab, side):
     assert lab.compare() == (FAIL if side == "head" else PASS)
     said = f"failed in 1 of {ROUNDS} processes of the {side}: lost in the round"
     if side == "head":
-        assert f"{FORWARD} {SMALL}: {said}" in lab.found.wrong
+        assert f"{FORWARD} {SMALL}: {said}" in lab.wrong
     else:
-        assert f"{BACKWARD} {SMALL} and 1 more: {said}" in lab.found.notes and not lab.found.wrong
+        assert f"{BACKWARD} {SMALL} and 1 more: {said}" in lab.notes and not lab.wrong
     assert {each.rounds for each in lab.found.timings} == {ROUNDS}
     assert len(lab.found.timings) == 10
 
@@ -64,21 +64,21 @@ def test_cell_that_neither_can_time_is_noted(lab):
     full = {"full": {SMALL: ALWAYS}}
     lab.versions(full, full)
     assert lab.compare() == PASS
-    (said,) = [text for text in lab.found.notes if SMALL in text]
-    assert ": in neither version: " in said and not lab.found.wrong
+    (said,) = [text for text in lab.notes if SMALL in text]
+    assert ": in neither version: " in said and not lab.wrong
 
 
 def test_a_base_that_cannot_be_timed_is_no_excuse_for_a_head_that_fails(lab):
     lab.versions({"full": {SMALL: ALWAYS}}, {"fails": {SMALL: [7]}})
     assert lab.compare() == FAIL
-    assert any(SMALL in text and "of the head: lost" in text for text in lab.found.wrong)
+    assert any(SMALL in text and "of the head: lost" in text for text in lab.wrong)
 
 
 def test_head_that_fails_in_the_second_look(lab):
     lab.versions({}, {"fails": {SMALL: [ROUNDS + 3]}})
     noisy(lab, SMALL, 0.001)
     assert lab.compare() == FAIL
-    assert any(SMALL in text and "of the head" in text for text in lab.found.wrong)
+    assert any(SMALL in text and "of the head" in text for text in lab.wrong)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_changed_code_that_neither_can_time_forbids_a_pass(lab, lost):
     """Unless another cell runs the same change, as in the test above."""
     lab.versions({**lost, "codes": {SMALL: "a"}}, {**lost, "codes": {SMALL: "b"}})
     assert lab.compare() == CANNOT_TELL
-    (said,) = lab.found.unmeasured
-    assert said.startswith("2 timings run machine code that changed, and could not be timed (see")
-    assert SMALL in said and not lab.found.wrong
+    (said,) = lab.unmeasured
+    assert said.startswith("2 timings with changed machine code could not be timed (see")
+    assert SMALL in said and not lab.wrong
 
 
 def test_changed_code_of_a_call_that_the_base_lacks_has_nothing_to_be_compared_with(lab):
     lab.versions({"wrong": [SMALL], "codes": {SMALL: "a"}}, {"codes": {SMALL: "b"}})
     assert lab.compare() == PASS
-    assert any("not in the base" in text for text in lab.found.notes)
+    assert any("failed in the base: it is wrong" in text for text in lab.notes)
 
 
 @pytest.mark.parametrize("why", ["full", "fails"])
@@ -104,10 +104,9 @@ def test_changed_code_that_no_process_of_the_base_can_time(lab, why):
     """A form that is not checked first, and that only the head has an argument for."""
     lab.versions({why: {SMALL: ALWAYS}, "codes": {SMALL: "a"}}, {"codes": {SMALL: "b"}})
     assert lab.compare() == PASS
-    assert not lab.found.unmeasured
-    assert f"{BACKWARD} {SMALL} and 1 more: in no process of the base: lost" in "".join(
-        lab.found.notes
-    )
+    assert not lab.unmeasured
+    where = "not in the base" if why == "full" else "in no process of the base"
+    assert f"{BACKWARD} {SMALL} and 1 more: {where}: lost" in "".join(lab.notes)
 
 
 # --- calls on the host, and starts ----------------------------------------------------------------
@@ -138,11 +137,11 @@ def lost(lab, base: dict, head: dict) -> int:
 )
 def test_host_times_without_a_verdict_forbid_a_pass(lab, base, head):
     assert lost(lab, base, head) == CANNOT_TELL
-    (said,) = lab.found.unmeasured
-    what = f"{HOST[0]} bshd, {HOST[0]} sbhd, {COMPILE}"
-    assert said == f"3 timings on the host could not be compared (see the notes): {what}"
-    assert any("of the base: lost" in text for text in lab.found.notes)
-    assert not lab.found.wrong
+    (said,) = lab.unmeasured
+    what = f"{COMPILE}, {HOST[0]} bfloat16, {HOST[0]} float32"
+    assert said == f"3 host times could not be compared (see the notes): {what}"
+    assert any("of the base: lost" in text for text in lab.notes)
+    assert not lab.wrong
 
 
 @pytest.mark.parametrize(
@@ -152,16 +151,17 @@ def test_host_times_without_a_verdict_forbid_a_pass(lab, base, head):
 )
 def test_host_times_that_no_process_of_the_base_has_are_not_asked_of_the_head(lab, base, head):
     assert lost(lab, base, head) == PASS
-    assert not lab.found.unmeasured
-    where = "in neither version" if head else "in no process of the base"
-    assert f"{HOST[0]} bshd and 2 more: {where}: lost in the round" in lab.found.notes
+    assert not lab.unmeasured
+    where = "in no process of the base" if "fails" in base else "not in the base"
+    where = "in neither version" if head else where
+    assert f"{COMPILE} and 2 more: {where}: lost in the round" in lab.notes
 
 
 @pytest.mark.parametrize("base", [{}, {"full": ALWAYS}])
 def test_host_times_that_the_head_alone_fails_are_its_fault(lab, base):
     assert lost(lab, base, {"fails": [3]}) == FAIL
-    assert len([text for text in lab.found.wrong if "of the head: lost" in text]) == 3
-    assert not lab.found.unmeasured
+    assert len([text for text in lab.wrong if "of the head: lost" in text]) == 3
+    assert not lab.unmeasured
 
 
 def test_without_any_host_time_a_change_does_not_pass(lab):
@@ -169,18 +169,18 @@ def test_without_any_host_time_a_change_does_not_pass(lab):
     lab.versions({**fails, "code": "a"}, {**fails, "code": "b"})
     assert lab.compare() == CANNOT_TELL
     assert [*lab.found.families] == ["gpu"]
-    (said,) = lab.found.unmeasured
-    assert said.startswith("4 timings on the host") and said.endswith(" and 1 more")
+    (said,) = lab.unmeasured
+    assert said.startswith("4 host times") and said.endswith(" and 1 more")
 
 
 def test_host_times_of_the_same_sources_have_nothing_that_differs(lab):
     lab.commit("base", fails={HOST[0]: ALWAYS})
     assert lab.compare("base", "base", "--even-if-same") == PASS
-    assert not lab.found.unmeasured
+    assert not lab.unmeasured
 
 
 def test_host_times_that_are_not_asked_for_are_not_missed(lab):
     fails = {"fails": {HOST[0]: ALWAYS}}
     lab.versions(fails, fails)
     assert lab.compare("base", "head", "--only", f"{FORWARD} {SMALL}") == PASS
-    assert not lab.found.unmeasured
+    assert not lab.unmeasured

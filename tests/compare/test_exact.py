@@ -1,196 +1,107 @@
-"""What two versions compile to, compared exactly."""
+"""What two versions compile to, compared exactly; the compiler's answers are made up."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from benchmarks import codegen
-from benchmarks._cells.forms import PATHS
-from benchmarks._cells.grid import Cell, ModelCell, PathCell, SurfaceCell
+from benchmarks import _subject, codegen
 from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint
-from benchmarks._verdict.rules import UNITS, Answer, Subject
+from benchmarks._machine_code.facts import Facts
+from benchmarks._verdict.notes import Note
+from benchmarks._verdict.rules import Answer, Key
+from tests import toy
 
-ROOT = Path(exact.__file__).resolve().parents[2]
-SMALL = ("sm_90", "float16", "sbhd", "forward", 64, "small")
-LARGE = (*SMALL[:-1], "large")
-SUBSET = {
-    "target": ("sm_90",),
-    "dtype": ("float16",),
-    "format": ("sbhd",),
-    "direction": ("forward",),
-    "hidden_size": (64,),
-}
-
-
-# --- names and missing values, from made-up facts -------------------------------------------------
+ROOT = Path("unused")
+LARGE, TARGET = ("sm_90", "bfloat16", "forward"), "sm_90"
 
 
 def facts(**changes):
     plain = dict.fromkeys(
         ("registers", "spilled_bytes", "stack_bytes", "shared_bytes", "instructions"), 8
     )
-    return fingerprint.Facts(
-        **plain
-        | {"global_accesses": 4, "narrow_accesses": 1, "digest": "d", "code": "c"}
-        | {"saved_bytes": 0}
-        | changes
-    )
+    plain |= {"global_accesses": 4, "narrow_accesses": 1, "saved_bytes": 0}
+    return Facts(**plain | {"digest": "d", "code": "c"} | changes)
 
 
 @pytest.fixture
-def compiler_gives(monkeypatch):
-    """Let the compiler give these answers next, and note what it was asked."""
+def values(monkeypatch):
+    """The exact values where the compiler gives the calls of one dtype an answer of their own."""
+    _subject.load(toy.__name__)
 
-    def answer(large, variants):
-        asked = []
+    def compiled(answer, variants):
+        def compile_all(subject, calls, counted, root, ledger, *, enumerations):
+            given = {
+                call: answer if (call.cell.dtype, call.direction) == LARGE[1:] else facts()
+                for call in calls
+            }
+            return fingerprint.Answers(given, dict.fromkeys(counted, variants), {})
 
-        def compile_sizes(calls, sweeps, root, ledger):
-            asked.extend(calls)
-            answers = {call: large if call[-1] == "large" else facts() for call in calls}
-            return fingerprint.Answers(answers, dict.fromkeys(sweeps, variants), {})
+        monkeypatch.setattr(fingerprint, "compile_all", compile_all)
+        listed = toy.compilations(TARGET), toy.variants(TARGET)
+        return exact.compiled(toy, ROOT, TARGET, toy.CELLS, *listed, enumerations=()).values
 
-        monkeypatch.setattr(exact.fingerprint, "compile_sizes", compile_sizes)
-        return asked
-
-    return answer
-
-
-def texts(call):
-    return tuple(map(str, call))
+    return compiled
 
 
-def test_names_are_those_of_asv(compiler_gives):
-    asked = compiler_gives(facts(registers=9, digest="e"), 3)
-    values = exact.codegen_facts(ROOT, **SUBSET)
-    assert asked == [SMALL, LARGE]
-    tracks = {name for name in dir(codegen.Codegen) if name.startswith("track_")}
-    metrics = {f"codegen.Codegen.{name}" for name in tracks} | {"codegen.Variants.track_variants"}
-    assert {subject.metric for subject in values} == metrics
-    registers = "codegen.Codegen.track_registers"
-    assert values[registers, texts(SMALL)] == 8
-    assert values[registers, texts(LARGE)] == 9
-    assert values["codegen.Codegen.track_narrow_share", texts(LARGE)] == 0.25
-    assert values["codegen.Variants.track_variants", SMALL[:4]] == 3
+def test_values_are_named_as_asv_names_them(values):
+    made = values(facts(registers=9, digest="e"), 3)
+    assert {key.metric for key in made} == {
+        name for name in toy.UNITS if name.startswith(("toy.Code.", "toy.Variants."))
+    }
+    assert made["toy.Code.track_registers", LARGE] == 9
+    assert made["toy.Code.track_registers", (*LARGE[:2], "backward")] == 8
+    assert made["toy.Code.track_narrow_share", LARGE] == 0.25
+    assert made["toy.Variants.track_variants", (TARGET,)] == 3
 
 
-def test_everything_is_asked_by_default(compiler_gives):
-    asked = compiler_gives(facts(), 2)
-    values = exact.codegen_facts(ROOT)
-    assert len(asked) == len(set(asked)) == 8 * 3 * 2 * 2 * 3 * 2
-    assert sum(s.metric == "codegen.Variants.track_variants" for s in values) == 8 * 3 * 2 * 2
+@pytest.mark.parametrize("suite", [codegen.Codegen, codegen.Surface, codegen.Variants])
+def test_what_asv_tracks_of_the_package_is_compared(suite):
+    subject = _subject.load(_subject.DEFAULT)
+    name = f"codegen.{suite.__name__}"
+    tracks = {f"{name}.{track}" for track in dir(suite) if track.startswith("track_")}
+    assert tracks == {metric for metric in subject.UNITS if metric.startswith(f"{name}.")}
+    ours = [
+        one.params
+        for target in subject.TARGETS
+        for one in (*subject.compilations(target), *subject.variants(target))
+        if one.suite == name
+    ]
+    assert len(set(ours)) == len(ours) > 0
+    asv = zip(*ours, strict=True)
+    assert [set(column) for column in asv] == [set(values) for values in suite.params]
 
 
-@pytest.mark.parametrize(
-    ("subset", "message"),
-    [
-        ({"archs": ("sm_90",)}, "got archs="),
-        ({"target": ("sm_1",)}, r"got target=\('sm_1',\)"),
-        ({"target": ()}, r"got target=\(\)"),
-    ],
-)
-def test_subset_that_is_none(subset, message):
-    with pytest.raises(ValueError, match=message):
-        exact.codegen_facts(ROOT, **subset)
-
-
-def test_compare_says_worse_better_and_none(compiler_gives):
-    compiler_gives(facts(), 2)
-    base = exact.codegen_facts(ROOT, **SUBSET)
+def test_worse_better_and_none(values):
+    base = values(facts(), 2)
     assert {verdict.change for verdict in exact.compare(base, dict(base))} == {"none"}
-    compiler_gives(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
-    verdicts = exact.compare(base, exact.codegen_facts(ROOT, **SUBSET))
+    head = values(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
     changed = {
-        (v.subject.metric.rpartition("_")[2], v.subject.params[-1], v.change): v.answer
-        for v in verdicts
+        (v.key.metric.rpartition("_")[2], v.change): v.answer
+        for v in exact.compare(base, head)
         if v.change != "none"
     }
     assert changed == {
-        ("bytes", "large", "worse"): Answer.FAIL,
-        ("share", "large", "better"): Answer.PASS,
-        ("registers", "large", "worse"): Answer.PASS,  # shown only
-        ("variants", "forward", "better"): Answer.PASS,
+        ("bytes", "worse"): Answer.FAIL,
+        ("share", "better"): Answer.PASS,
+        ("registers", "worse"): Answer.PASS,  # shown only
+        ("variants", "better"): Answer.PASS,
     }
 
 
-def test_what_the_head_does_not_compile_fails_and_says_why(compiler_gives):
-    compiler_gives(facts(), 2)
-    base = exact.codegen_facts(ROOT, **SUBSET)
-    compiler_gives(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
-    head = exact.codegen_facts(ROOT, **SUBSET)
-    lost = [v for v in exact.compare(base, head) if v.change == "missing"]
-    assert {v.subject.params for v in lost} == {texts(LARGE)}
-    gating = {v.subject.metric for v in lost if v.answer == Answer.FAIL}
-    assert gating >= {name for name in exact.UNITS if "Codegen" in name and UNITS[name].gates}
-    assert exact.problems(base) == []
-    assert exact.problems(head) == ["6 values missing: PTXASError: too narrow a world"]
+def test_what_the_head_does_not_compile_fails_and_says_why(values):
+    base = values(facts(), 2)
+    head = values(RuntimeError("Traceback\n  File\nPTXASError: too narrow a world\n"), 2)
+    lost = [verdict for verdict in exact.compare(base, head) if verdict.change == "missing"]
+    assert {verdict.key.params for verdict in lost} == {LARGE}
+    gating = {verdict.key.metric for verdict in lost if verdict.answer is Answer.FAIL}
+    assert gating >= {m for m, unit in toy.UNITS.items() if m.startswith("toy.Code") and unit.gates}
+    assert exact.problems(base, "base") == []
+    why = "PTXASError: too narrow a world"
+    assert exact.problems(head, "head") == [Note("no value", why, "head", count=len(lost))]
 
 
 def test_what_neither_side_has_is_not_compared():
-    values = {Subject("codegen.Variants.track_variants", SMALL[:4]): NotImplementedError("no thd")}
+    values = {Key("toy.Variants.track_variants", (TARGET,)): NotImplementedError("not scaled")}
     assert exact.compare(values, dict(values)) == []
-    assert exact.problems(values) == ["1 values missing: no thd"]
-
-
-# --- the package itself ---------------------------------------------------------------------------
-
-
-def test_change_of_the_kernel_for_some_heads_is_seen_there_alone(tmp_path, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    ignored = shutil.ignore_patterns("__pycache__")
-    copy = shutil.copytree(ROOT / "rope_triton", tmp_path / "rope_triton", ignore=ignored)
-    path = copy / "kernel" / "tiles.py"
-    source = path.read_text()
-    constant = "_WIDE_HEADS, _WIDE_CHANNELS = 8, 128"
-    assert constant in source
-    path.write_text(source.replace(constant, "_WIDE_HEADS, _WIDE_CHANNELS = 8, 256"))
-    narrow, wide = (Cell(512, channels, 4, "float16", "sbhd") for channels in (64, 128))
-    base, head = (compiled(root, [narrow, wide]) for root in (ROOT, tmp_path))
-    assert {subject for subject in base if base[subject] != head[subject]} == {
-        (f"rope.{direction}.track_latency", ("512", "128", "4", "float16", "sbhd"))
-        for direction in ("Forward", "Backward")
-    }
-    assert {("rope.Forward.track_latency", ("512", "64", "4", "float16", "sbhd"))} <= base.keys()
-
-
-def test_every_path_of_the_package_has_machine_code_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    cells = [PathCell(path, 4, "bfloat16") for path in PATHS if path != "thd-short"]
-    model = ModelCell("deepseek-v3-k", "decode", "tables")
-    found = compiled(ROOT, [*cells, model])
-    assert set(found) == {
-        (metric, (cell.path, "4", "bfloat16")) for cell in cells for metric in cell.metrics.values()
-    } | {(model.metrics["forward"], ("deepseek-v3-k", "decode", "tables"))}
-    assert len({facts.digest for facts in found.values()}) == len(found)
-
-
-def test_sizes_of_a_form_have_their_code_in_common(monkeypatch):
-    """Unlike the work: the grids differ. The history has the facts of the larger size."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    form = "angles-bshd-bf16-64x256-il"
-    small, large = (SurfaceCell(form, mib) for mib in (4, 32))
-    # The other is not compiled, as where a comparison is asked for some timings only.
-    monkeypatch.setitem(exact.SURFACE_PARAMS, "form", (form, "qk-bshd-bf16-32x128"))
-    surface = exact.compiled_surface(ROOT, "sm_90", [small, large], enumerations=())
-    by_cell = {each: surface.facts[*key(small)[:1], params(each)] for each in (small, large)}
-    assert by_cell[small].code == by_cell[large].code
-    assert by_cell[small].digest != by_cell[large].digest
-    values = surface.values("sm_90")
-    assert {subject.params for subject in values} == {
-        ("sm_90", form, direction) for direction in ("forward", "backward")
-    }
-    registers = values[Subject("codegen.Surface.track_registers", ("sm_90", form, "forward"))]
-    assert registers == by_cell[large].registers > 8
-
-
-def key(cell):
-    return cell.metrics["forward"], params(cell)
-
-
-def params(cell):
-    return tuple(map(str, (cell.form, cell.mib)))
-
-
-def compiled(root, cells):
-    return exact.compiled_surface(root, "sm_90", cells, enumerations=()).facts
+    assert exact.problems(values, "base") == [Note("no value", "not scaled", "base", count=1)]

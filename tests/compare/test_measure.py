@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks._compare import measure
+from tests import toy
 from tests.lab import IMPORT, LAUNCHES, UUID
 
 # What the process asks of torch for a job without cells, on a machine that has a GPU but none for
@@ -33,10 +34,10 @@ def process(tmp_path):
 
     def start(source: str, torch: str = FAKE_TORCH) -> measure.Process:
         root = tmp_path / "arm"
-        (root / "rope_triton").mkdir(parents=True)
-        (root / "rope_triton" / "__init__.py").write_text(source)
+        (root / toy.PACKAGE).mkdir(parents=True)
+        (root / toy.PACKAGE / "__init__.py").write_text(source)
         (root / "torch.py").write_text(torch)
-        begun.append(measure.Process(root, tmp_path / "cache"))
+        begun.append(measure.Process(toy.__name__, root, tmp_path / "cache"))
         return begun[-1]
 
     yield start
@@ -46,8 +47,8 @@ def process(tmp_path):
 
 def test_process_takes_the_package_from_its_root(process, tmp_path, monkeypatch):
     """Neither from the current directory nor from where the suite is; and its own cache."""
-    (tmp_path / "here" / "rope_triton").mkdir(parents=True)
-    (tmp_path / "here" / "rope_triton" / "__init__.py").write_text("raise SystemExit('not me')")
+    (tmp_path / "here" / toy.PACKAGE).mkdir(parents=True)
+    (tmp_path / "here" / toy.PACKAGE / "__init__.py").write_text("raise SystemExit('not me')")
     monkeypatch.chdir(tmp_path / "here")
     note = tmp_path / "note"
     started = process(
@@ -57,7 +58,7 @@ def test_process_takes_the_package_from_its_root(process, tmp_path, monkeypatch)
     started.wait_until_ready()
     answer = started.answer(JOB)
     assert note.read_text().split("\n") == [
-        str(tmp_path / "arm" / "rope_triton" / "__init__.py"),
+        str(tmp_path / "arm" / toy.PACKAGE / "__init__.py"),
         str(tmp_path / "cache"),
     ]
     assert answer["gpu"] == UUID
@@ -67,7 +68,7 @@ def test_process_takes_the_package_from_its_root(process, tmp_path, monkeypatch)
 
 
 def test_process_whose_package_comes_from_elsewhere(process, tmp_path):
-    elsewhere = tmp_path / "elsewhere" / "rope_triton"
+    elsewhere = tmp_path / "elsewhere" / toy.PACKAGE
     elsewhere.mkdir(parents=True)
     (elsewhere / "__init__.py").write_text("")
     started = process(f"__file__ = {str(elsewhere / '__init__.py')!r}")
@@ -122,12 +123,12 @@ def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
     """The job itself is faked: what is timed on a GPU is tested elsewhere."""
     asked = []
 
-    def imported(root):
-        asked.append(root)
+    def imported(*package):
+        asked.append(package)
         return 0.25
 
     monkeypatch.setattr(measure.first_call, "import_package", imported)
-    monkeypatch.setattr(measure, "_measure", lambda cells, **job: {"timings": [], "seconds": {}})
+    monkeypatch.setattr(measure, "_measure", lambda *cells, **job: {"timings": [], "seconds": {}})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = types.SimpleNamespace(uuid=UUID)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {0: properties}.get)
@@ -137,8 +138,8 @@ def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
     for on_host in (True, False):
         job = json.dumps(measure.timing_job([], on_host) | {"seed": 1})
         monkeypatch.setattr(sys, "stdin", io.StringIO(job + "\n"))
-        measure.main(str(answer))
+        measure.main(toy.__name__, str(answer))
         found.append(json.loads(answer.read_text())["timings"])
     assert found == [[[IMPORT, [], [0.25]]], []]
-    assert asked == ["/arm"] * 2
+    assert asked == [(toy.PACKAGE, "/arm")] * 2
     assert capsys.readouterr().out == f"{measure.READY}\n" * 2

@@ -2,15 +2,11 @@
 
 import pytest
 
-from benchmarks._cells.grid import subject_params
 from benchmarks._compare import findings
-from benchmarks._verdict.rules import Subject
-from tests.lab import CELLS
+from tests.lab import SMALL, both
 
 ROPE, COSINE = "0a1b: 1 x Triton kernel", "2c3d: 1 x Triton kernel; 1 x kernel cos"
-FIRST, SECOND = (
-    Subject(CELLS[0].metrics[direction], subject_params(CELLS[0])) for direction in CELLS[0].metrics
-)
+FIRST, SECOND = both(SMALL)
 
 
 def answer(**texts) -> dict:

@@ -7,10 +7,10 @@ import weakref
 import pytest
 import torch
 
-from benchmarks._cells import grid
-from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, gpu_timer, timed_cell
+from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import Cell
 
 CELLS = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in (16, 32, 48, 64)]
 NAMES = [str(cell.seq_len) for cell in CELLS]

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks._compare import pool
 from benchmarks._compare.rounds import Round
-from benchmarks._verdict.rules import Subject
+from benchmarks._verdict.rules import Key
 
-METRIC = "host.Call.track_forward"
-CALL = Subject(METRIC, ("sbhd",))
+METRIC = "toy.Call.track_forward"
+CALL = Key(METRIC, ("sbhd",))
 
 
 def payload(seconds, beside=None):

@@ -2,17 +2,18 @@
 
 import pytest
 
-from benchmarks._cells.grid import Cell
 from benchmarks._compare import selection
-from benchmarks._compare.findings import subjects_of
+from benchmarks._compare.findings import keys_of
+from benchmarks._report.notes import texts
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
+from tests.toy import Cell
 
-CELLS = [Cell(seq_len, 64, 1, "float32", "sbhd") for seq_len in range(1, 41)]
+CELLS = [Cell(elements, "float32") for elements in range(1, 41)]
 
 
 def compiled(head: dict, base: str = "a") -> dict:
     """Both arms' facts: machine code ``base``, but in the head that of ``head`` by cell."""
-    subjects = {subject: cell for cell in CELLS for subject in subjects_of(cell)}
+    subjects = {subject: cell for cell in CELLS for subject in keys_of(cell)}
     return {
         "base": {s: facts_of(base) for s in subjects},
         "head": {s: head.get(c, facts_of(base)) for s, c in subjects.items()},
@@ -62,20 +63,20 @@ def test_what_there_is_no_time_for_is_told_from_what_another_size_stands_for():
     head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS[:6])}
     facts = compiled(head)
     left = selection.left(CELLS, facts, CELLS[:1])
-    assert left.represented == {s for cell in (CELLS[2], CELLS[4]) for s in subjects_of(cell)}
-    assert left.untimed == {s for cell in CELLS[1:6:2] for s in subjects_of(cell)}
+    assert left.represented == {s for cell in (CELLS[2], CELLS[4]) for s in keys_of(cell)}
+    assert left.untimed == {s for cell in CELLS[1:6:2] for s in keys_of(cell)}
     assert selection.left(CELLS, facts, CELLS) == (frozenset(), frozenset())
 
 
 def test_another_grid_or_stride_differs_though_the_code_does_not():
     facts = compiled({})
     moved = CELLS[3]
-    for subject in subjects_of(moved):
+    for subject in keys_of(moved):
         same = facts["head"][subject]
         facts["head"][subject] = type(same)(**vars(same) | {"digest": "another grid"})
     assert moved in chosen(facts)
     assert selection.identical(facts) == {
-        s for cell in CELLS if cell != moved for s in subjects_of(cell)
+        s for cell in CELLS if cell != moved for s in keys_of(cell)
     }
 
 
@@ -95,10 +96,10 @@ def test_cost_is_told_before():
     assert selection.minutes(few, 12) < 5
 
 
-def reach(dense=(), forms=(), failures=()):
+def reach(dense=(), listed=(), failures=()):
     return {
         "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
-        "forms": {"features": set(forms), "failures": {}},
+        "listed": {"features": set(listed), "failures": {}},
     }
 
 
@@ -109,16 +110,16 @@ def reach(dense=(), forms=(), failures=()):
         (reach(["old", "new"], ["new"]), []),
         (
             reach(["old", "new"]),
-            ["in 1 respects: add forms that do to "],
+            ["in 1 way that no listed call covers: add calls to the list"],
         ),
         (
             reach(["old"], failures=["a forward"]),
-            ["1 calls fail on the head alone, e.g. a forward"],
+            ["1 call failed on the head alone; the first: a forward"],
         ),
     ],
 )
 def test_what_the_head_alone_reaches_is_said(head, said):
-    found = selection.unreached({"base": reach(["old", "gone"]), "head": head})
+    found = texts(selection.unreached({"base": reach(["old", "gone"]), "head": head}))
     assert len(found) == len(said)
     assert all(each in sentence for each, sentence in zip(said, found, strict=True))
 
@@ -130,11 +131,11 @@ def test_changed_code_that_there_is_no_time_for_is_no_pass(lab, monkeypatch):
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
     lab.versions({"code": "a"}, {"codes": {SMALL: "b", LARGE: "c"}, "code": "a"})
     assert lab.compare() == CANNOT_TELL
-    (said,) = lab.found.unmeasured
-    assert said.startswith("2 timings run machine code that changed") and LARGE in said
+    (said,) = lab.unmeasured
+    assert said.startswith("no time for 2 timings with changed machine code") and LARGE in said
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
     assert lab.compare() == CANNOT_TELL  # more time is not enough: it keeps to its cells
-    assert "--afresh and a larger --budget" in said
+    assert "a larger --budget with --afresh" in said
     assert lab.compare("base", "head", "--afresh") == PASS
 
 
@@ -142,7 +143,7 @@ def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monke
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
     lab.versions({"code": "a"}, {"code": "b"})
     assert lab.compare() == PASS
-    timed = {timing.subject for timing in lab.found.families["gpu"].timings}
+    timed = {timing.key for timing in lab.found.families["gpu"].timings}
     assert lab.found.represented and not lab.found.represented & timed
     assert lab.found.represented | timed >= {*both(SMALL), *both(LARGE)}
 
@@ -161,14 +162,14 @@ def test_another_run_keeps_to_the_cells_of_the_first(lab, monkeypatch, capsys):
 def test_what_the_head_alone_launches_is_no_pass(lab):
     lab.versions({"features": ["old"]}, {"features": ["old", "kernel: BLOCK=7"]})
     assert lab.compare() == CANNOT_TELL
-    assert "kernel: BLOCK=7" in lab.found.unmeasured[0]
+    assert "kernel: BLOCK=7" in lab.unmeasured[0]
     lab.machine["gpu"] = "none"
     assert lab.compare() == CANNOT_TELL
-    assert "kernel: BLOCK=7" in lab.found.unmeasured[0]
+    assert "kernel: BLOCK=7" in lab.unmeasured[0]
 
 
 def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):
     lab.versions({"code": "a", "nodes": "rotate"}, {"code": "a", "nodes": "rotate, copy"})
     assert lab.compare() == PASS
     assert not lab.found.identical
-    assert {timing.subject for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}
+    assert {timing.key for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles
+from benchmarks._subjects.rope import angles
 from tests import oracle
 from tests.oracle import MODES
 

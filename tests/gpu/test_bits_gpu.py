@@ -9,19 +9,21 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, grid, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks import _subjects
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.calls import gradient
+from benchmarks._subjects.rope import angles
 
 pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
-CELLS = [cell for cell in grid.checked_cells() if cell.suite in ("surface", "model_calls")]
+CELLS = [cell for cell in _subjects.checked() if cell.suite in ("surface", "model_calls")]
 
 
 def plainly(rows, given, call, direction):
     """Rows ``[n, channels]``, rotated by the angles ``[n, pairs]`` of each, in one plain call."""
     given = -given if direction == BACKWARD else given
     options = {"interleaved": call.interleaved, "rounding": call.rounding}
-    if call.by_angles:
+    if call.cell.call_name.with_angles:
         freqs = angles.by_channel(given[:, None, None], call.interleaved)
         turned = rope_triton.apply_rotary_pos_emb(rows[:, None, None], freqs, **options)
     else:
@@ -34,14 +36,14 @@ def plainly(rows, given, call, direction):
 
 def different(cell) -> dict[str, int]:
     """By direction, the elements that have other bits than in the plain call."""
-    call = cell.call(angles.of_cell(cell, "cuda"))
+    call = cell.call("cuda")
     x, grad = (torch.randn(cell.shape, device="cuda").to(getattr(torch, cell.dtype)) for _ in "xg")
     before, leaf = (x.clone(), grad.clone()), call.leaf(x)
     output = call.forward(leaf)
     found = {}
     if BACKWARD in cell.directions:
-        gradient = package_calls.gradient(output, leaf, call.cotangent(grad))
-        found[BACKWARD] = _different(gradient, before[1], call, BACKWARD)
+        result = gradient(output, leaf, call.cotangent(grad))
+        found[BACKWARD] = _different(result, before[1], call, BACKWARD)
     if call.in_place:  # that of a leaf is a copy, in memory of another order
         output = call.forward(call.operand(x))
     return found | {FORWARD: _different(output, before[0], call, FORWARD)}
@@ -49,7 +51,7 @@ def different(cell) -> dict[str, int]:
 
 def _different(output, x, call, direction) -> int:
     count = 0
-    parts = call.split(output), call.split(call.given(x, direction)), call.rotated
+    parts = call.split(output), call.parts(x, direction), call.rotated
     for found, part, rotated in zip(*parts, strict=True):
         expected = part
         if rotated:
@@ -66,7 +68,8 @@ def bits(x):
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_row_has_the_same_bits_in_every_call(cell):
     torch.manual_seed(0)
-    assert not any((found := different(cell)).values()), found
+    counts = different(cell)
+    assert not any(counts.values()), counts
 
 
 def test_compiled_calls_have_the_same_bits():

@@ -5,8 +5,8 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._cells.grid import Cell
-from benchmarks._measure import gpu_timer, timed_cell
+from benchmarks._measure import gpu_timer, inputs, timed_cell
+from benchmarks._subjects.rope.cells import Cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -21,13 +21,11 @@ def test_company_does_not_matter(dtype):
     gpu_timer.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = timed_cell.call_of(cell)
-        inputs = [
-            timed_cell.random_tensor(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))
-        ]
-    rope = gpu_timer.Recording(list(timed_cell.calls(call, "forward", inputs)), stream)
+        call = cell.call(inputs.DEVICE)
+        tensors = [inputs.random(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))]
+    rope = gpu_timer.Recording(list(timed_cell.calls(call, "forward", tensors)), stream)
     alone = statistics.median(gpu_timer.paired_samples([rope])[0])
-    copy = gpu_timer.Recording([x.clone for x in inputs], stream)
+    copy = gpu_timer.Recording([x.clone for x in tensors], stream)
     beside = statistics.median(gpu_timer.paired_samples([rope, copy])[0])
     again = statistics.median(gpu_timer.paired_samples([rope])[0])
     assert beside == pytest.approx(alone, rel=0.012)

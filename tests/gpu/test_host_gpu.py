@@ -8,19 +8,27 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import subjects
-from benchmarks._cells.forms import BACKWARD, FORWARD
+from benchmarks import _subjects
 from benchmarks._measure import first_call, host, host_time, memory_and_launches
+from benchmarks._subject import BACKWARD, FORWARD, Eager
+from benchmarks._subjects import metrics
 from benchmarks._system import process
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def step_cell(*params):
+    """The cell of a step of a format, a dtype and a layout."""
+    return metrics.eager("host.Memory")[metrics.PEAK_BYTES, ("forward", *params)].cell
+
+
 SBHD = ("sbhd", "float16", "contiguous")
 TRANSPOSED = ("sbhd", "float16", "transposed")
-CELL = memory_and_launches.step_cell("sbhd", "float16")
+CELL, EXCHANGED = step_cell(*SBHD), step_cell(*TRANSPOSED)
 BYTES = 512 * 2 * 64 * 128 * 2  # of a tensor of a step, float16
-METRICS = (subjects.CALL_FORWARD, subjects.CALL_FORWARD_BACKWARD)
+METRICS = (metrics.CALL_FORWARD, metrics.CALL_FORWARD_BACKWARD)
 apply = rope_triton.apply_rotary_pos_emb
 
 
@@ -37,7 +45,7 @@ def contiguous_first(t, freqs, **options):
 
 
 def medians():
-    found = host.answers("host.Call")
+    found = host.answers("host.Call", metrics.eager("host.Call"))
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer
@@ -57,34 +65,25 @@ def test_python_in_the_call_path_shows(monkeypatch):
     plant(monkeypatch, slow)
     after = medians()
     assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
-    for format in subjects.FORMATS:
+    for format in metrics.FORMATS:
         forward, both = ((m, (format,)) for m in METRICS)
         assert before[both] > before[forward]
         # Half of it: on a busy host a median is some microseconds off.
         assert after[forward] - before[forward] > 10e-6
 
 
-CELLS = [
-    *map(subjects.call_cell, subjects.FORMATS),
-    *map(subjects.path_call_cell, subjects.PATHS),
-]
-
-
 @pytest.mark.alone
-@pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_gpu_is_done_when_the_host_is(cell):
+@pytest.mark.parametrize("eager", metrics.eager(*metrics.CALLS).values(), ids=str)
+def test_gpu_is_done_when_the_host_is(eager):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
-    for step in subjects.STEPS if cell.suite == "rope" else ["forward"]:
-        call = memory_and_launches._step_call(step, cell, "contiguous", intermediate=False)
-        for _ in range(host_time.WARM_CALLS):
-            call()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(host_time.BLOCK_CALLS[FORWARD if step == "forward" else BACKWARD]):
-            call()
-        issued = time.perf_counter()
-        torch.cuda.synchronize()
-        assert time.perf_counter() - issued < 0.1 * (issued - start)
+    function, block_calls = host_time.eager_call(eager.cell, eager.direction)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(block_calls):
+        function()
+    issued = time.perf_counter()
+    torch.cuda.synchronize()
+    assert time.perf_counter() - issued < 0.1 * (issued - start)
 
 
 # --- the first call of a process ------------------------------------------------------------------
@@ -92,8 +91,8 @@ def test_gpu_is_done_when_the_host_is(cell):
 
 @pytest.mark.alone
 def test_second_process_finds_the_cache_and_adds_little_to_tritons_start(tmp_path):
-    cold, warm = (first_call.seconds(ROOT, tmp_path) for _ in range(2))
-    own = first_call.seconds(ROOT, tmp_path, after_another=True)
+    cold, warm = (first_call.seconds(_subjects, ROOT, tmp_path) for _ in range(2))
+    own = first_call.seconds(_subjects, ROOT, tmp_path, after_another=True)
     assert 0 < own < warm < cold < 120
     assert own < 0.1
     assert list(tmp_path.rglob("*.cubin"))
@@ -108,29 +107,28 @@ def test_a_compilation_takes_longer_than_a_warm_start_every_time():
 
 
 def calls_then_compiles():
-    host.answers("host.Call")
-    ((seconds,),) = host.compile_here().values()
+    medians()
+    ((seconds,),) = host.compile_here(_subjects).values()
     return seconds
 
 
 # --- memory and launches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", subjects.LAYOUTS)
-@pytest.mark.parametrize("format", subjects.FORMATS)
+@pytest.mark.parametrize("layout", metrics.LAYOUTS)
+@pytest.mark.parametrize("format", metrics.FORMATS)
 def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
-    cell = memory_and_launches.step_cell(format, "float16")
-    for step, count in (("forward", 1), ("training", 2)):
-        assert memory_and_launches.peak_bytes(step, cell, layout) == count * BYTES
-        assert memory_and_launches.launches(step, cell, layout) == count
+    cell = step_cell(format, "float16", layout)
+    for direction, count in ((FORWARD, 1), (BACKWARD, 2)):
+        assert memory_and_launches.peak_bytes(cell, direction) == count * BYTES
+        assert memory_and_launches.launches(cell, direction) == count
 
 
 def test_hidden_copy_shows_where_the_layout_needs_it(monkeypatch):
     plant(monkeypatch, contiguous_first)
-    assert memory_and_launches.peak_bytes("forward", CELL) == BYTES
-    assert memory_and_launches.launches("forward", CELL) == 1
-    assert memory_and_launches.peak_bytes("forward", CELL, "transposed") == 2 * BYTES
-    assert memory_and_launches.launches("forward", CELL, "transposed") == 2
+    for cell, count in ((CELL, 1), (EXCHANGED, 2)):
+        assert memory_and_launches.peak_bytes(cell, FORWARD) == count * BYTES
+        assert memory_and_launches.launches(cell, FORWARD) == count
 
 
 class _SavesItsInput(torch.autograd.Function):
@@ -147,9 +145,9 @@ class _SavesItsInput(torch.autograd.Function):
 
 def test_extra_saved_tensor_shows_in_training_only(monkeypatch):
     plant(monkeypatch, lambda t, freqs, **options: apply(_SavesItsInput.apply(t), freqs, **options))
-    assert memory_and_launches.peak_bytes("forward", CELL) == BYTES
-    assert memory_and_launches.peak_bytes("training", CELL) == 3 * BYTES
-    assert memory_and_launches.launches("training", CELL) == 2
+    assert memory_and_launches.peak_bytes(CELL, FORWARD) == BYTES
+    assert memory_and_launches.peak_bytes(CELL, BACKWARD) == 3 * BYTES
+    assert memory_and_launches.launches(CELL, BACKWARD) == 2
 
 
 def test_fills_and_copies_are_launches(monkeypatch):
@@ -161,7 +159,7 @@ def test_fills_and_copies_are_launches(monkeypatch):
         return apply(*args, **options)
 
     plant(monkeypatch, apply_and_more)
-    assert memory_and_launches.launches("forward", CELL) == 3
+    assert memory_and_launches.launches(CELL, FORWARD) == 3
 
 
 def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatch):
@@ -171,29 +169,27 @@ def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not(monkeypatc
         return apply(t, freqs, **options)
 
     plant(monkeypatch, waits)
-    keys = [(subjects.LAUNCHES, ("forward", *layout)) for layout in (SBHD, TRANSPOSED, SBHD)]
-    first = host._answers(keys[:1])
-    waiting = host._answers(keys[1:2])
-    then = host._answers(keys[2:]) | host._answers([(subjects.PEAK_BYTES, ("forward", *SBHD))])
-    assert list(first.values()) == [1]
-    assert "captur" in str(waiting[keys[1]])
-    assert isinstance(waiting[keys[1]], RuntimeError)
-    assert list(then.values()) == [1, BYTES]
-
-
-STEPS = [(subjects.LAUNCHES, (step, *SBHD)) for step in subjects.STEPS]
+    asked = {
+        "first": Eager("launches", CELL, FORWARD),
+        "waiting": Eager("launches", EXCHANGED, FORWARD),
+        "then": Eager("launches", CELL, FORWARD),
+        "bytes": Eager("peak_bytes", CELL, FORWARD),
+    }
+    answers = host.answers("title", asked)
+    waiting = answers.pop("waiting")
+    assert isinstance(waiting, RuntimeError) and "captur" in str(waiting)
+    assert list(answers.values()) == [1, 1, BYTES]
 
 
 def answers_after_a_fault():
-    launches = host._MEASURES[subjects.LAUNCHES]
-
-    def faulty(step, *rest):
-        if step == "forward":
+    def faulty(*args, **options):
+        if not args[0].requires_grad:
             torch.zeros(2, device="cuda")[torch.tensor([5], device="cuda")].cpu()  # out of bounds
-        return launches(step, *rest)
+        return apply(*args, **options)
 
-    host._MEASURES[subjects.LAUNCHES] = faulty
-    return host._answers(STEPS)
+    rope_triton.apply_rotary_pos_emb = faulty
+    asked = {each: Eager("launches", CELL, each) for each in (FORWARD, BACKWARD)}
+    return host.answers("title", asked)
 
 
 def test_fault_costs_its_own_cell_only():
@@ -208,8 +204,9 @@ def test_fault_costs_its_own_cell_only():
 
 @pytest.mark.parametrize("suite", ["host.Error", "host.PathError"])
 def test_error_is_little_more_than_rounding_and_repeats_also_in_another_process(suite):
-    here, again = host.answers(suite), host.answers(suite)
-    there = process.call(host._answers, list(here))
+    asked = suite, metrics.eager(suite)
+    here, again = host.answers(*asked), host.answers(*asked)
+    there = process.call(host.answers, *asked)
     assert here == again == there
     for (_, params), value in here.items():
         assert 0.999 < value < (4 if "float32" in params else 1.001), value
@@ -217,6 +214,6 @@ def test_error_is_little_more_than_rounding_and_repeats_also_in_another_process(
 
 
 def test_everything_exact_has_an_answer():
-    found = host.exact_facts()
-    assert list(found) == subjects.host_keys(*subjects.EXACT)
+    found = host.exact_facts(_subjects)
+    assert found.keys() == metrics.eager(*metrics.EXACT).keys()
     assert not [str(answer) for answer in found.values() if isinstance(answer, Exception)]

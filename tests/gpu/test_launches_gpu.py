@@ -5,9 +5,10 @@ import torch
 import triton
 
 import rope_triton
-from benchmarks._cells.grid import Cell
+from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import graph_nodes
+from benchmarks._subjects.rope.cells import Cell
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS
@@ -143,7 +144,7 @@ def test_queries_and_keys_are_one_launch_each_way():
 def described(cell, direction):
     (text,) = {
         text
-        for metric, _, text in measure._check([cell], exact=False)["nodes"]
+        for metric, _, text in measure._check(_subjects, [cell], exact=False)["nodes"]
         if metric == direction
     }
     return text

@@ -5,9 +5,11 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._cells.grid import GRIDS, Cell, cells
+from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import gpu_timer, timed_cell
+from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.grid import GRIDS, cells
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -16,7 +18,7 @@ CELLS = cells(GRIDS["small"])[:3]
 
 
 def medians(cells) -> dict:
-    answer = measure._measure(cells, host=False, seed=1)
+    answer = measure._measure(_subjects, cells, host=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert all(len(samples) == measure.PASSES for *_, samples in answer["timings"])
     assert 1e-6 < min(answer["launches"]) <= max(answer["launches"]) < 4e-6
@@ -44,6 +46,6 @@ def test_groups_change_no_figure_and_leave_no_memory(monkeypatch):
 
 def test_a_cell_that_does_not_fit_costs_only_itself():
     huge = Cell(2**17, 256, 64, "float32", "sbhd")  # half a terabyte
-    answer = measure._measure([CELLS[0], huge, CELLS[1]], host=False, seed=1)
+    answer = measure._measure(_subjects, [CELLS[0], huge, CELLS[1]], host=False, seed=1)
     assert {params[0] for _, params, _ in answer["unavailable"]} == {str(huge.seq_len)}
     assert len(answer["timings"]) == 4 and not answer["errors"]

@@ -7,16 +7,19 @@ import statistics
 import pytest
 
 import rope_triton
-from benchmarks._cells import forms, grid, modules, subjects
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import PathCell
+from benchmarks import _subjects
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, host, host_time, memory_and_launches
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import PATHS, PathCell
+from benchmarks._subjects.transformer import modules
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
-all_paths = pytest.mark.parametrize("path", forms.PATHS)
-host_paths = pytest.mark.parametrize("path", subjects.PATHS)
+all_paths = pytest.mark.parametrize("path", PATHS)
+host_paths = pytest.mark.parametrize("path", metrics.PATHS)
 FUNCTIONS = (
     "apply_rotary_pos_emb",
     "apply_qk_rotary_pos_emb",
@@ -25,7 +28,7 @@ FUNCTIONS = (
     "rotary_embedding",
 )
 # In place, there is no backward pass.
-CALLS = 2 * len(subjects.PATHS) - 1
+CALLS = 2 * len(metrics.PATHS) - 1
 
 
 # --- the surface ----------------------------------------------------------------------------------
@@ -33,16 +36,11 @@ CALLS = 2 * len(subjects.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    [
-        # The logits of a training step, their gradients and the oracle's in float32: 16 GiB.
-        pytest.param(cell, marks=[pytest.mark.large] if "step-" in str(cell) else [])
-        for cell in grid.checked_cells()
-        if cell.suite in ("surface", "model_calls", "modules")
-    ],
+    [c for c in _subjects.checked() if c.suite in ("surface", "model_calls", "modules")],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
-    answer = measure._check([cell], exact=False)
+    answer = measure._check(_subjects, [cell], exact=False)
     assert not answer["errors"] and not answer["unavailable"]
     assert [metric for metric, *_ in answer["nodes"]] == list(cell.metrics.values())
     assert all("kernel" in text for *_, text in answer["nodes"])
@@ -52,11 +50,10 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 
 
 @pytest.mark.alone
-@pytest.mark.large
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
-    cells = list({cell.of.function: cell for cell in modules.cells()}.values())
-    answer = measure._measure(cells, host=False, seed=1)
+    cells = list({cell.function: cell for cell in modules.cells()}.values())
+    answer = measure._measure(_subjects, cells, host=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert len(answer["timings"]) == sum(len(cell.metrics) for cell in cells)
     assert all(1e-6 < min(samples) <= max(samples) < 0.1 for *_, samples in answer["timings"])
@@ -104,8 +101,8 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
 @all_paths
 def test_process_of_a_comparison_checks_and_times_it(path):
     cell = PathCell(path, 4, "bfloat16")
-    checked = measure._check([cell], exact=False)
-    answer = measure._measure([cell], host=False, seed=1)
+    checked = measure._check(_subjects, [cell], exact=False)
+    answer = measure._measure(_subjects, [cell], host=False, seed=1)
     for each in (checked, answer):
         assert not each["errors"] and not each["unavailable"]
     assert [metric for metric, *_ in answer["timings"]] == list(cell.metrics.values())
@@ -119,7 +116,7 @@ def test_process_of_a_comparison_checks_and_times_it(path):
 
 @pytest.mark.alone
 def test_every_call_has_a_host_time():
-    found = host.answers("host.PathCall")
+    found = host.answers("host.PathCall", metrics.eager("host.PathCall"))
     assert len(found) == CALLS
     for key, answer in found.items():
         assert not isinstance(answer, Exception), (key, answer)
@@ -129,10 +126,10 @@ def test_every_call_has_a_host_time():
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = memory_and_launches.path_step_cell(path)
+    cell = metrics.eager("host.PathMemory")[metrics.PATH_PEAK_BYTES, ("forward", path)].cell
     outputs = 0 if path == "tables-inplace" else 1
-    assert memory_and_launches.peak_bytes(FORWARD, cell) == outputs * cell.bytes_moved // 2
-    assert memory_and_launches.launches(FORWARD, cell) == 1
+    assert memory_and_launches.peak_bytes(cell, FORWARD) == outputs * cell.bytes_moved // 2
+    assert memory_and_launches.launches(cell, FORWARD) == 1
     if BACKWARD in cell.directions:
-        assert memory_and_launches.peak_bytes(subjects.TRAINING, cell) == cell.bytes_moved
-        assert memory_and_launches.launches(subjects.TRAINING, cell) == 2
+        assert memory_and_launches.peak_bytes(cell, BACKWARD) == cell.bytes_moved
+        assert memory_and_launches.launches(cell, BACKWARD) == 2

@@ -5,12 +5,12 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import cell_outcomes, host
-from benchmarks._peers import host as peer_host
-from benchmarks._peers.cells import PeerCell
-from benchmarks._peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
-from benchmarks._peers.sweep.experiments import GRIDS
+from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._studies.peers.cells import PeerCell
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
+from benchmarks._subject import BACKWARD, FORWARD
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
@@ -94,7 +94,6 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
             assert all(1e-6 < seconds < 5e-3 for seconds in answer), (key, answer)
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("provider", BUILT_IN)
 def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import triton
 
-from benchmarks._cells.grid import Cell
-from benchmarks._compare import bench, measure, planted
+from benchmarks._compare import measure
+from benchmarks._studies.reliability import planted
+from benchmarks._subject import DEFAULT
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import checkout
+from tests.lab import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -19,7 +22,7 @@ KEYS = [f"128 1 64 bfloat16 sbhd {transposed}" for transposed in (False, True)]
 
 def seconds(root: Path) -> list[float]:
     """Of both directions, in a fresh process."""
-    process = measure.Process(root, Path(triton.knobs.cache.dir))
+    process = measure.Process(DEFAULT, root, Path(triton.knobs.cache.dir))
     try:
         process.wait_until_ready()
         answer = process.answer(measure.timing_job([CELL], host=False) | {"seed": 1})
@@ -30,9 +33,7 @@ def seconds(root: Path) -> list[float]:
 
 
 def test_a_kernel_waits_in_proportion(tmp_path):
-    given = types.SimpleNamespace(
-        base=checkout.from_working_tree(bench.ROOT, tmp_path), sources=tmp_path
-    )
+    given = types.SimpleNamespace(base=checkout.from_working_tree(ROOT, tmp_path), sources=tmp_path)
     # Of a step: a half, which only the mean over calls can have, twenty, and forty.
     waits = [128, 20 * 256, 40 * 256]
     roots = [planted.plant("slow", given, dict.fromkeys(KEYS, wait)).root for wait in waits]

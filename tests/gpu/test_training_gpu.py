@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from benchmarks._training import measuring
-from benchmarks._training.network import random_weights
-from benchmarks._training.providers import PROVIDERS
-from benchmarks._training.sizes import ATTENTION, STEP, TINY
+from benchmarks._studies.training import measuring
+from benchmarks._studies.training.functions import PROVIDERS
+from benchmarks._studies.training.network import random_weights
+from benchmarks._studies.training.sizes import ATTENTION, STEP, TINY
 
 pytestmark = pytest.mark.gpu
 

@@ -12,10 +12,10 @@ import pytest
 import triton
 
 import rope_triton
-from benchmarks._cells.forms import FORWARD
-from benchmarks._cells.grid import Cell
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes
+from benchmarks._subject import DEFAULT, FORWARD
+from benchmarks._subjects.rope.cells import Cell
 from benchmarks._system import process
 from tests.gpu import test_bits_gpu as bits
 
@@ -58,7 +58,7 @@ def package(name: str, directory: Path) -> Path:
 
 def answer(root: Path, job: dict) -> dict:
     """What a process of a comparison answers; it has the compiled kernels of this one."""
-    process = measure.Process(root, Path(triton.knobs.cache.dir))
+    process = measure.Process(DEFAULT, root, Path(triton.knobs.cache.dir))
     try:
         process.wait_until_ready()
         return process.answer(job)

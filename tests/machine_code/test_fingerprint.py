@@ -2,27 +2,27 @@
 
 import dataclasses
 import shutil
-import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks._cells import subjects, surface
-from benchmarks._cells.modules import ModuleCell
+from benchmarks import _subject
+from benchmarks._compare import exact
 from benchmarks._machine_code import fingerprint, stub_driver, uncompiled, worker_pool
+from benchmarks._machine_code.fingerprint import Compiled
+from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._system import process
+from tests import toy
 
-# --- a package made for these tests ---------------------------------------------------------------
+rope = _subject.load(_subject.DEFAULT)
+MISSING, RAISING, UNCOMPILABLE, CRASHING, WITHOUT_KERNEL = range(1, 6)
+STRIDES = 15  # and one more
+COPY, STRIDED, BOTH, SPILLING = (8192 + extra for extra in range(4))
 
-# Its channels choose what a call does, in the grid's order of magnitude so that all compile.
-COPY, STRIDED, BOTH, SPILLING = 64, 128, 192, 256
-HERE = ("sm_90", "float16", "sbhd", "forward")
-SMALL, LARGE = (subjects.SIZES[name] for name in ("small", "large"))
-MISSING, RAISING, UNCOMPILABLE, CRASHING, WITHOUT_KERNEL, STRIDES = range(1, 7)
-
-TOY = """
+# The number of elements chooses what a call does.
+SOURCE = """
 import os
 
 import torch
@@ -61,67 +61,51 @@ def uncompilable(out_ptr):
     tl.static_assert(False, "too narrow a world")
 
 
-@triton.jit
-def copy_of_a_length(out_ptr, in_ptr, SEQ_LEN: tl.constexpr):
-    tl.store(out_ptr + SEQ_LEN, tl.load(in_ptr))
-
-
-class RotaryPositionEmbedding:
-    def __init__(self, dim):
-        self.dim = dim
-
-    def __call__(self, seq_len):
-        return torch.empty(seq_len, 1, 1, self.dim)
-
-
-def launch(t, what, tensor_format):
-    out = torch.empty_like(t)
+def launch(x, what):
+    out = torch.empty_like(x)
     if what == 1:
-        raise NotImplementedError("not for one channel")
+        raise NotImplementedError("not for one element")
     if what == 2:
-        raise RuntimeError("broken for two channels")
+        raise RuntimeError("broken for two elements")
     if what == 3:
         uncompilable[(1,)](out)
     if what == 4:
         os.abort()
-    if what == 6:
-        # Triton specialises neither, so that both formats have the same machine code.
-        inner, outer = (5, 3) if tensor_format == "sbhd" else (3, 5)
-        copy_by_strides[(1,)](out, t, outer, (inner,))
-    if what in (64, 192):
-        wide_copy[(4,)](out, t, BLOCK=2048, num_warps=4)
-    if what in (128, 192) and t.shape[0] == 64:
-        narrow_copy[(16,)](out, t, BLOCK=512, num_warps=4)
-    elif what == 128 and tensor_format == "sbhd":
-        copy_of_a_length[(1,)](out, t, SEQ_LEN=t.shape[0])
-    elif what == 128:
-        narrow_copy[(1,)](out, t, BLOCK=512)
-    if what == 256:
-        scan[(1,)](out, t, BLOCK=8192, num_warps=4, maxnreg=32)
+    if what in (15, 16):  # Triton specialises neither: the machine code is the same
+        outer, inner = (3, 5) if what == 15 else (5, 3)
+        copy_by_strides[(1,)](out, x, outer, (inner,))
+    if what in (8192, 8194):
+        wide_copy[(4,)](out, x, BLOCK=2048, num_warps=4)
+    if what in (8193, 8194):
+        narrow_copy[(16,)](out, x, BLOCK=512, num_warps=4)
+    if what == 8195:
+        scan[(1,)](out, x, BLOCK=8192, num_warps=4, maxnreg=32)
     return out
 
 
-class Apply(torch.autograd.Function):
+class Scale(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, t, freqs, tensor_format):
-        ctx.tensor_format = tensor_format
-        return launch(t, t.shape[3], tensor_format)
+    def forward(ctx, x):
+        return launch(x, x.numel())
 
     @staticmethod
     def backward(ctx, grad):
-        return launch(grad, 128, ctx.tensor_format), None, None
+        return launch(grad, 8193)
 
 
-def apply_rotary_pos_emb(t, freqs, tensor_format):
-    return Apply.apply(t, freqs, tensor_format)
+scale = Scale.apply
 """
 
 
 def write_package(root: Path, source: str) -> Path:
-    package = root / fingerprint.PACKAGE
+    package = root / toy.PACKAGE
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text(textwrap.dedent(source))
+    (package / "__init__.py").write_text(source)
     return root
+
+
+def call(what, dtype="float16", target="sm_90", direction=FORWARD) -> Compiled:
+    return Compiled(target, toy.Cell(what, dtype), direction)
 
 
 @pytest.fixture(autouse=True)
@@ -131,43 +115,33 @@ def compiled(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory) -> Path:
-    return write_package(tmp_path_factory.mktemp("toy"), TOY)
-
-
-@pytest.fixture(scope="module")
-def toy_facts(toy):
+def answers(tmp_path_factory):
     """Everything asked of the toy at once: a pool takes seconds to start."""
-    calls = [(*HERE, what) for what in (COPY, STRIDED, BOTH, *range(MISSING, STRIDES + 1))]
-    calls += [
-        ("sm_90", "float16", "bshd", "forward", STRIDES),
-        ("sm_90", "float16", "sbhd", "backward", COPY),
-        ("sm_80", "float32", "sbhd", "forward", SPILLING),
-        ("gfx942", "float16", "sbhd", "forward", COPY),
-        ("gfx942", "float16", "sbhd", "forward", STRIDED),
+    root = write_package(tmp_path_factory.mktemp("toy"), SOURCE)
+    kinds = (COPY, STRIDED, BOTH, STRIDES, STRIDES + 1, *range(MISSING, WITHOUT_KERNEL + 1))
+    calls = [
+        *map(call, kinds),
+        call(COPY, direction=BACKWARD),
+        call(SPILLING, "float32", "gfx942"),
+        call(SPILLING, "float32"),
+        call(COPY, target="gfx942"),
+        call(STRIDED, target="gfx942"),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
-        facts = fingerprint.compile_all([(*call, *SMALL) for call in calls], root=toy).facts
-    return {call[:-2]: answer for call, answer in facts.items()}
+        return fingerprint.compile_all(toy, calls, root=root).facts
 
 
-@pytest.fixture
-def sm_90(toy_facts):
-    """Forward calls of the toy on sm_90, by number of channels."""
-    return {call[4]: facts for call, facts in toy_facts.items() if call[:4] == HERE}
-
-
-def test_vectorised_kernel_is_wide_and_strided_kernel_narrow(sm_90, toy_facts):
+def test_vectorised_kernel_is_wide_and_strided_kernel_narrow(answers):
     # 16 elements of 2 bytes for each of 128 threads on NVIDIA, 8 for each of 256 on AMD.
-    assert (sm_90[COPY].global_accesses, sm_90[COPY].narrow_share) == (4, 0)
-    amd, strided = (toy_facts["gfx942", *HERE[1:], what] for what in (COPY, STRIDED))
-    assert (amd.global_accesses, amd.narrow_share) == (2, 0)
-    assert sm_90[STRIDED].narrow_share > 0.5 < strided.narrow_share
+    for target, accesses in (("sm_90", 4), ("gfx942", 2)):
+        copy, strided = (answers[call(what, target=target)] for what in (COPY, STRIDED))
+        assert (copy.global_accesses, copy.narrow_share) == (accesses, 0)
+        assert strided.narrow_share > 0.5
 
 
-def test_kernels_of_a_call_add_up(sm_90):
-    parts, both = (sm_90[COPY], sm_90[STRIDED]), sm_90[BOTH]
+def test_kernels_of_a_call_add_up(answers):
+    *parts, both = (answers[call(what)] for what in (COPY, STRIDED, BOTH))
     assert both.instructions == sum(part.instructions for part in parts)
     assert both.global_accesses == sum(part.global_accesses for part in parts)
     assert both.narrow_share == parts[1].narrow_accesses / both.global_accesses
@@ -175,39 +149,39 @@ def test_kernels_of_a_call_add_up(sm_90):
     assert len({facts.digest for facts in (*parts, both)}) == 3
 
 
-def test_only_the_backward_kernels_of_a_backward_call_count(sm_90, toy_facts):
-    assert toy_facts["sm_90", "float16", "sbhd", "backward", COPY] == sm_90[STRIDED]
+def test_only_the_backward_kernels_of_a_backward_call_count(answers):
+    forward, backward = answers[call(STRIDED)], answers[call(COPY, direction=BACKWARD)]
+    assert dataclasses.replace(backward, saved_bytes=0) == dataclasses.replace(
+        forward, saved_bytes=0
+    )
 
 
-def test_spills_stack_and_shared_memory(sm_90, toy_facts):
-    scan = toy_facts["sm_80", "float32", "sbhd", "forward", SPILLING]
+def test_spills_stack_and_shared_memory(answers):
+    scan, copy = answers[call(SPILLING, "float32")], answers[call(COPY)]
     assert scan.registers <= 32
-    assert scan.spilled_bytes > 0
-    assert scan.stack_bytes > 0
+    assert scan.spilled_bytes > 0 < scan.stack_bytes
     assert scan.shared_bytes >= 4 * 4, "a float from each warp"
-    copy = sm_90[COPY]
     assert (copy.spilled_bytes, copy.stack_bytes, copy.shared_bytes) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("what", "kind", "message"),
     [
-        (MISSING, NotImplementedError, "not for one channel"),
-        (RAISING, RuntimeError, "broken for two channels"),
+        (MISSING, NotImplementedError, "not for one element"),
+        (RAISING, RuntimeError, "broken for two elements"),
         (UNCOMPILABLE, RuntimeError, "too narrow a world"),
         (CRASHING, RuntimeError, "ended its process with exit status -6"),
         (WITHOUT_KERNEL, RuntimeError, "the forward call launched no Triton kernel"),
     ],
 )
-def test_failure_is_its_own_calls_only(sm_90, what, kind, message):
-    assert type(sm_90[what]) is kind
-    assert message in str(sm_90[what])
+def test_failure_is_its_own_calls_only(answers, what, kind, message):
+    assert type(answers[call(what)]) is kind
+    assert message in str(answers[call(what)])
 
 
-def test_strides_are_work_too(sm_90, toy_facts):
-    swapped = toy_facts["sm_90", "float16", "bshd", "forward", STRIDES]
-    assert swapped.digest != sm_90[STRIDES].digest
-    assert dataclasses.replace(swapped, digest=sm_90[STRIDES].digest) == sm_90[STRIDES]
+def test_strides_are_work_too(answers):
+    one, other = answers[call(STRIDES)], answers[call(STRIDES + 1)]
+    assert one.digest != other.digest and one.code == other.code
 
 
 def test_numbers_among_arguments_keep_their_places():
@@ -220,144 +194,114 @@ def test_numbers_among_arguments_keep_their_places():
     assert stub_driver._numbers([described])[0][:4] == (None, (8, 32), (32, 1), (4, 16))
 
 
-def test_variants(toy):
-    forward, backward, fixed = sweeps = [
-        HERE,
-        (*HERE[:3], "backward"),
-        ("sm_90", "float16", "bshd", "forward"),
-    ]
-    counts = fingerprint.compile_all((), sweeps, root=toy).variants
-    lengths = len(uncompiled.SWEPT_SEQ_LENS)
-    assert counts == {forward: lengths, backward: lengths, fixed: 1}
+def test_variants_are_counted(tmp_path, monkeypatch):
+    """Of one kernel: with or without a length that divides by 16, or is 1."""
+    (counted,) = toy.variants("sm_90")
+    root = write_package(tmp_path, toy.source())
+    assert fingerprint.compile_all(toy, variants=[counted], root=root).variants == {counted: 3}
 
 
-def test_package_without_the_function_is_not_applicable(tmp_path):
-    root = write_package(
-        tmp_path,
-        "class RotaryPositionEmbedding:\n"
-        "    def __init__(self, dim): pass\n"
-        "    def __call__(self, seq_len): return torch.empty(seq_len, 1, 1, 128)\n"
-        "import torch\n",
-    )
-    names = {
-        (*HERE, 128, *SMALL): "apply_rotary_pos_emb",
-        ("sm_90", "float16", "thd", "backward", 4): "apply_rotary_pos_emb",
-        ("sm_90", "float16", "qkv", "forward", 4): "apply_fused_qkv_rotary_pos_emb",
-        ("sm_90", "float16", "tables-inplace", "forward", 4): "apply_rotary_emb",
-    }
-    for call, answer in fingerprint.compile_all(names, (), root).facts.items():
-        assert type(answer) is NotImplementedError
-        assert str(answer) == f"cannot import name '{names[call]}' from 'rope_triton'"
-
-
-# --- what is refused whole ------------------------------------------------------------------------
-
-CALL = (*HERE, 128, *SMALL)
-
-
-def test_package_that_cannot_be_imported(tmp_path):
-    root = write_package(tmp_path, "raise OSError('no such luck')")
-    with pytest.raises(RuntimeError, match="(?s)cannot be imported from .*no such luck"):
-        fingerprint.compile_all([CALL], (), root)
-
-
-def test_missing_package(tmp_path, monkeypatch):
-    with pytest.raises(ModuleNotFoundError, match="no rope_triton in"):
-        fingerprint.compile_all([CALL], (), tmp_path)
-    monkeypatch.setattr(fingerprint, "PACKAGE", "rope_triton_that_is_missing")
-    with pytest.raises(ModuleNotFoundError, match="cannot be imported"):
-        fingerprint.compile_all([CALL])
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("raise OSError('no such luck')", RuntimeError, "(?s)cannot be imported .*no such luck"),
+        (None, ModuleNotFoundError, "no toy_kernel in"),
+    ],
+)
+def test_package_that_cannot_be_imported(tmp_path, source, error, message):
+    root = tmp_path if source is None else write_package(tmp_path, source)
+    with pytest.raises(error, match=message):
+        fingerprint.compile_all(toy, [call(COPY)], root=root)
+    with pytest.raises(ModuleNotFoundError, match="toy_kernel, which .* cannot be imported"):
+        fingerprint.compile_all(toy, [call(COPY)])
 
 
 @pytest.mark.parametrize("name", fingerprint._REFUSED_VARIABLES)
-def test_environment_that_changes_the_compiler(name, monkeypatch):
+def test_environment_that_changes_the_compiler(name, tmp_path, monkeypatch):
     monkeypatch.setenv(name, "1")
     with pytest.raises(RuntimeError, match=f"unset {name}"):
-        fingerprint.compile_all([CALL])
+        fingerprint.compile_all(toy, [call(COPY)], root=write_package(tmp_path, SOURCE))
 
 
-@pytest.mark.parametrize("call", [("sm_1", *CALL[1:]), (*CALL[:3], "sideways", *CALL[4:])])
-def test_unknown_call(call):
-    with pytest.raises(ValueError, match="expected one of"):
-        fingerprint.compile_all([call])
+def test_unknown_architecture(tmp_path):
+    asked = {"calls": [call(COPY, target="sm_1")]}, {"enumerations": [("sm_1", "listed")]}
+    for each in asked:
+        with pytest.raises(ValueError, match="expected some of"):
+            fingerprint.compile_all(toy, **each, root=write_package(tmp_path / str(each), SOURCE))
 
 
 # --- the package itself ---------------------------------------------------------------------------
 
 
+def of_rope(suite, *params, target="sm_90", direction=FORWARD) -> Compiled:
+    return Compiled(target, rope.cell(suite, params), direction)
+
+
+SMALL = ("rope", "64", "128", "2", "float16", "sbhd")
+
+
 def test_runs_agree_wherever_the_package_lies(tmp_path):
     """Each run has its own compiler cache; debug information, which has paths in it, differs."""
-    original = process.ROOT / fingerprint.PACKAGE
-    shutil.copytree(original, tmp_path / "a" / "longer" / "path" / fingerprint.PACKAGE)
+    shutil.copytree(process.ROOT / rope.PACKAGE, tmp_path / "a" / "longer" / "path" / rope.PACKAGE)
     calls = [
-        CALL,
-        (*HERE, 128, *LARGE),
-        ("sm_90", "float16", "sbhd", "backward", 128, *SMALL),
-        ("gfx942", "bfloat16", "bshd", "forward", 64, *SMALL),
+        of_rope(*SMALL),
+        of_rope(*SMALL, direction=BACKWARD),
+        of_rope("rope", "8192", *SMALL[2:]),
+        of_rope("rope", "64", "64", "2", "bfloat16", "bshd", target="gfx942"),
     ]
-    facts = fingerprint.compile_all(calls).facts
-    assert facts == fingerprint.compile_all(calls, root=tmp_path / "a" / "longer" / "path")[0]
+    facts = fingerprint.compile_all(rope, calls).facts
+    moved = fingerprint.compile_all(rope, calls, root=tmp_path / "a" / "longer" / "path").facts
+    assert facts == moved
     assert len({fact.digest for fact in facts.values()}) == len(calls)
     for fact in facts.values():
         assert fact.registers > 0
         assert fact.instructions > fact.global_accesses > 1
 
 
-def test_forms_of_the_surface(monkeypatch):
-    """The facts of asv's ``Surface``, also of a form that rotates its gradient in place."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    in_place = next(name for name, form in surface.forms().items() if form.inplace)
-    calls = [
-        ("sm_90", form, direction)
-        for form in ("qk-bshd-bf16-32x128", in_place)
-        for direction in ("forward", "backward")
-    ]
-    facts = [*map(fingerprint.compile_forms(calls).get, calls)]
-    assert all(each.registers > 8 for each in facts)
-    assert len({each.digest for each in facts}) == 4
-
-
-def test_calls_of_the_transformer(monkeypatch):
-    """Likewise: n/a where the forward computes the gradients."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    calls = [
-        ("sm_90", form, direction)
-        for form in ("softmax-fp16-4096x1000", "linearcrossentropy-fp16-500x100x32000")
-        for direction in ("forward", "backward")
-    ]
-    *facts, missing = map(fingerprint.compile_forms(calls).get, calls)
-    assert isinstance(missing, NotImplementedError)
-    assert all(each.registers > 8 for each in facts)
-    assert len({each.digest for each in facts}) == 3
-
-
-def grid_of(form: str, arch: str) -> tuple:
-    driver = stub_driver.StubDriver.activate(arch)
-    uncompiled.call(driver, ModuleCell(form), "forward")
-    return driver.launches[0].grid
+def test_a_change_of_the_kernel_for_some_heads_is_seen_there_alone(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    copy = shutil.copytree(process.ROOT / rope.PACKAGE, tmp_path / rope.PACKAGE, ignore=ignored)
+    path = copy / "kernel" / "tiles.py"
+    constant = "_WIDE_HEADS, _WIDE_CHANNELS = 8, 128"
+    assert constant in path.read_text()
+    path.write_text(path.read_text().replace(constant, "_WIDE_HEADS, _WIDE_CHANNELS = 8, 256"))
+    narrow, wide = (
+        rope.cell("rope", ("512", channels, "4", "float16", "sbhd")) for channels in ("64", "128")
+    )
+    base, head = (
+        exact.compiled(rope, root, "sm_90", [narrow, wide], (), enumerations=()).facts
+        for root in (process.ROOT, tmp_path)
+    )
+    assert {key.params for key in base if base[key] != head[key]} == {wide.params}
+    assert {key.params for key in base} == {narrow.params, wide.params}
 
 
 @pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("sm_80", 108)])
-def test_a_persistent_kernel_has_the_grid_of_the_gpu(arch, multiprocessors, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+def test_a_persistent_kernel_has_the_grid_of_the_gpu(arch, multiprocessors):
     grid = process.call(grid_of, "linear-fp16-16384x100x1024", arch)
     assert grid == (multiprocessors, 1, 1)
+
+
+def grid_of(name: str, arch: str) -> tuple:
+    driver = stub_driver.StubDriver.activate(arch)
+    uncompiled.call(driver, rope.cell("modules", (name,)), FORWARD)
+    return driver.launches[0].grid
 
 
 def launch(cells):
     driver = stub_driver.StubDriver.activate("sm_90")
     for cell in cells:
-        uncompiled.call(driver, cell, "forward")
+        uncompiled.call(driver, cell, FORWARD)
 
 
-def test_a_process_finds_in_tritons_cache_what_was_compiled(tmp_path, monkeypatch):
+def test_a_process_finds_in_tritons_cache_what_was_compiled(tmp_path):
     """Whichever kernel it launches first; else each process of a comparison compiles them again."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    cells = [surface.SurfaceCell(name, 4) for name in ("tables-thd-bf16-1x48", "qk-thd-bf16-3x96")]
+    cells = [
+        rope.cell("surface", (name, "4")) for name in ("tables-thd-bf16-1x48", "qk-thd-bf16-3x96")
+    ]
     ledger = worker_pool.Ledger("compiled")
     ledger.cache = tmp_path
-    calls = [("sm_90", cell.dtype, cell.form, "forward", cell.mib) for cell in cells]
-    fingerprint.compile_all(calls, ledger=ledger)
+    fingerprint.compile_all(rope, [Compiled("sm_90", c, FORWARD) for c in cells], ledger=ledger)
     there = set(tmp_path.iterdir())
     process.call(launch, cells[::-1], env={"TRITON_CACHE_DIR": str(tmp_path)})
     assert set(tmp_path.iterdir()) == there and len(there) >= len(cells)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._cells import surface
-from benchmarks._machine_code import fingerprint, uncompiled
+from benchmarks import _subject
+from benchmarks._compare import exact
+from benchmarks._machine_code import uncompiled
 from benchmarks._machine_code.stub_driver import Launch
-
-TARGET = "sm_90"
+from benchmarks._system import process
 
 
 def launch(*, constants, signature, aligned=(), warps=4, **metadata):
@@ -34,7 +34,7 @@ def launch(*, constants, signature, aligned=(), warps=4, **metadata):
 
 
 def test_what_selects_code_comes_in_pairs_and_all_else_alone():
-    found = uncompiled.features(
+    texts = uncompiled.features(
         [
             launch(
                 constants={"D": 64, "stride": 1, "bias": None},
@@ -43,16 +43,16 @@ def test_what_selects_code_comes_in_pairs_and_all_else_alone():
             )
         ]
     )
-    alone = {each for each in found if " with " not in each}
+    alone = {text for text in texts if " with " not in text}
     assert alone == {
         *("rotate: D=64", "rotate: bias=None", "rotate: x is *fp16", "rotate: warps=4"),
         *("rotate: fusion=True", "rotate: launches=one"),
         *("rotate: stride=1", "rotate: x is *fp16, aligned", "rotate: n is i32"),
     }
     selecting = 6
-    assert len(found - alone) == selecting * (selecting - 1) // 2
-    assert "rotate: D=64 with warps=4" in found
-    assert not any("stride" in each or "aligned" in each for each in found - alone)
+    assert len(texts - alone) == selecting * (selecting - 1) // 2
+    assert "rotate: D=64 with warps=4" in texts
+    assert not any("stride" in text or "aligned" in text for text in texts - alone)
 
 
 @pytest.mark.parametrize(
@@ -69,43 +69,22 @@ def test_launches_that_differ_have_other_features(changed):
 @pytest.fixture(scope="module")
 def reach():
     """Of this package, on one architecture; some 15 seconds of two cores."""
-    patch = pytest.MonkeyPatch()
-    patch.delenv("TRITON_INTERPRET", raising=False)
-    asked = [(TARGET, which) for which in uncompiled.ENUMERATIONS]
-    with patch.context():
-        found = fingerprint.compile_all(enumerations=asked).reach
-    patch.undo()
-    return {which: found[TARGET, which] for which in uncompiled.ENUMERATIONS}
-
-
-def joined(parts, what):
-    for part in parts:
-        assert not isinstance(part, Exception), part
-    return [each for part in parts for each in part[what]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        subject = _subject.load(_subject.DEFAULT)
+        code = exact.compiled(subject, process.ROOT, subject.TARGET, (), ())
+    return code.reach
 
 
 def test_no_call_fails(reach):
-    assert not joined(reach["forms"], "failures")
-    assert not joined(reach["dense"], "failures")
+    assert not reach["listed"]["failures"] and not reach["dense"]["failures"]
 
 
-def test_forms_reach_all_that_users_can_launch(reach):
-    """If this fails, add forms to the list that launch what is missing."""
-    missing = {*joined(reach["dense"], "features")} - {*joined(reach["forms"], "features")}
+def test_listed_calls_reach_all_that_users_can_launch(reach):
+    """If this fails, add calls to the list that launch what is missing."""
+    missing = reach["dense"]["features"] - reach["listed"]["features"]
     assert not missing, sorted(missing)[:10]
-
-
-def test_every_form_counts(reach):
-    """Features are of calls that were made: fewer forms would reach less."""
-    assert len({*joined(reach["forms"], "features")}) > 5000
-    assert len(surface.cells()) > len(surface.forms())
-
-
-@pytest.mark.parametrize("asked", [("sm_1", "forms"), (TARGET, "sparse")])
-def test_unknown_enumerations_are_refused(asked, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ValueError, match="expected one of"):
-        fingerprint.compile_all(enumerations=[asked])
+    assert len(reach["listed"]["features"]) > 5000, "features are of calls that were made"
 
 
 # In a process of its own: in this one kernels may be made for the interpreter.

@@ -82,14 +82,15 @@ def package(tmp_path, monkeypatch):
 
 SERVE = """
 from benchmarks._machine_code import worker_pool
-worker_pool._import_problem = lambda package: None
+worker_pool._import_problem = lambda package, prepare: None
 worker_pool.serve(sys.argv[2])
 """
 
 
 def mapped(package, *names):
     ledger, kinds = worker_pool.Ledger("codegen"), dict.fromkeys(names, int)
-    return worker_pool.map(work, [[(name,) for name in names]], package, ledger, kinds)
+    groups = [[(name,) for name in names]]
+    return worker_pool.map(work, groups, package, ledger, kinds, prepare=dict)
 
 
 def test_an_answer_of_another_kind_is_that_jobs_failure(package):
@@ -132,4 +133,4 @@ def test_package_that_is_but_a_directory_is_a_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "_prepare_triton", lambda: None)
     monkeypatch.syspath_prepend(tmp_path)
     expected = f"hollow was to be imported from {package}, but came from None"
-    assert worker_pool._import_problem(str(package)) == expected
+    assert worker_pool._import_problem(str(package), dict) == expected

@@ -3,17 +3,10 @@
 from pathlib import Path
 
 import rope_triton
-from benchmarks._cells import subjects
 from tests.package import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = "no NVIDIA GPU: torch.cuda.is_available() is False"
-
-
-def params_of(metric):
-    """The parameters of all keys of a metric."""
-    keys = subjects.host_keys(metric.rpartition(".")[0])
-    return [params for name, params in keys if name == metric]
 
 
 def implement(monkeypatch, apply):

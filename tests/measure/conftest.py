@@ -5,9 +5,8 @@ import types
 import pytest
 import torch
 
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import accuracy, first_call, host_time, inputs, memory_and_launches
-from tests.package import plain
+from benchmarks._measure import first_call, host_time
+from benchmarks._subject import BACKWARD, FORWARD
 
 
 @pytest.fixture(autouse=True)
@@ -24,20 +23,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def on_cpu(monkeypatch, one_thread):
-    """Measures as on a GPU, but CPU tensors in plain PyTorch."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(inputs, "DEVICE", "cpu")
-    monkeypatch.setattr(accuracy, "_SHAPE", (256, 1, 2, 128))
-    for module in (accuracy, memory_and_launches):
-        monkeypatch.setattr(module, "_PATH_MIB", 1 / 4)
-    monkeypatch.setattr(memory_and_launches, "_SEQ_LEN", 8)
-    monkeypatch.setattr(memory_and_launches, "_HIDDEN_SIZE", 16)
-    plain.install(monkeypatch)
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import Cell
-from benchmarks._cells.modules import ModuleCell
-from benchmarks._measure import cell_outcomes, gpu_timer, timed_cell
+from benchmarks._measure import cell_outcomes, gpu_timer, inputs, timed_cell
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.transformer.modules import ModuleCell
+from benchmarks._system import process
 from rope_triton import transformer
 from tests.measure import samples
 from tests.package import plain
@@ -33,7 +34,7 @@ def on_cpu(monkeypatch, tmp_path):
 
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     monkeypatch.setattr(gpu_timer, "paired_samples", lambda *_: [[2e-6] * 3, [1e-6] * 3])
-    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
 
 
@@ -66,7 +67,7 @@ def test_cell_that_does_not_fit_is_not_begun(on_cpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed, 2**40))
     assert cell_outcomes.measure_cells([cell], "forward")[cell].latency
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed - 1, 2**40))
-    monkeypatch.setattr(timed_cell, "random_tensor", fail)
+    monkeypatch.setattr(inputs, "random", fail)
     outcome = cell_outcomes.measure_cells([cell], "forward")[cell]
     assert "does not fit in the GPU's memory: needs 0.0 GB" in outcome.unavailable
     assert not outcome.error
@@ -152,22 +153,18 @@ def test_a_fault_that_ends_the_process_leaves_the_other_cells_to_a_fresh_one(on_
 
     monkeypatch.setattr(timed_cell, "checked_samples", made_up)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the fresh process
-    told = []
-    outcomes = cell_outcomes.measure_cells(CELLS, "forward", lambda *each: told.append(each))
+    reported = []
+    outcomes = cell_outcomes.measure_cells(CELLS, "forward", lambda *row: reported.append(row))
     assert list(outcomes) == CELLS
-    assert told == list(outcomes.items())
+    assert reported == list(outcomes.items())
     assert outcomes[CELLS[0]].latency == (1.0,)
     assert "illegal memory access" in outcomes[CELLS[1]].error
     assert len(CELLS) > 2
     for cell in CELLS[2:]:  # in a process in which nothing is pretended the GPU is gone
         assert "no NVIDIA GPU" in outcomes[cell].error and not outcomes[cell].unavailable
-
-
-def test_a_fresh_process_that_fails_is_an_error_of_its_cells(monkeypatch):
-    monkeypatch.setattr(cell_outcomes, "_MEASURE", "sys.exit(3)")
-    outcomes = cell_outcomes._measure_in_fresh_process(CELLS, "forward")
-    assert list(outcomes) == CELLS
-    assert all("ended with 3" in outcome.error for outcome in outcomes.values())
+    monkeypatch.setattr(process, "_CALL", "sys.exit(3)")
+    outcomes = cell_outcomes.measure_cells(CELLS, "forward")
+    assert "ended with 3" in outcomes[CELLS[-1]].error
 
 
 def test_each_cell_is_told_as_soon_as_it_is_finished(on_cpu, monkeypatch):

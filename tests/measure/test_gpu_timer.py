@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from benchmarks._cells import grid
 from benchmarks._measure import gpu_timer
+from benchmarks._subjects.rope import grid
 
 MIB = 2**20
 OTHERS = "others"

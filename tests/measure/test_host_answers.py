@@ -1,4 +1,4 @@
-"""Every answer and every failure, and asv's view of them; without a GPU."""
+"""asv's view of the host's measures; without a GPU."""
 
 import itertools
 import json
@@ -10,132 +10,63 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks import host
-from benchmarks._cells import subjects
+from benchmarks import _subjects, host
 from benchmarks._measure import host as _host
-from benchmarks._system import process
+from benchmarks._measure import inputs
+from benchmarks._subjects import metrics
 from tests.measure.common import NO_GPU, ROOT, implement
 from tests.package import plain
 
-METRICS = {
-    subjects.CALL_FORWARD: (2, "seconds"),
-    subjects.CALL_FORWARD_BACKWARD: (2, "seconds"),
-    subjects.IMPORT: (1, "seconds"),
-    subjects.COMPILE: (1, "seconds"),
-    subjects.WARM_START: (1, "seconds"),
-    subjects.OWN_START: (1, "seconds"),
-    subjects.PEAK_BYTES: (24, "bytes"),
-    subjects.LAUNCHES: (24, "launches"),
-    subjects.ERROR: (24, "x rounding"),
-    subjects.PATH_FORWARD: (7, "seconds"),
-    subjects.PATH_FORWARD_BACKWARD: (6, "seconds"),
-    subjects.PATH_PEAK_BYTES: (13, "bytes"),
-    subjects.PATH_LAUNCHES: (13, "launches"),
-    subjects.PATH_ERROR: (26, "x rounding"),
-}
-"""Keys of each metric, and its unit."""
-EXACT = subjects.host_keys(*subjects.EXACT)
-SUITES = (host.Call, host.FirstCall, host.Memory, host.Launches, host.Error)
-PATH_SUITES = (host.PathCall, host.PathMemory, host.PathLaunches, host.PathError)
+SUITES = [
+    *(host.Call, host.FirstCall, host.Memory, host.Launches, host.Error),
+    *(host.PathCall, host.PathMemory, host.PathLaunches, host.PathError),
+]
 
 
-def raising(error):
-    def fail(*_, **__):
-        raise error
-
-    return fail
-
-
-@pytest.mark.parametrize("error", [NotImplementedError("not yet"), AssertionError("not close")])
-def test_failure_is_its_own_cells_only(on_cpu, error, monkeypatch):
-    """Which errors are failures, and which a lack: see the tests of ``cell_outcomes``."""
-    bad = ("training", "sbhd", "float16", "transposed")
-
-    def measure(*params):
-        return raising(error)() if params == bad else 1.0
-
-    for metric, _ in EXACT:
-        monkeypatch.setitem(_host._MEASURES, metric, measure)
-    found = _host.exact_facts()
-    assert list(found) == EXACT
-    failed = [found.pop((metric, bad)) for metric in (subjects.PEAK_BYTES, subjects.LAUNCHES)]
-    assert set(found.values()) == {1.0}
-    for each in failed:
-        assert str(error) in str(each)
-        assert isinstance(each, NotImplementedError) == isinstance(error, NotImplementedError)
-        assert ("Traceback" in str(each)) == isinstance(error, AssertionError)
-
-
-def test_commit_without_the_paths_has_no_answers_and_says_why(on_cpu, monkeypatch):
+def test_commit_without_the_paths_has_no_answers_and_says_why(monkeypatch):
     def refuse(t, freqs, tensor_format, **options):
         if options:
             raise NotImplementedError(f"{sorted(options)} is not implemented yet")
         return plain.apply_rotary_pos_emb(t, freqs, tensor_format)
 
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
     implement(monkeypatch, refuse)
     for name in plain.FUNCTIONS.keys() - {"apply_rotary_pos_emb"}:
         monkeypatch.delattr(rope_triton, name)
-    found = _host.answers("host.PathCall", "host.PathError")
-    assert {type(answer) for answer in found.values()} == {NotImplementedError}
-    assert all(str(answer).startswith("this commit cannot: ") for answer in found.values())
+    asked = {key: e for key, e in _subjects.eager().items() if key[0].startswith("host.PathCall")}
+    answers = _host.answers("host.PathCall", asked)
+    assert {type(answer) for answer in answers.values()} == {NotImplementedError}
+    assert all(str(answer).startswith("this commit cannot: ") for answer in answers.values())
 
 
-def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(on_cpu, monkeypatch):
-    lost = raising(RuntimeError("CUDA error: an illegal memory access was encountered"))
-
-    def measure(*params):
-        if params == keys[1][1]:
-            monkeypatch.setattr(torch.cuda, "synchronize", lost)
-            lost()
-        return 1.0
-
-    keys = subjects.host_keys("host.Memory")
-    monkeypatch.setitem(_host._MEASURES, subjects.PEAK_BYTES, measure)
-    monkeypatch.setattr(
-        process, "call", lambda function, rest: {key: (function, 2.0) for key in rest}
-    )
-    found = _host.answers("host.Memory")
-    assert list(found) == keys
-    assert found.pop(keys[0]) == 1.0
-    assert "illegal memory access" in str(found.pop(keys[1]))
-    assert set(found.values()) == {(_host._answers, 2.0)}
-
-
-def test_the_fresh_process_failing_is_an_error_of_its_keys(on_cpu, monkeypatch):
-    monkeypatch.setattr(process, "_CALL", "sys.exit(3)")
-    found = _host._answers_of_fresh_process([("a", ()), ("b", ())])
-    assert list(found) == [("a", ()), ("b", ())]
-    assert all("ended with 3" in str(error) for error in found.values())
-    assert _host._answers_of_fresh_process([]) == {}
-
-
-# --- as asv sees it -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("suite", [*SUITES, *PATH_SUITES])
+@pytest.mark.parametrize("suite", SUITES)
 def test_every_class_has_its_answers_which_say_that_there_is_no_gpu(suite, monkeypatch, progress):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     title = f"host.{suite.__name__}"
-    tracks = {each: getattr(suite, each) for each in vars(suite) if each.startswith("track_")}
-    names = [f"{title}.{track}" for track in tracks]
-    assert set(names) == {name for name in METRICS if name.startswith(f"{title}.")}
+    tracks = {name: getattr(suite, name) for name in vars(suite) if name.startswith("track_")}
+    units = {f"{title}.{track}": function.unit for track, function in tracks.items()}
+    assert units == {
+        name: metric.unit
+        for name, metric in metrics.HOST_METRICS.items()
+        if name.startswith(f"{title}.")
+    }
     params = [tuple(map(str, values)) for values in itertools.product(*suite.params)]
-    answers = suite().setup_cache()
-    assert {(type(answer), str(answer)) for answer in answers.values()} == {
+    both = suite().setup_cache()  # of plain and of other calls
+    assert {(type(answer), str(answer)) for answer in both.values()} == {
         (NotImplementedError, NO_GPU)
     }
-    assert progress() == [f"{title}: n/a, {NO_GPU}"]
-    missing = set(itertools.product(names, params)) - set(answers)
-    assert set(answers) <= set(itertools.product(names, params))
-    assert not missing or suite in PATH_SUITES
+    assert progress() == [f"{title.replace('Path', '')}: n/a, {NO_GPU}"]
+    answers = {key: answer for key, answer in both.items() if key[0] in units}
+    missing = set(itertools.product(units, params)) - set(answers)
+    assert set(answers) <= set(itertools.product(units, params))
+    assert not missing or "path" in suite.param_names
     for metric, values in missing:  # the backward of a rotation in place
         assert "tables-inplace" in values
         assert "forward_backward" in metric or {"training", "backward"} & {*values}
         with pytest.raises(NotImplementedError, match="in place has no backward pass"):
             tracks[metric.split(".")[2]].setup(answers, *values)
-    counts = [[metric for metric, _ in answers].count(name) for name in names]
-    units = [track.unit for track in tracks.values()]
-    assert list(zip(counts, units, strict=True)) == [METRICS[name] for name in names]
     assert len(suite.param_names) == len(suite.params)
 
 
@@ -162,19 +93,17 @@ print(json.dumps([found, imports]))
 def test_tracks_pick_their_answers_and_fail_alone_and_asv_needs_no_torch(tmp_path):
     """For the first parameters of every track: samples or a value."""
     first = {
-        metric: params
-        for metric, params in reversed(
-            subjects.host_keys(*subjects.CALLS, subjects.FIRST_CALL, *subjects.EXACT)
-        )
+        name: tuple(str(values[0]) for values in metric.params.values())
+        for name, metric in metrics.HOST_METRICS.items()
     }
     answers, expected = {}, {}
     for number, (metric, params) in enumerate(first.items()):
-        samples = METRICS[metric][1] == "seconds"
+        samples = metrics.HOST_METRICS[metric].unit == "seconds"
         answers[metric, params] = [number, 0.5] if samples else number
         expected[metric] = {"samples": [number, 0.5], "number": 1} if samples else number
-    answers[subjects.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
-    answers[subjects.WARM_START, ()] = NotImplementedError("no GPU")
-    expected |= {subjects.CALL_FORWARD: "RuntimeError('wrong output')", subjects.WARM_START: None}
+    answers[metrics.CALL_FORWARD, ("sbhd",)] = RuntimeError("wrong output")
+    answers[metrics.WARM_START, ()] = NotImplementedError("no GPU")
+    expected |= {metrics.CALL_FORWARD: "RuntimeError('wrong output')", metrics.WARM_START: None}
     (tmp_path / "answers").write_bytes(pickle.dumps(answers))
     command = [sys.executable, "-c", ASV, str(ROOT / "benchmarks"), str(tmp_path / "answers")]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

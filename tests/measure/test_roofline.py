@@ -6,13 +6,9 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles
-from benchmarks._cells.grid import Cell, PathCell
-from benchmarks._cells.models import ModelCell
-from benchmarks._cells.named import NamedCell
-from benchmarks._cells.surface import SurfaceCell
-from benchmarks._measure import cell_outcomes, gpu_timer, roofline, timed_cell
-from benchmarks._peers.cells import PeerCell, PeerModelCell
+from benchmarks._measure import cell_outcomes, gpu_timer, inputs, roofline, timed_cell
+from benchmarks._studies.peers.cells import PeerCell, PeerModelCell
+from benchmarks._subjects.rope.cells import Cell, ListedCell, ModelCell, PathCell, SizedCell
 from tests.measure import samples
 from tests.package import plain
 from tests.peers import libraries
@@ -22,9 +18,9 @@ copied = roofline.copied  # which the made-up samples replace
 
 
 @dataclass(frozen=True)
-class Named(NamedCell):
+class Named(SizedCell):
     suite = "named"
-    name: str
+    sized_name: str
     takes: str
 
 
@@ -47,15 +43,15 @@ class Named(NamedCell):
         (ModelCell("llama-3-8b", "decode", "angles"), 64 * 128 * 4),
         (ModelCell("qwen-2-vl-7b", "decode", "angles"), 64 * 128 * 4),
         # Sequences of 16 tokens that begin at 0, 8, 16 and 24; others all begin at 0.
-        (SurfaceCell("angles-bshd-bf16-64x128-starts", 1), (24 + 16) * 128 * 4),
-        (SurfaceCell("tables-bshd-bf16-8x64-t32", 4), 1024 * 64 * 4),
-        (SurfaceCell("attention-bhsd-fp32-8x64-pereach", 4), 4 * 512 * 8 * 64 * 4),
-        (SurfaceCell("angles-bshd-bf16-8x64-cp", 4), 1024 * 64 * 4),
+        (ListedCell("angles-bshd-bf16-64x128-starts", 1), (24 + 16) * 128 * 4),
+        (ListedCell("tables-bshd-bf16-8x64-t32", 4), 1024 * 64 * 4),
+        (ListedCell("attention-bhsd-fp32-8x64-pereach", 4), 4 * 512 * 8 * 64 * 4),
+        (ListedCell("angles-bshd-bf16-8x64-cp", 4), 1024 * 64 * 4),
     ],
     ids=str,
 )
 def test_bytes_that_a_call_reads_besides_the_tensor(cell, expected):
-    call = cell.call(angles.of_cell(cell, "cpu"))
+    call = cell.call("cpu")
     assert call.bytes_read() == expected
 
 
@@ -64,7 +60,7 @@ def test_positions_count_once():
     assert cell.distinct_positions == max(cell.lengths)
     starts = PathCell("starts", 64, "float32")  # 512 tokens each, from 0, 1000, 2000 and 3000 on
     assert starts.lengths == (512,) * 4 and starts.distinct_positions == 4 * 512
-    parallel = SurfaceCell("angles-bshd-bf16-8x64-cp", 4)
+    parallel = ListedCell("angles-bshd-bf16-8x64-cp", 4)
     assert parallel.spans == {(512, 1536)} and parallel.positions == 2048
 
 
@@ -73,7 +69,7 @@ def test_calls_of_other_libraries_do_not_say(here):
         PeerCell("flash-attention", 5, 32, 4, 2, "bfloat16", "bshd"),
         PeerModelCell("quack", "phi-2", "decode"),
     ):
-        assert cell.call(angles.of_cell(cell, here)).bytes_read() == 0
+        assert cell.call(here).bytes_read() == 0
 
 
 # --- the kernel -----------------------------------------------------------------------------------
@@ -111,7 +107,7 @@ def timed(monkeypatch, tmp_path):
 
     samples.install(monkeypatch, tmp_path / "progress", sets=2)
     monkeypatch.setattr(gpu_timer, "paired_samples", paired)
-    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", plain.apply_rotary_pos_emb)
     return turns
 

@@ -12,20 +12,21 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import angles, forms, grid
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.grid import Cell, PathCell
+from benchmarks import _subjects
 from benchmarks._compare import measure
-from benchmarks._measure import cell_outcomes, host, timed_cell
-from benchmarks._peers.cells import PEER_GRIDS, PeerCell, peer_cells
+from benchmarks._measure import cell_outcomes, host, inputs, timed_cell
+from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.rope import angles, grid
+from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
 from tests.measure import samples
 from tests.package import plain
 
 CELL = Cell(16, 64, 2, "float32", "bshd")
 BY_ANGLES = [CELL, *(PathCell(path, 1 / 4, "float32") for path in ("thd", "qkv", "qk", "starts"))]
-BY_TABLES = [PathCell(path, 1 / 4, "float32") for path in forms.PATHS if path.startswith("tables")]
+BY_TABLES = [PathCell(path, 1 / 4, "float32") for path in PATHS if path.startswith("tables")]
 Right = rope_triton.RotaryPositionEmbedding
-CELLS = [*grid.all_cells("full"), *peer_cells(PEER_GRIDS["full"])]
+CELLS = [*grid.all_cells("full"), *grid.cells_of(PeerCell, PEER_GRIDS["full"])]
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def on_cpu(monkeypatch, tmp_path, one_thread):
     """Measures as on a GPU, in both commands."""
     samples.install(monkeypatch, tmp_path / "progress", sets=3)
     plain.install(monkeypatch)
-    monkeypatch.setattr(timed_cell, "DEVICE", "cpu")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(host, "warm_start_here", dict)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
 
@@ -50,12 +51,12 @@ def in_asv(cell) -> list[str]:
 
 def checked(cell) -> list[str]:
     """The same of the process of a comparison that checks cells."""
-    return errors(cell, measure._check([cell], exact=False))
+    return errors(cell, measure._check(_subjects, [cell], exact=False))
 
 
 def timed(cell) -> list[str]:
     """The same of one that times them."""
-    return errors(cell, measure._measure([cell], host=False, seed=1))
+    return errors(cell, measure._measure(_subjects, [cell], host=False, seed=1))
 
 
 def errors(cell, answer) -> list[str]:
@@ -149,7 +150,7 @@ def test_package_without_the_module_is_not_available_by_angles(on_cpu, monkeypat
     monkeypatch.delattr(rope_triton, "RotaryPositionEmbedding")
     (outcome,) = cell_outcomes.measure_cells([CELL], FORWARD).values()
     assert outcome.unavailable.startswith("this commit cannot: cannot import name 'RotaryPosition")
-    answer = measure._check([CELL], exact=False)
+    answer = measure._check(_subjects, [CELL], exact=False)
     assert [reason for *_, reason in answer["unavailable"]] == [outcome.unavailable] * 2
     for cell in BY_TABLES:
         assert not any(timed(cell))
@@ -169,7 +170,7 @@ def test_angles_are_checked_once_a_process(monkeypatch):
     assert made == [64, 64, 128, 128], "each asked for 16 positions and for all"
 
 
-@pytest.mark.parametrize("width", sorted({cell.hidden_size for cell in CELLS}))
+@pytest.mark.parametrize("width", sorted({cell.call_name.rotated for cell in CELLS}))
 def test_float32_arithmetic_passes(width, monkeypatch):
     """The package's, and what the tolerance is derived for: rounded at every step."""
     angles.check_package(16, width, "cpu")
@@ -196,12 +197,13 @@ def test_no_sequence_is_longer_than_what_is_checked():
 
 
 def test_the_package_does_not_make_what_it_is_checked_by(monkeypatch):
-    right = angles.of_cell(CELL, "cpu")
+    right = angles.exact(0, 16, 64)
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Zero)
     for name in ("rotary_angles", "frequencies_from_config"):
         monkeypatch.delattr(rope_triton, name)
-    assert torch.equal(angles.of_cell(CELL, "cpu"), right)
-    torch.testing.assert_close(right, Right(64, device="cpu")(16), rtol=angles.TOLERANCE, atol=0)
+    assert torch.equal(angles.exact(0, 16, 64), right)
+    made = Right(64, device="cpu")(16).double()
+    torch.testing.assert_close(angles.by_channel(right), made, rtol=angles.TOLERANCE, atol=0)
 
 
 def test_only_the_check_asks_for_the_packages_angles():
@@ -317,16 +319,16 @@ def test_both_commands_time_and_check_by_one_class(on_cpu, directions, monkeypat
     for direction in directions:
         (outcome,) = cell_outcomes.measure_cells([CELL], direction).values()
         assert outcome == cell_outcomes.Outcome((1.0,), (1.0,), roofline=(1.0,))
-    answer = measure._measure([CELL], host=False, seed=1)
+    answer = measure._measure(_subjects, [CELL], host=False, seed=1)
     assert [samples for *_, samples in answer["timings"]] == [[1.0] for _ in directions]
     assert asked == [*((CELL, (each,), True) for each in directions), (CELL, directions, False)]
 
 
 def test_the_check_says_what_each_right_call_puts_on_the_stream(on_cpu, monkeypatch):
-    answer = measure._check([CELL], exact=False)
+    answer = measure._check(_subjects, [CELL], exact=False)
     assert [[metric, params] for metric, params, _ in answer["nodes"]] == [
-        [metric, list(grid.subject_params(CELL))] for metric in CELL.metrics.values()
+        [metric, list(CELL.params)] for metric in CELL.metrics.values()
     ]
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", erasing(plain.apply_rotary_pos_emb))
-    wrong = measure._check([CELL], exact=False)
+    wrong = measure._check(_subjects, [CELL], exact=False)
     assert not [metric for metric, *_ in wrong["nodes"] if metric.startswith("rope.Forward")]

@@ -10,11 +10,10 @@ import types
 import pytest
 import torch
 
-from benchmarks._cells.angles import of_cell
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import timed_cell
-from benchmarks._peers import plain
-from benchmarks._peers.cells import PeerCell
+from benchmarks._measure import inputs
+from benchmarks._studies.peers import plain
+from benchmarks._studies.peers.cells import PeerCell
+from benchmarks._subject import BACKWARD, FORWARD
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}
@@ -292,10 +291,6 @@ def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidde
     return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
 
 
-def angles(cell, device="cpu"):
-    return of_cell(cell, device)
-
-
 def random(cell, device="cpu"):
     return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype)).to(device)
 
@@ -305,6 +300,6 @@ def here(monkeypatch, device):
     """Cells are called where the kernels run, by stubs of all libraries."""
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
-    monkeypatch.setattr(plain._ByCompiler, "backend", "aot_eager")
-    monkeypatch.setattr(timed_cell, "DEVICE", device)
+    monkeypatch.setattr(plain.ByCompiler, "backend", "aot_eager")
+    monkeypatch.setattr(inputs, "DEVICE", device)
     return device

@@ -5,22 +5,21 @@ import sys
 import pytest
 import torch
 
-from benchmarks._cells import forms, formula, package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import host, timed_cell
-from benchmarks._peers import calls, plain
-from benchmarks._peers.providers import PROVIDERS
+from benchmarks._studies.peers import plain
+from benchmarks._studies.peers.providers import PROVIDERS
+from benchmarks._subject import BACKWARD, FORWARD, Unavailable
+from benchmarks._subjects.rope import names
 from tests.conftest import COMPILED
 from tests.peers import libraries
-from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, angles, cell_of, random
+from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, cell_of, random
 
 here = libraries.here  # fixture
 
 IN_PLACE = {"liger", "unsloth", "vllm"}
 PAIRS = {"liger", "unsloth", "huggingface", "flashinfer"}
 COMPILED_PEERS = "compile", "compile-angles"
-DTYPES = tuple(forms.ITEM_BYTES)
+DTYPES = tuple(names.ITEM_BYTES)
 all_timed = pytest.mark.parametrize(
     ("provider", "direction"),
     [(name, each) for name in PROVIDERS for each in DIRECTIONS if each == FORWARD]
@@ -31,7 +30,7 @@ both_formats = pytest.mark.parametrize("format", ["sbhd", "bshd"])
 
 def called(cell, direction, device="cpu"):
     """The call, its output, and what that should follow from."""
-    call, x = calls.of(cell, angles(cell, device)), random(cell, device)
+    call, x = cell.call(device), random(cell, device)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate(), given
@@ -50,11 +49,11 @@ def test_right_output_passes(here, provider, direction, format, form):
     cell = cell_of(provider, format, **form)
     if provider in HALF_ONLY and cell.dtype == "float32":
         with pytest.raises(Unavailable):
-            calls.of(cell, None)
+            cell.call("cpu")
         return
     call, output, given = called(cell, direction, here)
-    package_calls.check(output, given, call, direction)
-    for part, expected in zip(call.split(output), call.split(given), strict=True):
+    call.check(output, given, direction)
+    for part, expected in zip(call.split(output), call.parts(given, direction), strict=True):
         assert part.shape == expected.shape
 
 
@@ -67,12 +66,12 @@ def test_mistakes_are_found(here, provider, direction, format):
     def refused(wrong):
         with pytest.raises(AssertionError):
             whole = tuple(wrong) if isinstance(output, tuple) else wrong[0]
-            package_calls.check(whole, given, call, direction)
+            call.check(whole, given, direction)
 
-    refused([part.roll(1, dims=formula.seq_dim(call.cell)) for part in parts])
+    refused([part.roll(1, dims=max(call.cell.format.find("s"), 0)) for part in parts])
     refused([part.float() for part in parts])
     if provider != "copy":
-        refused(call.split(given))
+        refused(call.parts(given, direction))
     for index in range(len(parts)):  # every part is looked at, to its end
         for value in (0.25, float("nan"), float("inf")):
             wrong = [part.clone() for part in parts]
@@ -84,15 +83,15 @@ def test_mistakes_are_found(here, provider, direction, format):
     ("cell", "error", "message"),
     [
         *(
-            (cell_of(name, hidden_size=512), Unavailable, "up to 256, got 512")
+            (cell_of(name, hidden_size=512), Unavailable, "up to 256 channels, got 512")
             for name in ("flash-attention", "fla")
         ),
-        (cell_of("quack", hidden_size=520), Unavailable, "multiples of 8 channels up to 512"),
+        (cell_of("quack", hidden_size=520), Unavailable, "up to 512 channels, got 520"),
         (cell_of("quack", hidden_size=20), Unavailable, "multiples of 8 .* got 20"),
         (cell_of("flashinfer", hidden_size=48), Unavailable, "multiples of 32 channels, got 48"),
         (cell_of("flashinfer", dtype="float32"), Unavailable, "float16 and bfloat16, got float32"),
         *(
-            (cell_of(name, heads=1), Unavailable, "needs 2 heads or more, got 1")
+            (cell_of(name, heads=1), Unavailable, "takes queries and keys, not one")
             for name in sorted(PAIRS)
         ),
         (cell_of("nobody"), ValueError, "provider must be one of"),
@@ -101,7 +100,7 @@ def test_mistakes_are_found(here, provider, direction, format):
 )
 def test_what_cannot_be_called_is_refused(cell, error, message):
     with pytest.raises(error, match=message):
-        calls.of(cell, None)
+        cell.call("cpu")
 
 
 @pytest.mark.parametrize("provider", sorted(PAIRS))
@@ -109,7 +108,7 @@ def test_what_cannot_be_called_is_refused(cell, error, message):
 def test_queries_and_keys_are_the_tensor(here, provider, format):
     """Each byte of the input is given once, so that those counted are those moved."""
     cell = cell_of(provider, format)
-    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    call, x = cell.call(here), random(cell, here)
     q, k = call.operand(x)
     assert q.shape == k.shape and q.is_contiguous() and k.is_contiguous()
     assert q.data_ptr() == x.data_ptr() and k.data_ptr() == x.data_ptr() + x.nbytes // 2
@@ -125,7 +124,7 @@ def test_transformer_engine_is_found_where_it_once_was(here, monkeypatch):
     )
     libraries.install(monkeypatch, "transformer-engine")
     call, output, given = called(cell_of("transformer-engine"), FORWARD, here)
-    package_calls.check(output, given, call, FORWARD)
+    call.check(output, given, FORWARD)
 
 
 def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch):
@@ -137,7 +136,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
     monkeypatch.delitem(sys.modules, "flash_attn")
     monkeypatch.syspath_prepend(tmp_path)
     cell = cell_of("flash-attention")
-    assert calls.of(cell, angles(cell))._public() is print
+    assert cell.call("cpu")._public() is print
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         del sys.modules[name]
 
@@ -145,8 +144,8 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
 @pytest.mark.skipif(not COMPILED, reason="the seed's kernel compiles on a GPU alone")
 def test_the_seeds_kernel_is_one_launch(here):
     cell = cell_of("seed", "sbhd", "float16")
-    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
-    assert host._launches(lambda: lambda: call.forward(x)) == 1
+    call, x = cell.call(here), random(cell, here)
+    assert host._launches(lambda: lambda: call.forward(call.operand(x))) == 1
 
 
 # --- tolerance ------------------------------------------------------------------------------------
@@ -157,10 +156,10 @@ def test_rounding_of_products_is_needed_and_is_enough(dtype):
     """Of many values the formula fails the tolerance of a result that is rounded once."""
     cell = cell_of("pytorch", dtype=dtype, seq_len=64, heads=16, hidden_size=64)
     call, output, given = called(cell, FORWARD)
-    package_calls.check(output, given, call, FORWARD)
+    call.check(output, given, FORWARD)
     call.slack = 0.0
     with pytest.raises(AssertionError, match="not close"):
-        package_calls.check(output, given, call, FORWARD)
+        call.check(output, given, FORWARD)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -169,25 +168,16 @@ def test_no_more_than_the_slack_is_let_through(dtype, half):
     call, output, given = called(cell_of("pytorch", dtype=dtype), FORWARD)
     eps = torch.finfo(output.dtype).eps
     assert eps / 2 < call.slack < 0.51 * eps
-    given.zero_()[..., half] = 1  # so that every pair has the length 1
-    exact = call.forward(given).float()  # nothing is added to a product
-    package_calls.check((exact + 0.9 * call.slack).to(output.dtype), given, call, FORWARD)
+    operand = call.operand(given.zero_())
+    operand[..., half] = 1  # so that every pair has the length 1
+    exact = call.forward(operand).float()  # nothing is added to a product
+    call.check((exact + 0.9 * call.slack).to(output.dtype), given, FORWARD)
     with pytest.raises(AssertionError, match="not close"):
-        package_calls.check((exact + 8 * call.slack).to(output.dtype), given, call, FORWARD)
-
-
-def test_slack_grows_with_each_pair_not_with_the_largest():
-    call, output, given = called(cell_of("pytorch"), FORWARD)
-    given[:, 0] *= 1e-3
-    moved = call.forward(given)
-    package_calls.check(moved, given, call, FORWARD)
-    moved[:, 0] += call.slack
-    with pytest.raises(AssertionError, match="not close"):
-        package_calls.check(moved, given, call, FORWARD)
+        call.check((exact + 8 * call.slack).to(output.dtype), given, FORWARD)
 
 
 def test_only_those_that_round_more_have_slack(here):
-    made = {name: calls.of(cell_of(name), angles(cell_of(name), here)).slack for name in PROVIDERS}
+    made = {name: cell_of(name).call(here).slack for name in PROVIDERS}
     loose = {name for name, slack in made.items() if slack}
     assert loose == {"pytorch", "compile", "vllm", "xformers", *PAIRS} - {"flashinfer"}
 
@@ -215,19 +205,18 @@ def memory(tensor) -> int:
 @both_formats
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_providers_leave_each_others_tensors_alone(here, format, direction):
-    """All are made by the same angles, and all that any holds is the same after all were called."""
+    """All that any holds is the same after all were called."""
     names = [name for name in PROVIDERS if direction == FORWARD or name not in FORWARD_ONLY]
-    freqs = angles(cell_of("copy"), here)
-    made = {name: calls.of(cell_of(name, format), freqs) for name in names}
+    made = {name: cell_of(name, format).call(here) for name in names}
     inputs = {name: random(cell_of(name, format), here) for name in names}
     before = {name: [each.clone() for each in held(call)] for name, call in made.items()}
     given = {name: x.clone() for name, x in inputs.items()}
-    own = {name: {memory(t) for t in held(call)} - {memory(freqs)} for name, call in made.items()}
+    own = {name: {memory(t) for t in held(call)} for name, call in made.items()}
     assert sum(map(len, own.values())) == len(set.union(*own.values()))
     for name in names:
         (rotate,) = timed_cell.calls(made[name], direction, [inputs[name]])
         output = made[name].split(rotate())
-        reached = set().union(*own.values(), {memory(freqs)})
+        reached = set().union(*own.values())
         assert not reached & {memory(part) for part in output}
         for other in names[names.index(name) + 1 :]:
             assert torch.equal(inputs[other], given[other]), (name, other)
@@ -241,7 +230,7 @@ def test_providers_leave_each_others_tensors_alone(here, format, direction):
 @both_formats
 def test_what_is_overwritten_is_said_to_be(here, provider, format):
     cell = cell_of(provider, format)
-    call, x = calls.of(cell, angles(cell, here)), random(cell, here)
+    call, x = cell.call(here), random(cell, here)
     given = x.clone()
     call.forward(call.operand(x))
     assert call.in_place
@@ -258,11 +247,11 @@ def test_each_compiled_call_is_compiled_for_itself(here, monkeypatch, provider):
         graphs.append(inputs)
         return graph.forward
 
-    monkeypatch.setattr(plain._ByCompiler, "backend", staticmethod(backend))
+    monkeypatch.setattr(plain.ByCompiler, "backend", staticmethod(backend))
     limit = torch._dynamo.config.recompile_limit
     for seq_len in range(2, limit + 5):
         call, output, given = called(cell_of(provider, seq_len=seq_len), FORWARD, here)
-        package_calls.check(output, given, call, FORWARD)
+        call.check(output, given, FORWARD)
         assert len(graphs) == seq_len - 1
-        call.forward(given)
+        call.forward(call.operand(given))
         assert len(graphs) == seq_len - 1

@@ -1,25 +1,27 @@
 """The cells in which other libraries are measured, and what asv tracks of each."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks._cells import formula, grid
 from benchmarks._measure import cell_outcomes
-from benchmarks._peers import calls, cells
-from benchmarks._peers import host as peer_host
-from benchmarks._peers.cells import PEER_GRIDS
-from benchmarks._peers.providers import INSTALL, PROVIDERS
+from benchmarks._studies.peers import cells
+from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._studies.peers.cells import PEER_GRIDS
+from benchmarks._studies.peers.providers import ADAPTERS, INSTALL, PROVIDERS
+from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
-FULL, SMALL = (cells.peer_cells(PEER_GRIDS[name]) for name in ("full", "small"))
+FULL, SMALL = (grid.cells_of(cells.PeerCell, PEER_GRIDS[name]) for name in ("full", "small"))
 
 
 # --- the cells ------------------------------------------------------------------------------------
 
 
-def test_every_provider_has_an_adapter_and_every_library_a_way_to_be_installed():
-    assert list(calls.ADAPTERS) == list(PROVIDERS)
+def test_every_provider_says_what_it_computes_and_every_library_a_way_to_be_installed():
+    assert all(adapter.about for adapter in ADAPTERS.values())
     assert set(INSTALL) == set(libraries.FUNCTIONS)
     assert all(how.startswith("pip install ") for how in INSTALL.values())
     assert list(PROVIDERS)[-1] == "unsloth"  # which changes torch for what comes after
@@ -32,11 +34,12 @@ def test_grids_are_small_and_span_the_sizes():
     assert (min(half), max(half)) == (8 * 2**20, 2**29)
 
 
-@pytest.mark.parametrize("cell", SMALL[:4], ids=str)
-def test_bytes_are_those_of_the_tensor_twice(cell):
-    given = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
-    assert cell.bytes_moved == 2 * given.nbytes
-    assert given.shape[formula.seq_dim(cell)] == cell.seq_len == cell.positions
+@pytest.mark.parametrize("provider", ["copy", "liger"])
+def test_bytes_are_those_of_the_tensor_twice(provider):
+    cell = cells.PeerCell(provider, 4096, 128, 64, 4, "bfloat16", "bshd")
+    assert cell.bytes_moved == 2 * 4096 * 128 * 64 * 4 * 2
+    assert cell.bytes_moved == 2 * torch.empty(cell.shape, dtype=torch.bfloat16).nbytes
+    assert cell.positions == 4096
 
 
 def test_environment_names_the_grid(monkeypatch):
@@ -52,7 +55,7 @@ def test_environment_names_the_grid(monkeypatch):
 
 def test_tracks_pick_their_cell():
     cell = SMALL[0]
-    params = tuple(vars(cell).values())
+    params = dataclasses.astuple(cell)
     cache = {cell: cell_outcomes.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
     for suite in (peers.Forward(), peers.Backward()):
         suite.setup(cache, *params)

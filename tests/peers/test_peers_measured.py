@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._cells import subjects
-from benchmarks._cells.forms import BACKWARD, FORWARD
 from benchmarks._measure import cell_outcomes, gpu_timer, host_time, inputs, timed_cell
-from benchmarks._peers import host as peer_host
-from benchmarks._peers import plain
-from benchmarks._peers.providers import INSTALL, PROVIDERS
+from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._studies.peers import plain
+from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects import metrics
 from tests.conftest import COMPILED
 from tests.measure import samples
 from tests.package import plain as plain_package
@@ -33,7 +33,7 @@ def on_gpu(here, monkeypatch, tmp_path):
     if not COMPILED:  # an interpreted kernel takes its time
         plain_package.install(monkeypatch)
     # The compiler looks at the GPU that there is not: compiled calls have tests of their own.
-    monkeypatch.setattr(plain._ByCompiler, "_compile", lambda call, function: function)
+    monkeypatch.setattr(plain.ByCompiler, "_compile", lambda call, function: function)
 
 
 def spoiled(function):
@@ -63,7 +63,7 @@ def test_cells_are_measured(on_gpu, direction):
             reason = f"{cell.provider} has no backward pass"
             assert outcome == cell_outcomes.Outcome(unavailable=reason)
         else:
-            roofline = (1e-6,) * 3 if cell.provider == "rope-triton" else ()
+            roofline = (1e-6,) * 3 if cell.provider.startswith("rope-triton") else ()
             expected = cell_outcomes.Outcome((1e-6,) * 7, (1e-6,) * 7, roofline=roofline)
             assert outcome == expected, cell
 
@@ -143,9 +143,7 @@ def test_what_our_commit_lacks_is_no_matter_of_installing(on_gpu, name, monkeypa
     monkeypatch.delattr(rope_triton, name)
     provider = {"apply_rotary_pos_emb": "rope-triton", "apply_rotary_emb": "rope-triton-tables"}
     (outcome,) = cell_outcomes.measure_cells([cell_of(provider[name])], FORWARD).values()
-    assert (
-        outcome.unavailable == f"this commit cannot: cannot import name '{name}' from 'rope_triton'"
-    )
+    assert outcome.unavailable == f"this commit cannot: rope_triton has no {name}"
 
 
 @all_libraries
@@ -166,15 +164,6 @@ def test_a_wrong_backward_has_no_speed(on_gpu, monkeypatch):
     assert "not close" in cell_outcomes.measure_cells([cell], BACKWARD)[cell].error
 
 
-def test_a_library_that_breaks_is_an_error(on_gpu, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("CUDA error: no kernel image")
-
-    libraries.install(monkeypatch, "fla", broken)
-    (outcome,) = cell_outcomes.measure_cells([cell_of("fla")], FORWARD).values()
-    assert "RuntimeError: CUDA error: no kernel image" in outcome.error
-
-
 # --- host time and error --------------------------------------------------------------------------
 
 
@@ -183,7 +172,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(host_time, "WARM_CALLS", 1)
     monkeypatch.setattr(host_time, "BLOCKS", 3)
     monkeypatch.setattr(host_time, "BLOCK_CALLS", {FORWARD: 2, BACKWARD: 2})
-    monkeypatch.setattr(subjects, "CALL_SEQ_LEN", 3)
+    monkeypatch.setattr(metrics, "CALL_SEQ_LEN", 3)
     monkeypatch.setattr(peer_host, "HEADS", 2)
     monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
 
@@ -232,12 +221,6 @@ def test_error_shows_what_rounding_costs(on_gpu, quick):
         assert values["flashinfer", FORWARD, dtype] == pytest.approx(1.0, abs=1e-2)
     assert values["xformers", FORWARD, "bfloat16"] == pytest.approx(1.0, abs=1e-2)
     assert statistics.median(values.values()) < 3
-
-
-def test_the_measures_reach_a_fresh_process():
-    import pickle
-
-    assert pickle.loads(pickle.dumps(peer_host.MEASURES)).keys() == peer_host.MEASURES.keys()
 
 
 def test_without_a_gpu_everything_is_unavailable_for_one_reason(monkeypatch, tmp_path):

@@ -5,19 +5,17 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks._cells import models as model_cells
-from benchmarks._cells import package_calls
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._cells.models import MODELS
-from benchmarks._cells.named import CHOSEN
-from benchmarks._cells.package_calls import Unavailable
 from benchmarks._measure import timed_cell
-from benchmarks._peers import cells, models
-from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
-from benchmarks._peers.providers import MODEL_CALLS, PROVIDERS
-from benchmarks._peers.sweep.experiments import GRIDS
+from benchmarks._studies.peers import adapter, cells
+from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
+from benchmarks._subject import BACKWARD, FORWARD, Unavailable
+from benchmarks._subjects.rope import cells as rope_cells
+from benchmarks._subjects.rope import names
+from benchmarks._subjects.rope.models import CHOSEN, MODELS
 from tests.peers import libraries
-from tests.peers.libraries import FORWARD_ONLY, angles, random
+from tests.peers.libraries import FORWARD_ONLY, random
 
 here = libraries.here  # fixture
 
@@ -43,20 +41,25 @@ def named(cell):
 @pytest.fixture
 def tiny(monkeypatch, here):
     """The models with few heads and tokens; else as they are."""
-    for name, model in MODELS.items():
-        few = tuple(min(count, 1 + index) for index, count in enumerate(model.heads))
-        monkeypatch.setitem(MODELS, name, model._replace(heads=few, batch=2, seq_len=3))
-    monkeypatch.setattr(model_cells, "_DECODED", 4)
-    monkeypatch.setattr(model_cells, "_CONTEXT", 64)  # the interpreter's fma rounds twice
+    for name, sized_name in MODELS.items():
+        call, *_ = names.parse_sized(sized_name)
+        few = tuple(min(count, 1 + index) for index, count in enumerate(call.heads))
+        monkeypatch.setitem(MODELS, name, call._replace(heads=few).sized(2, 3))
+    monkeypatch.setattr(rope_cells, "DECODED", 4)
+    monkeypatch.setattr(rope_cells, "CONTEXT", 64)  # the interpreter's fma rounds twice
     return here
 
 
 def called(cell, direction, device):
     cell = dataclasses.replace(cell)  # which knows no shapes yet
-    call, x = cell.call(angles(cell, device)), random(cell, device)
+    call, x = cell.call(device), random(cell, device)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
     return call, rotate, x, given
+
+
+def unrotated(call, x, direction):
+    return call.operand(x) if direction == FORWARD else call.cotangent(x)
 
 
 @pytest.mark.parametrize("cell", POSSIBLE, ids=named)
@@ -68,17 +71,17 @@ def test_every_call_is_right(tiny, cell):
             continue
         call, rotate, x, given = called(cell, direction, tiny)
         output = rotate()
-        package_calls.check(output, given, call, direction)
+        call.check(output, given, direction)
         assert torch.equal(x, given) or cell.provider in IN_PLACE
         assert call.in_place == (cell.provider in IN_PLACE)
         if cell.provider != "copy" and (cell.model, cell.step) != UNMOVED:
             with pytest.raises(AssertionError, match="not close"):
-                package_calls.check(call.given(given, direction), given, call, direction)
+                call.check(unrotated(call, given, direction), given, direction)
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell not in POSSIBLE], ids=named)
 def test_what_a_library_cannot_do_is_unavailable_and_says_why(tiny, cell):
-    flashinfer = "takes (queries and keys, not one tensor|multiples of 32 channels, got 24)"
+    flashinfer = "takes (queries and keys|multiples of 32 channels, got 24)"
     reasons = {"liger": "has no interleaved rotation", "flashinfer": flashinfer}
     with pytest.raises(Unavailable, match=f"{cell.provider} {reasons[cell.provider]}"):
         called(cell, FORWARD, tiny)
@@ -111,10 +114,10 @@ def test_every_call_by_name_is_right_or_refused(tiny, provider, name):
                 called(cell, direction, tiny)
             continue
         call, rotate, x, given = called(cell, direction, tiny)
-        package_calls.check(rotate(), given, call, direction)
+        call.check(rotate(), given, direction)
         assert torch.equal(x, given) or provider == "liger"
         with pytest.raises(AssertionError, match="not close"):
-            package_calls.check(call.given(given, direction), given, call, direction)
+            call.check(unrotated(call, given, direction), given, direction)
 
 
 @pytest.mark.parametrize(("model", "step"), MOVED)
@@ -123,13 +126,11 @@ def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, 
     """A library that let every sequence begin at the same row would be found wrong."""
     cell = PeerModelCell(provider, model, step)
     with monkeypatch.context() as patched:
-        rows = models.ModelCall._rows
-        patched.setattr(
-            models.ModelCall, "_rows", lambda *args: rows(*args)[:1].expand_as(rows(*args))
-        )
+        rows = adapter.Peer._rows
+        patched.setattr(adapter.Peer, "_rows", lambda *args: rows(*args)[:1].expand_as(rows(*args)))
         call, rotate, _, given = called(cell, FORWARD, tiny)
     with pytest.raises(AssertionError, match="not close"):
-        package_calls.check(rotate(), given, call, FORWARD)
+        call.check(rotate(), given, FORWARD)
 
 
 @pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
@@ -137,11 +138,11 @@ def test_a_missing_library_says_how_to_install_it(tiny, monkeypatch, provider):
     libraries.remove(monkeypatch, provider)
     cell = PeerModelCell(provider, "llama-3-8b", "decode")
     with pytest.raises(Unavailable, match=f"{provider} is not there: .*; pip install "):
-        cell.call(angles(cell, tiny))
+        cell.call(tiny)
 
 
 def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
-    assert models.ADAPTERS.keys() == MODEL_CALLS.keys() < PROVIDERS.keys()
+    assert MODEL_CALLS.keys() < PROVIDERS.keys() and all(MODEL_CALLS.values())
     for cell in CELLS:
         ours = PeerModelCell("rope-triton", cell.model, cell.step)
         assert cell.bytes_moved == ours.bytes_moved and cell.shapes == ours.shapes

@@ -4,12 +4,11 @@ import dataclasses
 
 import pytest
 
-from benchmarks._cells.forms import BACKWARD, FORWARD
-from benchmarks._measure import timed_cell
+from benchmarks._measure import inputs, timed_cell
 from benchmarks._measure.cell_outcomes import Outcome
-from benchmarks._peers.cells import PeerModelCell, PeerNamedCell
-from benchmarks._peers.sweep import command, goals, state
-from benchmarks._peers.sweep.experiments import (
+from benchmarks._studies.peers import peers_study, state, targets
+from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers.experiments import (
     Experiment,
     Figure,
     Timing,
@@ -17,12 +16,19 @@ from benchmarks._peers.sweep.experiments import (
     measured,
     planned,
 )
-from benchmarks._peers.sweep.goals import BY_ANGLES, BY_TABLES, ONE_HEAD
-from benchmarks._peers.sweep.state import Results, Row
-from tests.peers import libraries, sweeping
-from tests.peers.sweeping import FULL, SHA, SMALL, sweep
+from benchmarks._studies.peers.state import Results, Row
+from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
+from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._subjects.rope import angles
+from tests.peers import libraries
+from tests.peers import timer as times
+from tests.peers.timer import FULL, SHA, SMALL, peers
+from tests.studies import common
+from tests.studies.common import study
 
-bench, undrawn, here = sweeping.bench, sweeping.undrawn, libraries.here  # fixtures
+processes = common.processes  # a fixture
+
+timer, undrawn, here = times.timer, times.undrawn, libraries.here  # fixtures
 
 PROVIDERS = ("rope-triton", "rope-triton-tables", "flash-attention", "quack", "liger")
 
@@ -39,7 +45,6 @@ def test_it_is_drawn_by_three_seeds_of_the_commit():
     for direction, figure in zip((FORWARD, BACKWARD), FULL["random"].figures, strict=True):
         assert figure.direction == direction
         assert set(figure.cells) == {cell for cell in cells if direction in cell.directions}
-    assert len(list(command.grouped(FULL["random"].timings, command._VARIOUS_TIMINGS))) == 1
 
 
 def test_stored_calls_are_those_of_the_rows_whatever_is_drawn_later():
@@ -51,27 +56,24 @@ def test_stored_calls_are_those_of_the_rows_whatever_is_drawn_later():
     assert found == {PeerNamedCell("quack", name) for name in names}
 
 
-def test_all_is_compiled_side_by_side_before_it_is_timed(bench, undrawn, monkeypatch, capsys):
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda pid: range(6))
-    bench.before = lambda count: None if bench.compiled else pytest.fail("not compiled yet")
-    assert sweep("--experiment", "random") == 0
+def test_all_is_compiled_side_by_side_before_it_is_timed(timer, undrawn, monkeypatch):
+    monkeypatch.setattr(peers_study.os, "sched_getaffinity", lambda pid: range(6))
+    timer.before = lambda count: None if timer.compiled else pytest.fail("not compiled yet")
+    assert peers("--only", "random") == 0
     cells = {timing.cell: timing.direction for timing in SMALL["random"].timings}
-    assert dict(bench.compiled) == cells and len(bench.compiled) == len(cells)
-    assert f"calls of {len(cells)} cells are compiled by 4 processes" in capsys.readouterr().err
-    bench.compiled.clear()
-    assert sweep("--experiment", "random") == 0  # all is known
-    assert not bench.compiled
-    assert sweep("--experiment", "models", "--providers", "rope-triton") == 0 and bench.compiled
-    bench.compiled.clear()
-    bench.before = lambda count: None
-    assert sweep("--experiment", "milliseconds", "--providers", "copy") == 0
-    assert not bench.compiled
+    assert dict(timer.compiled) == cells and len(timer.compiled) == len(cells)
+    timer.compiled.clear()
+    assert peers("--only", "random") == 0  # all is there
+    assert not timer.compiled
+    timer.before = lambda count: None
+    assert peers("--only", "milliseconds", "--only", "copy") == 0
+    assert not timer.compiled
 
 
 def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch, here):
-    monkeypatch.setattr(timed_cell, "DEVICE", here)
+    monkeypatch.setattr(inputs, "DEVICE", here)
     made, one = [], "fp32-2+1x16-1x4"
-    monkeypatch.setattr(timed_cell.angles, "check_package", lambda *_: None)
+    monkeypatch.setattr(angles, "check_package", lambda *_: None)
 
     def calls(call, direction, inputs):
         made.append((call.cell, direction))
@@ -85,35 +87,36 @@ def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch,
         raise RuntimeError("out of order")
 
     libraries.install(monkeypatch, "flash-attention", fails)
-    command._call_each([(cell, BACKWARD) for cell in cells])
+    peers_study.call_once([(cell, BACKWARD) for cell in cells])
     assert made == [(cell, BACKWARD) for cell in cells]
 
 
 def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
-    bench, undrawn, monkeypatch, capsys
+    timer,
+    processes,
+    undrawn,
+    capsys,
 ):
-    def call(work, *job, env):
-        if work is command._call_each:
-            raise RuntimeError("a fresh process ended with 9")
-        bench.call(work, *job, env=env)
+    def fails(cells):
+        raise RuntimeError("a fresh process ended with 9")
 
-    monkeypatch.setattr(command.process, "call", call)
-    assert sweep("--experiment", "random") == 0
+    processes.others[peers_study.call_once] = fails
+    assert peers("--only", "random") == 0
     assert "not all is compiled: a fresh process ended with 9" in capsys.readouterr().err
-    assert set(bench.measured) == set(SMALL["random"].timings)
+    assert set(timer.measured) == set(SMALL["random"].timings)
 
 
-def test_what_is_stored_can_be_drawn_again_and_shipped_only_as_a_whole(bench, undrawn, tmp_path):
-    assert sweep("--experiment", "random", "--output", str(tmp_path)) == 0
+def test_what_is_stored_can_be_drawn_again_and_shipped_only_as_a_whole(timer, undrawn, tmp_path):
+    assert peers("--only", "random", "--output", str(tmp_path)) == 0
     page = (tmp_path / "random.md").read_text()
     assert "# 12 calls drawn at random" in page and "## Goals" in page
     again = tmp_path / "again"
-    redraw = ["--redraw", str(tmp_path), "--output", str(again)]
-    assert sweep(*redraw) == 0
+    redraw = ["peers", "--redraw", str(tmp_path), "--output", str(again)]
+    assert study(*redraw) == 0
     for name in ("random.md", "random.jsonl"):
         assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
     assert state.read(tmp_path / "random.jsonl").header["commit"] == SHA
-    assert sweep(*redraw, "--ship") == 3
+    assert study(*redraw, "--ship") == 3
 
 
 # --- goals ----------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ def judged(name, **seconds):
     """What is judged of one call, by its goal."""
     names = {"ours": "rope-triton", "tables": "rope-triton-tables", "flash": "flash-attention"}
     given = {names.get(key, key): value for key, value in seconds.items()}
-    (point,) = goals.points(*results_of({name: given}))
+    (point,) = targets.points(*results_of({name: given}))
     return {each.goal: each for each in point.judgements}
 
 
@@ -176,12 +179,12 @@ def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack
     both = Outcome((4.0, 5.0, 4.0), (1.0,) * 3, roofline=(2.0, 2.5))
     results.rows[timing] = row = state.from_json(state.as_json(Row(timing, both, "GPU-0")))
     assert row.outcome == both and row.share_of_roofline == 0.5
-    ((judgement,),) = (point.judgements for point in goals.points(experiment, results))
+    ((judgement,),) = (point.judgements for point in targets.points(experiment, results))
     assert (judgement.goal, judgement.beside) == (BY_ANGLES, beside)
     assert judgement.ratio == max(0.5, quack / 4.0)
     lone = results_of({LARGE: {"rope-triton": 4.0}})
     lone[1].rows[timing] = row
-    ((judgement,),) = (point.judgements for point in goals.points(*lone))
+    ((judgement,),) = (point.judgements for point in targets.points(*lone))
     assert judgement.beside == "roofline" and not judgement.held
 
 
@@ -219,7 +222,7 @@ def test_one_head_is_held_to_the_roofline_where_that_is_slower_than_a_copy(roofl
     timing = experiment.timings[0]
     outcome = Outcome((2.2,), (2.0,), roofline=(roofline,))
     results.rows[timing] = Row(timing, outcome, "GPU-0")
-    (point,) = goals.points(experiment, results)
+    (point,) = targets.points(experiment, results)
     (judgement,) = (each for each in point.judgements if each.goal == ONE_HEAD)
     assert (judgement.beside, judgement.held) == (beside, beside == "roofline")
 
@@ -235,15 +238,17 @@ def test_the_summary_counts_and_names_the_farthest():
         PeerModelCell("", "phi-2", "training"): fast,
     }
     experiment, results = results_of(calls)
-    text, _, _, _, *worst = goals.summary(experiment, results)
-    assert text.startswith("Hold their goals: by tables 2 of 3, by angles 2 of 3, one head 0 of 0;")
+    text, _, _, _, *worst = targets.summary(experiment, results)
+    counts = "by tables 2 of 3, with angles 2 of 3, one head 0 of 0"
+    assert text.startswith(f"Hold their goals: {counts};")
     assert "1 aligned to 2 bytes" in text
     assert text.endswith("4 timings, rivals count: flash-attention in 4, quack in 4, liger in 3.")
     assert worst[0] == (
-        "| bf16-8+8x64-1x4096, forward | by angles, beside flash-attention | 16.8 | 0.500 | 0.960 |"
+        "| bf16-8+8x64-1x4096, forward | with angles, beside flash-attention "
+        "| 16.8 | 0.500 | 0.960 |"
     )
     assert len(worst) == 5 and unaligned not in "".join(worst)
-    page = goals.page(experiment, results)
+    page = targets.page(experiment, results)
     assert "| bf16-8+8x64-1x4096, forward | 16.8 | **0.667** flash-attention |" in "".join(page)
     assert f"| {unaligned}, forward | 8.4 | (0.667) flash-attention |" in "".join(page)
     assert any(line.startswith("| phi-2 training, forward |") for line in page)

@@ -13,7 +13,7 @@ from tests.comparisons import job_failing
 BASE, HEAD, OTHER = "1" * 40, "2" * 40, "3" * 40
 RUN = "https://github.com/rope-triton/rope-triton/actions/runs/1"
 GPU = "nvidia-h200"
-REQUEST = Request(base=BASE, head=HEAD, current=HEAD, run_url=RUN, gpu=GPU)
+REQUEST = Request(base=BASE, head=HEAD, run_url=RUN, gpu=GPU)
 CODE_REQUEST = dataclasses.replace(REQUEST, gpu=None)
 DIFFER, SAME = Commits(False, ()), Commits(True, ())
 SIDES = {"base": Side(BASE, BASE), "head": Side(HEAD, HEAD)}
@@ -26,8 +26,8 @@ def written(make) -> str:
     return json.dumps(to_json(dataclasses.replace(made, reproduce=request.command, **SIDES)))
 
 
-def read(content, found=DIFFER, request=REQUEST):
-    return read_artifact(content, request, found)
+def read(content, by_git=DIFFER, request=REQUEST):
+    return read_artifact(content, request, by_git)
 
 
 def document(make=job_failing, **changes) -> dict:

@@ -1,6 +1,5 @@
 """What is accepted of an artifact that may be anything: the measurement that was asked for."""
 
-import dataclasses
 import functools
 import json
 import tracemalloc
@@ -8,15 +7,22 @@ import zipfile
 
 import pytest
 
-from benchmarks._cells import grid
-from benchmarks._compare.findings import subjects_of
-from benchmarks._report import artifact
-from benchmarks._report.artifact import ArtifactError, Commits
+from benchmarks._report.artifact import ArtifactError, Commits, NoGpuError
+from benchmarks._system.untrusted import plain
+from benchmarks._verdict.notes import Note
 from benchmarks._verdict.rules import Answer
-from tests.comparisons import job_failing, job_passing, of_the_same_sources, without_gpu
-from tests.publishing import ROOT
+from tests.comparisons import (
+    job_failing,
+    job_of_code,
+    job_of_worse_code,
+    job_passing,
+    of_the_same_sources,
+    without_gpu,
+)
 from tests.report.artifacts import (
     BASE,
+    CODE_REQUEST,
+    DIFFER,
     GPU,
     HEAD,
     METHOD,
@@ -149,83 +155,37 @@ def test_encrypted_archive_is_refused():
 # --- what was asked for ---------------------------------------------------------------------------
 
 
-def edited(edit, make=job_passing, **changes):
-    made = document(make, **changes)
-    edit(made)
+def lost_gpu(make=without_gpu, **machine):
+    """As `compare` writes it where it finds no GPU: it compares what is exact, and that passes."""
+    made = document(make, reproduce=REQUEST.command)
+    made["machine"] |= machine
     return made
 
 
-def lost_gpu(make=without_gpu, **machine):
-    """As `compare` writes it where it finds no GPU: it compares what is exact, and that passes."""
-    return edited(lambda made: made["machine"].update(machine), make, reproduce=REQUEST.command)
+def without(family):
+    made = document(job_passing)
+    del made["families"][family]
+    return made
 
 
-def one_value():
-    return dataclasses.replace(without_gpu(), exact=job_passing().exact[:1])
+def without_spread():
+    made = document(job_passing)
+    made["families"]["gpu"] |= {"mean": None, "spread": None}
+    return made
 
 
-def only(count, family="gpu", make=job_passing):
-    """With no more timings of a family."""
-
-    def edit(made):
-        kept = made["families"][family]
-        kept["timings"] = kept["timings"][:count]
-        kept["control"]["subjects"] = kept["mean"]["timings"] = count
-
-    return edited(edit, make)
-
-
-def without(family, **changes):
-    return edited(lambda made: made["families"].pop(family), **changes)
-
-
-def invented(count):
-    rows = [{"metric": "rope.Forward.track_latency", "params": [f"{i}"] * 5} for i in range(count)]
-    return document(job_passing, identical=rows)
-
-
-def renamed(*params, where):
-    return changed([*where, "subject", "params"], list(params), job_passing)
-
-
-def without_exact(prefix, keep=0):
-    def edit(made):
-        ours = [each for each in made["exact"] if each["subject"]["metric"].startswith(prefix)]
-        made["exact"] = [each for each in made["exact"] if each not in ours[keep:]]
-
-    return edited(edit)
-
-
-def subjects(family):
-    return [each["subject"] for each in document(job_passing)["families"][family]["timings"]]
+def without_exact(prefix):
+    exact = document(job_passing)["exact"]
+    exact = [value for value in exact if not value["key"]["metric"].startswith(prefix)]
+    return document(job_passing, exact=exact)
 
 
 H200 = {"machine": GPU, "gpu": "NVIDIA H200"}
 NO_GPU = "the GPU nvidia-h200 was not there"
-
-
-def all_of_the_same_code(made):
-    """One timing, of what did not change, and all others said to be as changed code elsewhere."""
-    (first, *_), gpu = subjects("gpu"), made["families"]["gpu"]
-    made["identical"], made["represented"] = [first], made["identical"] + subjects("gpu")[1:]
-    gpu["timings"] = gpu["timings"][:1]
-    gpu["control"]["subjects"], gpu["mean"], gpu["spread"] = 1, None, None
-
-
-def without_spread(made):
-    made["families"]["gpu"]["mean"] = made["families"]["gpu"]["spread"] = None
-
-
-LACKS = "a pass lacks GPU times: .* and"
-ALL_TIMINGS = sum(len(cell.metrics) for cell in grid.candidates())
-ALL_CODE = len(artifact.exact_subjects("sm_90")["machine code"])
-FIRST_VALUE = ("exact", 0)
-LAST_TIMING, FIRST_CALL = ("families", "gpu", "timings", -1), ("families", "host", "timings", 0)
 CHANGED_TRITON = Commits(False, ("triton: another",))
 # Of a lost GPU, of other commits than git has, of what the numbers do not say: none is a pass.
 NOT_ASKED_FOR = {
     "no GPU": (lost_gpu(), f"{NO_GPU}, .* 'no-gpu-x86_64'"),
-    "no GPU, one value": (lost_gpu(one_value, machine="no"), NO_GPU),
     "a GPU of that name and none": (lost_gpu(machine=GPU), NO_GPU),
     "another GPU": (lost_gpu(machine="nvidia-h100", gpu="H100"), f"{NO_GPU}, .* 'nvidia-h100'"),
     "a GPU of another name": (
@@ -233,45 +193,17 @@ NOT_ASKED_FOR = {
         f"{NO_GPU}, only 'nvidia-h200', a GPU 'NVIDIA H200, measured again'",
     ),
     "a GPU by other letters": (changed(["machine", "gpu"], "NVIDIA H200 ✅", job_passing), NO_GPU),
-    "one timing, of the same code": (edited(all_of_the_same_code), "nothing was timed for: .* and"),
-    "no spread": (edited(without_spread), "a pass lacks the spread of: .* and 155 more"),
-    "no start": (without("start"), "a pass lacks host times: host.FirstCall.* and 2 more"),
-    "a GPU, and no timing": (
-        lost_gpu(**H200),
-        "the suite has no such exact value: codegen.Codegen.track_instructions gfx942",
-    ),
-    "one value": (lost_gpu(one_value, **H200), f"{LACKS} {ALL_TIMINGS - 1} more"),
+    "a GPU, and no timing": (lost_gpu(**H200), "a pass lacks .*gpu timings, host timings, start"),
+    "no GPU timing": (without("gpu"), "a pass lacks gpu timings"),
+    "no host timing": (without("host"), "a pass lacks host timings"),
+    "no start": (without("start"), "a pass lacks start timings"),
+    "no spread": (without_spread(), "a pass lacks the spread of gpu timings"),
+    "no machine code": (without_exact("codegen."), "a pass lacks codegen.Codegen.track_registers"),
+    "no error": (without_exact("host.Error"), "a pass lacks host.Error.track_error"),
     "forged same sources": (document(of_the_same_sources), "has another package as the"),
     "same sources, not said": (document(job_passing), "has the same package as the base", SAME),
     "same sources, measured": (
         *(document(job_passing, same_sources=True), "so nothing was to be measured", SAME),
-    ),
-    "one GPU timing": (only(1), f"{LACKS} 154 more"),
-    "one GPU timing less": (only(155), "a pass lacks GPU times: rope.Forward.track_late"),
-    "no GPU timing": (without("gpu"), f"{LACKS} 155 more"),
-    "no GPU timing, all the same code": (
-        without("gpu", identical=subjects("gpu") + document(job_passing)["identical"]),
-        "a pass lacks any GPU time",
-    ),
-    "no host timing": (without("host"), "a pass lacks host times: host.Call.* and 16 more"),
-    "one host timing less": (only(16, "host"), "a pass lacks host times: host.PathCall"),
-    "no timing": (document(job_passing, families={}), "a pass lacks GPU times"),
-    "no machine code": (without_exact("codegen."), f"a pass lacks machine code: .* {ALL_CODE - 1}"),
-    "one value of machine code": (without_exact("codegen.", 1), "lacks machine code"),
-    "no fact of the host": (without_exact("host."), "a pass lacks memory, launches and"),
-    "5,000 invented timings": (invented(5_000), "identical must be a list of 0 to 4000"),
-    "some invented timings": (invented(300), "the suite has no such timing with machine"),
-    "an unknown cell": (
-        renamed("1", "64", "1", "float32", "sbhd", where=LAST_TIMING),
-        "the suite has no such timing of gpu: rope.Forward.track_latency 1 64 1 float32 sbhd",
-    ),
-    "an unknown call": (
-        renamed("thd", where=FIRST_CALL),
-        "the suite has no such timing of host: host.Call.track_forward thd",
-    ),
-    "an unknown value": (
-        renamed("sm_80", *"abc", where=FIRST_VALUE),
-        "the suite has no such exact value: codegen.Codegen.track_instructions sm_80 a b c",
     ),
     "another grid": (document(job_passing, grid="full"), "the small grid was to be meas"),
     "a change of Triton left out": (
@@ -282,16 +214,16 @@ NOT_ASKED_FOR = {
 
 @pytest.mark.parametrize("case", NOT_ASKED_FOR.values(), ids=NOT_ASKED_FOR)
 def test_what_was_not_asked_for_is_refused(case):
-    made, message, *found = case
+    made, message, *by_git = case
     assert made["answer"] == "pass"  # by its own word
     with pytest.raises(ArtifactError, match=message):
-        read(archive(made), *found)
+        read(archive(made), *by_git)
 
 
 def test_a_verdict_that_is_no_pass_may_lack_some():
-    made = only(100, make=job_failing)
-    failed = [t for t in made["families"]["gpu"]["timings"] if t["answer"] == "fail"]
-    assert failed and read(archive(made)).answer is Answer.FAIL
+    made = document(job_failing)
+    del made["families"]["host"]
+    assert read(archive(made)).answer is Answer.FAIL
 
 
 def test_the_same_sources_pass_without_a_timing():
@@ -300,23 +232,44 @@ def test_the_same_sources_pass_without_a_timing():
 
 def test_a_change_of_what_the_package_runs_on_is_no_pass():
     changes = ("triton: the base asks for 3.6, the head for 3.7",)
-    made = document(of_the_same_sources, unmeasured=list(changes), answer="cannot tell")
+    notes = [plain(Note("requirement", change)) for change in changes]
+    made = document(of_the_same_sources, unmeasured=notes, answer="cannot tell")
     assert read(archive(made), Commits(True, changes)).answer is Answer.CANNOT_TELL
 
 
-def test_subjects_are_those_of_a_real_comparison():
-    """One that ships was measured on an H200 by two commits that have all that the suite asks."""
-    path = ROOT / "benchmarks" / "evidence" / "reports" / "traded" / "fail.json"
-    sides = {"base": {"name": BASE, "sha": BASE}, "head": {"name": HEAD, "sha": HEAD}}
-    made = json.loads(path.read_text()) | sides | {"reproduce": REQUEST.command}
-    real = read(archive(made))
-    known = artifact.timed_subjects()
-    timed = {name: {t.subject for t in family.timings} for name, family in real.families.items()}
-    assert timed["host"] == known["host"]
-    # Measured before the surface was there, so of the small grid alone.
-    assert timed["gpu"] == set().union(*map(subjects_of, grid.all_cells("small"))) < known["gpu"]
-    assert {timing.subject for timing in real.families["start"].timings} < known["start"]
-    exact = artifact.exact_subjects("sm_90").values()
-    known_values = frozenset().union(*exact)
-    later = {each for each in known_values if each.metric.startswith("codegen.Surface.")}
-    assert {each.subject for each in real.exact} == known_values - later
+# --- machine code alone ---------------------------------------------------------------------------
+
+WRONG, A_TIMING = plain(Note("failed", "x")), plain(job_passing().timings[0].key)
+TIMED = "it has what needs a GPU"
+NOT_CODE_ALONE = {
+    "a comparison on a GPU": (document(job_passing), TIMED),
+    "an output that is wrong": (document(job_of_code, wrong=[WRONG], answer="fail"), TIMED),
+    "a timing with the same code": (document(job_of_code, identical=[A_TIMING]), TIMED),
+    "a GPU by name": (
+        changed(["machine", "gpu"], "NVIDIA H200", job_of_code),
+        "no GPU was to be used, it names 'NVIDIA H200'",
+    ),
+    "the command with a GPU": (
+        document(job_of_code, reproduce=REQUEST.command),
+        "it gives another command",
+    ),
+    "no variants": (
+        document(job_of_code, exact=document(job_of_code)["exact"][:1]),
+        "a pass lacks .*codegen.Variants.track_variants",
+    ),
+}
+
+
+def test_machine_code_alone_is_read_if_it_was_asked_for():
+    assert read(archive(document(job_of_code)), DIFFER, CODE_REQUEST).answer is Answer.PASS
+    worse = read(archive(document(job_of_worse_code)), DIFFER, CODE_REQUEST)
+    assert worse.answer is Answer.FAIL
+    with pytest.raises(NoGpuError, match=NO_GPU):
+        read(archive(document(job_of_code)))
+
+
+@pytest.mark.parametrize("case", NOT_CODE_ALONE.values(), ids=NOT_CODE_ALONE)
+def test_what_is_not_machine_code_alone_is_refused(case):
+    made, message = case
+    with pytest.raises(ArtifactError, match=message):
+        read(archive(made), DIFFER, CODE_REQUEST)

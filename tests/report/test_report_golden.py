@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._compare import evidence
 from benchmarks._report.markdown import markdown
 from benchmarks._report.terminal import terminal
+from benchmarks._system.process import SUITE
 from benchmarks._verdict.schema import from_json
 from tests.comparisons import CASES
 from tests.report.artifacts import REQUEST
 
 GOLDEN = Path(__file__).parent / "golden"
-SHIPPED = sorted((evidence.DIRECTORY / "reports").rglob("*.json"))
+SHIPPED = sorted((SUITE / "evidence" / "reports").rglob("*.json"))
 AGAIN = "python -m tests.report.test_report_golden"
 
 

@@ -7,12 +7,14 @@ import re
 
 import pytest
 
+from benchmarks._report import notes
 from benchmarks._report.markdown import markdown
 from benchmarks._report.terminal import terminal
 from benchmarks._report.text import change_of, label
-from benchmarks._verdict.rules import Subject, judge_exact
+from benchmarks._verdict.notes import Note
+from benchmarks._verdict.rules import Key, judge_exact
 from benchmarks._verdict.schema import Side, from_json
-from tests.comparisons import CASES, blind, comparison, failing, gpu_family, passing
+from tests.comparisons import CASES, blind, comparison, failing, gpu_family, passing, subjects
 from tests.report.artifacts import REQUEST
 from tests.report.test_report_golden import SHIPPED
 
@@ -43,21 +45,20 @@ def test_what_is_not_folded_is_short(name):
     lines = unfolded(markdown(made, PAGE))
     # Without the head of the table, and what must never be folded.
     rest = [line for line in lines if not re.match(r"\|  \||\| :--|- |Wrong|Not measured", line)]
-    assert rest[0].startswith("## ") and len(rest) <= 9
+    assert rest[0].startswith("## ") and len(rest) <= 10
     assert sum(line.startswith("Next: ") for line in rest) == 1
 
 
-def test_the_worst_and_the_best_timing_come_first():
-    worst, best = (
-        [line for line in unfolded(markdown(make())) if f" {name} (" in line]
-        for name, make in (("worst", failing), ("best", passing))
+def test_what_got_slower_and_by_how_much_comes_first():
+    lines = unfolded(markdown(failing()))
+    slower = [line for line in lines if line.startswith("| 🟥 slower: ")]
+    assert len(slower) == 4 and slower[0].startswith(
+        "| 🟥 slower: Host call forward + backward, bshd | 172 µs | 207.7 µs | +20.8 % |"
     )
-    assert worst[0].startswith(
-        "| 🟥 worst (slower): Host call forward + backward, bshd | 172 µs | 207.7 µs | +20.8 % |"
-    )
-    assert best[0].startswith("| 🔵 best (faster): ")
+    lines = unfolded(markdown(passing()))
+    assert any(line.startswith("| 🔵 fastest: ") for line in lines)
     # That a host's noise was not slower tells nothing.
-    assert not any("process start" in line or "Compilation" in line for line in worst + best)
+    assert not any("slower: " in line or "Compilation" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,13 @@ def test_the_worst_and_the_best_timing_come_first():
     [
         (passing(), "Next: nothing. To measure it again: "),
         (failing(), "Next: correct the head. "),
-        (dataclasses.replace(failing(), wrong=()), "Next: fix it, or accept it as [CONTRIBUTING"),
+        (dataclasses.replace(failing(), wrong=()), "Next: fix it, or accept it: [CONTRIBUTING"),
         (blind(), "Next: measure more rounds, on a machine with nothing else to do: "),
         (dataclasses.replace(blind(), rounds=62 + 12), "Next: these are all rounds that can be "),
-        (dataclasses.replace(passing(), unmeasured=("a",)), "Next: settle what was not measured"),
+        (
+            dataclasses.replace(passing(), unmeasured=(Note("requirement", "a"),)),
+            "Next: settle what was not measured",
+        ),
     ],
 )
 def test_next_step(made, says):
@@ -79,30 +83,13 @@ def test_next_step(made, says):
     assert line.endswith(f"{command}</code>")
 
 
-@pytest.mark.parametrize(("make", "says"), [(passing, "not slower"), (failing, "+18.3 to +19.7 %")])
-def test_noise_of_the_host_is_no_change(make, says):
-    calls = re.search(
-        r"<br>Host call forward, bshd/sbhd [^,]*, ([^|<]*?)(?: \||<)", markdown(make())
-    )
-    assert calls[1] == says
-
-
-def test_kinds_without_a_map_have_a_line_each():
-    usual = gpu_family(slowdown=lambda subject: 0.05 * (subject.params[3] == "float16"))
-    others = {
-        ("Forward", "float16", "sbhd", "1"): Subject("surface.Forward.track_latency", ("qk", "4")),
-        ("Forward", "float32", "sbhd", "1"): Subject("model_calls.Forward.track_latency", ("a",)),
-    }
-    timings = []
-    for timing in usual.timings:
-        seq_len, hidden, batch, dtype, fmt = timing.subject.params
-        key = timing.subject.metric.split(".")[1], dtype, fmt, batch
-        named = others.get(key) if (seq_len, hidden) == ("128", "64") else None
-        timings.append(dataclasses.replace(timing, subject=named or timing.subject))
-    made = comparison({"gpu": dataclasses.replace(usual, timings=tuple(timings))}, ())
+def test_suites_have_a_line_each():
+    usual = gpu_family(slowdown=lambda key: 0.05 * (key.params[3] == "float16"))
+    first, *rest = usual.timings
+    listed = dataclasses.replace(first, key=Key("surface.Forward.track_latency", ("qk", "4")))
+    made = comparison({"gpu": dataclasses.replace(usual, timings=(listed, *rest))}, ())
     text = markdown(made)
-    assert "<br>the grid: 31 slower, 63 not slower<br>forms of calls: 1 slower<br>" in text
-    assert "<br>calls of models: 1 not slower |" in text
+    assert "<br>the grid: 32 slower, 63 not slower<br>listed calls: 1 not slower" in text
     assert "<br>the grid" not in markdown(failing())  # which has no other
 
 
@@ -122,22 +109,42 @@ def test_commits_and_what_is_between_are_links():
 
 # --- notes ----------------------------------------------------------------------------------------
 
-TOO_OLD = "this commit cannot: tensor_format='thd' is not implemented yet"
+TOO_OLD = "tensor_format='thd' is not implemented yet"
 
 
 def test_what_the_base_is_too_old_for_is_one_number():
-    memory = Subject("host.PathMemory.track_peak_bytes", ("forward", "thd"))
-    notes = (
-        f"base: 2 values missing: {TOO_OLD}",
-        f"head: 1 values missing: {TOO_OLD}",
-        f"paths.Forward.track_latency thd 4 bfloat16 and 11 more: not in the base: {TOO_OLD}",
-        f"host.PathCall.track_forward thd: in no process of the base: {TOO_OLD}",
-        "10 rounds, as the time was not enough for 12",
+    memory = Key("host.PathMemory.track_peak_bytes", ("forward", "thd"))
+    given = (
+        Note("no value", TOO_OLD, "base", count=2),
+        Note("no value", TOO_OLD, "head", count=1),
+        Note("unavailable", TOO_OLD, "base", tuple(subjects("small")[:13])),
+        Note("fewer rounds", count=10, total=12),
     )
-    made = comparison({"gpu": gpu_family()}, (judge_exact(memory, None, 2.0**24),), notes=notes)
+    made = comparison({"gpu": gpu_family()}, (judge_exact(memory, None, 2.0**24),), notes=given)
     says = " ".join(terminal(made).split())
-    assert f"note: 14 cells new in head note: {notes[1]} note: {notes[4]}" in says
-    assert "peak memory of other paths: 1 new of 1 value" in markdown(made)
+    assert f"note: 14 cells new in head; the base: {TOO_OLD} note: head: 1 exact value miss" in says
+    assert "note: 10 rounds: there was no time for 12" in says
+    assert "peak memory of other calls: 1 new of 1 value" in markdown(made)
+
+
+KEYS = tuple(subjects("small")[:5])
+WORDS = KEYS[0].words
+
+
+@pytest.mark.parametrize(
+    ("note", "says"),
+    [
+        (Note("no time", keys=KEYS), f"no time for 5 timings .*: {WORDS}, .* and 2 more"),
+        (Note("not timed", keys=KEYS[:1]), f"1 timing with changed machine .*: {WORDS}"),
+        (Note("lost", "why", "base", KEYS, 2, 12), f"{WORDS} and 4 more: failed in 2 of 12 .*"),
+        (Note("lost", "why", "head", KEYS, 12, 12), f"{WORDS} .*: in no process of the head: why"),
+        (Note("unavailable", "why", keys=KEYS[:1]), f"{WORDS}: in neither version: why"),
+        (Note("failed", "why", "base", KEYS[:1]), f"{WORDS}: failed in the base: why"),
+        (Note("same code", count=3, total=4), "3 of 4 cells with the same machine code were .*"),
+    ],
+)
+def test_notes_in_words(note, says):
+    assert re.fullmatch(says, notes.text(note))
 
 
 # --- names and numbers ----------------------------------------------------------------------------
@@ -151,22 +158,16 @@ def test_what_the_base_is_too_old_for_is_one_number():
         ("host.Error.track_error", ["backward", "float32", "long", "True"],
          "error, backward, float32, long context, interleaved"),
         ("host.PathMemory.track_peak_bytes", ["forward", "thd"],
-         "peak memory of other paths, forward, thd"),
+         "peak memory of other calls, forward, thd"),
         ("codegen.Codegen.track_narrow_share",
          ["sm_90", "float16", "sbhd", "forward", "64", "small"],
          "narrow accesses, sm_90, float16, sbhd, forward, 64 channels, small tensor"),
         ("model_calls.Forward.track_latency", ["phi-2", "decode", "tables"],
-         "Forward phi-2, decode, by tables"),
+         "Forward phi-2, decode, with tables"),
     ],
 )  # fmt: skip
 def test_names_in_words(metric, params, text):
-    assert label([(metric,), *((each,) for each in params)]) == text
-
-
-def test_long_lists_of_values_are_counted():
-    forms = tuple(f"qk-bshd-bf16-{heads}x128-decode" for heads in (1, 2, 4, 8))
-    axes = [("surface.Forward.track_latency",), forms, ("4",)]
-    assert label(axes) == "Forward qk-bshd-bf16-1x128-decode and 3 more, 4 MiB"
+    assert label(Key(metric, tuple(params))) == text
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,14 @@ import re
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._peers.sweep import command as sweep_command
-from benchmarks._peers.sweep import plots
-from benchmarks._peers.sweep.experiments import GRIDS
-from benchmarks._peers.sweep.state import Results, Row, header
 from benchmarks._site import readme as command
 from benchmarks._site import readme_evidence, readme_tables
+from benchmarks._studies.peers import state
+from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.state import Results, Row, header
 from tests.lab import MACHINE
-from tests.peers import sweeping
-from tests.peers.sweeping import SHA
+from tests.peers import timer as times
+from tests.peers.timer import SHA
 
 
 @pytest.mark.parametrize("page", command.PAGES, ids=lambda page: page.parent.name)
@@ -144,7 +143,7 @@ def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     assert entry.main(["readme"]) == 3
     assert (
         "must mark the tables speed, history, paths, calls, peers, held, training, targets, "
-        "simulation, slowdowns once each" in capsys.readouterr().err
+        "simulation once each" in capsys.readouterr().err
     )
 
 
@@ -162,14 +161,16 @@ def shipped(directory, name, commit=SHA):
     experiment = GRIDS["full"][name]
     head = header(
         **{"experiment": name, "grid": "full", "commit": commit, "machine": MACHINE, "suite": "s"},
-        **{"software": {"fla-core": "1"}, "command": f"python -m benchmarks sweep {name}"},
+        **{
+            "software": {"fla-core": "1"},
+            "command": f"study peers --only {name}",
+        },
     )
-    rows = {timing: Row(timing, sweeping.outcome(timing), "g") for timing in experiment.timings}
-    sweep_command.publish(experiment, Results(head, rows), directory)
+    rows = {timing: Row(timing, times.outcome(timing), "g") for timing in experiment.timings}
+    state.write(directory / f"{name}.jsonl", Results(head, rows), experiment.timings)
 
 
-def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
-    monkeypatch.setattr(plots, "draw", lambda *_: [])
+def test_peers_are_shown_from_what_ships(tmp_path):
     assert readme_evidence.peers(tmp_path) == []
     for name in ("throughput", "study"):
         shipped(tmp_path, name)
@@ -188,7 +189,6 @@ def test_peers_are_shown_from_what_ships(monkeypatch, tmp_path):
 
 
 def test_goals_of_calls_are_counted_on_each_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr(plots, "draw", lambda *_: [])
     for machine, name in (("b", "models"), ("a", "models"), ("a", "study")):
         (tmp_path / machine).mkdir(exist_ok=True)
         shipped(tmp_path / machine, name)
@@ -199,7 +199,6 @@ def test_goals_of_calls_are_counted_on_each_machine(monkeypatch, tmp_path):
 
 
 def test_experiments_name_their_commits_where_they_differ(monkeypatch, tmp_path):
-    monkeypatch.setattr(plots, "draw", lambda *_: [])
     other = SHA[::-1]
     for name, commit, named in (("study", SHA, 0), ("milliseconds", SHA, 0), ("study", other, 1)):
         shipped(tmp_path, name, commit)
@@ -222,7 +221,6 @@ def test_calls_are_shown_of_the_newest_commit_that_has_them():
 
 
 def test_compiled_calls_are_shown_by_head_size_those_that_were_measured(monkeypatch, tmp_path):
-    monkeypatch.setattr(plots, "draw", lambda *_: [])
     head = "| channels a head | `compile`, half precision | `compile`, float32 |"
     more = " `compile-angles`, half precision | `compile-angles`, float32 |"
     shipped(tmp_path, "throughput")

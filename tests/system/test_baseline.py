@@ -109,7 +109,7 @@ def test_the_shipped_file_names_a_commit_of_this_branch():
 @pytest.mark.parametrize(
     ("path", "measured"),
     [
-        *[("rope_triton/new.py", True), ("benchmarks/_cells/new.txt", True)],
+        *[("rope_triton/new.py", True), ("benchmarks/_subjects/new.txt", True)],
         *[("pyproject.toml", True), ("constraints.txt", True)],
         *[("README.md", False), ("rope_triton/README.md", False), ("tests/test_new.py", False)],
         *[("benchmarks/results/machine/a.json", False), ("benchmarks/evidence/a.json", False)],

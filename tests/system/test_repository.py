@@ -64,7 +64,7 @@ def test_a_change_of_what_it_runs_on_is_no_pass(lab, capsys, sources, slower):
     commit(lab, "head", pins=PINS.replace("3.7.1", "3.8.0"), **head)
     expected = FAIL if slower and not same else CANNOT_TELL
     assert lab.compare() == expected
-    (said,) = lab.found.unmeasured
+    (said,) = lab.unmeasured
     assert "pinned to 3.7.1" in said and "pinned to 3.8.0" in said
     assert lab.found.same_sources == same
     assert "not measured: triton" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks import _subject
 from benchmarks._compare import compiled, session
 from benchmarks._system import suite
 
@@ -35,18 +36,38 @@ def test_a_file_that_is_gone_is_an_error(files):
         suite.digest(("_cloak.py",))
 
 
-def test_every_file_that_finds_facts_of_machine_code_counts(monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
-    compiled.Version(tmp_path, "digest", {"torch": "1", "triton": "1"})
-    found = {file for pattern in asked for file in suite.SUITE.glob(pattern)}
-    rooms = ("_cells", "_machine_code")
-    assert found >= {file for room in rooms for file in (suite.SUITE / room).glob("*.py")}
+def test_files_of_others_count_too(files, tmp_path):
+    other = tmp_path / "elsewhere.py"
+    digests = set()
+    for content in ("one", "another"):
+        other.write_text(content)
+        digests.add(suite.digest(("timer.py",), [other]))
+    assert len(digests | {suite.digest(("timer.py",))}) == 3
 
 
-def test_every_file_that_times_the_first_call_counts(monkeypatch):
-    asked = []
-    monkeypatch.setattr(suite, "digest", lambda patterns: asked.extend(patterns) or "digest")
-    assert session.suite_digest() == "digest"
-    found = {file.name for pattern in asked for file in suite.SUITE.glob(pattern)}
-    assert {"first_call.py", "host.py", "gpu_timer.py", "package_calls.py", "measure.py"} <= found
+@pytest.fixture
+def asked(monkeypatch):
+    """The files that are digested."""
+    files = set()
+
+    def digest(patterns, more=()):
+        files.update(more, *(suite.SUITE.glob(pattern) for pattern in patterns))
+        return "digest"
+
+    monkeypatch.setattr(suite, "digest", digest)
+    return files
+
+
+SUBJECT = _subject.load(_subject.DEFAULT)
+
+
+def test_every_file_that_finds_facts_of_machine_code_counts(asked, tmp_path):
+    compiled.Version(tmp_path, SUBJECT, "digest", {"torch": "1", "triton": "1"})
+    rooms = ("_subjects", "_machine_code")
+    assert asked >= {file for room in rooms for file in (suite.SUITE / room).rglob("*.py")}
+
+
+def test_every_file_that_times_the_first_call_counts(asked):
+    assert session.suite_digest(SUBJECT) == "digest"
+    names = {file.name for file in asked}
+    assert {"first_call.py", "host.py", "gpu_timer.py", "rotation.py", "measure.py"} <= names

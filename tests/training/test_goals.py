@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from benchmarks._training import goals, results
-from benchmarks._training.goals import GOALS, MFU
-from benchmarks._training.providers import PROVIDERS
-from benchmarks._training.results import Stored
-from benchmarks._training.sizes import PARTS, POINTS, STEP
+from benchmarks._studies.training import goals, results
+from benchmarks._studies.training.functions import PROVIDERS
+from benchmarks._studies.training.goals import GOALS, MFU
+from benchmarks._studies.training.results import Stored
+from benchmarks._studies.training.sizes import PARTS, POINTS, STEP
 
 GPU = "NVIDIA H200"
 

@@ -6,9 +6,9 @@ import itertools
 import pytest
 import torch
 
-from benchmarks._training import measuring, providers, results, tracking
-from benchmarks._training.providers import OURS, PROVIDERS
-from benchmarks._training.sizes import (
+from benchmarks._studies.training import measuring, results, tracking
+from benchmarks._studies.training.functions import OURS, PROVIDERS
+from benchmarks._studies.training.sizes import (
     ATTENTION,
     CAUSAL,
     CAUSAL_FORWARD,
@@ -38,7 +38,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(measuring, "_recorded", lambda call: call)
     # The kernel takes seconds in the interpreter, and tests of the network call it.
     for name in ("ours-eager", "ours"):
-        changed = PROVIDERS[name]._replace(functions=providers._plain)
+        changed = PROVIDERS[name]._replace(functions=PROVIDERS["eager"].functions)
         monkeypatch.setitem(PROVIDERS, name, changed)
 
 
@@ -119,7 +119,7 @@ def test_a_profiler_without_rights_costs_the_counts_alone(clock, monkeypatch):
 
 
 def wrong_sine(angles, dtype):
-    return providers._plain().tables(-angles, dtype)
+    return PROVIDERS["eager"].functions().tables(-angles, dtype)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_without_a_gpu_nothing_is_measured(monkeypatch, tmp_path):
 def test_what_is_tracked_is_there_with_and_without_rope():
     assert {PROVIDERS[name].without_rope for name in OURS} == {"", "none-eager", "none"}
     assert set(OURS) <= PROVIDERS.keys()
-    assert PROVIDERS["none"].reference() is providers._none()
+    assert PROVIDERS["none"].reference() is PROVIDERS["none"].functions()
     assert set(PEAK_FLOPS.values()) == {989e12}
 
 

@@ -7,12 +7,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks._cells.package_calls import Unavailable
-from benchmarks._training import providers, sizes
-from benchmarks._training.measuring import relative_error
-from benchmarks._training.network import Network, random_weights
-from benchmarks._training.providers import PROVIDERS
-from benchmarks._training.sizes import ATTENTION, STEP, TINY
+from benchmarks._studies.training import functions, sizes
+from benchmarks._studies.training.functions import PROVIDERS
+from benchmarks._studies.training.measuring import relative_error
+from benchmarks._studies.training.network import Network, random_weights
+from benchmarks._studies.training.sizes import ATTENTION, STEP, TINY
+from benchmarks._subject import Unavailable
 from tests.training import liger
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float16: 0.005}
@@ -31,9 +31,9 @@ def alone(monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     liger.install(monkeypatch)
-    providers._liger.cache_clear()
+    functions._liger.cache_clear()
     yield
-    providers._liger.cache_clear()
+    functions._liger.cache_clear()
     torch.set_num_threads(threads)
 
 
@@ -88,22 +88,6 @@ def test_a_wrong_rotation_is_no_parity(name, change):
     functions = PROVIDERS[name].functions()
     found = results(rotated(functions, change), weights)
     assert worst(found, results(functions, weights)) > 0.3
-
-
-def test_a_sine_of_the_wrong_sign_is_no_parity():
-    """Of both queries and keys it turns every pair the other way: the distances change sign."""
-    weights = random_weights(TINY.shape, torch.bfloat16, "cpu")
-    right = PROVIDERS["eager"].functions()
-    expected = results(right, weights)
-
-    def tables(angles, dtype):
-        cos, sin = right.tables(angles, dtype)
-        return cos, -sin
-
-    assert worst(results(right._replace(tables=tables), weights), expected) > 0.3
-    ours = PROVIDERS["ours-eager"].functions()
-    turned = ours._replace(tables=lambda angles, dtype: -angles)
-    assert worst(results(turned, weights), expected) > 0.3
 
 
 def test_liger_that_is_not_installed(monkeypatch):

@@ -6,12 +6,19 @@ import math
 import pytest
 import torch
 
-from benchmarks._cells.package_calls import Unavailable
-from benchmarks._training import parity, parity_results, providers
-from benchmarks._training.parity import COPY, TEXT, Job, Run
-from benchmarks._training.parity_results import ERROR, FAIL, FLOOR, NOT_RUN, PASS, UNAVAILABLE
-from benchmarks._training.providers import PROVIDERS
-from benchmarks._training.sizes import SIZES, TINY
+from benchmarks._studies.training import parity, parity_results
+from benchmarks._studies.training.functions import PROVIDERS
+from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
+from benchmarks._studies.training.parity_results import (
+    ERROR,
+    FAIL,
+    FLOOR,
+    NOT_RUN,
+    PASS,
+    UNAVAILABLE,
+)
+from benchmarks._studies.training.sizes import SIZES, TINY
+from benchmarks._subject import Unavailable
 
 NAMES = ("eager", "ours-eager")
 
@@ -31,9 +38,9 @@ def tiny(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def change(monkeypatch, name, **functions):
+def change(monkeypatch, name, **other):
     """Let a provider compute plain PyTorch but for these functions."""
-    made = providers._plain()._replace(**functions)
+    made = PROVIDERS["eager"].functions()._replace(**other)
     monkeypatch.setitem(PROVIDERS, name, PROVIDERS[name]._replace(functions=lambda: made))
 
 
@@ -64,7 +71,11 @@ def test_the_same_passes_in_both_dtypes(monkeypatch):
 
 
 def test_a_sine_of_the_wrong_sign_fails_on_the_copy(monkeypatch):
-    change(monkeypatch, "ours-eager", tables=lambda a, dtype: providers._plain().tables(-a, dtype))
+    change(
+        monkeypatch,
+        "ours-eager",
+        tables=lambda a, dtype: PROVIDERS["eager"].functions().tables(-a, dtype),
+    )
     row = trained(COPY, [Run("ours-eager", "bfloat16")])["ours-eager", "bfloat16"]
     assert row.status == FAIL and row.distance > 3 * row.bound
 
@@ -91,7 +102,7 @@ def test_keys_without_a_gradient_fail(monkeypatch):
     """The loss of a step shows what the steps before it did to the weights."""
 
     def rope(q, k, tables):
-        q, k = providers._plain().rope(q, k, tables)
+        q, k = PROVIDERS["eager"].functions().rope(q, k, tables)
         return q, k.detach()
 
     change(monkeypatch, "ours-eager", rope=rope)
@@ -117,7 +128,7 @@ def test_providers_are_judged_by_float32_that_rotates_as_they_do():
     assert parity.runs(["triton-fused"]) == (exact, half, pairs, *dtypes)
     names = parity.with_rope(PROVIDERS)
     assert names == tuple(
-        name for name in PROVIDERS if PROVIDERS[name].reference is not providers._none
+        name for name in PROVIDERS if PROVIDERS[name].reference is not PROVIDERS["none"].functions
     )
     every = parity.runs(names)
     assert len(set(every)) == len(every) == 3 + len(names) + 4

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from benchmarks._training import results
-from benchmarks._training.results import Interval
-from benchmarks._training.sizes import ATTENTION, PARTS, POINTS, STEP
+from benchmarks._studies.training import results
+from benchmarks._studies.training.results import Interval
+from benchmarks._studies.training.sizes import ATTENTION, PARTS, POINTS, STEP
 
 POINT = POINTS["410M-2048"]
 HEADER = {

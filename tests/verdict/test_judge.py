@@ -7,15 +7,15 @@ import pytest
 
 from benchmarks._verdict import permutation_test
 from benchmarks._verdict.judge import judge
-from benchmarks._verdict.rules import Answer, Rules, Subject, varies_more
+from benchmarks._verdict.rules import Answer, Key, Rules, varies_more
 
 ROUNDS = 12
 CELL_NOISE = 0.002
 FORWARD = "rope.Forward.track_latency"
 
 
-def subjects(count, metric=FORWARD):
-    return [Subject(metric, (str(i), "64", "1", "float16", "sbhd")) for i in range(count)]
+def keys(count, metric=FORWARD):
+    return [Key(metric, (str(i), "64", "1", "float16", "sbhd")) for i in range(count)]
 
 
 def processes(generator, rounds, cells, *, modes=0.0, tails=False, drift=0.0, noise=CELL_NOISE):
@@ -34,7 +34,7 @@ def processes(generator, rounds, cells, *, modes=0.0, tails=False, drift=0.0, no
 
 
 def judged(base, head, **rules):
-    return judge(subjects(base.shape[1]), base, head, Rules(**rules))
+    return judge(keys(base.shape[1]), base, head, Rules(**rules))
 
 
 NOISES = {
@@ -213,7 +213,7 @@ def test_control_sees_what_the_pairs_cancel():
     with_steps(base, head, slice(1, 2), -0.02)
     family = judged(base, head)
     assert family.control.failed == 2
-    assert family.control.floor < 0.005  # a twentieth of the subjects may lie above it
+    assert family.control.floor < 0.005  # a twentieth of the keys may lie above it
     assert {timing.answer for timing in family.timings} == {Answer.PASS}
     with_steps(base, head, slice(2, 40), 0.02)
     family = judged(base, head)
@@ -242,12 +242,12 @@ def test_own_control_raises_the_floor_of_a_subject():
 def test_mean_change_is_of_what_differs():
     base, head = processes(np.random.default_rng(14), ROUNDS, 40)
     head[:, :10] *= 1.02
-    same = frozenset(subjects(40)[10:])
-    family = judge(subjects(40), base, head, identical=same)
+    same = frozenset(keys(40)[10:])
+    family = judge(keys(40), base, head, identical=same)
     assert family.mean.timings == 10 and family.mean.effect == pytest.approx(0.02, abs=0.001)
     assert 0.018 < family.mean.low < family.mean.effect < family.mean.high < 0.022
-    assert judge(subjects(40), base, head).mean.effect == pytest.approx(0.005, abs=0.001)
-    family = judge(subjects(40), base, head, identical=frozenset(subjects(40)))
+    assert judge(keys(40), base, head).mean.effect == pytest.approx(0.005, abs=0.001)
+    family = judge(keys(40), base, head, identical=frozenset(keys(40)))
     assert (family.mean, family.spread) == (None, None)
 
 
@@ -292,26 +292,26 @@ def spoilt(value):
 @pytest.mark.parametrize(
     ("base", "head", "message"),
     [
-        (GOOD, GOOD[:, :1], r"\[rounds, 2 subjects\], got \[12, 2\] and \[12, 1\]"),
-        (GOOD[:, :1], GOOD[:, :1], r"\[rounds, 2 subjects\]"),
+        (GOOD, GOOD[:, :1], r"\[rounds, 2 timings\], got \[12, 2\] and \[12, 1\]"),
+        (GOOD[:, :1], GOOD[:, :1], r"\[rounds, 2 timings\]"),
         (GOOD[0], GOOD[0], r"got \[2\] and \[2\]"),
         (GOOD[:11], GOOD[:11], "an even number of rounds, 8 or more, is needed, got 11"),
         (GOOD[:6], GOOD[:6], "is needed, got 6"),
         (GOOD[:8], GOOD[:8], "8 rounds can never be significant at alpha 0.0025"),
-        (spoilt(np.nan), GOOD, r"base of Subject\(.*'1', .* is nan in round 3"),
-        (GOOD, spoilt(np.inf), r"head of Subject\(.* is inf in round 3"),
+        (spoilt(np.nan), GOOD, r"base of Key\(.*'1', .* is nan in round 3"),
+        (GOOD, spoilt(np.inf), r"head of Key\(.* is inf in round 3"),
         (GOOD, spoilt(0), "finite and positive, .* is 0.0 in round 3"),
         (GOOD, spoilt(-1e-5), "finite and positive"),
     ],
 )
 def test_bad_samples(base, head, message):
     with pytest.raises(ValueError, match=message):
-        judge(subjects(2), base, head)
+        judge(keys(2), base, head)
 
 
-@pytest.mark.parametrize("given", [[], subjects(1) * 2])
+@pytest.mark.parametrize("given", [[], keys(1) * 2])
 def test_bad_subjects(given):
-    with pytest.raises(ValueError, match="there must be subjects, each once"):
+    with pytest.raises(ValueError, match="there must be keys, none twice"):
         judge(given, GOOD[:, : len(given)], GOOD[:, : len(given)])
 
 

@@ -16,7 +16,7 @@ def test_json_round_trip(make, answer):
     made = make()
     text = json.dumps(to_json(made), allow_nan=False)
     document = json.loads(text)
-    assert (document["schema"], document["answer"]) == (5, answer.value)
+    assert (document["schema"], document["answer"]) == (6, answer.value)
     assert from_json(document) == made
 
 
@@ -51,15 +51,6 @@ def every_timing_slower(document):
     document["answer"] = "pass"
 
 
-def changed_timing(**numbers):
-    return lambda document: document["families"]["gpu"]["timings"][0].update(numbers)
-
-
-def changed_mean(effect):
-    numbers = {"low": effect, "effect": effect, "high": effect}
-    return lambda document: document["families"]["gpu"]["mean"].update(numbers)
-
-
 def of_unit(document, name):
     return next(each for each in document["exact"] if each["unit"]["name"] == name)
 
@@ -69,7 +60,7 @@ def of_another_family(document):
     families["host"], families["gpu"] = families["gpu"], families["host"]
 
 
-TIMED = plain(failing().timings[0].subject)
+TIMED = plain(failing().timings[0].key)
 HOST = {"metric": "host.Call.track_forward", "params": ["bshd"]}
 SETS = functools.partial(changed, "families", "gpu", "timings", 0)
 CONTROL = functools.partial(changed, "families", "gpu", "control")
@@ -78,8 +69,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed("schema", 4), "schema 4 is unknown, this version reads 5"),
-        (changed("schema", True), "schema True is unknown"),
+        (changed("schema", 5), "schema 5 is unknown, this version reads 6"),
         (lambda document: document.pop("schema"), "schema None is unknown"),
         (lambda document: document.pop("unmeasured"), r"comparison lacks \['unmeasured'\]"),
         (changed("extra", 1), r"comparison has unknown \['extra'\]"),
@@ -90,64 +80,47 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (changed("represented", [TIMED]), "is represented, and timed or the same"),
         (changed("minutes", float("nan")), "comparison.minutes must be a finite number.* got nan"),
         (changed("minutes", -1), "comparison.minutes must be a finite number from 0"),
-        (changed("notes", ["x" * 2001]), r"notes\[0\] must be a text of up to 2000"),
+        (changed("discarded", ["x" * 2001]), r"discarded\[0\] must be a text of up to 2000"),
         (changed("base", "sha", "main"), "base.sha must be a text that matches"),
         (changed("rules", "alpha", 0), "alpha must lie between 0 and 1"),
         (changed("rules", "min_effect", 0.9), "it was judged by other rules"),
         (changed("identical", [HOST]), "'host.Call.track_forward' has no machine code of its own"),
         (SETS("base", 0), r"timings\[0\].base must be a finite number from 1e-12 to 3600"),
-        (SETS("head", 3601), r"timings\[0\].head must be a finite number from 1e-12 to 3600"),
         (SETS("answer", "maybe"), r"answer must be one of \['pass', 'fail', 'cannot tell'\]"),
         (SETS("change", ["none"]), "change must be one of"),
-        (SETS("subject", "metric", "x.y.z"), "no unit for the metric 'x.y.z'"),
-        (SETS("subject", "params", ["</pre>"]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["a\n"]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["x" * 81]), r"params\[0\] must be a text that matches"),
-        (SETS("subject", "params", ["1"] * 7), "params must be a list of 0 to 6 items"),
+        (SETS("key", "metric", "x.y.z"), "no unit for the metric 'x.y.z'"),
+        (SETS("key", "params", ["</pre>"]), r"params\[0\] must be a text that matches"),
+        (SETS("key", "params", ["a\n"]), r"params\[0\] must be a text that matches"),
+        (SETS("key", "params", ["x" * 81]), r"params\[0\] must be a text that matches"),
+        (SETS("key", "params", ["1"] * 7), "params must be a list of 0 to 6 items"),
         (SETS("answer", "cannot tell"), "the answer is 'cannot tell' and 'none'"),
         (SETS("change", "faster"), "the answer is 'pass' and 'faster'"),
         (SETS("low", 0.5), "the interval does not hold its effect"),
-        (SETS("upper", -0.5), "the interval does not hold its effect"),
         (SETS("high", 0.0), "the interval does not hold its effect"),
-        (SETS("low", -1.0), r"timings\[0\].low must be a finite number from -0.999999"),
-        (SETS("high", 1e7), r"timings\[0\].high must be a finite number from .* to 1e\+06"),
         (SETS("p_slower", 1.5), "p_slower must be a finite number from 0 to 1"),
-        (SETS("p_faster", -0.5), "p_faster must be a finite number from 0 to 1"),
         (SETS("floor", 0.001), "the floor is below the least effect"),
         (SETS("mde", 0.001), "or above the minimum detectable effect"),
         (SETS("rounds", 8), "10 to 12 rounds was judged, not 8"),
         (SETS("rounds", 11), "10 to 12 rounds was judged, not 11"),
-        (SETS("rounds", 14), "10 to 12 rounds was judged, not 14"),
         (changed("rounds", 0), "10 to 0 rounds was judged, not 12"),
-        (SETS("p_faster", 0.0), "no test gives the probabilities"),
-        (changed_timing(p_slower=0.4, p_faster=0.4), "no test gives the probabilities"),
         (every_timing_slower, "the answer is 'pass' and 'none', its numbers say 'fail'"),
         (of_another_family, "host.Call.track_forward does not belong to gpu"),
         (
             lambda document: document["families"].update(GPU=document["families"].pop("gpu")),
             "a family is one of .*, got 'GPU'",
         ),
-        (CONTROL("subjects", 95), "the control of gpu counts 95 timings"),
+        (CONTROL("timings", 95), "the control of gpu counts 95 timings"),
         (CONTROL("failed", 193), "and 193 failures"),
-        (CONTROL("floor", -1), "control.floor must be a finite number from 0"),
         (changed("families", "gpu", "mean", None), "gpu has no mean and spread of the 96 timings"),
         (changed("families", "gpu", "spread", None), "gpu has no mean and spread of the 96"),
         (changed("families", "gpu", "mean", "timings", 3), "gpu has no mean and spread of the 96"),
-        (changed_mean(-0.5), "the mean of gpu lies outside of all its intervals"),
         (changed("families", "gpu", "mean", "low", 0.9), "the interval of the mean of gpu does"),
-        (changed("families", "gpu", "spread", "p", 2), "spread.p must be a finite number from 0"),
-        (CONTROL("noise", -1), "control.noise must be a finite number from 0"),
         (changed("exact", 0, "unit", "gates", True), "has another unit or answer"),
         (changed("exact", 0, "answer", "fail"), "has another unit or answer by its values"),
-        (changed("exact", 0, "base", None), "has another unit or answer by its values"),
         (changed("exact", 0, "head", -1.5), "head of .* must be None or registers/thread"),
-        (changed("exact", 0, "head", 0.5), "head of .* must be None or registers/thread"),
-        (changed("exact", 0, "base", 1e300), "base of .* must be None or registers/thread"),
         (changed("exact", -1, "base", -1), "base of .* must be None or seconds"),
         (lambda document: of_unit(document, "share").update(head=7.0), "must be None or share"),
         (lambda document: failed_error(document).update(answer="pass"), "another unit or answer"),
-        (lambda document: failed_error(document).update(change="none"), "another unit or answer"),
-        (lambda document: failed_error(document).update(head=None), "another unit or answer"),
         (lambda document: document["exact"].append(document["exact"][0]), "comes twice"),
         # Beside timings narrow accesses pass; without any they fail, whatever the document says.
         (changed("families", {}), "narrow_share sm_90 .* has another unit or answer by its values"),
@@ -171,7 +144,7 @@ def test_a_family_is_never_empty(name):
     """Its median, its worst: all that is said of a family needs a timing."""
     document = json.loads(text_of(passing))
     document["families"][name]["timings"] = []
-    document["families"][name]["control"]["subjects"] = 0
+    document["families"][name]["control"]["timings"] = 0
     with pytest.raises(ValueError, match=f"the control of {name} counts 0 timings"):
         from_json(document)
 

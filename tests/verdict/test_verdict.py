@@ -2,35 +2,35 @@
 
 import pytest
 
-from benchmarks import codegen, host, model_calls, paths, rope
+from benchmarks import _subjects, codegen, host, model_calls, paths, rope
 from benchmarks._verdict import rules
 from benchmarks._verdict.rules import (
     Answer,
     Control,
     Exact,
     Family,
+    Key,
     Rules,
     Spread,
-    Subject,
     judge_exact,
 )
-from tests.verdict.test_judge import FORWARD, subjects
+from tests.verdict.test_judge import FORWARD, keys
 
 P, F, C = Answer.PASS, Answer.FAIL, Answer.CANNOT_TELL
 
 
-NARROW = Subject("codegen.Codegen.track_narrow_share", ("sm_90",))
-REGISTERS = Subject("codegen.Codegen.track_registers", ("sm_90",))
-SPILLED = Subject("codegen.Surface.track_spilled_bytes", ("sm_90",))
-VARIANTS = Subject("codegen.Variants.track_variants", ("sm_90",))
-LAUNCHES = Subject("host.Launches.track_launches", ("forward", "sbhd"))
-ERROR = Subject("host.Error.track_error", ("forward", "bfloat16"))
-FLOAT32_ERROR = Subject("host.PathError.track_error", ("forward", "thd", "float32"))
-TIMED = Subject(FORWARD, ("128",))
+NARROW = Key("codegen.Codegen.track_narrow_share", ("sm_90",))
+REGISTERS = Key("codegen.Codegen.track_registers", ("sm_90",))
+SPILLED = Key("codegen.Surface.track_spilled_bytes", ("sm_90",))
+VARIANTS = Key("codegen.Variants.track_variants", ("sm_90",))
+LAUNCHES = Key("host.Launches.track_launches", ("forward", "sbhd"))
+ERROR = Key("host.Error.track_error", ("forward", "bfloat16"))
+FLOAT32_ERROR = Key("host.PathError.track_error", ("forward", "thd", "float32"))
+TIMED = Key(FORWARD, ("128",))
 
 
 @pytest.mark.parametrize(
-    ("subject", "base", "head", "answer", "change", "beside_timings"),
+    ("key", "base", "head", "answer", "change", "beside_timings"),
     [
         (NARROW, 0.0, 0.0, P, "none", P),
         (NARROW, 0.0, 0.5, F, "worse", P),  # the clock decides
@@ -50,33 +50,33 @@ TIMED = Subject(FORWARD, ("128",))
         (TIMED, None, 1e-5, None, "new", None),
     ],
 )
-def test_exact(subject, base, head, answer, change, beside_timings):
-    exact = judge_exact(subject, base, head)
+def test_exact(key, base, head, answer, change, beside_timings):
+    exact = judge_exact(key, base, head)
     assert (exact.answer, exact.change, exact.base, exact.head) == (answer, change, base, head)
-    exact = judge_exact(subject, base, head, clock_decides=True)
+    exact = judge_exact(key, base, head, clock_decides=True)
     assert (exact.answer, exact.change) == (beside_timings, change)
 
 
 @pytest.mark.parametrize(
-    ("subject", "base", "head", "message"),
+    ("key", "base", "head", "message"),
     [
         (NARROW, None, None, "neither side has a value"),
         (NARROW, float("nan"), 0.0, "base of .* must be None or share, it is nan"),
         (NARROW, 0.0, float("inf"), "head of .* must be None or share, it is inf"),
         (TIMED, 1e-5, 1e-5, "is measured, not exact: two values need judge"),
-        (Subject("rope.Forward.track_gbps", ()), 1.0, 1.0, "no unit for the metric"),
+        (Key("rope.Forward.track_gbps", ()), 1.0, 1.0, "no unit for the metric"),
     ],
 )
-def test_bad_exact(subject, base, head, message):
+def test_bad_exact(key, base, head, message):
     with pytest.raises(ValueError, match=message):
-        judge_exact(subject, base, head)
+        judge_exact(key, base, head)
 
 
 def test_larger_is_better_for_some(monkeypatch):
     unit = rules.Unit("GB/s", "larger", exact=True, gates=True)
     monkeypatch.setitem(rules.UNITS, "rate", unit)
-    assert judge_exact(Subject("rate", ()), 2.0, 1.0).answer is Answer.FAIL
-    assert judge_exact(Subject("rate", ()), 1.0, 2.0).change == "better"
+    assert judge_exact(Key("rate", ()), 2.0, 1.0).answer is Answer.FAIL
+    assert judge_exact(Key("rate", ()), 1.0, 2.0).change == "better"
 
 
 SUITES = (
@@ -99,13 +99,13 @@ def test_units_are_those_of_the_benchmarks():
     derived = {name for name in tracks if name.endswith(("gbps", "_ratio"))}
     # These are timed where their machine code changed, and in no history.
     compared = ("surface.", "modules.")
-    units = {n: u.name for n, u in rules.UNITS.items() if not n.startswith(compared)}
+    units = {n: u.name for n, u in _subjects.UNITS.items() if not n.startswith(compared)}
     assert units == {name: unit for name, unit in tracks.items() if name not in derived}
 
 
-def timing(subject, answer, effect=0.0, low=-0.02):
+def timing(key, answer, effect=0.0, low=-0.02):
     return rules.Timing(
-        *(subject, answer, "slower" if answer is Answer.FAIL else "none", 1e-5, 1e-5),
+        *(key, answer, "slower" if answer is Answer.FAIL else "none", 1e-5, 1e-5),
         *(effect, low, 0.02, 0.02, 1.0, 1.0, 0.01, 0.02, 12),
     )
 
@@ -113,8 +113,8 @@ def timing(subject, answer, effect=0.0, low=-0.02):
 def family(answers, metric=FORWARD, failed=0, spread=None, **numbers):
     """``numbers``: those of the inconclusive timings."""
     timings = tuple(
-        timing(subject, answer, **(numbers if answer is Answer.CANNOT_TELL else {}))
-        for subject, answer in zip(subjects(len(answers), metric), answers, strict=True)
+        timing(key, answer, **(numbers if answer is Answer.CANNOT_TELL else {}))
+        for key, answer in zip(keys(len(answers), metric), answers, strict=True)
     )
     return Family(timings, Control(len(answers), failed, 0.0, 0.0), spread=spread)
 
@@ -180,15 +180,15 @@ def exact(answer, change="none") -> Exact:
         ([family([P] * 20)], [exact(F)], {"same_sources": True}, F),
         ([family([P] * 20, failed=1)], [], {"same_sources": True}, C),
         # The same machine code.
-        ([family([F, P])], [], {"identical": set(subjects(1))}, C),
-        ([family([F, F])], [], {"identical": set(subjects(1))}, F),
-        ([family([C, C])], [], {"identical": set(subjects(2))}, P),
-        ([family([C, C])], [], {"identical": set(subjects(1))}, C),
-        ([family([C], effect=0.02)], [], {"identical": set(subjects(1))}, P),
+        ([family([F, P])], [], {"identical": set(keys(1))}, C),
+        ([family([F, F])], [], {"identical": set(keys(1))}, F),
+        ([family([C, C])], [], {"identical": set(keys(2))}, P),
+        ([family([C, C])], [], {"identical": set(keys(1))}, C),
+        ([family([C], effect=0.02)], [], {"identical": set(keys(1))}, P),
         # It says nothing about what changed, however much of it there is.
         ([family([C] + [P] * 9)], [], {}, C),
-        ([family([C] + [P] * 9)], [], {"identical": set(subjects(2000)[10:])}, C),
-        ([family([C] * 8 + [P] * 40)], [], {"identical": set(subjects(48)[8:])}, C),
+        ([family([C] + [P] * 9)], [], {"identical": set(keys(2000)[10:])}, C),
+        ([family([C] * 8 + [P] * 40)], [], {"identical": set(keys(48)[8:])}, C),
         ([family([C] + [P] * 19), family([C] * 8 + [P] * 9, CALL)], [], {}, C),
         # What differs and was not measured.
         ([family([P] * 20)], [], {"unmeasured": ["triton: ..."]}, C),

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from benchmarks._verdict import creep
+from benchmarks._verdict import release
 from benchmarks._verdict.schema import Side
 from tests.report.artifacts import BASE, HEAD, document
 
@@ -13,8 +13,10 @@ def compared(make, base, head):
     return json.loads(json.dumps(document(make)).replace(BASE, base).replace(HEAD, head))
 
 
-def crept(make, base, head):
-    """What ``creep`` writes."""
+def since_release(make, base, head):
+    """What ``release`` writes."""
     sides = {"base": Side(base, base), "head": Side(head, head)}
     command = f"python -m benchmarks compare {base} {head}"
-    return creep.to_json(creep.Creep(dataclasses.replace(make(), reproduce=command, **sides)))
+    return release.to_json(
+        release.SinceRelease(dataclasses.replace(make(), reproduce=command, **sides))
+    )

@@ -3,15 +3,17 @@
 import json
 import re
 import shutil
+import time
 
 import pytest
 
 import rope_triton
-from benchmarks._report.creep_issue import MARKER
+from benchmarks._report.release_issue import MARKER
+from benchmarks._site import nightly
 from benchmarks._system import baseline
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.lab import FAIL, SMALL, status_of
-from tests.workflows.documents import crept
+from tests.workflows.documents import since_release
 from tests.workflows.rig import MAIN, ROOT, Rig, git
 
 PLAN, MEASURE, REPORT = "Find the baseline", "Compare with the baseline", "Report"
@@ -42,9 +44,9 @@ def main(rig):
 
 
 def night(rig, make, status, event="schedule", run=1, job=None):
-    """The results of a night in which ``creep`` finds this."""
+    """The results of a night in which ``release`` finds this."""
     head = git(rig.repository, "rev-parse", MAIN)
-    rig.played = {"benchmarks creep": (status, crept(make, rig.base, head))}
+    rig.played = {"benchmarks release": (status, since_release(make, rig.base, head))}
     found = rig.run("nightly", event, run=run, job=job)
     rig.github.runs[run] = ANSWERED | {"head_sha": head, "event": event}
     return found
@@ -56,6 +58,15 @@ def test_a_slowdown_opens_an_issue_that_a_pass_closes_and_nothing_is_measured_tw
     _, issue = main.github.issues
     assert issue["body"].startswith(MARKER.format(main.base)) and main.base[:10] in issue["title"]
     assert main.head in issue["body"] and "actions/runs/1" in issue["body"]
+    ((answer,),) = (path.glob("*") for path in main.root.glob("artifacts/1/*-nightly-answer"))
+    shown = main.root / nightly.FILE
+    shown.parent.mkdir()
+    shutil.copy(answer, shown)
+    answer = nightly.last(main.root, MAIN)
+    assert answer["answer"] == "fail" and answer["base"] == main.base
+    assert (
+        answer["report"].endswith("actions/runs/1") and time.time() - answer["measured"] / 1e3 < 600
+    )
     # The next night: a commit of documentation changes nothing that is measured.
     main.commit(MAIN, {"NOTES.md": "documentation\n"})
     assert night(main, job_failing, 1, run=2) == {PLAN: "success"}
@@ -71,7 +82,7 @@ def test_what_came_to_no_answer_is_measured_again_and_no_release(main):
         *({"path": ".github/workflows/ci.yml"}, {"head_branch": "another"}),
         *({"event": "pull_request"}, {"conclusion": "failure"}, {}),
     ]
-    name = f"creep-{main.base}-{baseline.measured_content(main.root / 'tree')}"
+    name = f"release-{main.base}-{baseline.measured_content(main.root / 'tree')}"
     for number, each in enumerate(changes, 1):
         (main.root / f"artifacts/{number}/{number}-{name}").mkdir(parents=True)
         main.github.runs[number] = ANSWERED | {"head_sha": main.head} | each
@@ -88,7 +99,9 @@ def test_a_night_that_cannot_tell_is_red_and_writes_nothing(main):
 
 
 def test_a_gpu_that_is_away_opens_one_issue(main):
-    for run, played in enumerate([{"machine$": (0, "machine  nvidia-h100")}, {"creep": (3, None)}]):
+    for run, played in enumerate(
+        [{"machine$": (0, "machine  nvidia-h100")}, {"benchmarks release": (3, None)}]
+    ):
         main.played = played
         found = main.run("nightly", "schedule", run=run + 1)
         assert found == {PLAN: "success", MEASURE: "failure", SILENT: "success"}
@@ -98,7 +111,7 @@ def test_a_gpu_that_is_away_opens_one_issue(main):
 
 
 def test_the_commit_that_made_it_slower_is_named(lab, tmp_path_factory):
-    """From the search of ``creep`` on a toy GPU to the issue."""
+    """From the search of ``release`` on a toy GPU to the issue."""
     lab.machine |= {"machine": "nvidia-h200", "gpu": "NVIDIA H200"}
     ignored = shutil.ignore_patterns("results", "evidence", "__pycache__", "vendor")
     shutil.copytree(ROOT / "benchmarks", lab.root / "benchmarks", ignore=ignored)
@@ -110,12 +123,12 @@ def test_the_commit_that_made_it_slower_is_named(lab, tmp_path_factory):
     text = json.dumps({"commit": shas[0], "reason": "a test"})
     (lab.root / baseline.FILE).write_text(text)
     git(lab.root, "commit", "--quiet", "--all", "--message", "the baseline")
-    assert status_of(["creep", "--json", str(lab.report)]) == FAIL
+    assert status_of(["release", "--json", str(lab.report)]) == FAIL
     rig = Rig(tmp_path_factory.mktemp("github"), lab.root)
-    rig.played = {"benchmarks creep": (FAIL, json.loads(lab.report.read_text()))}
+    rig.played = {"benchmarks release": (FAIL, json.loads(lab.report.read_text()))}
     assert rig.run("nightly", "schedule") == GREEN
     (issue,) = rig.github.issues
-    assert issue["title"].endswith(f"slower than {shas[0][:10]}, most of it from {shas[2][:10]}")
+    assert issue["title"].endswith(f"slower than {shas[0][:10]}, due to {shas[2][:10]}")
     assert re.findall(r"^\| (\w{10}) ", issue["body"], re.MULTILINE) == [shas[2][:10]]
 
 

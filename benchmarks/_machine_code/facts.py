@@ -1,0 +1,181 @@
+"""Exact facts of the machine code of one call, from the kernels that it launches.
+
+NVIDIA's kernels are disassembled here, many at once, where calls were compiled elsewhere.
+"""
+
+import hashlib
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from . import disassembly, worker_pool
+from .stub_driver import Launch
+
+_READ_AT_ONCE, _READERS = 40, 4  # kernels for a run of the disassembler, and runs at a time
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of the machine code of one call, over all the kernels that it launches.
+
+    ``registers`` (32 bit) and ``stack_bytes`` are per thread, ``shared_bytes`` per program, each
+    the maximum over the kernels. ``instructions``, ``spilled_bytes``, ``global_accesses`` and
+    ``narrow_accesses`` (those of less than 16 bytes) are sums over the launches, as ``disassembly``
+    counts them. ``digest`` is a SHA-256 of the machine code, the launch grids, warps, shared memory
+    and the numbers among the arguments, such as strides: where two are equal, the GPU does the
+    same work. ``code`` is one of the machine code, warps and shared memory alone, which calls of
+    several sizes have in common. ``saved_bytes``: see ``uncompiled.call``.
+    """
+
+    registers: int
+    spilled_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    instructions: int
+    global_accesses: int
+    narrow_accesses: int
+    digest: str
+    code: str
+    saved_bytes: int
+
+    @property
+    def narrow_share(self) -> float:
+        """Share of the global accesses that move less than 16 bytes, 0 to 1."""
+        return self.narrow_accesses / self.global_accesses
+
+
+class Kernel(NamedTuple):
+    """A launched kernel; that of an NVIDIA GPU is disassembled later, with many others.
+
+    launched: the grid, and the numbers among the arguments.
+    """
+
+    code: disassembly.Code | None
+    cubin: disassembly.Cubin | None
+    shared_bytes: int
+    num_warps: int
+    launched: str
+
+
+class Called(NamedTuple):
+    """What a call launches, and the bytes that it keeps for the backward."""
+
+    kernels: list[Kernel]
+    saved_bytes: int
+
+
+def kernel_of(files: dict[str, str], launch: Launch) -> Kernel:
+    metadata = launch.kernel.metadata
+    suffix = "cubin" if metadata.target.backend == "cuda" else "amdgcn"
+    (path,) = (Path(path) for name, path in files.items() if name.endswith(f".{suffix}"))
+    code = cubin = None
+    if suffix == "cubin":
+        cubin = disassembly.cubin(path.read_bytes(), f"SM{metadata.target.arch}")
+    else:
+        code = disassembly.parse_amdgcn(path.read_text(encoding="utf-8"))
+    launched = repr((launch.grid, launch.numbers))
+    return Kernel(code, cubin, metadata.shared, metadata.num_warps, launched)
+
+
+def _facts(called: Called, codes: Sequence[disassembly.Code]) -> Facts:
+    kernels = called.kernels
+    if not any(code.global_accesses for code in codes):  # then the parser missed something
+        raise ValueError("found no access to global memory in the machine code")
+    work = [(code.digest, *kernel[2:]) for code, kernel in zip(codes, kernels, strict=True)]
+    return Facts(
+        registers=max(code.registers for code in codes),
+        spilled_bytes=sum(code.spilled_bytes for code in codes),
+        stack_bytes=max(code.stack_bytes for code in codes),
+        shared_bytes=max(kernel.shared_bytes for kernel in kernels),
+        instructions=sum(code.instructions for code in codes),
+        global_accesses=sum(code.global_accesses for code in codes),
+        narrow_accesses=sum(code.narrow_accesses for code in codes),
+        digest=_digest(work),
+        code=_digest([part[:3] for part in work]),
+        saved_bytes=called.saved_bytes,
+    )
+
+
+def _digest(work: list) -> str:
+    return hashlib.sha256(repr(work).encode()).hexdigest()
+
+
+_CODES: dict[disassembly.Cubin, disassembly.Code] = {}
+"""What was disassembled in this process: two versions have most kernels in common."""
+
+
+class Reading(worker_pool.Ledger):
+    """Disassembles the kernels of many calls at once, and passes their facts on to a ledger."""
+
+    def __init__(self, ledger: worker_pool.Ledger):
+        self._ledger, self.cache = ledger, ledger.cache
+        self._waiting: dict[tuple, Called] = {}
+        self._pool = ThreadPoolExecutor(_READERS)
+        self._read: list[tuple[dict[tuple, Called], Future]] = []
+        self.answers: dict[tuple, Facts | Exception] = {}
+
+    def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
+        return self._ledger.begin(jobs)
+
+    def require_time(self) -> None:
+        self._ledger.require_time()
+
+    def add(self, job: tuple, answer: object) -> None:
+        if not isinstance(answer, Called):
+            self._ledger.add(job, answer)
+            return
+        if not _unread([answer]):
+            self._note(job, self._facts(answer))
+            return
+        self._waiting[job] = answer
+        if len(_unread(self._waiting.values())) >= _READ_AT_ONCE:
+            self._begin_to_read()
+        while self._read and self._read[0][1].done():
+            self._end_to_read(*self._read.pop(0))
+
+    def end(self) -> None:
+        self._begin_to_read()
+        self._pool.shutdown()
+        for calls, reading in self._read:
+            self._end_to_read(calls, reading)
+        self._ledger.end()
+
+    def _begin_to_read(self) -> None:
+        unread = _unread(self._waiting.values())
+        self._read.append((self._waiting, self._pool.submit(disassembly.read_cubins, unread)))
+        self._waiting = {}
+
+    def _end_to_read(self, calls: Mapping[tuple, Called], reading: Future) -> None:
+        failure = None
+        try:
+            _CODES.update(reading.result())
+        except Exception:
+            failure = RuntimeError(traceback.format_exc())
+        for job, called in calls.items():
+            self._note(job, failure or self._facts(called))
+
+    def _note(self, job: tuple, answer: Facts | Exception) -> None:
+        self.answers[job] = answer
+        self._ledger.add(job, answer)
+
+    def _facts(self, called: Called) -> Facts | Exception:
+        try:
+            return _facts(called, [self._code(kernel) for kernel in called.kernels])
+        except ValueError:
+            return RuntimeError(traceback.format_exc())
+
+    def _code(self, kernel: Kernel) -> disassembly.Code:
+        if kernel.cubin is not None:
+            return _CODES[kernel.cubin]
+        if kernel.code is None:
+            raise ValueError("a kernel was launched that has no machine code")
+        return kernel.code
+
+
+def _unread(calls: Iterable[Called]) -> set[disassembly.Cubin]:
+    """The kernels that these calls launch and that nobody has disassembled yet."""
+    launched = {kernel.cubin for called in calls for kernel in called.kernels}
+    return {cubin for cubin in launched if cubin} - _CODES.keys()

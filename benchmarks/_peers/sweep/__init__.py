@@ -1,1 +1,0 @@
-"""The sweep: experiments that compare this package with other libraries."""

@@ -1,0 +1,1 @@
+"""Studies: measurements for evidence, all run by one runner."""

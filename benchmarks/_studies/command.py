@@ -1,0 +1,142 @@
+"""``python -m benchmarks study NAME``: measure what shows how fast and how reliable this is."""
+
+import argparse
+import time
+from pathlib import Path
+
+from .._system import checkout, gpu_monitor, machine
+from .._system.arguments import positive_minutes, some_seconds
+from .._system.process import ROOT
+from . import runner
+from .peers import peers_study
+from .reliability import reliability_studies
+from .runner import Place, Study, StudyError
+from .training import parity_study, training_study
+
+SCRATCH = ROOT / ".asv" / "studies"
+
+STUDIES: dict[str, Study] = {
+    "peers": peers_study.STUDY,
+    "training": training_study.STUDY,
+    "parity": parity_study.STUDY,
+    **reliability_studies.STUDIES,
+}
+
+_EPILOG = """\
+Files are written after every step. If a run was stopped or ran out of time, the same command
+resumes it. The GPU is the first that CUDA_VISIBLE_DEVICES shows.
+
+Exit status: 0 done, 1 something failed or is missing, 3 could not run."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Measure one of the studies below, and write its tables."
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    studies = parser.add_subparsers(dest="study", required=True, metavar="NAME")
+    for name, study in STUDIES.items():
+        one = studies.add_parser(name, help=study.about)
+        one.description, one.epilog = study.description, _EPILOG
+        one.formatter_class = argparse.RawDescriptionHelpFormatter
+        _add_options(one, study)
+
+
+def _add_options(parser: argparse.ArgumentParser, study: Study) -> None:
+    add, names = parser.add_argument, tuple(study.names())
+    parser.set_defaults(only=[], commit=None, redraw=None)
+    if names:
+        only = f"measure only this; may be repeated; default: all of {', '.join(names)}"
+        add("--only", choices=names, metavar="NAME", action="append", default=[], help=only)
+    add(
+        "--budget",
+        type=positive_minutes,
+        default=60.0,
+        metavar="MINUTES",
+        help="time limit; default: 60",
+    )
+    add("--output", type=Path, metavar="DIR", help="where to write; default: in .asv/studies")
+    add("--ship", action="store_true", help="also write to benchmarks/evidence what is complete")
+    waits = "how long to wait for a GPU that another measurement uses; default: 0"
+    add("--wait", type=some_seconds, default=0.0, metavar="SECONDS", help=waits)
+    add("--afresh", action="store_true", help="start over; earlier results are kept, renamed")
+    if study.stored:
+        redraw = "measure nothing; write the pages and plots of what DIR holds again"
+        add("--redraw", type=Path, metavar="DIR", help=redraw)
+    if study.needs == "commit":
+        add("--commit", default="HEAD", help="version to measure; default: HEAD")
+    study.add_arguments(parser)
+
+
+def run(**arguments) -> int:
+    """Do what the arguments say; the exit status."""
+    options = argparse.Namespace(**arguments)
+    study = STUDIES[options.study]
+    return _redraw(study, options) if options.redraw else _measure(study, options)
+
+
+def _measure(study: Study, options: argparse.Namespace) -> int:
+    """Measure the parts that are selected.
+
+    Raises
+    ------
+    StudyError
+        If there is no GPU, or the options are such that nothing ships.
+    """
+    place = _place(study, options)
+    parts = study.parts(options, place)
+    if options.ship:
+        _require_shippable(parts, place)
+    directories = [options.output or place.directory / "output"]
+    directories += [study.evidence(place.machine["machine"])] if options.ship else []
+    return runner.run(parts, place, directories, options.afresh, options.wait)
+
+
+def _place(study: Study, options: argparse.Namespace) -> Place:
+    sources, deadline = SCRATCH / "sources", time.monotonic() + 60 * options.budget
+    if study.needs == "commit":
+        version = checkout.from_commit(options.commit, ROOT, sources)
+    else:
+        version = checkout.from_working_tree(ROOT, sources)
+    if not study.needs:
+        return Place(version, {"machine": "no-gpu"}, "", "", SCRATCH, deadline)
+    record, arch = machine.probe()
+    if record["gpu"] == "none":
+        raise StudyError(
+            f"study {options.study} needs an NVIDIA GPU: torch.cuda.is_available() is False"
+        )
+    return Place(version, record, arch, gpu_monitor.gpu_uuid(), SCRATCH, deadline)
+
+
+def _require_shippable(parts, place: Place) -> None:
+    if place.uuid and not place.version.sha:
+        raise StudyError("what ships is of a commit, and rope_triton differs from HEAD")
+    for part in parts:
+        if part.why_not_shipped:
+            raise StudyError(f"{part.name} would not ship: {part.why_not_shipped}")
+
+
+def _redraw(study: Study, options: argparse.Namespace) -> int:
+    """Write the files of stored parts again.
+
+    Raises
+    ------
+    StudyError
+        If the directory holds none of them, or one that does not ship and is to.
+    """
+    assert study.stored
+    parts = [
+        (part, header, entries)
+        for part, header, entries in study.stored(options.redraw)
+        if part.name in options.only or not options.only
+    ]
+    if not parts:
+        raise StudyError(f"{options.redraw} holds no files of study {options.study}")
+    good = []
+    for part, header, entries in parts:
+        directories = [options.output or options.redraw]
+        if options.ship:
+            if part.why_not_shipped:
+                raise StudyError(f"{part.name} does not ship: {part.why_not_shipped}")
+            directories.append(study.evidence(header["machine"]["machine"]))
+        good.append(runner.publish(part, header, entries, directories))
+    return runner.DONE if all(good) else runner.BAD

@@ -1,0 +1,246 @@
+"""The study ``peers``: this package and other libraries, timed on one GPU by experiments."""
+
+import argparse
+import contextlib
+import functools
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..._measure import cell_outcomes, inputs, timed_cell
+from ..._system import machine, process, suite
+from ..._system.process import ROOT
+from ..._system.progress import say
+from .. import runner
+from ..runner import Keep, Notes, Part, Place, StudyError, Task
+from . import plots, state, tables, targets
+from .cells import AnyCell
+from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing, planned
+from .providers import PROVIDERS
+from .state import Results, Row
+
+EVIDENCE = ROOT / "benchmarks" / "evidence" / "sweep"
+"""What ships: a directory for each machine, by asv's name of it."""
+
+# What libraries are called where they are installed: their versions are part of what is measured.
+_DISTRIBUTIONS = (
+    *("transformer-engine", "flash-attn", "liger-kernel", "flash-linear-attention", "fla-core"),
+    # Liger chooses another kernel where CuTe DSL is installed.
+    *("quack-kernels", "nvidia-cutlass-dsl"),
+    *("transformers", "vllm", "flashinfer-python", "unsloth", "xformers"),
+)
+# What says how a cell is measured: a change of it is another measurement.
+_MEASURING = (
+    *("_subjects/**/*.py", "_studies/peers/*.py"),
+    *(
+        f"_measure/{name}.py"
+        for name in ("gpu_timer", "roofline", "timed_cell", "inputs", "cell_outcomes")
+    ),
+)
+# For one process: it takes up to half a minute to start with all libraries, and a kill loses its
+# work. Timings of various kernels are many, and have to be soon done.
+_GROUP_TIMINGS, _VARIOUS_TIMINGS = 36, 2000
+_COMPILING = 12  # processes that compile at the same time, at most
+_TIMING_SECONDS, _VARIOUS_SECONDS, _COMPILE_SECONDS = 1.0, 0.2, 0.3  # estimates, of each timing
+
+
+def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
+    """The experiments that were asked for, with the providers that were.
+
+    Raises
+    ------
+    StudyError
+        If the package is not a commit's, or an experiment has none of the providers.
+    """
+    commit = place.version.sha
+    if not commit:
+        raise StudyError(
+            "rope_triton differs from HEAD, under which the results would be filed: commit it"
+        )
+    providers = [name for name in options.only if name in PROVIDERS]
+    names = [name for name in options.only if name in EXPERIMENTS] or EXPERIMENTS
+    common = {
+        **{"grid": options.grid, "commit": commit, "machine": place.machine},
+        **{"software": machine.versions(_DISTRIBUTIONS), "suite": suite.digest(_MEASURING)},
+    }
+    parts: list[Part] = []
+    for name in dict.fromkeys(names):
+        experiment = planned(name, options.grid, commit)
+        experiment = experiment.of(providers) if providers else experiment
+        if not experiment.timings:
+            raise StudyError(f"{name} has none of {', '.join(providers)}")
+        words = [f"python -m benchmarks study peers --only {name}"]
+        words += [f"--grid {options.grid}"] if options.grid != "full" else []
+        words += [f"--only {provider}" for provider in providers]
+        header = state.header(experiment=name, command=" ".join(words), **common)
+        complete = options.grid == "full" and not providers
+        parts.append(_Experiment(experiment, header, complete, place))
+    return parts
+
+
+class _Experiment(Part):
+    may_differ = ("grid", "command")  # a row is the same whatever lies beside it
+
+    def __init__(
+        self, experiment: Experiment, header: dict, complete: bool, place: Place | None = None
+    ):
+        self.name, self.header = experiment.name, header
+        self.why_not_shipped = "" if complete else "it is not the full grid with every provider"
+        self._experiment, self._place = experiment, place
+
+    def tasks(self, entries: list[dict]) -> list[Task]:
+        measured = self.results(self.header, entries).rows
+        left = [timing for timing in self._experiment.timings if timing not in measured]
+        various, tasks = self._experiment.various, []
+        if various and left and self._place:
+            ahead = functools.partial(compile_ahead, left, self._place.uuid)
+            label = f"compiling {len(left)} timings"
+            tasks.append(Task(label, _COMPILE_SECONDS * len(left), lambda keep: ahead()))
+        most = _VARIOUS_TIMINGS if various else _GROUP_TIMINGS
+        seconds = _VARIOUS_SECONDS if various else _TIMING_SECONDS
+        for group in grouped(left, most):
+            label = f"{len(group)} of {len(self._experiment.timings)} timings"
+            measure = functools.partial(self._measure, group)
+            tasks.append(Task(label, seconds * len(group), measure))
+        return tasks
+
+    def _measure(self, timings: Sequence[Timing], keep: Keep) -> None:
+        place = self._place
+        assert place
+
+        def failed(timing: Timing, why: str) -> dict:
+            return state.as_json(Row(timing, cell_outcomes.Outcome(error=why), place.uuid))
+
+        runner.in_processes(
+            *(measure, timings, place.uuid),
+            place=place,
+            keep=lambda rows: keep(*rows),
+            failed=failed,
+        )
+
+    def results(self, header: dict, entries: Iterable[dict]) -> Results:
+        return state.results_of(Path(f"{self.name}.jsonl"), header, entries)
+
+    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        """Write rows and tables, and, if final and matplotlib is here, plots."""
+        directory.mkdir(parents=True, exist_ok=True)
+        results = self.results(header, entries)
+        state.write(directory / f"{self.name}.jsonl", results, self._experiment.timings)
+        again = f"python -m benchmarks study peers --redraw {directory}"
+        drawn = final and runner.drawn(lambda: self._draw(results, directory), again)
+        page = tables.as_markdown(self._experiment, results, drawn)
+        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
+
+    def _draw(self, results: Results, directory: Path) -> None:
+        for figure in self._experiment.figures:
+            if figure.drawn:
+                plots.draw(figure, results, directory)
+
+    def report(self, header: dict, entries: list[dict]) -> bool:
+        experiment, results = self._experiment, self.results(header, entries)
+        for line in tables.gain_table(experiment, results)[2:]:
+            print(line)
+        for provider, why in tables.without_a_speed(experiment, results).items():
+            print(f"{provider}: nothing measured: {why[:200]}")
+        if experiment.judged:
+            print(*targets.summary(experiment, results), sep="\n")
+        rows = [results.rows[t] for t in experiment.timings if t in results.rows]
+        bad = [row for row in rows if row.status in ("wrong", "failed")]
+        for row in bad[:10]:
+            print(f"{row.status.upper()}: {row.timing.direction} {row.timing.cell}: {row.reason}")
+        return not bad
+
+
+def grouped(timings: Sequence[Timing], most: int = _GROUP_TIMINGS) -> Iterator[list[Timing]]:
+    """What one process measures: whole points, with all providers."""
+    group: list[Timing] = []
+    for _, at_point in itertools.groupby(timings, lambda t: (t.direction, t.cell.point)):
+        point = list(at_point)
+        if group and len(group + point) > most:
+            yield group
+            group = []
+        group += point
+    if group:
+        yield group
+
+
+def measure(timings: Sequence[Timing], alone: bool, notes: Notes, uuid: str) -> None:
+    """In a fresh process: note the row of each timing as soon as it is there."""
+    done = itertools.count(1)
+
+    def finished(direction: str, cell: AnyCell, outcome: cell_outcomes.Outcome) -> None:
+        notes.row(state.as_json(Row(Timing(direction, cell), outcome, uuid)))
+        if alone and (following := next(done)) < len(timings):
+            notes.begin(following)
+
+    if alone:
+        notes.begin(0)
+    for direction, group in itertools.groupby(timings, lambda timing: timing.direction):
+        cells = [timing.cell for timing in group]
+        finish = functools.partial(finished, direction)
+        cell_outcomes.measure_cells(cells, direction, finish, together=not alone)
+
+
+def compile_ahead(timings: Sequence[Timing], uuid: str) -> None:
+    """Make every call once, in processes side by side: what they compile, the caches then have.
+
+    A kernel takes longer to compile than to time, and a process that times compiles one at a time.
+    """
+    cells = {timing.cell: timing.direction for timing in timings}  # the backward makes both calls
+    count = max(1, min(_COMPILING, len(os.sched_getaffinity(0)) - 2, len(cells) // 8))
+    jobs = [list(cells.items())[first::count] for first in range(count)]
+    environment = {"CUDA_VISIBLE_DEVICES": uuid}
+    with ThreadPoolExecutor(count) as pool:
+        calls = [pool.submit(process.call, call_once, job, env=environment) for job in jobs]
+        for error in filter(None, (call.exception() for call in calls)):
+            say(f"not all is compiled: {error}")  # what is left is compiled where it is timed
+
+
+def call_once(cells: Sequence[tuple[AnyCell, str]]) -> None:
+    """In a fresh process: make every call once; what fails will fail again where it is timed."""
+    for cell, direction in cells:
+        with contextlib.suppress(Exception):
+            call = cell.call(inputs.DEVICE)
+            next(timed_cell.calls(call, direction, [inputs.random(cell)]))()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:
+    """The experiments that a directory holds, with the providers that were measured."""
+    paths = {name: directory / f"{name}.jsonl" for name in EXPERIMENTS}
+    return {
+        name: state.read_experiment(path, name) for name, path in paths.items() if path.exists()
+    }
+
+
+def _stored_parts(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
+    parts: list[tuple[Part, dict, list[dict]]] = []
+    for name, (experiment, results) in stored(directory).items():
+        header = results.header
+        planned_now = planned(name, "full", header["commit"]).timings
+        complete = header["grid"] == "full" and set(planned_now) <= set(results.rows)
+        entries = [state.as_json(row) for row in results.rows.values()]
+        parts.append((_Experiment(experiment, header, complete), header, entries))
+    return parts
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    grid = "cells to measure; default: full"
+    parser.add_argument("--grid", choices=sorted(GRIDS), default="full", help=grid)
+
+
+STUDY = runner.Study(
+    about="speed of this package beside other libraries",
+    description="""\
+Measure this package and other libraries, and write each experiment as JSON lines, Markdown, PNG and
+SVG. A library that is not installed is n/a.""",
+    names=lambda: (*EXPERIMENTS, *PROVIDERS),
+    parts=_parts,
+    evidence=lambda machine: EVIDENCE / machine,
+    stored=_stored_parts,
+    add_arguments=_add_arguments,
+)

@@ -1,0 +1,213 @@
+"""An experiment's rows as Markdown, and the package's speedup over each provider."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ..._subjects.rope.names import ITEM_BYTES
+from . import targets
+from .experiments import AXES, OURS, Experiment, Figure, Timing
+from .state import Results, Row
+
+PUBLISHED = Path(__file__).with_name("published.json")
+
+# Metric -> its unit, its value of a row, how it is written.
+METRICS: dict[str, tuple[str, Callable[[Row], float], str]] = {
+    "gbps": ("GB/s", lambda row: row.gbps, ".0f"),
+    "milliseconds": ("milliseconds a call", lambda row: row.seconds * 1e3, ".4f"),
+    "share": ("share of `copy_`'s speed", lambda row: row.share, ".3f"),
+}
+# Where bandwidth has settled, and the seeds read theirs off.
+SETTLED_SEQ_LEN = 2048
+# From here on no cache helps, and launches cost nothing.
+LARGE_BYTES = 16_000_000
+
+
+def value(figure: Figure, row: Row) -> float:
+    """What the figure shows of a row that was measured."""
+    return METRICS[figure.metric][1](row)
+
+
+def source(header: dict) -> list[str]:
+    """Machine and software, commit, command: a line each, for every file."""
+    machine = header["machine"]
+    software = "".join(f", {name} {version}" for name, version in header["software"].items())
+    return [
+        f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, "
+        f"triton {machine['triton']}{software})",
+        f"commit {header['commit'][:8]}, grid {header['grid']}",
+        header["command"],
+    ]
+
+
+def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
+    """The experiment's page; ``drawn`` says whether the plots lie beside it."""
+    machine, commit, command = source(results.header)
+    lines = [f"# {experiment.title}", "", f"{machine}, {commit}:", "", "```sh", command, "```", ""]
+    if experiment.name == "throughput":
+        lines += [*seed_table(experiment, results), ""]
+    lines += gain_table(experiment, results)
+    if experiment.judged:
+        lines += ["", *targets.page(experiment, results)]
+    for figure in experiment.figures:
+        unit = METRICS[figure.metric][0]
+        lines += ["", f"## {figure.title}", ""]
+        if drawn and figure.drawn:
+            lines += [f"![{figure.title}]({figure.name}.png)", ""]
+        lines += [f"{unit[0].upper()}{unit[1:]}:", "", *figure_table(figure, results)]
+    names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
+    lines += ["", "## Providers", "", *(f"- `{name}`: {experiment.about[name]}" for name in names)]
+    return "\n".join([*lines, *_reasons(experiment, results)]) + "\n"
+
+
+def figure_table(figure: Figure, results: Results) -> list[str]:
+    """A row for each place on the axis, a column for each provider."""
+    places = dict.fromkeys(map(figure.position, figure.cells))
+    at = {(figure.position(cell), cell.provider): cell for cell in figure.cells}
+    lines = [
+        f"| {AXES[figure.axis]} | " + " | ".join(figure.providers) + " |",
+        "|---" * (1 + len(figure.providers)) + "|",
+    ]
+    for place in places:
+        texts = (
+            _written(figure, results.rows.get(Timing(figure.direction, at[place, provider])))
+            for provider in figure.providers
+        )
+        shown = f"{place:g}" if figure.drawn else place
+        lines.append(f"| {shown} | " + " | ".join(texts) + " |")
+    return lines
+
+
+def _written(figure: Figure, row: Row | None) -> str:
+    if row is None:
+        return "not measured"
+    if row.status == "measured":
+        return f"{value(figure, row):{METRICS[figure.metric][2]}}"
+    return row.status if row.status == "n/a" else f"**{row.status}**"
+
+
+def seed_table(experiment: Experiment, results: Results) -> list[str]:
+    """The first seed's published figures beside ours, by batch."""
+    published = json.loads(PUBLISHED.read_bytes())["throughput"]
+    theirs = {entry["batch"]: entry for entry in published["batches"]}
+    lines = [
+        f"Medians from {SETTLED_SEQ_LEN} tokens on. The seed: {published['machine']}, "
+        f"{published['source']}; there TransformerEngine settles at about "
+        f"{published['transformer_engine_gbps']} GB/s.",
+        "",
+        "| batch | seed, published | over TransformerEngine | here: rope-triton | "
+        "TransformerEngine | over it | the seed's design | over it |",
+        "|---" * 8 + "|",
+    ]
+    for figure in experiment.figures:
+        (batch,) = {cell.batch for cell in figure.cells}
+        seed = theirs[batch]
+        gbps = "not given" if seed["gbps"] is None else f"about {seed['gbps']} GB/s"
+        ours, engine, design = (
+            settled(figure, results, provider) for provider in (OURS, "transformer-engine", "seed")
+        )
+        lines.append(
+            f"| {batch} | {gbps} | {seed['gain']:+.0%} | {_gbps(ours)} | {_gbps(engine)} | "
+            f"{_gain(ours, engine)} | {_gbps(design)} | {_gain(ours, design)} |"
+        )
+    return lines
+
+
+def settled(figure: Figure, results: Results, provider: str) -> float | str:
+    """Median GB/s of a provider where bandwidth has settled, or why there is none."""
+    rows = [
+        results.rows.get(Timing(figure.direction, cell))
+        for cell in figure.cells
+        if cell.provider == provider and cell.seq_len >= SETTLED_SEQ_LEN
+    ]
+    states = {row.status if row else "not measured" for row in rows} or {"not measured"}
+    if states != {"measured"}:
+        return next(s for s in ("wrong", "failed", "not measured", "n/a") if s in states)
+    return statistics.median(row.gbps for row in rows if row)
+
+
+def _gbps(speed: float | str) -> str:
+    return speed if isinstance(speed, str) else f"{speed:.0f} GB/s"
+
+
+def _gain(ours: float | str, other: float | str) -> str:
+    return "" if isinstance(ours, str) or isinstance(other, str) else f"{ours / other - 1:+.0%}"
+
+
+def gain_table(experiment: Experiment, results: Results) -> list[str]:
+    """Speedup of the package over each other provider, over an experiment's cells."""
+    lines = [
+        "Speedup of the package over each provider, where both were measured:",
+        "",
+        "| provider | timings | minimum | median | maximum | timings it wins |",
+        "|---|---|---|---|---|---|",
+    ]
+    for provider, gains in gains_over(experiment, results).items():
+        if gains:
+            ordered = f"{min(gains):.2f} | {statistics.median(gains):.2f} | {max(gains):.2f}"
+            faster = sum(gain < 1 for gain in gains)
+            lines.append(f"| {provider} | {len(gains)} | {ordered} | {faster} |")
+        else:
+            lines.append(f"| {provider} | none | | | | |")
+    large = gains_over(experiment, results, _is_large_half)
+    for provider in ("compile", "compile-angles"):
+        if ratios := large.get(provider):
+            lines += [
+                "",
+                f"In half precision, from {LARGE_BYTES // 10**6} MB a tensor on: at least "
+                f"{min(ratios):.2f} times as fast as `{provider}`, in {len(ratios)} timings.",
+            ]
+    return lines
+
+
+def _is_large_half(timing: Timing) -> bool:
+    cell = timing.cell
+    return ITEM_BYTES[cell.dtype] == 2 and cell.bytes_moved / 2 >= LARGE_BYTES
+
+
+def gains_over(
+    experiment: Experiment,
+    results: Results,
+    counts: Callable[[Timing], bool] = lambda timing: True,
+) -> dict[str, list[float]]:
+    """Provider -> its latency over the package's, of every timing that counts and both have."""
+    gains: dict[str, list[float]] = {}
+    for timing in experiment.timings:
+        if timing.cell.provider == OURS or not counts(timing):
+            continue
+        ours = results.rows.get(timing._replace(cell=replace(timing.cell, provider=OURS)))
+        row = results.rows.get(timing)
+        of_provider = gains.setdefault(timing.cell.provider, [])
+        if row and ours and row.status == ours.status == "measured":
+            of_provider.append(row.seconds / ours.seconds)
+    return gains
+
+
+def without_a_speed(experiment: Experiment, results: Results) -> dict[str, str]:
+    """Providers of which nothing was measured, and why: the reason of the first timing."""
+    rows = [row for row in map(results.rows.get, experiment.timings) if row]
+    measured = {row.timing.cell.provider for row in rows if row.status == "measured"}
+    why: dict[str, str] = {}
+    for row in rows:
+        if row.timing.cell.provider not in measured:
+            why.setdefault(row.timing.cell.provider, row.reason)
+    return why
+
+
+def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
+    """What has no speed and why, each reason once."""
+    rows = map(results.rows.get, experiment.timings)
+    why = Counter(
+        (row.timing.cell.provider, row.status, row.reason)
+        for row in rows
+        if row and row.status != "measured"
+    )
+    if why:
+        yield from ("", "## Without a speed", "")
+    for (provider, status, reason), count in why.items():
+        # Text of others, as Markdown shows it and does not read it.
+        shown = (reason if len(reason) <= 300 else reason[:300] + " ...").replace("```", "'''")
+        yield f"- `{provider}`, {count} timings {status}: ``` {shown} ```"

@@ -1,0 +1,1 @@
+"""How reliable a comparison is: false alarms, planted slowdowns, mutants, simulations."""

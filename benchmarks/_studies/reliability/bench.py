@@ -1,0 +1,169 @@
+"""Measure a commit, and changes of it, on this machine's GPU for the evidence."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ..._compare import exact, session
+from ..._compare.pool import Pool
+from ..._compare.rounds import Plan, Round, Rounds
+from ..._machine_code import worker_pool
+from ..._subject import DEFAULT, load
+from ..._subjects.rope.cells import Cell
+from ..._subjects.rope.grid import GRIDS, cells
+from ..._system import checkout
+from ..._system.files import write_atomically
+from ..._verdict import rules
+from ..runner import Part, Place
+from . import mutants
+
+SUBJECT = load(DEFAULT)
+ROUNDS = 12
+# A run of a version against itself has the fewest rounds that a verdict needs: on an H200 it takes
+# four minutes.
+AA_ROUNDS = rules.MIN_ROUNDS
+PROCESS_SECONDS = 12.0
+"""An estimate of one process that times the small grid."""
+
+Versions = Mapping[str, checkout.Arm]
+
+
+def small_grid() -> list[Cell]:
+    """The cells that a comparison times first."""
+    return cells(GRIDS["small"])
+
+
+def pooled(bench: "Bench", name: str, versions: Versions, count: int, job: dict) -> Pool:
+    """The medians of rounds, to 5 digits: that is far below the noise, and half of a file."""
+    pool = Pool.of(bench.rounds(name, versions, count, job), versions)
+    return Pool(
+        pool.subjects,
+        {
+            arm: np.array([[float(f"{value:.5g}") for value in row] for row in rows])
+            for arm, rows in pool.seconds.items()
+        },
+    )
+
+
+class Bench:
+    """The version to start from, and rounds of any versions on the GPU of ``place``."""
+
+    def __init__(self, place: Place):
+        self.place, self.base = place, place.version
+        self.sources = place.scratch / "sources"
+
+    def rounds(self, name: str, versions: Versions, count: int, job: dict) -> list[Round]:
+        """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
+        with self._open(name, versions, job) as stored:
+            if not stored.rounds(name):
+                self._compile(stored.plan, job)
+            stored.run(name, count, job)
+            return stored.rounds(name)
+
+    def _compile(self, plan: Plan, job: dict) -> None:
+        """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""
+        if self.place.arch not in SUBJECT.TARGETS:
+            return
+        timed = [SUBJECT.cell(suite, params) for suite, params in job["cells"]]
+        for root, arm in {version.root: arm for arm, version in plan.arms.items()}.items():
+            ledger = worker_pool.Ledger(f"compiled of {arm}")
+            ledger.cache = plan.cache
+            exact.compiled(SUBJECT, root, self.place.arch, timed, (), (), ledger, ())
+
+    def answers(self, name: str, versions: Versions, job: dict) -> dict[str, dict]:
+        """What one process of each version answers; kept as well."""
+        with self._open(name, versions, job) as stored:
+            return stored.check(job)
+
+    def mutant(self, name: str) -> checkout.Arm:
+        """The version to start from with a known bad change."""
+        return checkout.from_directory(
+            name, self.sources, lambda to: mutants.apply(name, self.base.root, to)
+        )
+
+    @contextlib.contextmanager
+    def _open(self, name: str, versions: Versions, job: dict) -> Iterator[Rounds]:
+        place = self.place
+        header = {
+            "digests": {arm: version.digest for arm, version in versions.items()},
+            "job": job,
+            "machine": dict(place.machine),
+            "suite": session.suite_digest(SUBJECT),
+        }
+        cache = session.cache(place.scratch, place.machine)
+        plan = Plan(DEFAULT, dict(versions), cache, place.uuid, place.deadline)
+        with Rounds(plan, place.directory / "rounds" / f"{name}.jsonl", header) as stored:
+            yield stored
+
+
+class Document(Part):
+    """A part whose file is a JSON document: the header, and what :meth:`document` makes of it.
+
+    Parameters
+    ----------
+    bench : Bench
+        What is measured.
+    name : str
+        Of the study and of the file.
+    rounds : int
+        Of each measurement.
+    """
+
+    may_differ: tuple[str, ...] = ()
+
+    def __init__(self, bench: Bench, name: str, rounds: int):
+        self.bench, self.name = bench, name
+        self.header = {
+            "command": f"python -m benchmarks study {name} --commit {bench.base.sha}",
+            "machine": dict(bench.place.machine),
+            "rounds": rounds,
+            "suite": session.suite_digest(SUBJECT),
+            "rules": {key: dataclasses.asdict(rule) for key, rule in rules.RULES.items()},
+        }
+
+    def document(self, entries: list[dict]) -> dict:
+        """What the entries of the journal say."""
+        raise NotImplementedError
+
+    def entries_of(self, document: dict) -> list[dict]:
+        """The entries of a document that :meth:`document` made."""
+        raise NotImplementedError
+
+    def summary(self, document: Mapping) -> str:
+        """The document in a few lines."""
+        raise NotImplementedError
+
+    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json_lines(header | self.document(entries))
+        write_atomically(directory / f"{self.name}.json", f"{text}\n".encode())
+
+    def published(self, directory: Path) -> list[dict]:
+        path = directory / f"{self.name}.json"
+        if not path.exists():
+            return []
+        document = json.loads(path.read_bytes())
+        same = all(document.get(k) == v for k, v in self.header.items() if k not in self.may_differ)
+        return self.entries_of(document) if same else []
+
+    def report(self, header: dict, entries: list[dict]) -> bool:
+        print(self.summary(self.document(entries)))
+        return True
+
+
+def json_lines(value, indent: str = "") -> str:
+    """JSON with a line for each entry, down to the rows of a table."""
+    inner = indent + " "
+    if isinstance(value, Mapping) and len(indent) < 3:
+        items = value.items()
+        entries = [f"{inner}{json.dumps(key)}: {json_lines(item, inner)}" for key, item in items]
+    elif isinstance(value, list) and value and isinstance(value[0], (list, dict)):
+        entries = [inner + json.dumps(item, allow_nan=False) for item in value]
+    else:
+        return json.dumps(value, allow_nan=False)
+    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
+    return f"{opening}\n" + ",\n".join(entries) + f"\n{indent}{closing}"

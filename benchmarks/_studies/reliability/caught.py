@@ -1,0 +1,212 @@
+"""The study ``mutants``: which known bad changes a comparison catches."""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ..._compare import exact, measure
+from ..._compare.findings import facts_of
+from ..._compare.pool import Pool
+from ..._subjects import listed_cell
+from ..._subjects.calls import BaseCell
+from ..._subjects.rope.grid import PATH_GRIDS, path_cells
+from ..._system.progress import say
+from ..._verdict.rules import FAMILIES, Answer, Exact, Key, Timing
+from ..runner import Keep, Task
+from . import mutants
+from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, pooled, small_grid
+
+# Mutants that take turns with one base: what a run that ends loses at most.
+_AT_A_TIME = 5
+_TARGETS, _DTYPE = ("sm_90", "gfx942"), "float16"  # what is compiled of each mutant
+
+
+class Caught(Document):
+    """The mutants; an entry has the outcome of one, and says of which commit it is.
+
+    Parameters
+    ----------
+    bench : Bench
+        The version that is mutated.
+    only : sequence of str
+        Names of mutants; empty for all.
+    """
+
+    may_differ = ("command", "suite")
+
+    def __init__(self, bench: Bench, only: Sequence[str] = ()):
+        super().__init__(bench, "mutants", ROUNDS)
+        self._only = only or list(mutants.load())
+
+    def tasks(self, entries: list[dict]) -> list[Task]:
+        commit = self.bench.base.sha
+        there = {entry["name"] for entry in entries if entry["commit"] == commit}
+        missing = [name for name in self._only if name not in there]
+        groups: dict[str, list[mutants.Mutant]] = {}
+        for mutant in (mutants.load()[name] for name in missing):
+            groups.setdefault(_group(mutant), []).append(mutant)
+        return [
+            self._task(group, several[begin : begin + _AT_A_TIME])
+            for group, several in groups.items()
+            for begin in range(0, len(several), _AT_A_TIME)
+        ]
+
+    def _task(self, group: str, several: Sequence[mutants.Mutant]) -> Task:
+        processes = 1 if group in ("code", "facts") else ROUNDS
+        label = ", ".join(mutant.name for mutant in several)
+        seconds = processes * PROCESS_SECONDS * (1 + len(several))
+        return Task(label, seconds, functools.partial(self._measure, group, several))
+
+    def _measure(self, group: str, several: Sequence[mutants.Mutant], keep: Keep) -> None:
+        keep(*made(self.bench, group, several))
+
+    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        """Write the outcomes, beside those of other mutants that the directory's file has."""
+        super().publish(header, [*self.published(directory), *entries], directory, final)
+
+    def document(self, entries: list[dict]) -> dict:
+        return {"mutants": in_order(entries)}
+
+    def entries_of(self, document: dict) -> list[dict]:
+        return document["mutants"]
+
+    def summary(self, document: Mapping) -> str:
+        return "\n".join(
+            f"{'caught' if entry['caught'] else 'SURVIVED'}: {entry['name']}: {entry['by']}"
+            for entry in document["mutants"]
+        )
+
+
+def in_order(entries: Sequence[dict]) -> list[dict]:
+    """The mutants of the index in its order, each as it was measured last."""
+    last = {entry["name"]: entry for entry in entries}
+    return [last[name] for name in mutants.load() if name in last]
+
+
+def made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[dict]:
+    """The outcomes of mutants of the bench's version, which are of one group."""
+    names = [mutant.name for mutant in several]
+    pools: dict[str, Pool] = {}
+    if group == "code":
+        failures = _by_code(bench, names)
+    elif group == "facts":
+        failures = _by_facts(bench, names)
+    else:
+        pools = _timed(bench, group, names)
+        failures = {name: slower(name, pool) for name, pool in pools.items()}
+    return [
+        outcome(mutant, bench.base.sha, failures[mutant.name], pools.get(mutant.name))
+        for mutant in several
+    ]
+
+
+def _group(mutant: mutants.Mutant) -> str:
+    if not mutant.needs_gpu:
+        return "code"
+    if any(metric.startswith(("surface.", "modules.")) for metric in mutant.caught_by):
+        return "forms"
+    if any(metric.startswith(FAMILIES["gpu"]) for metric in mutant.caught_by):
+        return "speed"
+    return "host" if mutant.caught_by[0].startswith(FAMILIES["host"]) else "facts"
+
+
+def outcome(
+    mutant: mutants.Mutant, commit: str, failed: list[dict], pool: Pool | None = None
+) -> dict:
+    """A mutant's entry in the file: whether the metrics that must fail are among those that did.
+
+    With the medians of the processes that timed it, if a clock decided.
+    """
+    relevant = [one for one in failed if mutant.concerns(Key(one["metric"], tuple(one["params"])))]
+    metrics = {one["metric"] for one in relevant}
+    worst = max(relevant, key=lambda one: one["change"], default=None)
+    return {
+        "name": mutant.name,
+        "change": mutant.change,
+        "commit": commit,
+        "must_fail": list(mutant.caught_by),
+        "caught": set(mutant.caught_by) <= metrics,
+        "by": "nothing that must fail failed"
+        if worst is None
+        else f"{len(relevant)} failed, the worst {worst['metric']} {tuple(worst['params'])}: "
+        f"{worst['base']:.6g} -> {worst['head']:.6g}",
+        "failed": relevant,
+    } | ({} if pool is None else {"pool": pool.as_json()})
+
+
+def exact_values(root: Path, names: Iterable[str]) -> dict:
+    """What a version compiles to: some of asv's exact values, and those of these mutants' calls."""
+    forms = {form for name in names for form in mutants.load()[name].where}
+    asked = [
+        one
+        for target in _TARGETS
+        for one in SUBJECT.compilations(target)
+        if {*one.params} & ({_DTYPE} if one.suite == "codegen.Codegen" else forms)
+    ]
+    counted = [one for target in _TARGETS for one in SUBJECT.variants(target)]
+    counted = [one for one in counted if _DTYPE in one.params]
+    return exact.compiled(SUBJECT, root, _TARGETS[0], (), asked, counted, enumerations=()).values
+
+
+def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
+    base, failures = exact_values(bench.base.root, names), {}
+    for name in names:
+        changed = exact_values(bench.mutant(name).root, names)
+        failures[name] = _failed(exact.compare(base, changed))
+        say(f"{name}: {len(failures[name])} exact values failed")
+    return failures
+
+
+def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
+    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
+    answers = bench.answers("-".join(["facts", *names]), versions, measure.check_job([]))
+    facts = {name: facts_of(answer) for name, answer in answers.items()}
+    return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
+
+
+def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
+    """The medians of the base and of each mutant."""
+    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
+    job = measure.timing_job(_cells(group, names), host=group == "host")
+    pool = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
+    return {
+        name: Pool(pool.subjects, {arm: pool.seconds[arm] for arm in ("base", name)})
+        for name in names
+    }
+
+
+def _cells(group: str, names: list[str]) -> list[BaseCell]:
+    """What is timed of each mutant of a group: what one of them must be slower in, and the rest."""
+    if group == "forms":
+        return _forms(names)
+    # Only a call whose output is read next pays for a kernel that writes past L2.
+    read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
+    return [*small_grid(), *read_next] if group == "speed" else []
+
+
+def _forms(names: Iterable[str]) -> list[BaseCell]:
+    """The forms in which mutants must fail."""
+    index = mutants.load()
+    return list(dict.fromkeys(listed_cell(form) for name in names for form in index[name].where))
+
+
+def slower(name: str, pool: Pool) -> list[dict]:
+    """The timings of a mutant that failed."""
+    families = pool.judged("base", name).values()
+    return _failed(timing for family in families for timing in family.timings)
+
+
+def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:
+    return [
+        {
+            "metric": verdict.key.metric,
+            "params": list(verdict.key.params),
+            "base": verdict.base,
+            "head": verdict.head,
+            "change": verdict.head - verdict.base
+            if verdict.base == 0
+            else verdict.head / verdict.base - 1,
+        }
+        for verdict in verdicts
+        if verdict.answer is Answer.FAIL and verdict.base is not None and verdict.head is not None
+    ]

@@ -1,0 +1,103 @@
+"""The study ``aa``: comparisons of a version with itself, which show the false alarms."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..._compare import measure
+from ..._compare.pool import Pool
+from ..._subjects.rope.grid import all_cells
+from ..._verdict import rules
+from ..._verdict.rules import Answer
+from ..runner import Keep, Task
+from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, pooled
+
+RUNS = 10
+
+
+class Repeats(Document):
+    """Runs of one version against itself; an entry has the pool of one or more runs."""
+
+    def __init__(self, bench: Bench):
+        super().__init__(bench, "aa", AA_ROUNDS)
+
+    def tasks(self, entries: list[dict]) -> list[Task]:
+        there = runs_of(_joined(entries)) if entries else 0
+        seconds = 2 * AA_ROUNDS * PROCESS_SECONDS
+        return [
+            Task(f"run {number} of {RUNS}", seconds, functools.partial(self._measure, number))
+            for number in range(there + 1, RUNS + 1)
+        ]
+
+    def _measure(self, number: int, keep: Keep) -> None:
+        versions = {"one": self.bench.base, "other": self.bench.base}
+        job = measure.timing_job(all_cells("small"), host=True)
+        keep({"pool": pooled(self.bench, f"aa-{number}", versions, AA_ROUNDS, job).as_json()})
+
+    def document(self, entries: list[dict]) -> dict:
+        return document(_joined(entries))
+
+    def entries_of(self, document: dict) -> list[dict]:
+        return [{"pool": document["pool"]}]
+
+    def summary(self, document: Mapping) -> str:
+        runs = document["comparisons"]
+        failed, unsure = (
+            sum(run["answer"] == str(answer) for run in runs)
+            for answer in (Answer.FAIL, Answer.CANNOT_TELL)
+        )
+        return (
+            f"of {len(runs)} independent comparisons of a version with itself {failed} failed and "
+            f"{unsure} could not tell"
+        )
+
+
+def document(pool: Pool) -> dict:
+    """What the runs of a pool say, ``AA_ROUNDS`` of its rounds each."""
+    return {
+        "how": (
+            f"runs of {AA_ROUNDS} rounds each, a round of two fresh processes of one commit, their "
+            "order alternating; every run is compared by itself, as two commits are by their first "
+            "look"
+        ),
+        "comparisons": [
+            _comparison(pool, range(number * AA_ROUNDS, (number + 1) * AA_ROUNDS))
+            for number in range(runs_of(pool))
+        ],
+        "pool": pool.as_json(),
+    }
+
+
+def runs_of(pool: Pool) -> int:
+    """How many runs a pool has the rounds of."""
+    return len(pool.seconds["one"]) // AA_ROUNDS
+
+
+def _joined(entries: Sequence[Mapping]) -> Pool:
+    """The rounds of all entries, with the subjects that every one has."""
+    pools = [Pool.from_json(entry["pool"]) for entry in entries]
+    subjects = sorted(set.intersection(*(set(pool.subjects) for pool in pools)))
+    columns = [[pool.subjects.index(subject) for subject in subjects] for pool in pools]
+    return Pool(
+        subjects,
+        {
+            arm: np.concatenate(
+                [pool.seconds[arm][:, at] for pool, at in zip(pools, columns, strict=True)]
+            )
+            for arm in pools[0].seconds
+        },
+    )
+
+
+def _comparison(pool: Pool, rows: Sequence[int]) -> dict:
+    families = pool.judged("one", "other", rows)
+    timings = [timing for family in families.values() for timing in family.timings]
+    return {
+        "failed": sum(timing.answer is Answer.FAIL for timing in timings),
+        "cannot_tell": sum(timing.answer is Answer.CANNOT_TELL for timing in timings),
+        "faster": sum(timing.change == "faster" for timing in timings),
+        "control_failed": sum(family.control.failed for family in families.values()),
+        "floor": families["gpu"].control.floor,
+        "answer": str(rules.overall(families.values(), ())),
+    }

@@ -1,0 +1,288 @@
+"""The study ``simulation``: how often the verdict is wrong, by kind of noise.
+
+Simulates whole comparisons, both looks, and judges them with the code that judges real ones. The
+timings and their durations are those of ``aa.json``; the noise is that of a model (``noise``), or
+drawn from the rounds of ``aa.json`` with replacement, around the median of each run: its runs were
+on several machines, and a comparison is on one. Every replicate has a seed of its own, so that a
+part can be made again alone.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
+import statistics
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..._compare import findings, on_gpu, selection
+from ..._compare.pool import Pool
+from ..._system import process, suite
+from ..._system.files import write_atomically
+from ..._verdict import rules
+from ..._verdict.rules import FAMILIES, Answer, Key, Timing
+from ..runner import Keep, Part, Task
+from . import noise
+from .bench import AA_ROUNDS, ROUNDS
+
+POOL, _POOL_IS = "pool", "the rounds of aa.json, drawn with replacement"
+MODELS = [*noise.MODELS, POOL]
+TODAY = "today"
+"""The run of the judge as it is; other runs of the file are of former judges, by commit."""
+
+# A change of these is another judge, or other noise.
+_JUDGING = ("_verdict/*.py", "_compare/findings.py", "_studies/reliability/noise.py")
+_MODEL_SECONDS = 120.0  # an estimate, on two cores
+_MANY_ROUNDS = 4000
+_LETTERS = {Answer.PASS: "p", Answer.FAIL: "f", Answer.CANNOT_TELL: "c"}
+
+
+class Scenario(NamedTuple):
+    """Timings that changed, and those of them that became slower.
+
+    size: the slowdown, a share; None: what a comparison under the same noise gives as the minimum
+    detectable effect. changed: how many GPU timings changed, None: all; the others run the same
+    machine code. slower: how many timings of the family became slower. replicates: how many
+    comparisons are simulated.
+    """
+
+    size: float | None
+    changed: int | None
+    slower: int
+    replicates: int
+    family: str = "gpu"
+
+
+SCENARIOS = {
+    "same": Scenario(0.0, None, 0, 200),
+    "plus 1": Scenario(0.01, None, 1, 100),
+    "plus 2": Scenario(0.02, None, 1, 30),
+    "plus 5": Scenario(0.05, None, 1, 30),
+    "mde": Scenario(None, None, 1, 50),
+    "one changed": Scenario(0.01, 1, 1, 200),
+    "eight changed": Scenario(0.01, 8, 8, 30),
+    "host plus 5": Scenario(0.05, None, 1, 50, "host"),
+}
+
+
+class Outcome(NamedTuple):
+    """A simulated comparison.
+
+    first, both: the answers after the first look and after both. failed: whether a slower timing
+    failed. covered: the share of GPU timings whose interval of the first look holds the truth.
+    """
+
+    first: Answer
+    both: Answer
+    failed: bool
+    covered: float
+
+
+class Simulator:
+    """Comparisons of the timings of a pool of A/A rounds, under the noise of one model."""
+
+    def __init__(self, model: str, pool: Pool):
+        self.model, self._pool = model, pool
+        self._usual = np.median(np.concatenate(list(pool.seconds.values())), axis=0)
+        self._columns = {
+            name: np.flatnonzero([key.metric.startswith(prefixes) for key in pool.subjects])
+            for name, prefixes in FAMILIES.items()
+        }
+
+    def comparison(self, scenario: str, replicate: int) -> Outcome:
+        """One comparison; its seed follows from the model, the scenario and the replicate."""
+        asked = SCENARIOS[scenario]
+        seed = [MODELS.index(self.model), list(SCENARIOS).index(scenario), replicate]
+        generator = np.random.default_rng(seed)
+        gpu = generator.permutation(self._columns["gpu"])
+        same = gpu[asked.changed or len(gpu) :]
+        slower = (gpu if asked.family == "gpu" else self._columns[asked.family])[: asked.slower]
+        # Of what runs the same machine code a sample is timed, in both directions.
+        untimed = same[2 * selection.SAME_CODE_CELLS :]
+        subjects = self._pool.subjects
+        identical = frozenset(subjects[column] for column in same)
+        timed = frozenset(subjects) - {subjects[column] for column in untimed}
+        size = asked.size
+        if size is None:
+            control = self._look(generator, ROUNDS, timed, np.zeros(len(subjects)), identical)
+            size = _of(control, subjects[slower[0]]).mde
+        planted = np.zeros(len(subjects))
+        planted[slower] = np.log1p(size)
+        look = functools.partial(self._look, generator, planted=planted, identical=identical)
+        first, second = look(ROUNDS, timed), findings.no_look()
+        if open_ := findings.inconclusive(first, identical):
+            second = look(on_gpu.EXTENSION_ROUNDS, open_)
+        both = findings.joined(first, second)
+        failed = any(_of(both, subjects[c]).answer is Answer.FAIL for c in slower)
+        return Outcome(
+            rules.overall(first.families.values(), (), identical),
+            rules.overall(both.families.values(), (), identical),
+            failed,
+            self._covered(first, planted),
+        )
+
+    def _look(
+        self,
+        generator: np.random.Generator,
+        rounds: int,
+        timed: Set[Key],
+        planted: np.ndarray,
+        identical: Set[Key],
+    ) -> findings.Look:
+        base, head = self._drawn(generator, rounds)
+        seconds = {"base": self._usual * np.exp(base), "head": self._usual * np.exp(head + planted)}
+        families = Pool(self._pool.subjects, seconds).judged(
+            *findings.ARMS, only=timed, identical=identical
+        )
+        return findings.Look(rounds, families, [], [])
+
+    def _drawn(self, generator: np.random.Generator, rounds: int) -> noise.Pair:
+        """Logarithms of time over usual time of every timing: [rounds, timings] of each version."""
+        if self.model == POOL:
+            # Blocks of two rounds, because such a block has both orders.
+            first = 2 * generator.integers(self._noise.shape[1] // 2, size=rounds // 2)
+            one, other = self._noise[:, np.stack([first, first + 1], axis=1).ravel()]
+            swapped = generator.integers(2, size=(rounds, 1)) == 1
+            return np.where(swapped, other, one), np.where(swapped, one, other)
+        pair = np.zeros((2, rounds, len(self._usual)))
+        draws = noise.MODELS[self.model].draw, noise.host_calls, noise.first_calls
+        for columns, draw in zip(self._columns.values(), draws, strict=True):
+            pair[:, :, columns] = draw(generator, rounds, self._usual[columns])
+        return pair[0], pair[1]
+
+    @functools.cached_property
+    def _noise(self) -> np.ndarray:
+        """Logarithms of the pool's times over their median in a run: [arms, rounds, timings]."""
+        logs = np.log(np.stack(list(self._pool.seconds.values())))
+        runs = np.split(logs, range(AA_ROUNDS, logs.shape[1], AA_ROUNDS), axis=1)
+        return np.concatenate([run - np.median(run, axis=(0, 1)) for run in runs], axis=1)
+
+    @functools.cached_property
+    def _centres(self) -> np.ndarray:
+        """What would be estimated of each timing's log ratio from no end of rounds, about."""
+        if self.model == POOL or noise.MODELS[self.model].alike:
+            return np.zeros(len(self._usual))
+        base, head = self._drawn(np.random.default_rng(0), _MANY_ROUNDS)
+        ratios, shuffled = head - base, np.random.default_rng(1)
+        pairs = [ratios + shuffled.permutation(ratios) for _ in range(4)]
+        return np.median(np.concatenate(pairs), axis=0) / 2
+
+    def _covered(self, look: findings.Look, planted: np.ndarray) -> float:
+        truth = dict(zip(self._pool.subjects, np.expm1(planted + self._centres), strict=True))
+        timings = look.families["gpu"].timings
+        return statistics.fmean(t.low <= truth[t.key] <= t.high for t in timings)
+
+
+def _of(look: findings.Look, subject: Key) -> Timing:
+    timings = itertools.chain.from_iterable(family.timings for family in look.families.values())
+    return next(timing for timing in timings if timing.key == subject)
+
+
+# --- many of them ---------------------------------------------------------------------------------
+
+
+def outcomes(pool: Pool, model: str, scenario: str, replicates: int) -> dict:
+    """The first comparisons of a scenario: the texts have a letter for each.
+
+    first, both: p, f or c for pass, fail, cannot tell. failed: + if a slower timing failed, else -.
+    covered: the mean of the shares of intervals that hold the truth.
+    """
+    simulator = Simulator(model, pool)
+    comparisons = [simulator.comparison(scenario, replicate) for replicate in range(replicates)]
+    return {
+        "first": "".join(_LETTERS[one.first] for one in comparisons),
+        "both": "".join(_LETTERS[one.both] for one in comparisons),
+        "failed": "".join("-+"[one.failed] for one in comparisons),
+        "covered": statistics.fmean(one.covered for one in comparisons),
+    }
+
+
+def figures(scenarios: Mapping[str, Mapping]) -> dict[str, float]:
+    """What the outcomes of a model's scenarios say: shares of comparisons, and of intervals."""
+
+    def share(scenario: str, key: str, letter: str) -> float:
+        letters = scenarios[scenario][key]
+        return letters.count(letter) / len(letters)
+
+    return {
+        "fails": share("same", "both", "f"),
+        "cannot tell, first look": share("same", "first", "c"),
+        "cannot tell": share("same", "both", "c"),
+        "passes": share("same", "both", "p"),
+        "intervals hold the truth": scenarios["same"]["covered"],
+        "+1 % fails": share("plus 1", "failed", "+"),
+        "+1 % passes": share("plus 1", "both", "p"),
+        "+2 % fails": share("plus 2", "failed", "+"),
+        "+5 % fails": share("plus 5", "failed", "+"),
+        "MDE fails": share("mde", "failed", "+"),
+        "one changed, +1 % passes": share("one changed", "both", "p"),
+        "eight changed, +1 % pass": share("eight changed", "both", "p"),
+        "a host call, +5 % fails": share("host plus 5", "failed", "+"),
+    }
+
+
+class Simulation(Part):
+    """All of it, without a GPU; an entry has the outcomes of a model.
+
+    Parameters
+    ----------
+    repeats : Path
+        ``aa.json``.
+    """
+
+    name = "simulation"
+    _COMMAND = "python -m benchmarks study simulation"
+
+    def __init__(self, repeats: Path):
+        document = repeats.read_bytes()
+        self._pool = Pool.from_json(json.loads(document)["pool"])
+        digests = hashlib.sha256(document).hexdigest(), suite.digest(_JUDGING)
+        self.header = {"command": self._COMMAND, "pool": digests[0], "suite": digests[1]}
+
+    def tasks(self, entries: list[dict]) -> list[Task]:
+        there = {entry["model"] for entry in entries}
+        left = [model for model in MODELS if model not in there]
+        jobs = [
+            (model, name, asked.replicates) for model in left for name, asked in SCENARIOS.items()
+        ]
+        # One iterator, so that processes begin the next model while the last of this one end.
+        simulated = process.map_calls(
+            outcomes, itertools.repeat(self._pool), *zip(*jobs, strict=True)
+        )
+
+        def simulate(model: str, keep: Keep) -> None:
+            keep({"model": model} | {name: next(simulated) for name in SCENARIOS})
+
+        return [Task(model, _MODEL_SECONDS, functools.partial(simulate, model)) for model in left]
+
+    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        """Write the outcomes, beside those of former judges that the directory's file has."""
+        path = directory / f"{self.name}.json"
+        runs = json.loads(path.read_bytes())["runs"] if path.exists() else {}
+        by_model = {entry["model"]: entry for entry in entries}
+        today = {
+            model: {"figures": figures(by_model[model])}
+            | {name: by_model[model][name] for name in SCENARIOS}
+            for model in MODELS
+            if model in by_model
+        }
+        document = {
+            "command": header["command"],
+            "noise": {name: model.what for name, model in noise.MODELS.items()} | {POOL: _POOL_IS},
+            "unlike": [name for name, model in noise.MODELS.items() if not model.alike],
+            "runs": runs | {TODAY: today},
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+
+    def published(self, directory: Path) -> list[dict]:
+        return []  # its file does not say by which judge it is
+
+    def report(self, header: dict, entries: list[dict]) -> bool:
+        for entry in entries:
+            shares = (f"{name} {share:.1%}" for name, share in figures(entry).items())
+            print(f"{entry['model']}: {', '.join(shares)}")
+        return True

@@ -1,0 +1,398 @@
+"""Measure the providers in one process of a GPU: they are checked, then take turns.
+
+A step is the forward, the loss and the gradients of all weights; no optimizer. Gradients are new
+tensors in each step. All networks of a process share the weights. A step is launched as users
+launch it. Its parts are CUDA graphs: alone they would wait for the host, which in a step is ahead
+of the GPU.
+"""
+
+import contextlib
+import gc
+import json
+import math
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..._measure import cell_outcomes, gpu_timer
+from .functions import PROVIDERS
+from .network import Functions, Layer, Network, Weights, random_weights
+from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, KERNELS, PARTS, PRODUCTS, STEP, Point
+
+DEVICE, DTYPE = "cuda", "bfloat16"
+TURNS = 3
+"""Samples of each provider that a process takes."""
+SAMPLE_SECONDS = {STEP: 0.4, ATTENTION: 0.1} | dict.fromkeys(KERNELS, 0.05)
+_WARM_CALLS, _LEAST_CALLS = 2, 2
+
+BOUND = 0.1
+"""Most that an output or a gradient may differ from float32's, as a share of its L2 norm.
+
+Of a layer of 410M on 2048 tokens, rounding to bfloat16 makes up to 0.9 % by PyTorch on a CPU, and
+5.4 % by Liger's kernels on a GPU. A sine of the wrong sign, or no rotation, changes the gradients
+of the matrices of queries and keys by 113 % or more.
+"""
+
+# The first that is part of a kernel's name: cuDNN's own kernels are called "flash", too.
+_BACKENDS = (
+    ("cudnn", "cuDNN"),
+    ("flash", "flash"),
+    ("fmha", "memory-efficient"),
+    ("softmax", "math"),
+)
+_OWN_ATTENTION = ("forward_kernel", "dq_kernel", "dkv_kernel")
+_MATRICES = ("qkv", "out", "gate", "up", "down")  # of a layer
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # Kineto's categories
+
+
+def measured(
+    point: Point,
+    names: Sequence[str],
+    parts: Iterable[str] = PARTS,
+    turns: int = TURNS,
+    profiled: bool = True,
+    note: Callable[[str], object] = lambda name: None,
+) -> dict[str, dict]:
+    """What the providers take, in this process; plain JSON.
+
+    Parameters
+    ----------
+    point : Point
+        The model and its context.
+    names : sequence of str
+        The providers, in the order of their turns.
+    parts : iterable of str
+        Of ``PARTS``; ``KERNELS`` only of providers that have their own.
+    turns : int
+        How often each takes its turn; every other time in the reverse order.
+    profiled : bool
+        Whether launches are counted, and the kernels of attention named, by PyTorch's profiler.
+    note : callable
+        Gets the name of a provider before anything of it is called.
+
+    Returns
+    -------
+    dict
+        Provider -> ``{"parts": {part: {"seconds": [of each turn], "peak_bytes": int}}}``, where
+        profiled also ``launches``, an int, and ``sdpa``, the backend of attention, or why there
+        are none, ``unprofiled``. A provider that cannot be had, for memory or because it is not
+        installed, has ``{"unavailable": why}``, one that failed ``{"error": why}``.
+
+    Raises
+    ------
+    RuntimeError
+        If the GPU is lost to this process. The provider that was noted last is to blame.
+    """
+    try:
+        with _own_stream():
+            return _measured(point, names, list(parts), turns, profiled, note)
+    finally:
+        gc.unfreeze()
+
+
+def _own_stream() -> contextlib.AbstractContextManager:
+    """A stream for all that is checked and timed.
+
+    CUDA graphs cannot be recorded on the default one. On several, autograd would go on adding a
+    leaf's gradients on that of its first backward, where nothing waits for the others.
+    """
+    import torch
+
+    return torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext()
+
+
+def _measured(point, names, parts, turns, profiled, note) -> dict[str, dict]:
+    bench, rows = _Bench(point), dict[str, dict]()
+    calls: dict[str, dict[str, Callable]] = {}
+    counts: dict[tuple[str, str], int] = {}
+
+    @contextlib.contextmanager
+    def about(name: str) -> Iterator[None]:
+        note(name)
+        try:
+            yield
+        except Exception as error:
+            if cell_outcomes.gpu_is_lost():
+                raise
+            rows[name] = cell_outcomes.no_figures(error)
+            calls.pop(name, None)
+            traceback.clear_frames(error.__traceback__)  # they hold what was allocated
+            gc.unfreeze()  # else what this one leaves would stay
+            cell_outcomes.clean_up()
+
+    for name in names:
+        with about(name):
+            own = PROVIDERS[name].parts(parts)
+            network = bench.checked(name, own)
+            calls[name] = {part: bench.call(network, part) for part in own}
+            rows[name] = {"parts": {part: {"seconds": []} for part in own}}
+            for part, call in calls[name].items():
+                for _ in range(_WARM_CALLS):
+                    call()
+                rows[name]["parts"][part]["peak_bytes"] = _peak_bytes(call)
+    for name in list(calls):  # a graph keeps memory, which would count as another's peak
+        with about(name):
+            for part, call in calls[name].items():
+                if part != STEP:
+                    call = calls[name][part] = _recorded(call)
+                counts[name, part] = max(
+                    _LEAST_CALLS, math.ceil(SAMPLE_SECONDS[part] / _seconds(call, 1))
+                )
+    for turn in range(turns):
+        for part in parts:
+            having = [name for name in calls if part in calls[name]]
+            for name in having[:: 1 if turn % 2 == 0 else -1]:
+                with about(name):
+                    calls[name][part]()  # finds memory, which another may have had
+                    seconds = _seconds(calls[name][part], counts[name, part])
+                    rows[name]["parts"][part]["seconds"].append(seconds)
+    for name in list(calls) if profiled else ():
+        note(name)
+        for part, call in calls[name].items():
+            profile = cell_outcomes.attempt(_profiled, call)
+            if isinstance(profile, Exception):
+                if cell_outcomes.gpu_is_lost():
+                    raise profile
+                profile = {"unprofiled": str(profile)}
+            rows[name]["parts"][part] |= profile
+    return {name: rows[name] for name in names}
+
+
+class _Inputs(NamedTuple):
+    """What the parts are called on; all of it requires a gradient, and none is a result.
+
+    ``by_width``: for the products, ``[b, s, width]`` of each width of a layer. ``heads``: queries,
+    keys, values and a cotangent, ``[b, s, h, d]``.
+    """
+
+    weights: Weights
+    x: Any
+    cotangent: Any
+    by_width: dict[int, Any]
+    heads: tuple
+
+    def in_float32(self) -> "_Inputs":
+        """The same values, as leaves of their own."""
+
+        def wide(tensor):
+            return tensor.detach().float().requires_grad_()
+
+        by_width = {width: wide(tensor) for width, tensor in self.by_width.items()}
+        heads = tuple(map(wide, self.heads))
+        weights = self.weights.in_float32()
+        return _Inputs(weights, wide(self.x), wide(self.cotangent), by_width, heads)
+
+
+def _random_inputs(point: Point) -> _Inputs:
+    import torch
+
+    size, dtype = point.shape, getattr(torch, DTYPE)
+
+    def normal(*shape: int):
+        drawn = torch.randn(point.batch, point.context, *shape, device=DEVICE)
+        return drawn.to(dtype).requires_grad_()
+
+    weights = random_weights(size, dtype, DEVICE)
+    matrices = (getattr(weights.layers[0], name) for name in _MATRICES)
+    widths = sorted({width for matrix in matrices for width in matrix.shape})
+    counts = size.heads, size.kv_heads, size.kv_heads, size.heads
+    heads = tuple(normal(count, size.channels) for count in counts)
+    x, cotangent = normal(size.width), normal(size.width)
+    return _Inputs(weights, x, cotangent, {width: normal(width) for width in widths}, heads)
+
+
+class _Bench:
+    """Inputs and tokens of a point, which all its providers share."""
+
+    def __init__(self, point: Point):
+        import torch
+
+        self._point, self._inputs = point, _random_inputs(point)
+        shape = point.batch, point.context + 1
+        drawn = torch.randint(point.shape.vocabulary, shape, device=DEVICE)
+        self._tokens, self._targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
+
+    def checked(self, name: str, parts: Sequence[str]) -> Network:
+        """The network of a provider, whose parts compute what they should.
+
+        Of a step a layer is checked, and the head with the loss.
+
+        Raises
+        ------
+        Unavailable
+            If the provider is not installed.
+        AssertionError
+            If an output or a gradient differs from float32's by more than ``BOUND``.
+        """
+        provider = PROVIDERS[name]
+        network = Network(provider.functions(), self._point, self._inputs.weights, provider.backend)
+        results = self._results(parts, network, self._inputs)
+        expected = self._expected(parts, provider.reference())
+        for values, exact in zip(results, expected, strict=True):
+            for what, value in values.items():
+                error = relative_error(value, exact[what])
+                if not error <= BOUND:  # also of NaN
+                    message = (
+                        f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
+                    )
+                    raise AssertionError(f"{name}: {what} {message}")
+        del results, expected
+        cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
+        return network
+
+    def call(self, network: Network, part: str) -> Callable[[], object]:
+        """What is timed of a part, as a function without arguments."""
+        import torch
+
+        inputs = self._inputs
+        if part == ATTENTION:
+            return lambda: _attention(network, inputs)
+        if part == PRODUCTS:
+            return lambda: _products(network, inputs)
+        if part == CAUSAL:
+            return lambda: _causal(network, inputs)
+        if part == CAUSAL_FORWARD:
+            without = [tensor.detach() for tensor in inputs.heads[:3]]
+            return lambda: network.causal(*without)
+        leaves = inputs.weights.leaves()
+        return lambda: torch.autograd.grad(network.loss(self._tokens, self._targets), leaves)
+
+    def _expected(self, parts, functions: Functions) -> Iterator[dict]:
+        exact = self._inputs.in_float32()
+        return self._results(parts, Network(functions, self._point, exact.weights), exact)
+
+    def _results(self, parts, network: Network, inputs: _Inputs) -> Iterator[dict]:
+        """Outputs and gradients of what the parts are made of, by name."""
+        import torch
+
+        if ATTENTION in parts:
+            yield _attention(network, inputs)
+        if PRODUCTS in parts:
+            yield _products(network, inputs)
+        if CAUSAL in parts or CAUSAL_FORWARD in parts:
+            yield _causal(network, inputs)
+        if STEP in parts:
+
+            def both(weights, x, tables):
+                normed, result = network.layer(weights, x, x, tables)
+                return normed + result
+
+            yield _through("layer", both, Layer._fields, inputs, network.tables)
+            weights, x = inputs.weights, inputs.x
+            leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
+            loss = network.head(weights.head, network.norm(x, weights.norm), self._targets)
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            yield {"loss": loss} | dict(zip(leaves, gradients, strict=True))
+
+
+def _attention(network: Network, inputs: _Inputs) -> dict:
+    return _through("attention", network.attention, ("qkv", "out"), inputs, network.tables)
+
+
+def _products(network: Network, inputs: _Inputs) -> dict:
+    """Each matrix of a layer: the product, and the gradients of both factors."""
+    import torch
+
+    results = {}
+    for name in _MATRICES:
+        weight = getattr(inputs.weights.layers[0], name)
+        out = network.linear(x := inputs.by_width[weight.shape[1]], weight)
+        cotangent = inputs.by_width[weight.shape[0]].detach()
+        results[f"{name}.output"] = out
+        dx, dweight = torch.autograd.grad(out, (x, weight), cotangent)
+        results |= {f"{name}.x": dx, f"{name}.weight": dweight}
+    return results
+
+
+def _causal(network: Network, inputs: _Inputs) -> dict:
+    import torch
+
+    *qkv, cotangent = inputs.heads
+    out = network.causal(*qkv)
+    gradients = torch.autograd.grad(out, qkv, cotangent.detach())
+    return {"output": out} | dict(zip("qkv", gradients, strict=True))
+
+
+def _through(name: str, function: Callable, used: Sequence[str], inputs: _Inputs, tables) -> dict:
+    """The output of a layer's function, and the gradients of ``x`` and of the weights it used."""
+    import torch
+
+    weights = inputs.weights.layers[0]
+    out = function(weights, inputs.x, tables)
+    leaves = {f"{name}.x": inputs.x} | {
+        f"{name}.{weight}": getattr(weights, weight) for weight in used
+    }
+    gradients = torch.autograd.grad(out, list(leaves.values()), inputs.cotangent.detach())
+    return {f"{name}.output": out} | dict(zip(leaves, gradients, strict=True))
+
+
+def relative_error(actual, expected) -> float:
+    """The L2 norm of the difference, as a share of the expected one's."""
+    difference = actual.detach().float() - expected.detach().float()
+    return (difference.norm() / expected.detach().float().norm()).item()
+
+
+def _seconds(call: Callable, count: int) -> float:
+    """Seconds of a call, the mean of so many in a row, with the GPU's waits for the host."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e-3 / count
+
+
+def _recorded(call: Callable) -> Callable[[], object]:
+    """What makes the same GPU work again, without the host's."""
+    import torch
+
+    return gpu_timer.Recording([call], torch.cuda.current_stream()).replay
+
+
+def _peak_bytes(call: Callable) -> int:
+    """The most GPU memory that tensors take during a call, weights included."""
+    import torch
+
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def _profiled(call: Callable) -> dict:
+    """Launches of a call, and the backend of its attention; or why they cannot be had."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch, "trace.json")
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            call()
+            torch.cuda.synchronize()
+        profiler.export_chrome_trace(str(trace))
+        return summary(json.loads(trace.read_bytes())["traceEvents"])
+
+
+def summary(events: Iterable[dict]) -> dict:
+    """What a profile of one call says, from the events of its Chrome trace."""
+    work = [event for event in events if event.get("cat") in _WORK]
+    kernels = [event["name"].lower() for event in work if event["cat"] == "kernel"]
+    if not kernels:
+        return {"unprofiled": "PyTorch's profiler saw no kernel: it needs CUPTI's rights"}
+    return {"launches": len(work), "sdpa": _attention_of(kernels)}
+
+
+def _attention_of(kernels: list[str]) -> str:
+    """What computed attention; "" if there was none. Of the math backend the softmax tells."""
+    backends = {next((which for part, which in _BACKENDS if part in name), "") for name in kernels}
+    backends |= {"this package"} if not {*kernels}.isdisjoint(_OWN_ATTENTION) else set()
+    fused = sorted(backends - {"", "math"})
+    return " and ".join(fused) or ("math" if "math" in backends else "")

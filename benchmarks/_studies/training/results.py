@@ -1,0 +1,257 @@
+"""Rounds to figures, and figures to Markdown and JSON. Imports no torch.
+
+A round is a fresh process, in which the providers take turns: see ``measuring.measured``.
+"""
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .functions import PROVIDERS
+from .sizes import (
+    ATTENTION,
+    CAUSAL,
+    CAUSAL_FORWARD,
+    PARTS,
+    PEAK_FLOPS,
+    POINTS,
+    PRODUCTS,
+    STEP,
+    Point,
+)
+
+FORMAT, SCHEMA = "rope-triton training step", 1
+CONFIDENCE = 0.95
+TITLES = {
+    STEP: "A step: forward, loss and gradients",
+    ATTENTION: "An attention sublayer: projections, RoPE and attention, forward and backward",
+    PRODUCTS: "The products of a layer, and the gradients of both factors",
+    CAUSAL_FORWARD: "Causal attention alone, forward",
+    CAUSAL: "Causal attention alone, forward and backward",
+}
+
+
+class Interval(NamedTuple):
+    """The pseudomedian of the rounds, and bounds of its 95 % interval, None with too few rounds."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+
+class Figure(NamedTuple):
+    """A part by a provider: its figures, or why there are none.
+
+    ``status``: "measured", "n/a" or "failed". ``seconds``: the median of the rounds, each of which
+    is the median of its turns. ``mfu``: the share of the GPU's dense bfloat16 FLOP/s, None on a GPU
+    that ``PEAK_FLOPS`` lacks. ``rope``: what RoPE adds to the time without it; 0.01 is 1 %.
+    """
+
+    provider: str
+    part: str
+    status: str
+    why: str = ""
+    seconds: float = 0.0
+    rounds: int = 0
+    tokens_per_second: float = 0.0
+    mfu: float | None = None
+    peak_bytes: int = 0
+    launches: int | None = None
+    sdpa: str = ""
+    rope: Interval | None = None
+
+
+def figures(point: Point, gpu: str, rounds: Sequence[dict]) -> list[Figure]:
+    """All figures of a point, by part and provider.
+
+    Parameters
+    ----------
+    point : Point
+        The model and its context.
+    gpu : str
+        torch's name of it.
+    rounds : sequence of dict
+        The rows of each round, as ``measuring.measured`` returns them.
+    """
+    names = list(dict.fromkeys(name for rows in rounds for name in rows))
+    return [
+        _figure(point, gpu, part, name, rounds)
+        for part in PARTS
+        for name in names
+        if part in PROVIDERS[name].parts([part])
+    ]
+
+
+def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]) -> Figure:
+    for rows in rounds:
+        for key, status in (("error", "failed"), ("unavailable", "n/a")):
+            if key in rows[name]:
+                return Figure(name, part, status, last_line(rows[name][key]))
+    of_rounds = [rows[name]["parts"][part] for rows in rounds]
+    seconds = statistics.median(statistics.median(row["seconds"]) for row in of_rounds)
+    profiled = of_rounds[0]
+    peak = PEAK_FLOPS.get(gpu)
+    return Figure(
+        name,
+        part,
+        "measured",
+        why=last_line(profiled.get("unprofiled", "")),
+        seconds=seconds,
+        rounds=len(of_rounds),
+        tokens_per_second=point.shape.tokens / seconds,
+        mfu=point.flops(part) / seconds / peak if peak else None,
+        peak_bytes=max(row["peak_bytes"] for row in of_rounds),
+        launches=profiled.get("launches"),
+        sdpa=profiled.get("sdpa", ""),
+        rope=interval([shares(name, part, rows) for rows in rounds]),
+    )
+
+
+def shares(name: str, part: str, rows: dict) -> list[float] | None:
+    """RoPE's share in each turn of a round, None without the provider that lacks RoPE."""
+    times = ratios(name, PROVIDERS[name].without_rope, part, rows)
+    return None if times is None else [ratio - 1 for ratio in times]
+
+
+def ratios(name: str, other: str, part: str, rows: dict) -> list[float] | None:
+    """A provider's time over another's in each turn of a round, None where either has none."""
+    if any("parts" not in rows.get(provider, {}) for provider in (name, other)):
+        return None
+    seconds, others = (rows[provider]["parts"][part]["seconds"] for provider in (name, other))
+    return [one / another for one, another in zip(seconds, others, strict=True)]
+
+
+def interval(rounds: Sequence[Sequence[float] | None]) -> Interval | None:
+    """Of the medians of each round's turns; None if a round has no turns."""
+    import numpy as np
+
+    from ..._verdict import signed_rank
+
+    paired = [statistics.median(turns) for turns in rounds if turns]
+    if len(paired) < len(rounds):
+        return None
+    averages = signed_rank.walsh_averages(np.array(paired)[:, None])
+    (estimate,) = signed_rank.estimate(averages).tolist()
+    try:
+        bounds = signed_rank.bounds(averages, len(paired), (1 - CONFIDENCE) / 2)
+    except ValueError:  # too few rounds
+        return Interval(estimate, None, None)
+    (low,), (high,) = (bound.tolist() for bound in bounds)
+    return Interval(estimate, low, high)
+
+
+def last_line(text: str) -> str:
+    """What went wrong, of a traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if not line[0].isspace() and "Error" in line]
+    return " ".join((named or lines or [""])[-1].split())[:300]
+
+
+# --- shown ----------------------------------------------------------------------------------------
+
+
+def as_markdown(header: dict[str, Any], measured: Sequence[Figure]) -> str:
+    """A point's page: where its figures come from, a table of each part, what has no speed."""
+    head = source(header, f"A training step: {header['point']}", "bfloat16, ")
+    return "\n".join([*head, *tables(measured), *_notes(measured)]) + "\n"
+
+
+def source(header: dict[str, Any], title: str, what: str) -> Iterator[str]:
+    """The head of a page: its title, the machine and its software, and the command."""
+    machine = header["machine"]
+    software = "".join(f", {name} {version}" for name, version in header["software"].items())
+    package = f"commit {header['commit'][:8]}" if header["commit"] else "a working tree"
+    yield f"# {title}"
+    yield ""
+    yield (
+        f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, triton "
+        f"{machine['triton']}{software}), {package}, {what}{header['batch']} sequences:"
+    )
+    yield from ("", "```sh", header["command"], "```")
+
+
+def tables(measured: Sequence[Figure]) -> Iterator[str]:
+    """A table of each part: a row for each provider."""
+    for part in dict.fromkeys(figure.part for figure in measured):
+        yield from ("", f"## {TITLES[part]}", "")
+        yield from table(figure for figure in measured if figure.part == part)
+
+
+def table(measured: Iterable[Figure]) -> Iterator[str]:
+    """A row for each of the figures, which are of one part."""
+    columns = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention")
+    yield "| " + " | ".join((*columns, "RoPE adds")) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for figure in measured:
+        yield "| " + " | ".join((f"`{figure.provider}`", *_cells(figure))) + " |"
+
+
+def _cells(figure: Figure) -> Iterable[str]:
+    if figure.status != "measured":
+        return (figure.status, *[""] * 6)
+    return (
+        f"{figure.seconds * 1e3:.2f}",
+        f"{figure.tokens_per_second:,.0f}",
+        "n/a" if figure.mfu is None else f"{figure.mfu:.1%}",
+        f"{figure.peak_bytes / 2**30:.2f}",
+        "n/a" if figure.launches is None else str(figure.launches),
+        figure.sdpa if figure.launches is not None else "n/a",
+        written(figure.rope),
+    )
+
+
+def written(result: Interval | None, form: str = "+.2%") -> str:
+    """The estimate with its interval, each in this format; "" for none."""
+    if result is None:
+        return ""
+    if result.low is None or result.high is None:
+        return f"{result.estimate:{form}} (too few rounds for an interval)"
+    return f"{result.estimate:{form}} ({result.low:{form}} to {result.high:{form}})"
+
+
+def _notes(measured: Sequence[Figure]) -> Iterator[str]:
+    names = dict.fromkeys(figure.provider for figure in measured)
+    rounds = max((figure.rounds for figure in measured), default=0)
+    yield ""
+    yield (
+        f"{rounds} rounds, each a fresh process in which the providers take turns. RoPE adds: over "
+        "the same without RoPE, paired, with the 95 % interval. Peak: of tensors, weights and "
+        "gradients included. MFU: the model's operations, without what attention computes again."
+    )
+    yield ""
+    for name in names:
+        yield f"- `{name}`: {PROVIDERS[name].about}"
+    why = dict.fromkeys(
+        (figure.provider, figure.status, figure.why) for figure in measured if figure.why
+    )
+    if why:
+        yield from ("", "## Not measured", "")
+    for provider, status, reason in why:
+        what = "launches and the backend of attention" if status == "measured" else status
+        shown = reason.replace("```", "'''")
+        yield f"- `{provider}`, {what}: ``` {shown} ```"
+
+
+# --- stored ---------------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """What was measured of a point: the journal's header, the rows of each round, all figures."""
+
+    header: dict[str, Any]
+    rounds: list[dict]
+    figures: list[Figure]
+
+
+def read(path: Path) -> Stored:
+    """A point of the evidence."""
+    header, *entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    measured = of_entries(POINTS[header["point"]], header, entries)
+    return Stored(header, [entry["rows"] for entry in entries], measured)
+
+
+def of_entries(point: Point, header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:
+    """The figures of what a journal holds: a header, and an entry for each round."""
+    return figures(point, header["machine"]["gpu"], [entry["rows"] for entry in entries])

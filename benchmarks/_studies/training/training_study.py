@@ -1,0 +1,179 @@
+"""The study ``training``: rounds of a training step by the providers, in turns on one GPU."""
+
+import argparse
+import functools
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..._system import gpu_monitor, journal, machine, suite
+from ..._system.process import ROOT
+from ..._system.progress import say
+from .. import runner
+from ..runner import Keep, Notes, Part, Place, Task
+from . import measuring, results
+from .functions import PROVIDERS
+from .sizes import PEAK_FLOPS, POINTS, STEP, Point
+
+EVIDENCE = ROOT / "benchmarks" / "evidence" / "training"
+ROUNDS = 6  # the fewest with an interval of 95 %
+
+# Their versions are part of what is measured. Liger has other kernels where CuTe DSL is installed.
+DISTRIBUTIONS = ("liger-kernel", "nvidia-cutlass-dsl", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+# A change of these is another measurement.
+_MEASURING = tuple(
+    f"_studies/training/{name}.py" for name in ("measuring", "network", "functions", "sizes")
+)
+
+# What a round is estimated by: a process to start, a function to compile and, when torch's cache
+# has it, to load; a share of the peak that a step reaches. On an H200 with 16 cores the first round
+# of 410M-2048 took 112 s, and others 59 to 69 s.
+_START, _COMPILE, _LOAD, _PROFILE, _REACHED = 8.0, 3.5, 1.3, 0.5, 0.3
+_CHECK_CALLS = 4
+
+
+def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
+    names = [name for name in PROVIDERS if name in options.only] or list(PROVIDERS)
+    points = [name for name in options.only if name in POINTS] or list(POINTS)
+    return [
+        _Steps(POINTS[name], _header(POINTS[name], names, options, place), options.rounds, place)
+        for name in dict.fromkeys(points)
+    ]
+
+
+def _header(point: Point, names: Sequence[str], options: argparse.Namespace, place: Place) -> dict:
+    words = [f"python -m benchmarks study training --only {point}"]
+    words += [f"--only {name}" for name in names] if len(names) < len(PROVIDERS) else []
+    words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
+    return {
+        **{"format": results.FORMAT, "schema": results.SCHEMA, "point": str(point)},
+        **{"batch": point.batch, "providers": names, **of_place(place)},
+        **{"suite": suite.digest(_MEASURING), "command": " ".join(words)},
+    }
+
+
+def of_place(place: Place) -> dict:
+    """What a header says of the version and the machine."""
+    return {
+        **{"commit": place.version.sha, "package": place.version.digest},
+        **{"machine": place.machine, "software": machine.versions(DISTRIBUTIONS)},
+    }
+
+
+class _Steps(Part):
+    """A size at a context; its entries are rounds."""
+
+    def __init__(self, point: Point, header: dict, rounds: int, place: Place | None = None):
+        self.name, self.header = str(point), header
+        self._point, self._rounds, self._place = point, rounds, place
+        complete = header["providers"] == list(PROVIDERS) and rounds >= ROUNDS
+        self.why_not_shipped = "" if complete else f"it needs every provider and {ROUNDS} rounds"
+
+    def tasks(self, entries: list[dict]) -> list[Task]:
+        first, other = cost(self._point, self.header["providers"])
+        return [
+            Task(
+                f"round {number + 1} of {self._rounds}",
+                other if number else first,
+                functools.partial(self._round, number, entries),
+            )
+            for number in range(len(entries), self._rounds)
+        ]
+
+    def _round(self, number: int, entries: Sequence[dict], keep: Keep) -> None:
+        """Measure a round; what failed in an earlier one is not called again."""
+        place, start = self._place, time.monotonic()
+        assert place
+        earlier = itertools.chain.from_iterable(entry["rows"].items() for entry in entries)
+        rows = {name: row for name, row in earlier if "parts" not in row}
+        left = [name for name in self.header["providers"] if name not in rows]
+        with gpu_monitor.Watch(place.uuid) as watching:
+            runner.in_processes(
+                *(measure, left[:: -1 if number % 2 else 1], self._point, number == 0),
+                place=place,
+                keep=rows.update,
+                failed=lambda name, why: (name, {"error": why}),
+            )
+        watched = watching.summary()
+        disturbed = gpu_monitor.why_invalid(watched, [entry["watch"] for entry in entries])
+        if disturbed:
+            say(f"{self.name}: round {number + 1} was disturbed: {disturbed}")
+        ordered = {name: rows[name] for name in self.header["providers"]}
+        keep({"rows": ordered, "seconds": time.monotonic() - start, "watch": watched})
+
+    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        """Write the rounds as JSON lines, and the figures as Markdown."""
+        page = results.as_markdown(header, results.of_entries(self._point, header, entries))
+        runner.write_lines(directory / f"{self.name}.jsonl", (header, *entries))
+        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
+
+    def report(self, header: dict, entries: list[dict]) -> bool:
+        figures = results.of_entries(self._point, header, entries)
+        print(f"\n# {self.name}")
+        for line in results.tables(figures):
+            print(line)
+        print()
+        bad = [figure for figure in figures if figure.status == "failed" and figure.part == STEP]
+        for figure in bad:
+            print(f"FAILED: {figure.provider}: {figure.why}")
+        return not bad
+
+
+def measure(names: Sequence[str], alone: bool, notes: Notes, point: Point, profiled: bool) -> None:
+    """In a fresh process: note the row of each provider when all have taken their turns."""
+    begin = {name: functools.partial(notes.begin, index) for index, name in enumerate(names)}
+    rows = measuring.measured(point, names, profiled=profiled, note=lambda name: begin[name]())
+    for row in rows.items():
+        notes.row(row)
+
+
+def cost(point: Point, names: Sequence[str]) -> tuple[float, float]:
+    """Seconds that the first round of a point and each other one may take, estimated.
+
+    The first compiles what is later in torch's cache.
+    """
+    compiled = sum(PROVIDERS[name].backend is not None for name in names)
+    functions = 2 * compiled + (compiled > 0)  # attention and a layer of each, one head
+    calls, parts = 0.0, 0
+    for part in itertools.chain.from_iterable(PROVIDERS[name].parts() for name in names):
+        once = point.flops(part) / (_REACHED * max(PEAK_FLOPS.values()))
+        sample = max(measuring.SAMPLE_SECONDS[part], 2 * once) + once
+        calls += _CHECK_CALLS * once + measuring.TURNS * sample
+        parts += 1
+    other = _START + _LOAD * functions + calls
+    return other + (_COMPILE - _LOAD) * functions + _PROFILE * parts, other
+
+
+def _stored(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
+    parts: list[tuple[Part, dict, list[dict]]] = []
+    for name, point in POINTS.items():
+        if (path := directory / f"{name}.jsonl").exists():
+            header, *entries = journal.read(path)
+            parts.append((_Steps(point, header, len(entries)), header, entries))
+    return parts
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    rounds = f"rounds to measure; default: {ROUNDS}"
+    parser.add_argument("--rounds", type=_rounds, default=ROUNDS, metavar="N", help=rounds)
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, got {text!r}")
+    return int(text)
+
+
+STUDY = runner.Study(
+    about="a training step of a transformer, and what RoPE adds to it",
+    description="""\
+Measure a training step of a transformer, and one attention sublayer: eager and compiled PyTorch,
+with this package's RoPE, with the plain formula and without RoPE. Each round is a fresh process, in
+which the providers take turns. A library that is not installed is n/a.""",
+    names=lambda: (*POINTS, *PROVIDERS),
+    parts=_parts,
+    evidence=lambda machine: EVIDENCE,
+    stored=_stored,
+    add_arguments=_add_arguments,
+)

@@ -1,0 +1,139 @@
+"""What this repository measures, as ``_subject.Subject`` describes it: ``rope_triton``."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from .._subject import Compilation
+from .._verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
+from . import metrics
+from .calls import BaseCell
+from .labels import label as label
+from .metrics import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
+from .rope import grid
+from .rope.cells import Cell, ListedCell, ModelCell, PathCell
+from .transformer import modules
+from .transformer.modules import ModuleCell
+
+PACKAGE = "rope_triton"
+TARGETS, TARGET = metrics.ARCHITECTURES, "sm_90"
+FAMILIES = {
+    "gpu": ("rope.", "paths.", "surface.", "model_calls.", "modules."),
+    "host": ("host.Call.", "host.PathCall."),
+}
+_LATENCIES = (
+    f"{suite}{d}.track_latency" for suite in FAMILIES["gpu"] for d in ("Forward", "Backward")
+)
+_UNITS = {"seconds": SECONDS, "bytes": BYTES, "launches": LAUNCHES, "x rounding": ERROR}
+_CODE = (("codegen.Codegen", CODE), ("codegen.Surface", CODE))
+UNITS = {
+    **dict.fromkeys(_LATENCIES, SECONDS),
+    **{f"{suite}.track_{name}": unit for suite, units in _CODE for name, unit in units.items()},
+    # Rows may be padded: that is no tensor more.
+    "codegen.Surface.track_saved_bytes": replace(BYTES, tolerance=0.01),
+    "codegen.Variants.track_variants": VARIANTS,
+    **{name: _UNITS[metric.unit] for name, metric in metrics.HOST_METRICS.items()},
+}
+# All that the transformer's calls run of the package.
+OF_TRANSFORMER = (
+    *("transformer", "kernel/launch.py", "kernel/rotation.py"),
+    *("ops/dispatch.py", "ops/operators.py"),
+)
+# The grid, and other sizes that users have: one token, odd prompts, odd batches.
+SWEPT_SEQ_LENS = (*grid.GRIDS["full"]["seq_len"], 1, 7, 100, 131, 1000)
+SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
+_SWEPT_HIDDEN_SIZE = 128
+_PARTS = 4  # of the rotation's calls, in processes of their own
+
+compiled, eager = metrics.compiled_cell, metrics.eager
+_KINDS = {kind.suite: kind for kind in (Cell, PathCell, ListedCell, ModelCell, ModuleCell)}
+
+
+def cell(suite: str, params: Sequence[str]) -> BaseCell:
+    """The cell of a suite, or of a benchmark's name, that has these parameters, asv's texts.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    kind = _KINDS.get(suite.partition(".")[0])
+    if kind is None:
+        raise ValueError(f"suite must be one of {list(_KINDS)}, got {suite!r}")
+    return kind.from_texts(params)
+
+
+def candidates() -> list[BaseCell]:
+    """All that a comparison may time, the most telling first: the full grid comes last."""
+    largest_first = sorted(grid.listed_cells(), key=lambda cell: -cell.mib)
+    cells = [*grid.all_cells("small"), *grid.model_cells(), *largest_first, *modules.cells()]
+    return list(dict.fromkeys([*cells, *grid.all_cells("full")]))
+
+
+def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell]:
+    """The cells whose output is checked before anything is timed, a listed call at one size.
+
+    Those of the transformer only where they may have changed: they take longer than all others.
+    """
+    listed = {cell.name: cell for cell in reversed(grid.listed_cells())}
+    costly = any(map(changed, OF_TRANSFORMER))
+    others = [cell for cell in modules.cells() if costly or cell.module != "transformer"]
+    return [*grid.all_cells("small"), *grid.model_cells(), *listed.values(), *others]
+
+
+def listed_cell(name: str) -> BaseCell:
+    """A call of the lists at the size at which its machine code is tracked: the largest."""
+    return ModuleCell(name) if name in modules.listed_calls() else grid.largest(name)
+
+
+def listed() -> list[list[BaseCell]]:
+    return _in_parts(grid.listed_cells(), modules.cells())
+
+
+def dense() -> list[list[BaseCell]]:
+    return _in_parts(grid.dense(), modules.dense())
+
+
+def _in_parts(of_rope: Sequence[BaseCell], of_modules: Sequence[BaseCell]) -> list:
+    parts = [list(of_rope[part::_PARTS]) for part in range(_PARTS)]
+    return [part for part in (*parts, list(of_modules)) if part]
+
+
+def compilations(target: str) -> list[Compilation]:
+    """Calls of asv's ``codegen.Codegen`` and, for the one target, of ``codegen.Surface``."""
+    calls = []
+    names = [name for name in CODE_PARAMS if name != "target"]
+    for values in itertools.product(*(CODE_PARAMS[name] for name in names)):
+        dtype, format, direction, hidden_size, size = values
+        seq_len, batch = SIZES[size]
+        one = Cell(seq_len, hidden_size, batch, dtype, format)
+        calls.append(Compilation("codegen.Codegen", (target, *values), target, (one,), direction))
+    if target not in SURFACE_PARAMS["target"]:
+        return calls
+    for form in SURFACE_PARAMS["form"]:
+        at = listed_cell(form)
+        calls += [
+            Compilation("codegen.Surface", (target, form, direction), target, (at,), direction)
+            for direction in at.directions
+        ]
+    return calls
+
+
+def variants(target: str) -> list[Compilation]:
+    """64 heads of 128 channels at every length and batch of the full grid and some odd ones."""
+    names = [name for name in VARIANT_PARAMS if name != "target"]
+    sizes = list(itertools.product(SWEPT_SEQ_LENS, SWEPT_BATCHES))
+    return [
+        Compilation(
+            "codegen.Variants",
+            (target, dtype, format, direction),
+            target,
+            tuple(Cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
+            direction,
+        )
+        for dtype, format, direction in itertools.product(*(VARIANT_PARAMS[n] for n in names))
+    ]
+
+
+def first() -> BaseCell:
+    return metrics.call_cell("sbhd")

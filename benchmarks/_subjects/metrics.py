@@ -1,0 +1,177 @@
+"""Names, parameters, units and cells of all metrics but GPU time. Measures nothing."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+from .._subject import BACKWARD, FORWARD, Eager
+from .calls import BaseCell
+from .rope.cells import DTYPE_WORDS, Cell, EagerCell, PathCell
+from .rope.grid import GRIDS, PATH_GRIDS, listed_calls
+from .transformer import modules
+
+DTYPES, FORMATS = GRIDS["full"]["dtype"], GRIDS["full"]["format"]
+DIRECTIONS = (FORWARD, BACKWARD)
+
+# --- machine code ---------------------------------------------------------------------------------
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942")
+
+SIZES = {
+    # Positions and batch. A package may use another kernel for tensors larger than a cache: these
+    # are far smaller and far larger than any, and divide by 16 as all of the grid does, so that
+    # Triton specialises the kernel in the same way.
+    "small": (64, 2),
+    "large": (max(GRIDS["full"]["seq_len"]), max(GRIDS["full"]["batch"])),
+}
+VARIANT_PARAMS = {
+    "target": ARCHITECTURES,
+    "dtype": DTYPES,
+    "format": FORMATS,
+    "direction": DIRECTIONS,
+}
+CODE_PARAMS = VARIANT_PARAMS | {
+    "hidden_size": GRIDS["full"]["hidden_size"],
+    "size": tuple(SIZES),
+}
+SURFACE_PARAMS = {
+    "target": ("sm_90",),
+    "form": (*listed_calls(), *modules.listed_calls()),
+    "direction": DIRECTIONS,
+}
+"""Of every call of the lists, at the larger of its sizes."""
+
+# --- host, memory and error -----------------------------------------------------------------------
+
+# The host does the same for many sequences as for few, and for any number of channels.
+_LIKE_OTHERS = ("thd-short", "partial", "head-96", "then-read")
+PATHS = tuple(path for path in PATH_GRIDS["full"]["path"] if path not in _LIKE_OTHERS)
+
+TRAINING = "training"
+STEPS = (FORWARD, TRAINING)
+LAYOUTS = ("contiguous", "transposed")
+# First position: all angles below 2^11 rad, and those of a context of 131072 tokens.
+POSITIONS = {"short": 0, "long": 131072}
+
+# A call whose host time is clocked takes some 2 us on a GPU: the host never waits for that.
+CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE = 16, 64, 1, "bfloat16"
+_CALL_MIB, _STEP_MIB, _ERROR_MIB = 1 / 8, 16, 2  # of other paths
+
+Key = tuple[str, tuple[str, ...]]
+"""asv's name of a benchmark, and its parameters as texts."""
+
+
+class HostMetric(NamedTuple):
+    """The parameters of a metric, its unit, and what is measured of which cell.
+
+    ``cell``: makes it of the parameters but the step or direction.
+    """
+
+    params: dict[str, tuple]
+    unit: str
+    kind: Literal["seconds", "peak_bytes", "launches", "error"] | None = None
+    cell: Callable[..., BaseCell] | None = None
+
+
+def call_cell(format: str) -> Cell:
+    """The cell whose call on the host is clocked."""
+    return Cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
+
+
+def compiled_cell() -> EagerCell:
+    """The cell whose kernel is compiled while the clock runs, in a process that has others.
+
+    Of no grid: nothing else that a process calls has compiled its kernel.
+    """
+    return EagerCell("angles-sbhd-bf16-64x16", (CALL_SEQ_LEN,))
+
+
+def _step_cell(format: str, dtype: str, layout: str) -> EagerCell:
+    exchanged = "-exchanged" if layout == "transposed" else ""
+    return EagerCell(f"angles-{format}-{DTYPE_WORDS[dtype]}-64x128{exchanged}", (512, 512))
+
+
+def _error_cell(dtype: str, positions: str, interleaved: bool) -> EagerCell:
+    name = f"angles-sbhd-{DTYPE_WORDS[dtype]}-2x128{'-il' if interleaved else ''}"
+    return EagerCell(name, (2048,), POSITIONS[positions])
+
+
+def _path_cell(mib: float) -> Callable[..., PathCell]:
+    return lambda path, dtype=CALL_DTYPE: PathCell(path, mib, dtype)
+
+
+CALL_FORWARD = "host.Call.track_forward"
+CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
+IMPORT = "host.FirstCall.track_import"
+COMPILE = "host.FirstCall.track_compile"
+WARM_START = "host.FirstCall.track_warm_start"
+OWN_START = "host.FirstCall.track_own_start"
+PEAK_BYTES = "host.Memory.track_peak_bytes"
+LAUNCHES = "host.Launches.track_launches"
+ERROR = "host.Error.track_error"
+PATH_FORWARD = "host.PathCall.track_forward"
+PATH_FORWARD_BACKWARD = "host.PathCall.track_forward_backward"
+PATH_PEAK_BYTES = "host.PathMemory.track_peak_bytes"
+PATH_LAUNCHES = "host.PathLaunches.track_launches"
+PATH_ERROR = "host.PathError.track_error"
+
+_CALL, _PATH_CALL = {"format": FORMATS}, {"path": PATHS}
+_STEP = {"step": STEPS, "format": FORMATS, "dtype": DTYPES, "layout": LAYOUTS}
+_PATH_STEP = {"step": STEPS, "path": PATHS}
+_ERROR = {
+    "direction": DIRECTIONS,
+    "dtype": DTYPES,
+    "positions": tuple(POSITIONS),
+    "interleaved": (False, True),
+}
+_PATH_ERROR = {"direction": DIRECTIONS, "path": PATHS, "dtype": PATH_GRIDS["full"]["dtype"]}
+
+HOST_METRICS = {
+    CALL_FORWARD: HostMetric(_CALL, "seconds", "seconds", call_cell),
+    CALL_FORWARD_BACKWARD: HostMetric(_CALL, "seconds", "seconds", call_cell),
+    IMPORT: HostMetric({}, "seconds"),
+    COMPILE: HostMetric({}, "seconds"),
+    WARM_START: HostMetric({}, "seconds"),
+    OWN_START: HostMetric({}, "seconds"),
+    PEAK_BYTES: HostMetric(_STEP, "bytes", "peak_bytes", _step_cell),
+    LAUNCHES: HostMetric(_STEP, "launches", "launches", _step_cell),
+    ERROR: HostMetric(_ERROR, "x rounding", "error", _error_cell),
+    PATH_FORWARD: HostMetric(_PATH_CALL, "seconds", "seconds", _path_cell(_CALL_MIB)),
+    PATH_FORWARD_BACKWARD: HostMetric(_PATH_CALL, "seconds", "seconds", _path_cell(_CALL_MIB)),
+    PATH_PEAK_BYTES: HostMetric(_PATH_STEP, "bytes", "peak_bytes", _path_cell(_STEP_MIB)),
+    PATH_LAUNCHES: HostMetric(_PATH_STEP, "launches", "launches", _path_cell(_STEP_MIB)),
+    PATH_ERROR: HostMetric(_PATH_ERROR, "x rounding", "error", _path_cell(_ERROR_MIB)),
+}
+"""What ``host`` tracks, by asv's names."""
+
+CALLS = ("host.Call", "host.PathCall")
+EXACT = tuple(
+    f"host.{path}{name}" for path in ("", "Path") for name in ("Memory", "Launches", "Error")
+)
+"""asv's classes of what repeats to the last digit."""
+
+
+def eager(*suites: str) -> dict[Key, Eager]:
+    """What is measured of eager calls, by asv's keys: all, or that of these classes of ``host``.
+
+    A path without a backward pass has keys of its forward only.
+    """
+    metrics = (name for suite in suites or ("host",) for name in HOST_METRICS if _in(suite, name))
+    return dict(itertools.chain.from_iterable(map(_eager, metrics)))
+
+
+def _in(suite: str, name: str) -> bool:
+    return name.startswith(f"{suite}.")
+
+
+def _eager(name: str) -> Iterator[tuple[Key, Eager]]:
+    params, _, kind, make_cell = HOST_METRICS[name]
+    if kind is None or make_cell is None:
+        return
+    for values in itertools.product(*params.values()):
+        options: dict[str, Any] = dict(zip(params, values, strict=True))
+        step = options.pop("step", options.pop("direction", FORWARD))
+        backward = step != FORWARD or name.endswith("_backward")
+        direction, cell = BACKWARD if backward else FORWARD, make_cell(**options)
+        if direction in cell.directions:
+            yield (name, tuple(map(str, values))), Eager(kind, cell, direction)

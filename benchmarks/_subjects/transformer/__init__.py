@@ -1,0 +1,1 @@
+"""Calls of ``rope_triton.transformer``."""

@@ -1,0 +1,304 @@
+"""The study of peers: what it measures, and the files that it writes."""
+
+import dataclasses
+import statistics
+import sys
+import types
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import pytest
+
+from benchmarks._measure import cell_outcomes
+from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._site import readme_tables
+from benchmarks._studies.peers import peers_study, plots, state
+from benchmarks._studies.peers.experiments import EXPERIMENTS
+from benchmarks._studies.peers.providers import PROVIDERS
+from benchmarks._system import checkout
+from benchmarks._system.journal import Journal
+from tests.lab import MACHINE, UUID
+from tests.peers import timer as times
+from tests.peers.timer import FULL, SHA, SMALL, peers
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
+
+timer, undrawn = times.timer, times.undrawn  # fixtures
+SHIPPED = peers_study.EVIDENCE
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def test_the_experiments_are_those_of_the_seeds():
+    figures = FULL["throughput"].figures
+    assert [{cell.batch for cell in figure.cells} for figure in figures] == [{1}, {2}, {4}, {8}]
+    for figure in figures:
+        seq_lens = {cell.seq_len for cell in figure.cells}
+        assert seq_lens == {128 * i for i in range(2, 32)}
+        assert {(c.hidden_size, c.heads, c.dtype, c.format) for c in figure.cells} == {
+            (128, 64, "float16", "sbhd")
+        }
+        assert figure.metric == "gbps" and figure.direction == "forward"
+    assert {t.cell.seq_len for t in FULL["milliseconds"].timings} == {32, 64, 128, 256, 512}
+    study = FULL["study"].figures
+    assert Counter(figure.direction for figure in study) == {"forward": 4, "backward": 4}
+    for figure in study:  # one thing varies
+        for name in ("seq_len", "hidden_size", "heads", "batch", "dtype", "format"):
+            values = {getattr(cell, name) for cell in figure.cells}
+            assert (len(values) > 1) == (name == figure.axis)
+    sizes = [2**power for power in range(11)]
+    for figure in FULL["bandwidth"].figures:
+        assert sorted(set(map(figure.position, figure.cells))) == sizes
+        assert figure.metric == "share"
+
+
+def test_every_timing_is_measured_once_and_every_provider_is_known():
+    for name in EXPERIMENTS:
+        timings = FULL[name].timings
+        assert len(set(timings)) == len(timings)
+        assert set(SMALL[name].timings) < set(timings)
+        assert {timing.cell.provider for timing in timings} <= PROVIDERS.keys()
+        names = [figure.name for figure in FULL[name].figures]
+        assert len(set(names)) == len(names)
+        assert {timing.cell.provider for timing in timings} <= FULL[name].about.keys()
+    assert sum(len(FULL[name].timings) for name in EXPERIMENTS) < 4500
+    assert PROVIDERS.keys() == plots.STYLES.keys()
+    looks = [(style.marker, style.line) for style in plots.STYLES.values()]
+    assert len(set(looks)) == len(looks)  # told apart without any colour
+
+
+def test_only_what_is_asked_for(timer, undrawn, capsys):
+    only = [word for name in ("study", "rope-triton", "liger") for word in ("--only", name)]
+    assert peers(*only) == 0
+    assert {timing.cell.provider for timing in timer.measured} == {"rope-triton", "liger"}
+    assert "--only rope-triton --only liger\n" in (timer.output / "study.md").read_text()
+    with pytest.raises(SystemExit):
+        peers("--only", "rope-tritone")
+    assert "rope-tritone" in capsys.readouterr().err
+    assert peers("--only", "study", "--only", "copy") == 3
+    assert "study has none of copy" in capsys.readouterr().err
+
+
+def test_a_larger_grid_goes_on_from_a_smaller_that_was_killed(timer, undrawn, tmp_path):
+    """Also what the stopped process has measured is kept, though its group was not finished."""
+
+    def killed(count):
+        if count == 20:
+            raise KeyboardInterrupt
+
+    timer.before = killed
+    assert peers("--only", "milliseconds") == 130
+    assert len(state.read(timer.path("milliseconds")).rows) == 20
+    timer.before = lambda count: None
+    for grid in ("small", "full"):
+        assert peers("--only", "milliseconds", "--output", str(tmp_path), grid=grid) == 0
+    assert Counter(timer.measured) == Counter(FULL["milliseconds"].timings)  # none twice
+    published = state.read(tmp_path / "milliseconds.jsonl")
+    assert list(published.rows) == FULL["milliseconds"].timings
+    assert published.header["grid"] == "full" and "--grid" not in published.header["command"]
+    assert {"machine", "commit", "software", "suite"} <= published.header.keys()
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["study", "throughput", "bandwidth", "models"])
+def test_a_process_measures_whole_points_and_not_too_many(name):
+    timings = FULL[name].timings
+    groups = list(peers_study.grouped(timings))
+    assert sum(groups, []) == timings
+    points = [{(t.direction, dataclasses.astuple(t.cell)[1:]) for t in group} for group in groups]
+    assert sum(map(len, points)) == len(set().union(*points))
+    sizes = list(map(len, groups))
+    assert max(sizes) <= 36 and statistics.median(sizes) > 18
+
+
+class Notes:
+    """What a process says, in order."""
+
+    def __init__(self):
+        self.said = []
+
+    def begin(self, index):
+        self.said.append(index)
+
+    def row(self, content):
+        self.said.append(state.from_json(content).timing)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch):
+    timings = [t for t in SMALL["study"].of(["rope-triton"]).timings if t.cell.heads == 32][:3]
+    timings.append(timings[0]._replace(direction="backward"))
+
+    def measure_cells(cells, direction, finished, together):
+        assert together != alone
+        for cell in cells:
+            finished(cell, Outcome((1e-6,), (2e-6,)))
+
+    monkeypatch.setattr(cell_outcomes, "measure_cells", measure_cells)
+    notes = Notes()
+    peers_study.measure(timings, alone, notes, UUID)
+    numbered = [said for pair in enumerate(timings) for said in pair]
+    assert notes.said == (numbered if alone else timings)
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "entry", [{}, {"direction": "forward", "cell": [1], "latency": [1], "gpu": ""}]
+)
+def test_an_entry_that_is_no_row_is_refused(timer, undrawn, entry, capsys):
+    peers("--only", "milliseconds")
+    path = timer.path("milliseconds")
+    head = state.read(path).header
+    path.unlink()
+    with Journal(path, head) as journal:
+        journal.append(entry)
+    assert peers("--only", "milliseconds") == 3
+    assert "milliseconds.jsonl, line 2, is no row" in capsys.readouterr().err
+
+
+def test_it_measures_a_commit(timer, monkeypatch, capsys):
+    changed = types.SimpleNamespace(sha="", digest="digest")
+    monkeypatch.setattr(checkout, "from_working_tree", lambda *_: changed)
+    assert peers() == 3
+    assert "rope_triton differs from HEAD" in capsys.readouterr().err and not timer.measured
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_ends_in_files(timer, name, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plots, "_DPI", 40)  # faster
+    out = tmp_path / "out"
+    status = peers("--only", name, "--output", str(out))
+    assert status == (1 if name == "throughput" else 0)  # where a provider is wrong
+    experiment = SMALL[name]
+    assert Counter(timer.measured) == Counter(experiment.timings)
+    results = state.read(out / f"{name}.jsonl")
+    assert list(results.rows) == experiment.timings
+    page = (out / f"{name}.md").read_text()
+    told = [MACHINE["gpu"], SHA[:8], f"python -m benchmarks study peers --only {name} --grid small"]
+    assert all(text in page for text in told)
+    assert all(f"- `{provider}`: " in page for provider in experiment.figures[0].providers)
+    for figure in experiment.figures:
+        assert f"## {figure.title}" in page and (f"]({figure.name}.png)" in page) == figure.drawn
+        if not figure.drawn:
+            assert not list(out.glob(f"{figure.name}.*"))
+            continue
+        assert (out / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
+        picture = out / f"{figure.name}.svg"
+        assert all(text in picture.read_text() for text in told)
+        ET.fromstring(picture.read_bytes())
+    if experiment.figures[-1].drawn:
+        before = picture.read_bytes()
+        plots.draw(figure, results, out)
+        assert picture.read_bytes() == before
+
+
+def test_without_matplotlib_there_are_tables(timer, monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert peers("--only", "milliseconds", "--output", str(tmp_path)) == 0
+    assert "no plots: matplotlib is not installed: pip install" in capsys.readouterr().err
+    names = {path.name for path in tmp_path.iterdir()} - {"studies", "evidence"}
+    assert names == {f"milliseconds.{form}" for form in ("jsonl", "md")}
+    assert "![" not in (tmp_path / "milliseconds.md").read_text()
+
+
+def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
+    """The pages and rows of benchmarks/evidence/sweep, made again."""
+    whole = set()
+    for machine in SHIPPED.iterdir():
+        output = tmp_path / machine.name
+        assert study("peers", "--redraw", str(machine), "--output", str(output)) == 0
+        made = sorted(output.iterdir())
+        shipped = {path.stem for path in made}
+        assert len(made) == 2 * len(shipped)
+        for path in made:
+            assert path.read_bytes() == (machine / path.name).read_bytes(), path
+        whole |= {machine.name} if shipped == set(EXPERIMENTS) else set()
+    assert whole == {readme_tables.MACHINE}
+    assert set(undrawn) == {
+        figure.name for each in FULL.values() for figure in each.figures if figure.drawn
+    }
+    assert study("peers", "--redraw", str(tmp_path / "nowhere")) == 3
+
+
+def test_what_ships_is_whole(timer, undrawn, capsys):
+    assert peers("--ship") == 3
+    assert peers("--ship", "--only", "copy", grid="full") == 3
+    assert "full grid with every provider" in capsys.readouterr().err
+    assert not timer.evidence.exists()
+    assert peers("--only", "milliseconds", "--ship", grid="full") == 0
+    shipped = state.read(timer.evidence / MACHINE["machine"] / "milliseconds.jsonl")
+    assert set(shipped.rows) == set(FULL["milliseconds"].timings)
+    peers("--only", "bandwidth", "--afresh")
+    assert study("peers", "--redraw", str(timer.output), "--ship") == 3
+
+
+# --- what they show -------------------------------------------------------------------------------
+
+
+def test_what_is_missing_and_what_is_wrong_is_said(timer, undrawn, tmp_path, capsys):
+    assert peers("--only", "throughput", "--output", str(tmp_path)) == 1
+    page = (tmp_path / "throughput.md").read_text()
+    assert "| n/a |" in page and "| **wrong** |" in page
+    assert f"12 timings n/a: ``` {times.MISSING} ```" in page
+    printed = capsys.readouterr().out
+    assert f"transformer-engine: nothing measured: {times.MISSING}" in printed
+    assert "3 timings wrong: ``` AssertionError: Tensor-likes are not close! ```" in page
+    assert "| 8 | not given | +44% |" in page and "| n/a |  | wrong |  |" in page
+    assert "WRONG: forward PeerCell(provider='seed'" in printed
+    # A line has a gap, and its label a word.
+    assert plots._label("fla", ["measured"] * 3) == "fla"
+    assert plots._label("fla", ["n/a"] * 3) == "fla (n/a)"
+    states = ["measured", "wrong", "wrong", "n/a"]
+    assert plots._label("fla", states) == "fla (2 wrong, 1 n/a)"
+
+
+def test_what_is_faster_than_the_package_is_counted(timer, undrawn, tmp_path):
+    """In the bandwidth experiment, the tables are faster in the forward."""
+
+    def answer(timing):
+        fast = timing.cell.provider == "rope-triton-tables" and timing.direction == "forward"
+        units = {"compile": 3, "compile-angles": 5}.get(timing.cell.provider, 1 if fast else 2)
+        return Outcome((units * 1e-5,), (1e-5,))
+
+    timer.answer = answer
+    peers("--only", "bandwidth", "--output", str(tmp_path))
+    page = (tmp_path / "bandwidth.md").read_text()
+    assert "| rope-triton-tables | 18 | 0.50 | 0.75 | 1.00 | 9 |" in page
+    assert "| compile | 18 | 1.50 | 1.50 | 1.50 | 0 |" in page
+    # Of 1, 32 and 256 MiB, two dtypes, both ways.
+    assert "at least 1.50 times as fast as `compile`, in 8 timings" in page
+    assert "at least 2.50 times as fast as `compile-angles`, in 8 timings" in page
+
+
+def test_a_models_page_has_a_row_for_each_model_and_a_column_for_each_provider(
+    timer, undrawn, tmp_path
+):
+    def answer(timing):
+        if getattr(timing.cell, "model", "") == "deepseek-v3-q" and timing.cell.provider == "liger":
+            return Outcome(unavailable="liger has no interleaved rotation")
+        share = {"rope-triton": 1.0, "quack": 0.5}.get(timing.cell.provider, 0.8)
+        return Outcome((1e-5 / share,), (1e-5,))
+
+    timer.answer = answer
+    assert peers("--only", "models", "--output", str(tmp_path)) == 0
+    assert not undrawn
+    page = (tmp_path / "models.md").read_text()
+    forward, backward, decode, *_ = (p for p in page.split("\n## ") if p.startswith("Share of"))
+    columns = "rope-triton | rope-triton-tables | copy | flash-attention | fla | liger | quack"
+    assert f"| model | {columns} | vllm | flashinfer |" in forward and "vllm" not in backward
+    latent = "| deepseek-v3-q | 1.000 | 0.800 | 0.800 | 0.800 | 0.800 | n/a | 0.500 |"
+    assert all(latent in part for part in (forward, backward, decode))
+    assert "| quack | 20 | 2.00 | 2.00 | 2.00 | 0 |" in page
+    assert "- `liger`, 3 timings n/a: ``` liger has no interleaved rotation ```" in page
+    assert "- `flash-attention`: apply_rotary_emb of each tensor" in page

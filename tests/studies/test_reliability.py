@@ -1,0 +1,222 @@
+"""Evidence that the comparison can be trusted follows from the data that ships with it."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from benchmarks._compare.findings import keys_of
+from benchmarks._compare.pool import Pool
+from benchmarks._compare.rounds import BudgetError, Round
+from benchmarks._studies.reliability import bench, caught, mutants, reliability_studies, repeats
+from benchmarks._studies.reliability.bench import AA_ROUNDS, ROUNDS
+from benchmarks._subjects.rope.grid import all_cells
+from benchmarks._system import checkout
+from benchmarks._verdict import rules
+from benchmarks._verdict.rules import Key
+from tests.lab import MACHINE, SHA, status_of
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
+
+SHIPPED = reliability_studies.EVIDENCE
+DOCUMENTS = {
+    name: json.loads((SHIPPED / f"{name}.json").read_text()) for name in ("aa", "mutants", "power")
+}
+RUNS = repeats.RUNS
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_document_says_how_it_was_made_and_by_which_rules_it_was_judged(name):
+    document = DOCUMENTS[name]
+    assert document["command"].startswith(f"python -m benchmarks study {name} --commit ")
+    assert document["machine"]["gpu"].startswith("NVIDIA")
+    current = {key: vars(each) for key, each in rules.RULES.items()}
+    assert document["rules"].keys() >= {"gpu", "host"}
+    if name == "aa":  # some mutants ship no rounds to judge again
+        assert document["rules"].items() <= current.items()
+    assert document["rounds"] == (AA_ROUNDS if name == "aa" else ROUNDS)
+
+
+def test_runs_of_a_version_against_itself_are_what_the_pool_says_and_none_failed():
+    document = DOCUMENTS["aa"]
+    again = repeats.document(Pool.from_json(document["pool"]))
+    assert {key: again[key] for key in ("how", "pool")} == {
+        key: document[key] for key in ("how", "pool")
+    }
+    for one, stored in zip(again["comparisons"], document["comparisons"], strict=True):
+        # The last bits of numpy's logarithm differ between processors.
+        assert one == stored | {"floor": pytest.approx(stored["floor"], rel=1e-9)}
+    rounds = {len(rows) for rows in document["pool"]["seconds"].values()}
+    assert rounds == {len(document["comparisons"]) * AA_ROUNDS}, "no round counts twice"
+    assert not any(one["failed"] for one in document["comparisons"])
+
+
+def test_the_pool_is_of_all_that_a_comparison_times():
+    keys = Pool.from_json(DOCUMENTS["aa"]["pool"]).subjects
+    assert set().union(*map(keys_of, all_cells("small"))) <= set(keys)
+    assert any(key.metric.startswith(bench.SUBJECT.FAMILIES["host"]) for key in keys)
+
+
+def test_every_mutant_was_caught_by_what_must_catch_it():
+    index, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
+    tiles = {name for name in index if name.startswith("tile-")}
+    assert index.keys() - found.keys() <= tiles
+    assert len(tiles & found.keys()) * 3 >= len(tiles), "a third was timed"
+    assert list(found) == [name for name in index if name in found]
+    for name, outcome in found.items():
+        mutant = index[name]
+        assert outcome["caught"], name
+        assert set(mutant.caught_by) <= {one["metric"] for one in outcome["failed"]}
+        for one in outcome["failed"]:
+            assert mutant.concerns(Key(one["metric"], tuple(one["params"])))
+            assert one["head"] > one["base"]
+        if "pool" in outcome:
+            again = caught.slower(name, Pool.from_json(outcome["pool"]))
+            assert all(one in again for one in outcome["failed"])
+
+
+def test_outcome_of_a_mutant_that_nothing_catches():
+    mutant = mutants.load()["python-20us"]
+    elsewhere = [{"metric": "rope.Forward.track_latency", "params": [], "change": 1.0}]
+    outcome = caught.outcome(mutant, "0" * 40, elsewhere)
+    assert not outcome["caught"] and not outcome["failed"]
+
+
+# --- made in parts, on a GPU of the test's own ----------------------------------------------------
+
+
+class Gpu:
+    """There is time for ``runs`` more runs, or groups of mutants, of which ``asked`` has names.
+
+    Every mutant takes a tenth longer wherever it must.
+    """
+
+    def __init__(self, place):
+        self.place, self.base = place, place.version
+        self.runs, self.asked, self.random = 0, [], np.random.default_rng(0)
+
+    def rounds(self, name, versions, count, job):
+        if self.runs == 0:
+            raise BudgetError("the time is up before round 1")
+        self.runs -= 1
+        self.asked.append(name)
+        self.job = job
+        return [
+            Round(name, number, {arm: self.answer(arm) for arm in versions}, {}, count)
+            for number in range(count)
+        ]
+
+    def answer(self, arm):
+        noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * (1.1 if arm in INDEX else 1)
+        gpu = ["paths.Forward.track_latency", ["then-read", "4", "bfloat16"], [float(noise[0])]]
+        return {"timings": [gpu, ["host.Call.track_forward", ["sbhd"], [float(noise[1])]]]}
+
+    def mutant(self, name):
+        return name
+
+
+INDEX = mutants.load()
+
+
+@pytest.fixture
+def gpu(processes, monkeypatch, tmp_path):
+    """What ``study`` measures on; its ``version`` may be set."""
+    gpu = Gpu(types.SimpleNamespace(version=None, machine=MACHINE))
+    gpu.version = checkout.Arm("HEAD", SHA, "digest", tmp_path)
+
+    def made(place):
+        gpu.place, gpu.base = place, place.version
+        return gpu
+
+    monkeypatch.setattr(checkout, "from_commit", lambda *_: gpu.version)
+    monkeypatch.setattr(bench, "Bench", made)
+    gpu.output, gpu.evidence = processes.output, processes.evidence
+    return gpu
+
+
+def document(gpu, name="aa", directory="output") -> dict:
+    return json.loads((getattr(gpu, directory) / f"{name}.json").read_text())
+
+
+def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
+    gpu.runs = 3
+    assert study("aa", "--ship") == 1
+    printed = capsys.readouterr()
+    assert "of 3 independent comparisons of a version with itself" in printed.out
+    assert "no time for run 4 of 10; the same command goes on" in printed.err
+    assert not gpu.evidence.exists()
+    first, gpu.runs = document(gpu), 20
+    assert study("aa", "--ship") == 0
+    assert gpu.asked == [f"aa-{number}" for number in range(1, RUNS + 1)] and gpu.job["host"]
+    whole = document(gpu)
+    assert len(whole["comparisons"]) == RUNS and whole["comparisons"][:3] == first["comparisons"]
+    for arm, rows in whole["pool"]["seconds"].items():
+        assert rows[: 3 * AA_ROUNDS] == first["pool"]["seconds"][arm]
+        assert len(rows) == RUNS * AA_ROUNDS and rows[:AA_ROUNDS] != rows[-AA_ROUNDS:]
+    assert document(gpu, directory="evidence") == whole
+
+
+def test_runs_go_on_from_a_file_of_the_same_commit_on_another_machine(gpu, processes):
+    gpu.runs = 2
+    study("aa")
+    for path in processes.directory.glob("*.jsonl"):
+        path.unlink()
+    gpu.runs = 1
+    study("aa")
+    assert gpu.asked[2:] == ["aa-3"] and len(document(gpu)["comparisons"]) == 3
+    gpu.version = checkout.Arm("HEAD", "2" * 40, "digest", gpu.version.root)
+    gpu.runs = 1
+    study("aa", "--output", str(gpu.output))
+    assert gpu.asked[3:] == ["aa-1"] and len(document(gpu)["comparisons"]) == 1
+
+
+def test_one_mutant_is_made_alone(gpu):
+    gpu.runs = 1
+    assert study("mutants", "--only", "written-past-l2") == 0
+    assert gpu.asked == ["speed-written-past-l2"]
+    assert [cell for cell in gpu.job["cells"] if cell[1][0] == "then-read"] and not gpu.job["host"]
+    (entry,) = document(gpu, "mutants")["mutants"]
+    pool = Pool.from_json(entry["pool"])
+    assert list(pool.seconds) == ["base", "written-past-l2"]
+    assert all(one in caught.slower("written-past-l2", pool) for one in entry["failed"])
+    assert entry["name"] == "written-past-l2" and entry["commit"] == SHA
+    assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1, abs=0.01)
+
+
+TIMED = ("half-the-heads", "written-past-l2")
+
+
+def test_mutants_are_kept_beside_those_of_other_commits_and_never_of_other_rules(gpu):
+    for name in TIMED:
+        gpu.runs = 1
+        assert study("mutants", "--only", name, "--ship") == 0
+    gpu.version = checkout.Arm("HEAD", "2" * 40, "digest", gpu.version.root)
+    gpu.runs = 1
+    assert study("mutants", "--only", TIMED[0], "--ship") == 0
+    entries = document(gpu, "mutants", "evidence")["mutants"]
+    assert [(one["name"], one["commit"]) for one in entries] == [
+        (TIMED[0], "2" * 40),
+        (TIMED[1], SHA),
+    ]
+    path = gpu.evidence / "mutants.json"
+    other = {"rules": {}, "mutants": [*entries, {"name": "spill", "commit": SHA}]}
+    path.write_text(json.dumps(document(gpu, "mutants", "evidence") | other))
+    gpu.runs = 1
+    assert study("mutants", "--only", TIMED[1], "--ship") == 0
+    assert [one["name"] for one in document(gpu, "mutants", "evidence")["mutants"]] == [*TIMED]
+
+
+def test_unknown_mutants_are_refused(capsys):
+    assert status_of(["study", "mutants", "--only", "nobody"]) == 3
+    assert "invalid choice: 'nobody'" in capsys.readouterr().err
+
+
+def test_text_is_json_with_a_line_for_each_row():
+    value = {"a": 1, "rows": [{"x": 1}, {"x": 2}], "pool": {"seconds": {"one": [[1.5], [2.5]]}}}
+    text = bench.json_lines(value)
+    assert json.loads(text) == value
+    assert '  {"x": 2}' in text.splitlines()
+    assert "    [2.5]" in text.splitlines()

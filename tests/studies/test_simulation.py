@@ -1,0 +1,123 @@
+"""The simulated verdict: figures that ship follow from its outcomes, and these from the code."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks._compare import on_gpu
+from benchmarks._compare.pool import Pool
+from benchmarks._studies.reliability import noise, reliability_studies, simulation
+from benchmarks._studies.reliability.bench import ROUNDS
+from benchmarks._verdict import rules
+from tests.studies import common
+from tests.studies.common import study
+
+processes = common.processes  # a fixture
+
+SHIPPED = reliability_studies.EVIDENCE
+DOCUMENT = json.loads((SHIPPED / "simulation.json").read_text())
+RUN = DOCUMENT["runs"][simulation.TODAY]
+AGAIN = 2  # replicates of each task
+ALIKE = [model for model in simulation.MODELS if model not in DOCUMENT["unlike"]]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    stored = json.loads((SHIPPED / "aa.json").read_text())
+    return Pool.from_json(stored["pool"])
+
+
+def test_everything_was_simulated_as_often_as_it_says():
+    assert list(RUN) == list(DOCUMENT["noise"]) == simulation.MODELS
+    for version, run in DOCUMENT["runs"].items():
+        for model in simulation.MODELS:
+            for name, scenario in simulation.SCENARIOS.items():
+                (count,) = {len(run[model][name][key]) for key in ("first", "both", "failed")}
+                assert version != simulation.TODAY or count == scenario.replicates
+            assert run[model]["figures"] == pytest.approx(simulation.figures(run[model]))
+
+
+# A part of what is stored: one that needs a second look, one that fails, one by the pool.
+PARTS = [("bursts", "plus 1"), ("states", "same"), ("head 10", "same"), ("pool", "eight changed")]
+
+
+@pytest.mark.parametrize(("model", "scenario"), [*PARTS, ("normal", "mde"), ("t3", "host plus 5")])
+def test_outcomes_are_those_of_the_code(pool, model, scenario):
+    again = simulation.outcomes(pool, model, scenario, AGAIN)
+    for key in ("first", "both", "failed"):
+        assert again[key] == RUN[model][scenario][key][:AGAIN]
+
+
+@pytest.mark.parametrize("model", ALIKE)
+def test_a_version_is_told_from_itself_as_seldom_as_the_readme_says(model):
+    found = RUN[model]["figures"]
+    assert found["fails"] <= 0.01
+    assert found["cannot tell"] <= 0.1
+    assert found["intervals hold the truth"] >= 0.93
+
+
+@pytest.mark.parametrize("model", simulation.MODELS)
+def test_slowdowns_pass_as_seldom_as_the_readme_says(model):
+    found = RUN[model]["figures"]
+    assert found["+1 % passes"] <= 0.05
+    assert found["one changed, +1 % passes"] <= 0.05
+    assert found["eight changed, +1 % pass"] == 0
+    assert found["+5 % fails"] >= 0.98
+
+
+@pytest.mark.parametrize("model", [model for model in noise.MODELS if model not in ALIKE])
+def test_models_are_alike_but_for_those_that_say_so(model):
+    seconds = np.full(20, 5e-6)
+    base, head = noise.MODELS[model].draw(np.random.default_rng(0), 2000, seconds)
+    assert (head - base).mean() == pytest.approx(0.004, abs=0.0015)
+
+
+@pytest.mark.parametrize("model", [each for each in ALIKE if each != simulation.POOL])
+def test_both_versions_of_a_model_take_the_same(model):
+    base, head = noise.MODELS[model].draw(np.random.default_rng(0), 2000, np.full(20, 5e-6))
+    assert base.shape == head.shape == (2000, 20)
+    assert (head - base).mean() == pytest.approx(0, abs=0.0015)
+
+
+def test_slow_processes_of_the_head_alone_cannot_be_told_in_these_rounds():
+    """Even by a test that knows which processes were slow.
+
+    If all k of them were the head's, exchanging versions in rounds gives that once in 2^k.
+    """
+    needed, share = math.ceil(-math.log2(rules.SPREAD_ALPHA)), 0.3
+    power = {
+        rounds: sum(
+            math.comb(rounds, k) * share**k * (1 - share) ** (rounds - k)
+            for k in range(needed, rounds + 1)
+        )
+        for rounds in (ROUNDS, on_gpu.EXTENSION_ROUNDS)
+    }
+    assert power[ROUNDS] < 0.001 and power[on_gpu.EXTENSION_ROUNDS] < 0.16
+    assert RUN["head process"]["figures"]["passes"] > 0.3
+    assert RUN["head process"]["figures"]["+1 % passes"] <= 0.05
+
+
+def test_a_simulation_is_stored_by_model_and_written_beside_those_of_former_judges(
+    processes,
+    monkeypatch,
+    tmp_path,
+    capsys,
+):
+    models = ["normal", "t3"]
+    monkeypatch.setattr(simulation, "MODELS", models)
+    scenarios = {name: each._replace(replicates=1) for name, each in simulation.SCENARIOS.items()}
+    monkeypatch.setattr(simulation, "SCENARIOS", scenarios)
+    processes.others[simulation.outcomes] = lambda *_: RUN["normal"]["plus 5"]
+    (tmp_path / "aa.json").write_text((SHIPPED / "aa.json").read_text())
+    monkeypatch.setattr(reliability_studies, "EVIDENCE", tmp_path)
+    (tmp_path / "simulation.json").write_text(json.dumps({"runs": {"1234567": RUN}}))
+    assert study("simulation", "--ship") == 0
+    assert "simulation: t3, 0 s; about 0 s left" in capsys.readouterr().err
+    written = json.loads((tmp_path / "simulation.json").read_text())
+    assert written["command"] == "python -m benchmarks study simulation"
+    assert written["runs"]["1234567"] == RUN
+    assert list(written["runs"][simulation.TODAY]) == models
+    processes.others.clear()
+    assert study("simulation") == 0, "all of it is stored"

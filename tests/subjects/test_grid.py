@@ -1,0 +1,94 @@
+"""The cells that are measured, and the bytes that each must move."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import Cell
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL, SMALL = (grid.cells(grid.GRIDS[name]) for name in ("full", "small"))
+
+
+def test_full_grid():
+    assert grid.GRIDS["full"] == {
+        "seq_len": tuple(128 * 2**doubling for doubling in range(7)),
+        "hidden_size": (64, 128, 256),
+        "batch": (1, 2, 4, 8),
+        "dtype": ("float32", "float16", "bfloat16"),
+        "format": ("sbhd", "bshd"),
+    }
+    assert len(set(FULL)) == len(FULL) == math.prod(map(len, grid.GRIDS["full"].values()))
+
+
+def test_small_grid_is_a_sample_of_the_full_one():
+    assert len(set(SMALL)) == len(SMALL) and set(SMALL) < set(FULL)
+    for name in ("dtype", "format"):
+        assert grid.GRIDS["small"][name] == grid.GRIDS["full"][name]
+
+
+def test_comments_tell_the_sizes():
+    tensors = [cell.bytes_moved // 2 for cell in FULL]
+    assert (min(tensors), max(tensors)) == (2**20, 2**32)
+    moved = [cell.bytes_moved for cell in SMALL]
+    assert (min(moved), max(moved)) == (2 * 2**20, 512 * 2**20)
+
+
+def test_order_is_fixed_and_the_format_varies_fastest():
+    """Where a cell's buffers lie in memory, and so its speed, depends on the cells before it."""
+    assert FULL[:3] == [
+        Cell(128, 64, 1, "float32", "sbhd"),
+        Cell(128, 64, 1, "float32", "bshd"),
+        Cell(128, 64, 1, "float16", "sbhd"),
+    ]
+    assert FULL[-1] == Cell(8192, 256, 8, "bfloat16", "bshd")
+    assert [cell for cell in FULL if cell in set(SMALL)] == SMALL
+
+
+@pytest.mark.parametrize("cell", FULL[:: len(FULL) // 12], ids=str)
+def test_shape_and_bytes_moved(cell):
+    memory = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
+    t = cell.call("meta").operand(memory)
+    sizes = {"s": cell.seq_len, "b": cell.batch, "h": 64, "d": cell.hidden_size}
+    assert dict(zip(cell.format, t.shape, strict=True)) == sizes
+    assert cell.bytes_moved == t.nbytes + torch.empty_like(t).nbytes and t.nbytes == memory.nbytes
+
+
+def test_full_grid_is_the_default_and_unknown_grids_are_refused(monkeypatch):
+    monkeypatch.delenv(grid.GRID_VARIABLE, raising=False)
+    assert grid.active(grid.GRIDS) == grid.GRIDS["full"]
+    monkeypatch.setenv(grid.GRID_VARIABLE, "small")
+    assert grid.active(grid.GRIDS) == grid.GRIDS["small"]
+    for name in ("tiny", "", "FULL"):
+        monkeypatch.setenv(grid.GRID_VARIABLE, name)
+        with pytest.raises(ValueError) as caught:
+            grid.active(grid.GRIDS)
+        assert str(caught.value) == f"ROPE_GRID must be one of ['full', 'small'], got {name!r}"
+
+
+SUITE = sorted((ROOT / "benchmarks").rglob("*.py"))
+# Their parameters have a process each; the other modules are imported once, to look for benchmarks.
+MEASURED = [path for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("_")]
+
+
+@pytest.mark.parametrize(
+    ("paths", "slow"),
+    [(SUITE, {"torch", "triton", "rope_triton"}), (MEASURED, {"numpy"})],
+    ids=["all", "measured"],
+)
+def test_importing_a_benchmark_module_imports_nothing_slow(paths, slow):
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    script = f"""
+import importlib, sys
+for name in {modules}:
+    importlib.import_module(name)
+print(sorted({slow} & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
