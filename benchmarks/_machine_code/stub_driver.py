@@ -96,7 +96,11 @@ class _Launcher:
         self.source, self.metadata = source, metadata
         self._launches = launches
 
-    def __call__(self, grid_x: int, grid_y: int, grid_z: int, *rest) -> None:
+    def __call__(self, *arguments) -> None:
+        self.launch(*arguments)
+
+    def launch(self, grid_x: int, grid_y: int, grid_z: int, *rest) -> None:
+        """As the function in C of Triton's launchers, which the package calls itself."""
         arguments = rest[_TRITONS_OWN:]
         self._launches.append(Launch(self, (grid_x, grid_y, grid_z), _numbers(arguments)))
 

@@ -135,7 +135,7 @@ def test_queries_and_keys_are_one_launch_each_way():
         torch.autograd.grad(rope_triton.apply_qk_rotary_pos_emb(q, k, freqs), (q, k), gradients)
 
     step()  # compiles
-    assert gpu_activities(step) == ["rope_qk_kernel"] * 2
+    assert gpu_activities(step) == ["rope_kernel"] * 2
 
 
 # --- what a comparison knows of them --------------------------------------------------------------
