@@ -211,11 +211,11 @@ def parse_sized(name: str, tables: bool = False) -> tuple[CallName, int, int]:
     if match and call is not None:
         batch, seq_len = map(int, match.groups())
         decodes = seq_len == 1 and not call.tables
-        moved = call._replace(position="starts" if decodes else "")
+        placed = call._replace(position="starts" if decodes else "")
         # Tables know no ranks, so that calls with either have the same name.
         cut = seq_len % 2 == 0 or not call.parallel  # two chunks of each sequence
-        if call.sized(batch, seq_len) == name and cut and exists(moved._replace(parallel="")):
-            return moved, batch, seq_len
+        if call.sized(batch, seq_len) == name and cut and exists(placed._replace(parallel="")):
+            return placed, batch, seq_len
     raise ValueError(f"no call has the name {name!r:.80}, e.g. {_SIZED_EXAMPLE!r}")
 
 
