@@ -9,6 +9,7 @@ import torch
 
 from benchmarks._compare import measure
 from benchmarks._measure import cell_outcomes, gpu_timer, timed_cell
+from benchmarks._subject import DEFAULT, load
 from benchmarks._subjects.rope import grid
 from benchmarks._subjects.rope.cells import Cell
 
@@ -54,8 +55,8 @@ class Bench:
         assert directions == ("forward", "backward")
         return TimedCell(self, cell, arrange)
 
-    def measured(self, seed=1):
-        self.answer = measure._measure(CELLS, host=False, seed=seed)
+    def measured(self, seed=1, cells=CELLS):
+        self.answer = measure._measure(load(DEFAULT), cells, host=False, seed=seed)
         return self.answer
 
 
@@ -116,7 +117,7 @@ def test_cells_that_do_not_fit_together_are_timed_in_groups(bench):
 
 
 def test_without_cells_the_gpu_is_warmed_up_for_the_host(bench):
-    measure._time([], lambda inputs: None, measure._Answers())
+    bench.measured(cells=[])
     assert bench.events == ["warm up"]
 
 
