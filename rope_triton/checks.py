@@ -19,7 +19,7 @@ CHECK_VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 def check_by_angles(
     t, freqs, start_positions, cu_seqlens, options, name="t", *, values=False
 ) -> None:
-    """Raise TypeError or ValueError unless both implementations accept the call by angles."""
+    """Raise TypeError or ValueError unless both implementations accept a call with angles."""
     check_rounding(options.rounding)
     _check(t, freqs, start_positions, cu_seqlens, options, False, name, values)
 
@@ -27,7 +27,7 @@ def check_by_angles(
 def check_by_tables(
     t, cos, sin, start_positions, cu_seqlens, options, name="x", *, values=False
 ) -> None:
-    """Raise TypeError or ValueError unless both implementations accept the call by tables.
+    """Raise TypeError or ValueError unless both implementations accept a call with tables.
 
     In "bhsd", ``start_positions`` are positions by token.
     """
@@ -59,15 +59,15 @@ def _check(t, freqs, start_positions, cu_seqlens, options, pairs, name, values) 
     _check_tensors(name, t, table, freqs, _DTYPES if pairs else _ANGLE_DTYPES)
     if pairs and freqs.dim() == 2:  # by position alone
         freqs = freqs[:, None, None]
-    given = tensor_format == "bhsd" and start_positions is not None
+    by_token = tensor_format == "bhsd" and start_positions is not None
     _check_dims(name, t, tensor_format)
     if pairs:
         _check_table(name, t, freqs, tensor_format, interleaved)
     else:
         batch, heads = _sizes(t, tensor_format)
         _check_angles(table, freqs, batch, heads, t.shape[-1])
-    _check_length(name, t, table, freqs, "thd" if given else tensor_format, cp_size)
-    if given:
+    _check_length(name, t, table, freqs, "thd" if by_token else tensor_format, cp_size)
+    if by_token:
         _check_ids(start_positions, t)
         return
     batch = None if tensor_format == "thd" else t.shape[tensor_format.index("b")]
@@ -128,9 +128,9 @@ def _check_split(qkv, options):
         )
 
 
-def check_tensors(**given: object) -> None:
+def check_tensors(**values: object) -> None:
     """Raise TypeError unless all are tensors."""
-    for name, value in given.items():
+    for name, value in values.items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
 
@@ -300,15 +300,15 @@ def _check_table(name, t, cos, tensor_format, interleaved):
     if of_batch not in (1, batch) or of_heads not in (1, heads):
         if tensor_format == "bhsd":
             expected = f"must broadcast to [b={batch}, h={heads}, s, d2/2] of {name}"
-            given: tuple = of_batch, of_heads, length, width
+            shape: tuple = of_batch, of_heads, length, width
         else:
             expected = f"must have shape [s2, d2/2] or [1 or b={batch}, s2, d2/2]"
-            given = of_batch, length, width
-        raise ValueError(f"cos and sin {expected}, got {given}")
+            shape = of_batch, length, width
+        raise ValueError(f"cos and sin {expected}, got {shape}")
     limit = t.shape[-1] // 2
     if not 0 < width <= limit:
-        each = "::2" if interleaved else f":{width // 2}"
-        doubled = f": pass cos[..., {each}] and sin[..., {each}] if they have one for each channel"
+        half = "::2" if interleaved else f":{width // 2}"
+        doubled = f": pass cos[..., {half}] and sin[..., {half}] if they have one for each channel"
         raise ValueError(
             "cos and sin must have a value for each rotated pair of channels, from 1 to "
             f"{limit} of d={t.shape[-1]}, got {width}"
@@ -326,20 +326,20 @@ def _check_length(name, t, table, freqs, tensor_format, cp_size):
     if cp_size > 1 and length % 2:
         raise ValueError(f"{sequence} has {length} tokens, {cp_size=} needs two equal chunks")
     if freqs.shape[0] < length * cp_size:
-        whole = f"{length} on each of cp_size={cp_size} ranks" if cp_size > 1 else f"{length}"
+        needed = f"{length} on each of cp_size={cp_size} ranks" if cp_size > 1 else f"{length}"
         since = " from the first token's on" if table == "cos" else ""  # an offset is cut off
         raise ValueError(
-            f"{table} covers {freqs.shape[0]} positions{since}, {sequence} has {whole}"
+            f"{table} covers {freqs.shape[0]} positions{since}, {sequence} has {needed}"
         )
 
 
-def _check_index(name, value, of, t, shape, length):
-    _check_integers(name, value, of, t)
+def _check_index(name, value, owner, t, shape, length):
+    _check_integers(name, value, owner, t)
     if value.dim() != 1 or length not in (None, value.shape[0]):
         expected = f"[{shape}]" if length is None else f"[{shape}] = ({length},)"
         raise ValueError(f"{name} must have shape {expected}, got {tuple(value.shape)}")
     if length is None and value.shape[0] < (2 if t.shape[0] else 1):
-        raise ValueError(f"{name} must bound every token of {of}, got {value.shape[0]} values")
+        raise ValueError(f"{name} must bound every token of {owner}, got {value.shape[0]} values")
 
 
 def _check_ids(ids, t):
@@ -352,11 +352,11 @@ def _check_ids(ids, t):
         )
 
 
-def _check_integers(name, value, of, t):
+def _check_integers(name, value, owner, t):
     check_tensors(**{name: value})
     if value.dtype not in _INDEX_DTYPES:
         raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")
-    _check_device(of, t, name, value)
+    _check_device(owner, t, name, value)
 
 
 def _check_values(t, table, freqs, name, start_positions, cu_seqlens, tensor_format, cp_size):

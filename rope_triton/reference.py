@@ -52,7 +52,7 @@ def rotate_by_tables(
     interleaved: bool = False,
     rounding: str = "once",
 ) -> torch.Tensor:
-    """The same by tables of cosines and sines, each ``[s2, 1 or b, 1 or h, d2/2]``.
+    """The same with cos/sin tables, each ``[s2, 1 or b, 1 or h, d2/2]``.
 
     ``t`` may be ``[b, h, s, d]`` ("bhsd") too, and ``start_positions`` a position for each token,
     ``[b, s]``.
@@ -74,10 +74,10 @@ def _compute(t):
 
 def _rows(table, at, tensor_format, identity):
     """Each token's row of the table, ``identity`` where it has none; ``[.., .., 1 or h, n]``."""
-    known = (at >= 0) & (at < table.shape[0])
+    inside = (at >= 0) & (at < table.shape[0])
     member = torch.arange(table.shape[1], device=table.device)
     member = {"sbhd": member, "bshd": member[:, None], "thd": 0}[tensor_format]
-    return table[at.where(known, 0), member].where(known[..., None, None], identity)
+    return table[at.where(inside, 0), member].where(inside[..., None, None], identity)
 
 
 def _of_each_channel(table, interleaved):

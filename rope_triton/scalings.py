@@ -177,8 +177,8 @@ def yarn(
         raise ValueError(f"base must be above 1, got {base}")
     length = original_max_position_embeddings
     low, high = (_turning(dim, base, length, beta) for beta in (beta_fast, beta_slow))
-    kept = 1.0 - _ramp(dim, low, high, truncate)
-    inv_freq = kept / powers + (1.0 - kept) / (factor * powers)
+    weight = 1.0 - _ramp(dim, low, high, truncate)
+    inv_freq = weight / powers + (1.0 - weight) / (factor * powers)
     if attention_factor is None:
         attention_factor = _yarn_attention_factor(factor, mscale, mscale_all_dim)
     check_positive(attention_factor=attention_factor)
@@ -213,8 +213,8 @@ def llama3(
         )
     inv_freq = 1.0 / _powers(dim, base)
     turns = original_max_position_embeddings * inv_freq / (2 * math.pi)
-    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
-    return _rounded(kept * inv_freq + (1.0 - kept) * inv_freq / factor)
+    weight = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+    return _rounded(weight * inv_freq + (1.0 - weight) * inv_freq / factor)
 
 
 def longrope(

@@ -97,8 +97,8 @@ class Browser:
                 )
             )
         except TimeoutException:
-            said = f"not in {_PATIENCE} s: {ready}; logged: {self.logged()}"
-            raise TimeoutError(said) from None
+            message = f"not in {_PATIENCE} s: {ready}; logged: {self.logged()}"
+            raise TimeoutError(message) from None
 
     def run(self, script: str):
         """What a JavaScript function with this body returns."""
@@ -111,8 +111,8 @@ class Browser:
 
     def require_silence(self) -> None:
         """Raise AssertionError if something was logged that :meth:`logged` did not return."""
-        said = self.logged()
-        assert not said, f"the page wrote to the console: {said}"
+        logged = self.logged()
+        assert not logged, f"the page wrote to the console: {logged}"
 
     def text(self, selector: str) -> str:
         """What an element shows."""
@@ -123,7 +123,7 @@ class Browser:
         self.run(
             f"""const select = document.getElementById("{select}");
             select.value = [...select.options].find((o) => o.text.startsWith("{start}")).value;
-            select.dispatchEvent(new Event("change"));"""
+            select.dispatchEvent(new Event("change", {{ bubbles: true }}));"""
         )
 
     def reset(self) -> None:

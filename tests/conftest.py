@@ -1,11 +1,11 @@
 """Where the tests run: on a GPU if there is one, otherwise in Triton's interpreter on the CPU."""
 
-import contextlib
+import fcntl
 import gc
-import itertools
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from benchmarks import _subject  # noqa: E402
 from benchmarks._system import machine  # noqa: E402
 from tests import browser as browsers  # noqa: E402
 from tests import publishing  # noqa: E402
-from tests.gpu import memory, record  # noqa: E402
+from tests.gpu import record  # noqa: E402
 
 if triton.knobs.runtime.interpret:
     from triton.runtime import interpreter
@@ -55,6 +55,9 @@ _subject.load(_subject.DEFAULT)  # reports and verdicts know its metrics
 
 COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 
+LOCK = Path(tempfile.gettempdir(), f"rope-triton-tests-{os.getuid()}.lock")
+"""Shared by all processes of tests that use the GPU."""
+
 _left_out = pytest.StashKey[int]()
 
 
@@ -72,21 +75,33 @@ def pytest_report_header():
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers():
-    """Processes for ``-n auto``: as many as processor and GPU memory have room for, at most 8."""
-    workers = min(8, len(os.sched_getaffinity(0)))
-    if COMPILED:
-        return min(workers, memory.processes(torch.cuda.get_device_properties(0).total_memory))
-    return workers
+    """Processes for ``-n auto``: one for each core, at most 8; on a GPU at most 4.
+
+    Each has 24 GiB of the GPU's memory then: the largest test takes 21.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if not COMPILED:
+        return min(8, cores)
+    return max(1, min(4, cores, torch.cuda.get_device_properties(0).total_memory // (24 << 30)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    with memory.turn(item) if COMPILED else contextlib.nullcontext():
+    """On a GPU, a test marked ``alone`` waits until no other process runs one."""
+    if not COMPILED:
+        return (yield)
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with LOCK.open("w") as file:
+        fcntl.flock(file, kind)  # until it is closed
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` selects
 def pytest_collection_modifyitems(config, items):
     if COMPILED:
+        for item in items:
+            if item.get_closest_marker("gpu_or_interpreter"):
+                item.add_marker("gpu")
         # Last, as they wait until no other test runs.
         items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
         return
@@ -106,10 +121,6 @@ def pytest_report_collectionfinish(config):
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
-    # Here, not beside the tests on a GPU: where workers run them, only they read that conftest.
-    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
-    for line in memory.largest(reports):
-        terminalreporter.write_line(line)
     ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     if COMPILED and ended and not _others and record.runs_all(config):
         counts = {name: len(reports) for name, reports in terminalreporter.stats.items()}
@@ -136,6 +147,15 @@ def _old_objects_set_aside():
     """What measures cells collects garbage after each: not in all that pytest holds, every time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _gpu_memory_given_back():
+    """Another process of tests may need it."""
+    yield
+    if COMPILED and torch.cuda.memory_reserved() > 1 << 30:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture(autouse=True)

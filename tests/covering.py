@@ -21,10 +21,10 @@ def spanning(matrix: dict, strength: int = 2, allowed=lambda case: True) -> list
     covers = []  # by case, a bit for each combination that it has
     for case in filter(allowed, every(matrix)):
         combinations = itertools.combinations(case.items(), strength)
-        covers.append((sum(1 << bits.setdefault(each, len(bits)) for each in combinations), case))
+        covers.append((sum(1 << bits.setdefault(entry, len(bits)) for entry in combinations), case))
     missing, chosen = (1 << len(bits)) - 1, []
     while missing:
-        covered, case = max(covers, key=lambda each: (each[0] & missing).bit_count())
+        covered, case = max(covers, key=lambda entry: (entry[0] & missing).bit_count())
         chosen.append(case)
         missing &= ~covered
     return chosen

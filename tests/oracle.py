@@ -86,8 +86,8 @@ def plain(
     ``at`` has the position of each token, of the shape ``t.shape[:-2]``. A token that the table
     ``[positions, 1, 1, width]`` has no angles for is not turned.
     """
-    known = ((at >= 0) & (at < len(freqs)))[..., None]
-    angles = freqs[at.clamp(0, len(freqs) - 1), 0, 0].where(known, 0)[..., None, :]
+    inside = ((at >= 0) & (at < len(freqs)))[..., None]
+    angles = freqs[at.clamp(0, len(freqs) - 1), 0, 0].where(inside, 0)[..., None, :]
     width = angles.shape[-1]
     a1, a2 = pairs(angles, interleaved).unbind(-1)
     first, second = pairs(t[..., :width].float(), interleaved).unbind(-1)
@@ -104,12 +104,12 @@ def positions(lengths: list[int], starts: list[int] | None, cp_size: int, cp_ran
     """
     held = []
     for length, start in zip(lengths, starts or [0] * len(lengths), strict=True):
-        whole = list(range(start, start + length))
+        held_here = list(range(start, start + length))
         if cp_size > 1:
             size = length // (2 * cp_size)
-            chunks = [whole[i : i + size] for i in range(0, length, size)] if size else []
-            whole = chunks[cp_rank] + chunks[-1 - cp_rank] if size else []
-        held.append(whole)
+            chunks = [held_here[i : i + size] for i in range(0, length, size)] if size else []
+            held_here = chunks[cp_rank] + chunks[-1 - cp_rank] if size else []
+        held.append(held_here)
     return held
 
 
@@ -190,14 +190,14 @@ def compare(x: torch.Tensor, call, exact, cotangent=random_like):
     x = x.detach()
     before, leaf, wide = x.clone(), x.detach().requires_grad_(), x.double().requires_grad_()
     out, expected = call(leaf), exact(wide)
-    given = cotangent(out)
-    (grad,) = torch.autograd.grad(out, leaf, given)
-    (expected_grad,) = torch.autograd.grad(expected, wide, given.double())
+    weights = cotangent(out)
+    (grad,) = torch.autograd.grad(out, leaf, weights)
+    (expected_grad,) = torch.autograd.grad(expected, wide, weights.double())
     torch.testing.assert_close(out, expected.to(x.dtype))
     torch.testing.assert_close(grad, expected_grad.to(x.dtype))
     torch.testing.assert_close(x, before, rtol=0, atol=0)
     assert out.is_contiguous()
-    return out.detach(), grad, given
+    return out.detach(), grad, weights
 
 
 def contiguous(shape, dtype, device):

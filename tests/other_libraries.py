@@ -46,7 +46,6 @@ FORMATS = {
     "interleaved": [False, True],
 }
 FUSED_QKV = FORMATS | {"tensor_format": ["sbhd", "bshd"], "dtype": [torch.bfloat16]}
-FENCED = {"filling": ["nan", "random"]}
 
 
 def head_dims(step: int) -> list[dict]:
@@ -63,38 +62,44 @@ def head_dims(step: int) -> list[dict]:
 
 
 def flash_attention(case: dict, sizes: tuple[int, int, int, int], device: str) -> None:
-    """``apply_rotary_emb`` on batch, longest sequence, heads and channels of ``sizes``."""
+    """``apply_rotary_emb`` on batch, longest sequence, heads and channels of ``sizes``.
+
+    A case may also have a ``table_dtype``, ``transposed`` tables, and ``fused``.
+    """
     batch, seq, heads, channels = sizes
-    cos, sin = tables(2 * seq, int(channels * case["fraction"]), case["dtype"], device)
+    dtype, inplace, interleaved = (case[name] for name in ("dtype", "inplace", "interleaved"))
+    width = int(channels * case["fraction"])
+    cos, sin = tables(2 * seq, width, case.get("table_dtype", dtype), device)
+    if case.get("transposed"):
+        cos, sin = cos.mT.contiguous().mT, sin.mT.contiguous().mT
+    offsets, starts = _offsets(case["offsets"], batch, seq, device)
+    options = {"interleaved": interleaved, "inplace": inplace, "seqlen_offsets": offsets}
+    options["fused"] = case.get("fused", True)
     lengths = torch.full((batch,), seq)
     if case["packed"]:
-        lengths = torch.randint(max(1, seq - 20), seq + 1, (batch,))
-    given, starts = _offsets(case["offsets"], batch, seq, device)
+        lengths = torch.randint(max(0, seq - 20), seq + 1, (batch,))
+        options |= {"cu_seqlens": _bounds(lengths, device), "max_seqlen": seq}
     at = _positions(lengths, starts, device)
-    options = dict(interleaved=case["interleaved"], seqlen_offsets=given)
-    shape = (batch, seq)
-    if case["packed"]:
-        shape = (len(at),)
-        options |= dict(cu_seqlens=_bounds(lengths, device), max_seqlen=seq)
-    x = oracle.contiguous((*shape, heads, channels), case["dtype"], device)
+    at = at if case["packed"] else at.view(batch, seq)
 
     def call(leaf):
-        x = leaf * 1 if case["inplace"] else leaf
-        out = rope_triton.apply_rotary_emb(x, cos, sin, inplace=case["inplace"], **options)
-        assert (out is x) == case["inplace"]
+        x = leaf * 1 if inplace else leaf
+        out = rope_triton.apply_rotary_emb(x, cos, sin, **options)
+        assert (out is x) == inplace
         return out
 
-    oracle.compare(x, call, lambda x: rotate(x, cos, sin, at.view(shape), case["interleaved"]))
+    x = oracle.contiguous((*at.shape, heads, channels), dtype, device)
+    oracle.compare(x, call, lambda x: rotate(x, cos, sin, at, interleaved))
 
 
 def flash_attention_heads(case: dict, sizes: tuple[int, int, int], device: str) -> None:
     """Some heads of a larger tensor in place, of batch, sequence and channels of ``sizes``."""
     batch, seq, channels = sizes
-    rotated, kept = case["heads"]
+    rotated, others = case["heads"]
     cos, sin = tables(2 * seq, int(channels * case["fraction"]), case["dtype"], device)
-    given, starts = _offsets(case["offsets"], batch, seq, device)
+    offsets, starts = _offsets(case["offsets"], batch, seq, device)
     at = _positions(torch.full((batch,), seq), starts, device).view(batch, seq)
-    options = dict(interleaved=case["interleaved"], seqlen_offsets=given)
+    options = {"interleaved": case["interleaved"], "seqlen_offsets": offsets}
 
     def call(leaf):
         x = leaf * 1
@@ -105,7 +110,7 @@ def flash_attention_heads(case: dict, sizes: tuple[int, int, int], device: str) 
         turned = rotate(x[:, :, :rotated], cos, sin, at, case["interleaved"])
         return torch.cat((turned, x[:, :, rotated:]), 2)
 
-    x = oracle.contiguous((batch, seq, rotated + kept, channels), case["dtype"], device)
+    x = oracle.contiguous((batch, seq, rotated + others, channels), case["dtype"], device)
     out, grad, cotangent = oracle.compare(x, call, exact)
     for now, then in ((out, x), (grad, cotangent)):
         torch.testing.assert_close(now[:, :, rotated:], then[:, :, rotated:], rtol=0, atol=0)
@@ -238,14 +243,14 @@ def tables(seq: int, width: int, dtype: torch.dtype, device: str):
 
 
 def _offsets(kind, batch, seq, device):
-    """What a call is given, and the first position of each sequence."""
+    """The argument of a call, and the first position of each sequence."""
     starts = {
         "none": torch.zeros(batch, dtype=torch.int32),
         "int": torch.randint(seq + 1, ()).expand(batch),
         "each": torch.randint(seq + 1, (batch,), dtype=torch.int32),
+        "outside": (torch.arange(batch) % 2) * (2 * seq + 1) - 2,  # of the tables, at both ends
     }[kind]
-    given = starts.to(device) if kind == "each" else int(starts[0])
-    return given, starts.tolist()
+    return (int(starts[0]) if kind in ("none", "int") else starts.to(device)), starts.tolist()
 
 
 def _positions(lengths, starts, device):

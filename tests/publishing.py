@@ -46,8 +46,8 @@ def published(clone: Path) -> Path:
 def overview_data(site: Path) -> dict:
     """What the overview of a site carries."""
     text = (site / page.PAGE).read_text()
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    return json.loads(found)
+    (carried,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(carried)
 
 
 def change_overview(site: Path, name: str, change: Callable[[dict], object]) -> None:

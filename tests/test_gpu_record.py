@@ -13,29 +13,42 @@ MACHINE |= {"driver": "580.1", "torch": "2.11.0", "triton": "3.6.0"}
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the folders that the record names."""
+    """A copy of what the record has digests of."""
+    ignored = shutil.ignore_patterns("__pycache__")
     for folder in record.TESTED:
-        shutil.copytree(record.ROOT / folder, tmp_path / folder)
+        shutil.copytree(record.ROOT / folder, tmp_path / folder, ignore=ignored)
     return tmp_path
 
 
-@pytest.mark.parametrize("folder", record.TESTED)
-def test_a_change_of_the_package_or_the_tests_is_seen(folder, tree):
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("rope_triton/ops/single.py", "rope_triton"),
+        ("rope_triton/new.py", "rope_triton"),
+        ("tests/gpu/test_bits_gpu.py", "tests"),  # a GPU test
+        ("tests/package/test_other_libraries.py", "tests"),  # a test that also runs without one
+        ("tests/oracle.py", "tests"),  # imported by some
+        ("tests/conftest.py", "tests"),
+        ("tests/README.md", None),
+        ("tests/site/test_site.py", None),
+    ],
+)
+def test_a_change_of_the_package_or_of_gpu_tests_makes_it_stale(path, part, tree):
     stored = tree / "gpu-tests.json"
-    record.write(MACHINE, {"passed": 9, "skipped": 1, "warnings": 3}, stored)
+    record.write(MACHINE, {"passed": 9, "skipped": 1, "warnings": 3}, stored, tree)
     assert record.why_stale(stored, tree) == ""
-    (tree / folder / "README.md").write_text("No test reads this.")
-    assert record.why_stale(stored, tree) == ""
-    (tree / folder / "new.py").write_text("")
-    assert record.why_stale(stored, tree) == f"{folder} changed since they ran on NVIDIA H100"
+    with (tree / path).open("a") as file:
+        file.write("\n")
+    expected = f"{part} changed since they ran on NVIDIA H100" if part else ""
+    assert record.why_stale(stored, tree) == expected
 
 
 @pytest.mark.parametrize("counts", [{"passed": 9, "failed": 1}, {"passed": 9, "error": 1}, {}])
 def test_a_run_that_did_not_pass_is_none(counts, tree):
     stored = tree / "gpu-tests.json"
-    record.write(MACHINE, counts, stored)
+    record.write(MACHINE, counts, stored, tree)
     assert "failed on NVIDIA H100" in record.why_stale(stored, tree)
-    record.write(MACHINE | {"machine": "nvidia-h200"}, {"passed": 10}, stored)
+    record.write(MACHINE | {"machine": "nvidia-h200"}, {"passed": 10}, stored, tree)
     assert record.why_stale(stored, tree) == "", "one GPU on which all passed suffices"
     assert len(json.loads(stored.read_text())) == 2
 

@@ -10,12 +10,11 @@ publishers: list[type] = []
 
 def setup() -> None:
     """Called by asv when it loads the plugin."""
-    import functools
     from pathlib import Path
 
     from asv.publishing import OutputPublisher
 
-    from . import asv_fixes, asv_pages, libraries, overview, page, peers, slowdown_report
+    from . import asv_fixes, asv_pages, libraries, overview, page, peers
 
     asv_fixes.fill_results(Path.cwd())  # asv has gone to its asv.conf.json
     asv_fixes.name_interpreters_by_version()
@@ -26,21 +25,16 @@ def setup() -> None:
     class Overview(OutputPublisher):
         name = "overview"
         button_label = "Overview"
-        description = "Slowdowns, bandwidth, other libraries, machine code, last changes"
+        description = "Is main slower; bandwidth, other libraries, machine code, last changes"
         order = -1  # before asv's own, which are handed the same repo
 
         @classmethod
         def publish(cls, conf, repo, benchmarks, graphs, revisions):
-            # asv starts git anew for each of thousands of steps, most of them between the same two
-            # commits: a minute for 3,500.
-            repo.get_hashes_from_range = functools.cache(repo.get_hashes_from_range)
+            asv_fixes.ask_git_once(repo)
             asv_fixes.forget_missing_commits(conf, repo)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers.peers(peers.EVIDENCE)
-            slower = slowdown_report.report(conf, repo, benchmarks, graphs, revisions)
-            data["slowdowns"] = slowdown_report.for_page(slower)
             site = Path(conf.html_dir)
-            slowdown_report.write(site, slower)
             libraries.localise(site)
             asv_pages.adapt(site, benchmarks, graphs)
             page.write(site, conf.project, data)

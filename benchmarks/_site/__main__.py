@@ -28,22 +28,23 @@ def main(arguments: list[str] | None = None) -> int:
     restore.add_argument("remote")
     missing = commands.add_parser("measure", help="measure what main has and a machine has not")
     missing.add_argument("machine")
-    held = commands.add_parser("hold", help="run a command while nothing else measures on the GPU")
-    held.add_argument("machine")
-    held.add_argument("held", nargs=argparse.PARSER, metavar="COMMAND")
-    taken = commands.add_parser("accept", help="check results of other jobs, and add them")
-    taken.add_argument("incoming", type=Path, help="holds a directory results-MACHINE for each")
-    taken.add_argument("machines", nargs="+", help="the machines that may report")
-    store = commands.add_parser("store", help="thin the results, and store them in place of others")
+    hold = commands.add_parser("hold", help="run a command while nothing else measures on the GPU")
+    hold.add_argument("machine")
+    hold.add_argument("line", nargs=argparse.PARSER, metavar="COMMAND")
+    incoming = commands.add_parser("accept", help="check results of other jobs, and add them")
+    incoming.add_argument("incoming", type=Path, help="holds a directory results-MACHINE for each")
+    incoming.add_argument("machines", nargs="+", help="the machines that may report")
+    store = commands.add_parser(
+        "store", help="prune the results, and store them in place of others"
+    )
     store.add_argument("remote")
-    commands.add_parser("simulate", help="find slowdowns in simulated histories")
     pages = commands.add_parser("api", help="add the package's functions to a published site")
     pages.add_argument("site", type=Path)
     options = parser.parse_args(arguments)
     match options.command:
         case "restore":
-            found = branch.restore(ROOT, options.remote)
-            print("restored" if found else "nothing is stored yet: starting from this checkout's")
+            restored = branch.restore(ROOT, options.remote)
+            print("restored" if restored else "nothing is stored yet: starting from this clone's")
         case "measure":
             from . import measure
 
@@ -52,16 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
             from . import measure
 
             with measure.gpu_of(options.machine):
-                return subprocess.run(options.held, stdin=subprocess.DEVNULL).returncode
+                return subprocess.run(options.line, stdin=subprocess.DEVNULL).returncode
         case "accept":
             return _accept(options.incoming, options.machines)
         case "store":
-            commit, thinned = branch.store(ROOT, options.remote)
-            print(*(thinned or ["nothing to drop"]), commit, sep="\n")
-        case "simulate":
-            from . import slowdown_simulation
-
-            slowdown_simulation.write()
+            commit, removed = branch.store(ROOT, options.remote)
+            print(*(f"removed: {name}" for name in removed), commit, sep="\n")
         case "api":
             from . import api_pages
 
@@ -71,14 +68,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _accept(incoming: Path, machines: list[str]) -> int:
     """Take each machine's results on its own: a bad one costs the others nothing."""
-    known, status = accept.commits_of(ROOT), 0
+    commits, status = accept.commits_of(ROOT), 0
     for machine in machines:
         directory = incoming / f"results-{machine}"
         if not directory.is_dir():
             print(f"{machine}: no results came")
             continue
         try:
-            names = accept.accept(directory, machine, RESULTS, known)
+            names = accept.accept(directory, machine, RESULTS, commits)
         except accept.RefusedError as error:
             print(f"{machine}: refused: {error}")
             status = 1

@@ -1,4 +1,4 @@
-"""Work around asv: results that stay whole and have stable names, a history without a fault."""
+"""Work around faults of asv: results cut off or lost, unstable names, errors in a history."""
 
 import functools
 import hashlib
@@ -6,9 +6,7 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 from .._system import machine
 from .._system.errors import CouldNotRunError
@@ -67,7 +65,7 @@ def _digest(path: Path) -> str:
 
 @functools.cache
 def keep_results() -> None:
-    """Let asv's writes be whole or not there, damaged results be left out, and one publish at once.
+    """Let asv write files atomically, leave damaged results out, and publish one site at once.
 
     asv truncates a result before it writes it anew, and a kill or a full disk then loses all that
     it held. Of a damaged one, or with an infinite value, ``asv publish`` would end, or never end.
@@ -89,13 +87,13 @@ def keep_results() -> None:
 
     util.write_json, load, publish = write_json, Results.load.__func__, Publish.run.__func__
 
-    def load_whole(cls, /, path, machine_name=None):
+    def load_complete(cls, /, path, machine_name=None):
         try:
-            found = load(cls, path, machine_name)
-            values = itertools.chain.from_iterable(filter(None, found._results.values()))
+            results = load(cls, path, machine_name)
+            values = itertools.chain.from_iterable(filter(None, results._results.values()))
             if math.inf in map(abs, filter(None, values)):
                 raise ValueError("a value is infinite")
-            return found
+            return results
         except (ValueError, TypeError, AttributeError, OSError) as error:
             raise util.UserError(
                 f"{path} is left out, as it is damaged ({error}): delete it, and measure it again"
@@ -109,7 +107,7 @@ def keep_results() -> None:
                 raise util.UserError(f"{conf.html_dir} is being written by {holder}")
             return publish(cls, conf, **options)
 
-    Results.load, Publish.run = classmethod(load_whole), classmethod(publish_alone)
+    Results.load, Publish.run = classmethod(load_complete), classmethod(publish_alone)
 
 
 @functools.cache
@@ -173,7 +171,7 @@ def refuse_to_find_nothing() -> None:
 def name_interpreters_by_version() -> None:
     """Let results of ``asv run -E existing:PATH`` be named by the versions of what they ran on.
 
-    asv names them by the interpreter's path, and would draw a line for each path. Torch and Triton
+    asv names them by the interpreter's path, and would draw a line for every path. Torch and Triton
     are in the name, so that a commit measured again by others does not replace what is stored.
     """
     from asv.environment import ExistingEnvironment, get_env_name
@@ -190,6 +188,11 @@ def name_interpreters_by_version() -> None:
         return get_env_name(self.tool_name, self.python, toolchain, self._tagged_env_vars)
 
     ExistingEnvironment.python, ExistingEnvironment.name = property(python), property(name)
+
+
+def ask_git_once(repo) -> None:
+    """Keep which commits lie between two: asv asks at thousands of steps, a minute for 3,500."""
+    repo.get_hashes_from_range = functools.cache(repo.get_hashes_from_range)
 
 
 def forget_missing_commits(conf, repo) -> None:
@@ -227,19 +230,3 @@ def write_empty_summaries(site: Path, benchmarks, graphs) -> None:
     for name in benchmarks:
         if not graphs.get_graph_group(name):
             (directory / f"{name}.json").write_text("[]", encoding="utf-8")
-
-
-def first_revisions(
-    conf, repo, revisions: dict[str, int], branch: str
-) -> Callable[[str], int | None]:
-    """How ``regressions_first_commits`` is read: a timing's name -> the first revision that counts.
-
-    None where no slowdown does. asv has this in what finds its own regressions, and nowhere else.
-    """
-    from asv.plugins.regressions import _GraphDataFilter
-
-    filtered, graph = (
-        _GraphDataFilter(conf, repo, revisions),
-        SimpleNamespace(params={"branch": branch}),
-    )
-    return lambda name: filtered._get_start_revision(graph, None, name)

@@ -11,8 +11,9 @@
   // A part without a value ("numpy") is asv's default, which tells nothing apart.
   function different(labels) {
     const parts = labels.map((label) => label.split("; ").filter((part) => part.includes("-")));
-    const shared = (part) => parts.length > 1 && parts.every((each) => each.includes(part));
-    return parts.map((each) => each.filter((part) => !shared(part)).map((part) => part.replace("-", " ")).join(", "));
+    const shared = (part) => parts.length > 1 && parts.every((others) => others.includes(part));
+    const own = parts.map((all) => all.filter((part) => !shared(part)));
+    return own.map((all) => all.map((part) => part.replace("-", " ")).join(", "));
   }
 
   function withLegend(target, data, options) {

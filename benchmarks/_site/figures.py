@@ -22,37 +22,45 @@ _HEADLINE_CALL = ["float16", "sbhd", "forward", "128"]  # without the architectu
 SIZE_CLASSES = ((16_000_000, "below 16 MB"), (256_000_000, "16 to 256 MB"), (float("inf"), "above"))
 
 
-def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
-    """Benchmark name -> parameters (asv's texts) -> value, without what is n/a or failed.
+class Result:
+    """A result of asv, read once.
 
     Raises
     ------
     ValueError
         If the file is no result of asv.
     """
-    stored = _checked(path)
-    columns = stored["result_columns"]
-    tables = {}
-    for name, row in stored["results"].items():
-        entry = dict(zip(columns, row, strict=False))
-        keys = itertools.product(*entry["params"])
-        values = entry["result"] or []
-        tables[name] = {
-            key: value
-            for key, value in zip(keys, values, strict=False)
-            if isinstance(value, (int, float)) and value == value
-        }
-    return tables
+
+    def __init__(self, path: Path):
+        self.path, self._content = path, json.loads(path.read_bytes())
+        kinds = {"date": int, "result_columns": list, "results": dict}
+        if not isinstance(self._content, dict) or any(
+            not isinstance(self._content.get(key), kind) for key, kind in kinds.items()
+        ):
+            raise ValueError("it is no result of asv")
+        self.date: int = self._content["date"]
+        """Of the commit, in asv's milliseconds."""
+        self.machine, self.commit = path.parent.name, path.name[:8]
+        self.triton: str | None = self._content.get("params", {}).get("triton")
+
+    @property
+    def values(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Benchmark -> parameters (asv's texts) -> value, without what is n/a or failed."""
+        tables = {}
+        for name, row in self._content["results"].items():
+            entry = dict(zip(self._content["result_columns"], row, strict=False))
+            cells = zip(itertools.product(*entry["params"]), entry["result"] or [], strict=False)
+            tables[name] = {
+                cell: value
+                for cell, value in cells
+                if isinstance(value, (int, float)) and value == value
+            }
+        return tables
 
 
-def _checked(path: Path) -> dict:
-    stored = json.loads(path.read_bytes())
-    kinds = {"date": int, "result_columns": list, "results": dict}
-    if not isinstance(stored, dict) or any(
-        not isinstance(stored.get(key), kind) for key, kind in kinds.items()
-    ):
-        raise ValueError("it is no result of asv")
-    return stored
+def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
+    """The values of a stored result."""
+    return Result(path).values
 
 
 class Speed(NamedTuple):
@@ -70,8 +78,8 @@ def speeds(values: dict, direction: str) -> dict[str, Speed]:
     def size_class(cell) -> str:
         return next(label for upper, label in SIZE_CLASSES if cell.bytes_moved / 2 < upper)
 
-    found = _speeds(values, "rope", direction, size_class)
-    return {label: found[label] for _, label in SIZE_CLASSES if label in found}
+    by_class = _speeds(values, "rope", direction, size_class)
+    return {label: by_class[label] for _, label in SIZE_CLASSES if label in by_class}
 
 
 def path_speeds(values: dict, direction: str, least_mib: float = 0) -> dict[str, Speed]:
@@ -111,7 +119,7 @@ def speed_table(values: dict) -> list[str]:
             values, "model_calls", direction, lambda cell: cell.step
         ),
     }
-    found = {
+    rows = {
         (direction, f"{title.format(label):20}"): speed
         for title, speeds_of in groups.items()
         for direction in DIRECTIONS
@@ -121,7 +129,7 @@ def speed_table(values: dict) -> list[str]:
         f"{direction:8}  {title}  {speed.cells:4} cells  "
         f"speed of a copy: min {speed.least:.3f}, median {speed.median:.3f}  "
         f"median {speed.gbps:5.0f} GB/s"
-        for (direction, title), speed in found.items()
+        for (direction, title), speed in rows.items()
     ]
 
 
@@ -145,7 +153,7 @@ def codegen_table(values: dict) -> list[str]:
 
 
 _BESIDE = {
-    **{f"rope.{each}.track_latency": f"{each.lower()} latency" for each in DIRECTIONS},
+    **{f"rope.{d}.track_latency": f"{d.lower()} latency" for d in DIRECTIONS},
     "codegen.Codegen.track_instructions": "instructions",
     "codegen.Codegen.track_registers": "registers",
 }
@@ -153,13 +161,13 @@ _BESIDE = {
 
 def beside(values: dict, before: dict) -> str:
     """What changed since another result: geometric means of what both have, "" if nothing."""
-    found = []
+    changes = []
     for name, label in _BESIDE.items():
         now, then = values.get(name, {}), before.get(name, {})
         if ratios := [now[key] / then[key] for key in now.keys() & then.keys()]:
             change = 100 * (statistics.geometric_mean(ratios) - 1)
-            found.append(f"{label} {change:+.1f} % in {len(ratios)} cells")
-    return ", ".join(found)
+            changes.append(f"{label} {change:+.1f} % in {len(ratios)} cells")
+    return ", ".join(changes)
 
 
 # --- python -m benchmarks figures -----------------------------------------------------------------
@@ -185,50 +193,54 @@ def run(machine: str | None, commit: str | None) -> int:
     except OSError as error:
         results = ROOT / asv_fixes.SHIPPED
         say(f"{RESULTS} cannot be written ({error.strerror}): these are the results that ship")
-    everything = _stored(results.glob("*/*-*.json"))
-    known = sorted({path.parent.name for path in everything})
-    stored = [path for path in everything if machine in (None, path.parent.name)]
+    everything = _newest_first(results.glob("*/*-*.json"))
+    stored = [result for result in everything if machine in (None, result.machine)]
     if not stored:
-        there = f"there are those of {', '.join(known)}" if known else f"{results} has none"
+        machines = sorted({result.machine for result in everything})
+        there = f"there are those of {', '.join(machines)}" if machines else f"{results} has none"
         raise CouldNotRunError(
             f"no results of a machine{f' {machine!r}' if machine else ''}: {there}"
         )
-    newest, sha = stored[0].parent.name, stored[0].name.partition("-")[0]
+    newest, sha = stored[0].machine, stored[0].commit
     if commit is not None:
-        sha = _measured(commit, list(dict.fromkeys(path.name[:8] for path in stored)))[:8]
+        sha = _measured(commit, list(dict.fromkeys(result.commit for result in stored)))[:8]
     say(f"machine {newest}, commit {sha}")
-    for path in sorted(each for each in stored if each.match(f"{newest}/{sha}-*")):
-        show(path)
+    of_machine = [result for result in stored if result.machine == newest]
+    for result in sorted(of_machine, key=lambda result: result.path):
+        if result.commit == sha:
+            _show(result, of_machine)
     return 0
 
 
-def show(result: Path) -> None:
+def show(path: Path) -> None:
     """Print the figures of a result, and how they differ from those stored before it."""
-    values, stored = load_values(result), _stored(result.parent.glob("*-*.json"))
+    stored = _newest_first(path.parent.glob("*-*.json"))
+    _show(next(result for result in stored if result.path == path), stored)
+
+
+def _show(result: Result, newest_first: list[Result]) -> None:
+    values = result.values
     lines = [*speed_table(values), *codegen_table(values)]
-    older = stored[stored.index(result) + 1 :] if result in stored else []
-    for path in older:
-        if path.name[:8] == result.name[:8] or _triton(path) != _triton(result):
+    for older in newest_first[newest_first.index(result) + 1 :]:
+        if older.commit == result.commit or older.triton != result.triton:
             continue
-        if line := beside(values, load_values(path)):
-            lines.append(f"beside commit {path.name[:8]}, stored before: {line}")
+        if line := beside(values, older.values):
+            lines.append(f"beside commit {older.commit}, stored before: {line}")
             break
-    print(*lines or [f"{result} has no figures of speed or machine code"], sep="\n", flush=True)
+    print(
+        *lines or [f"{result.path} has no figures of speed or machine code"], sep="\n", flush=True
+    )
 
 
-def _triton(result: Path) -> str | None:
-    return _checked(result).get("params", {}).get("triton")
-
-
-def _stored(results: Iterable[Path]) -> list[Path]:
-    """Those that are whole, the newest commit first; the others are named."""
-    dates = {}
-    for path in results:
+def _newest_first(paths: Iterable[Path]) -> list[Result]:
+    """The results by the dates of their commits; what cannot be read is named and left out."""
+    results = []
+    for path in paths:
         try:
-            dates[path] = _checked(path)["date"]
+            results.append(Result(path))
         except (ValueError, OSError) as error:
             say(f"left out, as it is damaged: {path} ({error}); delete it, and measure it again")
-    return sorted(dates, key=lambda path: (dates[path], path), reverse=True)
+    return sorted(results, key=lambda result: (result.date, result.path), reverse=True)
 
 
 def _measured(commit: str, stored: list[str]) -> str:
@@ -240,8 +252,9 @@ def _measured(commit: str, stored: list[str]) -> str:
     try:
         sha = git_text(ROOT, *words)
     except GitError:
-        said = f"{commit!r} is no commit of the repository {ROOT}; {there}"
-        raise CouldNotRunError(said) from None
+        raise CouldNotRunError(
+            f"{commit!r} is no commit of the repository {ROOT}; {there}"
+        ) from None
     if sha[:8] not in stored:
         raise CouldNotRunError(f"no result of commit {sha[:8]}; {there}")
     return sha

@@ -42,7 +42,7 @@ _FOREIGN = re.compile(
 _ON_ERROR = ' onerror="js_load_failure()"'  # asv's: shows error.html
 _ERROR_NOW = re.compile(r"<h3>.*</p>", re.DOTALL)
 _ERROR = """<h3>A script of this site failed to load.</h3>
-    <p>Reload the page; if that does not help, what was published is not whole.</p>"""
+    <p>Reload the page; if that does not help, what was published is incomplete.</p>"""
 
 
 def localise(site: Path) -> None:
@@ -76,8 +76,8 @@ def integrity(content: bytes) -> str:
 def _local_tag(tag: re.Match) -> str:
     attribute, url = tag.groups()
     if url not in FILES:
-        known = ", ".join(FILES)
-        raise RuntimeError(f"asv's index.html loads {url}; what lies in {VENDOR} is for {known}")
+        expected = ", ".join(FILES)
+        raise RuntimeError(f"asv's index.html loads {url}; {VENDOR} has what is for {expected}")
     checked = (
         f'"{DIRECTORY}/{FILES[url]}" integrity="{integrity((VENDOR / FILES[url]).read_bytes())}"'
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from .._subjects.rope.grid import OWN_BENCHMARKS
 from .._system import checkout, gpu_monitor
 from .._system.repository import git_text
-from . import asv_fixes, slowdowns
+from . import asv_fixes, run
 
 NO_GPU = "no-gpu-"
 """Prefix of the names of machines without a GPU."""
@@ -44,26 +44,21 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
 TOOLCHAIN = ("torch", "triton")
 
 
-def again(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[str]:
-    """The newest commits that have a result and none by this torch and Triton, oldest first.
+def remeasured(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[str]:
+    """The newest commit that has results, if none are of this torch and Triton.
 
-    Measured by them too, they say what the change of toolchain cost. With those that are known
-    already they are ``slowdowns.PAIRS``, or all that there are. Without a GPU all values are exact,
-    and one commit says it.
+    A new toolchain starts a new line on asv's pages: the commit is on both.
     """
     stored: dict[str, list[dict]] = {}
-    for path in sorted((root / "benchmarks" / "results" / machine).glob("*-*.json")):
+    for path in (root / "benchmarks" / "results" / machine).glob("*-*.json"):
         result = json.loads(path.read_bytes())
         stored.setdefault(result["commit_hash"], []).append(result["params"])
     log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD").split()
-    known = {
-        commit: [{name: params.get(name) for name in TOOLCHAIN} for params in stored[commit]]
-        for commit in log
-        if commit in stored
-    }
-    others = [commit for commit in known if any(each != toolchain for each in known[commit])]
-    count = 1 if machine.startswith(NO_GPU) else slowdowns.PAIRS
-    return [each for each in others[:count] if toolchain not in known[each]][::-1]
+    newest = next((commit for commit in log if commit in stored), None)
+    if newest is None:
+        return []
+    toolchains = [{name: params.get(name) for name in TOOLCHAIN} for params in stored[newest]]
+    return [] if toolchain in toolchains else [newest]
 
 
 def installed(machine: str) -> dict[str, str]:
@@ -75,17 +70,20 @@ def installed(machine: str) -> dict[str, str]:
 
 
 def measure(root: Path, machine: str) -> int:
-    """Run asv on each, with today's benchmarks, the GPU held; 1 if any of them failed.
+    """Let asv measure the :func:`remeasured` and :func:`missing` commits with today's benchmarks.
 
-    First the newest that have a result, if torch or Triton are others now (:func:`again`). After
-    ``BEGIN_SECONDS`` no other commit is begun: the next run takes what is left.
+    The GPU is held. After ``BEGIN_SECONDS`` no other commit is begun: the next run takes what is
+    left.
+
+    Returns
+    -------
+    Exit status: 1 if a commit failed.
     """
     end = time.monotonic() + BEGIN_SECONDS
     asv_fixes.fill_results(root)
-    repeated = again(root, machine, installed(machine))
-    if repeated:
-        said = ", ".join(commit[:8] for commit in repeated)
-        print(f"{machine}: torch or triton changed, once more: {said}", flush=True)
+    repeated = remeasured(root, machine, installed(machine))
+    for commit in repeated:
+        print(f"{machine}: torch or triton changed, once more: {commit[:8]}", flush=True)
     commits = missing(root, machine, NEWEST_COMMITS)
     print(f"{machine}: {len(commits)} commits to measure", flush=True)
     commits = repeated + commits
@@ -127,7 +125,7 @@ def _asv(root: Path, machine: str, commit: str, package: Path, pattern: str) -> 
     # asv hides PYTHONPATH from benchmarks, and has this instead. The old package comes first.
     paths = os.pathsep.join([str(package), str(root)])
     options = ["--bench", pattern, "-E", f"existing:{sys.executable}", "--machine", machine]
-    command = [sys.executable, "-m", "asv", "run", *options, "--set-commit-hash", commit]
+    command = [*run.ASV, "run", *options, "--set-commit-hash", commit]
     print(f"{machine}: {commit}", flush=True)
     environment = os.environ | {"ASV_PYTHONPATH": paths}
     return subprocess.run(command, cwd=root, env=environment, stdin=subprocess.DEVNULL).returncode

@@ -1,24 +1,29 @@
 """Make the overview's data from asv's graphs. Measures and judges nothing."""
 
-import functools
 import itertools
+import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-import numpy as np
-
-from . import slowdowns
-from .changes import Values, exact, rounded, timings
+from .._system.baseline import commits_since
+from . import nightly
 from .reports import reports
 
 DIRECTIONS = ("Forward", "Backward")
 SUITES = ("rope", "paths")
 METRICS = ("gbps", "copy_ratio", "latency")
 CODEGEN = ("registers", "instructions", "spilled_bytes")
+CODEGEN_CALL = {
+    **{"dtype": "bfloat16", "format": "sbhd", "direction": "forward"},
+    **{"hidden_size": "128", "size": "large"},
+}
+"""The call whose machine code is on the page. asv's pages have all."""
 
 DETAILED_COMMITS = 8
-"""Newest measured commits of a line whose every cell is on the page: it bounds the page's size."""
+"""Newest measured commits of a line whose changes are on the page."""
 
 LINES_PER_MACHINE = 3
 """Newest lines of a machine on the page. A new driver, torch or triton starts a new line."""
@@ -28,7 +33,7 @@ CALLS = {
     "thd-short": "many packed sequences of 27 tokens",
     "qkv": "fused QKV, four heads of queries to one of keys and values",
     "qk": "queries and keys in one launch, 32 heads and 8",
-    "tables": "ready-made cosines and sines",
+    "tables": "precomputed cos/sin tables",
     "tables-inplace": "the same, in place; forward only",
     "tables-bhsd": "the same for [b, h, s, d], as attention takes it",
     "starts": "a start position for each sequence of a batch of four",
@@ -36,24 +41,27 @@ CALLS = {
     "head-96": "heads of 96 channels",
     "then-read": "with a copy of its output, against two copies; forward only",
 }
-"""Which call each of the other paths is, in half a line. A path without one is still shown."""
+"""Each call of ``paths`` in half a line. One without a description is still shown."""
 
 # asv's parameters that tell lines of one machine apart, in the order in which they are shown.
 _LABEL = ("driver", "cuda", "torch", "triton", "python")
 
+Values = Sequence[float | None]
+"""A value for each cell in asv's order of the parameters; None where there is none."""
 
-class Series(Values):
-    """A graph's values, as asv's pages show them.
 
-    Without the revisions that have no value. The values are worked out when they are asked for: a
-    graph of a thousand commits has half a million, and the page shows those of a few.
+class Series(Mapping[int, Values]):
+    """Revision -> values of a graph, as asv's pages show them.
+
+    Without the revisions that have no value. Values are computed when they are asked for: a graph
+    of a thousand commits has half a million, and the page shows those of a few.
     """
 
     def __init__(self, graph):
-        kept = (r for r, runs in graph.data_points.items() if any(map(_any_value, runs)))
-        self._runs = {revision: graph.data_points[revision] for revision in sorted(kept)}
+        revisions = (r for r, runs in graph.data_points.items() if any(map(_any_value, runs)))
+        self._runs = {revision: graph.data_points[revision] for revision in sorted(revisions)}
 
-    def __getitem__(self, revision: int) -> list[float | None]:
+    def __getitem__(self, revision: int) -> Values:
         return [_mean(cell) for cell in zip(*self._runs[revision], strict=True)]
 
     def __iter__(self) -> Iterator[int]:
@@ -63,8 +71,9 @@ class Series(Values):
         return len(self._runs)
 
 
-_Suite = Mapping[tuple[str, str], Series]
-"""Direction and metric -> the values."""
+_Lines = Mapping[str, tuple[dict, Series]]
+"""A line's identity -> asv's parameters of it, and the values."""
+_NOTHING: Mapping[int, Values] = {}
 
 
 def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
@@ -78,38 +87,39 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
     Returns
     -------
     dict
-        ``speed``: a line each (one GPU with one set of software), newest first, with the cells of
-        its newest commits and the medians of all; in it ``paths``, None or the cells of the other
-        paths; ``codegen``: likewise, of machine code; ``commits``: by revision; ``reports``: by the
-        head's commit. Only what JSON can say.
+        ``built``: now; ``nightly``: the last answer of the nightly comparison, or None;
+        ``speed``: for each line (one GPU with one set of software), newest first, the values of its
+        newest complete commit and the medians of all; ``codegen``: likewise, of machine code;
+        ``commits``: by revision; ``reports``: by the head's commit. Times are in milliseconds.
+        Only what JSON can say.
     """
-    branch = repo.get_branch_name(conf.branches[0])
+    branch, root = repo.get_branch_name(conf.branches[0]), Path.cwd()  # of asv.conf.json
 
-    def lines(name: str) -> dict[str, tuple[dict, Series]]:
-        kept = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
-        return {graph_id(g.params): (g.params, Series(g)) for g in kept}
+    def lines(name: str) -> _Lines:
+        of_branch = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
+        return {graph_id(g.params): (g.params, Series(g)) for g in of_branch}
 
-    def least(name: str) -> np.ndarray | float:
-        if name not in benchmarks:
-            return slowdowns.FLOOR
-        cells = itertools.product(*benchmarks[name]["params"])
-        names = (slowdowns.name(name, params) for params in cells)
-        return slowdowns.floors(names, conf.regressions_thresholds)
-
-    speed = _newest_lines(_speed_lines(lines, functools.cache(least)))
-    codegen = _newest_lines(_codegen_lines(lines))
+    speed, codegen = (
+        _newest_lines(_speed_lines(lines)),
+        _newest_lines(_codegen_lines(lines, _grid(benchmarks, "codegen.Codegen.track_registers"))),
+    )
     shown = {revision for line in (*speed, *codegen) for revision in line["all"]}
+    commits = _commits(repo, {r: h for h, r in revisions.items() if r in shown})
+    for line in (*speed, *codegen):
+        newest = commits[line["all"][-1]]["hash"]
+        line["measured"] = _measured(Path(conf.results_dir) / line["machine"], newest)
+        line["waiting"] = len(commits_since(root, newest, branch))
     return {
-        "project": conf.project,
+        "built": int(1000 * time.time()),
+        "nightly": nightly.last(root, branch),
         "commit_url": conf.show_commit_url,
         "reports": reports(conf.project_url, branch),
         "grid": _grid(benchmarks, "rope.Forward.track_gbps"),
         "paths_grid": {d: _grid(benchmarks, f"paths.{d}.track_gbps") for d in DIRECTIONS},
         "calls": CALLS,
-        "codegen_grid": _grid(benchmarks, "codegen.Codegen.track_registers"),
         "speed": speed,
         "codegen": codegen,
-        "commits": _commits(repo, {r: h for h, r in revisions.items() if r in shown}),
+        "commits": commits,
     }
 
 
@@ -118,74 +128,96 @@ def graph_id(params: dict) -> str:
     return "&".join(f"{key}={params[key]}" for key in sorted(params))
 
 
-def share_of_copy(ratios: list[float | None]) -> float | None:
+def share_of_copy(ratios: Values) -> float | None:
     """Median speed as a share of a copy's, from latencies over a copy's; None without any."""
     shares = [1 / ratio for ratio in ratios if ratio]
     return rounded(statistics.median(shares)) if shares else None
 
 
-def _speed_lines(lines: Callable, least: Callable) -> Iterator[dict]:
+def _speed_lines(lines: Callable[[str], _Lines]) -> Iterator[dict]:
     keys = itertools.product(SUITES, DIRECTIONS, METRICS)
-    found = {(s, d, m): lines(f"{s}.{d}.track_{m}") for s, d, m in keys}
-    identities = sorted(set().union(*found.values()))
-    for identity in identities:
-        at = {key: group[identity] for key, group in found.items() if identity in group}
-        params = next(iter(at.values()))[0]
-        series = {key: values for key, (_, values) in at.items()}
-        every = sorted(set().union(*series.values()))
-        if every:
-            grid, paths = (_of_suite(series, suite) for suite in SUITES)
-            trend = {d: _trend(grid.get((d, "copy_ratio"), {}), every) for d in DIRECTIONS}
-            others = _cells("paths", paths, least) if any(paths.values()) else None
-            cells = _cells("rope", grid, least)
-            yield _line(params, every) | cells | {"trend": trend, "paths": others}
+    by_key = {(s, d, m): lines(f"{s}.{d}.track_{m}") for s, d, m in keys}
+    for identity in sorted(set().union(*by_key.values())):
+        of_line = {key: group[identity] for key, group in by_key.items() if identity in group}
+        params = next(iter(of_line.values()))[0]
+        series = {key: values for key, (_, values) in of_line.items()}
+        revisions = sorted(set().union(*series.values()))
+        if not revisions:
+            continue
+        grid, paths = (_suite(series, suite) for suite in SUITES)
+        trend = {
+            d: [share_of_copy(grid[d]["copy_ratio"].get(r, [])) for r in revisions]
+            for d in DIRECTIONS
+        }
+        yield _line(params, revisions) | {
+            **_newest_values(grid, revisions[-1]),
+            "paths": _newest_values(paths, revisions[-1]) if _any_series(paths) else None,
+            "trend": trend,
+            "changes": {
+                f"{name}{d.lower()}": _changes(suite[d]["latency"], _median_change)
+                for name, suite in {"": grid, "paths ": paths}.items()
+                for d in DIRECTIONS
+            },
+        }
 
 
-def _of_suite(series: dict[tuple[str, str, str], Series], suite: str) -> _Suite:
-    return {(d, metric): values for (s, d, metric), values in series.items() if s == suite}
+_Suite = Mapping[str, Mapping[str, Mapping[int, Values]]]
+"""Direction -> metric -> revision -> values."""
 
 
-def _cells(suite: str, series: _Suite, least: Callable) -> dict:
-    """Every cell of the newest commits, and what changed in them."""
-    nothing: Values = {}
-
-    def found(direction: str, metric: str) -> Values:
-        return series.get((direction, metric), nothing)
-
-    def newest(values: Values) -> dict[int, list[float | None]]:
-        return {revision: values[revision] for revision in list(values)[-DETAILED_COMMITS:]}
-
+def _suite(series: Mapping[tuple[str, str, str], Series], suite: str) -> _Suite:
     return {
+        d: {m: series.get((suite, d, m), _NOTHING) for m in ("gbps", "copy_ratio", "latency")}
+        for d in DIRECTIONS
+    }
+
+
+def _any_series(suite: _Suite) -> bool:
+    return any(suite[d]["copy_ratio"] for d in DIRECTIONS)
+
+
+def _newest_values(suite: _Suite, newest: int) -> dict:
+    """The values of the newest commit that has both directions: a run may have been cut off."""
+    measured = [set(suite[d]["copy_ratio"]) for d in DIRECTIONS]
+    complete = set.intersection(*measured) or set.union(*measured)
+    revision = max(complete, default=newest)
+    return {
+        "revision": revision,
         "values": {
-            direction: {m: newest(found(direction, m)) for m in ("gbps", "copy_ratio")}
-            for direction in DIRECTIONS
-        },
-        "changes": {
-            d: timings(found(d, "latency"), DETAILED_COMMITS, least(f"{suite}.{d}.track_latency"))
+            d: {m: suite[d][m].get(revision, []) for m in ("gbps", "copy_ratio")}
             for d in DIRECTIONS
         },
     }
 
 
-def _trend(ratios: Values, every: list[int]) -> list[float | None]:
-    return [share_of_copy(ratios.get(revision, [])) for revision in every]
-
-
-def _codegen_lines(lines: Callable) -> Iterator[dict]:
-    found = {metric: lines(f"codegen.Codegen.track_{metric}") for metric in CODEGEN}
-    for identity in sorted(set.intersection(*map(set, found.values()))):
-        params = found[CODEGEN[0]][identity][0]
-        series = {metric: group[identity][1] for metric, group in found.items()}
-        every = sorted(set().union(*series.values()))
-        if every:
-            kept = every[-DETAILED_COMMITS:]
-            yield _line(params, every) | {
-                "values": {m: {r: s[r] for r in kept if r in s} for m, s in series.items()},
-                "changes": {m: exact(s, DETAILED_COMMITS) for m, s in series.items()},
+def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]:
+    by_metric = {metric: lines(f"codegen.Codegen.track_{metric}") for metric in CODEGEN}
+    for identity in sorted(set.intersection(*map(set, by_metric.values()))):
+        params = by_metric[CODEGEN[0]][identity][0]
+        series = {metric: group[identity][1] for metric, group in by_metric.items()}
+        revisions = sorted(set().union(*series.values()))
+        if revisions:
+            yield _line(params, revisions) | {
+                "call": ", ".join(CODEGEN_CALL.values()),
+                "counts": {
+                    m: [_counts(values.get(r, []), grid) for r in revisions[:-3:-1]]
+                    for m, values in series.items()
+                },
+                "changes": {m: _changes(values, _counts_changed) for m, values in series.items()},
             }
 
 
-def _line(params: dict, every: list[int]) -> dict:
+def _counts(values: Values, grid: dict) -> dict[str, float | None]:
+    """Architecture -> the count of ``CODEGEN_CALL``."""
+    counts = {}
+    for params, count in zip(itertools.product(*grid["values"]), values, strict=False):
+        cell = dict(zip(grid["names"], params, strict=True))
+        if cell.items() >= CODEGEN_CALL.items():
+            counts[cell["target"]] = count
+    return counts
+
+
+def _line(params: dict, revisions: list[int]) -> dict:
     software = ", ".join(
         f"{name} {params[name]}" for name in _LABEL if params.get(name) not in (None, "", "none")
     )
@@ -194,28 +226,76 @@ def _line(params: dict, every: list[int]) -> dict:
         "gpu": params["gpu"] if params.get("gpu") not in (None, "", "none") else None,
         "software": software,
         "params": {key: value for key, value in params.items() if key != "branch"},
-        "all": every,
+        "all": revisions,
     }
 
 
 def _newest_lines(lines: Iterator[dict]) -> list[dict]:
-    kept: list[dict] = []
-    count: dict[str, int] = {}
+    shown: list[dict] = []
     for line in sorted(lines, key=lambda line: (-line["all"][-1], line["machine"])):
-        count[line["machine"]] = count.get(line["machine"], 0) + 1
-        if count[line["machine"]] <= LINES_PER_MACHINE:
-            kept.append(line)
-    return kept
+        if sum(other["machine"] == line["machine"] for other in shown) < LINES_PER_MACHINE:
+            shown.append(line)
+    return shown
 
 
-def _any_value(run: list[float | None]) -> bool:
+def _changes(series: Mapping[int, Values], change: Callable) -> dict[int, dict]:
+    """What changed in the newest commits against the measured commit before, ``before``."""
+    newest = list(series)[-DETAILED_COMMITS - 1 :]
+    changes = {
+        after: {"before": before} | change(series[before], series[after])
+        for before, after in itertools.pairwise(newest)
+    }
+    return {revision: step for revision, step in changes.items() if step["cells"]}
+
+
+def _median_change(before: Values, after: Values) -> dict:
+    """The median of the cells' relative changes: 0.1 is 10 % slower."""
+    changes = [new / old - 1 for old, new in _pairs(before, after) if old]
+    median = rounded(statistics.median(changes)) if changes else None
+    return {"cells": len(changes), "median": median}
+
+
+def _counts_changed(before: Values, after: Values) -> dict:
+    """How many exact values went up and down: any difference counts."""
+    pairs = _pairs(before, after)
+    return {
+        "cells": len(pairs),
+        "up": sum(new > old for old, new in pairs),
+        "down": sum(new < old for old, new in pairs),
+    }
+
+
+def _pairs(before: Values, after: Values) -> list[tuple[float, float]]:
+    pairs = zip(before, after, strict=True)
+    return [(old, new) for old, new in pairs if old is not None and new is not None]
+
+
+def rounded(value: float | None) -> float | None:
+    """The value with four digits; None for None, NaN and infinity."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.4g}")
+
+
+def _any_value(run: Values) -> bool:
     return any(value is not None and math.isfinite(value) for value in run)
 
 
 def _mean(runs: tuple[float | None, ...]) -> float | None:
     """A cell's value where a commit was measured more than once, as on asv's pages."""
-    known = [value for value in runs if value is not None and math.isfinite(value)]
-    return rounded(statistics.fmean(known)) if known else None
+    values = [value for value in runs if value is not None and math.isfinite(value)]
+    return rounded(statistics.fmean(values)) if values else None
+
+
+def _measured(machine: Path, commit: str) -> int | None:
+    """When the last benchmark of a commit was started; asv keeps no other time of a run."""
+    started = [
+        row[result["result_columns"].index("started_at")]
+        for path in machine.glob(f"{commit[:8]}-*.json")
+        for result in [json.loads(path.read_bytes())]
+        for row in result["results"].values()
+    ]
+    return max((time for time in started if time), default=None)
 
 
 def _grid(benchmarks, name: str) -> dict:
@@ -230,9 +310,8 @@ def _grid(benchmarks, name: str) -> dict:
 def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:
     if not hashes:
         return {}
-    shown = "--format=%H%x00%ct%x00%s"
-    log = repo._run_git(["log", "--no-walk=unsorted", shown, *hashes.values()])
+    log = repo._run_git(["log", "--no-walk=unsorted", "--format=%H%x00%ct%x00%s", *hashes.values()])
     # Not splitlines(), which splits at what a subject may have, such as a form feed.
     records = (line.split("\0", 2) for line in log.strip("\n").split("\n"))
-    found = {commit: {"time": int(time), "subject": subject} for commit, time, subject in records}
-    return {revision: {"hash": commit, **found[commit]} for revision, commit in hashes.items()}
+    commits = {h: {"time": 1000 * int(t), "subject": subject} for h, t, subject in records}
+    return {revision: {"hash": commit, **commits[commit]} for revision, commit in hashes.items()}

@@ -6,27 +6,22 @@ with uPlot, in ``vendor`` as its authors published it.
 
 import html
 import json
-import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PAGE = "index.html"
-FORMER = "overview.html"
-"""Where the overview was when ``index.html`` was asv's: leads on to it."""
-
 _PLACEHOLDERS = {
     "/*STYLE*/": ("vendor/uPlot.min.css", "overview.css"),
     "/*SCRIPT*/": (
         "vendor/uPlot.iife.min.js",
-        *("overview_base.js", "overview_speed.js", "overview.js"),
+        *("overview_base.js", "overview.js"),
     ),
 }
 
 
 def write(site: Path, project: str, data: dict) -> None:
-    """Add the page to a site that ``asv publish`` is writing, and one that leads to it."""
+    """Add the page to a site that ``asv publish`` is writing."""
     (site / PAGE).write_text(render(project, data), encoding="utf-8")
-    shutil.copy(HERE / "former.html", site / FORMER)
 
 
 def render(project: str, data: dict) -> str:

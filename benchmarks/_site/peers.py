@@ -8,7 +8,7 @@ from .._studies.peers.providers import PROVIDERS
 from .._studies.peers.state import Results, Row, read_experiment
 from .._studies.peers.tables import source
 from .._studies.runner import StudyError
-from .changes import rounded
+from .overview import rounded
 from .readme_tables import SWEEPS
 
 EXPERIMENT = "throughput"
@@ -63,14 +63,14 @@ def _batch(figure: Figure, results: Results) -> dict:
         row = results.rows.get(Timing(figure.direction, cell))
         rows.setdefault(cell.provider, []).append(row)
     gbps = {
-        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in found]
-        for name, found in rows.items()
+        name: [rounded(row.gbps) if row and row.status == "measured" else None for row in line]
+        for name, line in rows.items()
     }
     return {
         "batch": batch,
         "seq_len": list(dict.fromkeys(cell.seq_len for cell in figure.cells)),
         "gbps": {name: line for name, line in gbps.items() if any(line)},
-        "without": [each for name, found in rows.items() for each in _without(name, found)],
+        "without": [reason for name, line in rows.items() for reason in _without(name, line)],
     }
 
 

@@ -20,7 +20,6 @@ TABLES: dict[str, Callable[[list[Stored]], list[str]]] = {
     "training": lambda _: evidence.steps(),
     "targets": lambda _: evidence.targets(),
     "simulation": lambda _: evidence.simulation(),
-    "slowdowns": lambda _: evidence.slowdowns(),
 }
 
 PAGES = {
@@ -35,7 +34,6 @@ PAGES = {
         "training",
         "targets",
         "simulation",
-        "slowdowns",
     ),
 }
 """Which page has which tables."""

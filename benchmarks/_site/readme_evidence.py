@@ -20,7 +20,6 @@ from .._system.process import ROOT, SUITE
 from .readme_tables import MACHINE, RESULTS, SWEEPS, table, wrapped
 
 SIMULATION = SUITE / "evidence" / "simulation.json"
-SLOWDOWNS = SUITE / "evidence" / "slowdowns.json"
 TRAINING = SUITE / "evidence" / "training"
 GPU_TESTS = SUITE / "evidence" / "gpu-tests.json"
 
@@ -65,31 +64,6 @@ def _text(name: str) -> str:
 
 def _versions(torch: str, triton: str) -> str:
     return f"torch {torch.partition('+')[0]}, triton {triton}"
-
-
-# --- the simulation of slowdowns ------------------------------------------------------------------
-
-
-def slowdowns() -> list[str]:
-    """How often there is a false alarm, and how many slowdowns are found."""
-    document = json.loads(SLOWDOWNS.read_bytes())
-    kinds = document["kinds"]
-    intro = (
-        f"Simulated by `{document['command']}`, without a GPU: sites of {document['timings']:,} "
-        f"latencies and {document['results']} results, judged with each of them. What was found "
-        "within five commits of having 2 %, where every timing slows down on its own; in brackets "
-        "also those named as the step or ramp that they are, with their commits:"
-    )
-    rows = []
-    for name, runs in document["scenarios"].items():
-        wrong = f"{sum(map(bool, runs['alarms']))} of {len(runs['alarms'])}"
-        rows.append(f"| {name} | {wrong} | {' | '.join(_found(runs[kind]) for kind in kinds)} |")
-    return table(intro, ["history", "sites with a false alarm", *kinds.values()], rows)
-
-
-def _found(sites: list[list[int]]) -> str:
-    timings, in_time, _, named = map(sum, zip(*sites, strict=True))
-    return f"{in_time / timings:.1%} ({named / timings:.1%})".replace("%", " %")
 
 
 # --- a training step ------------------------------------------------------------------------------

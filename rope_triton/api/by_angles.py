@@ -1,6 +1,4 @@
-"""Rotation by angles: TransformerEngine's functions, and queries and keys in one launch."""
-
-import functools
+"""Rotation with angles: TransformerEngine's functions, and queries and keys in one launch."""
 
 import torch
 
@@ -152,19 +150,9 @@ def apply_qk_rotary_pos_emb(
     checks.check_pair(q, k, freqs, None, start_positions, cu_seqlens, options)
     if fused:
         ops.check_tangents(q, k, freqs)
-    one_by_one = functools.partial(
-        apply_rotary_pos_emb,
-        freqs=freqs,
-        tensor_format=tensor_format,
-        start_positions=start_positions,
-        interleaved=interleaved,
-        fused=fused,
-        cu_seqlens=cu_seqlens,
-        cp_size=cp_size,
-        cp_rank=cp_rank,
-        rounding=rounding,
-    )
-    return one_by_one(q), one_by_one(k)
+    call = freqs, tensor_format, start_positions, interleaved, fused, cu_seqlens, cp_size, cp_rank
+    q, k = (apply_rotary_pos_emb(x, *call, rounding=rounding) for x in (q, k))
+    return q, k
 
 
 def apply_fused_qkv_rotary_pos_emb(

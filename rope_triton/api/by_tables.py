@@ -1,4 +1,4 @@
-"""Rotation by tables of cosines and sines: flash-attention's and PyTorch's functions."""
+"""Rotation with cos/sin tables: flash-attention's and PyTorch's functions."""
 
 import torch
 
@@ -20,7 +20,7 @@ def apply_rotary_emb(
     fused: bool = True,
     inplace_gradient: bool = False,
 ) -> torch.Tensor:
-    """Rotate by tables; signature and semantics of flash-attention's ``apply_rotary_emb``.
+    """Rotate with cos/sin tables; the signature and semantics of flash-attention's function.
 
     Products are computed in float32 and the result is rounded once. Differentiable in ``x`` any
     number of times, also in forward mode. If a table requires a gradient or has a tangent,
@@ -167,7 +167,7 @@ def rotary_embedding(
     rounding: str = "once",
     fused: bool = True,
 ) -> torch.Tensor:
-    """Rotate by tables, heads before positions; signature of PyTorch's proposed function.
+    """Rotate heads before positions with cos/sin tables; signature proposed for PyTorch.
 
     Differentiable as :func:`apply_rotary_emb`.
 
@@ -206,13 +206,13 @@ def rotary_embedding(
     ``torch.nn.functional.rotary_embedding`` of https://github.com/pytorch/pytorch/pull/187286;
     RotaryEmbedding of ONNX, opset 23.
     """
-    given = isinstance(x, torch.Tensor) and isinstance(cos, torch.Tensor) and x.dim() == 4
-    if given and not interleaved and cos.shape[-1:] == x.shape[-1:]:
+    is_4d = isinstance(x, torch.Tensor) and isinstance(cos, torch.Tensor) and x.dim() == 4
+    if is_4d and not interleaved and cos.shape[-1:] == x.shape[-1:]:
         checks.check_tables(cos, sin)
         cos, sin = (table[..., : x.shape[-1] // 2] for table in (cos, sin))
     if position_ids is not None:
         _check_rows(cos, sin, "with position_ids, cos and sin must have shape [n, d2/2]")
-    elif not (given and cos.dim() == 2 and cos.shape[0] == x.shape[2]):
+    elif not (is_4d and cos.dim() == 2 and cos.shape[0] == x.shape[2]):
         checks.check_tables(cos, sin)
         cos, sin = (_by_token(table, x) for table in (cos, sin))
     options = Options("bhsd", bool(interleaved), 1, 0, rounding)
@@ -221,14 +221,14 @@ def rotary_embedding(
 
 def _by_token(table, x):
     """``[s, 1 or b, 1 or h, n]`` of a table that broadcasts to ``[b, h, s, n]``."""
-    whole = table[(None,) * (4 - table.dim())]
-    length = x.shape[2] if isinstance(x, torch.Tensor) and x.dim() == 4 else whole.shape[2]
-    if not 1 <= table.dim() <= 4 or whole.shape[2] not in (1, length):
+    table_4d = table[(None,) * (4 - table.dim())]
+    length = x.shape[2] if isinstance(x, torch.Tensor) and x.dim() == 4 else table_4d.shape[2]
+    if not 1 <= table.dim() <= 4 or table_4d.shape[2] not in (1, length):
         raise ValueError(
             "cos and sin must broadcast to [b, h, s, d2/2] of x, "
             f"got {tuple(table.shape)} for s={length}"
         )
-    return whole.permute(2, 0, 1, 3).expand(length, -1, -1, -1)
+    return table_4d.permute(2, 0, 1, 3).expand(length, -1, -1, -1)
 
 
 def _rotate(x, cos, sin, starts, cu_seqlens, options, fused, inplace_gradient=False):

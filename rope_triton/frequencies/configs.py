@@ -133,40 +133,40 @@ def frequencies_from_config(
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"config must be a mapping, got {type(config).__name__}; see to_dict()")
-    config = _known(config)
+    config = _checked(config)
     parameters = _parameters(config, layer_type)
     kind = _kind(parameters)
-    given = _given(parameters, kind)
+    options = _options(parameters, kind)
     config = _of_layers(config, layer_type)
     share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     dim, base = _rotated(config, 1 if kind == "proportional" else share), _base(config, parameters)
     if kind in ("dynamic", "longrope"):
         if seq_len is None:
             raise ValueError(f"the frequencies of {kind!r} depend on seq_len, got None")
-        given["seq_len"] = scalings.length_of("seq_len", seq_len)
+        options["seq_len"] = scalings.length_of("seq_len", seq_len)
     if kind in ("yarn", "llama3", "longrope"):
-        given = _with_lengths(given, config, kind)
+        options = _with_lengths(options, config, kind)
     match kind:
         case "linear":
-            return scalings.linear(dim, base, **given)
+            return scalings.linear(dim, base, **options)
         case "proportional":
-            return scalings.proportional(dim, base, 1.0 if share is None else share, **given)
+            return scalings.proportional(dim, base, 1.0 if share is None else share, **options)
         case "dynamic":
             trained = _needed(config, "max_position_embeddings")
-            return scalings.dynamic_ntk(dim, base, max_position_embeddings=trained, **given)
+            return scalings.dynamic_ntk(dim, base, max_position_embeddings=trained, **options)
         case "alpha":
-            return scalings.ntk(dim, base, given["alpha"])
+            return scalings.ntk(dim, base, options["alpha"])
         case "yarn":
-            return scalings.yarn(dim, base, **given)
+            return scalings.yarn(dim, base, **options)
         case "llama3":
-            return scalings.llama3(dim, base, **given)
+            return scalings.llama3(dim, base, **options)
         case "longrope":
-            return scalings.longrope(dim, base, **_with_mscale(given))
+            return scalings.longrope(dim, base, **_with_mscale(options))
         case _:
             return scalings.unscaled(dim, base)
 
 
-def _known(config):
+def _checked(config):
     """The config by the names that are read here, without what is None.
 
     Raises
@@ -174,23 +174,23 @@ def _known(config):
     ValueError
         If it has a key about rotation that is not known, or two names of one value that differ.
     """
-    found = {key: value for key, value in _whole(config).items() if value is not None}
+    entries = {key: value for key, value in _with_integers(config).items() if value is not None}
     for name, others in _ALIASES.items():
         for other in others:
-            if other in found and found[other] != found.setdefault(name, found[other]):
+            if other in entries and entries[other] != entries.setdefault(name, entries[other]):
                 raise ValueError(f"config has {name!r} and {other!r}, which differ")
-            found.pop(other, None)
-    if found.get("model_type") == "ernie4_5_vl_moe_text":
+            entries.pop(other, None)
+    if entries.get("model_type") == "ernie4_5_vl_moe_text":
         raise ValueError("the frequencies of 'ernie4_5_vl_moe_text' have an order of their own")
-    unknown = {key for key in found if _ABOUT_ROTATION.search(key)} - _KNOWN
-    if _has_bases(found.get("rope_parameters")):  # DeepSeek V4's are there again
+    unknown = {key for key in entries if _ABOUT_ROTATION.search(key)} - _KNOWN
+    if _has_bases(entries.get("rope_parameters")):  # DeepSeek V4's are there again
         unknown.discard("compress_rope_theta")
     if unknown:
         raise ValueError(
             f"config has {sorted(unknown)}, which are not known here: "
             "leave them out if they change no frequency"
         )
-    return found
+    return entries
 
 
 def _has_bases(parameters):
@@ -199,7 +199,7 @@ def _has_bases(parameters):
     return bool(entries) and all(isinstance(x, Mapping) and x.get("rope_theta") for x in entries)
 
 
-def _whole(config):
+def _with_integers(config):
     """With the integers that are written as floats."""
     return {
         key: int(value)
@@ -211,15 +211,15 @@ def _whole(config):
 
 def _parameters(config, layer_type):
     """The description of the scaling; empty if there is none."""
-    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(found, Mapping):
-        raise TypeError(f"rope_scaling must be a mapping, got {type(found).__name__}")
-    by_layer = {name: value for name, value in found.items() if isinstance(value, Mapping)}
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(scaling, Mapping):
+        raise TypeError(f"rope_scaling must be a mapping, got {type(scaling).__name__}")
+    by_layer = {name: value for name, value in scaling.items() if isinstance(value, Mapping)}
     if "rope_local_base_freq" in config:  # Gemma 3
         sliding = {"rope_theta": config["rope_local_base_freq"]}
-        by_layer = by_layer or {"full_attention": found}
+        by_layer = by_layer or {"full_attention": scaling}
         by_layer["sliding_attention"] = sliding | dict(by_layer.get("sliding_attention", {}))
-    elif by_layer and (beside := sorted(key for key in set(found) - set(by_layer) if found[key])):
+    elif by_layer and (beside := sorted(x for x in set(scaling) - set(by_layer) if scaling[x])):
         raise ValueError(f"rope_scaling has {beside} beside its types of layers {sorted(by_layer)}")
     if not by_layer and ("global_head_dim" in config or config.get("model_type") in _BY_LAYER_TYPE):
         raise ValueError(
@@ -227,11 +227,11 @@ def _parameters(config, layer_type):
             "entry for each, as its to_dict() of transformers 5 has"
         )
     if layer_type is None and not by_layer:
-        return _whole(found)
+        return _with_integers(scaling)
     if layer_type not in by_layer:
         these = f"one of {sorted(by_layer)}" if by_layer else "None, as all layers share one entry"
         raise ValueError(f"layer_type must be {these}, got {layer_type!r}")
-    return _whole(by_layer[layer_type])
+    return _with_integers(by_layer[layer_type])
 
 
 def _kind(parameters):
@@ -241,30 +241,30 @@ def _kind(parameters):
     if kind == "dynamic" and parameters.get("alpha"):
         return "alpha"
     if kind not in _KEYS or kind == "alpha":
-        known = sorted({*_KEYS, "su"} - {"alpha"})
-        raise ValueError(f"the type of rope_scaling must be one of {known}, got {kind!r}")
+        names = sorted({*_KEYS, "su"} - {"alpha"})
+        raise ValueError(f"the type of rope_scaling must be one of {names}, got {kind!r}")
     return kind
 
 
-def _given(parameters, kind):
+def _options(parameters, kind):
     """The keys that the scaling takes, without those that are None."""
-    given = {key: value for key, value in parameters.items() if value is not None}
+    options = {key: value for key, value in parameters.items() if value is not None}
     needed, allowed = _KEYS[kind]
-    if missing := needed - set(given):
+    if missing := needed - set(options):
         raise ValueError(f"rope_scaling of type {kind!r} needs {sorted(missing)}, got {parameters}")
-    if unknown := set(given) - needed - allowed - _ALWAYS:
+    if unknown := set(options) - needed - allowed - _ALWAYS:
         raise ValueError(
             f"rope_scaling of type {kind!r} has {sorted(unknown)}, which are not known here: "
             "leave them out if they change no frequency"
         )
-    return {key: value for key, value in given.items() if key not in _ALWAYS}
+    return {key: value for key, value in options.items() if key not in _ALWAYS}
 
 
 def _of_layers(config, layer_type):
     """The config with the size of a head that layers of this type have, as Gemma 4's differ."""
-    own = {int(index): each for index, each in config.get("per_layer_config", {}).items()}
+    own = {int(index): layer for index, layer in config.get("per_layer_config", {}).items()}
     types = config.get("layer_types", ())
-    layers = [i for i, each in enumerate(types) if layer_type in (None, each)]
+    layers = [i for i, kind in enumerate(types) if layer_type in (None, kind)]
     sizes = {own.get(index, {}).get("head_dim", config.get("head_dim")) for index in layers}
     if not own and layer_type == "full_attention" and "global_head_dim" in config:
         sizes = {config["global_head_dim"]}
@@ -286,13 +286,13 @@ def _rotated(config, share):
             return rotated
     ignored = config.get("model_type") in _WITHOUT_HEAD_DIM
     if head is None or ignored:
-        whole = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
-        if head not in (None, whole):
+        computed = _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
+        if head not in (None, computed):
             raise ValueError(
                 f"config has 'head_dim' {head}, which this model ignores, but hidden_size // "
-                f"num_attention_heads is {whole}"
+                f"num_attention_heads is {computed}"
             )
-        head = whole
+        head = computed
     scalings.check_positive(head_dim=head)
     return int(head * share)
 
@@ -302,25 +302,25 @@ def _base(config, parameters):
     return _needed(config, "rope_theta") if base is None else base
 
 
-def _with_lengths(given, config, kind):
+def _with_lengths(options, config, kind):
     """With the original length and the factor, as transformers finds them."""
     original = config.get("original_max_position_embeddings")  # Phi-3; it goes first
     if original is None:
-        original = given.get("original_max_position_embeddings")
+        original = options.get("original_max_position_embeddings")
     if original is None:
         original = _needed(config, "max_position_embeddings")
     scalings.check_lengths(original_max_position_embeddings=original)
-    given = {**given, "original_max_position_embeddings": original}
-    if kind != "llama3" and "factor" not in given:
-        given["factor"] = _needed(config, "max_position_embeddings") / original
-    return given
+    options = {**options, "original_max_position_embeddings": original}
+    if kind != "llama3" and "factor" not in options:
+        options["factor"] = _needed(config, "max_position_embeddings") / original
+    return options
 
 
-def _with_mscale(given):
+def _with_mscale(options):
     """Phi-3.5-MoE names the attention factor of either length."""
-    short, long = given.pop("short_mscale", None), given.pop("long_mscale", None)
-    mscale = long if given["seq_len"] > given["original_max_position_embeddings"] else short
-    return given if mscale is None else {**given, "attention_factor": mscale}
+    short, long = options.pop("short_mscale", None), options.pop("long_mscale", None)
+    mscale = long if options["seq_len"] > options["original_max_position_embeddings"] else short
+    return options if mscale is None else {**options, "attention_factor": mscale}
 
 
 def _needed(config, key):

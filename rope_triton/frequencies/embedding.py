@@ -54,13 +54,13 @@ class RotaryPositionEmbedding(torch.nn.Module):
         device: torch.device | str | None = None,
     ):
         super().__init__()
-        given = {
+        numbers = {
             "rotary_percent": rotary_percent,
             "seq_len_interpolation_factor": seq_len_interpolation_factor,
             "pretrained_max_position_embeddings": pretrained_max_position_embeddings,
             "rotary_base": rotary_base,
         }
-        check_positive(**{name: value for name, value in given.items() if value is not None})
+        check_positive(**{name: value for name, value in numbers.items() if value is not None})
         if rotary_percent > 1:
             raise ValueError(f"rotary_percent must be at most 1, got {rotary_percent}")
         rotated = int(length_of("dim", dim) * rotary_percent)
@@ -105,14 +105,14 @@ class RotaryPositionEmbedding(torch.nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *others):
         """Take frequencies of a checkpoint in half precision for those of the formula."""
         name = prefix + "inv_freq"
-        given = state_dict.get(name)
-        if isinstance(given, torch.Tensor) and given.dtype != torch.float32:
-            exact = self._formula().to(given.device)
-            if given.dtype == torch.float64:
-                exact = given.float()
-            elif not given.is_meta and not torch.equal(given, exact.to(given.dtype)):
+        stored = state_dict.get(name)
+        if isinstance(stored, torch.Tensor) and stored.dtype != torch.float32:
+            exact = self._formula().to(stored.device)
+            if stored.dtype == torch.float64:
+                exact = stored.float()
+            elif not stored.is_meta and not torch.equal(stored, exact.to(stored.dtype)):
                 others[-1].append(
-                    f"{name} has the dtype {given.dtype} and other frequencies than this module; "
+                    f"{name} has the dtype {stored.dtype} and other frequencies than this module; "
                     "their exact values are not known"
                 )
             state_dict = {**state_dict, name: exact}
@@ -157,15 +157,11 @@ class RotaryPositionEmbedding(torch.nn.Module):
         return by_channel(angles, self.interleaved)[:, None, None, :]
 
     def _position_scale(self, max_seq_len: int) -> float:
-        trained, factor = (
-            self.pretrained_max_position_embeddings,
-            self.seq_len_interpolation_factor,
-        )
+        trained = self.pretrained_max_position_embeddings
+        factor = self.seq_len_interpolation_factor
         if trained is None or factor is None:
             return 1.0
-        if max_seq_len > trained * factor:
-            return 1 / (max_seq_len / trained)
-        return 1 / factor
+        return 1 / (max_seq_len / trained) if max_seq_len > trained * factor else 1 / factor
 
 
 def _usual_device() -> torch.device:

@@ -5,6 +5,7 @@ from torch.autograd import forward_ad
 
 from rope_triton import api, checks
 from rope_triton.api import apply_rotary_emb, by_tables
+from rope_triton.integrations._errors import renamed
 
 __all__ = ["apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"]
 
@@ -62,19 +63,15 @@ def apply_rotary_emb_qkv_(
     checks.check_tensors(qkv=qkv)
     n_queries, heads = _heads_of(qkv, num_heads_q)
     n_keys = (heads.shape[2] - n_queries) // 2
-    options: dict = {
-        "inplace": True,
-        "seqlen_offsets": seqlen_offsets,
-        "inplace_gradient": inplace_gradient,
-    }
+    options = {"seqlen_offsets": seqlen_offsets, "inplace_gradient": inplace_gradient}
     if cos_k is None or sin_k is None:
         both = heads[:, :, : n_queries + n_keys]
-        api.apply_rotary_emb(both, cos, sin, interleaved, **options)
+        _rotate_("qkv", both, cos, sin, interleaved, **options)
         return _changed(qkv)
     _check_tables_of_keys(cos, cos_k, sin_k)
     queries, keys = heads.narrow(2, 0, n_queries), heads.narrow(2, n_queries, n_keys)
-    api.apply_rotary_emb(queries, cos, sin, interleaved, **options)
-    api.apply_rotary_emb(keys, cos_k, sin_k, interleaved, **options)
+    _rotate_("qkv", queries, cos, sin, interleaved, **options)
+    _rotate_("qkv", keys, cos_k, sin_k, interleaved, **options)
     return _changed(qkv)
 
 
@@ -108,14 +105,17 @@ def apply_rotary_emb_kv_(
     checks.check_tensors(kv=kv)
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise ValueError(f"kv must have shape [b, s, 2, h, d], got {tuple(kv.shape)}")
-    api.apply_rotary_emb(
-        kv[:, :, 0],
-        *(cos, sin, interleaved),
-        inplace=True,
-        seqlen_offsets=seqlen_offsets,
-        inplace_gradient=inplace_gradient,
-    )
+    options = {"seqlen_offsets": seqlen_offsets, "inplace_gradient": inplace_gradient}
+    _rotate_("kv", kv[:, :, 0], cos, sin, interleaved, **options)
     return _changed(kv)
+
+
+def _rotate_(name, x, cos, sin, interleaved, **options):
+    """Rotate in place a part of what the caller passed by that name."""
+    try:
+        api.apply_rotary_emb(x, cos, sin, interleaved, True, **options)
+    except (TypeError, ValueError) as error:
+        raise renamed(error, {"x": name}) from error
 
 
 def _changed(x):
@@ -128,14 +128,14 @@ def _changed(x):
         return x.view_as(x)  # as apply_rotary_emb
     if not (torch.is_grad_enabled() and x.requires_grad):
         return x
-    whole = x._base
+    base = x._base
     is_whole = (
-        whole is not None
-        and whole.is_contiguous()
+        base is not None
+        and base.is_contiguous()
         and x.is_contiguous()
-        and (whole.numel(), whole.dtype) == (x.numel(), x.dtype)
+        and (base.numel(), base.dtype) == (x.numel(), x.dtype)
     )
-    return whole.view(x.shape) if is_whole else x
+    return base.view(x.shape) if is_whole else x
 
 
 def _check_tables_of_keys(cos, cos_k, sin_k):

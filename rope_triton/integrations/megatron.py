@@ -38,7 +38,7 @@ def fused_apply_rotary_pos_emb(
     transpose_output_memory: bool = False,
     interleaved: bool = False,
 ) -> torch.Tensor:
-    """Rotate ``[s, b, h, d]`` by angles ``[s, 1, 1, d2]``; Megatron Core's function of this name.
+    """Rotate ``[s, b, h, d]`` with angles ``[s, 1, 1, d2]``; Megatron Core's function of this name.
 
     ``transpose_output_memory`` is ignored with a warning, as TransformerEngine's is.
 

@@ -59,14 +59,14 @@ def _rotated(query, key, cos, sin, interleaved):
     """The rotation of each device's own tokens and heads: no device needs another's."""
     local = _local(query)[None], _local(key)[None]
     out = api.apply_qk_rotary_emb(*local, cos, sin, interleaved)
-    return tuple(_like(x[0], given) for x, given in zip(out, (query, key), strict=True))
+    return tuple(_like(x[0], original) for x, original in zip(out, (query, key), strict=True))
 
 
 def _local(x):
     return x.to_local() if isinstance(x, DTensor) else x
 
 
-def _like(x: torch.Tensor, given):
-    if not isinstance(given, DTensor):
+def _like(x: torch.Tensor, original):
+    if not isinstance(original, DTensor):
         return x
-    return DTensor.from_local(x, given.device_mesh, given.placements, run_check=False)
+    return DTensor.from_local(x, original.device_mesh, original.placements, run_check=False)

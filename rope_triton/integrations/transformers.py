@@ -5,7 +5,7 @@ import inspect
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -133,8 +133,8 @@ def apply_rotary_pos_emb_vision(
 def _of_each_pair(name, table, repeated):
     """``[1 or b, s, d2/2]`` of a table with both channels of each pair."""
     if not isinstance(table, torch.Tensor) or table.dim() != 3 or table.shape[-1] % 2:
-        given = getattr(table, "shape", type(table).__name__)
-        raise ValueError(f"{name} must have shape [1 or b, s, d2] with an even d2, got {given}")
+        shape = getattr(table, "shape", type(table).__name__)
+        raise ValueError(f"{name} must have shape [1 or b, s, d2] with an even d2, got {shape}")
     return table[..., ::2] if repeated else table[..., : table.shape[-1] // 2]
 
 
@@ -169,9 +169,9 @@ def patch(*models: torch.nn.Module) -> Patch:
     NotImplementedError
         If that of a model rotates in another way; without models, a warning names it.
     """
-    found = {each for model in models for each in _functions_of(model)} or _loaded()
+    targets = set().union(*map(_functions_of, models)) or _loaded()
     functions: dict[tuple[ModuleType, str], Callable] = {}
-    for module, name in sorted(found, key=lambda each: (each[0].__name__, each[1])):
+    for module, name in sorted(targets, key=lambda target: (target[0].__name__, target[1])):
         function = getattr(module, name)
         if isinstance(function, Replacement):
             functions[module, name] = function
@@ -188,30 +188,27 @@ def patch(*models: torch.nn.Module) -> Patch:
 
 
 def _functions_of(model: torch.nn.Module) -> set[tuple[ModuleType, str]]:
-    """The modules of its code that have such functions, with the functions' names."""
+    """The modules of a model's code that have functions to replace, with the functions' names."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {model!r}")
-    names = {type(part).__module__ for part in model.modules()}
-    found = set(_functions_in(sys.modules[name] for name in names if name in sys.modules))
-    if not found:
+    functions = _functions_in({type(part).__module__ for part in model.modules()})
+    if not functions:
         raise ValueError(
             f"the code of {type(model).__name__} has no function {' or '.join(_PARAMETERS)}"
         )
-    return found
-
-
-def _functions_in(modules: Iterable[ModuleType]) -> Iterator[tuple[ModuleType, str]]:
-    for module in modules:
-        yield from ((module, name) for name in _PARAMETERS if name in vars(module))
+    return functions
 
 
 def _loaded() -> set[tuple[ModuleType, str]]:
-    loaded = list(sys.modules.items())
-    models = [module for name, module in loaded if name.startswith("transformers.models.")]
-    found = set(_functions_in(models))
-    if not found:
+    functions = _functions_in(x for x in list(sys.modules) if x.startswith("transformers.models."))
+    if not functions:
         raise ValueError("no model of Transformers that rotates is loaded")
-    return found
+    return functions
+
+
+def _functions_in(names: Iterable[str]) -> set[tuple[ModuleType, str]]:
+    modules = [sys.modules[name] for name in names if name in sys.modules]
+    return {(module, name) for module in modules for name in _PARAMETERS if name in vars(module)}
 
 
 def convention_of(function: Callable, name: str = "apply_rotary_pos_emb") -> Convention:
@@ -226,16 +223,12 @@ def convention_of(function: Callable, name: str = "apply_rotary_pos_emb") -> Con
     if parameters != _PARAMETERS[name]:
         raise NotImplementedError(f"it takes {parameters}, not {_PARAMETERS[name]}")
     images = "unsqueeze_dim" not in parameters
-    for convention in _conventions():
+    either = False, True
+    for rounding, interleaved, repeated in itertools.product(("each", "once"), either, either):
+        convention = Convention(interleaved, repeated, rounding)
         if all(_agrees(function, convention, rotated, images) for rotated in (16, 8)):
             return convention
     raise NotImplementedError("it does not rotate as any convention that is known")
-
-
-def _conventions() -> Iterable[Convention]:
-    either = False, True
-    for rounding, interleaved, repeated in itertools.product(("each", "once"), either, either):
-        yield Convention(interleaved, repeated, rounding)
 
 
 def _agrees(function: Callable, convention: Convention, rotated: int, images: bool) -> bool:
@@ -249,13 +242,13 @@ def _agrees(function: Callable, convention: Convention, rotated: int, images: bo
     try:
         if images:  # positions before heads, and no batch
             q, k = q[:1], k[:1]
-            given = (x[0].transpose(0, 1) for x in (q, k))
-            found = [x.transpose(0, 1)[None] for x in function(*given, *(x[0] for x in wide))]
+            call = *(x[0].transpose(0, 1) for x in (q, k)), *(x[0] for x in wide)
+            results = [x.transpose(0, 1)[None] for x in function(*call)]
         else:
-            found = function(q, k, *wide)
+            results = function(q, k, *wide)
     except RuntimeError:
         return rotated < 16  # it takes no part of the channels
     cos, sin = (table.permute(1, 0, 2)[:, :, None] for table in tables)
     options: dict = {"tensor_format": "bhsd", "interleaved": interleaved, "rounding": rounding}
     expected = (reference.rotate_by_tables(x, cos, sin, **options) for x in (q, k))
-    return all(map(torch.equal, found, expected))
+    return all(map(torch.equal, results, expected))

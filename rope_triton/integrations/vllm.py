@@ -4,6 +4,7 @@ import torch
 
 from rope_triton import checks
 from rope_triton.api import by_tables
+from rope_triton.integrations._errors import renamed
 
 
 def rotary_embedding(
@@ -63,19 +64,21 @@ def rotary_embedding(
         )
     cos, sin = cos_sin_cache.chunk(2, dim=-1)
     starts = positions.flatten()
-    parts = [
-        _by_token(name, x, starts.numel(), head_size)
-        for name, x in (("query", query), ("key", key))
-        if x is not None
-    ]
-    for part in parts[1:]:
-        _check_keys(part, parts[0])
-    for part in parts:  # each token is a sequence of its own, of one position
-        x = part[:, None, :, rope_dim_offset:]
-        by_tables.rotate_tokens_(x, cos, sin, starts, interleaved=not is_neox, inverse=inverse)
+    heads = {"query": _by_token("query", query, starts.numel(), head_size)}
+    if key is not None:
+        heads["key"] = _by_token("key", key, starts.numel(), head_size)
+        _check_keys(heads["query"], heads["key"])
+    for name, part in heads.items():
+        x = part[:, None, :, rope_dim_offset:]  # a token is a sequence of one position
+        try:
+            by_tables.rotate_tokens_(x, cos, sin, starts, interleaved=not is_neox, inverse=inverse)
+        except (TypeError, ValueError) as error:
+            names = dict.fromkeys(("cos and sin", "cos", "sin"), "cos_sin_cache")
+            names |= {"x": name, "seqlen_offsets": "positions"}
+            raise renamed(error, names) from error
 
 
-def _check_keys(keys, queries):
+def _check_keys(queries, keys):
     """Raise before the queries are rotated, unless what rotates them can rotate the keys."""
     if keys.dtype != queries.dtype or keys.device != queries.device:
         raise ValueError(

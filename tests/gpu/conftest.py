@@ -3,13 +3,6 @@
 import pytest
 
 from benchmarks._measure import gpu_timer
-from tests.gpu import memory
-
-
-@pytest.fixture(autouse=True)
-def _memory(request):
-    with memory.bounded(request.node):
-        yield
 
 
 @pytest.fixture

@@ -4,23 +4,62 @@
 says whether it is of the package and the tests that are here; it needs nothing installed.
 """
 
+import ast
+import hashlib
 import json
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks._system.repository import digest, lying_files
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "benchmarks" / "evidence" / "gpu-tests.json"
-TESTED = ("rope_triton", "tests/gpu")
-"""Folders whose content the record names: results of other content say nothing of this one."""
+TESTED = ("rope_triton", "tests")
+"""What the record has digests of: results of other content say nothing of this one."""
+
+_MARK = re.compile(r"^(pytestmark|@).*mark\.gpu", re.MULTILINE)
 
 COMMAND = "python -m pytest -m gpu -n auto --dist worksteal"
 
 
+def gpu_tests(root: Path = ROOT) -> set[Path]:
+    """The modules of tests that a GPU runs: those marked ``gpu`` or ``gpu_or_interpreter``."""
+    paths = (root / "tests").rglob("test_*.py")
+    return {path for path in paths if _MARK.search(path.read_text(encoding="utf-8"))}
+
+
+def with_imports(paths: Iterable[Path], root: Path = ROOT) -> set[Path]:
+    """Python files of ``tests`` with the conftests beside and above them, and what they import."""
+    reached, waiting = set[Path](), set(paths)
+    while waiting:
+        path = waiting.pop()
+        reached.add(path)
+        conftests = {folder / "conftest.py" for folder in path.relative_to(root).parents}
+        waiting |= {
+            root / name for name in conftests | _imported(path) if (root / name).is_file()
+        } - reached
+    return reached
+
+
+def _imported(path: Path) -> set[Path]:
+    """Where the modules would lie that a file imports from ``tests`` when it is loaded."""
+    names = set[str]()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    tests = [name.split(".") for name in names if name.startswith("tests")]
+    return {Path(*parts).with_suffix(".py") for parts in tests}
+
+
 def digests(root: Path = ROOT) -> dict[str, str]:
-    """A digest of the files of each tested folder."""
-    return {each: digest(lying_files(root / each)) for each in TESTED}
+    """A digest of the package, and one of the GPU tests and what they import."""
+    tests = {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in with_imports(gpu_tests(root), root)
+    }
+    return {"rope_triton": digest(lying_files(root / "rope_triton")), "tests": digest(tests)}
 
 
 def runs_all(config) -> bool:
@@ -31,12 +70,14 @@ def runs_all(config) -> bool:
     return options.markexpr == "gpu" and by_testpaths and not narrowed
 
 
-def write(machine: dict[str, str], counts: dict[str, int], path: Path = RECORD) -> None:
+def write(
+    machine: dict[str, str], counts: dict[str, int], path: Path = RECORD, root: Path = ROOT
+) -> None:
     """Store the counts of a run on a machine; records of other GPUs stay."""
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     stored[machine["machine"]] = {
         **{key: machine[key] for key in ("gpu", "driver", "torch", "triton")},
-        **digests(),
+        **digests(root),
         **{outcome: counts.get(outcome, 0) for outcome in ("passed", "failed", "error", "skipped")},
     }
     text = json.dumps(stored, indent=1, sort_keys=True)
@@ -47,12 +88,12 @@ def why_stale(path: Path = RECORD, root: Path = ROOT) -> str:
     """Why no record says that all GPU tests passed with the files that are here; "" if one does."""
     now = digests(root)
     reasons = []
-    for each in json.loads(path.read_text(encoding="utf-8")).values():
-        changed = [folder for folder in TESTED if each[folder] != now[folder]]
+    for run in json.loads(path.read_text(encoding="utf-8")).values():
+        changed = [name for name in TESTED if run[name] != now[name]]
         if changed:
-            reasons.append(f"{' and '.join(changed)} changed since they ran on {each['gpu']}")
-        elif each["failed"] or each["error"] or not each["passed"]:
-            reasons.append(f"{each['failed'] + each['error']} failed on {each['gpu']}")
+            reasons.append(f"{' and '.join(changed)} changed since they ran on {run['gpu']}")
+        elif run["failed"] or run["error"] or not run["passed"]:
+            reasons.append(f"{run['failed'] + run['error']} failed on {run['gpu']}")
         else:
             return ""
     return "; ".join(reasons) or "no run is recorded"

@@ -36,12 +36,7 @@ CALLS = 2 * len(metrics.PATHS) - 1
 
 @pytest.mark.parametrize(
     "cell",
-    [
-        # The logits of a training step, their gradients and the oracle's in float32: 16 GiB.
-        pytest.param(cell, marks=[pytest.mark.large] if "step-" in str(cell) else [])
-        for cell in _subjects.checked()
-        if cell.suite in ("surface", "model_calls", "modules")
-    ],
+    [c for c in _subjects.checked() if c.suite in ("surface", "model_calls", "modules")],
     ids=str,
 )
 def test_every_form_is_right_and_can_be_recorded(cell):
@@ -55,7 +50,6 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 
 
 @pytest.mark.alone
-@pytest.mark.large
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
     cells = list({cell.function: cell for cell in modules.cells()}.values())

@@ -94,7 +94,6 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
             assert all(1e-6 < seconds < 5e-3 for seconds in answer), (key, answer)
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("provider", BUILT_IN)
 def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""

@@ -20,44 +20,31 @@ pytestmark = [pytest.mark.gpu, pytest.mark.public]
 
 CU_SEQLENS = [0, 400, 542, 711, 727, 752, 1270, 1426, 1450, 1954, 2044, 2048]
 
-DTYPES = torch.float32, torch.bfloat16, torch.float16
-SEQUENCES = {
-    "dtype": DTYPES,
-    "seq_length": (2048, 4096),
-    "hidden_size": (128, 256),
+BOTH = {
+    "dtype": (torch.float32, torch.bfloat16, torch.float16),
     "rotary_percent": (0.5, 1.0),
     "margin": (0, 10),
-    "transpose": (None, (0, 1), (-2, -1)),
-    "tensor_format": ("sbhd", "bshd", "thd"),
     "loss": tuple(LOSSES),
     "cp_size": (1, 2),
     "interleaved": (False, True),
     "moved": (False, True),
 }
-FUSED_QKV = {
-    "dtype": DTYPES,
+SEQUENCES = BOTH | {
+    "seq_length": (2048, 4096),
+    "hidden_size": (128, 256),
+    "transpose": (None, (0, 1), (-2, -1)),
+    "tensor_format": ("sbhd", "bshd", "thd"),
+}
+FUSED_QKV = BOTH | {  # the largest cases take 21 GiB
     "seq_length": (2, 8, 2048, 4096),
     "hidden_size": (64, 128, 256),
-    "rotary_percent": (0.5, 1.0),
-    "margin": (0, 10),
     "tensor_format": ("sbhd", "bshd"),
-    "loss": tuple(LOSSES),
-    "cp_size": (1, 2),
-    "interleaved": (False, True),
-    "moved": (False, True),
 }
 
 
 def upstream_has(case) -> bool:
     """Whether upstream has this case of ``SEQUENCES`` or ``FUSED_QKV``."""
     return case["seq_length"] >= case["margin"] and (case["margin"] or not case["moved"])
-
-
-def fused_qkv_cases():
-    """The largest take 21 GiB, seven times their tensor of queries, keys and values."""
-    for case in covering.spanning(FUSED_QKV, 3, upstream_has):
-        large = case["seq_length"] * case["hidden_size"] >= 2048 * 256
-        yield pytest.param(case, marks=[pytest.mark.large] if large else [])
 
 
 def check(t, loss, freqs, held, interleaved, call):
@@ -109,24 +96,22 @@ def test_matrix_of_sequences(case):
         check(t.detach(), LOSSES[case["loss"]], freqs, held, interleaved, call)
 
 
-@covering.parametrize(list(fused_qkv_cases()))
+@covering.parametrize(covering.spanning(FUSED_QKV, 3, upstream_has))
 def test_matrix_of_fused_qkv(case):
-    dtype, seq_length, hidden_size, rotary_percent, margin, tensor_format, *rest = case.values()
-    loss, (cp_size, interleaved, moved) = LOSSES[rest[0]], rest[1:]
-    seq = seq_length - margin
-    shape = (seq, 2) if tensor_format == "sbhd" else (2, seq)
-    qkv = torch.rand((*shape, 64, hidden_size * 6), device="cuda").to(dtype).requires_grad_()
-    starts = torch.randint(0, 10, (2,), dtype=torch.int32, device="cuda") if moved else None
-    freqs = model_angles(seq_length * cp_size, hidden_size, rotary_percent, interleaved)
+    """Bitwise equal to the rotation of its parts."""
+    loss, hidden_size, cp_size = LOSSES[case["loss"]], case["hidden_size"], case["cp_size"]
+    seq = case["seq_length"] - case["margin"]
+    shape = (seq, 2) if case["tensor_format"] == "sbhd" else (2, seq)
+    qkv = torch.rand((*shape, 64, hidden_size * 6), device="cuda").to(case["dtype"])
+    qkv.requires_grad_()
+    options = {name: case[name] for name in ("tensor_format", "interleaved", "cp_size")}
+    if case["moved"]:
+        options["start_positions"] = torch.randint(0, 10, (2,), dtype=torch.int32, device="cuda")
+    length = case["seq_length"] * cp_size
+    freqs = model_angles(length, hidden_size, case["rotary_percent"], case["interleaved"])
+    sizes = [hidden_size * 4, hidden_size, hidden_size]
     for cp_rank in range(cp_size):
-        options = dict(
-            tensor_format=tensor_format,
-            start_positions=starts,
-            interleaved=interleaved,
-            cp_size=cp_size,
-            cp_rank=cp_rank,
-        )
-        sizes = [hidden_size * 4, hidden_size, hidden_size]
+        options["cp_rank"] = cp_rank
         fused = rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, sizes, **options)
         (fused_grad,) = torch.autograd.grad(sum(map(loss, fused)), qkv)
         q, k, v = (
@@ -169,8 +154,8 @@ def test_the_last_of_many_packed_tokens_is_in_a_sequence(tokens):
     expected = rope_triton.apply_rotary_pos_emb(t[:, None], freqs)[:, 0]
     bounds = torch.tensor([0, tokens, tokens], dtype=torch.int32, device="cuda")
     for _ in range(10):  # two programs that write the last token would do so in any order
-        found = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds)
-        assert torch.equal(found, expected)
+        result = rope_triton.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=bounds)
+        assert torch.equal(result, expected)
 
 
 def test_more_packed_tokens_than_a_grid_has_blocks():

@@ -67,9 +67,9 @@ def both_by_tables(x, **options):
 
 def joined(x, split=(2 * CHANNELS, CHANNELS, CHANNELS), **options):
     """A group of two heads of queries, one of keys and one of values."""
-    whole = torch.cat([x] * 4, dim=-1) if isinstance(x, torch.Tensor) else x
+    full = torch.cat([x] * 4, dim=-1) if isinstance(x, torch.Tensor) else x
     freqs = angles(x.device)
-    return rope_triton.apply_fused_qkv_rotary_pos_emb(whole, freqs, freqs, split, "bshd", **options)
+    return rope_triton.apply_fused_qkv_rotary_pos_emb(full, freqs, freqs, split, "bshd", **options)
 
 
 CALLS = {

@@ -5,7 +5,6 @@ import torch
 
 from rope_triton import (
     RotaryPositionEmbedding,
-    apply_rotary_pos_emb,
     mrope_angles,
     rotary_angles,
     scalings,
@@ -43,8 +42,8 @@ def test_shared_positions_are_those_of_one_sequence(interleaved):
     positions = torch.tensor([3, 1, 4, 1, 5])
     angles = rotary_angles(positions, INV_FREQ, interleaved=interleaved)
     assert angles.shape == (5, 1, 1, 16)
-    each = rotary_angles(positions[None].expand(2, 5), INV_FREQ, interleaved=interleaved)
-    assert torch.equal(angles.expand(5, 2, 1, 16), each)
+    of_two = rotary_angles(positions[None].expand(2, 5), INV_FREQ, interleaved=interleaved)
+    assert torch.equal(angles.expand(5, 2, 1, 16), of_two)
 
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
@@ -52,18 +51,6 @@ def test_same_bits_as_the_module_from_the_same_frequencies(interleaved):
     module = RotaryPositionEmbedding(64, interleaved=interleaved, device="cpu")
     angles = rotary_angles(torch.arange(100, 4000), module.inv_freq, interleaved=interleaved)
     assert torch.equal(angles, module(3900, offset=100))
-
-
-def test_the_kernels_oracle_takes_them():
-    t = torch.randn(9, 2, 3, 20)
-    frequencies = scalings.yarn(16, 10000.0, 4.0, 64)
-    angles = rotary_angles(torch.arange(9), frequencies.inv_freq)
-    out = apply_rotary_pos_emb(t, angles, fused=False)
-    first, second, scale = t[..., :8], t[..., 8:16], frequencies.attention_factor
-    cos, sin = scale * angles[..., :8].cos(), scale * angles[..., :8].sin()
-    expected = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
-    torch.testing.assert_close(out[..., :16] * scale, expected)
-    assert torch.equal(out[..., 16:], t[..., 16:])
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 5)])
@@ -107,11 +94,8 @@ def test_mrope(sections, take_turns, axes, interleaved, device):
 
 def test_mrope_of_text_is_plain():
     positions = torch.arange(7).repeat(2, 1)
-    for take_turns in (False, True):
-        angles = mrope_angles(
-            positions.expand(3, 2, 7), INV_FREQ, [4, 2, 2], interleaved_sections=take_turns
-        )
-        assert torch.equal(angles, rotary_angles(positions, INV_FREQ))
+    angles = mrope_angles(positions.expand(3, 2, 7), INV_FREQ, [4, 2, 2])
+    assert torch.equal(angles, rotary_angles(positions, INV_FREQ))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

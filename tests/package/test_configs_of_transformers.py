@@ -30,7 +30,7 @@ def modules():
 
 def rotary_modules():
     """Each config class with the class of its frequencies."""
-    found = {}
+    rotary = {}
     for module in modules():
         configs = [x for x in vars(module).values() if inspect.isclass(x)]
         configs = [x for x in configs if issubclass(x, transformers.PreTrainedConfig)]
@@ -40,8 +40,8 @@ def rotary_modules():
                 kinds = configs if parameter is None else [parameter.annotation]
                 for config in kinds if kinds[0] in configs else configs:
                     if parameter is not None:
-                        found.setdefault(config, kind)
-    return found.items()
+                        rotary.setdefault(config, kind)
+    return rotary.items()
 
 
 def theirs(kind, config, values):
@@ -72,14 +72,16 @@ def verdict(config, expected, layer_type):
 def forms(config):
     """The JSON as it is; as it was before Transformers 5; with one of its numbers doubled."""
     yield "", config
-    found = config.get("rope_parameters") or {}
+    parameters = config.get("rope_parameters") or {}
     rest = {key: value for key, value in config.items() if key != "rope_parameters"}
-    outer = {key: found[key] for key in ("rope_theta", "partial_rotary_factor") if key in found}
+    outer = {
+        key: parameters[key] for key in ("rope_theta", "partial_rotary_factor") if key in parameters
+    }
     if outer:
-        inner = {key: value for key, value in found.items() if key not in outer}
-        scaling = None if found.get("rope_type") == "default" else inner
+        inner = {key: value for key, value in parameters.items() if key not in outer}
+        scaling = None if parameters.get("rope_type") == "default" else inner
         yield "flat", {**rest, **outer, "rope_scaling": scaling}
-    elif found:  # by types of layers
+    elif parameters:  # by types of layers
         yield "flat", {**rest, "rope_theta": 7e4}
         yield "flat", {**rest, "rope_theta": 7e4, "rope_scaling": LINEAR}
         yield "flat", {**rest, "rope_parameters": {**LINEAR, "rope_theta": 7e4}}
@@ -96,10 +98,10 @@ def test_no_config_gives_other_frequencies():
             continue
         for form, config in forms(json.loads(json.dumps(kind().to_dict()))):
             for layer, values in theirs(module, kind, config).items():
-                for given in {layer, None} if form == "flat" else {layer}:
-                    result = verdict(config, values, given)
+                for layer_type in {layer, None} if form == "flat" else {layer}:
+                    result = verdict(config, values, layer_type)
                     counts[result] += form in ("", "flat")
                     if result == "differs":
-                        wrong.append((kind.__name__, form, given))
+                        wrong.append((kind.__name__, form, layer_type))
     assert not wrong
     assert counts["equal"] > counts["refused"] > 0  # most of the refused are of image encoders

@@ -10,6 +10,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from rope_triton import RotaryPositionEmbedding
 from tests.package.test_scalings import WRONG_LENGTHS
 
+HALF = [torch.float16, torch.bfloat16]
+
 
 def formula(positions, rotated, base=10000.0, interleaved=False):
     """Angles ``position * base^(-2i/d)`` in float64, ``[s, 1, 1, d]``, in the channels' order."""
@@ -30,25 +32,18 @@ def assert_angles(angles, expected):
 @pytest.mark.parametrize(
     ("dim", "percent", "rotated"), [(64, 1.0, 64), (80, 0.5, 40), (40, 0.25, 10), (2, 1.0, 2)]
 )
-def test_formula(dim, percent, rotated, base, interleaved, device):
+@pytest.mark.parametrize("offset", [0, 100, 131072])
+def test_formula(offset, dim, percent, rotated, base, interleaved, device):
     module = RotaryPositionEmbedding(dim, percent, rotary_base=base, interleaved=interleaved)
-    angles = module.to(device)(33)
-    assert angles.shape == (33, 1, 1, rotated)
-    assert angles.device.type == device
-    assert_angles(angles, formula(torch.arange(33), rotated, base, interleaved))
+    angles = module.to(device)(33, offset)
+    assert angles.shape == (33, 1, 1, rotated) and angles.device.type == device
+    assert_angles(angles, formula(offset + torch.arange(33), rotated, base, interleaved))
+    assert module(0).shape == (0, 1, 1, rotated)
+    assert not angles.requires_grad and not list(module.parameters())
 
 
-@pytest.mark.parametrize("offset", [1, 100, 131072])
-def test_offset(offset):
-    angles = RotaryPositionEmbedding(64)(5, offset=offset)
-    assert_angles(angles, formula(offset + torch.arange(5), 64))
-
-
-def test_default_is_plain_halves_from_position_0():
-    assert_angles(RotaryPositionEmbedding(16)(9), formula(torch.arange(9), 16))
-
-
-def test_first_frequencies_of_the_paper():
+def test_default_is_that_of_the_paper():
+    """Halves from position 0, base 10000."""
     angles = RotaryPositionEmbedding(4)(3)
     expected = torch.tensor([[0, 0, 0, 0], [1, 0.01, 1, 0.01], [2, 0.02, 2, 0.02]])
     torch.testing.assert_close(angles[:, 0, 0].cpu(), expected)
@@ -56,26 +51,15 @@ def test_first_frequencies_of_the_paper():
 
 @pytest.mark.parametrize("factor", [2, 4.0, 0.5])
 @pytest.mark.parametrize("offset", [0, 3])
-def test_fixed_interpolation_up_to_the_extended_length(factor, offset):
+def test_interpolation(factor, offset):
+    """Fixed up to the extended length, beyond it by the length."""
     pretrained = 16
-    longest = int(pretrained * factor)
     module = RotaryPositionEmbedding(8, 1.0, factor, pretrained)
-    for seq in (1, longest - 1, longest):
-        expected = formula((torch.arange(seq) + offset) / factor, 8)
-        assert_angles(module(seq, offset), expected)
-
-
-@pytest.mark.parametrize("seq", [33, 48, 100])
-@pytest.mark.parametrize("offset", [0, 3])
-def test_dynamic_interpolation_beyond(seq, offset):
-    pretrained, factor = 16, 2
-    angles = RotaryPositionEmbedding(8, 1.0, factor, pretrained)(seq, offset)
-    positions = (torch.arange(seq).double() + offset) * pretrained / seq
-    assert_angles(angles, formula(positions, 8))
-
-
-def test_empty_sequence():
-    assert RotaryPositionEmbedding(8)(0).shape == (0, 1, 1, 8)
+    longest = int(pretrained * factor)
+    for seq in (1, longest - 1, longest, longest + 1, 100):
+        squeezed = 1 / factor if seq <= longest else pretrained / seq
+        positions = (torch.arange(seq).double() + offset) * squeezed
+        assert_angles(module(seq, offset), formula(positions, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
@@ -88,14 +72,10 @@ def test_angles_of_a_cast_module_are_float32(dtype):
     torch.testing.assert_close(angles[:, 0, 0, :32].double(), expected, rtol=1e-7, atol=0)
 
 
-def test_angles_are_where_upstream_has_them():
+def test_angles_are_where_upstream_or_the_caller_has_them():
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert RotaryPositionEmbedding(64)(3).device.type == expected
-
-
-def test_angles_are_where_the_caller_wants_them():
     assert RotaryPositionEmbedding(64, device="cpu")(3).device.type == "cpu"
-    assert RotaryPositionEmbedding(64, device="meta").inv_freq.device.type == "meta"
     with torch.device("meta"):
         assert RotaryPositionEmbedding(64).inv_freq.device.type == "meta"
 
@@ -124,18 +104,13 @@ def test_a_length_may_be_a_tensor(device):
             module(wrong)
 
 
-def test_frequencies_have_the_same_bits_on_every_device(device):
-    of_the_cpu = RotaryPositionEmbedding(128, device="cpu").inv_freq
-    found = RotaryPositionEmbedding(128, device=device).inv_freq
-    torch.testing.assert_close(found.cpu(), of_the_cpu, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_autocast_changes_nothing(dtype, device):
+def test_bits_depend_neither_on_the_device_nor_on_autocast(device):
     module = RotaryPositionEmbedding(64).to(device)
-    with torch.autocast(device, dtype=dtype):
-        angles = module(2000)
-    torch.testing.assert_close(angles, module(2000), rtol=0, atol=0)
+    assert torch.equal(module.inv_freq.cpu(), RotaryPositionEmbedding(64, device="cpu").inv_freq)
+    for dtype in HALF:
+        with torch.autocast(device, dtype=dtype):
+            angles = module(2000)
+        assert torch.equal(angles, module(2000))
 
 
 def test_state_dict_holds_the_inverse_frequencies():
@@ -145,15 +120,6 @@ def test_state_dict_holds_the_inverse_frequencies():
     assert_angles(state["inv_freq"].repeat(2)[None, None, None], formula(torch.ones(1), 64))
     other.load_state_dict(state)
     torch.testing.assert_close(other(9), module(9), rtol=0, atol=0)
-
-
-def test_no_gradient_and_no_parameter():
-    module = RotaryPositionEmbedding(64)
-    assert not module(4).requires_grad
-    assert not list(module.parameters())
-
-
-HALF = [torch.float16, torch.bfloat16]
 
 
 @pytest.mark.parametrize("reset", [False, True])

@@ -67,36 +67,27 @@ def test_megatron_rotates_packed_sequences_on_a_rank(random, device):
     torch.testing.assert_close(out, expected, **TOLERANCE)
 
 
-def test_megatron_is_patched_until_that_is_undone(monkeypatch):
-    names = "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"
-    utils = module(monkeypatch, megatron._MODULE, **dict.fromkeys(names))
-    undo = megatron.patch()
-    assert [getattr(utils, name).function for name in names] == [
-        getattr(megatron, name) for name in names
-    ]
-    assert repr(undo) == f"<Patch of {utils.__name__}.{names[0]}, {utils.__name__}.{names[1]}>"
-    undo.close()
-    assert [getattr(utils, name) for name in names] == [None, None]
+NAMES = "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_patches_are_undone_in_any_order(order, monkeypatch):
-    names = "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"
-    utils = module(monkeypatch, megatron._MODULE, **dict.fromkeys(names, len))
+def test_megatron_is_patched_until_all_patches_are_undone(order, monkeypatch):
+    utils = module(monkeypatch, megatron._MODULE, **dict.fromkeys(NAMES, len))
     patches = [megatron.patch() for _ in order]
+    assert repr(patches[0]) == f"<Patch of {', '.join(f'{utils.__name__}.{x}' for x in NAMES)}>"
     for index in order:
-        assert getattr(utils, names[0]) is not len
+        assert [getattr(utils, x).function for x in NAMES] == [getattr(megatron, x) for x in NAMES]
         patches[index].close()
         patches[index].close()  # a second time changes nothing
-    assert [getattr(utils, name) for name in names] == [len, len]
+    assert [getattr(utils, name) for name in NAMES] == [len, len]
 
 
 @pytest.mark.parametrize("theirs_first", [False, True])
 @pytest.mark.parametrize("undone_first", ["ours", "theirs"])
 def test_a_patch_of_another_library_stays(theirs_first, undone_first, monkeypatch):
     """One that is over ours, and calls it; one that is under it."""
-    name = "fused_apply_rotary_pos_emb"
-    utils = module(monkeypatch, megatron._MODULE, **{name: max, f"{name}_thd": max})
+    name = NAMES[0]
+    utils = module(monkeypatch, megatron._MODULE, **dict.fromkeys(NAMES, max))
 
     def patch_theirs():
         below = getattr(utils, name)
@@ -133,7 +124,7 @@ def torchtitan(monkeypatch):
         return lambda factory: registered.append((about, factory)) or factory
 
     def derive(source, to):
-        return to(**{each.name: getattr(source, each.name) for each in fields(source)})
+        return to(**{field.name: getattr(source, field.name) for field in fields(source)})
 
     class RoPE(torch.nn.Module):
         @dataclass(kw_only=True, slots=True)
@@ -177,22 +168,23 @@ def test_torchtitan_rotates_queries_and_keys(case, torchtitan, random, device, m
     wide = torch.cat((angle, angle), -1)
     table = torch.polar(torch.ones_like(angle), angle)
     table = table if case["complex"] else torch.cat((wide.cos(), wide.sin()), -1)
-    given = [x.requires_grad_() for x in (q, k)]
+    inputs = [x.requires_grad_() for x in (q, k)]
     if case["sharded"]:
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        given = [DTensor.from_local(x, mesh, [Shard(1)]) for x in given]
+        inputs = [DTensor.from_local(x, mesh, [Shard(1)]) for x in inputs]
         table = DTensor.from_local(table, mesh, [Replicate()])
         at = DTensor.from_local(at, mesh, [Replicate()])
-    out = kind(None, table)(*given, at)
+    out = kind(None, table)(*inputs, at)
     if case["sharded"]:
         assert all(x.placements == (Shard(1),) for x in out)
         out, at = [x.to_local() for x in out], at.to_local()
     expected = [plain.rotated(x, angle[at], case["complex"]) for x in (q, k)]
-    gradients = [torch.autograd.grad(each, (q, k), (q, k)) for each in (out, expected)]
+    results, right = (
+        (*outputs, *torch.autograd.grad(outputs, (q, k), (q, k))) for outputs in (out, expected)
+    )
     atol = 1e-5 if case["dtype"] == torch.float32 else 2e-2  # the interpreter rounds toward zero
-    for found, right in zip((*out, *gradients[0]), (*expected, *gradients[1]), strict=True):
-        torch.testing.assert_close(found, right, rtol=1.6e-2, atol=atol)
+    torch.testing.assert_close(results, right, rtol=1.6e-2, atol=atol)
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +200,9 @@ def mesh():
 def test_torchtitan_takes_both_overrides(torchtitan):
     for name in ("CosSin", "Complex"):
         kind = getattr(torchtitan, f"{name}RoPE")
-        (found,) = (each for each in torchtitan.registered if each[0]["target"] is kind.Config)
-        about, factory = found
+        ((about, factory),) = (
+            entry for entry in torchtitan.registered if entry[0]["target"] is kind.Config
+        )
         assert about["exact"]  # a subclass has a table of its own kind
         made = factory(kind.Config(dim=8))
         assert type(made) is getattr(torchtitan, f"Triton{name}RoPE").Config and made.dim == 8
@@ -237,9 +230,9 @@ def test_vllm_rotates_in_place(case, random, device):
     at = torch.randint(20, (6,), generator=random).to(device)
     cache = torch.cat((angle.cos(), angle.sin()), -1).to(case["dtype"])
     # Queries and keys lie side by side, as a projection of both writes them.
-    whole = torch.randn(6, sum(HEADS) * CHANNELS, generator=random).to(device, case["dtype"])
-    before = whole.clone()
-    q, k = whole.split([count * CHANNELS for count in HEADS], -1)
+    both = torch.randn(6, sum(HEADS) * CHANNELS, generator=random).to(device, case["dtype"])
+    before = both.clone()
+    q, k = both.split([count * CHANNELS for count in HEADS], -1)
     positions = at.view(2, 3) if case["shape"] == "batch" else at
     if case["shape"] == "heads":
         q, k = (x.unflatten(-1, (-1, CHANNELS)) for x in (q, k))
@@ -249,12 +242,10 @@ def test_vllm_rotates_in_place(case, random, device):
     vllm.rotary_embedding(positions, q, k if case["key"] else None, *options)
     expected = before.unflatten(-1, (-1, CHANNELS))
     heads = sum(HEADS) if case["key"] else HEADS[0]
-    channels = slice(case["offset"], case["offset"] + case["rotated"])
-    part = expected[:, :heads, channels]
-    turned = plain.rotated(part, -angle[at] if case["inverse"] else angle[at], not case["neox"])
-    expected[:, :heads, channels] = turned
+    part = expected[:, :heads, case["offset"] : case["offset"] + case["rotated"]]
+    part[:] = plain.rotated(part, -angle[at] if case["inverse"] else angle[at], not case["neox"])
     atol = 1e-5 if case["dtype"] == torch.float32 else 3e-2
-    torch.testing.assert_close(whole, expected.flatten(1), rtol=1.6e-2, atol=atol)
+    torch.testing.assert_close(both, expected.flatten(1), rtol=1.6e-2, atol=atol)
 
 
 @pytest.mark.parametrize("neox", [True, False])
@@ -287,6 +278,10 @@ def test_vllm_rotates_back_without_another_cache(neox, random, device, monkeypat
         ({"key": torch.ones(32, 4).T}, "the channels must be contiguous"),
         ({"key": torch.ones(4, 32, requires_grad=True)}, "a leaf that requires a gradient"),
         ({"key": [0]}, "key must be a torch.Tensor, got list"),
+        ({"query": torch.ones(4, 64).int(), "key": None}, "^query must be one of"),
+        (dict.fromkeys(("query", "key"), torch.ones(4, 32).double()), "^query is .* compute$"),
+        ({"positions": torch.ones(4)}, "^positions must be one of"),
+        ({"cos_sin_cache": torch.ones(5, 16).int()}, "^cos_sin_cache must be one of"),
         ({"head_size": 48}, "query must have 4 tokens, .* heads of 48 channels"),
         ({"head_size": 0, "cos_sin_cache": torch.ones(5, 0)}, "a head of 0 channels"),
         ({"positions": [0]}, "positions must be a torch.Tensor, got list"),
@@ -294,13 +289,13 @@ def test_vllm_rotates_back_without_another_cache(neox, random, device, monkeypat
     ],
 )
 def test_vllm_bad_arguments_are_refused(change, message, device):
-    given = {"positions": torch.arange(4), "query": torch.ones(4, 64), "key": torch.ones(4, 32)}
-    given |= {"head_size": CHANNELS, "cos_sin_cache": torch.ones(5, CHANNELS), "is_neox": True}
-    given |= change
-    for name, x in given.items():
+    arguments = {"positions": torch.arange(4), "query": torch.ones(4, 64), "key": torch.ones(4, 32)}
+    arguments |= {"head_size": CHANNELS, "cos_sin_cache": torch.ones(5, CHANNELS), "is_neox": True}
+    arguments |= change
+    for name, x in arguments.items():
         if torch.is_tensor(x):  # a leaf again: on a GPU, what ``to`` returns is none
-            given[name] = x.detach().to(device).requires_grad_(x.requires_grad)
-    before = given["query"].clone()
+            arguments[name] = x.detach().to(device).requires_grad_(x.requires_grad)
+    before = arguments["query"].clone()
     with pytest.raises((TypeError, ValueError), match=message):
-        vllm.rotary_embedding(**given)
-    assert torch.equal(given["query"], before)
+        vllm.rotary_embedding(**arguments)
+    assert torch.equal(arguments["query"], before)

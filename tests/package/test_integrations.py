@@ -1,8 +1,9 @@
 """Functions and models of other libraries on this package's kernel."""
 
-import itertools
+import functools
 import sys
 import types
+from unittest import mock
 
 import pytest
 import torch
@@ -60,6 +61,17 @@ def inputs(convention, batch, rotated, unsqueeze_dim, dtype, device):
     return q, k, wide.cos().to(device, dtype), wide.sin().to(device, dtype)
 
 
+def check(function, replacement, q, k, *others):
+    """Compare results and gradients of a model's function and its replacement."""
+    q, k = q.requires_grad_(), k.requires_grad_()
+    outputs = [call(q, k, *others) for call in (function, replacement)]
+    cotangents = q.detach(), k.detach()
+    expected, results = ((*y, *torch.autograd.grad(y, (q, k), cotangents)) for y in outputs)
+    atol = 1e-5 if q.dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(results, expected, rtol=1.6e-2, atol=atol)
+    return results, expected
+
+
 @covering.pairs(
     {
         "model": list(CONVENTIONS),
@@ -71,24 +83,12 @@ def inputs(convention, batch, rotated, unsqueeze_dim, dtype, device):
 )
 def test_it_is_the_function_of_the_model(case, device):
     """Bit by bit where products are rounded, on a GPU: the interpreter rounds toward zero."""
-    convention, dtype = CONVENTIONS[case["model"]], case["dtype"]
-    given = (case["batch"], case["rotated"], case["unsqueeze_dim"], dtype)
-    q, k, cos, sin = inputs(convention, *given, device)
-    q, k = q.requires_grad_(), k.requires_grad_()
-    function = model_function(convention, partial=True)
-    results = []
-    for call in (function, transformers.apply_rotary_pos_emb):
-        more = {} if call is function else {"convention": convention}
-        out = call(q, k, cos, sin, case["unsqueeze_dim"], **more)
-        results.append([*out, *torch.autograd.grad(out, (q, k), [x.detach() for x in (q, k)])])
-    exact = device == "cuda" and dtype != torch.float32 and convention.rounding == "each"
-    for expected, found in zip(*results, strict=True):
-        assert found.shape == expected.shape and found.dtype == expected.dtype
-        if exact:
-            assert torch.equal(found, expected)
-        else:
-            atol = 1e-5 if dtype == torch.float32 else 2e-2
-            torch.testing.assert_close(found, expected, rtol=1.6e-2, atol=atol)
+    convention, dtype, dim = CONVENTIONS[case["model"]], case["dtype"], case["unsqueeze_dim"]
+    tensors = inputs(convention, case["batch"], case["rotated"], dim, dtype, device)
+    replacement = functools.partial(transformers.apply_rotary_pos_emb, convention=convention)
+    both = check(model_function(convention, partial=True), replacement, *tensors, dim)
+    if device == "cuda" and dtype != torch.float32 and convention.rounding == "each":
+        assert all(map(torch.equal, *both))
 
 
 def vision_function(q, k, cos, sin):
@@ -102,15 +102,8 @@ def vision_function(q, k, cos, sin):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_is_the_function_of_the_image_encoders(dtype, device):
     q, k, cos, sin = inputs(LLAMA, 1, CHANNELS, 2, torch.float32, device)
-    q, k = (x[0].to(dtype).requires_grad_() for x in (q, k))
-    results = []
-    for call in (vision_function, transformers.apply_rotary_pos_emb_vision):
-        out = call(q, k, cos[0], sin[0])
-        results.append([*out, *torch.autograd.grad(out, (q, k), [x.detach() for x in (q, k)])])
-    atol = 1e-5 if dtype == torch.float32 else 2e-2
-    for expected, found in zip(*results, strict=True):
-        assert found.shape == expected.shape and found.dtype == expected.dtype
-        torch.testing.assert_close(found, expected, rtol=1.6e-2, atol=atol)
+    q, k = (x[0].to(dtype) for x in (q, k))
+    check(vision_function, transformers.apply_rotary_pos_emb_vision, q, k, cos[0], sin[0])
 
 
 def test_how_image_encoders_rotate_is_found():
@@ -162,10 +155,10 @@ def test_what_rotates_otherwise_is_refused():
 )
 def test_bad_arguments_are_refused(change, message, device):
     names = ("q", "k", "cos", "sin")
-    given = dict(zip(names, inputs(LLAMA, 1, CHANNELS, 1, torch.float32, device), strict=True))
+    valid = dict(zip(names, inputs(LLAMA, 1, CHANNELS, 1, torch.float32, device), strict=True))
     change = {name: x.to(device) if torch.is_tensor(x) else x for name, x in change.items()}
     with pytest.raises((TypeError, ValueError), match=message):
-        transformers.apply_rotary_pos_emb(**given | change)
+        transformers.apply_rotary_pos_emb(**valid | change)
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -244,9 +237,8 @@ def test_models_of_transformers(name, device, monkeypatch):
     sizes = dict(vocab_size=32, hidden_size=64, intermediate_size=64, num_hidden_layers=2)
     heads = dict(num_attention_heads=4, num_key_value_heads=4 if name == "GPTNeoX" else 2)
     special = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    given = sizes | heads | special | ARCHITECTURES[name]
-    torch.manual_seed(0)
-    model = getattr(library, f"{name}ForCausalLM")(getattr(library, f"{name}Config")(**given))
+    config = getattr(library, f"{name}Config")(**sizes | heads | special | ARCHITECTURES[name])
+    model = getattr(library, f"{name}ForCausalLM")(config)
     model.to(device)
     tokens = torch.arange(3, 15, device=device).view(2, 6)
     mask = torch.ones_like(tokens)
@@ -260,16 +252,8 @@ def test_models_of_transformers(name, device, monkeypatch):
         return [logits.detach(), *(x.grad.clone() for x in model.parameters())]
 
     expected = results()
-    calls = []
-
-    def counted(*args, **options):
-        calls.append(args)
-        return function(*args, **options)
-
-    function = transformers.apply_rotary_pos_emb
+    counted = mock.Mock(wraps=transformers.apply_rotary_pos_emb)
     monkeypatch.setattr(transformers, "apply_rotary_pos_emb", counted)
     with transformers.patch(model):
-        found = results()
-    assert len(calls) == model.config.num_hidden_layers
-    for a, b in itertools.zip_longest(found, expected):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(results(), expected, rtol=1e-4, atol=1e-5)
+    assert counted.call_count == model.config.num_hidden_layers

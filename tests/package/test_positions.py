@@ -4,9 +4,11 @@ Everything runs on both paths: the kernel, in the interpreter where there is no 
 PyTorch. What is expected comes from lists of positions, made token by token.
 """
 
+import functools
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +20,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import rope_triton
 from rope_triton import checks
-from rope_triton.kernel import launch, plans, tiles
+from rope_triton.kernel import tiles
 from tests import covering, oracle
-from tests.oracle import LAYOUTS, MODES
+from tests.oracle import MODES
 from tests.package.positions import TABLE, Call
 
 HEADS, CHANNELS = 3, 24
@@ -43,6 +45,8 @@ MATRIX = {
     "rank": [(1, 0), (2, 0), (2, 1), (3, 1)],
     "sequences": list(UNITS),
     "moved": [False, True],
+    "layout": ["contiguous", "transposed_0_1", "sliced_amid_nan", "expanded_all"],
+    "size": [(3, 24, 16), (1, 8, 8), (2, 7, 2)],  # heads, channels, rotated channels
 }
 
 
@@ -54,14 +58,33 @@ def possible(case):
 def test_positions(case, device):
     options = dict(case)
     units, moved = UNITS[options.pop("sequences")], options.pop("moved")
-    starts = [(5 + 4 * i) % 7 for i in range(len(units))] if moved else None
-    Call([unit * 2 * case["rank"][0] for unit in units], starts, **options).check(device)
+    heads, channels, width = options.pop("size")
+    # Also before the table and behind it.
+    starts = [(5 + 4 * i) % 7 - 2 for i in range(len(units))] if moved else None
+    lengths = [unit * 2 * case["rank"][0] for unit in units]
+    Call(lengths, starts, **options, heads=heads, channels=channels, width=width).check(device)
 
 
-@both_paths
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_layout(layout, fused, device):
-    Call([4, 0, 3], layout=layout, fused=fused).check(device)
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_scores_depend_on_relative_positions_only(mode, device):
+    module = rope_triton.RotaryPositionEmbedding(16, interleaved=mode.interleaved).to(device)
+    freqs, width = module(TABLE), module.inv_freq.shape[0] * 2
+    call = Call([6, 6], None, mode.tensor_format, mode.dtype, mode.interleaved)
+    query = call.tensor(device)
+    key = oracle.random_like(query)
+
+    def scores(first_of_queries, first_of_keys):
+        q, k = (
+            call._replace(starts=[first] * 2).rotate(x, freqs)[..., :width].double()
+            for x, first in ((query, first_of_queries), (key, first_of_keys))
+        )
+        return (q * k).sum(-1)
+
+    norms = query.double().norm(dim=-1) * key.double().norm(dim=-1)
+    # Angles are rounded too: the largest, TABLE, by half a unit of its last place.
+    error = (4 * torch.finfo(mode.dtype).eps + 2 * TABLE * 2**-24) * norms
+    assert ((scores(3, 7) - scores(3 + 9, 7 + 9)).abs() <= error).all()
+    assert ((scores(3, 7) - scores(3, 3)).abs() > error).any()
 
 
 @covering.triples(
@@ -132,60 +155,54 @@ def test_positions_that_the_table_lacks_turn_nothing(index, fused, device):
     Call([4] * 3, starts, "sbhd", fused=fused, index=index).check(device)
 
 
-SPECIAL = [math.inf, -0.0, math.nan, -math.inf, 1.5, -2.0, 0.0, 65504.0]
+def calls_without_positions(freqs, **options):
+    """By name, calls on ``[2, 2, 3, 8]`` whose tokens are before or behind the table, or packed."""
+    tables = (
+        freqs[:, 0, 0, : freqs.shape[-1] // 2].cos(),
+        freqs[:, 0, 0, : freqs.shape[-1] // 2].sin(),
+    )
+    starts, ids, bounds = (
+        torch.tensor(x, device=freqs.device) for x in ([-5, 3], [[-1, 3, 9], [7, -9, 4]], [4, 4, 9])
+    )
+    angles, offsets = rope_triton.apply_rotary_pos_emb, options | {"seqlen_offsets": starts}
+    return {
+        "starts": lambda x: angles(x, freqs, "bshd", starts, **options),
+        "packed": lambda x: angles(x.flatten(0, 1), freqs, "thd", cu_seqlens=bounds, **options),
+        "ids": lambda x: rope_triton.rotary_embedding(x, *tables, ids, **options),
+        "offsets": lambda x: rope_triton.apply_rotary_emb(x, *tables, **offsets),
+        "inplace": lambda x: rope_triton.apply_rotary_emb(x * 1, *tables, inplace=True, **offsets),
+        "qk": lambda x: rope_triton.apply_qk_rotary_pos_emb(
+            x[:, :, :1], x[:, :, 1:], freqs, "bshd", starts, **options
+        ),
+    }
 
 
-def by_angle_0(t, width, interleaved):
-    x, rest = t[..., :width], t[..., width:]
-    other = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else x.roll(width // 2, -1)
-    return torch.cat((x + 0 * other, rest), -1)
-
-
-@pytest.mark.parametrize(
-    ("case", "fused"),
-    [
-        *((case, True) for case in ("qkv", "qk")),
-        *itertools.product(("starts", "packed", "ids", "offsets", "inplace"), (True, False)),
-    ],
-)
+@both_paths
+@pytest.mark.parametrize("name", calls_without_positions(torch.ones(3, 1, 1, 8)))
 @pytest.mark.parametrize("mode", MODES[1:4], ids=str)
-def test_tokens_without_a_position_are_rotated_by_the_angle_0(mode, case, fused, device):
+def test_tokens_without_a_position_are_rotated_by_the_angle_0(mode, name, fused, device):
     """Finite channels stay, and so does their gradient; 0 times an infinity is NaN."""
-    width, special = mode.width(8), torch.tensor(SPECIAL, dtype=mode.dtype, device=device)
+    special = [math.inf, -0.0, math.nan, -math.inf, 1.5, -2.0, 0.0, 65504.0]
+    t = torch.tensor(special, dtype=mode.dtype, device=device).repeat(2, 2, 3, 1)
+    width, interleaved = mode.width(8), mode.interleaved
+    x = t[..., :width]
+    pair = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else x.roll(width // 2, -1)
+    expected = torch.cat((x + 0 * pair, t[..., width:]), -1)
     freqs = torch.randn(3, 1, 1, width, device=device)
-    tables = freqs[:, 0, 0, : width // 2].cos(), freqs[:, 0, 0, : width // 2].sin()
-    starts = torch.tensor([-5, 3], device=device)
-    options = dict(interleaved=mode.interleaved)
-    shape = {"packed": (4, 3, 8), "ids": (2, 3, 2, 8), "qkv": (2, 2, 3, 24)}.get(case, (2, 2, 3, 8))
-    t = special.repeat(math.prod(shape) // 8).view(shape)
-    leaf = t.clone().requires_grad_()
-    if case == "packed":
-        bounds = torch.tensor([4, 4, 9], device=device)
-        out = rope_triton.apply_rotary_pos_emb(
-            leaf, freqs, "thd", cu_seqlens=bounds, fused=fused, **options
-        )
-    elif case == "ids":
-        ids = torch.tensor([[-1, 3], [7, -9]], device=device)
-        out = rope_triton.rotary_embedding(leaf, *tables, ids, fused=fused, **options)
-    elif case in ("offsets", "inplace"):
-        options |= dict(seqlen_offsets=starts, fused=fused, inplace=case == "inplace")
-        out = rope_triton.apply_rotary_emb(leaf * 1, *tables, **options)
-    elif case == "qkv":
-        out = rope_triton.apply_fused_qkv_rotary_pos_emb(
-            leaf, freqs, freqs, [8, 8, 8], "bshd", starts, **options
-        )
-        out = torch.cat(out, -1)
-    elif case == "qk":
-        q, k = leaf[:, :, :1], leaf[:, :, 1:]
-        out = rope_triton.apply_qk_rotary_pos_emb(q, k, freqs, "bshd", starts, **options)
-        out = torch.cat(out, 2)
-    else:
-        out = rope_triton.apply_rotary_pos_emb(leaf, freqs, "bshd", starts, fused=fused, **options)
-    (grad,) = torch.autograd.grad(out, leaf, t)
-    parts = [by_angle_0(part, width, mode.interleaved) for part in t.split(8, -1)]
-    expected = torch.cat((*parts[:2], *t.split(8, -1)[2:]), -1)  # values are not rotated
-    for found in (out, grad):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    calls, leaf = calls_without_positions(freqs, fused=fused, interleaved=interleaved), t.clone()
+    out = calls[name](leaf.requires_grad_())
+    out = torch.cat(out, 2) if isinstance(out, tuple) else out.view(t.shape)
+    for result in (out, torch.autograd.grad(out, leaf, t)[0]):
+        torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_packed_queries_and_keys_without_a_position(device):
+    t = torch.randn(2, 2, 3, 24, device=device, requires_grad=True)
+    freqs, starts = torch.randn(3, 1, 1, 8, device=device), torch.tensor([-5, 3], device=device)
+    parts = rope_triton.apply_fused_qkv_rotary_pos_emb(t, freqs, freqs, [8] * 3, "bshd", starts)
+    gradient = torch.autograd.grad(parts, t, [part.detach() for part in parts])[0]
+    for result in (torch.cat(parts, -1), gradient):
+        torch.testing.assert_close(result, t, rtol=0, atol=0)
 
 
 @both_paths
@@ -215,101 +232,74 @@ def test_double_backward(fused, device):
     torch.testing.assert_close(grad_of_grad, call.exact(v, freqs).float())
 
 
-def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
-    """With 2 for CUDA's 65535."""
-    launch._launches.clear()
-    monkeypatch.setattr(plans, "GRID_LIMIT", 2)
-    for dtype, tensor_format, interleaved, _ in MODES:
-        seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
-        for starts in ([3, 1, 2], None):
-            Call([seq] * 3, starts, tensor_format, dtype, interleaved).check(device)
-    for tokens in range(18, 40, 4):
-        Call([tokens, 0], None, "thd", torch.float16, True).check(device)
-    t, freqs = torch.randn(2, 3, 5, 8, device=device), torch.rand(5, 4, device=device)
-    call = rope_triton.rotary_embedding
-    found, expected = (call(t, freqs, freqs.cos(), fused=fused) for fused in (True, False))
-    torch.testing.assert_close(found, expected)
-    launch._launches.clear()
-
-
-CHECKED = """
+# Shape, format and options of a call, and what it says in a process that checks values.
+CHECKED = {
+    '(8,), "thd", cu_seqlens=[0, 4, 8], start_positions=[4, 1]': "passed",
+    '(8, 2), "sbhd", start_positions=[0, 0]': "passed",
+    '(4,), "thd", cu_seqlens=[0, 4, 8], cp_size=2': "passed",
+    '(8,), "thd", cu_seqlens=[0, 4, 7]': "cu_seqlens must lead from 0 to .* = 8, got 0 to 7",
+    '(8,), "thd", cu_seqlens=[1, 4, 8]': "cu_seqlens must lead from 0 to .* = 8, got 1 to 8",
+    '(8,), "thd", cu_seqlens=[0, 9, 8]': r"cu_seqlens must not decrease, got \[0, 9, 8\]",
+    '(4,), "thd", cu_seqlens=[0, 2, 8], cp_size=2': r"every .* into 2 \* cp_size = 4 .*\[2, 6\]",
+    '(8,), "thd", cu_seqlens=[0, 4, 8], start_positions=[5, 1]': "8 positions, .* ends at 9",
+    '(7, 2), "sbhd", start_positions=[1, 2]': "freqs covers 8 positions, a sequence ends at 9",
+    '(2, 7), "bshd", start_positions=[-1, 0]': r"start_positions must not be .*\[-1, 0\]",
+}
+PROCESS = """
 import torch, rope_triton
-device = "cuda" if torch.cuda.is_available() else "cpu"
-freqs = torch.ones(8, 1, 1, 4, device=device)
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 
-def call(t, tensor_format, cu_seqlens=None, starts=None, **options):
-    t = torch.ones(*t, 1, 4, device=device)
-    given = [x and torch.tensor(x, device=device) for x in (starts, cu_seqlens)]
-    options |= dict(start_positions=given[0], cu_seqlens=given[1], fused=False)
+def call(shape, tensor_format, **options):
+    options = {k: torch.tensor(x) if isinstance(x, list) else x for k, x in options.items()}
+    t, freqs = torch.ones(*shape, 1, 4), torch.ones(8, 1, 1, 4)
     try:
-        rope_triton.apply_rotary_pos_emb(t, freqs, tensor_format, **options)
+        rope_triton.apply_rotary_pos_emb(t, freqs, tensor_format, fused=False, **options)
         print("passed")
     except ValueError as error:
         print(error)
-
-call((8,), "thd", [0, 4, 8], [4, 1])
-call((8, 2), "sbhd", None, [0, 0])
-call((4,), "thd", [0, 4, 8], cp_size=2)
-call((8,), "thd", [0, 4, 7])
-call((8,), "thd", [1, 4, 8])
-call((8,), "thd", [0, 9, 8])
-call((4,), "thd", [0, 2, 8], cp_size=2)
-call((8,), "thd", [0, 4, 8], [5, 1])
-call((7, 2), "sbhd", None, [1, 2])
-call((2, 7), "bshd", None, [-1, 0])
 """
-
-ANSWERS = [
-    *("passed", "passed", "passed"),
-    "cu_seqlens must lead from 0 to t * cp_size = 8, got 0 to 7",
-    "cu_seqlens must lead from 0 to t * cp_size = 8, got 1 to 8",
-    "cu_seqlens must not decrease, got [0, 9, 8]",
-    "every sequence must be cut into 2 * cp_size = 4 equal chunks, got lengths [2, 6]",
-    "freqs covers 8 positions, a sequence ends at 9",
-    "freqs covers 8 positions, a sequence ends at 9",
-    "start_positions must not be negative, got [-1, 0]",
-]
 
 
 def test_values_are_looked_at_where_the_environment_asks_for_it():
+    calls = "\n".join(f"call({arguments})" for arguments in CHECKED)
     python = subprocess.run(
-        [sys.executable, "-c", CHECKED],
+        [sys.executable, "-c", f"{PROCESS}\n{calls}"],
         env=os.environ | {"ROPE_TRITON_CHECK": "1"},
         cwd=Path(rope_triton.__file__).parents[1],
         capture_output=True,
         text=True,
     )
-    assert python.stdout.splitlines() == ANSWERS, python.stderr
+    for line, expected in zip(python.stdout.splitlines(), CHECKED.values(), strict=True):
+        assert re.search(expected, line), python.stderr
 
 
-def fake(call, *given):
+def exported(call, *inputs):
+    module = torch.nn.Module()
+    module.forward = call
+    return torch.export.export(module, inputs).module()
+
+
+def fake(call, *inputs):
     with FakeTensorMode() as mode:
-        assert call(*map(mode.from_tensor, given)).shape == given[0].shape
+        assert call(*map(mode.from_tensor, inputs)).shape == inputs[0].shape
     return call
 
 
-class Model(torch.nn.Module):
-    def __init__(self, call):
-        super().__init__()
-        self.forward = call
-
-
+compiled = functools.partial(torch.compile, fullgraph=True, backend="aot_eager")
 TRACED = {
-    "compile": lambda call, *_: torch.compile(call, fullgraph=True, backend="aot_eager"),
-    "dynamic": lambda call, *_: torch.compile(
-        call, fullgraph=True, backend="aot_eager", dynamic=True
-    ),
-    "export": lambda call, *given: torch.export.export(Model(call), given).module(),
-    "make_fx": lambda call, *given: make_fx(call)(*given),
-    "pre_dispatch": lambda call, *given: make_fx(call, pre_dispatch=True)(*given),
+    "compile": lambda call, *_: compiled(call),
+    "dynamic": lambda call, *_: compiled(call, dynamic=True),
+    "export": exported,
+    "make_fx": lambda call, *inputs: make_fx(call)(*inputs),
+    "pre_dispatch": lambda call, *inputs: make_fx(call, pre_dispatch=True)(*inputs),
     "fake": fake,
 }
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+@both_paths
 @pytest.mark.parametrize("traced", TRACED.values(), ids=TRACED)
 def test_values_are_looked_at_when_a_traced_call_runs(traced, fused, device, monkeypatch):
-    """By the operator; plain PyTorch does not look at them."""
+    """By the operator, which the trace holds; plain PyTorch does not look at them."""
     monkeypatch.setattr(checks, "CHECK_VALUES", True)
 
     def call(t, freqs, starts, bounds):

@@ -1,4 +1,4 @@
-"""GPU tests that any version of the package can be put to, and how that is done."""
+"""GPU tests that can run on any version of the package, and how that is done."""
 
 import ast
 import os
@@ -11,34 +11,22 @@ import pytest
 
 import rope_triton
 from rope_triton import transformer
-from tests.test_architecture import files, imports, parent, private_attributes
+from tests.gpu import record
+from tests.test_architecture import imports, parent, private_attributes
 
-ROOT = Path(__file__).resolve().parents[2]
-TESTS = files("tests")
-GPU_TESTS = {name: path for name, path in TESTS.items() if name.startswith("gpu.test_")}
+ROOT = record.ROOT
+GPU_TESTS = {path.stem: path for path in record.gpu_tests()}
 # Why a module is not public.
+MEASURES = "tests the suite's measures, which a comparison runs on every version"
 OWN = {
-    "gpu.test_gpu_timer_gpu": "the suite's GPU timer; the comparison runs it on every version",
-    "gpu.test_host_gpu": "the suite's measures, likewise",
-    "gpu.test_paths_gpu": "the suite's measures, likewise",
-    "gpu.test_peers_gpu": "the suite's measures, likewise",
-    "gpu.test_roofline_gpu": "the suite's measures, likewise",
-    "gpu.test_training_gpu": "the suite's measures, likewise",
-    "gpu.test_wrong_package_gpu": "makes packages of its own",
-    "gpu.test_passes_gpu": "the suite's measures, likewise",
-    "gpu.test_planted_gpu": "makes packages of its own",
-    "gpu.test_launches_gpu": "a version may name and count its kernels in another way",
+    **dict.fromkeys(("test_gpu_timer_gpu", "test_host_gpu", "test_paths_gpu"), MEASURES),
+    **dict.fromkeys(("test_peers_gpu", "test_roofline_gpu", "test_training_gpu"), MEASURES),
+    "test_passes_gpu": MEASURES,
+    "test_wrong_package_gpu": "makes packages of its own",
+    "test_planted_gpu": "makes packages of its own",
+    "test_operators": "tests the package's own operators",
+    "test_launches_gpu": "a version may name and count its kernels in another way",
 }
-
-
-def is_public(source: str) -> bool:
-    """Whether all tests of a module are marked."""
-    marks = [
-        node.value
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-    ]
-    return any("pytest.mark.public" in ast.unparse(value) for value in marks)
 
 
 def violations(source: str, module: str) -> set[str]:
@@ -59,55 +47,30 @@ def violations(source: str, module: str) -> set[str]:
     return (ours - allowed) | private_attributes(tree, public)
 
 
-def reach(module: str) -> set[str]:
-    """A module of the tests, and all those that it imports."""
-    names = imports(ast.walk(ast.parse(TESTS[module].read_text())), parent(module, "tests"))
-    below = {name.removeprefix("tests.") for name in names if name.startswith("tests.")}
-    modules = {each for name in below for each in (name, name.rpartition(".")[0]) if each in TESTS}
-    return {module}.union(*map(reach, modules - {module}))
+def is_public(path: Path) -> bool:
+    (marks,) = [line for line in path.read_text().splitlines() if line.startswith("pytestmark")]
+    return "mark.public" in marks
 
 
-PUBLIC = [name for name, path in GPU_TESTS.items() if is_public(path.read_text())]
+PUBLIC = [name for name, path in GPU_TESTS.items() if is_public(path)]
 
 
 def test_every_module_of_gpu_tests_is_public_or_says_why_not():
     assert PUBLIC
     assert {*PUBLIC, *OWN} == set(GPU_TESTS) and not {*PUBLIC} & {*OWN}
+    for name in OWN:  # not a single test either: the test below reads modules
+        assert "mark.public" not in GPU_TESTS[name].read_text()
 
 
-def test_modules_are_marked_as_a_whole():
-    """What the test below reads is the module: a mark on one of its tests would be a promise."""
-    for name in OWN:
-        assert "mark.public" not in TESTS[name].read_text()
+# Of private names it patches some in the interpreter, where another version does not run.
+INTERPRETED = ROOT / "tests" / "transformer" / "conftest.py"
 
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_tests_use_public_names_alone(module):
-    for each in {*reach(module), "conftest", "gpu.conftest"}:
-        assert not violations(TESTS[each].read_text(), each), each
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import rope_triton.ops",
-        "from rope_triton import ops",
-        "from rope_triton.ops import rotate",
-        "import rope_triton\nrope_triton.ops.rotate()",
-        "import rope_triton as r\nr._private",
-        "def f(monkeypatch):\n    monkeypatch.setattr('rope_triton.ops.launch', None)",
-        "import importlib\nimportlib.import_module('rope_triton.plans')",
-    ],
-)
-def test_other_names_are_seen(source):
-    assert violations(source, "gpu.test_x")
-
-
-def test_public_names_are_allowed():
-    source = "import rope_triton\nfrom rope_triton import scalings\nrope_triton.scalings.yarn(1)"
-    assert not violations(source, "gpu.test_x")
-    assert is_public("import pytest\npytestmark = [pytest.mark.gpu, pytest.mark.public]")
-    assert not is_public("import pytest\npytestmark = pytest.mark.gpu")
+    for path in record.with_imports([GPU_TESTS[module]]) - {INTERPRETED}:
+        name = ".".join(path.relative_to(ROOT / "tests").with_suffix("").parts)
+        assert not violations(path.read_text(), name), path
 
 
 # --- tests of another package ---------------------------------------------------------------------
@@ -124,8 +87,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_another_package_is_tested(tmp_path, workers):
+def test_another_package_is_tested(tmp_path):
     """In processes of their own, which import torch: some seconds."""
     copy = tmp_path / "rope_triton"
     shutil.copytree(Path(rope_triton.__file__).parent, copy)
@@ -135,7 +97,7 @@ def test_another_package_is_tested(tmp_path, workers):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('not the suite')")
     files = "tests/package/test_angles.py", "tests/cells/test_grid.py"
-    done = run(tmp_path, "-n", workers, *files, "-k", "one_sequence or small_grid")
+    done = run(tmp_path, "-n", "1", *files, "-k", "one_sequence or small_grid")
     assert "not the suite" not in done.stdout + done.stderr
     assert f"rope_triton: {copy}" in done.stdout
     assert "RuntimeError: of this package" in done.stdout

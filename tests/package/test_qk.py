@@ -20,17 +20,16 @@ BY_TABLES = rope_triton.apply_qk_rotary_emb, rope_triton.apply_rotary_emb
 def check(q, k, functions, **options):
     """The function for both against that for one: forward, backward and backward again."""
     both, one = (functools.partial(function, **options) for function in functions)
-    given = [x.detach().requires_grad_() for x in (q, k)]
-    together, one_by_one = both(*given), [one(x) for x in given]
+    leaves = [x.detach().requires_grad_() for x in (q, k)]
+    together, one_by_one = both(*leaves), [one(x) for x in leaves]
     grads = [oracle.random_like(x) for x in together]
     results = []
     for outputs in (together, one_by_one):
-        first = torch.autograd.grad(outputs, given, grads, create_graph=True)
+        first = torch.autograd.grad(outputs, leaves, grads, create_graph=True)
         losses = [x.sin().sum() for x in outputs]
-        results.append((*outputs, *first, *torch.autograd.grad(losses, given)))
-    for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected)
-        assert found.is_contiguous()
+        results.append((*outputs, *first, *torch.autograd.grad(losses, leaves)))
+    torch.testing.assert_close(*results)
+    assert all(x.is_contiguous() for x in results[0])
 
 
 OPTIONS = {
@@ -77,13 +76,13 @@ def test_tables(packed, heads, device):
     check(q, k, BY_TABLES, **options)
 
 
-def test_learned(device):
+def test_learned_angles(device):
     q, k = (torch.randn(SEQ, BATCH, n, CHANNELS, device=device, requires_grad=True) for n in (6, 2))
     freqs = torch.randn(SEQ, 1, 1, CHANNELS, device=device, requires_grad=True)
-    both = rope_triton.apply_qk_rotary_pos_emb(q, k, freqs)
-    loss = sum(x.sin().sum() for x in both)
-    found = torch.autograd.grad(loss, (q, k, freqs))
+    together = rope_triton.apply_qk_rotary_pos_emb(q, k, freqs)
     plain = [rope_triton.apply_rotary_pos_emb(x, freqs, fused=False) for x in (q, k)]
-    expected = torch.autograd.grad(sum(x.sin().sum() for x in plain), (q, k, freqs))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    result, expected = (
+        torch.autograd.grad(sum(x.sin().sum() for x in outputs), (q, k, freqs))
+        for outputs in (together, plain)
+    )
+    torch.testing.assert_close(result, expected)

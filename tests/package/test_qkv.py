@@ -19,7 +19,7 @@ MODE = {
 }
 
 
-def given(mode, counts, device, layout="contiguous"):
+def inputs(mode, counts, device, layout="contiguous"):
     shape = mode.shape(SEQ, BATCH, GROUPS, sum(counts) * WIDTH)
     qkv = LAYOUTS[layout](shape, mode.dtype, device)
     q_freqs, k_freqs = (oracle.random_angles(TABLE, mode.width(WIDTH), device) for _ in range(2))
@@ -69,7 +69,7 @@ GRADIENTS = {
 )
 def test_layouts(case, device):
     mode, counts = case["mode"], SPLITS[case["counts"]]
-    check(*given(mode, counts, device, case["layout"]), counts, mode, GRADIENTS[case["gradient"]])
+    check(*inputs(mode, counts, device, case["layout"]), counts, mode, GRADIENTS[case["gradient"]])
 
 
 @covering.triples(MODE | {"rank": [(1, 0), (2, 0), (2, 1)], "moved": [False, True]})
@@ -78,12 +78,12 @@ def test_positions(case, device):
     mode = Mode(*(case[name] for name in Mode._fields))
     starts = torch.tensor([5, 9], device=device) if case["moved"] else None
     options = dict(start_positions=starts, cp_size=rank[0], cp_rank=rank[1])
-    check(*given(mode, counts, device), counts, mode, **options)
+    check(*inputs(mode, counts, device), counts, mode, **options)
 
 
 def test_a_part_without_a_gradient_gets_none(device):
     mode, counts = MODES[0], SPLITS["gqa"]
-    qkv, q_freqs, k_freqs = given(mode, counts, device)
+    qkv, q_freqs, k_freqs = inputs(mode, counts, device)
     qkv.requires_grad_()
     q, _, _ = fused(qkv, q_freqs, k_freqs, counts, mode)
     (grad,) = torch.autograd.grad(q.sum(), qkv)
@@ -93,20 +93,20 @@ def test_a_part_without_a_gradient_gets_none(device):
 
 def test_double_backward(device):
     mode, counts = MODES[0], SPLITS["odd"]
-    qkv, q_freqs, k_freqs = given(mode, counts, device)
+    qkv, q_freqs, k_freqs = inputs(mode, counts, device)
     qkv.requires_grad_()
     parts = fused(qkv, q_freqs, k_freqs, counts, mode)
     grads = [oracle.random_like(part).requires_grad_() for part in parts]
     (grad,) = torch.autograd.grad(parts, qkv, grads, create_graph=True)
     v = oracle.random_like(grad)
-    found = torch.autograd.grad(grad, grads, v)
-    torch.testing.assert_close(found, single(v, q_freqs, k_freqs, counts, mode))
+    result = torch.autograd.grad(grad, grads, v)
+    torch.testing.assert_close(result, single(v, q_freqs, k_freqs, counts, mode))
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_empty(dim, device):
     mode, counts = MODES[0], SPLITS["gqa"]
-    qkv, q_freqs, k_freqs = given(mode, counts, device)
+    qkv, q_freqs, k_freqs = inputs(mode, counts, device)
     qkv = qkv.narrow(dim, 0, 0).requires_grad_()
     parts = fused(qkv, q_freqs, k_freqs, counts, mode)
     assert [part.shape[2] for part in parts] == [qkv.shape[2] * count for count in counts]
@@ -119,7 +119,7 @@ def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
     for mode in MODES[:2]:
         counts = SPLITS["gqa"]
         starts = torch.tensor([5, 9], device=device)
-        q_freqs, k_freqs = given(mode, counts, device)[1:]
+        q_freqs, k_freqs = inputs(mode, counts, device)[1:]
         shape = mode.shape(20, BATCH, GROUPS, sum(counts) * WIDTH)
         qkv = oracle.contiguous(shape, mode.dtype, device)
         check(qkv, q_freqs, k_freqs, counts, mode, start_positions=starts)

@@ -27,17 +27,12 @@ def assert_frequencies(result, expected, attention_factor=1.0):
     assert result.attention_factor == pytest.approx(attention_factor, rel=1e-15)
 
 
-@pytest.mark.parametrize(("dim", "base"), SHAPES)
-def test_unscaled(dim, base):
-    expected = [theta(i, dim, base) for i in range(dim // 2)]
-    assert_frequencies(scalings.unscaled(dim, base), expected)
-
-
 @pytest.mark.parametrize("factor", [1, 2, 3.7])
 @pytest.mark.parametrize(("dim", "base"), SHAPES)
-def test_linear_squeezes_positions(dim, base, factor):
-    expected = [(1 / factor) * theta(i, dim, base) for i in range(dim // 2)]
-    assert_frequencies(scalings.linear(dim, base, factor), expected)
+def test_unscaled_and_linear(dim, base, factor):
+    expected = [theta(i, dim, base) for i in range(dim // 2)]
+    assert_frequencies(scalings.unscaled(dim, base), expected)
+    assert_frequencies(scalings.linear(dim, base, factor), [x / factor for x in expected])
 
 
 @pytest.mark.parametrize(("share", "factor"), [(1, 1), (0.25, 1.0), (0.3, 2.5)])
@@ -52,13 +47,11 @@ def test_proportional_turns_the_first_pairs_alone(dim, base, share, factor):
 
 @pytest.mark.parametrize("factor", [1, 2, 8.5])
 @pytest.mark.parametrize(("dim", "base"), SHAPES)
-def test_ntk_keeps_the_first_and_divides_the_last(dim, base, factor):
+def test_ntk(dim, base, factor):
     expected = [
         theta(i, dim, base) * factor ** (-2 * i / (dim - 2)) for i in range(dim // 2)
     ]  # b' = b s^(d / (d - 2)), multiplied out
     assert_frequencies(scalings.ntk(dim, base, factor), expected)
-    assert expected[0] == 1.0
-    assert expected[-1] == pytest.approx(theta(dim // 2 - 1, dim, base) / factor)
 
 
 @pytest.mark.parametrize("factor", [1, 2.0, 4])
@@ -87,14 +80,14 @@ def yarn_formula(dim, base, factor, length, fast=32, slow=1, truncate=True):
     low, high = max(low, 0), min(high, dim - 1)
     result = []
     for i in range(dim // 2):
-        whole = theta(i, dim, base)
+        full = theta(i, dim, base)
         if turns(i, dim, base, length) >= fast or i <= low:
-            result.append(whole)
+            result.append(full)
         elif turns(i, dim, base, length) <= slow or i >= high:
-            result.append(whole / factor)
+            result.append(full / factor)
         else:
             ramp = (i - low) / (high - low)
-            result.append((1 - ramp) * whole + ramp * whole / factor)
+            result.append((1 - ramp) * full + ramp * full / factor)
     return result
 
 
@@ -116,20 +109,6 @@ def test_yarn(dim, base, factor, length, options):
     )
     result = scalings.yarn(dim, base, factor, length, **options)
     assert_frequencies(result, expected, 0.1 * math.log(factor) + 1)
-
-
-@pytest.mark.parametrize(("dim", "base", "factor", "length", "options"), YARN)
-def test_yarn_keeps_and_divides_what_the_paper_does(dim, base, factor, length, options):
-    """Equation 18 outside of its ramp: gamma is 1 above beta_fast rotations, 0 below beta_slow."""
-    inv_freq = scalings.yarn(dim, base, factor, length, **options).inv_freq.double()
-    for i, value in enumerate(inv_freq.tolist()):
-        rotations, whole = turns(i, dim, base, length), theta(i, dim, base)
-        if rotations > options.get("beta_fast", 32):
-            assert value == pytest.approx(whole, rel=HALF_ULP)
-        elif rotations < options.get("beta_slow", 1):
-            assert value == pytest.approx(whole / factor, rel=HALF_ULP)
-        else:
-            assert whole / factor * (1 - HALF_ULP) <= value <= whole * (1 + HALF_ULP)
 
 
 def test_yarn_with_ends_that_meet_is_a_step_behind_the_first_pair():
@@ -169,15 +148,15 @@ def llama3_formula(dim, base, factor, low, high, length):
     """``apply_scaling`` of Meta's llama-models, by the wavelength of each pair."""
     result = []
     for i in range(dim // 2):
-        whole = theta(i, dim, base)
-        wavelength = 2 * math.pi / whole
+        full = theta(i, dim, base)
+        wavelength = 2 * math.pi / full
         if wavelength < length / high:
-            result.append(whole)
+            result.append(full)
         elif wavelength > length / low:
-            result.append(whole / factor)
+            result.append(full / factor)
         else:
             smooth = (length / wavelength - low) / (high - low)
-            result.append((1 - smooth) * whole / factor + smooth * whole)
+            result.append((1 - smooth) * full / factor + smooth * full)
     return result
 
 
@@ -217,11 +196,9 @@ def test_longrope_with_an_attention_factor_needs_no_factor():
 
 def test_results_are_on_the_cpu_while_a_model_is_built_elsewhere():
     with torch.device("meta"):
-        built = (
-            scalings.yarn(64, BASE, 2, 4096),
-            scalings.longrope(4, BASE, [1, 1], [2, 2], 8, 9, factor=2),
-        )
-    assert [result.inv_freq.device.type for result in built] == ["cpu", "cpu"]
+        result = scalings.longrope(4, BASE, [1, 1], [2, 2], 8, 9, factor=2)
+        ramp = scalings.yarn(64, BASE, 2, 4096)
+    assert result.inv_freq.device.type == ramp.inv_freq.device.type == "cpu"
 
 
 WRONG_LENGTHS = [
@@ -249,9 +226,9 @@ def test_a_length_may_be_a_tensor(dtype, device):
     for call in calls:
         for length in (4096, 5001):
             tensor = torch.tensor([3, length - 1], dtype=dtype, device=device).max() + 1
-            found, expected = call(tensor), call(length)
-            assert torch.equal(found.inv_freq, expected.inv_freq)
-            assert found.attention_factor == expected.attention_factor
+            actual, expected = call(tensor), call(length)
+            assert torch.equal(actual.inv_freq, expected.inv_freq)
+            assert actual.attention_factor == expected.attention_factor
         for wrong, error, message in WRONG_LENGTHS:
             with pytest.raises(error, match="seq_len must " + message):
                 call(wrong)

@@ -1,4 +1,4 @@
-"""Ready-made tables, of tokens or in attention's layout, and rotation in place.
+"""Tables of cosines and sines, of tokens or in attention's layout, and rotation in place.
 
 Against a float64 oracle; and what autograd learns of a change in place.
 """
@@ -26,46 +26,16 @@ def tables(*shape, device, dtype=torch.float32):
 
 
 @covering.triples(
-    MODE
+    other_libraries.FLASH_ATTENTION
+    | MODE
     | {
+        "offsets": ["none", "int", "each", "outside"],
         "table_dtype": [torch.float32, torch.float16, torch.bfloat16, torch.float64],
         "transposed": [False, True],
-        "width": [24, 12],
-        "offset": [0, 5, "each"],
-        "inplace": [False, True],
-        "packed": [False, True],
     }
 )
 def test_tables_of_tokens(case, device):
-    dtype, interleaved, inplace = case["dtype"], case["interleaved"], case["inplace"]
-    cos, sin = tables(TABLE, case["width"] // 2, device=device, dtype=case["table_dtype"])
-    if case["transposed"]:
-        cos, sin = cos.mT.contiguous().mT, sin.mT.contiguous().mT
-    lengths = [4, 0, SEQ] if case["packed"] else [SEQ] * BATCH
-    # Also before the tables and behind them, where a token is not turned.
-    starts = [-2, TABLE - 1, 7] if case["offset"] == "each" else [case["offset"]] * 3
-    held = oracle.positions(lengths, starts[: len(lengths)], 1, 0)
-    shape = (sum(lengths),) if case["packed"] else (BATCH, SEQ)
-    at = torch.tensor(sum(held, []), device=device).view(shape)
-    options = dict(interleaved=interleaved, inplace=inplace, fused=case["fused"])
-    options["seqlen_offsets"] = case["offset"]
-    if case["offset"] == "each":
-        options["seqlen_offsets"] = torch.tensor(starts[: len(lengths)], device=device)
-    if case["packed"]:
-        bounds = torch.tensor([0, *lengths], device=device).cumsum(0)
-        options |= dict(cu_seqlens=bounds.int(), max_seqlen=SEQ)
-
-    def call(leaf):
-        x = leaf * 1 if inplace else leaf
-        out = rope_triton.apply_rotary_emb(x, cos, sin, **options)
-        assert (out is x) == inplace
-        return out
-
-    oracle.compare(
-        oracle.contiguous((*shape, HEADS, CHANNELS), dtype, device),
-        call,
-        lambda x: other_libraries.rotate(x, cos, sin, at, interleaved),
-    )
+    other_libraries.flash_attention(case, (3, 5, 3, 24), device)
 
 
 # --- in attention's layout, [b, h, s, d] ----------------------------------------------------------
@@ -91,29 +61,19 @@ def test_tables_that_broadcast(case, device):
     check_attention(x, cos, sin, (cos, sin), case["interleaved"], fused=case["fused"])
 
 
+@pytest.mark.parametrize("kind", [torch.Tensor.clone, torch.nn.Parameter])
 @pytest.mark.parametrize("shape", ["seq", "batch", "all"])
 @pytest.mark.parametrize("fused", [True, False])
-def test_tables_with_equal_halves(shape, fused, device):
+def test_tables_with_equal_halves(shape, kind, fused, device):
     """As models keep them for ``x * cos + rotate_half(x) * sin``."""
     cos, sin = tables(*SHAPES[shape], device=device)
     x = oracle.contiguous((BATCH, HEADS, SEQ, CHANNELS), torch.float32, device)
-    whole = (torch.cat((table, table), -1) for table in (cos, sin))
+    both = [kind(torch.cat((table, table), -1)).requires_grad_(False) for table in (cos, sin)]
     oracle.compare(
         x,
-        lambda x, whole=tuple(whole): rope_triton.rotary_embedding(x, *whole, fused=fused),
+        lambda x: rope_triton.rotary_embedding(x, *both, fused=fused),
         lambda x: oracle.rotate_by_tables(x, cos, sin, False),
     )
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_parameters_and_tables_with_equal_halves(fused, device):
-    x = torch.nn.Parameter(torch.randn(BATCH, HEADS, SEQ, CHANNELS, device=device))
-    whole = [torch.cat((table, table), -1) for table in tables(SEQ, 12, device=device)]
-    frozen = [torch.nn.Parameter(table, requires_grad=False) for table in whole]
-    expected = rope_triton.rotary_embedding(x.detach(), *whole, fused=fused)
-    for given in (whole, frozen):
-        out = rope_triton.rotary_embedding(x, *given, fused=fused)
-        torch.testing.assert_close(out.detach(), expected, rtol=0, atol=0)
 
 
 @covering.triples(MODE | {"index": [torch.int32, torch.int64], "shared": [False, True]})
@@ -182,26 +142,26 @@ def test_autograd_knows_of_a_change_in_place(device):
     before = leaf.detach().clone()
     with torch.no_grad():
         hidden = (leaf * 1)[:]
-    for given in (leaf, leaf[:, 1:], hidden.requires_grad_()):
+    for part in (leaf, leaf[:, 1:], hidden.requires_grad_()):
         with pytest.raises(ValueError, match="a leaf that requires a gradient"):
-            rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
+            rope_triton.apply_rotary_emb(part, cos, sin, inplace=True)
     assert torch.equal(leaf, before)
     x = leaf * 2
-    for given in (*x.split(1, dim=2), *x[None].unbind()):
+    for part in (*x.split(1, dim=2), *x[None].unbind()):
         with pytest.raises(ValueError, match="returns several views, such as chunk"):
-            rope_triton.apply_rotary_emb(given, cos, sin, inplace=True)
+            rope_triton.apply_rotary_emb(part, cos, sin, inplace=True)
     with pytest.raises(ValueError, match=r"because a custom autograd\.Function"):
         rope_triton.apply_rotary_emb(OwnView.apply(x), cos, sin, inplace=True)
     assert torch.equal(x, 2 * before)
-    kept = x.square()  # needs x as it was
+    loss = x.square()  # needs x as it was
     rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        kept.sum().backward()
+        loss.sum().backward()
     y = leaf.detach() * 2
-    kept = (y * leaf).sum()
+    loss = (y * leaf).sum()
     rope_triton.apply_rotary_emb(y, cos, sin, inplace=True)  # nothing here needs a gradient
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        kept.backward()
+        loss.backward()
     with torch.inference_mode():
         z = torch.ones(BATCH, SEQ, HEADS, CHANNELS, device=device)
         rope_triton.apply_rotary_emb(z, cos, sin, inplace=True)
@@ -225,34 +185,30 @@ def test_the_gradient_of_a_view_that_is_changed_in_place(part, inplace_gradient,
     """Once and twice, alone and as a batch, beside what reads the rest of the memory."""
     leaf = torch.randn(BATCH, SEQ, 3 * HEADS, CHANNELS, device=device, requires_grad=True)
 
-    def changed(rotate, x):
-        whole = x * 1
-        view = PARTS[part](whole)
-        out = rotate(view)
-        others = whole if part in ("whole", "another shape", "slice", "transposed") else view
-        return out.square().sum() + (others * torch.arange(CHANNELS, device=device)).sum()
-
-    def once(x, **options):
-        given = {"inplace": True, "inplace_gradient": inplace_gradient} | options
-        return rope_triton.apply_rotary_emb(x, *(each[: x.shape[1]] for each in both), **given)
-
-    def plain(x):
-        return once(x, inplace_gradient=False, fused=False)
-
     both = tables(TABLE, CHANNELS // 2, device=device)
-    found, expected = (torch.autograd.grad(changed(call, leaf), leaf)[0] for call in (once, plain))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
     weights = torch.randn_like(leaf)
 
-    def twice(call):
-        (first,) = torch.autograd.grad(changed(call, leaf), leaf, create_graph=True)
-        return torch.autograd.grad((first * weights).sum(), leaf)[0]
+    def rotate(x, **options):
+        options = {"inplace_gradient": inplace_gradient} | options
+        cos, sin = (table[: x.shape[1]] for table in both)
+        return rope_triton.apply_rotary_emb(x, cos, sin, inplace=True, **options)
 
-    torch.testing.assert_close(twice(once), twice(plain), rtol=1e-5, atol=1e-4)
-    out = once(PARTS[part](leaf * 1))
+    def gradients(**options):
+        memory = leaf * 1
+        view = PARTS[part](memory)
+        loss = rotate(view, **options).square().sum()
+        others = memory if part in ("whole", "another shape", "slice", "transposed") else view
+        loss = loss + (others * torch.arange(CHANNELS, device=device)).sum()
+        (once,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+        (first,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        return once, first, *torch.autograd.grad((first * weights).sum(), leaf)
+
+    expected = gradients(inplace_gradient=False, fused=False)
+    torch.testing.assert_close(gradients(), expected, rtol=1e-5, atol=1e-4)
+    out = rotate(PARTS[part](leaf * 1))
     several = torch.randn(3, *out.shape, device=device)
     together = torch.autograd.grad(out, leaf, several, is_grads_batched=True, retain_graph=True)
-    one_by_one = [torch.autograd.grad(out, leaf, each, retain_graph=True)[0] for each in several]
+    one_by_one = [torch.autograd.grad(out, leaf, grad, retain_graph=True)[0] for grad in several]
     torch.testing.assert_close(together[0], torch.stack(one_by_one), rtol=1e-5, atol=1e-5)
 
 
@@ -272,8 +228,8 @@ def test_a_gradient_is_changed_in_place_only_if_the_caller_says_so(device):
         out = rope_triton.apply_rotary_emb(
             leaf.clone(), cos, sin, inplace=True, inplace_gradient=inplace_gradient
         )
-        (found,) = torch.autograd.grad(out, leaf, grad)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-        assert (found.data_ptr() == grad.data_ptr()) == is_changed
+        (result,) = torch.autograd.grad(out, leaf, grad)
+        torch.testing.assert_close(result, expected, rtol=0, atol=0)
+        assert (result.data_ptr() == grad.data_ptr()) == is_changed
         assert (grad._version > version) == is_changed
     assert one == 1

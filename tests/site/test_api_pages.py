@@ -40,7 +40,7 @@ def test_every_public_name_has_its_docstring_on_a_page(site):
         links = {
             (path.parent / link).resolve() for link in re.findall('href="([^"#]+)"', navigation)
         }
-        pages = {site / "api" / f"{each.replace('.', '/')}.html" for each in api_pages.MODULES}
+        pages = {site / "api" / f"{name.replace('.', '/')}.html" for name in api_pages.MODULES}
         assert {site / page.PAGE, *pages} <= links | {path}
     with pytest.raises(RuntimeError, match="expected .* once, to show it"):
         api_pages.write(site)

@@ -4,9 +4,8 @@ The GPU and asv's measuring are played by a small script; git and all of ``bench
 real. tests/workflows/test_history.py runs the jobs themselves.
 """
 
-import functools
+import itertools
 import json
-import math
 import os
 import re
 import shutil
@@ -18,7 +17,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from benchmarks._site import branch, measure, slowdowns
+from benchmarks._site import __main__ as entry
+from benchmarks._site import branch, measure
+from benchmarks._system.arguments import COULD_NOT_RUN
 from tests import publishing
 from tests.git import git
 from tests.publishing import ROOT
@@ -27,30 +28,35 @@ RESULTS = Path("benchmarks") / "results"
 MEASURED = "8f5b046751e08282473c367e6c1aed145f5e93be"  # has results of every machine
 GPU = "nvidia-h200"
 
-# The real measure(), with a record instead of asv run, and no GPU to hold.
-MEASURE = """
+# asv, played: it stores a record as a result of the commit that it is to measure.
+ASV = """
+import json, os, sys
+from pathlib import Path
+from benchmarks._system.repository import git_text
+words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+commit, machine = words["--set-commit-hash"], words["--machine"]
+directory = Path(".asv", "results", machine)
+directory.mkdir(parents=True, exist_ok=True)
+(directory / "machine.json").write_text(json.dumps({"machine": machine, "version": 1}))
+record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
+params = record["params"] | {"machine": machine} | json.loads(os.environ["PLAYED_TOOLCHAIN"])
+name = f"existing-py-torch{params['torch']}"
+date = int(git_text(Path.cwd(), "log", "-1", "--format=%at", commit)) * 1000
+result = record | {"commit_hash": commit, "params": params, "date": date, "env_name": name}
+(directory / f"{commit[:8]}-{name}.json").write_text(json.dumps(result))
+"""
+
+# The real measure(), with asv played, and no GPU to hold.
+MEASURE = f"""
 import contextlib, json, os, sys
 from pathlib import Path
-sys.path.insert(0, os.getcwd())
-from benchmarks._site import measure
-from benchmarks._system.repository import git_text
+from benchmarks._site import measure, run
+run.ASV = [sys.executable, "-c", {ASV!r}]
 record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
-def run(root, machine, commit, scratch):
-    directory = root / ".asv" / "results" / machine
-    directory.mkdir(parents=True, exist_ok=True)
-    fields = {"machine": machine, "version": 1}
-    (directory / "machine.json").write_text(json.dumps(fields))
-    params = record["params"] | {"machine": machine} | measure.installed(machine)
-    date = int(git_text(root, "log", "-1", "--format=%at", commit)) * 1000
-    content = record | {"commit_hash": commit, "params": params, "date": date}
-    content["env_name"] = f"existing-py-torch{params['torch']}"
-    name = f"{commit[:8]}-{content['env_name']}.json"
-    (directory / name).write_text(json.dumps(content))
-    return 0
-stored = {name: record["params"][name] for name in measure.TOOLCHAIN}
-toolchain = stored | json.loads(os.environ.get("PLAYED_TOOLCHAIN", "{}"))
+toolchain = {{name: record["params"][name] for name in measure.TOOLCHAIN}}
+toolchain |= json.loads(os.environ["PLAYED_TOOLCHAIN"])
 measure.installed = lambda machine: toolchain
-measure._run, measure.gpu_of = run, lambda machine: contextlib.nullcontext()
+measure.gpu_of = lambda machine: contextlib.nullcontext()
 measure.NEWEST_COMMITS = 2
 sys.exit(measure.measure(Path.cwd(), sys.argv[1]))
 """
@@ -58,8 +64,8 @@ sys.exit(measure.measure(Path.cwd(), sys.argv[1]))
 
 def records(directory):
     """The full results of ``MEASURED`` below a directory: others may lie beside those shipped."""
-    found = directory.rglob(f"{MEASURED[:8]}-*.json")
-    return sorted(path for path in found if "-compare-" not in path.name)
+    paths = directory.rglob(f"{MEASURED[:8]}-*.json")
+    return sorted(path for path in paths if "-compare-" not in path.name)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +85,7 @@ def template(tmp_path_factory):
 def _measure_the_rest(work):
     """Results of the commits that wait for a machine: those that this repository lacks today.
 
-    Of one metric each, because what is published takes its time.
+    Of one metric, because publishing takes its time.
     """
     for record in records(work / RESULTS):
         content = json.loads(record.read_text())
@@ -97,10 +103,10 @@ def origin(tmp_path, template):
 
 
 class Job:
-    """A clone in which commands run one after another; ``said`` has what they print."""
+    """A clone in which commands run one after another; ``output`` has what they print."""
 
     def __init__(self, origin, scratch):
-        self.root, self.said = scratch / "clone", ""
+        self.root, self.output = scratch / "clone", ""
         scratch.mkdir()
         git(scratch, "clone", "-q", str(origin), str(self.root))
         assert self.run("-m", "benchmarks._site", "restore", "origin") == 0
@@ -112,7 +118,7 @@ class Job:
             **{"cwd": self.root, "env": environment},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
         )
-        self.said += done.stdout
+        self.output += done.stdout
         return done.returncode
 
 
@@ -123,11 +129,11 @@ def measured(origin, scratch, toolchain="{}"):
         made.mkdir()
     record = str(records(ROOT / RESULTS / GPU)[0])
     played = {"PLAYED_RECORD": record, "PLAYED_TOOLCHAIN": toolchain}
-    assert job.run("-c", MEASURE, GPU, **played) == 0, job.said
+    assert job.run("-c", MEASURE, GPU, **played) == 0, job.output
     for path in (job.root / ".asv" / "results" / GPU).glob("*.json"):
         if path.stat().st_mtime_ns > started.stat().st_mtime_ns or path.name == "machine.json":
             shutil.copy(path, artifact)
-    return job.said, artifact
+    return job.output, artifact
 
 
 def store(origin, scratch, artifacts):
@@ -137,7 +143,7 @@ def store(origin, scratch, artifacts):
         shutil.copytree(directory, job.root.parent / "incoming" / f"results-{machine}")
     accept = ("accept", str(job.root.parent / "incoming"), "no-gpu-x86_64", GPU)
     lines = (accept, ("store", "origin"))
-    return [job.run("-m", "benchmarks._site", *line) for line in lines], job.said
+    return [job.run("-m", "benchmarks._site", *line) for line in lines], job.output
 
 
 def stored_names(origin):
@@ -151,33 +157,31 @@ def test_history_from_a_commit_to_a_page(origin, tmp_path):
     names = {path.name[:8] for path in artifact.glob("*-*.json")}
     assert names == {commit[:8] for commit in new}
 
-    statuses, said = store(origin, tmp_path / "store", {GPU: artifact})
-    assert statuses == [0, 0] and "no-gpu-x86_64: no results came" in said
+    statuses, output = store(origin, tmp_path / "store", {GPU: artifact})
+    assert statuses == [0, 0] and "no-gpu-x86_64: no results came" in output
     assert git(origin, "rev-list", "--count", branch.BRANCH) == "1"
     assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
 
-    said, _ = measured(origin, tmp_path / "again")
-    assert f"{GPU}: 0 commits to measure" in said
+    output, _ = measured(origin, tmp_path / "again")
+    assert f"{GPU}: 0 commits to measure" in output
 
     site = publishing.published(Job(origin, tmp_path / "build").root)
     text = (site / "index.html").read_text()
     assert all(commit in text for commit in new)
 
 
-def test_a_new_toolchain_measures_the_newest_stored_commits_again(origin, tmp_path):
+def test_a_new_toolchain_measures_the_newest_stored_commit_again(origin, tmp_path):
     _, artifact = measured(origin, tmp_path / "first")
     store(origin, tmp_path / "store-first", {GPU: artifact})
-    for expected in (slowdowns.PAIRS, 0):
-        said, again = measured(origin, tmp_path / f"{expected}", json.dumps({"torch": "9.9"}))
-        new = {path.name.partition("-")[0] for path in again.glob("*-existing-py-torch9.9.json")}
-        assert len(new) == expected
-        found = re.findall("torch or triton changed, once more: (.*)", said)
-        assert [set(each.split(", ")) for each in found] == [new] * bool(expected)
-        if expected:
-            assert git(origin, "rev-parse", "main")[:8] in new
-            assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
-            names = sorted(stored_names(origin))
-            assert all(sum(commit in name for name in names) == 2 for commit in new)
+    newest = git(origin, "rev-parse", "main")[:8]
+    output, again = measured(origin, tmp_path / "second", json.dumps({"torch": "9.9"}))
+    assert f"torch or triton changed, once more: {newest}" in output
+    (path,) = again.glob("*-existing-py-torch9.9.json")
+    assert path.name.startswith(newest)
+    assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
+    assert sum(newest in name for name in stored_names(origin)) == 2
+    output, _ = measured(origin, tmp_path / "third", json.dumps({"torch": "9.9"}))
+    assert "once more" not in output
 
 
 def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):
@@ -216,14 +220,6 @@ def test_what_was_stored_under_another_parameters_name_is_read_by_the_checkouts(
     (clone / described).write_text(ours)
     assert branch.restore(clone, "origin") and (clone / described).read_text() == ours
     assert {path: json.loads(path.read_text())["results"] for path in values} == values
-
-
-def test_a_remote_that_cannot_be_asked_is_not_an_empty_one(origin, tmp_path):
-    git(tmp_path, "clone", "-q", str(origin), "clone")
-    with pytest.raises(RuntimeError, match="ls-remote"):
-        branch.restore(tmp_path / "clone", str(tmp_path / "nowhere"))
-    with pytest.raises(RuntimeError, match="restore first"):
-        branch.store(tmp_path / "clone", "origin")
 
 
 @pytest.fixture
@@ -284,15 +280,16 @@ def test_no_stored_result_is_lost(more_stored):
     branch.store(more_stored, "origin")
 
 
-def test_what_thinning_drops_is_no_loss(more_stored, origin, monkeypatch):
+def test_only_the_oldest_results_are_pruned(more_stored, origin, monkeypatch):
     assert branch.restore(more_stored, "origin")
-    count = len(list((more_stored / RESULTS / GPU).glob("*-*.json")))
-    drop = functools.partial(branch.thin, statistics=1, kept=count - 1)
-    monkeypatch.setattr(branch, "thin", drop)
-    _, said = branch.store(more_stored, "origin")
-    assert f"{GPU}/aaaaaaaa-e.json: removed" in said
+    results = more_stored / RESULTS
+    number = len(list((results / GPU).glob("*-*.json")))
+    monkeypatch.setattr(branch, "KEEP_RESULTS", number - 1)
+    _, removed = branch.store(more_stored, "origin")
+    assert removed == [f"{GPU}/aaaaaaaa-e.json"]
     names = stored_names(origin)
-    assert len(names) == count and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
+    assert len(names) == number and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
+    assert branch.prune(results, number - 1) == []
 
 
 def test_missing_are_the_newest_without_a_result(origin, tmp_path):
@@ -305,55 +302,75 @@ def test_missing_are_the_newest_without_a_result(origin, tmp_path):
     assert measure.missing(clone, "new", len(package) + 1) == package[::-1]
 
 
-@pytest.mark.parametrize(("tries", "runs"), [([0], 1), ([2, 0], 2), ([2, 2], 2)])
-def test_what_failed_of_a_commit_is_measured_once_more(tmp_path, monkeypatch, tries, runs):
-    directory = tmp_path / measure.asv_fixes.RESULTS / GPU
-    directory.mkdir(parents=True)
-    fine, broken = "rope.Forward.track_latency", "host.Call.track_forward"
-    patterns = []
+# asv, played: it notes the pattern, and fails as often as it is told.
+FAILING = """
+import json, math, sys
+from pathlib import Path
+words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+with open("patterns", "a+") as file:
+    print(words["--bench"], file=file)
+    file.seek(0)
+    status = json.loads(Path("statuses").read_text())[len(file.readlines()) - 1]
+rows = {
+    "rope.Forward.track_latency": [[1.0, math.nan]],
+    "host.Call.track_forward": [[1.0, None if status else 2.0]],
+    "host.Error.track_error": [None if status else [1.0]],
+}
+results = Path(".asv", "results", words["--machine"])
+results.mkdir(parents=True, exist_ok=True)
+if status != 3:
+    path = results / f"{words['--set-commit-hash'][:8]}-py.json"
+    path.write_text(json.dumps({"results": rows}))
+sys.exit(status)
+"""
+MACHINE = "no-gpu-x"
 
-    def asv(command, **options):
-        patterns.append(command[command.index("--bench") + 1])
-        status = tries[len(patterns) - 1]
-        rows = {fine: [[1.0, math.nan]], broken: [[1.0, None if status else 2.0]]}
-        rows["host.Error.track_error"] = [None if status else [1.0]]
-        (directory / "aaaaaaaa-py.json").write_text(json.dumps({"results": rows}))
-        return SimpleNamespace(returncode=status)
 
-    monkeypatch.setattr(measure.checkout, "from_commit", lambda *given: SimpleNamespace(root="."))
-    monkeypatch.setattr(measure.subprocess, "run", asv)
-    assert measure._run(tmp_path, GPU, "a" * 40, tmp_path) == tries[-1]
-    assert len(patterns) == runs and re.search(patterns[0], fine)
+@pytest.fixture
+def measured_by(tmp_path, monkeypatch):
+    """The status of measuring these commits with an asv of these statuses, and its patterns."""
+
+    def measure_commits(commits, statuses):
+        stand_ins = {"remeasured": [], "missing": commits, "installed": {}}
+        for name, stand_in in stand_ins.items():
+            monkeypatch.setattr(measure, name, lambda *words, answer=stand_in: answer)
+        package = SimpleNamespace(root=tmp_path)
+        monkeypatch.setattr(measure.checkout, "from_commit", lambda *words: package)
+        monkeypatch.setattr(measure.asv_fixes, "fill_results", lambda root: None)
+        monkeypatch.setattr(measure.run, "ASV", [sys.executable, "-S", "-c", FAILING])
+        (tmp_path / "statuses").write_text(json.dumps(statuses))
+        status = measure.measure(tmp_path, MACHINE)
+        return status, (tmp_path / "patterns").read_text().splitlines()
+
+    return measure_commits
+
+
+@pytest.mark.parametrize(("statuses", "status"), [([0], 0), ([2, 0], 0), ([2, 2], 1), ([3], 1)])
+def test_what_failed_of_a_commit_is_measured_once_more(measured_by, statuses, status):
+    """Where asv stored nothing at all, there is nothing to repeat."""
+    done, patterns = measured_by(["a" * 40], statuses)
+    assert done == status and len(patterns) == len(statuses)
+    names = ("rope.Forward.track_latency", "host.Call.track_forward", "host.Error.track_error")
+    assert re.search(patterns[0], names[0])
     for pattern in patterns[1:]:
-        matched = [re.search(pattern, name) for name in (broken, "host.Error.track_error", fine)]
-        assert matched[0] and matched[1] and not matched[2]
+        assert [bool(re.search(pattern, name)) for name in names] == [False, True, True]
 
 
-def test_a_commit_of_which_asv_stored_nothing_has_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure.checkout, "from_commit", lambda *given: SimpleNamespace(root="."))
-    monkeypatch.setattr(measure, "_asv", lambda *given: 1)
-    assert measure._run(tmp_path, GPU, "a" * 40, tmp_path) == 1
-
-
-@pytest.mark.parametrize(("minutes", "begun"), [(8, 10), (12, 8), (100, 1)])
-def test_no_commit_is_begun_when_the_time_is_over(tmp_path, monkeypatch, minutes, begun):
-    commits, now = [f"{number:040x}" for number in range(10)], [1000.0]
-    measured = []
-
-    def run(root, machine, commit, scratch):
-        measured.append(commit)
-        now[0] += 60 * minutes
-        return 0
-
-    monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
-    for name, stand_in in {"again": [], "missing": commits, "installed": {}}.items():
-        monkeypatch.setattr(measure, name, lambda *given, found=stand_in: found)
-    monkeypatch.setattr(measure.asv_fixes, "fill_results", lambda root: None)
-    monkeypatch.setattr(measure, "_run", run)
-    assert measure.measure(tmp_path, "no-gpu-x") == 0
-    assert measured == commits[:begun]
+@pytest.mark.parametrize(("minutes", "begun"), [(8, 10), (12, 7), (80, 1)])
+def test_no_commit_is_begun_when_the_time_is_over(measured_by, monkeypatch, minutes, begun):
+    clock = itertools.count(0, 60 * minutes)
+    monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock))
+    done, patterns = measured_by([f"{number:040x}" for number in range(10)], [0] * 10)
+    assert done == 0 and len(patterns) == begun
     # The step ends before the job, which would store nothing.
     workflow = yaml.safe_load((ROOT / ".github/workflows/history.yml").read_text())
     job = workflow["jobs"]["measure"]
-    (limit,) = (each["timeout-minutes"] for each in job["steps"] if "timeout-minutes" in each)
+    (limit,) = (step["timeout-minutes"] for step in job["steps"] if "timeout-minutes" in step)
     assert measure.BEGIN_SECONDS / 60 + 12 <= limit < job["timeout-minutes"]
+
+
+@pytest.mark.parametrize("words", [[], ["measure"], ["hold", GPU], ["store", "origin", "more"]])
+def test_a_mistake_in_the_arguments_is_no_answer(words):
+    with pytest.raises(SystemExit) as stop:
+        entry.main(words)
+    assert stop.value.code == COULD_NOT_RUN

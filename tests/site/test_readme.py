@@ -143,7 +143,7 @@ def test_a_table_without_a_place_is_an_error(readme, change, capsys):
     assert entry.main(["readme"]) == 3
     assert (
         "must mark the tables speed, history, paths, calls, peers, held, training, targets, "
-        "simulation, slowdowns once each" in capsys.readouterr().err
+        "simulation once each" in capsys.readouterr().err
     )
 
 

@@ -6,14 +6,19 @@ import pytest
 import torch
 import triton
 from torch.autograd import forward_ad
+from torch.library import opcheck
 
 from rope_triton import RotaryPositionEmbedding, transformer
 from rope_triton.kernel import launch
 from rope_triton.ops.dispatch import is_batch
 from rope_triton.transformer import losses, norms
-from tests.transformer.common import gradients
+from tests.transformer.common import assert_same, gradients
 
-NAMES = sorted(set(transformer.__all__) - {"interleaved_rows"})
+pytestmark = pytest.mark.gpu_or_interpreter
+
+all_functions = pytest.mark.parametrize(
+    "name", sorted(set(transformer.__all__) - {"interleaved_rows"})
+)
 
 
 def call_of(name, device):
@@ -22,7 +27,7 @@ def call_of(name, device):
     x, weight, wide = (torch.randn(n, 16, device=device) for n in (6, 16, 48))
     q, targets = torch.randn(1, 6, 2, 16, device=device), torch.arange(6, device=device)
     freqs = RotaryPositionEmbedding(16, interleaved=True, device=device)(6)
-    given = {
+    inputs = {
         "causal_attention": (q, q, q),
         "cross_entropy": (x,),
         "layer_norm": (x, x[0], x[1]),
@@ -36,7 +41,7 @@ def call_of(name, device):
         "linear_cross_entropy": (targets,),
         "rotary_attention": (freqs, 1, 1),
     }.get(name, ())
-    return lambda *leaves: getattr(transformer, name)(*leaves, *rest), given
+    return lambda *leaves: getattr(transformer, name)(*leaves, *rest), inputs
 
 
 def test_all_launches_are_prepared():
@@ -45,14 +50,67 @@ def test_all_launches_are_prepared():
     assert not [path.name for path in folder.glob("*.py") if "kernel[" in path.read_text()]
 
 
+def operator_calls(device):
+    """Arguments of each operator, by its name in PyTorch."""
+
+    def leaf(*shape, dtype=torch.float32):
+        return torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+
+    targets = torch.tensor([0, -100, 39, 7, 1], device=device)
+    x, weight, row, factor = leaf(5, 12), leaf(40, 12), leaf(12), torch.tensor(0.5, device=device)
+    q, slopes = leaf(1, 20, 2, 16), torch.ones(2, device=device)
+    logits, lse = leaf(5, 40).detach(), torch.randn(5, device=device)
+    return {
+        "swiglu": (x, leaf(5, 12)),
+        "softmax": (x,),
+        "norm": (x, row, leaf(12), 1e-2, True, torch.float32),
+        "add_norm": (x, leaf(5, 12), row, leaf(12), 1e-2, True, torch.float32),
+        "linear": (x, weight, leaf(40), True),
+        "matmul": (leaf(1, 5, 12), torch.randn(1, 12, 7, device=device)),
+        "cross_entropy": (leaf(5, 40), targets, -100, True),
+        "cross_entropy_backward": (logits, targets, lse, factor, -100),
+        "linear_cross_entropy": (x, weight, targets, -100, True, True, True),
+        "scaled": (lse, factor, torch.float16),
+        "causal_attention": (q, leaf(1, 20, 1, 16), leaf(1, 20, 1, 16), slopes, 0.25),
+        "rotary_attention": (leaf(1, 20, 12), leaf(64, 12), leaf(20, 8, 2).detach(), 2, 1),
+    }
+
+
+@pytest.mark.parametrize("name", operator_calls("cpu"))
+def test_opcheck(name, device):
+    operator = getattr(torch.ops.rope_triton, name).default
+    opcheck(operator, operator_calls(device)[name])
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@all_functions
+def test_compiled_without_a_graph_break(name, dynamic, device):
+    torch.compiler.reset()
+    call, inputs = call_of(name, device)
+    cotangent = torch.randn_like(call(*inputs))
+    # Inductor computes other sines for the table of rotary_attention.
+    eager = dynamic or device == "cpu" or name == "rotary_attention"
+    backend = "aot_eager" if eager else "inductor"
+    compiled = torch.compile(call, fullgraph=True, backend=backend, dynamic=dynamic)
+    assert_same(*(gradients(f, inputs, cotangent) for f in (call, compiled)))
+
+
+def test_the_second_derivative_of_a_norm_is_refused(device):
+    x, weight = torch.randn(3, 20, device=device, requires_grad=True), torch.ones(20, device=device)
+    y = transformer.rms_norm(x, weight)
+    (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="norm_backward"):
+        dx.sum().backward()
+
+
 @pytest.mark.parametrize("name", ["linear", "matmul", "rms_norm", "softmax", "swiglu"])
 def test_forward_mode_is_refused(name, device):
     """Its tangents would be lost."""
     x, square = torch.randn(4, device=device), torch.randn(4, 4, device=device)
     others = {"rms_norm": (x,), "softmax": ()}.get(name, (square,))
 
-    def call(given):
-        return getattr(transformer, name)(given, *others)
+    def call(arguments):
+        return getattr(transformer, name)(arguments, *others)
 
     with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
         torch.func.jvp(call, (square,), (square,))
@@ -65,10 +123,10 @@ def test_forward_mode_is_refused(name, device):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 def test_forward_mode_is_refused_of_a_batch(name, device):
-    call, given = call_of(name, device)
-    batches, places = [torch.stack((x, -x)) for x in given], tuple(range(len(given)))
+    call, inputs = call_of(name, device)
+    batches, places = [torch.stack((x, -x)) for x in inputs], tuple(range(len(inputs)))
     mapped = torch.func.vmap(call)
 
     def gradient(function):
@@ -85,16 +143,16 @@ def test_forward_mode_is_refused_of_a_batch(name, device):
             mapped(*map(forward_ad.make_dual, batches, batches))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 def test_gradients_in_a_batch(name, device):
-    call, given = call_of(name, device)
-    leaves = [x.clone().requires_grad_() for x in given]
+    call, inputs = call_of(name, device)
+    leaves = [x.clone().requires_grad_() for x in inputs]
     out = call(*leaves)
     batch = torch.randn(2, *out.shape, device=device)
-    alone = [torch.autograd.grad(out, leaves, each, retain_graph=True) for each in batch]
+    alone = [torch.autograd.grad(out, leaves, entry, retain_graph=True) for entry in batch]
     expected = tuple(map(torch.stack, zip(*alone, strict=True)))
-    found = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
-    torch.testing.assert_close(found, expected)
+    actual = torch.autograd.grad(out, leaves, batch, is_grads_batched=True)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_gradients_in_a_batch_that_a_compiled_launch_refuses(monkeypatch, device):
@@ -114,10 +172,10 @@ def test_gradients_in_a_batch_that_a_compiled_launch_refuses(monkeypatch, device
     test_gradients_in_a_batch("cross_entropy", device)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 def test_a_call_on_gradients_in_a_batch(name, device):
     """As the backward of another function may contain it."""
-    call, (given, *others) = call_of(name, device)
+    call, (first, *others) = call_of(name, device)
 
     class Other(torch.autograd.Function):
         @staticmethod
@@ -128,17 +186,17 @@ def test_a_call_on_gradients_in_a_batch(name, device):
         def backward(ctx, grad):
             return grad + call(grad, *others).sum()
 
-    x, batch = given.clone().requires_grad_(), torch.stack((given, -given))
-    (found,) = torch.autograd.grad(Other.apply(x), x, batch, is_grads_batched=True)
-    expected = torch.stack([each + call(each, *others).sum() for each in batch])
-    torch.testing.assert_close(found, expected)
+    x, batch = first.clone().requires_grad_(), torch.stack((first, -first))
+    (actual,) = torch.autograd.grad(Other.apply(x), x, batch, is_grads_batched=True)
+    expected = torch.stack([entry + call(entry, *others).sum() for entry in batch])
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 def test_gradients_by_transforms(name, device):
-    call, given = call_of(name, device)
-    places = tuple(range(len(given)))
+    call, inputs = call_of(name, device)
+    places = tuple(range(len(inputs)))
 
     def loss(*leaves):
         return call(*leaves).square().sum()
@@ -146,13 +204,13 @@ def test_gradients_by_transforms(name, device):
     def of_batch(*batches):
         return torch.func.vmap(loss)(*batches).sum()
 
-    batches = [torch.stack((x, -x)) for x in given]
+    batches = [torch.stack((x, -x)) for x in inputs]
     expected = []
-    for each in zip(*batches, strict=True):
-        leaves = [x.clone().requires_grad_() for x in each]
+    for entry in zip(*batches, strict=True):
+        leaves = [x.clone().requires_grad_() for x in entry]
         expected.append(torch.autograd.grad(loss(*leaves), leaves))
     gradient = torch.func.grad(loss, places)
-    torch.testing.assert_close(gradient(*given), expected[0])
+    torch.testing.assert_close(gradient(*inputs), expected[0])
     expected = tuple(map(torch.stack, zip(*expected, strict=True)))
     torch.testing.assert_close(torch.func.vmap(gradient)(*batches), expected)
     torch.testing.assert_close(torch.func.grad(of_batch, places)(*batches), expected)
@@ -160,11 +218,11 @@ def test_gradients_by_transforms(name, device):
     def few(*leaves):
         return call(*leaves).flatten()[:3]
 
-    jacobian = torch.autograd.functional.jacobian(few, given)
-    torch.testing.assert_close(torch.func.jacrev(few, places)(*given), jacobian)
+    jacobian = torch.autograd.functional.jacobian(few, inputs)
+    torch.testing.assert_close(torch.func.jacrev(few, places)(*inputs), jacobian)
     with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
-        torch.func.hessian(loss)(*given)
-    torch.testing.assert_close(torch.func.functionalize(call)(*given), call(*given))
+        torch.func.hessian(loss)(*inputs)
+    torch.testing.assert_close(torch.func.functionalize(call)(*inputs), call(*inputs))
 
 
 def at_an_odd_address(x):
@@ -173,10 +231,10 @@ def at_an_odd_address(x):
 
 
 @pytest.mark.parametrize("which", ["gradient", "saved"])
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device, monkeypatch):
     """A part of a tensor need not begin at a multiple of 16 bytes, from which vectors load."""
-    call, given = call_of(name, device)
+    call, inputs = call_of(name, device)
     prepared, first = launch.Prepared.__call__, {}
 
     def checked(self, *tensors):
@@ -185,52 +243,52 @@ def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device
         prepared(self, *tensors)
 
     monkeypatch.setattr(launch.Prepared, "__call__", checked)
-    cotangent = torch.randn_like(call(*given))
+    cotangent = torch.randn_like(call(*inputs))
     later = at_an_odd_address(cotangent)
     assert cotangent.data_ptr() % 16 == 0 < later.data_ptr() % 16
-    expected = gradients(call, given, cotangent)
+    expected = gradients(call, inputs, cotangent)
     if which == "gradient":
-        found = gradients(call, given, later)
+        actual = gradients(call, inputs, later)
     else:
         with torch.autograd.graph.saved_tensors_hooks(at_an_odd_address, lambda saved: saved):
-            found = gradients(call, given, cotangent)
-    torch.testing.assert_close(found, expected)
+            actual = gradients(call, inputs, cotangent)
+    torch.testing.assert_close(actual, expected)
     assert first
 
 
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 def test_saved_tensors_with_other_strides(name, device):
     """Hooks on them may return such."""
-    call, given = call_of(name, device)
-    cotangent = torch.randn_like(call(*given))
-    expected = gradients(call, given, cotangent)
+    call, inputs = call_of(name, device)
+    cotangent = torch.randn_like(call(*inputs))
+    expected = gradients(call, inputs, cotangent)
 
     def apart(saved):
         return torch.stack((saved, saved), -1)[..., 0]
 
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, apart):
-        found = gradients(call, given, cotangent)
-    torch.testing.assert_close(found, expected)
+        actual = gradients(call, inputs, cotangent)
+    torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@all_functions
 @pytest.mark.parametrize("unfit", ["meta", "cpu"])
 def test_a_device_without_kernels_is_refused(unfit, name, monkeypatch):
     """Before the launch of a kernel, which would read at address 0 or at the host's."""
     compiled = object.__new__(triton.runtime.JITFunction)
     monkeypatch.setattr(launch, "rope_kernel", compiled)  # the interpreter reads the host's
-    call, given = call_of(name, unfit)
+    call, inputs = call_of(name, unfit)
     with pytest.raises(ValueError, match=f"a tensor is on {unfit}"):
-        call(*given)
+        call(*inputs)
 
 
 def test_what_runs_the_kernels_was_decided_at_import(device, monkeypatch):
     """The variable may change later, for kernels of other packages."""
 
-    def found():
+    def actual():
         gpu = torch.device(device)
         return launch.resources.__wrapped__(gpu), norms._at_once.__wrapped__(gpu, 4)
 
-    expected = found()
+    expected = actual()
     monkeypatch.setenv("TRITON_INTERPRET", str(int(not triton.knobs.runtime.interpret)))
-    assert found() == expected
+    assert actual() == expected

@@ -116,6 +116,16 @@ class Rig:
     def calls(self):
         return self.read("calls").splitlines()
 
+    def artifact(self, name, run, files, **of):
+        """Store an artifact of an earlier run of main, or of what else is said of the run."""
+        directory = self.root / f"artifacts/{run}/{run}-{name}"
+        directory.mkdir(parents=True)
+        for file, text in files.items():
+            (directory / file).write_text(text)
+        self.github.runs[run] = (
+            {"head_branch": "main", "repository_id": 2} | {"head_repository_id": 2} | of
+        )
+
     def commit(self, branch, files, parent=MAIN, message="a change"):
         """Commit on a branch, or another ref, and its SHA."""
         tree = self.root / "tree"

@@ -16,8 +16,11 @@ def stored(rig):
 def test_a_machine_that_is_off_leaves_the_others_results_and_a_second_attempt_adds_its_own(rig):
     rig.played = {f"_site measure {GPU}": (3, None)}
     measured = {f"Measure {GPU}": "failure", f"Measure {NO_GPU}": "success"}
+    rig.artifact("nightly-answer", 11, {"nightly.json": "of a fork"}, head_repository_id=1)
+    rig.artifact("nightly-answer", 9, {"nightly.json": "the answer"})
+    rig.artifact("nightly-answer", 10, {"nightly.json": "of another branch"}, head_branch="other")
     assert rig.run("history", "push") == measured | HOSTED
-    assert stored(rig) == {NO_GPU} and (rig.root / "pages" / "index.html").exists()
+    assert stored(rig) == {NO_GPU} and rig.read("pages/index.html") == "the answer"
     rig.played = {}
     assert rig.run("history", "push", attempt=2) == dict.fromkeys(measured, "success") | HOSTED
     assert stored(rig) == {GPU, NO_GPU}

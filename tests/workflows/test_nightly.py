@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+import time
 
 import pytest
 
 import rope_triton
 from benchmarks._report.release_issue import MARKER
+from benchmarks._site import nightly
 from benchmarks._system import baseline
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.lab import FAIL, SMALL, status_of
@@ -56,6 +58,15 @@ def test_a_slowdown_opens_an_issue_that_a_pass_closes_and_nothing_is_measured_tw
     _, issue = main.github.issues
     assert issue["body"].startswith(MARKER.format(main.base)) and main.base[:10] in issue["title"]
     assert main.head in issue["body"] and "actions/runs/1" in issue["body"]
+    ((answer,),) = (path.glob("*") for path in main.root.glob("artifacts/1/*-nightly-answer"))
+    shown = main.root / nightly.FILE
+    shown.parent.mkdir()
+    shutil.copy(answer, shown)
+    answer = nightly.last(main.root, MAIN)
+    assert answer["answer"] == "fail" and answer["base"] == main.base
+    assert (
+        answer["report"].endswith("actions/runs/1") and time.time() - answer["measured"] / 1e3 < 600
+    )
     # The next night: a commit of documentation changes nothing that is measured.
     main.commit(MAIN, {"NOTES.md": "documentation\n"})
     assert night(main, job_failing, 1, run=2) == {PLAN: "success"}

@@ -1,0 +1,146 @@
+"""``asv publish`` with the plugin: pages that ask no other host, whatever was measured."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import asv
+import pytest
+
+from benchmarks import _site
+from benchmarks._site import asv_fixes, asv_pages, libraries, page
+from tests import publishing
+
+OTHERS = {"flot-0.8.3", "stupid-table-plugin-1.1.3"}
+"""Not the bytes that asv names: sources in place of the minified, and a later release."""
+
+LOADED = {
+    *(("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data")),
+    *(("embed", "src"), ("link", "href"), ("audio", "src"), ("video", "src"), ("base", "href")),
+}
+"""Attributes whose address a browser loads without being asked, unlike that of a link to click."""
+
+
+class Loads(HTMLParser):
+    """What a page has a browser load: address -> integrity."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.addresses: dict[str, str | None] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if (tag, name) in LOADED:
+                self.addresses[value] = dict(attributes).get("integrity")
+
+
+def foreign(addresses) -> set[str]:
+    return {address for address in addresses if urlsplit(address).netloc}
+
+
+def digest(content: bytes, integrity: str) -> str:
+    algorithm = integrity.partition("-")[0]
+    return f"{algorithm}-{base64.b64encode(hashlib.new(algorithm, content).digest()).decode()}"
+
+
+def test_every_library_of_this_asv_is_here_as_asv_names_it_with_its_licence():
+    index = (Path(asv.__file__).parent / "www" / "index.html").read_text()
+    named = Loads(index).addresses
+    assert foreign(named) == libraries.FILES.keys()
+    files = {str(path.relative_to(libraries.VENDOR)) for path in libraries.VENDOR.glob("*/*.*s")}
+    assert files == set(libraries.FILES.values())
+    for url, file in libraries.FILES.items():
+        same = digest((libraries.VENDOR / file).read_bytes(), named[url]) == named[url]
+        assert same == (file.split("/")[0] not in OTHERS), file
+        if url.endswith("/jquery.flot.min.js"):
+            source = (libraries.VENDOR / file).read_text()
+            assert re.findall(r'\$\.plot\.version = "(.+)"', source) == [url.split("/")[-2]]
+    for directory in libraries.VENDOR.iterdir():
+        texts = [path for path in directory.iterdir() if path.suffix not in {".js", ".css"}]
+        assert any("MIT" in text.read_text() or "Permission" in text.read_text() for text in texts)
+
+
+def test_no_page_loads_anything_of_another_host_and_what_it_loads_is_there(site):
+    pages = {path.name: Loads(path.read_text()).addresses for path in site.glob("*.html")}
+    assert {"index.html", "asv.html", "error.html"} <= pages.keys()
+    assert all(pages.values()) and not any(map(foreign, pages.values()))
+    for style in site.rglob("*.css"):
+        pattern = r"url\(\s*['\"]?([^)'\"]+)|@import\s*['\"]([^'\"]+)"
+        assert not foreign(a or b for a, b in re.findall(pattern, style.read_text())), style.name
+    asv_page = pages["asv.html"]
+    assert all((site / address).is_file() for address in asv_page)
+    checked = {address: integrity for address, integrity in asv_page.items() if integrity}
+    assert len(checked) == len(libraries.FILES)
+    for address, integrity in checked.items():
+        assert digest((site / address).read_bytes(), integrity) == integrity
+    assert "default-src 'none'" in (site / page.PAGE).read_text().partition("<script")[0]
+    error = (site / "error.html").read_text()
+    assert "failed to load" in error and "internet" not in error and "3rd-party" not in error
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<script src="https://code.jquery.com/jquery-4.0.0.min.js" integrity="x"></script>',
+        '<link rel="stylesheet" href="http://example.com/a.css">',
+        "<script defer src='//example.com/a.js'></script>",
+        "<script src=https://example.com/a.js></script>",
+    ],
+)
+def test_another_address_is_refused_by_name(tag):
+    with pytest.raises(RuntimeError, match=re.escape(re.findall(r"//[^\"'>]+", tag)[0])):
+        libraries.local(tag)
+    for own in ('<a href="https://example.com/">x</a>', '<script src="asv.js">'):
+        assert libraries.local(own) == own
+
+
+def test_an_asv_with_other_pages_is_refused(tmp_path):
+    (tmp_path / "index.html").write_text("<ul></ul>")
+    (tmp_path / "error.html").write_text("<p>other</p>")
+    with pytest.raises(RuntimeError, match=r"expected .* once, before which"):
+        asv_pages.adapt(tmp_path, [], [])
+    with pytest.raises(RuntimeError, match=r"error.html: expected asv's text"):
+        libraries.localise(tmp_path)
+
+
+def test_asv_asks_git_once_for_the_commits_between_two():
+    from asv.plugins.regressions import Regressions
+
+    asked = []
+    repo = SimpleNamespace(get_hashes_from_range=asked.append)
+    asv_fixes.ask_git_once(repo)
+    for spec in "aba":
+        repo.get_hashes_from_range(spec)
+    assert asked == ["a", "b"]
+    _site.setup()  # before what asks, with the repo that both are handed
+    assert _site.publishers.pop().order < Regressions.order
+
+
+def test_a_shallow_clone_publishes_what_it_measured(tmp_path):
+    """It lacks the commits after which asv.conf.json looks for regressions."""
+    clone = publishing.cloned(tmp_path / "clone", "--depth=1")
+    head = subprocess.check_output(["git", "-C", clone, "rev-parse", "HEAD"], text=True).strip()
+    (path,) = (clone / "benchmarks" / "results" / "nvidia-h200").glob("57231e58-existing-*.json")
+    results = json.loads(path.read_text()) | {"commit_hash": head}
+    path.with_name(path.name.replace("57231e58", head[:8])).write_text(json.dumps(results))
+    site = publishing.published(clone)
+    assert [c["hash"] for c in publishing.overview_data(site)["commits"].values()] == [head]
+
+
+def test_what_was_never_measured_has_an_empty_graph_on_the_front_page(tmp_path):
+    graphs = SimpleNamespace(get_graph_group={"a.b": ["a graph"]}.get)
+    asv_fixes.write_empty_summaries(tmp_path, ["a.b", "a.c"], graphs)
+    (path,) = tmp_path.rglob("*.json")
+    assert path == tmp_path / "graphs" / "summary" / "a.c.json" and path.read_text() == "[]"
+
+
+def test_no_rise_of_bandwidth_is_a_regression(site):
+    regressions = json.loads((site / "regressions.json").read_text())["regressions"]
+    assert not [row[0] for row in regressions if "gbps" in row[0]]
