@@ -99,9 +99,7 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
     import triton
 
     codes: dict[Cubin, Code] = {}
-    for processor, group in itertools.groupby(
-        sorted(set(cubins)), key=lambda one: one.processor
-    ):
+    for processor, group in itertools.groupby(sorted(set(cubins)), key=lambda one: one.processor):
         kernels = list(group)
         with tempfile.NamedTemporaryFile(suffix=".bin") as file:
             file.write(bytes.fromhex("".join("".join(kernel.functions) for kernel in kernels)))

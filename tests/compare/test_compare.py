@@ -76,22 +76,18 @@ def test_slower_on_the_host_fails(lab):
     assert slower == {Key(HOST[0], (dtype,)) for dtype in toy.DTYPES}
 
 
-@pytest.mark.parametrize(("seconds", "status"), [(0.14, PASS), (0.2, FAIL)])
-def test_first_calls_fail_by_a_large_factor(lab, seconds, status):
+@pytest.mark.parametrize(
+    ("head", "slower"),
+    [({"start": 0.14}, set()), ({"start": 0.2}, {WARM_START}), ({"import": 0.2}, {IMPORT})],
+)
+def test_first_calls_and_imports_fail_by_a_large_factor(lab, head, slower):
     lab.gpu.starts = True
-    lab.versions({}, {"start": seconds, "launches": 1})
-    assert lab.compare() == status
+    lab.versions({}, head)
+    assert lab.compare() == (FAIL if slower else PASS)
     changes = {each.key.metric: each.change for each in lab.found.families["start"].timings}
-    slower = "slower" if status == FAIL else "none"
-    assert changes == {IMPORT: "none", WARM_START: slower, COMPILE: "none"}
-
-
-def test_a_slower_import_fails(lab):
-    lab.gpu.starts = True
-    lab.versions({}, {"import": 0.2})
-    assert lab.compare() == FAIL
-    (slower,) = (each for each in lab.found.timings if each.answer is Answer.FAIL)
-    assert slower.key == Key(IMPORT, ())
+    assert changes == {
+        metric: "slower" if metric in slower else "none" for metric in (IMPORT, WARM_START, COMPILE)
+    }
 
 
 def test_all_processes_find_what_was_compiled_before(lab):
@@ -128,21 +124,6 @@ def test_of_too_many_kernels_the_newer_half_is_kept(tmp_path, monkeypatch):
         os.utime(path / f"{age}", (1000 - age, 1000 - age))
         found = {each.name for each in session.cache(tmp_path, MACHINE).iterdir()}
         assert found == ({"0", "1"} if age == 4 else set(map(str, range(age + 1))))
-
-
-def test_both_versions_are_checked_at_a_time(lab):
-    together = threading.Barrier(2)
-
-    def before(number):
-        if number <= 2:
-            together.wait(30)
-
-    lab.gpu.before = before
-    lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
-    lab.versions({}, {"wrong": [LARGE], "launches": 2})
-    assert lab.compare() == FAIL
-    assert lab.wrong == list(f"{s.metric} {LARGE}: it is wrong" for s in both(LARGE))
-    assert [each.answer for each in lab.found.exact if each.key == LAUNCHES] == [Answer.FAIL]
 
 
 def test_the_base_is_checked_while_the_head_is_compiled(lab):

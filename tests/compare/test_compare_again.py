@@ -99,15 +99,6 @@ def test_killed_for_good(clean, write):
     finish(clean)
 
 
-def test_complete_run_is_only_judged_again(lab):
-    lab.versions({}, {})
-    assert lab.compare() == PASS
-    first = lab.found
-    assert lab.compare() == PASS
-    assert lab.gpu.answered == ALL
-    assert lab.found.families == first.families
-
-
 @pytest.mark.parametrize(("option", "rounds"), [([], 12), (["--every-cell"], ROUNDS)])
 def test_what_measures_other_rounds_is_another_state(lab, option, rounds):
     """More rounds are what a "cannot tell" asks for: the first ones do not stand in their way."""

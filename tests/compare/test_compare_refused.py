@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks._compare import measure, session
+from benchmarks._compare import measure
 from benchmarks._system import gpu_monitor
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, UUID, status_of
 
@@ -96,19 +96,3 @@ def test_answer_of_another_gpu(lab, capsys):
     lab.gpu.answer = lambda root, job: {"gpu": "GPU-bbbbbbbb-0000-0000-0000-000000000000"}
     assert lab.compare() == COULD_NOT_RUN
     assert "measured was GPU GPU-bbbbbbbb" in capsys.readouterr().err
-
-
-def test_unexpected_exception(lab, capsys, monkeypatch):
-    lab.print_faults()
-    lab.versions({}, {})
-    monkeypatch.setattr(session, "compare", lambda *_: 1 / 0)
-    assert lab.compare() == COULD_NOT_RUN
-    assert "could not run: this is a fault of the suite" in capsys.readouterr().err
-
-
-def test_timings_that_are_no_seconds(lab, capsys):
-    lab.print_faults()
-    lab.versions({}, {})
-    lab.gpu.pace = lambda subject, number: 0.0
-    assert lab.compare() == COULD_NOT_RUN
-    assert "seconds must be finite and positive" in capsys.readouterr().err

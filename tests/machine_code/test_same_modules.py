@@ -5,23 +5,11 @@ import shutil
 import pytest
 
 from benchmarks._machine_code import fingerprint, worker_pool
-from tests.machine_code.test_fingerprint import (
-    COPY,
-    HERE,
-    LARGE,
-    SMALL,
-    STRIDED,
-    TOY,
-    write_package,
-)
+from tests import toy
+from tests.machine_code.test_fingerprint import COPY, SOURCE, STRIDED, STRIDES, call, write_package
 
-CALLS = [
-    ("sm_90", *HERE[1:], COPY, *SMALL),
-    ("sm_90", *HERE[1:], STRIDED, *SMALL),
-    ("sm_90", *HERE[1:], STRIDED, *LARGE),
-    ("gfx942", *HERE[1:], COPY, *SMALL),
-]
-MOVED = "# moved\n\n\n" + TOY.replace("def wide_copy(", "def wide_copy(  # and commented\n    ")
+CALLS = [call(COPY), call(STRIDED), call(STRIDES), call(COPY, target="gfx942")]
+MOVED = "# moved\n\n\n" + SOURCE.replace("def wide_copy(", "def wide_copy(  # and commented\n    ")
 CHANGED = MOVED.replace("at = 3 * (tl.program_id(0) * BLOCK", "at = 5 * (tl.program_id(0) * BLOCK")
 
 
@@ -36,10 +24,9 @@ def facts_of(tmp_path, monkeypatch):
         before = set(cache.iterdir())
         ledger = worker_pool.Ledger("compiled")
         ledger.cache = cache
-        facts = fingerprint.compile_all(CALLS, (), write_package(tmp_path / name, source), ledger)[
-            0
-        ]
-        made = [path for each in set(cache.iterdir()) - before for path in each.iterdir()]
+        root = write_package(tmp_path / name, source)
+        facts = fingerprint.compile_all(toy, CALLS, root=root, ledger=ledger).facts
+        made = [path for folder in set(cache.iterdir()) - before for path in folder.iterdir()]
         kernels = [path for path in made if path.suffix in (".cubin", ".hsaco")]
         return [facts[call] for call in CALLS], {path: path.read_bytes() for path in kernels}
 
@@ -47,7 +34,7 @@ def facts_of(tmp_path, monkeypatch):
 
 
 def test_only_a_kernel_that_changed_or_was_removed_is_compiled_again(facts_of):
-    first, kernels = facts_of("first", TOY)
+    first, kernels = facts_of("first", SOURCE)
     assert len(set(map(repr, first))) == len(CALLS)
     assert not [fact for fact in first if isinstance(fact, Exception)]
     moved, copies = facts_of("moved", MOVED)

@@ -250,6 +250,7 @@ def test_machine_code_differs(name, compiled, mutated):
 
 # What each package launches for each call, with nothing compiled.
 LAUNCHED = """
+from benchmarks._subjects import listed_cell
 from benchmarks._subjects.rope import grid
 from benchmarks._machine_code import uncompiled
 from benchmarks._machine_code.stub_driver import StubDriver
@@ -261,7 +262,7 @@ def launched(root, forms):
     sys.path.remove(root)
     driver = StubDriver.activate("sm_90")
     found = {}
-    for cell in [*grid.all_cells("small"), *map(_subjects.listed_cell, forms)]:
+    for cell in [*grid.all_cells("small"), *map(listed_cell, forms)]:
         for direction, metric in cell.metrics.items():
             uncompiled.call(driver, cell, direction)
             subject = " ".join([metric, *cell.params])
