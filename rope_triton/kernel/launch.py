@@ -41,14 +41,13 @@ def specialization_key(tensor: torch.Tensor) -> tuple:
     memory holds the negated values.
     """
     special: bool | tuple | str = not tensor.data_ptr() & 15
-    strides = tensor.stride()
-    # To ask takes longer than all else. Imaginary parts lie between real ones: they begin at no
-    # multiple of 16 bytes, and have steps of two elements, or any in a dimension of size 1.
-    if (not special or strides[-1:] != (1,)) and tensor.is_neg():
+    # To ask takes longer than all else. Imaginary parts lie behind real ones, so they begin at no
+    # multiple of 16 bytes.
+    if not special and tensor.is_neg():
         special = "negated"
     elif _HIP:
         special = special, tensor.untyped_storage().nbytes() < 1 << 31
-    return tensor.shape, strides, tensor.dtype, tensor.device, special
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, special
 
 
 def table_keys(tables: tuple) -> tuple:

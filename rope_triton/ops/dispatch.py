@@ -232,8 +232,8 @@ def normalize_tables(tables: tuple) -> tuple:
         return tables
     if sin is not None:
         strides = sin.stride()
-        may_be = (freqs.data_ptr() | sin.data_ptr()) & 15 or strides[-1:] != (1,)
-        negated = may_be and (freqs.is_neg() or sin.is_neg())  # a launch would copy one
+        # A launch would copy a negated one; only imaginary parts are, see specialization_key.
+        negated = (freqs.data_ptr() | sin.data_ptr()) & 15 and (freqs.is_neg() or sin.is_neg())
         if negated or freqs.stride() != strides:
             freqs, sin = freqs.contiguous(), sin.contiguous()
     return freqs, sin, contiguous(start_positions), contiguous(cu_seqlens)
