@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import _subject
-from benchmarks._compare import command, exact, measure
-from benchmarks._compare.findings import keys_of
-from benchmarks._machine_code.facts import Facts
-from benchmarks._report.notes import texts
-from benchmarks._system import checkout, errors, gpu_monitor, machine, process
-from benchmarks._verdict.rules import Key
-from benchmarks._verdict.schema import Comparison, from_json
+from benchmarks._engine import subject as _subject
+from benchmarks._engine.compare import command, exact, measure
+from benchmarks._engine.compare.findings import keys_of
+from benchmarks._engine.machine_code.facts import Facts
+from benchmarks._engine.report.notes import texts
+from benchmarks._engine.system import checkout, errors, gpu_monitor, machine, process
+from benchmarks._engine.verdict.rules import Key
+from benchmarks._engine.verdict.schema import Comparison, from_json
 from tests import toy
 from tests.git import git
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks._engine.system import machine
+from benchmarks._engine.system.errors import CouldNotRunError
 from benchmarks._site import asv_fixes, figures, run
-from benchmarks._system import machine
-from benchmarks._system.errors import CouldNotRunError
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
 COMMANDS = (
@@ -307,8 +307,8 @@ def test_help_says_what_statuses_mean(capsys):
 
 
 def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
-    from benchmarks._compare import exact
-    from benchmarks._machine_code import fingerprint
+    from benchmarks._engine.compare import exact
+    from benchmarks._engine.machine_code import fingerprint
     from tests import toy
 
     def refused(*_, **__):

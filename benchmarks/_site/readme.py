@@ -4,8 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
-from .._system.errors import CouldNotRunError
-from .._system.process import ROOT
+from .._engine.system.errors import CouldNotRunError
+from .._engine.system.process import ROOT
 from .readme_tables import TABLES
 
 PAGES = (

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .._engine.system.process import ROOT, SUITE
 from .._studies.peers import tables, targets
 from .._studies.peers.experiments import Timing
 from .._studies.peers.peers_study import EVIDENCE as SWEEPS
@@ -17,7 +18,6 @@ from .._studies.training import goals, results
 from .._studies.training.sizes import POINTS, STEP
 from .._subjects.metrics import ARCHITECTURES
 from .._subjects.rope.names import ITEM_BYTES
-from .._system.process import ROOT, SUITE
 from .figures import DIRECTIONS, SIZE_CLASSES, Speed, load_values, path_speeds, speeds
 
 MACHINE = "nvidia-h200"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from benchmarks._subject import FORWARD, Compilation, Eager
-from benchmarks._verdict import metrics
+from benchmarks._engine.subject import FORWARD, Compilation, Eager
+from benchmarks._engine.verdict import metrics
 
 PACKAGE = "norms"
 # Architectures to compile for, and the one that is compared where there is no GPU.

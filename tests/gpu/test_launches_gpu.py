@@ -6,8 +6,8 @@ import triton
 
 import rope_triton
 from benchmarks import _subjects
-from benchmarks._compare import measure
-from benchmarks._measure import graph_nodes
+from benchmarks._engine.compare import measure
+from benchmarks._engine.measure import graph_nodes
 from benchmarks._subjects.rope.cells import Cell
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles

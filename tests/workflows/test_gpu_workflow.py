@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._report.pull_request import CODE_MARKER, MARKER
+from benchmarks._engine.report.pull_request import CODE_MARKER, MARKER
 from tests.comparisons import job_failing, job_passing
 from tests.workflows.documents import compared
 

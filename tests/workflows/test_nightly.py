@@ -8,9 +8,9 @@ import time
 import pytest
 
 import rope_triton
-from benchmarks._report.release_issue import MARKER
+from benchmarks._engine.report.release_issue import MARKER
+from benchmarks._engine.system import baseline
 from benchmarks._site import nightly
-from benchmarks._system import baseline
 from tests.comparisons import job_blind, job_failing, job_passing
 from tests.lab import FAIL, SMALL, status_of
 from tests.workflows.documents import since_release
