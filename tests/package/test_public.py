@@ -12,7 +12,6 @@ import pytest
 import rope_triton
 from rope_triton import transformer
 from tests.gpu import record
-from tests.test_architecture import imports, parent, private_attributes
 
 ROOT = record.ROOT
 GPU_TESTS = {path.stem: path for path in record.gpu_tests()}
@@ -30,22 +29,23 @@ OWN = {
 }
 
 
-def violations(source: str, module: str) -> set[str]:
+def violations(source: str) -> set[str]:
     """What a module of the tests has of the package besides its public names."""
-    tree, public = ast.parse(source), rope_triton.__all__
-    names = imports(ast.walk(tree), parent(module, "tests"))
-    names |= {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and node.value.startswith("rope_triton.")
-        and node.value.replace(".", "").isidentifier()
-    }
-    parts = {"rope_triton": public, "rope_triton.transformer": transformer.__all__}
-    allowed = {*parts, *(f"{part}.{name}" for part, names in parts.items() for name in names)}
-    ours = {name for name in names if name.partition(".")[0] == "rope_triton"}
-    return (ours - allowed) | private_attributes(tree, public)
+    names = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            case ast.Attribute(value=ast.Name(id="rope_triton"), attr=attribute):
+                names.add(f"rope_triton.{attribute}")
+            case ast.Constant(value=str(text)) if text.replace(".", "").isidentifier():
+                names.add(text)  # as a patch names it
+    parts = {"rope_triton": rope_triton.__all__, "rope_triton.transformer": transformer.__all__}
+    public = {*parts, *(f"{part}.{name}" for part, names in parts.items() for name in names)}
+    public |= {"rope_triton.__file__", "rope_triton.__version__"}
+    return {name for name in names if name.partition(".")[0] == "rope_triton"} - public
 
 
 def is_public(path: Path) -> bool:
@@ -70,8 +70,7 @@ INTERPRETED = ROOT / "tests" / "transformer" / "conftest.py"
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_tests_use_public_names_alone(module):
     for path in record.with_imports([GPU_TESTS[module]]) - {INTERPRETED}:
-        name = ".".join(path.relative_to(ROOT / "tests").with_suffix("").parts)
-        assert not violations(path.read_text(), name), path
+        assert not violations(path.read_text()), path
 
 
 # --- tests of another package ---------------------------------------------------------------------
