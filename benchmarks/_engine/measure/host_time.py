@@ -70,8 +70,9 @@ def eager_call(cell: Cell, direction: str) -> EagerCall:
     import torch
 
     call, x = cell.call(inputs.DEVICE), inputs.values(cell)
-    operand, cotangent = call.operand(x), call.cotangent(x)
-    leaf = None if direction == FORWARD else call.leaf(inputs.values(cell))
+    operand = call.operand(x)
+    if direction != FORWARD:
+        leaf, cotangent = call.leaf(inputs.values(cell)), call.cotangent(x)
 
     def forward():
         return call.forward(operand)
