@@ -1,6 +1,5 @@
 """The cells that are measured, and the bytes that each must move."""
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,23 +12,6 @@ from benchmarks._subjects.rope.cells import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL, SMALL = (grid.cells(grid.GRIDS[name]) for name in ("full", "small"))
-
-
-def test_full_grid():
-    assert grid.GRIDS["full"] == {
-        "seq_len": tuple(128 * 2**doubling for doubling in range(7)),
-        "hidden_size": (64, 128, 256),
-        "batch": (1, 2, 4, 8),
-        "dtype": ("float32", "float16", "bfloat16"),
-        "format": ("sbhd", "bshd"),
-    }
-    assert len(set(FULL)) == len(FULL) == math.prod(map(len, grid.GRIDS["full"].values()))
-
-
-def test_small_grid_is_a_sample_of_the_full_one():
-    assert len(set(SMALL)) == len(SMALL) and set(SMALL) < set(FULL)
-    for name in ("dtype", "format"):
-        assert grid.GRIDS["small"][name] == grid.GRIDS["full"][name]
 
 
 def test_comments_tell_the_sizes():
