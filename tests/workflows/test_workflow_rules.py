@@ -50,11 +50,7 @@ def steps(job):
 @EVERY_JOB
 def test_no_expression_is_pasted_into_a_script(job):
     assert not [step["run"] for step in steps(job) if "${{" in step["run"]]
-
-
-@EVERY_JOB
-def test_who_may_say_who_it_is_runs_no_script_and_has_an_environment(job):
-    if "id-token" in job.get("permissions", {}):
+    if "id-token" in job.get("permissions", {}):  # who may say who it is
         assert "environment" in job and not steps(job)
 
 
@@ -86,28 +82,6 @@ def _has_token(env):
 @pytest.mark.parametrize("name", LOADED)
 def test_a_token_reaches_one_step_and_a_job_that_writes_installs_by_hash(name):
     assert token_violations(LOADED[name]) == []
-
-
-WRITES = {"permissions": {"contents": "read", "statuses": "write"}}
-TOKEN = {"env": {"GH_TOKEN": "${{ github.token }}"}}
-INSTALL = {"run": "python3 -m venv .venv\n.venv/bin/pip install -c constraints.txt numpy"}
-HASHED = {"run": "pip install --only-binary=:all: \\\n    --require-hashes -r numpy.txt"}
-
-
-@pytest.mark.parametrize(
-    ("job", "violation"),
-    [
-        (TOKEN | {"steps": []}, "j: the job's env has a token"),
-        ({"steps": [INSTALL | TOKEN]}, "j: installs with a token in its env"),
-        (WRITES | {"steps": [INSTALL]}, "j: may write, and installs without hashes"),
-        (WRITES | {"steps": [{"run": "pipx run x"}]}, "j: may write, and installs without hashes"),
-        (WRITES | {"steps": [HASHED, {"run": "gh auth setup-git"} | TOKEN]}, None),
-        ({"steps": [INSTALL]}, None),
-    ],
-)
-def test_a_token_beyond_its_step_is_seen(job, violation):
-    assert token_violations({"jobs": {"j": job}}) == ([violation] if violation else [])
-    assert token_violations(TOKEN | {"jobs": {}}) == ["the workflow's env has a token"]
 
 
 COMMENTS = {"pull-requests", "statuses"}
@@ -227,8 +201,4 @@ def test_what_runs_with_a_token_or_judges_has_an_owner():
     paths += [ROOT / name for name in ("asv.conf.json", "constraints.txt", "pyproject.toml")]
     paths += [ROOT / ".ci" / "run", *WORKFLOWS.iterdir()]
     assert [path for path in paths if not owned(path.relative_to(ROOT))] == []
-
-
-def test_an_owner_is_found_as_github_finds_one():
-    assert owned("benchmarks/_report/github_markdown.py") and owned("asv.conf.json")
-    assert not owned("README.md") and not owned("benchmarks.py")
+    assert not owned("README.md")
