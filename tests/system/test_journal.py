@@ -1,8 +1,7 @@
-"""The journal of a measurement: sound after a kill, and what was changed in it is an error."""
+"""The journal of a measurement: sound after a kill, and of one measurement only."""
 
 import errno
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -48,24 +47,17 @@ def test_entries_come_back_in_order_and_as_they_were(filled):
     assert entries(filled) == journal.read(filled)[1:] == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
 
 
-@pytest.mark.parametrize("damage", [b"1.25", b"seconds", b"\n", b'"sha256"'])
-def test_of_a_damaged_journal_it_is_said_how_to_go_on(damage, filled):
-    filled.write_bytes(filled.read_bytes().replace(damage, b"{", 1))
-    with pytest.raises(JournalError) as caught:
-        Journal(filled, HEADER)
-    assert str(filled) in str(caught.value)
-    assert str(caught.value).endswith("\nstart again with --afresh, or move the file away")
+def full(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_costs_one_entry_and_names_the_journal(filled, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch, pytest.raises(OSError) as caught:  # noqa: SIM117
-        with Journal(filled, HEADER) as kept:
-            patch.setattr(os, "fsync", full)
+    with Journal(filled, HEADER) as kept, monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError) as caught:
             kept.append({"round": 3})
-    assert caught.value.filename == str(filled)
+        assert caught.value.filename == str(filled)
+        assert kept.entries == ENTRIES
     assert entries(filled)[: len(ENTRIES)] == ENTRIES
 
 
@@ -88,28 +80,11 @@ def test_what_is_not_plain_json_is_refused(filled, value):
     with Journal(filled, HEADER) as kept:
         with pytest.raises((ValueError, TypeError)):
             kept.append({"fine": 1}, {"value": value})
-        with pytest.raises(ValueError, match="name of the checksum"):
-            kept.append({"sha256": ""})
         assert kept.entries == ENTRIES
     assert entries(filled) == ENTRIES
 
 
-def test_what_is_published_has_no_checksums_and_is_read_alone(filled):
-    plain = [json.dumps(each) for each in journal.read(filled)]
-    filled.write_text("\n".join(plain) + "\n")
-    assert journal.read(filled) == [HEADER, *ENTRIES]
-    with pytest.raises(JournalError, match="no checksums"):
-        Journal(filled, HEADER)
-
-
 # --- damaged, foreign, in use ---------------------------------------------------------------------
-
-
-def lines(change):
-    def damage(data: bytes) -> bytes:
-        return b"".join(change(data.splitlines(keepends=True)))
-
-    return damage
 
 
 @pytest.mark.parametrize(
@@ -117,26 +92,21 @@ def lines(change):
     [
         (lambda data: b"", "no journal"),
         (lambda data: b"thesis", "no journal"),
-        (lambda data: b"thesis\n", "line 1, is damaged"),
         (lambda data: b"\xff\xfe\n", "line 1, is damaged"),
         (lambda data: b"[]\n", "line 1, is damaged"),
-        (lambda data: data.replace(b"1.25", b"1.24"), "line 3, was changed"),
-        (lambda data: data.replace(b"aaa", b"aab", 1), "line 1, was changed"),
         (lambda data: data.replace(b'"seconds"', b"seconds", 1), "line 2, is damaged"),
-        (lines(lambda each: each[1:]), "line 1, was changed"),
-        (lines(lambda each: [*each[:2], each[3]]), "line 3, was changed"),
-        (lines(lambda each: [*each[:2], each[3], each[2]]), "line 3, was changed"),
-        (lines(lambda each: [*each, each[-1]]), "line 5, was changed"),
-        (lines(lambda each: [*each, b'{"round": 9}\n']), "line 5, was changed"),
-        (lines(lambda each: [*each[:2], each[2][:9] + b"\n", each[3]]), "line 3, is damaged"),
-        (lines(lambda each: [*each[:2], each[2][:9], each[3]]), "line 3, is damaged"),
+        (lambda data: data.replace(b"\n", b"\n\n", 1), "line 2, is damaged"),
+        (lambda data: data.replace(b"1.25", b"1.25\n", 1), "line 3, is damaged"),
+        (lambda data: data[data.index(b"\n") + 1 :], "holds other measurements"),
     ],
 )
 def test_damage_is_an_error_and_nothing_is_written(filled, damage, message):
     filled.write_bytes(damage(filled.read_bytes()))
     before = filled.read_bytes()
-    with pytest.raises(JournalError, match=message):
+    with pytest.raises(JournalError, match=message) as caught:
         Journal(filled, HEADER)
+    assert str(filled) in str(caught.value)
+    assert str(caught.value).endswith("\nstart again with --afresh, or move the file away")
     assert filled.read_bytes() == before
 
 
@@ -178,17 +148,6 @@ def test_a_line_that_was_being_written_is_dropped_wherever_it_was_cut(filled):
         assert filled.read_bytes() == data
 
 
-def test_what_is_appended_is_on_the_disk_before_it_counts(filled, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    with Journal(filled, HEADER) as kept:
-        monkeypatch.setattr(journal.os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            kept.append({"round": 3})
-        assert kept.entries == ENTRIES
-
-
 class Killed(BaseException):
     """Stands for SIGKILL: after it, no code of the process has any effect."""
 
@@ -219,9 +178,6 @@ def test_a_kill_while_starting_leaves_a_journal_that_starts(path, monkeypatch, s
 
 
 def test_an_error_of_the_disk_leaves_no_scratch(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_atomically(tmp_path / "x.json", b"{}")
