@@ -29,12 +29,9 @@ def test_requirements_are_the_dependencies_and_their_pins(lab):
 @pytest.mark.parametrize(
     ("project", "pins", "changed"),
     [
-        (PROJECT, PINS.replace("3.7.1", "3.8.0"), ["triton"]),
-        (PROJECT.replace(">=2.11", ">=2.12"), PINS, ["torch"]),
         (PROJECT.replace('"torch>=2.11"', '"numpy"'), PINS, ["numpy", "torch"]),
-        (PROJECT, "", ["torch", "triton"]),
-        (PROJECT, PINS.replace("9.2.0", "9.3.0"), []),
-        (PROJECT.replace('"x"', '"y"'), PINS + "\n# more\n", []),
+        (PROJECT, PINS.replace("3.7.1", "3.8.0"), ["triton"]),
+        (PROJECT.replace('"x"', '"y"'), PINS.replace("9.2.0", "9.3.0") + "\n# more\n", []),
     ],
 )
 def test_requirement_changes(lab, project, pins, changed):
@@ -47,10 +44,7 @@ def test_requirement_changes(lab, project, pins, changed):
 
 @pytest.mark.parametrize("file", ["project", "pins"])
 def test_a_file_that_is_too_long_is_not_parsed(lab, file):
-    text = "#" * repository.MAX_BYTES
-    sha = commit(lab, "base", **{file: text})
-    assert repository.requirements(lab.root, sha) is not None
-    sha = commit(lab, "head", **{file: text + "#"})
+    sha = commit(lab, "head", **{file: "#" * (repository.MAX_BYTES + 1)})
     with pytest.raises(ValueError, match="a file of 20001 bytes, at most 20000 are read"):
         repository.requirements(lab.root, sha)
 
@@ -79,12 +73,7 @@ def test_the_working_tree_has_requirements_too(lab):
 
 @pytest.mark.parametrize(
     "project",
-    [
-        "[project",
-        "[project]\ndependencies = 3\n",
-        "project = 1\n",
-        "[project]\ndependencies = ['']",
-    ],
+    ["[project", "project = 1\n", *(f"[project]\ndependencies = {x}" for x in ("3", "['']"))],
 )
 def test_requirements_that_cannot_be_read(lab, capsys, project):
     commit(lab, "base")
