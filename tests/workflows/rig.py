@@ -71,6 +71,7 @@ class Rig:
         payload = {"repository": repository_of(owner), "deleted": False, "ref": ref} | (given or {})
         (self.root / "event.json").write_text(json.dumps(payload))
         self.play()
+        (self.root / "output").unlink(missing_ok=True)
         env = {
             **{"RIG": self.root, "GITHUB_RUN_ID": run, "GITHUB_RUN_ATTEMPT": attempt},
             "GITHUB_REPOSITORY": f"{owner}/rope-triton",
@@ -90,11 +91,8 @@ class Rig:
             **{"cwd": here, "env": self.env, "capture_output": True, "text": True, "timeout": 300},
         )
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        self.log = "\n".join(
-            f"{line['job']} | {line['msg'].rstrip()}"
-            for line in lines
-            if line.get("raw_output") or line.get("command") or line.get("stepResult") == "failure"
-        )
+        failures = [line["msg"] for line in lines if line.get("stepResult") == "failure"]
+        self.log = "\n".join([self.read("output"), *failures])
         print(self.log, done.stderr, sep="\n")
         found = {}
         for line in lines:  # act calls every job of a matrix by the result of all
@@ -153,10 +151,13 @@ class Rig:
         return base, head, event | more
 
 
-# Keeps what a step adds to the summary, which act throws away.
+# Keeps what a step prints, of which act may lose the end, and the summary, which it throws away.
 BASH = """\
-/bin/bash "$@"
+/bin/bash "$@" > "$RIG/printed.$$" 2>&1
 status=$?
+cat "$RIG/printed.$$"
+cat "$RIG/printed.$$" >> "$RIG/output"
+rm "$RIG/printed.$$"
 if [ -s "$GITHUB_STEP_SUMMARY" ]; then cat "$GITHUB_STEP_SUMMARY" >> "$RIG/summary.md"; fi
 exit $status"""
 
