@@ -9,7 +9,6 @@ from pathlib import Path
 
 from .repository import (
     PACKAGE,
-    Files,
     GitError,
     Requirements,
     commit_of,
@@ -97,16 +96,12 @@ def differs(part: str, base: Arm, head: Arm, package: str = PACKAGE) -> bool:
     of_base, of_head = (
         {
             path: blob
-            for path, blob in _files(arm.root, package).items()
+            for path, blob in lying_files(arm.root / package).items()
             if f"{path}/".startswith(f"{part}/")
         }
         for arm in (base, head)
     )
     return of_base != of_head
-
-
-def _files(root: Path, package: str) -> Files:
-    return lying_files(root / package)
 
 
 def _asked(name: str, find: Callable[[], Requirements]) -> Requirements:
@@ -129,7 +124,7 @@ def _arm(
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))
     try:
         fill(scratch)
-        content = digest(_files(scratch, package))
+        content = digest(lying_files(scratch / package))
         root = sources / content[:16]
         try:
             os.rename(scratch, root)
@@ -138,6 +133,6 @@ def _arm(
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if (root / package).is_dir() and digest(_files(root, package)) == content:
+    if (root / package).is_dir() and digest(lying_files(root / package)) == content:
         return Arm(name, sha, content, root, asked)
     raise GitError(f"{root} was changed since it was made: delete it")

@@ -127,10 +127,10 @@ def test_a_tree_cannot_name_a_place_elsewhere(lab):
     tree = b"100644 ..\0" + bytes.fromhex(blob)
     for name in (b"up", b"rope_triton"):
         made = repository.git(
-            *(lab.root, "hash-object", "-t", "tree", "--literally", "-w", "--stdin"), given=tree
+            *(lab.root, "hash-object", "-t", "tree", "--literally", "-w", "--stdin"), stdin=tree
         )
         tree = b"40000 %s\0" % name + bytes.fromhex(made.decode())
-    made = repository.git(lab.root, "hash-object", "-t", "tree", "-w", "--stdin", given=tree)
+    made = repository.git(lab.root, "hash-object", "-t", "tree", "-w", "--stdin", stdin=tree)
     commit = lab.git("commit-tree", made.decode().strip(), "-m", "x")
     with pytest.raises(GitError, match=r"has no ordinary file: 'rope_triton/up/\.\.'"):
         checkout.from_commit(commit, lab.root, lab.scratch / "sources")
