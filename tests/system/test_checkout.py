@@ -15,14 +15,14 @@ from tests.lab import COULD_NOT_RUN, SHA
 def test_commit_branch_and_working_tree_are_one_content(lab):
     sha = lab.commit("base")
     sources = lab.scratch / "sources"
-    found = [
+    versions = [
         checkout.from_commit(name, lab.root, sources) for name in ("main", "base", sha, sha[:8])
     ]
-    found.append(checkout.from_working_tree(lab.root, sources))
-    assert {arm.sha for arm in found} == {sha}
-    assert len({(arm.digest, arm.root) for arm in found}) == 1
-    assert [p.name for p in sources.iterdir()] == [found[0].root.name]
-    assert {p.name for p in found[0].root.iterdir()} == {"rope_triton"}
+    versions.append(checkout.from_working_tree(lab.root, sources))
+    assert {version.sha for version in versions} == {sha}
+    assert len({(version.digest, version.root) for version in versions}) == 1
+    assert [p.name for p in sources.iterdir()] == [versions[0].root.name]
+    assert {p.name for p in versions[0].root.iterdir()} == {"rope_triton"}
 
 
 @pytest.mark.parametrize("change", ["edit", "new file", "staged", "removed"])
@@ -187,8 +187,8 @@ def test_the_reason_of_git_is_told(lab, monkeypatch, capsys, tmp_path):
     lab.versions({}, {})
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     assert lab.compare() == COULD_NOT_RUN
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "detected dubious ownership" in said and "git config --global" in said
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "detected dubious ownership" in line and "git config --global" in line
 
 
 def test_a_commit_that_a_shallow_clone_lacks(lab, tmp_path):

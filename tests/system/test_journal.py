@@ -28,22 +28,22 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    with Journal(path, HEADER) as kept:
+    with Journal(path, HEADER) as opened:
         for entry in ENTRIES:
-            kept.append(entry)
+            opened.append(entry)
     return path
 
 
 def entries(path, header=HEADER, **options) -> list[dict]:
-    with Journal(path, header, **options) as kept:
-        return kept.entries
+    with Journal(path, header, **options) as opened:
+        return opened.entries
 
 
 def test_entries_come_back_in_order_and_as_they_were(filled):
-    with Journal(filled, HEADER) as kept:
-        assert (kept.header, kept.entries) == (HEADER, ENTRIES)
-        kept.append({"x": (1, 2)}, {"y": None})
-        assert kept.entries == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
+    with Journal(filled, HEADER) as opened:
+        assert (opened.header, opened.entries) == (HEADER, ENTRIES)
+        opened.append({"x": (1, 2)}, {"y": None})
+        assert opened.entries == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
     assert entries(filled) == journal.read(filled)[1:] == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
 
 
@@ -52,12 +52,12 @@ def full(descriptor):
 
 
 def test_a_full_disk_costs_one_entry_and_names_the_journal(filled, monkeypatch):
-    with Journal(filled, HEADER) as kept, monkeypatch.context() as patch:
+    with Journal(filled, HEADER) as opened, monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError) as caught:
-            kept.append({"round": 3})
+            opened.append({"round": 3})
         assert caught.value.filename == str(filled)
-        assert kept.entries == ENTRIES
+        assert opened.entries == ENTRIES
     assert entries(filled)[: len(ENTRIES)] == ENTRIES
 
 
@@ -77,10 +77,10 @@ def test_every_key_that_differs_is_named_and_nothing_changes(filled):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [{"b": object()}]}])
 def test_what_is_not_plain_json_is_refused(filled, value):
-    with Journal(filled, HEADER) as kept:
+    with Journal(filled, HEADER) as opened:
         with pytest.raises((ValueError, TypeError)):
-            kept.append({"fine": 1}, {"value": value})
-        assert kept.entries == ENTRIES
+            opened.append({"fine": 1}, {"value": value})
+        assert opened.entries == ENTRIES
     assert entries(filled) == ENTRIES
 
 
@@ -113,7 +113,7 @@ def test_damage_is_an_error_and_nothing_is_written(filled, damage, message):
 HOLDER = """
 import pathlib, time
 from benchmarks._system.journal import Journal
-kept = Journal(pathlib.Path({path!r}), {header!r})
+opened = Journal(pathlib.Path({path!r}), {header!r})
 print("open", flush=True)
 time.sleep(60)
 """
@@ -142,9 +142,9 @@ def test_a_line_that_was_being_written_is_dropped_wherever_it_was_cut(filled):
         if length:
             with pytest.raises(JournalError, match="was cut"):
                 journal.read(filled)
-        with Journal(filled, HEADER) as kept:
-            assert kept.entries == ENTRIES[:-1]
-            kept.append(ENTRIES[-1])
+        with Journal(filled, HEADER) as opened:
+            assert opened.entries == ENTRIES[:-1]
+            opened.append(ENTRIES[-1])
         assert filled.read_bytes() == data
 
 
@@ -171,8 +171,8 @@ def test_a_kill_while_starting_leaves_a_journal_that_starts(path, monkeypatch, s
             patch.setattr(os, name, dying(getattr(os, name)))
         with pytest.raises(Killed):
             Journal(path, HEADER)
-    with Journal(path, HEADER) as kept:
-        kept.append(ENTRIES[0])
+    with Journal(path, HEADER) as opened:
+        opened.append(ENTRIES[0])
     assert entries(path) == ENTRIES[:1]
     assert sorted(os.listdir(path.parent)) == ["one.jsonl", "one.jsonl.lock"]
 
@@ -187,15 +187,15 @@ def test_an_error_of_the_disk_leaves_no_scratch(tmp_path, monkeypatch):
 WRITER = """
 import itertools, pathlib
 from benchmarks._system.journal import Journal
-kept = Journal(pathlib.Path({path!r}), {header!r})
-for number in itertools.count(len(kept.entries)):
-    kept.append({{"round": number, "seconds": [number] * 20000}})
+opened = Journal(pathlib.Path({path!r}), {header!r})
+for number in itertools.count(len(opened.entries)):
+    opened.append({{"round": number, "seconds": [number] * 20000}})
     print("saved", flush=True)
 """
 
 
 def test_a_killed_writer_loses_at_most_what_it_was_writing(path):
-    code, known = WRITER.format(path=str(path), header=HEADER), 0
+    code, count = WRITER.format(path=str(path), header=HEADER), 0
     for milliseconds in (0, 1, 3):
         line = [sys.executable, "-c", code]
         with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
@@ -204,13 +204,13 @@ def test_a_killed_writer_loses_at_most_what_it_was_writing(path):
             time.sleep(milliseconds / 1000)  # into the next write, wherever that is by then
             writer.kill()
         assert writer.returncode == -signal.SIGKILL
-        found = entries(path)
-        assert len(found) >= known + 3
+        stored = entries(path)
+        assert len(stored) >= count + 3
         assert all(
-            each == {"round": number, "seconds": [number] * 20000}
-            for number, each in enumerate(found)
+            entry == {"round": number, "seconds": [number] * 20000}
+            for number, entry in enumerate(stored)
         )
-        known = len(found)
+        count = len(stored)
 
 
 def test_the_newest_journals_are_kept_and_those_in_use(filled):

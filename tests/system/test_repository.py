@@ -18,8 +18,8 @@ def commit(lab, tag, project=PROJECT, pins=PINS, **behaviour):
 
 
 def test_requirements_are_the_dependencies_and_their_pins(lab):
-    found = repository.requirements(lab.root, commit(lab, "base"))
-    assert found == {
+    required = repository.requirements(lab.root, commit(lab, "base"))
+    assert required == {
         "torch": "torch>=2.11 (pinned to 2.13.0)",
         "triton": "Triton>=3.6 (pinned to 3.7.1)",
     }
@@ -37,9 +37,9 @@ def test_requirements_are_the_dependencies_and_their_pins(lab):
 def test_requirement_changes(lab, project, pins, changed):
     base = repository.requirements(lab.root, commit(lab, "base"))
     head = repository.requirements(lab.root, commit(lab, "head", project, pins))
-    said = repository.requirement_changes(base, head)
-    assert [sentence.partition(":")[0] for sentence in said] == changed
-    assert all("this change was not measured" in sentence for sentence in said)
+    changes = repository.requirement_changes(base, head)
+    assert [sentence.partition(":")[0] for sentence in changes] == changed
+    assert all("this change was not measured" in sentence for sentence in changes)
 
 
 @pytest.mark.parametrize("file", ["project", "pins"])
@@ -58,8 +58,8 @@ def test_a_change_of_what_it_runs_on_is_no_pass(lab, capsys, sources, slower):
     commit(lab, "head", pins=PINS.replace("3.7.1", "3.8.0"), **head)
     expected = FAIL if slower and not same else CANNOT_TELL
     assert lab.compare() == expected
-    (said,) = lab.unmeasured
-    assert "pinned to 3.7.1" in said and "pinned to 3.8.0" in said
+    (sentence,) = lab.unmeasured
+    assert "pinned to 3.7.1" in sentence and "pinned to 3.8.0" in sentence
     assert lab.found.same_sources == same
     assert "not measured: triton" in capsys.readouterr().out
 
@@ -93,11 +93,11 @@ def test_the_files_of_any_folder(lab):
     lab.git("commit", "-q", "-m", "tests")
     (tests / "__pycache__").mkdir()
     (tests / "__pycache__" / "x.pyc").write_bytes(b"")
-    found = repository.committed_files(lab.root, "main", "tests")
-    assert list(found) == ["gpu/test_é.py"] and repository.lying_files(tests) == found
+    files = repository.committed_files(lab.root, "main", "tests")
+    assert list(files) == ["gpu/test_é.py"] and repository.lying_files(tests) == files
     (tests / "gpu" / "test_é.py").write_text("x = 2\n")
     now = repository.lying_files(tests)
-    assert repository.digest(now) != repository.digest(found)
+    assert repository.digest(now) != repository.digest(files)
     for name in ("empty", "nothing", "--help", "0" * 40, "x\nmain"):
         with pytest.raises(GitError, match="no commit or branch|has no rope_triton/"):
             repository.committed_files(lab.root, name)
