@@ -53,7 +53,9 @@ class Rig:
         actions.write(root / "actions")
         run = f'exec {sys.executable} -S {PROGRAMS} "$0" "$@"'
         gh = f'http_proxy={self.github.address} GH_HOST=github.localhost exec {program("gh")} "$@"'
-        for name, line in {"python3": run, "gh": gh, "sleep": "exit 0", "bash": BASH}.items():
+        programs = {"python3": run, "gh": gh, "sleep": "exit 0", "bash": BASH}
+        programs["node"] = "echo /none"  # act asks it where it is; no action here needs it
+        for name, line in programs.items():
             (root / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
             (root / "bin" / name).chmod(0o755)
         here = root / "here"

@@ -70,6 +70,7 @@ def test_a_slowdown_opens_an_issue_that_a_pass_closes_and_nothing_is_measured_tw
     found = release(main, job="verdict")
     assert found == {"Require a pass": "failure"}
     assert "the comparison with the last release is no pass, but: fail" in main.log
+    git(main.repository, "update-ref", "-d", TAG)
     # The next night: a commit of documentation changes nothing that is measured.
     main.commit(MAIN, {"NOTES.md": "documentation\n"})
     assert night(main, job_failing, 1, run=2) == {PLAN: "success"}
