@@ -16,31 +16,8 @@ from tests.workflows.test_workflow_rules import JOBS, LOADED
 GUIDE = (ROOT / ".github" / "RUNNER.md").read_text()
 SCRIPTS = re.findall(r"^```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 GROUPS, HOST, NEXT_MACHINE, GUEST = SCRIPTS
-ORG = REPO.partition("/")[0]
 LABEL, GPU = "nvidia-h200", "0000:01:00.0"
 RESET = f"sys/bus/pci/devices/{GPU}/reset"
-
-# Of GitHub's REST API, https://docs.github.com/en/rest: the fields that a request needs, and those
-# that it may have.
-API = {
-    f"GET repos/{REPO}": ("", ""),
-    f"GET orgs/{ORG}/actions/runner-groups": ("", "per_page page visible_to_repository"),
-    f"POST orgs/{ORG}/actions/runner-groups": (
-        "name",
-        "visibility selected_repository_ids runners allows_public_repositories "
-        "restricted_to_workflows selected_workflows network_configuration_id",
-    ),
-    f"POST orgs/{ORG}/actions/runners/generate-jitconfig": (
-        "name runner_group_id labels",
-        "work_folder",
-    ),
-    rf"GET repos/{REPO}/actions/workflows/[a-z]+\.yml/runs": (
-        "",
-        "actor branch event status per_page page created exclude_pull_requests check_suite_id "
-        "head_sha",
-    ),
-    rf"GET repos/{REPO}/actions/runs/\d+/jobs": ("", "filter per_page page"),
-}
 
 
 def waits(*labels):
@@ -134,13 +111,8 @@ class Machine:
         return [(a, given) for called, a, given in map(json.loads, lines) if called == name]
 
     def requests(self):
-        """What was asked of GitHub, and with which fields: only what GitHub takes."""
-        found = [_request(*call) for call in self.calls("gh")]
-        for request, fields in found:
-            ((needed, others),) = (API[known] for known in API if re.fullmatch(known, request))
-            required = {*needed.split()}
-            assert required <= fields.keys() <= required | {*others.split()}, request
-        return found
+        """What was asked of GitHub, and with which fields."""
+        return [_request(*call) for call in self.calls("gh")]
 
 
 def _request(arguments, body):
@@ -173,11 +145,11 @@ def machine(tmp_path):
 
 def groups():
     """Runner group -> the workflows whose jobs ask for it."""
-    found = {}
+    workflows = {}
     for name, loaded in LOADED.items():
-        for text in re.findall(r"'group': '([\w-]+)', 'labels'", str(loaded)):
-            found.setdefault(text, set()).add(name)
-    return found
+        for group in re.findall(r"'group': '([\w-]+)', 'labels'", str(loaded)):
+            workflows.setdefault(group, set()).add(name)
+    return workflows
 
 
 def test_each_group_is_for_the_workflows_that_ask_for_it_and_no_others(machine):
@@ -263,14 +235,3 @@ def test_no_command_holds_what_could_register_another_runner():
     text = "".join(SCRIPTS)
     for word in ("registration-token", "remove-token", "config.sh", "--token", "GH_TOKEN"):
         assert word not in text
-
-
-def test_the_proxy_allows_what_github_says_a_runner_needs():
-    (allowed,) = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    assert set(allowed.split()) == {
-        *("github.com", "api.github.com", "codeload.github.com", "*.actions.githubusercontent.com"),
-        *("results-receiver.actions.githubusercontent.com", "*.blob.core.windows.net"),
-        *("objects.githubusercontent.com", "objects-origin.githubusercontent.com"),
-        *("github-releases.githubusercontent.com", "github-registry-files.githubusercontent.com"),
-        *("release-assets.githubusercontent.com", "pypi.org", "files.pythonhosted.org"),
-    }
