@@ -63,14 +63,16 @@ class Rig:
         git(here, "remote", "add", "origin", f"https://github.com/{REPO}")
         (here / ".git/objects/info/alternates").write_text(f"{self.repository}/objects\n")
 
-    def run(self, workflow, event, given=None, run=1, attempt=1, owner=OWNER, ref=MAIN, job=None):
+    def run(self, workflow, event, content=None, run=1, attempt=1, owner=OWNER, ref=MAIN, job=None):
         """Results of the jobs by their names; one that was skipped has none."""
         here, copy = self.root / "here", self.root / f"{workflow}.yml"
         git(here, "update-ref", MAIN, git(self.repository, "rev-parse", ref))
         text = (WORKFLOWS / copy.name).read_text()
         # act does not know `queue` of a concurrency group, and has no such groups.
         copy.write_text(re.sub(r"^ +queue: max.*\n", "", text, flags=re.MULTILINE))
-        payload = {"repository": repository_of(owner), "deleted": False, "ref": ref} | (given or {})
+        payload = {"repository": repository_of(owner), "deleted": False, "ref": ref} | (
+            content or {}
+        )
         (self.root / "event.json").write_text(json.dumps(payload))
         self.play()
         (self.root / "output").unlink(missing_ok=True)
@@ -96,13 +98,13 @@ class Rig:
         failures = [line["msg"] for line in lines if line.get("stepResult") == "failure"]
         self.log = "\n".join([self.read("output"), *failures])
         print(self.log, done.stderr, sep="\n")
-        found = {}
+        results = {}
         for line in lines:  # act calls every job of a matrix by the result of all
             if "jobResult" in line or line.get("stepResult") == "failure":
                 name = line["job"].partition("/")[2].strip()
                 name = re.sub(r"-\d+$", "", name) if line.get("matrix") else name
-                found[name] = found.get(name) or line.get("stepResult", "success")
-        return found
+                results[name] = results.get(name) or line.get("stepResult", "success")
+        return results
 
     def play(self):
         """Let the stand-ins know what is played."""
@@ -173,7 +175,7 @@ def program(name):
         If it is nowhere, with the command that installs it.
     """
     beside = Path(sys.executable).parent / name
-    found = beside if beside.exists() else shutil.which(name)
-    if not found:
+    path = beside if beside.exists() else shutil.which(name)
+    if not path:
         raise FileNotFoundError(f"no {name}: pip install -c constraints.txt -e '.[test]'")
-    return str(found)
+    return str(path)

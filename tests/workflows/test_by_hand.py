@@ -17,8 +17,8 @@ def test_newest_versions_that_break_something_have_one_issue(rig):
     assert issue["title"] == TITLE and "actions/runs/1" in issue["body"]
     assert "Tests fail with the newest" in issue["body"] and "triton 1.2.3" in issue["body"]
     rig.played = {"pip install": (1, None)}
-    found = rig.run("newest", "workflow_dispatch", run=2)
-    assert found == {"Test": "failure", "Report": "success"}
+    results = rig.run("newest", "workflow_dispatch", run=2)
+    assert results == {"Test": "failure", "Report": "success"}
     (comment,) = rig.github.comments
     assert comment["issue"] == issue["number"] and "cannot be installed together" in comment["body"]
     assert "torch not installed" in comment["body"] and "actions/runs/2" in comment["body"]
@@ -43,8 +43,8 @@ RANGE |= {"machine": "nvidia-h200", "grid": "small"}
 
 def test_a_bisection_says_what_it_found_and_takes_any_expression_as_text(rig):
     rig.played = {"^python -m asv find": (1, "the commit is this")}
-    found = rig.run("bisect", "workflow_dispatch", {"inputs": RANGE})
-    assert found == {"Find the commit": "failure"}  # as asv ended
+    results = rig.run("bisect", "workflow_dispatch", {"inputs": RANGE})
+    assert results == {"Find the commit": "failure"}  # as asv ended
     good, bad = git(rig.repository, "rev-parse", "main~1", "main").split()
     assert any(call.endswith(f" -- {good}..{bad} {CELL}") for call in rig.calls)
     summary = rig.read("summary.md")
@@ -55,8 +55,8 @@ def test_a_bisection_says_what_it_found_and_takes_any_expression_as_text(rig):
 @pytest.mark.parametrize("bad", ["--output=$(touch pwned)", "origin/other"])
 def test_a_bisection_takes_commits_of_main_only(rig, bad):
     rig.commit("refs/heads/other", {"NOTES.md": ""})
-    found = rig.run("bisect", "workflow_dispatch", {"inputs": RANGE | {"bad": bad}})
-    assert found == {"Find the commit": "failure"} and not rig.calls
+    results = rig.run("bisect", "workflow_dispatch", {"inputs": RANGE | {"bad": bad}})
+    assert results == {"Find the commit": "failure"} and not rig.calls
     assert not list(rig.root.rglob("pwned"))
 
 

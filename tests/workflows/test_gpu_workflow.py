@@ -12,9 +12,9 @@ WAITING = "> **Waiting for a GPU**"
 
 
 def statuses(rig, sha):
-    set_ = [each for each in rig.github.statuses if each["sha"] == sha]
-    assert {each["context"] for each in set_} <= {"gpu"}
-    return [(each["state"], each["description"]) for each in set_]
+    written = [status for status in rig.github.statuses if status["sha"] == sha]
+    assert {status["context"] for status in written} <= {"gpu"}
+    return [(status["state"], status["description"]) for status in written]
 
 
 def test_the_comparison_is_a_status_and_a_comment(rig):
@@ -85,6 +85,6 @@ def test_an_artifact_that_is_none_is_refused_and_a_newer_heads_comment_stays(rig
     comment["body"] = of_newer = f"{MARKER}\n## PASS\n\nof a newer head\n"
     rig.github.pulls[7] = {"head": {"sha": OTHER}}
     count = len(rig.github.statuses)
-    found = rig.run("gpu", "pull_request_target", event, attempt=2)
-    assert found == {"Out of date": "failure"} and f"is at {OTHER} now" in rig.log
+    results = rig.run("gpu", "pull_request_target", event, attempt=2)
+    assert results == {"Out of date": "failure"} and f"is at {OTHER} now" in rig.log
     assert comment["body"] == of_newer and len(rig.github.statuses) == count

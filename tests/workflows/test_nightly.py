@@ -47,9 +47,9 @@ def night(rig, make, status, event="schedule", run=1, job=None):
     """The results of a night in which ``release`` finds this."""
     head = git(rig.repository, "rev-parse", MAIN)
     rig.played = {"benchmarks release": (status, since_release(make, rig.base, head))}
-    found = rig.run("nightly", event, run=run, job=job)
+    results = rig.run("nightly", event, run=run, job=job)
     rig.github.runs[run] = ANSWERED | {"head_sha": head, "event": event}
-    return found
+    return results
 
 
 def test_a_slowdown_opens_an_issue_that_a_pass_closes_and_nothing_is_measured_twice(main):
@@ -67,8 +67,8 @@ def test_a_slowdown_opens_an_issue_that_a_pass_closes_and_nothing_is_measured_tw
     assert (
         answer["report"].endswith("actions/runs/1") and time.time() - answer["measured"] / 1e3 < 600
     )
-    found = release(main, job="verdict")
-    assert found == {"Require a pass": "failure"}
+    results = release(main, job="verdict")
+    assert results == {"Require a pass": "failure"}
     assert "the comparison with the last release is no pass, but: fail" in main.log
     git(main.repository, "update-ref", "-d", TAG)
     # The next night: a commit of documentation changes nothing that is measured.
@@ -77,7 +77,9 @@ def test_a_slowdown_opens_an_issue_that_a_pass_closes_and_nothing_is_measured_tw
     assert "actions/runs/1: not measured again" in main.read("summary.md")
     # By hand it is.
     assert night(main, job_passing, 0, "workflow_dispatch", run=3) == GREEN
-    assert issue["state"] == "closed" and [each["issue"] for each in main.github.comments] == [51]
+    assert issue["state"] == "closed" and [
+        comment["issue"] for comment in main.github.comments
+    ] == [51]
     assert main.github.issues[0]["state"] == "open"
 
 
@@ -87,9 +89,9 @@ def test_what_came_to_no_answer_is_measured_again_and_no_release(main):
         *({"event": "pull_request"}, {"conclusion": "failure"}, {}),
     ]
     name = f"release-{main.base}-{baseline.measured_content(main.root / 'tree')}"
-    for number, each in enumerate(changes, 1):
+    for number, change in enumerate(changes, 1):
         (main.root / f"artifacts/{number}/{number}-{name}").mkdir(parents=True)
-        main.github.runs[number] = ANSWERED | {"head_sha": main.head} | each
+        main.github.runs[number] = ANSWERED | {"head_sha": main.head} | change
     main.github.expired = {len(changes)}
     assert main.run("nightly", "schedule", run=7, job="plan") == {PLAN: "success"}
     assert main.read("summary.md") and "not measured again" not in main.read("summary.md")
@@ -107,8 +109,8 @@ def test_a_gpu_that_is_away_opens_one_issue(main):
         [{"machine$": (0, "machine  nvidia-h100")}, {"benchmarks release": (3, None)}]
     ):
         main.played = played
-        found = main.run("nightly", "schedule", run=run + 1)
-        assert found == {PLAN: "success", MEASURE: "failure", SILENT: "success"}
+        results = main.run("nightly", "schedule", run=run + 1)
+        assert results == {PLAN: "success", MEASURE: "failure", SILENT: "success"}
     ((issue,), (comment,)) = main.github.issues, main.github.comments
     assert "nightly job fails" in issue["title"] and "actions/runs/1" in issue["body"]
     assert comment["issue"] == issue["number"] and "actions/runs/2" in comment["body"]
@@ -148,9 +150,9 @@ def release(rig, tag=TAG, commit=MAIN, job=None):
 
 def test_a_pass_and_a_green_ci_are_published_and_announced(main):
     night(main, job_passing, 0, "workflow_dispatch", job="measure")
-    found = release(main)
+    results = release(main)
     jobs = ("Require a pass", "Build", "Install and try", "Publish", "Announce")
-    assert found == dict.fromkeys(jobs, "success")
+    assert results == dict.fromkeys(jobs, "success")
     published = sorted(path.name for path in (main.root / "pypi").iterdir())
     assert [name.partition("-")[0] for name in published] == ["rope_triton"] * 2
     (made,) = main.github.releases
@@ -163,16 +165,18 @@ def test_a_pass_and_a_green_ci_are_published_and_announced(main):
 
 
 @pytest.mark.parametrize(
-    ("tag", "files", "said"),
+    ("tag", "files", "message"),
     [
         ("refs/tags/v9.0.0", {}, f"rope_triton.__version__ is '{VERSION}'"),
         (TAG, {"CHANGELOG.md": f"## [{VERSION}]\n"}, f"has no dated section {VERSION}"),
         (TAG, {"NOTES.md": "no CI"}, "ci.yml did not pass for this commit"),
     ],
 )
-def test_a_tag_is_refused(main, tag, files, said):
+def test_a_tag_is_refused(main, tag, files, message):
     main.commit(MAIN, files)
-    assert release(main, tag, job="verdict") == {"Require a pass": "failure"} and said in main.log
+    assert (
+        release(main, tag, job="verdict") == {"Require a pass": "failure"} and message in main.log
+    )
 
 
 def test_a_package_that_no_gpu_tested_is_refused(main):

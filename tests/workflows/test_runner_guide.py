@@ -39,21 +39,21 @@ ANSWERS = {
 STAND_IN = r"""
 import json, os, pathlib, re, sys
 scratch, arguments = pathlib.Path(os.environ["SCRATCH"]), sys.argv[1:]
-name, given = pathlib.Path(sys.argv[0]).name, None
+name, content = pathlib.Path(sys.argv[0]).name, None
 if name == "gh" and "--input" in arguments:
-    given = sys.stdin.read()
+    content = sys.stdin.read()
 if name.startswith("qemu"):
-    given = pathlib.Path(arguments[-1].partition("file=")[2]).read_text()
+    content = pathlib.Path(arguments[-1].partition("file=")[2]).read_text()
 with open(scratch / "calls", "a") as file:
-    file.write(json.dumps([name, arguments, given]) + "\n")
+    file.write(json.dumps([name, arguments, content]) + "\n")
 if name == "gh":
-    path = next(each for each in arguments if each.startswith(("repos/", "orgs/")))
+    path = next(word for word in arguments if word.startswith(("repos/", "orgs/")))
     answers = json.loads((scratch / "answers.json").read_text())
     answer = json.dumps(next(answers[key] for key in answers if re.search(key, path)))
     import jq
     program = arguments[arguments.index("--jq") + 1] if "--jq" in arguments else "."
-    for found in jq.compile(program).input_text(answer):
-        print(found if isinstance(found, str) else json.dumps(found))
+    for value in jq.compile(program).input_text(answer):
+        print(value if isinstance(value, str) else json.dumps(value))
     sys.exit()
 sys.exit(int(os.environ.get(name.partition("-")[0].upper(), 0)))
 """
@@ -93,22 +93,26 @@ class Machine:
     def run(self, script, **variables):
         """Its status. /sys and /opt are the machine's own."""
         text = re.sub(r"(?<=[ \"])/(sys|opt)/", rf"{self.root}/\1/", script)
-        given = {"PATH": f"{self.root}/bin", "SCRATCH": str(self.root), "TMPDIR": str(self.root)}
+        environment = {
+            "PATH": f"{self.root}/bin",
+            "SCRATCH": str(self.root),
+            "TMPDIR": str(self.root),
+        }
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
-            env=given | {"GH_TOKEN": "SECRET"} | variables,
+            env=environment | {"GH_TOKEN": "SECRET"} | variables,
             capture_output=True,
             text=True,
             timeout=30,
         )
-        self.said = done.stdout + done.stderr
+        self.output = done.stdout + done.stderr
         return done.returncode
 
     def calls(self, name):
-        """Arguments of each call, and what was given besides."""
+        """Arguments of each call, and the content that it got besides."""
         path = self.root / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(a, given) for called, a, given in map(json.loads, lines) if called == name]
+        return [(a, content) for program, a, content in map(json.loads, lines) if program == name]
 
     def requests(self):
         """What was asked of GitHub, and with which fields."""
@@ -153,14 +157,14 @@ def groups():
 
 
 def test_each_group_is_for_the_workflows_that_ask_for_it_and_no_others(machine):
-    assert machine.run(GROUPS) == 0, machine.said
+    assert machine.run(GROUPS) == 0, machine.output
     made = [fields for request, fields in machine.requests() if request.startswith("POST")]
     at = f"{REPO}/.github/workflows/{{}}@refs/heads/main"
-    assert {each.pop("name"): set(each.pop("selected_workflows")) for each in made} == {
+    assert {group.pop("name"): set(group.pop("selected_workflows")) for group in made} == {
         group: {at.format(name) for name in names} for group, names in groups().items()
     }
-    for each in made:
-        assert each == {
+    for group in made:
+        assert group == {
             "visibility": "selected",
             "selected_repository_ids": [42],
             "allows_public_repositories": True,
@@ -169,7 +173,7 @@ def test_each_group_is_for_the_workflows_that_ask_for_it_and_no_others(machine):
 
 
 def test_the_hosts_driver_never_gets_a_gpu_that_can_be_reset(machine):
-    assert machine.run(HOST) == 0, machine.said
+    assert machine.run(HOST) == 0, machine.output
     assert machine.calls("driverctl") == [(["set-override", GPU, "vfio-pci"], None)]
     (machine.root / f"sys/bus/pci/devices/{GPU}/reset_method").write_text("pm\n")
     assert machine.run(HOST) != 0
@@ -185,13 +189,13 @@ def test_the_hosts_driver_never_gets_a_gpu_that_can_be_reset(machine):
 def test_a_job_that_waits_gets_a_machine_of_its_group(machine, workflow, status, group, end):
     """Which ends with a status; the GPU is reset whatever it is."""
     machine.answer({rf"{workflow}/runs\?status={status}": {"workflow_runs": [{"id": 5}]}})
-    assert machine.run(NEXT_MACHINE, QEMU=end) == 0, machine.said
-    assert ("the machine ended with status" in machine.said) == (end != "0")
+    assert machine.run(NEXT_MACHINE, QEMU=end) == 0, machine.output
+    assert ("the machine ended with status" in machine.output) == (end != "0")
     (fields,) = (fields for request, fields in machine.requests() if "jitconfig" in request)
     assert fields.pop("name").startswith(f"{LABEL}-")
     assert fields == {"runner_group_id": str(group), "labels": [LABEL]}
-    ((arguments, given),) = machine.calls("qemu-system-x86_64")
-    assert given == "JIT\n" and "-snapshot" in arguments
+    ((arguments, content),) = machine.calls("qemu-system-x86_64")
+    assert content == "JIT\n" and "-snapshot" in arguments
     assert f"vfio-pci,host={GPU}" in arguments and "SECRET" not in str(arguments)
     assert (machine.root / RESET).read_text() == "1\n"
     assert not list(machine.root.glob("tmp.*")), "the configuration stays on the host's disk"
@@ -199,7 +203,7 @@ def test_a_job_that_waits_gets_a_machine_of_its_group(machine, workflow, status,
 
 def test_no_machine_starts_while_no_job_waits_for_this_gpu(machine):
     machine.answer({r"gpu.yml/runs\?status=queued": {"workflow_runs": [{"id": 6}]}})
-    assert machine.run(NEXT_MACHINE) == 0, machine.said
+    assert machine.run(NEXT_MACHINE) == 0, machine.output
     assert len(machine.requests()) == 9 and not machine.calls("qemu-system-x86_64")
 
 
@@ -212,7 +216,7 @@ def test_the_labels_are_those_that_jobs_ask_for():
 
 @pytest.mark.parametrize("status", ["0", "1"])
 def test_a_guest_sets_its_clocks_then_runs_one_job_as_another_user_and_ends(machine, status):
-    assert machine.run(GUEST, RUNUSER=status) == int(status), machine.said
+    assert machine.run(GUEST, RUNUSER=status) == int(status), machine.output
     lines = [json.loads(line) for line in (machine.root / "calls").read_text().splitlines()]
     names = [name for name, *_ in lines]
     assert names.index("nvidia-smi") < names.index("runuser") and names[-1] == "systemctl"
@@ -226,7 +230,7 @@ def test_a_machine_without_a_job_is_switched_off_before_its_time(machine):
     (machine.root / "opt/runner/_diag").mkdir()
     idle = machine.root / "bin" / "runuser"  # as run.sh does, while no job comes
     idle.write_text('#!/bin/bash\nuntil grep -q poweroff "$SCRATCH/calls"; do :; done\n')
-    assert machine.run(GUEST) == 0, machine.said
+    assert machine.run(GUEST) == 0, machine.output
     assert machine.calls("sleep") == [(["300"], None)]
     assert machine.calls("systemctl")[0] == (["poweroff"], None)
 

@@ -60,19 +60,19 @@ _HASHES = ("--require-hashes", "--only-binary=:all:")
 
 def token_violations(workflow):
     """Where a token reaches more than the step that needs it, or what is installed beside it."""
-    found = ["the workflow's env has a token"] if _has_token(workflow.get("env")) else []
+    violations = ["the workflow's env has a token"] if _has_token(workflow.get("env")) else []
     for name, job in workflow["jobs"].items():
         if _has_token(job.get("env")):
-            found.append(f"{name}: the job's env has a token")
+            violations.append(f"{name}: the job's env has a token")
         writes = set(job.get("permissions", {}).values()) - {"read", "none"}
         for step in steps(job):
             lines = step["run"].replace("\\\n", " ").splitlines()
             installs = [line for line in lines if _INSTALLS.search(line)]
             if installs and _has_token(step.get("env")):
-                found.append(f"{name}: installs with a token in its env")
+                violations.append(f"{name}: installs with a token in its env")
             if writes and not all(option in line for line in installs for option in _HASHES):
-                found.append(f"{name}: may write, and installs without hashes")
-    return found
+                violations.append(f"{name}: may write, and installs without hashes")
+    return violations
 
 
 def _has_token(env):
@@ -96,9 +96,9 @@ WRITES = {
 
 def test_few_jobs_write_and_none_has_a_secret():
     assert all(loaded["permissions"] == {} for loaded in LOADED.values())
-    found = {name: job["permissions"].items() for name, job in JOBS.items()}
-    found = {name: {scope for scope, right in of if right != "read"} for name, of in found.items()}
-    assert {name: scopes for name, scopes in found.items() if scopes} == WRITES
+    for name, job in JOBS.items():
+        written = {scope for scope, right in job["permissions"].items() if right != "read"}
+        assert written == WRITES.get(name, set())
     assert not [path for path in FILES if re.search(r"\bsecrets[.:\[]", path.read_text())]
 
 
@@ -173,7 +173,7 @@ def test_main_is_the_only_branch_that_a_gpu_measures():
 
 
 def test_limits_of_time_and_size():
-    limits = [each.get("timeout-minutes", 0) for each in JOBS["gpu.yml-measure"]["steps"]]
+    limits = [step.get("timeout-minutes", 0) for step in JOBS["gpu.yml-measure"]["steps"]]
     assert JOBS["gpu.yml-measure"]["timeout-minutes"] - sum(limits) >= 15
     (wait,) = steps(JOBS["gpu.yml-wait"])
     assert "poll < 60" in wait["run"] and "sleep 60" in wait["run"]  # of 1,000 calls an hour
@@ -183,7 +183,7 @@ def test_limits_of_time_and_size():
 
 
 def test_this_branchs_tests_are_put_to_the_heads_package():
-    (step,) = (each for each in JOBS["gpu.yml-measure"]["steps"] if each.get("id") == "public")
+    (step,) = (step for step in JOBS["gpu.yml-measure"]["steps"] if step.get("id") == "public")
     assert step["env"] == {conftest.PACKAGE: "../head"} and step["working-directory"] == "suite"
 
 
