@@ -213,8 +213,8 @@ def store(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["deadbeef", "f" * 40, "--help", "HEAD^{tree}"])
 def test_figures_of_what_is_no_commit(name, refusal):
     text = refusal(["figures", "nvidia-h200", "--", name])
-    said = f"{name!r} is no commit of the repository {ROOT}; stored, from the newest, are "
-    assert text.startswith(said) and "9ce172c9" in text
+    beginning = f"{name!r} is no commit of the repository {ROOT}; stored, from the newest, are "
+    assert text.startswith(beginning) and "9ce172c9" in text
 
 
 def test_figures_of_an_unknown_machine(refusal, store):

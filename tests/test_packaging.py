@@ -20,9 +20,9 @@ REPOSITORY = PROJECT["urls"]["Repository"]
 
 
 def test_pythons_are_the_same_in_the_classifiers_the_readme_and_ci():
-    found = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    oldest, newest = found[0], found[-1]
-    assert found == [f"3.{each}" for each in range(int(oldest[2:]), int(newest[2:]) + 1)]
+    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    oldest, newest = versions[0], versions[-1]
+    assert versions == [f"3.{minor}" for minor in range(int(oldest[2:]), int(newest[2:]) + 1)]
     assert PROJECT["requires-python"] == f">={oldest}"
     assert f"Python {oldest} to {newest}" in README
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
