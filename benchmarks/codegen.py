@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Callable
 
 from . import _subjects
-from ._machine_code import fingerprint
-from ._machine_code.fingerprint import Compiled
+from ._engine.machine_code import fingerprint
+from ._engine.machine_code.fingerprint import Compiled
 from ._subjects import metrics
 from ._subjects.rope.grid import active
 

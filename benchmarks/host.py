@@ -7,7 +7,7 @@ error. Each class gets its parameters and tracks from ``metrics.HOST_METRICS``, 
 from collections.abc import Callable, Mapping
 
 from . import _subjects
-from ._measure import host
+from ._engine.measure import host
 from ._subjects import metrics
 
 

@@ -4,7 +4,7 @@ Ten calls of nine models in training and in decoding, with angles and with preco
 ``models.MODELS``. Measured as ``rope`` is, n/a for commits that lack what a call needs.
 """
 
-from ._subject import BACKWARD, FORWARD
+from ._engine.subject import BACKWARD, FORWARD
 from ._subjects.rope.cells import ModelCell
 from ._subjects.rope.grid import MODEL_GRID, with_direction
 from .rope import SETUP_SECONDS, _Own

@@ -5,7 +5,7 @@ heads and other head sizes: see ``cells.PATHS``. Measured as ``rope`` is, n/a fo
 the call.
 """
 
-from ._subject import BACKWARD, FORWARD
+from ._engine.subject import BACKWARD, FORWARD
 from ._subjects.rope.cells import PathCell
 from ._subjects.rope.grid import PATH_GRIDS, active, with_direction
 from .rope import SETUP_SECONDS, _Own

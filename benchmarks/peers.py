@@ -6,9 +6,9 @@ an eager call and its error are measured as in ``host``. No verdict depends on t
 commits.
 """
 
+from ._engine.subject import BACKWARD, FORWARD
 from ._studies.peers import eager_calls as host
 from ._studies.peers.cells import PEER_GRIDS, PeerCell
-from ._subject import BACKWARD, FORWARD
 from ._subjects.metrics import HostMetric
 from ._subjects.rope.grid import active
 from .host import _Host

@@ -6,8 +6,8 @@ throughput and the ratio to a copy all come from the same ones.
 
 from typing import Any
 
-from ._measure import cell_outcomes
-from ._subject import BACKWARD, FORWARD
+from ._engine.measure import cell_outcomes
+from ._engine.subject import BACKWARD, FORWARD
 from ._subjects.rope.cells import Cell
 from ._subjects.rope.grid import GRIDS, active, cells_of
 

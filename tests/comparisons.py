@@ -7,11 +7,11 @@ import random
 import numpy as np
 
 from benchmarks import _subjects
+from benchmarks._engine.verdict.judge import judge
+from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.rules import RULES, Answer, Key, judge_exact
+from benchmarks._engine.verdict.schema import Comparison, Side
 from benchmarks._subjects.rope.grid import GRIDS, cells
-from benchmarks._verdict.judge import judge
-from benchmarks._verdict.notes import Note
-from benchmarks._verdict.rules import RULES, Answer, Key, judge_exact
-from benchmarks._verdict.schema import Comparison, Side
 
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}

@@ -29,8 +29,8 @@ import rope_triton  # noqa: E402
 
 del sys.path[: len(_others)]
 
-from benchmarks import _subject  # noqa: E402
-from benchmarks._system import machine  # noqa: E402
+from benchmarks._engine import subject as _subject  # noqa: E402
+from benchmarks._engine.system import machine  # noqa: E402
 from tests import browser as browsers  # noqa: E402
 from tests import publishing  # noqa: E402
 from tests.gpu import record  # noqa: E402

@@ -6,7 +6,6 @@ git, the order of processes, the stored rounds, the lock, the verdict, and the r
 
 import contextlib
 import json
-import traceback
 import types
 from pathlib import Path
 
@@ -14,14 +13,14 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import _subject
-from benchmarks._compare import command, exact, measure
-from benchmarks._compare.findings import keys_of
-from benchmarks._machine_code.facts import Facts
-from benchmarks._report.notes import texts
-from benchmarks._system import checkout, errors, gpu_monitor, machine, process
-from benchmarks._verdict.rules import Key
-from benchmarks._verdict.schema import Comparison, from_json
+from benchmarks._engine import subject as _subject
+from benchmarks._engine.compare import command, exact, measure
+from benchmarks._engine.compare.findings import keys_of
+from benchmarks._engine.machine_code.facts import Facts
+from benchmarks._engine.report.notes import texts
+from benchmarks._engine.system import checkout, errors, gpu_monitor, machine, process
+from benchmarks._engine.verdict.rules import Key
+from benchmarks._engine.verdict.schema import Comparison, from_json
 from tests import toy
 from tests.git import git
 
@@ -78,8 +77,8 @@ class Gpu:
         self.begun, self.answered, self.working = 0, 0, 0
         self.jobs = []  # (root, job) of every answer
         self.before = lambda number: None  # called as process ``number`` gets its job
-        self.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.001
-        self.pace = lambda subject, number: 1.0
+        self.noise = lambda key, number: 0.01 if key.metric in HOST else 0.001
+        self.pace = lambda key, number: 1.0
         self.host_pace = lambda number: 1.0  # of all calls in a process, and what is beside them
         self.launch = lambda number: 2.3e-6  # of a small kernel that is no version's
         self.events = lambda number: {}
@@ -117,32 +116,32 @@ class Gpu:
 
     def _check(self, cells, behaviour, rows, exact) -> None:
         for kind, where in (("wrong", "errors"), ("cannot", "unavailable")):
-            lost = [s for name in cells if name in behaviour.get(kind, ()) for s in cells[name]]
-            rows[where] += [[*subject, f"Traceback\nit is {kind}"] for subject in lost]
+            lost = [k for name in cells if name in behaviour.get(kind, ()) for k in cells[name]]
+            rows[where] += [[*key, f"Traceback\nit is {kind}"] for key in lost]
         put = behaviour.get("nodes", "1 x kernel")
-        rows["nodes"] = [[*subject, put] for both in cells.values() for subject in both]
+        rows["nodes"] = [[*key, put] for keys in cells.values() for key in keys]
         if exact:
             rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
     def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
         rows["launches"] = [self.launch(self.begun)] * 3
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
-        subjects = [subject for both in cells.values() for subject in both]
+        timed = [key for keys in cells.values() for key in keys]
         if host:
-            subjects += [Key(metric, (dtype,)) for metric in HOST for dtype in toy.DTYPES]
+            timed += [Key(metric, (dtype,)) for metric in HOST for dtype in toy.DTYPES]
             rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
             if self.starts:
                 starts = {IMPORT: "import", WARM_START: "start", COMPILE: "compile"}
-                for metric, key in starts.items():
-                    rows["timings"].append([metric, [], [behaviour.get(key, 0.1)]])
+                for metric, name in starts.items():
+                    rows["timings"].append([metric, [], [behaviour.get(name, 0.1)]])
         generator = np.random.default_rng(self.begun)
         factors = behaviour.get("slower", {})
-        for subject in subjects:
-            seconds = 1e-5 * self.pace(subject, self.begun)
-            seconds *= factors.get(" ".join(subject.params), 1) * factors.get(subject.metric, 1)
-            seconds *= float(np.exp(self.noise(subject, self.begun) * generator.normal()))
-            seconds *= self.host_pace(self.begun) if subject.metric in HOST else 1
-            rows["timings"].append([*subject, [seconds] * 3])
+        for key in timed:
+            seconds = 1e-5 * self.pace(key, self.begun)
+            seconds *= factors.get(" ".join(key.params), 1) * factors.get(key.metric, 1)
+            seconds *= float(np.exp(self.noise(key, self.begun) * generator.normal()))
+            seconds *= self.host_pace(self.begun) if key.metric in HOST else 1
+            rows["timings"].append([*key, [seconds] * 3])
         for kind, where in (("fails", "errors"), ("full", "unavailable")):
             names = {name for name, when in behaviour.get(kind, {}).items() if nth in when}
             lost = [row for row in rows["timings"] if names & {row[0], " ".join(row[1])}]
@@ -269,10 +268,6 @@ class Lab:
         self.git("tag", tag)
         return self.git("rev-parse", "HEAD")
 
-    def print_faults(self) -> None:
-        """Let the command print what it did not foresee, as users see it."""
-        self.patch.setattr(errors, "traceback", traceback)
-
     def with_once(self) -> None:
         """Let there be a cell that is timed forward only, too."""
         self.patch.setattr(toy, "CELLS", [*CELLS, ONCE])
@@ -306,8 +301,8 @@ class Lab:
     def unmeasured(self) -> list[str]:
         return texts(self.found.unmeasured)
 
-    def timing(self, subject: Key):
-        (timing,) = (each for each in self.found.timings if each.key == subject)
+    def timing(self, key: Key):
+        (timing,) = (timing for timing in self.found.timings if timing.key == key)
         return timing
 
     def states(self) -> list[Path]:

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks._engine.system.errors import CouldNotRunError
 from benchmarks._site import asv_fixes, figures, run
-from benchmarks._system.errors import CouldNotRunError
 from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
 
 COMMANDS = ("machine", "run", "figures", "compare", "release", "study", "readme")
@@ -262,8 +262,8 @@ def test_help_of_compare_says_what_counts_by_default(capsys):
 
 
 def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
-    from benchmarks._compare import exact
-    from benchmarks._machine_code import fingerprint
+    from benchmarks._engine.compare import exact
+    from benchmarks._engine.machine_code import fingerprint
     from tests import toy
 
     def refused(*_, **__):

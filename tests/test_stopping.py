@@ -96,10 +96,10 @@ def test_stopped_while_it_compiles(number, options, last, tmp_path):
 NESTED = """
 import sys, time
 from benchmarks import __main__ as entry
-from benchmarks._system import process
+from benchmarks._engine.system import process
 
 INNER = '''
-from benchmarks._system import process
+from benchmarks._engine.system import process
 process.start("import time; time.sleep(60)").wait()
 '''
 
@@ -122,7 +122,7 @@ def test_processes_that_measure_end_and_what_they_started(tmp_path):
 STARTING = """
 import pathlib, sys
 from benchmarks import __main__ as entry
-from benchmarks._compare import measure
+from benchmarks._engine.compare import measure
 
 here = pathlib.Path({here!r})
 entry._compare.run = lambda **_: measure.Process(

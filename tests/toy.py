@@ -7,8 +7,8 @@ import dataclasses
 import itertools
 from dataclasses import dataclass
 
-from benchmarks._subject import BACKWARD, FORWARD, Compilation, Eager
-from benchmarks._verdict import metrics
+from benchmarks._engine.subject import BACKWARD, FORWARD, Compilation, Eager
+from benchmarks._engine.verdict import metrics
 
 PACKAGE = "toy_kernel"
 TARGETS, TARGET = ("sm_90", "gfx942"), "sm_90"

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .. import _subject
-from .._system.arguments import Parser
-from .._system.process import ROOT
+from .._engine import subject as _subject
+from .._engine.system.arguments import Parser
+from .._engine.system.process import ROOT
 from . import accept, branch
 
 RESULTS = ROOT / "benchmarks" / "results"

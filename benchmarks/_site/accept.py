@@ -10,7 +10,7 @@ import re
 from collections.abc import Set
 from pathlib import Path
 
-from .._system.repository import git_text
+from .._engine.system.repository import git_text
 from .branch import lost
 
 MAX_FILES, MAX_BYTES = 20, 1_000_000  # a run measures 11 commits at most, in 0.4 MB each

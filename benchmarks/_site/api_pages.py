@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .._system.process import ROOT
+from .._engine.system.process import ROOT
 from .page import PAGE
 
 # Not torchtitan's, which imports its library.

@@ -8,10 +8,10 @@ import math
 import shutil
 from pathlib import Path
 
-from .._system import machine
-from .._system.errors import CouldNotRunError
-from .._system.files import locked_by, write_atomically
-from .._system.progress import missing
+from .._engine.system import machine
+from .._engine.system.errors import CouldNotRunError
+from .._engine.system.files import locked_by, write_atomically
+from .._engine.system.progress import missing
 
 _VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
 _TOOLCHAIN = """

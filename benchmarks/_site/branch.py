@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from .._system.repository import committed_files, git_text, write_files
+from .._engine.system.repository import committed_files, git_text, write_files
 
 BRANCH = "refs/heads/benchmark-results"
 KEEP_RESULTS = 500

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._engine.system.errors import CouldNotRunError
+from .._engine.system.process import ROOT
+from .._engine.system.progress import say
+from .._engine.system.repository import GitError, git_text
 from .._subjects import cell as cell_of
-from .._system.errors import CouldNotRunError
-from .._system.process import ROOT
-from .._system.progress import say
-from .._system.repository import GitError, git_text
 from . import asv_fixes
 
 RESULTS = ROOT / asv_fixes.RESULTS

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from .._engine.system import checkout, gpu_monitor
+from .._engine.system.repository import git_text
 from .._subjects.rope.grid import OWN_BENCHMARKS
-from .._system import checkout, gpu_monitor
-from .._system.repository import git_text
 from . import asv_fixes, run
 
 NO_GPU = "no-gpu-"

@@ -4,9 +4,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
-from .._system.baseline import commits_since
-from .._system.repository import GitError
-from .._system.untrusted import Text, load_json, validated
+from .._engine.system.baseline import commits_since
+from .._engine.system.repository import GitError
+from .._engine.system.untrusted import Text, load_json, validated
 
 FILE = Path(".asv") / "nightly.json"
 """Where ``history.yml`` puts it before it publishes."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .._system.baseline import commits_since
+from .._engine.system.baseline import commits_since
 from . import nightly
 from .reports import reports
 

@@ -2,7 +2,7 @@
 
 import json
 
-from .._system.process import ROOT
+from .._engine.system.process import ROOT
 
 REPORTS = ROOT / "benchmarks" / "evidence" / "reports"
 

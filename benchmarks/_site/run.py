@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import TextIO
 
+from .._engine.system import gpu_monitor, machine, process
+from .._engine.system.errors import CouldNotRunError
+from .._engine.system.process import ROOT
+from .._engine.system.progress import PROGRESS_VARIABLE, say
+from .._engine.system.repository import GitError, git_text
 from .._subjects.rope.grid import GRID_VARIABLE, GRIDS, OWN_BENCHMARKS, active
-from .._system import gpu_monitor, machine, process
-from .._system.errors import CouldNotRunError
-from .._system.process import ROOT
-from .._system.progress import PROGRESS_VARIABLE, say
-from .._system.repository import GitError, git_text
 from . import figures
 from .figures import git
 

@@ -4,9 +4,9 @@ import argparse
 import time
 from pathlib import Path
 
-from .._system import checkout, gpu_monitor, machine
-from .._system.arguments import positive_minutes, some_seconds
-from .._system.process import ROOT
+from .._engine.system import checkout, gpu_monitor, machine
+from .._engine.system.arguments import positive_minutes, some_seconds
+from .._engine.system.process import ROOT
 from . import runner
 from .peers import peers_study
 from .reliability import reliability_studies

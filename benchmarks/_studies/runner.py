@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from .._compare.rounds import BudgetError
-from .._system import checkout, gpu_monitor, machine, process
-from .._system.errors import CouldNotRunError
-from .._system.files import write_atomically
-from .._system.journal import Journal, JournalError, read
-from .._system.progress import PROGRESS_VARIABLE, missing, say
+from .._engine.compare.rounds import BudgetError
+from .._engine.system import checkout, gpu_monitor, machine, process
+from .._engine.system.errors import CouldNotRunError
+from .._engine.system.files import write_atomically
+from .._engine.system.journal import Journal, JournalError, read
+from .._engine.system.progress import PROGRESS_VARIABLE, missing, say
 
 DONE, BAD = 0, 1
 

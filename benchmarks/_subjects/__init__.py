@@ -1,11 +1,11 @@
-"""What this repository measures, as ``_subject.Subject`` describes it: ``rope_triton``."""
+"""What this repository measures, as ``subject.Subject`` describes it: ``rope_triton``."""
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .._subject import Compilation
-from .._verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
+from .._engine.subject import Compilation
+from .._engine.verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
 from . import metrics
 from .calls import BaseCell
 from .labels import label as label

@@ -1,4 +1,4 @@
-"""The base classes of all cells and calls of this package: see ``_subject``."""
+"""The base classes of all cells and calls of this package: see ``subject``."""
 
 import dataclasses
 import json
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from .._subject import BACKWARD, FORWARD, metric
+from .._engine.subject import BACKWARD, FORWARD, metric
 
 if TYPE_CHECKING:
-    from .._subject import Cell
+    from .._engine.subject import Cell
 else:
     Cell = object  # whose properties would be defaults of a dataclass's fields
 
@@ -69,7 +69,7 @@ class BaseCell(Cell):
 
 
 class Call:
-    """A call of a function of the package, and what is right: see ``_subject.Call``.
+    """A call of a function of the package, and what is right: see ``subject.Call``.
 
     A subclass says which function, its arguments, and what they return.
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from .._subject import BACKWARD, FORWARD, Eager
+from .._engine.subject import BACKWARD, FORWARD, Eager
 from .calls import BaseCell
 from .rope.cells import DTYPE_WORDS, Cell, EagerCell, PathCell
 from .rope.grid import GRIDS, PATH_GRIDS, listed_calls

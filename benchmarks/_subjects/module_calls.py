@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from .._subject import FORWARD
+from .._engine.subject import FORWARD
 from .calls import Call, gradient, leaves
 
 BOUND = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}

@@ -6,22 +6,35 @@ import triton.language as tl
 from rope_triton.kernel.rotation import load_pass_through, rotate_rows, store_pass_through
 
 
-@triton.jit(do_not_specialize=["n_seq", "n_heads", "n_table", "n_sequences", "cp_size", "cp_rank"])
+@triton.jit(
+    do_not_specialize=[
+        *("n_seq", "n_heads", "k_heads", "n_table", "n_sequences", "cp_size", "cp_rank")
+    ]
+)
 def rope_kernel(
     out_ptr,
+    k_out_ptr,
     t_ptr,
+    k_ptr,
     freqs_ptr,
     sin_ptr,
     start_ptr,
     cu_seqlens_ptr,
     n_seq,
     n_heads,
+    k_heads,
     out_seq,
     out_batch,
+    k_out_seq,
+    k_out_batch,
     t_seq,
     t_batch,
     t_head,
     t_channel,
+    k_seq,
+    k_batch,
+    k_head,
+    k_channel,
     freqs_seq,
     freqs_channel,
     freqs_batch,
@@ -39,7 +52,8 @@ def rope_kernel(
     INTERLEAVED: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     INPLACE: tl.constexpr,
-    EACH: tl.constexpr,
+    MIXED: tl.constexpr,
+    PER_TOKEN: tl.constexpr,
     ROUNDING: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,
@@ -51,7 +65,9 @@ def rope_kernel(
     (x1, x2) to (x1 cos a1 - x2 sin a1, x2 cos a2 + x1 sin a2), with a1 and a2 the angles at the two
     channels of the pair: equal in most models, but not by contract. With sin_ptr, freqs holds the
     cosine and sin_ptr the sine of one angle for each pair. INPLACE writes to t, which then is
-    contiguous in the channels, and not to out.
+    contiguous in the channels, and not to out. With k_ptr, keys of other heads and strides are
+    rotated beside the queries t: the heads are those of t, then those of k. MIXED: a program may
+    have heads of both.
 
     The grid is (head blocks, batch, sequence blocks), or with the last two exchanged where the
     batch comes first, or (sequence blocks, head blocks, batch) where the heads come before the
@@ -61,9 +77,9 @@ def rope_kernel(
 
     An argument that is None compiles to nothing: across; start_ptr, cu_seqlens_ptr and cp_size,
     without which a token's angles are at its own index; freqs_batch and freqs_head, without which
-    all of a batch and all heads share them. With EACH, start_ptr has a position for each token,
-    ``[batch, seq]``, else one for each sequence. ROUNDING says what is rounded besides the result:
-    None, "tables" (cosines and sines, to the dtype of t) or "each" (products too).
+    all of a batch and all heads share them. start_ptr has the position of each sequence's start,
+    or with PER_TOKEN of every token, ``[batch, seq]``. ROUNDING says what is rounded besides the
+    result: None, "tables" (cosines and sines, to the dtype of t) or "each" (products too).
     """
     batch, block, head = program_coords(
         cu_seqlens_ptr, n_seq, across, BATCH_FIRST, HEADS_FIRST, BLOCK_S
@@ -75,15 +91,42 @@ def rope_kernel(
         store_mask = (seq < n_seq) & inside[None, :, None]
     # Positions and heads past the end repeat the last one: same address, same value, no masks.
     seq = tl.minimum(seq, n_seq - 1).to(tl.int64)
-    heads = head_block(head, n_heads, BLOCK_H)
-    t_row = t_ptr + seq * t_seq + batch * t_batch + heads * t_head
-    out_row = out_ptr + seq * out_seq + batch * out_batch
-    out_row += heads * (D if out_head is None else out_head)
+    if k_ptr is None:
+        heads = head_block(head, n_heads, BLOCK_H)
+        t_row = t_ptr + seq * t_seq + batch * t_batch + heads * t_head
+        out_row = out_ptr + seq * out_seq + batch * out_batch
+        out_row += heads * (D if out_head is None else out_head)
+        channel = t_channel
+    else:
+        heads = tl.minimum(head * BLOCK_H + tl.arange(0, BLOCK_H), n_heads + k_heads - 1)
+        heads = heads[None, :, None]
+        of_t = heads < n_heads if MIXED else head * BLOCK_H < n_heads
+        heads = (heads - tl.where(of_t, 0, n_heads)).to(tl.int64)
+        if MIXED:
+            # Pointers to tokens are chosen, not strides: the compiler would find those by an index
+            # into the arguments, which takes so long that it computes the sines before it loads t.
+            t_row, k_row = (
+                t_ptr + batch * t_batch + seq * t_seq,
+                k_ptr + batch * k_batch + seq * k_seq,
+            )
+            t_row = tl.where(of_t, t_row, k_row) + heads * tl.where(of_t, t_head, k_head)
+            channel = tl.where(of_t, t_channel, k_channel)
+            out_row = out_ptr + batch * out_batch + seq * out_seq
+            k_row = k_out_ptr + batch * k_out_batch + seq * k_out_seq
+            out_row = tl.where(of_t, out_row, k_row) + heads * D
+        elif of_t:  # one code for both tensors, which only loads other arguments
+            t_row = t_ptr + batch * t_batch + seq * t_seq + heads * t_head
+            out_row = out_ptr + batch * out_batch + seq * out_seq + heads * D
+            channel = t_channel
+        else:
+            t_row = k_ptr + batch * k_batch + seq * k_seq + heads * k_head
+            out_row = k_out_ptr + batch * k_out_batch + seq * k_out_seq + heads * D
+            channel = k_channel
     if INPLACE:
         out_row = t_row
 
     cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
-    position_args = n_seq, n_table, start_ptr, EACH, cu_seqlens, cp_size, cp_rank
+    position_args = n_seq, n_table, start_ptr, PER_TOKEN, cu_seqlens, cp_size, cp_rank
     first_angle = 0
     if freqs_batch is not None:
         first_angle += batch * freqs_batch
@@ -92,92 +135,7 @@ def rope_kernel(
     freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
     written: tl.constexpr = D_ROT if INPLACE else D
     options: tl.constexpr = (written, D_ROT, INTERLEAVED, TRANSPOSED, ROUNDING)
-    rotate_rows(out_row, t_row, t_channel, store_mask, freqs, seq, batch, position_args, options)
-
-
-@triton.jit(
-    do_not_specialize=[
-        *("n_seq", "q_heads", "k_heads", "n_table", "n_sequences", "cp_size", "cp_rank")
-    ]
-)
-def rope_qk_kernel(
-    q_out_ptr,
-    k_out_ptr,
-    q_ptr,
-    k_ptr,
-    freqs_ptr,
-    sin_ptr,
-    start_ptr,
-    cu_seqlens_ptr,
-    n_seq,
-    q_heads,
-    k_heads,
-    q_out_seq,
-    q_out_batch,
-    k_out_seq,
-    k_out_batch,
-    q_seq,
-    q_batch,
-    q_head,
-    q_channel,
-    k_seq,
-    k_batch,
-    k_head,
-    k_channel,
-    freqs_seq,
-    freqs_channel,
-    freqs_batch,
-    across,
-    n_table,
-    n_sequences,
-    cp_size,
-    cp_rank,
-    D: tl.constexpr,
-    D_ROT: tl.constexpr,
-    BATCH_FIRST: tl.constexpr,
-    INTERLEAVED: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-    MIXED: tl.constexpr,
-    ROUNDING: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-):
-    """rope_kernel for two tensors that differ in heads and strides: the heads of q, then of k.
-
-    MIXED says that a program may have heads of both.
-    """
-    batch, block, head = program_coords(cu_seqlens_ptr, n_seq, across, BATCH_FIRST, None, BLOCK_S)
-    seq = block * BLOCK_S + tl.arange(0, BLOCK_S)
-    seq = tl.minimum(seq, n_seq - 1)[:, None, None].to(tl.int64)
-    heads = tl.minimum(head * BLOCK_H + tl.arange(0, BLOCK_H), q_heads + k_heads - 1)
-    heads = heads[None, :, None]
-    of_q = heads < q_heads if MIXED else head * BLOCK_H < q_heads
-    heads = (heads - tl.where(of_q, 0, q_heads)).to(tl.int64)
-    if MIXED:
-        # Pointers to tokens are chosen, not strides: the compiler would find those by an index into
-        # the arguments, which takes so long that it computes the sines before it loads t.
-        q_row, k_row = q_ptr + batch * q_batch + seq * q_seq, k_ptr + batch * k_batch + seq * k_seq
-        x = tl.where(of_q, q_row, k_row) + heads * tl.where(of_q, q_head, k_head)
-        channel = tl.where(of_q, q_channel, k_channel)
-        q_row = q_out_ptr + batch * q_out_batch + seq * q_out_seq
-        k_row = k_out_ptr + batch * k_out_batch + seq * k_out_seq
-        out = tl.where(of_q, q_row, k_row) + heads * D
-    elif of_q:  # one code for both tensors, which only loads other arguments: no choice to compute
-        x = q_ptr + batch * q_batch + seq * q_seq + heads * q_head
-        out = q_out_ptr + batch * q_out_batch + seq * q_out_seq + heads * D
-        channel = q_channel
-    else:
-        x = k_ptr + batch * k_batch + seq * k_seq + heads * k_head
-        out = k_out_ptr + batch * k_out_batch + seq * k_out_seq + heads * D
-        channel = k_channel
-    cu_seqlens = cu_seqlens_ptr, n_sequences, block * BLOCK_S
-    position_args = n_seq, n_table, start_ptr, None, cu_seqlens, cp_size, cp_rank
-    first_angle = 0
-    if freqs_batch is not None:
-        first_angle += batch * freqs_batch
-    freqs = freqs_ptr, sin_ptr, first_angle, freqs_seq, freqs_channel
-    options: tl.constexpr = (D, D_ROT, INTERLEAVED, TRANSPOSED, ROUNDING)
-    rotate_rows(out, x, channel, None, freqs, seq, batch, position_args, options)
+    rotate_rows(out_row, t_row, channel, store_mask, freqs, seq, batch, position_args, options)
 
 
 @triton.jit(do_not_specialize=["n_seq", "n_groups", "n_table", "cp_size", "cp_rank"])

@@ -9,8 +9,10 @@ import copy
 import functools
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import triton
@@ -22,30 +24,13 @@ GRID_LIMIT = 65_535
 """CUDA's limit for the second and third dimension of a grid."""
 _MAX_CACHED = 4096
 _threads = threading.local()
-# Versions of Triton on which the tests passed the launcher by: NVIDIA's on a GPU too, AMD's only by
-# the arguments of its C function. Any other version or backend goes through Triton's own runner.
-_TESTED_TRITONS = frozenset({"3.6.0", "3.7.0", "3.7.1"})
-_TESTED_BACKENDS = frozenset({"cuda", "hip"})
 _HIP = torch.version.hip is not None
+_hooks = triton.knobs.runtime
 # ``torch.cuda.current_device`` without its initialization of CUDA.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-
-
-class Plan(NamedTuple):
-    """A kernel's grid, its arguments other than tensors by name, and the compiler's options."""
-
-    grid: tuple[int, int, int]
-    arguments: dict
-    options: dict
-
-
-# Repeats a launch, given the device's index and the tensors of a call.
-Launcher = Callable[[int, Sequence], None]
-_launches: dict[tuple, "Prepared"] = {}
-_plans: dict[tuple, object] = {}  # of :func:`planned`
-# The launch of an earlier call with this key, or None. A key begins with its kernel's name, because
-# the options and tensors of two kernels may be equal.
-cached_launches = _launches.get
+cache: dict[tuple, object] = {}
+"""What the plan of :func:`run` or :func:`planned` returned, by key."""
+cached: Callable = cache.get
 
 
 def specialization_key(tensor: torch.Tensor) -> tuple:
@@ -56,14 +41,13 @@ def specialization_key(tensor: torch.Tensor) -> tuple:
     memory holds the negated values.
     """
     special: bool | tuple | str = not tensor.data_ptr() & 15
-    strides = tensor.stride()
-    # To ask takes longer than all else. Imaginary parts lie between real ones: they begin at no
-    # multiple of 16 bytes, and have steps of two elements, or any in a dimension of size 1.
-    if (not special or strides[-1:] != (1,)) and tensor.is_neg():
+    # To ask takes longer than all else. Imaginary parts lie behind real ones, so they begin at no
+    # multiple of 16 bytes.
+    if not special and tensor.is_neg():
         special = "negated"
     elif _HIP:
         special = special, tensor.untyped_storage().nbytes() < 1 << 31
-    return tensor.shape, strides, tensor.dtype, tensor.device, special
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, special
 
 
 def table_keys(tables: tuple) -> tuple:
@@ -79,25 +63,21 @@ def table_keys(tables: tuple) -> tuple:
     )
 
 
-def run(
-    key: tuple, cached: "Prepared | None", kernel, plan: Callable[..., Plan], tensors, options
-) -> None:
-    """Launch the kernel on ``tensors``, by ``cached`` if the key is cached.
+def run(key: tuple, launch: "Launch | None", plan: Callable, tensors: tuple, options) -> None:
+    """Launch on ``tensors`` by ``launch``, which is ``cached(key)``, or else by a new plan.
 
-    Otherwise by ``plan(*tensors, options)``, which is made once for each key, or at each call if a
-    tensor is negated: it is copied. If the first two tensors are empty, all are, and nothing is
-    launched.
+    ``plan(*tensors, options)`` is made once for each key, or at each call if a tensor is negated,
+    because it is copied first. If the first two tensors are empty, nothing is launched.
     """
-    if cached is not None:
-        cached(*tensors)
-    elif any(tensor.numel() for tensor in tensors[:2]):
-        given = [None if tensor is None else tensor.resolve_neg() for tensor in tensors]
-        grid, arguments, compile_options = plan(*given, options)
-        values = tuple(arguments[name] for name in kernel.arg_names[len(given) :])
-        made = Prepared(kernel, grid, values, **compile_options)
-        made(*given)
-        if all(map(operator.is_, given, tensors)):
-            _keep(_launches, key, made)
+    if launch is None:
+        if not any(tensor.numel() for tensor in tensors[:2] if tensor is not None):
+            return
+        plain = tuple(None if tensor is None else tensor.resolve_neg() for tensor in tensors)
+        launch = plan(*plain, options)
+        if all(map(operator.is_, plain, tensors)):
+            _add(key, launch)
+        tensors = plain
+    launch(*tensors)
 
 
 def is_interpreted() -> bool:
@@ -106,6 +86,13 @@ def is_interpreted() -> bool:
     ``TRITON_INTERPRET`` decided that when they were defined. What it is now decides nothing.
     """
     return not isinstance(rope_kernel, triton.runtime.JITFunction)
+
+
+def is_amd() -> bool:
+    """Whether the kernels are compiled for a GPU of AMD."""
+    if is_interpreted():
+        return False
+    return triton.runtime.driver.active.get_current_target().backend == "hip"
 
 
 @functools.cache
@@ -144,27 +131,32 @@ def cdiv(n: int, block: int) -> int:
     return -(-n // block)
 
 
-class Prepared:
-    """A launch of a kernel whose grid and other arguments than tensors are known.
+class Launch:
+    """A launch of a kernel, to be repeated on tensors that differ in addresses and values alone.
 
-    The first call compiles the kernel. Later ones, whose tensors may differ in addresses alone, go
-    straight to it.
+    The first call compiles the kernel. Later ones go straight to Triton's function in C: its runner
+    looks up device and stream, describes every launch to hooks, and looks for memory to allocate,
+    which takes 3 of a call's 14 microseconds.
 
     Parameters
     ----------
+    kernel : triton.runtime.JITFunction
+        Its arguments are the tensors, then ``values``.
+    grid : tuple of int
+        Programs in each of three dimensions.
     values : tuple
-        The kernel's arguments after its tensors.
-    blocks : tuple
-        For each tensor None, or the shape of the blocks that the kernel loads of it: it gets a
-        descriptor then.
+        The arguments after the tensors, constexprs included.
+    blocks : tuple, optional
+        For each tensor None, or the shape of the blocks that the kernel loads of it: the argument
+        is a tensor descriptor then.
     options
-        The compiler's.
+        The compiler's, such as ``num_warps``.
     """
 
-    def __init__(self, kernel, grid: tuple, values: tuple, blocks: tuple = (), **options: int):
-        self._kernel, self._grid, self._values = kernel, grid, values
-        self._blocks, self._options = blocks, options
-        self._launch: Launcher | None = None
+    def __init__(self, kernel, grid: tuple, values: tuple, blocks: tuple = (), **options):
+        self.kernel, self.grid, self.values, self._blocks = kernel, grid, values, blocks
+        self._ordinary: Callable = functools.partial(kernel[grid], **options)
+        self._straight: Callable | None = None
 
     def __call__(self, *tensors: torch.Tensor | None) -> None:
         """Launch on tensors, the first of which is not empty; an absent one is None."""
@@ -172,35 +164,48 @@ class Prepared:
         if device >= 0 and device != _current_device():
             with torch.cuda.device(device):
                 self(*tensors)
-        elif self._launch is not None:
-            self._launch(device, tensors)
+            return
+        arguments = *(self._described(tensors) if self._blocks else tensors), *self.values
+        enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
+        # A hook is a chain of functions, or what a user put in its place.
+        hooked = getattr(enter, "calls", enter) or getattr(leave, "calls", leave)
+        if self._straight and not hooked:
+            self._straight(device, arguments)
         else:
-            given = _described(tensors, self._blocks)
-            compiled = self._kernel[self._grid](*given, *self._values, **self._options)
-            if compiled is not None:  # not by the interpreter
-                self._launch = _direct(compiled, self._grid, self._values, self._blocks)
+            compiled = self._ordinary(*arguments)
+            if compiled is not None:  # the first launch, and not in the interpreter
+                self._ordinary = compiled[self.grid]
+                self._straight = _straight(compiled, self.grid, arguments)
+
+    def _described(self, tensors: Sequence) -> list:
+        """The tensors, as descriptors where the kernel loads blocks of them."""
+        _bind_context()
+        return [
+            x if block is None else TensorDescriptor(x, [*x.shape], [*x.stride()], [*block])
+            for x, block in zip(tensors, self._blocks, strict=True)
+        ]
 
 
 def planned(plan: Callable, *arguments):
     """``plan(*arguments)``, made once for each specialization of the tensors among them.
 
-    It may depend on all of them but addresses and values of tensors. Raises what
-    :func:`check_device` does.
+    It may depend on everything but the addresses and values of tensors. Raises the errors of
+    :func:`check_device`.
     """
     key = (
         plan,
         *[
-            specialization_key(each) if isinstance(each, torch.Tensor) else each
-            for each in arguments
+            specialization_key(argument) if isinstance(argument, torch.Tensor) else argument
+            for argument in arguments
         ],
     )
-    made = _plans.get(key)
+    made = cache.get(key)
     if made is None:
-        for each in arguments:
-            if isinstance(each, torch.Tensor):
-                check_device(each)
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                check_device(argument)
         made = plan(*arguments)
-        _keep(_plans, key, made)
+        _add(key, made)
     return made
 
 
@@ -211,56 +216,11 @@ def is_loadable(x: torch.Tensor) -> bool:
     return x.data_ptr() % 16 == 0 and last == 1 and all(step and step % 16 == 0 for step in steps)
 
 
-def _described(tensors: Sequence, blocks: tuple) -> list:
-    """The tensors, as descriptors where the kernel loads blocks of them."""
-    given = list(tensors)
-    if blocks:
-        _bind_context()
-    for at, block in enumerate(blocks):
-        if block is not None:
-            x = given[at]
-            given[at] = TensorDescriptor(x, list(x.shape), list(x.stride()), list(block))
-    return given
-
-
-def _keep(kept: dict, key, value) -> None:
-    if len(kept) >= _MAX_CACHED:  # drop many of the oldest at once: finding them is slow
-        for oldest in list(kept)[: _MAX_CACHED // 16 + 1]:
-            kept.pop(oldest, None)
-    kept[key] = value
-
-
-def _direct(compiled, grid: tuple, values: tuple, blocks: tuple = ()) -> Launcher:
-    """Launch a compiled kernel as Triton's runner does, without its generality.
-
-    The runner looks up device and stream, describes every launch to hooks, and looks for memory to
-    allocate: 3 of a call's 14 microseconds. torch.compile's launchers leave that out, too.
-    ``values`` are the kernel's arguments after its tensors; ``blocks`` are as of :class:`Prepared`.
-    """
-    hooks, run_with_hooks = triton.knobs.runtime, compiled[grid]
-
-    def by_runner(_, tensors):
-        run_with_hooks(*_described(tensors, blocks), *values)
-
-    if not _is_tested(compiled):
-        return by_runner
-
-    current_stream = triton.runtime.driver.active.get_current_stream
-    launch, before, after, as_tuple = _innermost(compiled, grid)
-
-    def direct(device, tensors):
-        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
-        # A chain of hooks, or what a user put in its place.
-        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
-            return by_runner(device, tensors)
-        if blocks:
-            tensors = _described(tensors, blocks)
-        if as_tuple:
-            launch(*before, current_stream(device), *after, (*tensors, *values))
-        else:
-            launch(*before, current_stream(device), *after, *tensors, *values)
-
-    return direct
+def _add(key: tuple, value) -> None:
+    if len(cache) >= _MAX_CACHED:  # drop many of the oldest at once: finding them is slow
+        for oldest in list(cache)[: _MAX_CACHED // 16 + 1]:
+            cache.pop(oldest, None)
+    cache[key] = value
 
 
 def _bind_context() -> None:
@@ -274,30 +234,60 @@ def _bind_context() -> None:
         _threads.bound = True
 
 
-def _is_tested(compiled) -> bool:
-    """Whether the tests passed the launcher of the Triton that compiled this by."""
-    backend = compiled.metadata.target.backend
-    return triton.__version__ in _TESTED_TRITONS and backend in _TESTED_BACKENDS
+# --- past Triton's runner and launcher ------------------------------------------------------------
 
 
-def _innermost(compiled, grid) -> tuple[Callable, tuple, tuple, bool]:
-    """The function that finally launches a kernel, its arguments before the stream and after it.
+def _straight(compiled, grid: tuple, arguments: tuple) -> Callable | None:
+    """A launch of a compiled kernel as a function of a device's index and the kernel's arguments.
 
-    The last item is whether it takes the kernel's own arguments as one tuple. Triton's launcher
-    calls a C function whose other arguments differ between versions: a copy of the launcher that
-    calls a recording function instead shows them.
+    None if only Triton itself can launch the kernel: where Triton allocates memory for each launch,
+    and, with a warning, where it calls its function in C in a way that is not understood here.
     """
-    launcher, stream, recorded = compiled.run, object(), []
-    own = compiled.function, compiled.packed_metadata, None, None, None
-    sizes = [getattr(launcher, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
-    if not any(sizes) and hasattr(launcher, "launch"):
-        recording = copy.copy(launcher)
-        recording.launch = lambda *given: recorded.append(given)
-        recording(*grid, stream, *own)
-    if len(recorded) != 1:  # it allocates memory at each launch, or is another kind of launcher
-        return launcher, grid, own, False
-    at = recorded[0].index(stream)
-    before, after = recorded[0][:at], recorded[0][at + 1 :]
-    if after[-1] == ():
-        return launcher.launch, before, after[:-1], True
-    return launcher.launch, before, after, False
+    launcher = compiled.run
+    sizes = (size for name, size in vars(launcher).items() if name.endswith("scratch_size"))
+    if any(sizes):
+        return None
+    try:
+        before, after, as_tuple = _arguments_in_c(compiled, grid, arguments)
+    except Exception as error:  # whatever a version of Triton does differently
+        warnings.warn(  # once: Python shows a warning of one line and text once
+            f"rope_triton does not know how Triton {triton.__version__} launches a compiled kernel "
+            f"({error!r}): every call takes some microseconds longer",
+            RuntimeWarning,
+            stacklevel=1,
+        )
+        return None
+    launch, current_stream = launcher.launch, triton.runtime.driver.active.get_current_stream
+    if as_tuple:
+        return lambda device, arguments: launch(*before, current_stream(device), *after, arguments)
+    return lambda device, arguments: launch(*before, current_stream(device), *after, *arguments)
+
+
+def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tuple, bool]:
+    """What Triton's runner passes to the function in C: before the stream, and from there to the
+    kernel's arguments, which come last; and whether these are one tuple.
+
+    Versions of Triton differ in it, so Triton's own code is run, on a copy of its launcher whose
+    function in C only records. Hooks are replaced by None. Raises what that code raises, or
+    LookupError.
+    """
+    recorded: list[tuple] = []
+    launcher = copy.copy(compiled.run)
+    if not hasattr(launcher, "launch"):
+        raise LookupError("the launcher has no function to record")
+    launcher.launch = lambda *arguments: recorded.append(arguments)
+    replaced = {"run": launcher, "launch_metadata": lambda *_: None, "_init_handles": lambda: None}
+    stream, enter, leave = object(), _hooks.launch_enter_hook, _hooks.launch_exit_hook
+    # No copy of the kernel: when that is deleted, Triton unloads the machine code of both.
+    runner = type(compiled).__getitem__(SimpleNamespace(**vars(compiled) | replaced), grid)
+    runner(*arguments, stream=stream)
+    (passed,) = recorded
+    at = [item is stream for item in passed].index(True)
+    rest: list[Any] = [
+        None if item is enter or item is leave else item for item in passed[at + 1 :]
+    ]
+    as_tuple, n = isinstance(rest[-1], tuple), len(arguments)
+    after, last = (rest[:-1], rest[-1]) if as_tuple else (rest[:-n], rest[-n:])
+    if len(last) != n or not all(map(operator.is_, last, arguments)):
+        raise LookupError("the kernel's arguments are not the last")
+    return passed[:at], tuple(after), as_tuple

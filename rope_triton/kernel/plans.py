@@ -1,13 +1,15 @@
-"""Plan a call: its grid, and the arguments of its kernel by name."""
+"""Plan a call: its grid, and the arguments of its kernel."""
 
+import functools
 import math
 from typing import NamedTuple
 
 import torch
 import triton
 
-from rope_triton.kernel.launch import GRID_LIMIT, Plan
-from rope_triton.kernel.tiles import tile_of
+from rope_triton.kernel.kernels import rope_kernel, rope_qkv_kernel
+from rope_triton.kernel.launch import GRID_LIMIT, Launch, is_amd
+from rope_triton.kernel.tiles import Call, tile_of
 
 # What the kernel rounds besides the result; None, nothing, is compiled away.
 _ROUNDINGS = {"once": None, "tables": "tables", "each": "each"}
@@ -24,6 +26,11 @@ class Options(NamedTuple):
     transposed: bool = False
     inplace: bool = False
 
+    @property
+    def adjoint(self) -> "Options":
+        """The options of the gradient: the transposed rotation, whose gradient is the rotation."""
+        return _adjoint(self)
+
 
 class QkvOptions(NamedTuple):
     """The same for packed queries, keys and values, with the channels of each in a group."""
@@ -38,6 +45,11 @@ class QkvOptions(NamedTuple):
     join: bool = False
 
     @property
+    def adjoint(self) -> "QkvOptions":
+        """The options of the gradient: to join is the transpose of to split, and vice versa."""
+        return _adjoint(self)
+
+    @property
     def channels(self) -> tuple[int, int, int]:
         """Channels of queries, keys and values in a group; the last is the size of a head."""
         return self.q_channels, self.k_channels, self.v_channels
@@ -49,50 +61,69 @@ class QkvOptions(NamedTuple):
         return self.q_channels // width, self.k_channels // width, 1
 
 
+@functools.cache  # to replace fields takes a microsecond
+def _adjoint(options):
+    if isinstance(options, QkvOptions):
+        return options._replace(join=not options.join)
+    return options._replace(transposed=not options.transposed, inplace=False)
+
+
 def by_position(table: torch.Tensor) -> torch.Tensor:
     """``[s2, 1, 1, n]`` of a table ``[s2, n]``; any other as it is."""
     return table[:, None, None] if table.dim() == 2 else table
 
 
-def rotation(out, t, freqs, sin, start_positions, cu_seqlens, options: Options) -> Plan:
-    """The launch of ``rope_kernel``; cu_seqlens only for packed sequences."""
+def rotation(out, k_out, t, k, freqs, sin, start_positions, cu_seqlens, options: Options) -> Launch:
+    """The launch of ``rope_kernel`` on ``t``, and on ``k`` unless that is None.
+
+    Sequences are packed if there is ``cu_seqlens``.
+    """
     freqs = by_position(freqs)
     rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
     call = rotated, freqs, sin, start_positions, cu_seqlens, options
-    tile, layout, t, out = _arranged((t,), (out,), *call)
+    if k is None:
+        tile, layout, t, out = _arranged((t,), (out,), *call)
+    else:
+        tile, layout, t, k, out, k_out = _arranged((t, k), (out, k_out), *call)
     heads_first = layout == "bhsd"
     n_batch, n_seq, n_heads = _sizes(t, layout)
+    k_heads = None if k is None else _sizes(k, layout)[2]
+    if k is not None and is_amd():  # Triton cannot choose between pointers to two tensors there
+        tile = tile._replace(heads=math.gcd(tile.heads, n_heads))
     arguments = {
-        **{"n_seq": n_seq, "n_heads": n_heads},
+        **{"n_seq": n_seq, "n_heads": n_heads, "k_heads": k_heads},
         **_strides("out", out, layout, ("seq", "batch")),
+        **_strides("k_out", k_out, layout, ("seq", "batch")),
         "out_head": out.stride(1) if heads_first else None,
         **_strides("t", t, layout),
+        **_strides("k", k, layout),
         **_table_strides("freqs", freqs),
         "freqs_head": freqs.stride(2) if freqs.shape[2] > 1 else None,
         **_position_arguments(freqs, start_positions, cu_seqlens, options),
         **{"D": t.shape[-1], "D_ROT": rotated},
         **{"HEADS_FIRST": heads_first or None, "INPLACE": options.inplace or None},
+        "MIXED": None if k is None else n_heads % tile.heads > 0,
         **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
-        "EACH": (start_positions is not None and start_positions.dim() == 2) or None,
+        "PER_TOKEN": (start_positions is not None and start_positions.dim() == 2) or None,
     }
-    heads = triton.cdiv(n_heads, tile.heads)
-    return _plan(heads, n_batch, n_seq, tile, arguments, layout, options, options.rounding)
+    grid = triton.cdiv(n_heads + (k_heads or 0), tile.heads), n_batch, n_seq
+    return _launch(rope_kernel, grid, tile, arguments, layout, options, options.rounding)
 
 
 def _arranged(
     inputs, outputs, rotated, freqs, sin, start_positions, cu_seqlens, options: Options
 ) -> tuple:
     """What :func:`_as_one_if_wider` returns, of tensors whose heads share programs."""
-    how = {
-        "ready_made": sin is not None,
-        "moved": _is_moved(start_positions, cu_seqlens, options),
+    facts = {
+        "tables": sin is not None,
+        "shifted": _is_shifted(start_positions, cu_seqlens, options),
         "n_bytes": _bytes(*inputs, freqs=freqs, rounding=options.rounding),
     }
 
     def find(layout, *tensors):
         t, n_heads = tensors[0], sum(_sizes(x, layout)[2] for x in tensors[: len(inputs)])
         sizes = t.element_size(), _sizes(t, layout)[1], n_heads, t.shape[-1], rotated
-        return tile_of(*sizes, **how, heads_first=layout == "bhsd")
+        return tile_of(Call(*sizes, **facts, heads_first=layout == "bhsd"))
 
     layout = options.tensor_format
     shared = sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1)
@@ -102,9 +133,9 @@ def _arranged(
 
 
 def _bytes(*tensors, freqs, rounding):
-    """Bytes of tensors, as :func:`tile_of` takes them."""
-    each = freqs.shape[2] > 1 or rounding == "each"
-    return 0 if each or any(t.stride(-1) > 1 for t in tensors) else sum(t.nbytes for t in tensors)
+    """Bytes of tensors, as :class:`Call` has them."""
+    more = freqs.shape[2] > 1 or rounding == "each" or any(t.stride(-1) > 1 for t in tensors)
+    return 0 if more else sum(t.nbytes for t in tensors)
 
 
 def _as_one_if_wider(find, shared, layout, *tensors):
@@ -139,32 +170,6 @@ def _as_one_sequence(layout, *tensors):
     return order, *views
 
 
-def qk_rotation(
-    q_out, k_out, q, k, freqs, sin, start_positions, cu_seqlens, options: Options
-) -> Plan:
-    """The launch of ``rope_qk_kernel``; cu_seqlens only for packed sequences."""
-    freqs = by_position(freqs)
-    rotated = freqs.shape[3] if sin is None else 2 * freqs.shape[3]
-    call = rotated, freqs, sin, start_positions, cu_seqlens, options
-    tile, layout, q, k, q_out, k_out = _arranged((q, k), (q_out, k_out), *call)
-    n_batch, n_seq, q_heads = _sizes(q, layout)
-    *_, k_heads = _sizes(k, layout)
-    arguments = {
-        **{"n_seq": n_seq, "q_heads": q_heads, "k_heads": k_heads},
-        **_strides("q_out", q_out, layout, ("seq", "batch")),
-        **_strides("k_out", k_out, layout, ("seq", "batch")),
-        **_strides("q", q, layout),
-        **_strides("k", k, layout),
-        **_table_strides("freqs", freqs),
-        **_position_arguments(freqs, start_positions, cu_seqlens, options),
-        **{"D": q.shape[-1], "D_ROT": rotated},
-        **{"MIXED": q_heads % tile.heads > 0},
-        **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
-    }
-    heads = triton.cdiv(q_heads + k_heads, tile.heads)
-    return _plan(heads, n_batch, n_seq, tile, arguments, layout, options, options.rounding)
-
-
 def _shared_heads(counts: tuple[int, int, int], n_seq: int) -> int:
     """Heads of a program of queries, of keys or of values, which have so many heads.
 
@@ -187,22 +192,23 @@ def _blocks(counts: tuple[int, int, int], heads: int) -> int:
     return sum(triton.cdiv(count, heads) for count in counts)
 
 
-def qkv_rotation(qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions) -> Plan:
+def qkv_rotation(qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions) -> Launch:
     """The launch of ``rope_qkv_kernel``."""
     counts, width, layout = options.counts, options.v_channels, options.tensor_format
 
-    def of_all(n_groups):
+    def all_heads(n_groups):
         return tuple(n_groups * count for count in counts)
 
-    how = {
-        "moved": _is_moved(start_positions, None, options),
+    facts = {
+        "shifted": _is_shifted(start_positions, None, options),
         "n_bytes": _bytes(qkv, freqs=q_freqs, rounding="once"),
     }
 
     def find(layout, qkv, *_):
         _, n_seq, n_groups = _sizes(qkv, layout)
-        n_heads = _shared_heads(of_all(n_groups), n_seq)
-        return tile_of(qkv.element_size(), n_seq, n_heads, width, q_freqs.shape[3], **how)
+        n_heads = _shared_heads(all_heads(n_groups), n_seq)
+        sizes = qkv.element_size(), n_seq, n_heads, width, q_freqs.shape[3]
+        return tile_of(Call(*sizes, **facts))
 
     shared = start_positions is None and layout == "sbhd"  # as of queries and keys
     tile, layout, qkv, q, k, v = _as_one_if_wider(find, shared, layout, qkv, q, k, v)
@@ -221,8 +227,9 @@ def qkv_rotation(qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOp
         **{"Q": counts[0], "K": counts[1], "V": counts[2]},
         **{"D": width, "D_ROT": q_freqs.shape[3], "JOIN": options.join},
     }
-    heads = _blocks(of_all(n_groups), tile.heads)
-    return _plan(heads, n_batch, n_seq, tile, arguments, layout, options)
+    heads = _blocks(all_heads(n_groups), tile.heads)
+    grid = heads, n_batch, n_seq
+    return _launch(rope_qkv_kernel, grid, tile, arguments, layout, options)
 
 
 def _sizes(t, layout):
@@ -233,9 +240,12 @@ def _sizes(t, layout):
 
 
 def _strides(name, t, layout, axes=("seq", "batch", "head", "channel")):
-    """The strides of the first of these axes, by the name of the kernel's argument."""
+    """The strides of the first of these axes, by the name of the kernel's argument.
+
+    None of a tensor that is None.
+    """
     order = (0, None, 1, 2) if layout == "thd" else map(layout.index, "sbhd")
-    strides = (0 if dim is None else t.stride(dim) for dim in order)
+    strides = (None if t is None else 0 if dim is None else t.stride(dim) for dim in order)
     return {f"{name}_{axis}": stride for axis, stride in zip(axes, strides, strict=False)}
 
 
@@ -249,7 +259,7 @@ def _table_strides(name, table):
     }
 
 
-def _is_moved(start_positions, cu_seqlens, options):
+def _is_shifted(start_positions, cu_seqlens, options):
     """Whether a token's angles are elsewhere than at its own index."""
     return start_positions is not None or cu_seqlens is not None or options.cp_size > 1
 
@@ -258,18 +268,19 @@ def _position_arguments(freqs, start_positions, cu_seqlens, options):
     """What the kernel needs to find the rows of tokens; None for what the call does not use."""
     parallel = options.cp_size > 1
     return {
-        "n_table": freqs.shape[0] if _is_moved(start_positions, cu_seqlens, options) else None,
+        "n_table": freqs.shape[0] if _is_shifted(start_positions, cu_seqlens, options) else None,
         "n_sequences": None if cu_seqlens is None else cu_seqlens.shape[0] - 1,
         "cp_size": options.cp_size if parallel else None,
         "cp_rank": options.cp_rank if parallel else None,
     }
 
 
-def _plan(heads, n_batch, n_seq, tile, arguments, layout, options, rounding="once") -> Plan:
-    """The launch of a call; ``heads`` are blocks of heads."""
-    blocks = triton.cdiv(n_seq, tile.positions)
-    grids = {"bhsd": (blocks, heads, n_batch), "sbhd": (heads, n_batch, blocks)}
-    grid = grids.get(layout, (heads, blocks, n_batch))
+def _launch(kernel, blocks, tile, arguments, layout, options, rounding="once") -> Launch:
+    """The launch for blocks of heads, the batch and positions; ``arguments`` by name."""
+    heads, n_batch, n_seq = blocks
+    seq_blocks = triton.cdiv(n_seq, tile.positions)
+    grids = {"bhsd": (seq_blocks, heads, n_batch), "sbhd": (heads, n_batch, seq_blocks)}
+    grid = grids.get(layout, (heads, seq_blocks, n_batch))
     is_large = max(grid[1:]) > GRID_LIMIT
     arguments |= {
         **{"across": heads if is_large else None, "BATCH_FIRST": layout == "bshd"},
@@ -279,4 +290,6 @@ def _plan(heads, n_batch, n_seq, tile, arguments, layout, options, rounding="onc
     compile_options = {"num_warps": tile.warps}
     if rounding == "each":  # a fused multiply-add rounds once, not twice
         compile_options["enable_fp_fusion"] = False
-    return Plan((math.prod(grid), 1, 1) if is_large else grid, arguments, compile_options)
+    values = tuple(arguments[name] for name in kernel.arg_names if not name.endswith("_ptr"))
+    grid = (math.prod(grid), 1, 1) if is_large else grid
+    return Launch(kernel, grid, values, **compile_options)

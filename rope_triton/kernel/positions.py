@@ -56,19 +56,19 @@ def boundary(ptr, cp_size):
 
 
 @triton.jit
-def position(seq, batch, n_seq, n_table, start_ptr, EACH: tl.constexpr, cp_size, cp_rank):
+def position(seq, batch, n_seq, n_table, start_ptr, PER_TOKEN: tl.constexpr, cp_size, cp_rank):
     """Each token's row of the table, and whether both the token and the row exist.
 
     Of n_seq positions a context-parallel rank holds the chunks cp_rank and, as many from the end,
-    2 cp_size - 1 - cp_rank of the 2 cp_size that the whole sequence is cut into.
+    2 cp_size - 1 - cp_rank of the 2 cp_size that the sequence is cut into.
     """
-    known = (seq >= 0) & (seq < n_seq)
+    valid = (seq >= 0) & (seq < n_seq)
     row = seq
     if cp_size is not None:
         chunk = n_seq // 2
         row += chunk * tl.where(seq < chunk, cp_rank, 2 * cp_size - 2 - cp_rank)
-    if EACH:
+    if PER_TOKEN:
         row = tl.load(start_ptr + batch * n_seq + seq).to(tl.int64)
     elif start_ptr is not None:
         row += tl.load(start_ptr + batch)
-    return row, known & (row >= 0) & (row < n_table)
+    return row, valid & (row >= 0) & (row < n_table)

@@ -21,30 +21,30 @@ def rotate_rows(
 ):
     """Rotate the first D_ROT of D channels of rows, and copy the others.
 
-    out_row and t_row point to the first channels, ``[BLOCK_S, BLOCK_H, 1]``; seq, the tokens of the
-    sequences or of the packed whole, is ``[BLOCK_S, 1, 1]``, and batch is one number. store_mask is
-    False for rows to leave alone, and None unless out is t.
+    out_row and t_row point to the first channels, ``[BLOCK_S, BLOCK_H, 1]``; seq, the index of a
+    token in its sequence or among all packed tokens, is ``[BLOCK_S, 1, 1]``; batch is one number.
+    store_mask is False for rows to leave alone, and None unless out is t.
     """
     D: tl.constexpr = OPTIONS[0]
     D_ROT: tl.constexpr = OPTIONS[1]
     INTERLEAVED: tl.constexpr = OPTIONS[2]
     TRANSPOSED: tl.constexpr = OPTIONS[3]
     ROUNDING: tl.constexpr = OPTIONS[4]
-    n_seq, n_table, start_ptr, each, cu_seqlens, cp_size, cp_rank = position_args
+    n_seq, n_table, start_ptr, per_token, cu_seqlens, cp_size, cp_rank = position_args
     if D_ROT < D:  # before any store, which no load overtakes
         pass_through = load_pass_through(t_row, t_channel, D_ROT, D)
     if cu_seqlens[0] is not None:
         # t comes first: finding the angles takes a search, and each of its steps waits for a load.
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
         batch, seq, n_seq = unpack(seq, n_seq, cu_seqlens, cp_size)
-        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
-        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
+        row, valid = position(seq, batch, n_seq, n_table, start_ptr, per_token, cp_size, cp_rank)
+        a1, a2 = load_angles(freqs, row, valid, D_ROT, INTERLEAVED)
     elif start_ptr is not None or cp_size is not None:
-        row, known = position(seq, batch, n_seq, n_table, start_ptr, each, cp_size, cp_rank)
+        row, valid = position(seq, batch, n_seq, n_table, start_ptr, per_token, cp_size, cp_rank)
         x1, x2 = load_pairs(t_row, t_channel, D_ROT, INTERLEAVED)
         # Else the compiler, to save registers, loads some of t only after cos and sin are there.
         tl.debug_barrier()
-        a1, a2 = load_angles(freqs, row, known, D_ROT, INTERLEAVED)
+        a1, a2 = load_angles(freqs, row, valid, D_ROT, INTERLEAVED)
     else:
         # The angles come first: cos and sin are computed while t is still on its way.
         a1, a2 = load_angles(freqs, seq, None, D_ROT, INTERLEAVED)
@@ -92,22 +92,22 @@ def sum_of_products(x, c, y, s, SIGN: tl.constexpr, ROUNDING: tl.constexpr):
 
 
 @triton.jit
-def load_angles(freqs, row, known, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
+def load_angles(freqs, row, valid, D_ROT: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Angles at both channels of each pair, or cosines and sines, in float32.
 
-    The identity, angle 0, in rows that are not known.
+    The identity, angle 0, in rows that are not valid.
     """
     freqs_ptr, sin_ptr, first, stride, channel = freqs
     at = first + row * stride
     if sin_ptr is None:
-        a1, a2 = load_pairs(freqs_ptr + at, channel, D_ROT, INTERLEAVED, known)
+        a1, a2 = load_pairs(freqs_ptr + at, channel, D_ROT, INTERLEAVED, valid)
     else:
         k = channels(triton.next_power_of_2(D_ROT // 2))
-        mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
+        mask = k < D_ROT // 2 if valid is None else valid & (k < D_ROT // 2)
         a1 = load(freqs_ptr + at + k * channel, mask)
         a2 = load(sin_ptr + at + k * channel, mask)
-        if known is not None:
-            a1 = tl.where(known, a1.to(tl.float32), 1.0)
+        if valid is not None:
+            a1 = tl.where(valid, a1.to(tl.float32), 1.0)
     return a1.to(tl.float32), a2.to(tl.float32)
 
 
@@ -117,21 +117,21 @@ def load_pairs(
     stride,
     D_ROT: tl.constexpr,
     INTERLEAVED: tl.constexpr,
-    known=None,
+    valid=None,
 ):
     """First and second members of the channel pairs of rows, each ``[.., .., >= D_ROT / 2]``.
 
-    0 in rows that are not known.
+    0 in rows that are not valid.
     """
     BLOCK: tl.constexpr = triton.next_power_of_2(D_ROT // 2)
     if INTERLEAVED:
         k = channels(2 * BLOCK)
-        mask = k < D_ROT if known is None else known & (k < D_ROT)
+        mask = k < D_ROT if valid is None else valid & (k < D_ROT)
         x = load(row + k * stride, mask)
         return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], BLOCK, 2)))
     else:
         k = channels(BLOCK)
-        mask = k < D_ROT // 2 if known is None else known & (k < D_ROT // 2)
+        mask = k < D_ROT // 2 if valid is None else valid & (k < D_ROT // 2)
         first = load(row + k * stride, mask)
         second = load(row + (k + D_ROT // 2) * stride, mask)
         return first, second

@@ -154,12 +154,32 @@ class _SavedForBoth(WrappedCtx):
 
 
 def _tensors(args: tuple) -> list[torch.Tensor]:
-    return [each for each in args if isinstance(each, torch.Tensor)]
+    return [arg for arg in args if isinstance(arg, torch.Tensor)]
 
 
-def operator(name: str) -> Callable[[Callable], Operator]:
-    """A decorator that makes an :class:`Operator` of a function with annotations."""
-    return lambda function: Operator(name, function)
+def operator(
+    name: str, like: int | tuple[int, ...] | None = None
+) -> Callable[[Callable], Operator]:
+    """A decorator that makes an :class:`Operator` of a function with annotations.
+
+    ``like``: the argument whose shape and dtype the result has, or a tuple of such for as many
+    results. Without it the operator needs ``register_fake``.
+    """
+
+    def decorated(function: Callable) -> Operator:
+        made = Operator(name, function)
+        if isinstance(like, int):
+            made.register_fake(lambda *args: contiguous_like(args[like]))
+        elif like is not None:
+            made.register_fake(lambda *args: tuple(contiguous_like(args[i]) for i in like))
+        return made
+
+    return decorated
+
+
+def contiguous_like(x: torch.Tensor) -> torch.Tensor:
+    """A new contiguous tensor of the shape, dtype and device of ``x``."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def in_place_operator(name: str, like: Operator) -> Callable[[Callable], InPlaceOperator]:
@@ -167,11 +187,11 @@ def in_place_operator(name: str, like: Operator) -> Callable[[Callable], InPlace
     return lambda function: InPlaceOperator(name, function, like)
 
 
-def gradient_operator(name: str) -> Callable[[Callable], Operator]:
-    """The same of a function that computes gradients and has none itself."""
+def gradient_operator(name: str, like: int | tuple[int, ...] | None = None) -> Callable:
+    """:func:`operator` for a function that computes gradients and has none itself."""
 
     def decorated(function: Callable) -> Operator:
-        made = Operator(name, function)
+        made = operator(name, like)(function)
         made.register_autograd(_refuse, lambda ctx, inputs, output: setattr(ctx, "name", name))
         return made
 

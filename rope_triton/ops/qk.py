@@ -1,23 +1,20 @@
 """Rotate queries and keys, which may differ in heads, in one launch."""
 
 import torch
-from torch.autograd import forward_ad
 
 from rope_triton import checks
 from rope_triton.kernel import launch, plans
-from rope_triton.kernel.kernels import rope_qk_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
-    adjoint,
-    adjoint_arguments,
-    compiling,
     has_exact_types,
     hidden,
     is_plain,
     linear,
+    linear_function,
     linear_in_batch,
     normalize_tables,
+    register_linear,
     transforming,
 )
 from rope_triton.ops.operators import operator
@@ -58,9 +55,9 @@ def rotate_qk(
 def _rotate(q, k, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
     keys = launch.specialization_key(q), launch.specialization_key(k), launch.table_keys(tables)
-    key = "rope_qk_kernel", options, *keys
-    launches = launch.cached_launches(key)
-    if launches is None or checks.CHECK_VALUES:
+    key = "rope_kernel", options, *keys
+    cached = launch.cached(key)
+    if cached is None or checks.CHECK_VALUES:
         checks.check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, values=True)
         launch.check_device(q, "pass fused=False, or " if sin is None else "")
     out = (
@@ -70,34 +67,11 @@ def _rotate(q, k, tables, options):
     if options.tensor_format != "thd":
         cu_seqlens = None  # the shape bounds the sequences
     tensors = *out, q, k, freqs, sin, start_positions, cu_seqlens
-    launch.run(key, launches, rope_qk_kernel, plans.qk_rotation, tensors, options)
+    launch.run(key, cached, plans.rotation, tensors, options)
     return out
 
 
-class _RotateBoth(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, tables, options):
-        ctx.save_for_backward(*tables)
-        ctx.options = adjoint(options)
-        return _rotate(q, k, tables, options)
-
-    @staticmethod
-    def backward(ctx, *grads):
-        tables, options = ctx.saved_tensors, ctx.options
-        if compiling():  # compiled autograd
-            return *_operator.overload(*grads, *tables, *options[:-1]), None, None
-        run = _RotateBoth.apply if torch.is_grad_enabled() else _rotate
-        try:
-            if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-                q, k = run(grads[0], grads[1], tables, options)
-            else:
-                q, k = linear(run, grads, tables, options)
-        except NO_MEMORY:
-            q, k = linear_in_batch(_operator.overload, grads, *tables, *options[:-1])
-        return q, k, None, None
-
-
-@operator("rotate_qk")
+@operator("rotate_qk", like=(0, 1))
 def _operator(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -116,18 +90,5 @@ def _operator(
     return _rotate(q, k, (freqs, sin, start_positions, cu_seqlens), options)
 
 
-@_operator.register_fake
-def _(q, k, *_):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k))
-
-
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[2:6])
-    ctx.options = inputs[6:]
-
-
-def _backward(ctx, *grads):
-    return *linear(_operator.overload, grads, *adjoint_arguments(ctx)), *[None] * 10
-
-
-_operator.register_autograd(_backward, setup_context=_save)
+register_linear(_operator, 2, 4)
+_RotateBoth = linear_function("RotateBoth", _rotate, lambda options: _operator.overload)

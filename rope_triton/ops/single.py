@@ -5,22 +5,21 @@ from torch.autograd import forward_ad
 
 from rope_triton import checks
 from rope_triton.kernel import launch, plans
-from rope_triton.kernel.kernels import rope_kernel
 from rope_triton.kernel.plans import Options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
-    adjoint,
-    adjoint_arguments,
     compiling,
     has_exact_types,
     hidden,
     is_batch,
     is_plain,
     linear,
+    linear_function,
     linear_in_batch,
     materialized,
     no_gradient_of_tables,
     normalize_tables,
+    register_linear,
     transforming,
 )
 from rope_triton.ops.operators import in_place_operator, operator
@@ -67,7 +66,7 @@ def rotate_by_tables(
     try:
         if t.requires_grad and torch.is_grad_enabled():
             checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
-            _RotateInPlace.apply(*_whole_and_part(t), tables, options, inplace_gradient)
+            _RotateInPlace.apply(*_base_and_view(t), tables, options, inplace_gradient)
             return t
         _rotate(t, tables, options)
     except NO_MEMORY:
@@ -96,8 +95,8 @@ def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
 def _rotate(t, tables, options):
     freqs, sin, start_positions, cu_seqlens = tables = normalize_tables(tables)
     key = "rope_kernel", options, launch.specialization_key(t), launch.table_keys(tables)
-    launches = launch.cached_launches(key)
-    if launches is None or checks.CHECK_VALUES:
+    cached = launch.cached(key)
+    if cached is None or checks.CHECK_VALUES:
         if sin is None:
             checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options, values=True)
         else:
@@ -107,56 +106,32 @@ def _rotate(t, tables, options):
     out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
     if options.tensor_format != "thd":
         cu_seqlens = None  # the shape bounds the sequences
-    tensors = out, t, freqs, sin, start_positions, cu_seqlens
-    launch.run(key, launches, rope_kernel, plans.rotation, tensors, options)
+    tensors = out, None, t, None, freqs, sin, start_positions, cu_seqlens
+    launch.run(key, cached, plans.rotation, tensors, options)
     return out
 
 
-class _Rotate(torch.autograd.Function):
-    # The tables are one argument, because each argument takes time: twice as much in the backward,
-    # whose thread runs on a cold core.
-    @staticmethod
-    def forward(ctx, t, tables, options):
-        ctx.save_for_backward(*tables)
-        ctx.options = adjoint(options)
-        return _rotate(t, tables, options)
-
-    @staticmethod
-    def backward(ctx, grad):
-        tables = ctx.saved_tensors
-        if compiling():  # compiled autograd
-            return _operator.overload(grad, *tables, *ctx.options[:-1]), None, None
-        run = _Rotate.apply if torch.is_grad_enabled() else _rotate
-        try:
-            if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-                return run(grad, tables, ctx.options), None, None
-            return linear(run, (grad,), tables, ctx.options), None, None
-        except NO_MEMORY:
-            others = *tables, *ctx.options[:-1]
-            return linear_in_batch(_operator.overload, (grad,), *others), None, None
-
-
-def _whole_and_part(t):
+def _base_and_view(t):
     """The tensor that autograd records as changed: the one of which ``t`` is a view, if any.
 
-    For a change of a view, autograd copies the gradient of the whole and of the view. The part is
-    the view's shape, strides and offset in it; None if ``t`` is the whole.
+    For a change of a view, autograd copies the gradient of the base and of the view. The view
+    is its shape, strides and offset in the base; None if ``t`` is no view of another.
     """
-    whole = t._base
+    base = t._base
     if (
-        whole is None
-        or (type(whole), whole.dtype, whole.layout) != (type(t), t.dtype, torch.strided)
-        or not (whole.requires_grad and whole.is_contiguous())
+        base is None
+        or (type(base), base.dtype, base.layout) != (type(t), t.dtype, torch.strided)
+        or not (base.requires_grad and base.is_contiguous())
     ):
         return t, None
-    return whole, (t.shape, t.stride(), t.storage_offset() - whole.storage_offset())
+    return base, (t.shape, t.stride(), t.storage_offset() - base.storage_offset())
 
 
-def _part_of(whole, part):
-    if part is None:
-        return whole
-    size, stride, first = part
-    return whole.as_strided(size, stride, whole.storage_offset() + first)
+def _view_of(base, view):
+    if view is None:
+        return base
+    size, stride, first = view
+    return base.as_strided(size, stride, base.storage_offset() + first)
 
 
 def _is_special(grad):
@@ -166,32 +141,32 @@ def _is_special(grad):
 
 class _RotateInPlace(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, whole, part, tables, options, inplace_gradient):
-        ctx.mark_dirty(whole)
+    def forward(ctx, base, view, tables, options, inplace_gradient):
+        ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.part, ctx.inplace_gradient = adjoint(options), part, inplace_gradient
-        _rotate(_part_of(whole, part), tables, options)
-        return whole
+        ctx.options, ctx.view, ctx.inplace_gradient = options.adjoint, view, inplace_gradient
+        _rotate(_view_of(base, view), tables, options)
+        return base
 
     @staticmethod
     def backward(ctx, grad):
-        part = ctx.part
+        view = ctx.view
         is_kept = (
             ctx.inplace_gradient
-            and (grad.is_contiguous() if part else checks.is_writable(grad))
+            and (grad.is_contiguous() if view else checks.is_writable(grad))
             and not (compiling() or _is_special(grad))
         )
         if is_kept:
             torch.autograd.graph.increment_version(grad)
-        elif part is None:
+        elif view is None:
             return *_Rotate.backward(ctx, grad), None, None
         else:
             grad = grad.clone(memory_format=torch.contiguous_format)
         if is_kept or not (compiling() or _is_special(grad)):
-            _rotate(_part_of(grad, part), ctx.saved_tensors, ctx.options._replace(inplace=True))
+            _rotate(_view_of(grad, view), ctx.saved_tensors, ctx.options._replace(inplace=True))
         else:
             # torch.as_strided_scatter would have a wrong derivative.
-            _part_of(grad, part).copy_(_Rotate.backward(ctx, _part_of(grad, part))[0])
+            _view_of(grad, view).copy_(_Rotate.backward(ctx, _view_of(grad, view))[0])
         return grad, None, None, None, None
 
 
@@ -199,25 +174,26 @@ class _CompiledInPlace(torch.autograd.Function):
     """The same by operators; inductor removes the copy of a gradient that nothing else reads."""
 
     @staticmethod
-    def forward(ctx, whole, part, tables, options):
-        ctx.mark_dirty(whole)
+    def forward(ctx, base, view, tables, options):
+        ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.part = options, part
-        part = _part_of(whole, part)
-        _operator_in_place.below_autograd(part, *tables, *options, recorded=True)
-        return whole
+        ctx.options, ctx.view = options, view
+        view = _view_of(base, view)
+        _operator_in_place.below_autograd(view, *tables, *options, recorded=True)
+        return base
 
     @staticmethod
     def backward(ctx, grad):
-        others = adjoint_arguments(ctx)
-        if ctx.part is None:
+        *options, transposed = ctx.options
+        others = *ctx.saved_tensors, *options, not transposed
+        if ctx.view is None:
             return _operator.overload(grad, *others), None, None, None
         grad = grad.clone(memory_format=torch.contiguous_format)
-        part = _part_of(grad, ctx.part)
+        view = _view_of(grad, ctx.view)
         if _is_special(grad):
-            part.copy_(_operator.overload(part, *others))
+            view.copy_(_operator.overload(view, *others))
         else:
-            _operator_in_place.overload(part, *others)
+            _operator_in_place.overload(view, *others)
         return grad, None, None, None
 
 
@@ -239,7 +215,7 @@ class _Transformed(torch.autograd.Function):
         if any(ctx.needs_input_grad[1:3]):
             raise no_gradient_of_tables()
         if grad is not None:
-            grad = _Transformed.apply(grad, *ctx.saved_tensors, adjoint(ctx.options))
+            grad = _Transformed.apply(grad, *ctx.saved_tensors, ctx.options.adjoint)
         return grad, None, None, None, None, None
 
     @staticmethod
@@ -253,7 +229,7 @@ class _Transformed(torch.autograd.Function):
         return _batched(_Transformed.apply, in_dims, *inputs)
 
 
-@operator("rotate")
+@operator("rotate", like=0)
 def _operator(
     t: torch.Tensor,
     freqs: torch.Tensor,
@@ -272,11 +248,6 @@ def _operator(
     return _rotate(t, tables, options)
 
 
-@_operator.register_fake
-def _(t, *_):
-    return torch.empty_like(t, memory_format=torch.contiguous_format)
-
-
 @in_place_operator("rotate_", like=_operator)
 def _operator_in_place(t, *others):
     _rotate(t, others[:4], Options(*others[4:], inplace=True))
@@ -284,7 +255,7 @@ def _operator_in_place(t, *others):
 
 @_operator_in_place.register_autograd
 def _(t, *others):
-    _CompiledInPlace.apply(*_whole_and_part(t), others[:4], others[4:])
+    _CompiledInPlace.apply(*_base_and_view(t), others[:4], others[4:])
 
 
 @_operator_in_place.register_vmap
@@ -294,16 +265,8 @@ def _(info, in_dims, t, *others):
     return None, None
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[1:5])
-    ctx.options = inputs[5:]
-
-
-def _backward(ctx, grad):
-    return linear(_operator.overload, (grad,), *adjoint_arguments(ctx)), *[None] * 10
-
-
-_operator.register_autograd(_backward, setup_context=_save)
+register_linear(_operator, 1, 4)
+_Rotate = linear_function("Rotate", _rotate, lambda options: _operator.overload)
 
 
 @_operator.register_vmap

@@ -2,7 +2,7 @@
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.kernel.launch import Launch, cdiv, planned
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import activation_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -85,7 +85,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 # --- operators ------------------------------------------------------------------------------------
 
 
-@operator("swiglu")
+@operator("swiglu", like=0)
 def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     y = gate.new_empty(gate.shape)
     gate, up = _rows(gate), _rows(up)
@@ -93,12 +93,7 @@ def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@_swiglu.register_fake
-def _(gate, up):
-    return gate.new_empty(gate.shape)
-
-
-@gradient_operator("swiglu_backward")
+@gradient_operator("swiglu_backward", like=(1, 2))
 def _swiglu_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,19 +103,14 @@ def _swiglu_backward(
     return dgate, dup
 
 
-@_swiglu_backward.register_fake
-def _(dy, gate, up):
-    return gate.new_empty(gate.shape), up.new_empty(up.shape)
-
-
-def _swiglu_launch(*rows: torch.Tensor) -> Prepared:
+def _swiglu_launch(*rows: torch.Tensor) -> Launch:
     """Of gate and up, or of their gradients: then the gradient of the result comes first."""
     n_rows, columns = rows[0].shape
     blocks = cdiv(columns, _BLOCK)
-    return Prepared(
+    return Launch(
         kernels.swiglu_forward_kernel if len(rows) == 2 else kernels.swiglu_backward_kernel,
         (n_rows * blocks, 1, 1),
-        (columns, *(each.stride(0) for each in rows), blocks, _BLOCK),
+        (columns, *(x.stride(0) for x in rows), blocks, _BLOCK),
         num_warps=4,
     )
 
@@ -142,34 +132,24 @@ def _backward_of_swiglu(ctx, dy):
 _swiglu.register_autograd(_backward_of_swiglu, setup_context=_save_swiglu)
 
 
-@operator("softmax")
+@operator("softmax", like=0)
 def _softmax(x: torch.Tensor) -> torch.Tensor:
     y, x = x.new_empty(x.shape), x.contiguous()
     planned(_softmax_launch, x)(y, x)
     return y
 
 
-@_softmax.register_fake
-def _(x):
-    return x.new_empty(x.shape)
-
-
-@gradient_operator("softmax_backward")
+@gradient_operator("softmax_backward", like=1)
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     dx, dy, y = y.new_empty(y.shape), dy.contiguous(), y.contiguous()
     planned(_softmax_launch, y, dy)(dx, dy, y)
     return dx
 
 
-@_softmax_backward.register_fake
-def _(dy, y):
-    return y.new_empty(y.shape)
-
-
-def _softmax_launch(x: torch.Tensor, dy: torch.Tensor | None = None) -> Prepared:
+def _softmax_launch(x: torch.Tensor, dy: torch.Tensor | None = None) -> Launch:
     columns = x.shape[-1]
     block, warps = row_block(columns)
-    return Prepared(
+    return Launch(
         kernels.softmax_forward_kernel if dy is None else kernels.softmax_backward_kernel,
         (x.numel() // columns, 1, 1),
         (columns, block),

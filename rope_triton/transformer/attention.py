@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import GRID_LIMIT, Prepared, cdiv, is_loadable, planned
+from rope_triton.kernel.launch import GRID_LIMIT, Launch, cdiv, is_loadable, planned
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import attention_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -77,7 +77,7 @@ def causal_attention(
 
 def _check_shapes(q, k, v, slopes) -> None:
     if not q.dim() == k.dim() == v.dim() == 4:
-        shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
         raise ValueError(f"q, k and v must be [b, s, h, d], got {shapes}")
     b, s, h, d = q.shape
     shared = k.shape[2]
@@ -166,13 +166,13 @@ def forward(
     return out, lse
 
 
-def _forward_launch(q, k, v, slopes, factor: float) -> Prepared | None:
+def _forward_launch(q, k, v, slopes, factor: float) -> Launch | None:
     """None if the GPU's bulk copies cannot load a block."""
     if not all(map(is_loadable, (q, k, v))):
         return None
     (b, s, h, d), tile = q.shape, tiles(q.shape[3], q.element_size()).forward
     queries, keys = _block(tile.queries, d), _block(tile.keys, d)
-    return Prepared(
+    return Launch(
         kernels.forward_kernel,
         (cdiv(s, tile.queries), h, b),
         (*_sizes(q, k), factor * _LOG2_E, d, tile.queries, tile.keys),
@@ -214,7 +214,7 @@ def backward(
 
 def _backward_launches(
     dout, out, q, k, v, lse, slopes, table, factor: float, *gradients
-) -> tuple[Prepared, Prepared] | None:
+) -> tuple[Launch, Launch] | None:
     """Those of ``dq`` and of ``dk`` and ``dv``; None if bulk copies cannot load a block."""
     if not all(map(is_loadable, (dout, out, q, k, v))):
         return None
@@ -222,7 +222,7 @@ def _backward_launches(
     of_dq, of_dkv = tiles(d, q.element_size())[1:]
     values = *_sizes(q, k), factor * _LOG2_E, factor, d
     queries, keys = _block(of_dq.queries, d), _block(of_dq.keys, d)
-    dq_launch = Prepared(
+    dq_launch = Launch(
         kernels.dq_kernel,
         (cdiv(s, of_dq.queries), h, b),
         (*values, of_dq.queries, of_dq.keys),
@@ -231,7 +231,7 @@ def _backward_launches(
         num_stages=of_dq.stages,
     )
     queries, keys = _block(of_dkv.queries, d), _block(of_dkv.keys, d)
-    dkv_launch = Prepared(
+    dkv_launch = Launch(
         kernels.dkv_kernel,
         (cdiv(s, of_dkv.keys), k.shape[2], b),
         (*values, of_dkv.queries, of_dkv.keys),
@@ -295,7 +295,7 @@ def _(q, k, v, slopes, factor):
     return outputs(q, *q.shape)
 
 
-@gradient_operator("causal_attention_backward")
+@gradient_operator("causal_attention_backward", like=(3, 4, 5))
 def _attention_backward(
     dout: torch.Tensor,
     out: torch.Tensor,
@@ -306,18 +306,9 @@ def _attention_backward(
     slopes: torch.Tensor | None,
     factor: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    gradients = _gradients(q, k, v)
+    gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     backward(gradients, dout, out, lse, q, k, v, slopes, factor)
     return gradients
-
-
-@_attention_backward.register_fake
-def _(dout, out, lse, q, k, v, slopes, factor):
-    return _gradients(q, k, v)
-
-
-def _gradients(q, k, v):
-    return tuple(each.new_empty(each.shape) for each in (q, k, v))
 
 
 def _save(ctx, inputs, output) -> None:

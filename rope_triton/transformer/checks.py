@@ -30,17 +30,18 @@ def accepted(
     ValueError
         If one is empty or on another device.
     """
-    given = dict(required) | {name: x for name, x in (optional or {}).items() if x is not None}
-    for name, x in given.items():
-        if not isinstance(x, torch.Tensor):
+    tensors: dict[str, torch.Tensor] = {}
+    for name, x in (*required.items(), *(optional or {}).items()):
+        if isinstance(x, torch.Tensor):
+            tensors[name] = _cast(x, under_autocast)
+        elif x is not None or name in required:
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-    tensors: dict[str, torch.Tensor] = {name: _cast(x, under_autocast) for name, x in given.items()}
     first = next(iter(tensors.values()))
     mixed = under_autocast == "any" and autocasts(first)
     for name, x in tensors.items():
         if x.dtype not in _DTYPES or (x.dtype != first.dtype and not mixed):
-            said = ", ".join(f"{key} {value.dtype}" for key, value in tensors.items())
-            raise TypeError(f"all must be float16, bfloat16 or float32, one of these: {said}")
+            dtypes = ", ".join(f"{key} {value.dtype}" for key, value in tensors.items())
+            raise TypeError(f"all must be float16, bfloat16 or float32, one of these: {dtypes}")
         if x.device != first.device:
             raise ValueError(f"all must be on one device, got {first.device} and {x.device}")
         if 0 in x.shape:

@@ -5,7 +5,7 @@ import functools
 import torch
 import triton
 
-from rope_triton.kernel.launch import Prepared, cdiv, planned
+from rope_triton.kernel.launch import Launch, cdiv, planned
 from rope_triton.ops.dispatch import transforming
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import loss_kernels as kernels
@@ -78,7 +78,7 @@ def linear_cross_entropy(
     The logits of 4,096 tokens exist at once, or of ``width`` tokens if that is more. Gradients
     are computed in the forward, each chunk's written over its logits, and without the factor that
     the backward multiplies by: in float16 they would vanish with ``1 / tokens``. The gradient of
-    ``weight`` is summed and kept in float32, and rounded once, in the backward. Products are
+    ``weight`` is summed and stored in float32, and rounded once, in the backward. Products are
     PyTorch's. What needs no gradient costs none.
 
     Parameters
@@ -114,16 +114,14 @@ def linear_cross_entropy(
         )
     _check(targets, x, ignore_index, reduction)
     # What vmap gives does not say whether a gradient is needed.
-    needed = [
-        torch.is_grad_enabled() and (each.requires_grad or transforming()) for each in (x, weight)
-    ]
+    needed = [torch.is_grad_enabled() and (t.requires_grad or transforming()) for t in (x, weight)]
     return _linear_cross_entropy(x, weight, targets, ignore_index, reduction == "mean", *needed)[0]
 
 
 def _check(targets, rows, ignore_index, reduction) -> None:
     if not isinstance(targets, torch.Tensor) or targets.dtype != torch.int64:
-        given = targets.dtype if isinstance(targets, torch.Tensor) else type(targets).__name__
-        raise TypeError(f"targets must be a tensor of int64, got {given}")
+        actual = targets.dtype if isinstance(targets, torch.Tensor) else type(targets).__name__
+        raise TypeError(f"targets must be a tensor of int64, got {actual}")
     if tuple(targets.shape) != (rows.shape[0],) or targets.device != rows.device:
         raise ValueError(
             f"targets must be [{rows.shape[0]}] on {rows.device}, got {tuple(targets.shape)} on "
@@ -156,7 +154,7 @@ def _(logits, targets, ignore_index, mean):
     return loss, torch.empty_like(loss), loss.new_empty(logits.shape[0])
 
 
-@gradient_operator("cross_entropy_backward")
+@gradient_operator("cross_entropy_backward", like=0)
 def _cross_entropy_backward(
     logits: torch.Tensor,
     targets: torch.Tensor,
@@ -171,20 +169,15 @@ def _cross_entropy_backward(
     return gradient
 
 
-def _gradient_launch(logits, targets, lse, factor, ignore_index) -> Prepared:
+def _gradient_launch(logits, targets, lse, factor, ignore_index) -> Launch:
     rows, columns = logits.shape
     block, warps = _block(columns)
-    return Prepared(
+    return Launch(
         kernels.gradient_kernel,
         (rows, 1, 1),
         (columns, logits.stride(0), columns, ignore_index, block),
         num_warps=warps,
     )
-
-
-@_cross_entropy_backward.register_fake
-def _(logits, targets, lse, factor, ignore_index):
-    return logits.new_empty(logits.shape)
 
 
 def _save(ctx, inputs, output) -> None:
@@ -217,7 +210,7 @@ def _linear_cross_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     targets = targets.contiguous()
     losses = x.new_empty(x.shape[0], dtype=torch.float32)
-    dx, dweight = _kept(x, weight, needs_x, needs_weight)
+    dx, dweight = _empty_gradients(x, weight, needs_x, needs_weight)
     (tokens, width), vocabulary = x.shape, weight.shape[0]
     chunk = chunk_of(tokens, width)
     # Rows at multiples of 16 elements: else products of an odd vocabulary are slow.
@@ -238,10 +231,10 @@ def _linear_cross_entropy(
 @_linear_cross_entropy.register_fake
 def _(x, weight, targets, ignore_index, mean, needs_x, needs_weight):
     loss = x.new_empty((), dtype=torch.float32)
-    return loss, torch.empty_like(loss), *_kept(x, weight, needs_x, needs_weight)
+    return loss, torch.empty_like(loss), *_empty_gradients(x, weight, needs_x, needs_weight)
 
 
-def _kept(x, weight, needs_x, needs_weight):
+def _empty_gradients(x, weight, needs_x, needs_weight):
     """Empty gradients without their factor; of what needs none, tensors without elements."""
     return (
         x.new_empty(x.shape if needs_x else (0,)),
@@ -287,11 +280,11 @@ def _save_linear(ctx, inputs, output) -> None:
 
 
 def _linear_backward(ctx, dloss, *_):
-    factor, *kept = ctx.saved_tensors
+    factor, *gradients = ctx.saved_tensors
     factor = dloss * factor
     dx, dweight = (
-        _scaled(each, factor, ctx.dtype) if needed else None
-        for each, needed in zip(kept, ctx.needs_input_grad[:2], strict=True)
+        _scaled(gradient, factor, ctx.dtype) if needed else None
+        for gradient, needed in zip(gradients, ctx.needs_input_grad[:2], strict=True)
     )
     return dx, dweight, None, None, None, None, None
 
@@ -308,11 +301,11 @@ def _launch_loss(losses, lse, gradient, logits, targets, ignore_index) -> None:
     launch(losses, lse, gradient, logits, targets)
 
 
-def _loss_launch(losses, lse, gradient, logits, targets, ignore_index) -> Prepared:
+def _loss_launch(losses, lse, gradient, logits, targets, ignore_index) -> Launch:
     rows, columns = logits.shape
     block, warps = _block(columns)
     step = 0 if gradient is None else gradient.stride(0)
-    return Prepared(
+    return Launch(
         kernels.loss_kernel,
         (rows, 1, 1),
         (step, logits.stride(0), columns, ignore_index, block),

@@ -6,7 +6,7 @@ from typing import overload
 import torch
 import triton
 
-from rope_triton.kernel.launch import Prepared, cdiv, is_interpreted, planned, resources
+from rope_triton.kernel.launch import Launch, cdiv, is_interpreted, planned, resources
 from rope_triton.ops.operators import gradient_operator, operator
 from rope_triton.transformer import norm_kernels as kernels
 from rope_triton.transformer.checks import accepted, autocasts
@@ -127,14 +127,14 @@ def _normalize(x, weight, bias, eps, residual, centred):
     required, optional = {"x": x, "weight": weight}, {"bias": bias, "residual": residual}
     x, weight, bias, residual = accepted(required, optional, under_autocast="any")
     check_row(x)
-    for name, each in (("weight", weight), ("bias", bias)):
-        if each is not None and tuple(each.shape) != (x.shape[-1],):
-            raise ValueError(f"{name} must be [{x.shape[-1]}], got {tuple(each.shape)}")
+    for name, vector in (("weight", weight), ("bias", bias)):
+        if vector is not None and tuple(vector.shape) != (x.shape[-1],):
+            raise ValueError(f"{name} must be [{x.shape[-1]}], got {tuple(vector.shape)}")
     if residual is not None and residual.shape != x.shape:
         raise ValueError(
             f"residual must have the shape of x, {tuple(x.shape)}, got {tuple(residual.shape)}"
         )
-    eps = float(eps)  # a launch is kept by its value
+    eps = float(eps)  # a launch is cached by its value
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")
     dtype = torch.float32 if autocasts(x) else x.dtype
@@ -171,10 +171,10 @@ def _forward(x, residual, weight, bias, eps, centred, dtype):
     return y, total
 
 
-def _forward_launch(x, residual, weight, bias, eps, centred, dtype) -> Prepared:
+def _forward_launch(x, residual, weight, bias, eps, centred, dtype) -> Launch:
     columns = x.shape[-1]
     block, warps = row_block(columns)
-    return Prepared(
+    return Launch(
         kernels.norm_forward_kernel,
         (x.numel() // columns, 1, 1),
         (columns, eps, centred, block),
@@ -187,7 +187,7 @@ def _empty_sum(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
 
 
 def _contiguous(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
-    return [None if each is None else each.contiguous() for each in tensors]
+    return [None if x is None else x.contiguous() for x in tensors]
 
 
 @functools.cache
@@ -263,9 +263,7 @@ def _norm_backward(
     return dx, of_parameters
 
 
-def _backward_launches(
-    dy, dtotal, x, weight, biased, eps, centred
-) -> tuple[int, Prepared, Prepared]:
+def _backward_launches(dy, dtotal, x, weight, biased, eps, centred) -> tuple[int, Launch, Launch]:
     """Programs of the first launch, which sum rows; it; and that of the sums of theirs."""
     columns = x.shape[-1]
     rows = x.numel() // columns
@@ -276,13 +274,13 @@ def _backward_launches(
     block, warps = row_block(columns, 8 if columns % 16 else 32 // size)
     ahead = block * size <= 32 * warps * 32
     programs = min(rows, _at_once(x.device, warps))
-    launch = Prepared(
+    launch = Launch(
         kernels.norm_backward_kernel,
         (programs, 1, 1),
         (rows, columns, eps, centred, biased, block, ahead),
         num_warps=warps,
     )
-    sums = Prepared(
+    sums = Launch(
         kernels.sum_of_partial_kernel,
         (cdiv(columns, _COLUMNS), 1 + biased, 1),
         (programs, columns, _ROWS, _COLUMNS),

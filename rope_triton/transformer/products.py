@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from rope_triton.kernel.launch import Prepared, cdiv, is_loadable, planned, resources
+from rope_triton.kernel.launch import Launch, cdiv, is_loadable, planned, resources
 from rope_triton.ops.operators import operator
 from rope_triton.transformer import product_kernels as kernels
 from rope_triton.transformer.checks import accepted
@@ -203,7 +203,7 @@ def tile(
     """
     count, shared = gpu
     inner_block, most_stages = (_INNER // 2, 2) if item == 4 else (_INNER, 4)
-    found = []
+    candidates = []
     for rows, columns, warps, speed in _SIZES_FLOAT32 if item == 4 else _SIZES:
         blocks = shape[0] * cdiv(shape[1], rows) * cdiv(shape[2], columns)
         for parts in range(1, max(1, min(16, inner // _PART)) + 1 if as_it_is else 2):
@@ -211,9 +211,10 @@ def tile(
             stages = (shared - stored) // ((rows + columns) * inner_block * item)
             used = Tile(rows, columns, inner_block, warps, max(1, min(most_stages, stages)))
             elements = inner / parts / speed + (_SUM if parts > 1 else 0)
-            found.append((cdiv(blocks * parts, count) * rows * columns * elements, used, parts))
-    several = [each for each in found if each[1].stages > 1]
-    _, best, parts = min(several or found[-1:], key=lambda each: each[0])
+            cost = cdiv(blocks * parts, count) * rows * columns * elements
+            candidates.append((cost, used, parts))
+    several = [candidate for candidate in candidates if candidate[1].stages > 1]
+    _, best, parts = min(several or candidates[-1:], key=lambda candidate: candidate[0])
     return best, parts
 
 
@@ -236,7 +237,7 @@ class _Plan(NamedTuple):
     columns: int
     parts: int
     transposed: tuple[bool, bool]
-    launch: Prepared
+    launch: Launch
 
 
 def product(
@@ -272,7 +273,7 @@ def _planned(a, b, bias, table, relu: bool, n_rotated: int) -> _Plan | None:
     blocks = batch * cdiv(rows, used.rows) * cdiv(shape[2], used.columns)
     n_seq, pairs = (0, 0) if table is None else table.shape[:2]
     transposed = a_inner_first, b_columns_first = _is_transposed(a), _is_transposed(b)
-    launch = Prepared(
+    launch = Launch(
         kernels.product_kernel,
         (min(parts * blocks, gpu[0]), 1, 1),
         (
@@ -302,9 +303,9 @@ def _summed(partial: torch.Tensor, parts: int, dtype: torch.dtype) -> torch.Tens
     return _cut(out, columns)
 
 
-def _sum_launch(out: torch.Tensor, parts: int) -> Prepared:
+def _sum_launch(out: torch.Tensor, parts: int) -> Launch:
     n = out[0].numel()
-    return Prepared(
+    return Launch(
         sum_of_partial_kernel,
         (cdiv(n, _ADDED), out.shape[0], 1),
         (parts, n, _PARTS_AT_ONCE, _ADDED),

@@ -122,7 +122,7 @@ def _(x, weight, table, heads, kv_heads):
     return out, lse, x.new_empty(b, s, weight.shape[0])
 
 
-@gradient_operator("rotary_attention_backward")
+@gradient_operator("rotary_attention_backward", like=3)
 def _rotary_attention_backward(
     dout: torch.Tensor,
     out: torch.Tensor,
@@ -138,11 +138,6 @@ def _rotary_attention_backward(
     gradients = _heads(gradient, d, heads, kv_heads)
     attention.backward(gradients, dout, out, lse, q, k, v, None, d**-0.5, table)
     return gradient
-
-
-@_rotary_attention_backward.register_fake
-def _(dout, out, lse, qkv, table, heads, kv_heads):
-    return qkv.new_empty(qkv.shape)
 
 
 def _save(ctx, inputs, output) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._measure import gpu_timer
+from benchmarks._engine.measure import gpu_timer
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks._system.repository import digest, lying_files
+from benchmarks._engine.system.repository import digest, lying_files
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "benchmarks" / "evidence" / "gpu-tests.json"

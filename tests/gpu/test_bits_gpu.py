@@ -10,7 +10,7 @@ import torch
 
 import rope_triton
 from benchmarks import _subjects
-from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._subjects.calls import gradient
 from benchmarks._subjects.rope import angles
 

@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._measure import gpu_timer, inputs, timed_cell
+from benchmarks._engine.measure import gpu_timer, inputs, timed_cell
 from benchmarks._subjects.rope.cells import Cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

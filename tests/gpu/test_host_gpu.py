@@ -9,10 +9,10 @@ import torch
 
 import rope_triton
 from benchmarks import _subjects
-from benchmarks._measure import first_call, host, host_time, memory_and_launches
-from benchmarks._subject import BACKWARD, FORWARD, Eager
+from benchmarks._engine.measure import first_call, host, host_time, memory_and_launches
+from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
+from benchmarks._engine.system import process
 from benchmarks._subjects import metrics
-from benchmarks._system import process
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,8 @@ import triton
 
 import rope_triton
 from benchmarks import _subjects
-from benchmarks._compare import measure
-from benchmarks._measure import graph_nodes
+from benchmarks._engine.compare import measure
+from benchmarks._engine.measure import graph_nodes
 from benchmarks._subjects.rope.cells import Cell
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
@@ -135,7 +135,7 @@ def test_queries_and_keys_are_one_launch_each_way():
         torch.autograd.grad(rope_triton.apply_qk_rotary_pos_emb(q, k, freqs), (q, k), gradients)
 
     step()  # compiles
-    assert gpu_activities(step) == ["rope_qk_kernel"] * 2
+    assert gpu_activities(step) == ["rope_kernel"] * 2
 
 
 # --- what a comparison knows of them --------------------------------------------------------------

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._compare import command
-from benchmarks._verdict.rules import Answer
-from benchmarks._verdict.schema import from_json
+from benchmarks._engine.compare import command
+from benchmarks._engine.verdict.rules import Answer
+from benchmarks._engine.verdict.schema import from_json
 from tests import norms
 from tests.git import git
 from tests.lab import PASS, ROOT

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks import _subjects
-from benchmarks._compare import measure
-from benchmarks._measure import gpu_timer, timed_cell
+from benchmarks._engine.compare import measure
+from benchmarks._engine.measure import gpu_timer, timed_cell
 from benchmarks._subjects.rope.cells import Cell
 from benchmarks._subjects.rope.grid import GRIDS, cells
 

@@ -8,9 +8,9 @@ import pytest
 
 import rope_triton
 from benchmarks import _subjects
-from benchmarks._compare import measure
-from benchmarks._measure import cell_outcomes, host, host_time, memory_and_launches
-from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._engine.compare import measure
+from benchmarks._engine.measure import cell_outcomes, host, host_time, memory_and_launches
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._subjects import metrics
 from benchmarks._subjects.rope import grid
 from benchmarks._subjects.rope.cells import PATHS, PathCell

@@ -5,12 +5,12 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._measure import cell_outcomes, host
+from benchmarks._engine.measure import cell_outcomes, host
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.cells import PeerCell
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
-from benchmarks._subject import BACKWARD, FORWARD
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import triton
 
-from benchmarks._compare import measure
+from benchmarks._engine.compare import measure
+from benchmarks._engine.subject import DEFAULT
+from benchmarks._engine.system import checkout
 from benchmarks._studies.reliability import planted
-from benchmarks._subject import DEFAULT
 from benchmarks._subjects.rope.cells import Cell
-from benchmarks._system import checkout
 from tests.lab import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._measure import gpu_timer, roofline
+from benchmarks._engine.measure import gpu_timer, roofline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 MIB = 1 << 20

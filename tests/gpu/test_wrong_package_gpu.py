@@ -12,11 +12,11 @@ import pytest
 import triton
 
 import rope_triton
-from benchmarks._compare import measure
-from benchmarks._measure import cell_outcomes
-from benchmarks._subject import DEFAULT, FORWARD
+from benchmarks._engine.compare import measure
+from benchmarks._engine.measure import cell_outcomes
+from benchmarks._engine.subject import DEFAULT, FORWARD
+from benchmarks._engine.system import process
 from benchmarks._subjects.rope.cells import Cell
-from benchmarks._system import process
 from tests.gpu import test_bits_gpu as bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]

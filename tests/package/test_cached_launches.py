@@ -19,7 +19,7 @@ every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 @pytest.fixture
 def x(device):
-    launch._launches.clear()
+    launch.cache.clear()
     return calls.random(device)
 
 

@@ -1,21 +1,20 @@
-"""A launch that goes straight to a compiled kernel: what it is given, and that hooks see it."""
+"""Launches are planned and compiled once, then repeated straight by Triton's function in C."""
 
 import contextvars
 import importlib
-import re
-from pathlib import Path
+import warnings
 from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 
 from rope_triton.kernel import launch
+from rope_triton.kernel.launch import Launch
 
 GRID = (4, 3, 2)
 VALUES = 11, 12
-TENSORS = torch.arange(6), torch.arange(3), None
+TENSORS, OTHERS = ((torch.arange(n), torch.arange(3), None) for n in (6, 7))
 
 
 class Driver:
@@ -26,65 +25,72 @@ class Driver:
         return f"the stream of {device}"
 
 
-class Compiled:
-    """A compiled kernel as Triton has it, which only notes how it was launched."""
+class Compiled(triton.compiler.CompiledKernel):
+    """A compiled kernel of the installed Triton, with a launcher of the test's."""
 
-    function, packed_metadata = "function", "metadata"
+    def __init__(self, launcher):
+        self.module, self.function, self.packed_metadata = "module", "function", "metadata"
+        self.src, self.name, self._run = None, "kernel", launcher
 
-    def __init__(self, backend="cuda"):
-        self.metadata = SimpleNamespace(target=GPUTarget(backend, 90, 32))
-        self.straight, self.by_runner = [], []
+    def __del__(self):  # nothing to unload
+        pass
 
-    def run(self, *arguments):
-        self.straight.append(arguments)
+
+class Kernel:
+    """What Triton would compile; ``first`` are the launches that it was asked for."""
+
+    def __init__(self, launcher):
+        self.compiled, self.first = Compiled(launcher), []
 
     def __getitem__(self, grid):
-        return lambda *arguments: self.by_runner.append((grid, *arguments))
+        return lambda *given, **options: self.first.append((grid, given, options)) or self.compiled
 
 
-@pytest.fixture
-def compiled(monkeypatch):
-    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
-    return Compiled()
+class FlatLauncher:
+    """One whose function in C takes the kernel's arguments one by one, as that of Triton 3.6."""
+
+    def __init__(self):
+        self.launched = []
+
+    def launch(self, *arguments):
+        self.launched.append(arguments)
+
+    def __call__(self, x, y, z, stream, function, *rest):
+        self.launch(stream, (x, y, z), function, *rest)
 
 
-def test_it_is_given_what_tritons_runner_gives(compiled):
-    launch._direct(compiled, GRID, VALUES)(7, TENSORS)
-    own = "the stream of 7", "function", "metadata", None, None, None
-    assert compiled.straight == [(*GRID, *own, *TENSORS, 11, 12)]
-    assert not compiled.by_runner
-
-
-def launcher(name, given, **scratch):
-    """One of the installed Triton, with a function that notes what it is given for the one in C."""
+def launcher_of_triton(name, **scratch):
+    """One of the installed Triton, with a function that records in place of the one in C."""
     kind = {"nvidia": "CudaLauncher", "amd": "HIPLauncher"}[name]
     made = object.__new__(getattr(importlib.import_module(f"triton.backends.{name}.driver"), kind))
     sizes = {"global_scratch_size": 0, "profile_scratch_size": 0} | scratch
     others = {"arg_annotations": "annotations", "kernel_signature": "signature", "warp_size": 64}
     own = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False}
     aligned = {"global_scratch_align": 1, "profile_scratch_align": 1}
-    vars(made).update(sizes, **others, **own, **aligned, launch=lambda *x: given.append(x))
+    vars(made).update(sizes, **others, **own, **aligned, gsan_enabled=False, launched=[])
+    made.launch = lambda *arguments: made.launched.append(arguments)
     return made
 
 
-@pytest.mark.parametrize("name", ["nvidia", "amd"])
-def test_tritons_launcher_is_bypassed(compiled, monkeypatch, name):
-    """The function in C is given, argument by argument, what Triton's launcher gives it."""
-    given = []
-    compiled.run = launcher(name, given)
-    straight = launch._direct(compiled, GRID, VALUES)
-    assert not given
-    own = "the stream of 7", "function", "metadata", None, None, None
-    compiled.run(*GRID, *own, *TENSORS, 11, 12)
+LAUNCHERS = {
+    "nvidia": lambda: launcher_of_triton("nvidia"),
+    "amd": lambda: launcher_of_triton("amd"),
+    "flat": FlatLauncher,
+}
 
-    def refused(*_):
-        raise AssertionError("through Triton's launcher")
 
-    monkeypatch.setattr(type(compiled.run), "__call__", refused)
-    straight(7, TENSORS)
-    expected, found = given
-    assert len(found) == len(expected)
-    assert all(map(same, found, expected))
+@pytest.fixture(autouse=True)
+def driver(monkeypatch):
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+
+
+@pytest.fixture
+def prepared():
+    """A launch that was compiled, and the arguments with which it is repeated in C."""
+    launcher = FlatLauncher()
+    run = Launch(Kernel(launcher), GRID, VALUES)
+    run(*TENSORS)
+    return run, launcher
 
 
 def same(one, other):
@@ -94,153 +100,167 @@ def same(one, other):
     return one is other or (not isinstance(one, torch.Tensor) and one == other)
 
 
-def test_memory_is_allocated_where_a_kernel_needs_it(compiled, monkeypatch):
-    given, asked = [], []
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
+    launcher = LAUNCHERS[name]()
+    kernel = Kernel(launcher)
+    run = Launch(kernel, GRID, VALUES, num_warps=2)
+    run(*TENSORS)
+    assert same(tuple(kernel.first[0][1]), (*TENSORS, *VALUES)) and len(kernel.first) == 1
+    assert kernel.first[0][::2] == (GRID, {"num_warps": 2})
+    assert not launcher.launched, "launched twice"
+    with monkeypatch.context() as patched:
+        for hook in ("launch_enter_hook", "launch_exit_hook"):
+            patched.setattr(triton.knobs.runtime, hook, None)
+        kernel.compiled[GRID](*OTHERS, *VALUES, stream="the stream of -1")
+
+    def refused(*_):
+        raise AssertionError("through Triton's launcher")
+
+    monkeypatch.setattr(type(launcher), "__call__", refused)
+    run(*OTHERS)
+    expected, found = launcher.launched
+    assert same(found, expected)
+    assert len(kernel.first) == 1
+
+
+class TakesTheTensorsFirst(FlatLauncher):
+    def __call__(self, x, y, z, stream, function, metadata, *hooks_and_arguments):
+        self.launch(*hooks_and_arguments, stream, function)
+
+
+class HasAnotherFunction(FlatLauncher):
+    launch = property()
+
+    def __call__(self, *arguments):
+        self.launched.append(arguments)
+
+
+class LaunchesTwice(FlatLauncher):
+    def __call__(self, *arguments):
+        super().__call__(*arguments)
+        super().__call__(*arguments)
+
+
+@pytest.mark.parametrize("kind", [TakesTheTensorsFirst, HasAnotherFunction, LaunchesTwice])
+def test_a_launcher_that_is_not_understood_is_used_as_it_is_and_warned_of_once(kind):
+    launcher = kind()
+    run = Launch(Kernel(launcher), GRID, VALUES)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")
+        run(*TENSORS)
+        assert not launcher.launched
+        run(*OTHERS)
+        Launch(Kernel(kind()), GRID, VALUES)(*TENSORS)
+    (warning,) = warned
+    assert f"how Triton {triton.__version__} launches" in str(warning.message)
+    assert len(launcher.launched) == (2 if kind is LaunchesTwice else 1)
+    assert any(item is OTHERS[0] for item in launcher.launched[0])
+
+
+def test_memory_is_allocated_at_each_launch_where_a_kernel_needs_it():
+    asked = []
 
     def allocate(size, alignment, stream):
         asked.append((size, alignment, stream))
-        return "scratch"
+        return f"scratch {len(asked)}"
 
-    compiled.run = launcher("nvidia", given, global_scratch_size=16)
-    straight = launch._direct(compiled, GRID, VALUES)
+    launcher = launcher_of_triton("nvidia", global_scratch_size=16)
+    run = Launch(Kernel(launcher), GRID, VALUES)
+    run(*TENSORS)
     assert not asked
     here = contextvars.copy_context()
     here.run(triton.set_allocator, allocate)
-    here.run(straight, 7, TENSORS)
-    assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 7")]
-    assert "scratch" in given[0]
-
-
-def test_the_installed_and_the_pinned_triton_are_tested():
-    """Whoever raises the pin or installs another runs the tests of this file and of the GPU on it,
-    and then names it in ``launch``."""
-    pins = (Path(__file__).parents[2] / "constraints.txt").read_text()
-    (pinned,) = re.findall(r"^triton==(\S+)", pins, re.MULTILINE)
-    assert {pinned, triton.__version__} <= launch._TESTED_TRITONS
-
-
-@pytest.mark.parametrize(
-    ("version", "backend"),
-    [("3.8.0", "cuda"), ("3.7.1+git0123abcd", "cuda"), ("3.7.10", "cuda"), (None, "xpu")],
-)
-def test_elsewhere_it_goes_through_tritons_runner(monkeypatch, version, backend):
-    """Of the compiled kernel itself, asked for nothing private."""
-    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
-    monkeypatch.setattr(triton, "__version__", version or triton.__version__)
-    monkeypatch.setattr(launch, "_innermost", note)
-    compiled = Compiled(backend)
-    launch._direct(compiled, GRID, VALUES)(7, TENSORS)
-    (given,) = compiled.by_runner
-    assert not compiled.straight and same(given, (GRID, *TENSORS, 11, 12))
-
-
-def test_tritons_runner_gives_what_the_straight_way_gives(monkeypatch):
-    """That of the installed Triton, with a launcher that only notes."""
-    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
-    noted = []
-    kernel = object.__new__(triton.compiler.CompiledKernel)
-    kernel.module, kernel.function, kernel.packed_metadata = "module", "function", "metadata"
-    kernel.metadata = Compiled().metadata
-    kernel.src, kernel.name, kernel._run = None, "kernel", lambda *given: noted.append(given)
-    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
-    monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", None)
-    launch._direct(kernel, GRID, VALUES)(0, TENSORS)
-    monkeypatch.setattr(triton, "__version__", "3.8.0")
-    launch._direct(kernel, GRID, VALUES)(0, TENSORS)
-    straight, by_runner = noted
-    assert same(straight, by_runner)
-
-
-def note(*_):
-    raise AssertionError("only Triton's runner calls it")
+    for _ in range(2):
+        here.run(run, *TENSORS)
+    assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 0")] * 2
+    assert ["scratch 1" in given for given in launcher.launched] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
 @pytest.mark.parametrize("chained", [False, True])
-def test_with_a_hook_it_goes_through_tritons_runner(compiled, monkeypatch, name, chained):
-    straight = launch._direct(compiled, GRID, VALUES)
+def test_a_hook_sees_the_launch(prepared, monkeypatch, name, chained):
+    def hook(*_):
+        pass
+
+    run, launcher = prepared
+    hooks = triton.knobs.HookChain() if chained else hook
     with monkeypatch.context() as patched:
-        hooks = triton.knobs.HookChain() if chained else note
         patched.setattr(triton.knobs.runtime, name, hooks)
         if chained:
-            straight(0, TENSORS)
-            assert len(compiled.straight) == 1  # an empty chain has nothing to call
-            compiled.straight.clear()
-            hooks.add(note)
-        straight(0, TENSORS)
-        assert compiled.by_runner == [(GRID, *TENSORS, 11, 12)] and not compiled.straight
-    straight(0, TENSORS)
-    assert len(compiled.straight) == 1
+            run(*TENSORS)
+            assert hooks not in launcher.launched.pop()[:-5]  # it is empty
+            hooks.add(hook)
+        run(*TENSORS)
+    assert any(item is hooks for item in launcher.launched.pop())
+    run(*TENSORS)
+    assert not any(item is hooks for item in launcher.launched.pop())
 
 
-def test_no_chain_at_all_is_no_hook(compiled, monkeypatch):
-    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
-    launch._direct(compiled, GRID, VALUES)(0, TENSORS)
-    assert len(compiled.straight) == 1 and not compiled.by_runner
+def test_descriptors_are_of_the_tensors_of_the_call():
+    launcher = FlatLauncher()
+    kernel = Kernel(launcher)
+    run = Launch(kernel, GRID, (5,), (None, (1, 8), None), num_warps=4)
+    one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
+    run(one, one, None)
+    ((_, first, _),) = kernel.first
+    run(other, other, None)
+    for x, given in ((one, first), (other, launcher.launched[0][-4:])):
+        tensor, blocks, none, value = given
+        assert tensor is x and blocks.base is x and (none, value) == (None, 5)
+        assert (blocks.shape, blocks.strides, blocks.block_shape) == ([4, 16], [16, 1], [1, 8])
 
 
-def test_arguments_follow_the_kernels_names_not_the_plans_order(compiled, monkeypatch):
-    monkeypatch.setattr(launch, "_launches", {})
-    kernel, made = Kernel(compiled), []
-    kernel.arg_names = ["x_ptr", "y_ptr", "z_ptr", "first", "second"]
-
-    def plan(*given):
-        made.append(given)
-        return launch.Plan(GRID, {"second": 12, "first": 11}, {"num_warps": 2})
-
-    for _ in range(2):
-        cached = launch._launches.get("key")
-        launch.run("key", cached, kernel, plan, TENSORS, "options")
-    assert len(made) == 1 and same(made[0], (*TENSORS, "options"))
-    ((grid, given, options),), (straight,) = kernel.given, compiled.straight
-    assert grid == GRID and options == {"num_warps": 2}
-    assert same(given, (*TENSORS, *VALUES)) and same(straight[-5:], given)
-
-
-class Kernel:
-    """One that Triton would compile, which notes its first launches."""
-
-    def __init__(self, compiled):
-        self.compiled, self.given = compiled, []
-
-    def __getitem__(self, grid):
-        return lambda *given, **options: self.given.append((grid, given, options)) or self.compiled
-
-
-BLOCKS = None, (1, 8), None
+# --- plans ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def prepared(compiled):
-    kernel = Kernel(compiled)
-    return launch.Prepared(kernel, GRID, (5,), BLOCKS, num_warps=4), kernel
+def counted():
+    """A plan of :func:`launch.run` that notes its arguments, and what it launches on."""
+    made, launched = [], []
+
+    def plan(*arguments):
+        made.append(arguments)
+        return lambda *tensors: launched.append(tensors)
+
+    return plan, made, launched
 
 
-def test_a_prepared_launch_is_repeated_with_descriptors_of_the_tensors_it_is_given(prepared):
-    run, kernel = prepared
-    one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
-    run(one, one, None)
-    ((grid, given, options),) = kernel.given
-    assert (grid, options) == (GRID, {"num_warps": 4}) and given[2:] == (None, 5)
-    assert given[1].base is one and given[1].block_shape == [1, 8] and given[1].strides == [16, 1]
-    assert not kernel.compiled.straight
-    run(other, other, None)
-    assert len(kernel.given) == 1
-    ((*_, first, blocks, none, value),) = kernel.compiled.straight
-    assert first is other and blocks.base is other and (none, value) == (None, 5)
-    assert vars(blocks) == vars(given[1]) | {"base": other}
+def run(key, plan, tensors):
+    launch.run(key, launch.cached(key), plan, tensors, "options")
 
 
-def planned_by(*arguments):
-    """Another object each time."""
-    return SimpleNamespace(arguments=arguments)
+def test_a_plan_is_made_once_for_each_key(counted):
+    plan, made, launched = counted
+    for key, tensors in ((("a", plan), TENSORS), (("a", plan), OTHERS), (("b", plan), OTHERS)):
+        run(key, plan, tensors)
+    assert same(tuple(made), ((*TENSORS, "options"), (*OTHERS, "options")))
+    assert same(tuple(launched), (TENSORS, OTHERS, OTHERS))
+
+
+def test_empty_tensors_are_not_launched(counted):
+    plan, made, launched = counted
+    empty = torch.empty(0, 3)
+    run(("empty", plan), plan, (empty, empty, TENSORS[0]))
+    assert not made and not launched
+
+
+def test_a_negated_tensor_is_copied_at_each_call(counted):
+    plan, made, launched = counted
+    x = torch.complex(torch.zeros(3), -torch.ones(3)).conj().imag
+    for _ in range(2):
+        run(("negated", plan), plan, (TENSORS[0], x))
+    assert len(made) == 2
+    assert all(not y.is_neg() and torch.equal(y, torch.ones(3)) for _, y in launched)
 
 
 @pytest.mark.parametrize("change", ["", "value", "shape", "strides", "dtype", "alignment", "none"])
-def test_a_plan_is_made_once_for_each_specialization(monkeypatch, change):
-    monkeypatch.setattr(launch, "_plans", {})
+def test_planned_plans_once_for_each_specialization(change):
+    def plan(*arguments):
+        return SimpleNamespace(arguments=arguments)
+
     x = torch.zeros(4, 16)
-    made = launch.planned(planned_by, x, 5)
+    made = launch.planned(plan, x, 5)
     changed = {
         "shape": torch.zeros(5, 16),
         "strides": torch.zeros(4, 32)[:, :16],
@@ -248,5 +268,5 @@ def test_a_plan_is_made_once_for_each_specialization(monkeypatch, change):
         "alignment": torch.zeros(65)[1:].view(4, 16),
         "none": None,
     }.get(change, torch.ones(4, 16))
-    other = launch.planned(planned_by, changed, 6 if change == "value" else 5)
+    other = launch.planned(plan, changed, 6 if change == "value" else 5)
     assert (other is made) == (not change)

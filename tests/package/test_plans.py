@@ -15,12 +15,19 @@ def shape(tensor_format, seq, batch, heads, channels=64):
     return Mode(torch.bfloat16, tensor_format, False, 1.0).shape(seq, batch, heads, channels)
 
 
+def arguments_of(launch):
+    """Those of its kernel that are no tensors, by name."""
+    names = launch.kernel.arg_names[-len(launch.values) :]
+    return dict(zip(names, launch.values, strict=True))
+
+
 def planned(tensor_format, sizes, freqs=FREQS, starts=None, layout="contiguous"):
     """How many heads a call's launch has, and whether they come before the positions."""
     out = torch.empty(shape(tensor_format, *sizes))
     t = LAYOUTS[layout](out.shape, torch.bfloat16, "cpu")
     options = plans.Options(tensor_format, False, 1, 0)
-    arguments = plans.rotation(out, t, freqs, None, starts, None, options).arguments
+    tensors = out, None, t, None, freqs, None, starts, None
+    arguments = arguments_of(plans.rotation(*tensors, options))
     return arguments["n_heads"], bool(arguments["HEADS_FIRST"])
 
 
@@ -58,8 +65,9 @@ def test_queries_and_keys_share_programs_with_those_of_other_sequences():
         q = torch.empty(shape(tensor_format, 9, 8, n_heads))
         k = torch.empty_like(q)[:, :, :1]
         options = plans.Options(tensor_format, False, 1, 0)
-        plan = plans.qk_rotation(q, k, q, k.contiguous(), freqs, None, starts, None, options)
-        return plan.arguments["q_heads"], plan.arguments["k_heads"], plan.grid[1]
+        plan = plans.rotation(q, k, q, k.contiguous(), freqs, None, starts, None, options)
+        arguments = arguments_of(plan)
+        return arguments["n_heads"], arguments["k_heads"], plan.grid[1]
 
     assert heads("sbhd", 2) == (16, 8, 1)
     assert heads("bshd", 1)[:2] == (1, 1)
@@ -73,7 +81,7 @@ def test_groups_share_programs_with_those_of_other_sequences():
         parts = [qkv.new_empty(*qkv.shape[:2], n_groups * n, 64) for n in (4, 1, 1)]
         options = plans.QkvOptions(tensor_format, False, 1, 0, 256, 64, 64)
         plan = plans.qkv_rotation(qkv, *parts, FREQS, FREQS, starts, options)
-        return plan.arguments["n_groups"], plan.grid[1]
+        return arguments_of(plan)["n_groups"], plan.grid[1]
 
     assert groups("sbhd", 1) == (8, 1)
     assert groups("bshd", 1)[0] == groups("sbhd", 1, MOVED)[0] == 1
@@ -92,13 +100,13 @@ def test_only_the_first_dimension_of_a_grid_has_no_limit(tensor_format, shape):
     t = torch.empty(shape, dtype=torch.bfloat16, device="meta")
     freqs, bounds = t.new_empty(1 << 20, 1, 1, 32), t.new_empty(3) if t.dim() == 3 else None
     options = plans.Options(tensor_format, False, 1, 0)
-    grid = plans.rotation(t, t, freqs, freqs, None, bounds, options).grid
+    grid = plans.rotation(t, None, t, None, freqs, freqs, None, bounds, options).grid
     assert grid[0] > 65_535 >= max(grid[1:])
 
 
 def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
     """With 2 for CUDA's 65535."""
-    launch._launches.clear()
+    launch.cache.clear()
     monkeypatch.setattr(plans, "GRID_LIMIT", 2)
     for dtype, tensor_format, interleaved, _ in MODES:
         seq = 18 if dtype == torch.float32 else 33  # three or five blocks, the last not full
@@ -112,4 +120,4 @@ def test_a_grid_that_cuda_does_not_have(monkeypatch, device):
         for fused in (True, False)
     ]
     torch.testing.assert_close(*results)
-    launch._launches.clear()
+    launch.cache.clear()

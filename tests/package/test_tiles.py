@@ -7,14 +7,14 @@ import torch
 import triton
 
 from rope_triton.kernel import plans
-from rope_triton.kernel.tiles import Tile, tile_of
+from rope_triton.kernel.tiles import Call, Tile, tile_of
 
 KINDS = {
     "plain": {},
-    "ready_made": {"ready_made": True},
-    "moved": {"moved": True},
-    "moved tables": {"moved": True, "ready_made": True},
-    "heads_first": {"heads_first": True, "ready_made": True},
+    "tables": {"tables": True},
+    "shifted": {"shifted": True},
+    "shifted tables": {"shifted": True, "tables": True},
+    "heads_first": {"heads_first": True, "tables": True},
     "shared_angles": {"heads_first": True},
 }
 SIZES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 512, 1024)
@@ -25,8 +25,8 @@ all_sizes = pytest.mark.parametrize("channels", SIZES)
 
 
 def chosen(kind, item, channels, *, n_seq=LONG, heads=64, width=None, n_bytes=1):
-    how = KINDS[kind] | {"n_bytes": n_bytes}
-    return tile_of(item, n_seq, heads, channels, width or channels, **how)
+    facts = KINDS[kind] | {"n_bytes": n_bytes}
+    return tile_of(Call(item, n_seq, heads, channels, width or channels, **facts))
 
 
 @all_kinds
@@ -47,8 +47,8 @@ def test_a_program_has_2_kib_to_load_and_a_thread_16_elements_or_32(kind, item, 
         ("plain", 2, {192: (1, 16, 4), 256: (1, 8, 4), 512: (1, 4, 2)}),
         ("plain", 4, {32: (1, 16, 1), 64: (1, 8, 1), 96: (1, 4, 1), 128: (1, 4, 1)}),
         ("plain", 4, {192: (1, 2, 1), 256: (1, 2, 1)}),
-        ("moved", 4, {32: (1, 16, 1), 64: (1, 16, 2), 96: (1, 16, 4), 128: (1, 16, 4)}),
-        ("moved", 4, {192: (1, 2, 1), 256: (1, 2, 1)}),
+        ("shifted", 4, {32: (1, 16, 1), 64: (1, 16, 2), 96: (1, 16, 4), 128: (1, 16, 4)}),
+        ("shifted", 4, {192: (1, 2, 1), 256: (1, 2, 1)}),
         ("heads_first", 2, {64: (16, 1, 1), 96: (8, 1, 1), 128: (8, 1, 1), 256: (4, 1, 1)}),
         ("heads_first", 4, {64: (8, 1, 1), 96: (4, 1, 1), 128: (4, 1, 1), 256: (2, 1, 1)}),
         ("shared_angles", 2, {64: (4, 4, 1), 96: (4, 4, 2), 128: (4, 4, 2), 256: (2, 4, 2)}),
@@ -60,12 +60,12 @@ def test_the_tiles_that_were_measured(kind, item, expected):
 
 
 @all_sizes
-def test_ready_made_and_moved_change_nothing_else(channels):
+def test_tables_and_shifted_positions_change_nothing_else(channels):
     for item, heads in itertools.product((2, 4), (1, 3, 8, 64)):
         plain = chosen("plain", item, channels, heads=heads)
-        assert chosen("ready_made", item, channels, heads=heads) == plain
+        assert chosen("tables", item, channels, heads=heads) == plain
         if channels > 256 or (channels > 128 if item == 4 else heads >= 8):
-            assert chosen("moved", item, channels, heads=heads) == plain
+            assert chosen("shifted", item, channels, heads=heads) == plain
 
 
 @all_kinds
@@ -73,8 +73,8 @@ def test_ready_made_and_moved_change_nothing_else(channels):
 @all_sizes
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_few_heads_leave_a_program_its_rows(kind, item, channels, heads):
-    """But where positions are moved in float32: those programs are as small as all others."""
-    others = "plain" if item == 4 and kind.startswith("moved") else kind
+    """But where positions are shifted in float32: those programs are as small as all others."""
+    others = "plain" if item == 4 and kind.startswith("shifted") else kind
     few, many = chosen(kind, item, channels, heads=heads), chosen(others, item, channels)
     assert few.positions * few.heads == many.positions * many.heads
     assert few.heads < 2 * heads and few.warps <= many.warps
@@ -84,20 +84,20 @@ def test_few_heads_leave_a_program_its_rows(kind, item, channels, heads):
 @pytest.mark.parametrize(
     ("kind", "item", "channels", "width", "expected"),
     [
-        ("ready_made", 4, 48, 48, {1: 1, 3: 1, 4: 4, 5: 2, 10: 4, 12: 4, 15: 8}),
+        ("tables", 4, 48, 48, {1: 1, 3: 1, 4: 4, 5: 2, 10: 4, 12: 4, 15: 8}),
         ("plain", 4, 160, 160, {2: 2, 3: 1, 5: 2, 10: 2}),
         ("plain", 4, 32, 32, {3: 4, 5: 4, 6: 4}),
-        ("ready_made", 2, 48, 48, {2: 2, 3: 4, 5: 4, 10: 4, 15: 16}),
+        ("tables", 2, 48, 48, {2: 2, 3: 4, 5: 4, 10: 4, 15: 16}),
         ("plain", 2, 64, 64, {3: 4, 6: 8, 10: 16, 12: 16}),
         ("plain", 2, 128, 128, {3: 4, 5: 2, 6: 2, 8: 8, 10: 4}),
-        ("moved", 2, 128, 128, {3: 4, 5: 8, 6: 8, 10: 4}),
-        ("moved", 2, 160, 80, {5: 2, 6: 2}),
-        ("moved tables", 2, 160, 80, {1: 1, 3: 1, 10: 1, 15: 4}),
-        ("moved tables", 2, 160, 160, {3: 2, 4: 4, 10: 2, 15: 16}),
-        ("moved tables", 2, 64, 64, {4: 4, 10: 4, 15: 16}),
-        ("moved", 4, 128, 128, {1: 1, 3: 1, 4: 2, 10: 2, 12: 16}),
-        ("moved", 4, 96, 48, {1: 1, 4: 1, 15: 1}),
-        ("moved tables", 4, 128, 128, {1: 1, 4: 1, 10: 1, 12: 16}),
+        ("shifted", 2, 128, 128, {3: 4, 5: 8, 6: 8, 10: 4}),
+        ("shifted", 2, 160, 80, {5: 2, 6: 2}),
+        ("shifted tables", 2, 160, 80, {1: 1, 3: 1, 10: 1, 15: 4}),
+        ("shifted tables", 2, 160, 160, {3: 2, 4: 4, 10: 2, 15: 16}),
+        ("shifted tables", 2, 64, 64, {4: 4, 10: 4, 15: 16}),
+        ("shifted", 4, 128, 128, {1: 1, 3: 1, 4: 2, 10: 2, 12: 16}),
+        ("shifted", 4, 96, 48, {1: 1, 4: 1, 15: 1}),
+        ("shifted tables", 4, 128, 128, {1: 1, 4: 1, 10: 1, 12: 16}),
     ],
 )
 def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width, expected):
@@ -108,15 +108,15 @@ def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width,
 @pytest.mark.parametrize("heads", range(1, 65))
 @pytest.mark.parametrize(
     ("kind", "item", "channels"),
-    [("plain", 2, 128), ("ready_made", 2, 160), ("plain", 4, 48), ("moved tables", 4, 96)],
+    [("plain", 2, 128), ("tables", 2, 160), ("plain", 4, 48), ("shifted tables", 4, 96)],
 )
 def test_programs_have_room_for_few_heads_that_are_not_there(kind, item, channels, heads):
     tile = chosen(kind, item, channels, heads=heads)
     room = triton.cdiv(heads, tile.heads) * tile.heads
-    if kind == "moved tables" and heads > 16:  # programs of 16 were measured with 32 and 64 alone
+    if kind == "shifted tables" and heads > 16:  # programs of 16 were measured with 32 and 64 alone
         assert tile == chosen(kind, item, channels)
         return
-    most = 1.4 if kind == "moved tables" else 1.25
+    most = 1.4 if kind == "shifted tables" else 1.25
     assert room <= most * heads or (item == 2 and heads <= 4)
     decode, padded = (
         chosen(kind, item, channels, heads=n, n_seq=1)
@@ -159,8 +159,8 @@ def test_other_head_sizes_have_the_tile_of_those_with_as_many_padded(kind, item,
     ("kind", "expected"),
     [
         ("plain", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (2, 4, 2)}),
-        ("moved", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (4, 2, 4)}),
-        ("ready_made", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (4, 2, 4)}),
+        ("shifted", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (4, 2, 4)}),
+        ("tables", {(128, 64): (1, 8, 1), (256, 128): (1, 8, 2), (256, 64): (4, 2, 4)}),
         ("plain", {(128, 32): (4, 2, 2), (128, 96): (1, 8, 2), (512, 128): (1, 4, 2)}),
         # These heads have padding.
         ("plain", {(96, 24): (4, 2, 2), (96, 64): (2, 4, 2), (192, 64): (4, 2, 4)}),
@@ -172,7 +172,12 @@ def test_the_tiles_of_heads_rotated_in_part(kind, expected):
 
 def test_rotated_in_part_threads_are_fewer_where_heads_share_the_angles():
     assert chosen("plain", 2, 128, width=64, n_bytes=0) == (2, 4, 2)
-    assert [chosen("moved", 2, 128, width=64, heads=n).warps for n in (1, 2, 4, 8)] == [2, 2, 2, 1]
+    assert [chosen("shifted", 2, 128, width=64, heads=n).warps for n in (1, 2, 4, 8)] == [
+        2,
+        2,
+        2,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("width", [16, 24, 64, 96, 128, 256])
@@ -180,7 +185,7 @@ def test_rotated_in_part_threads_are_fewer_where_heads_share_the_angles():
 def test_in_decoding_threads_are_no_more_than_the_angles_of_a_half(channels, width):
     width = min(width, channels)
     computed, ready = (
-        chosen(kind, 2, channels, width=width, n_seq=1) for kind in ("plain", "ready_made")
+        chosen(kind, 2, channels, width=width, n_seq=1) for kind in ("plain", "tables")
     )
     most = max(triton.next_power_of_2(width) // 64, 1)
     assert computed == ready._replace(warps=min(ready.warps, most))
@@ -216,8 +221,8 @@ def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
     """Of angles of each head, of channels apart in memory, or of more roundings."""
     given = []
 
-    def tile(*sizes, n_bytes, **how):
-        given.append(n_bytes)
+    def tile(call):
+        given.append(call.n_bytes)
         return Tile(1, 8, 1)
 
     monkeypatch.setattr(plans, "tile_of", tile)
@@ -227,8 +232,8 @@ def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
 
     def planned(t, freqs, options):
         given.clear()
-        plans.rotation(t, t, freqs, None, None, None, options)
-        plans.qk_rotation(t, t, t, t[:, :, :4], freqs, None, None, None, options)
+        plans.rotation(t, None, t, None, freqs, None, None, None, options)
+        plans.rotation(t, t, t, t[:, :, :4], freqs, None, None, None, options)
         return given[0], given[-1]
 
     assert planned(t, freqs, options) == (t.nbytes, 1.5 * t.nbytes)

@@ -10,10 +10,10 @@ import types
 import pytest
 import torch
 
-from benchmarks._measure import inputs
+from benchmarks._engine.measure import inputs
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.cells import PeerCell
-from benchmarks._subject import BACKWARD, FORWARD
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}

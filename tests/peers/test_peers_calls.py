@@ -5,10 +5,10 @@ import sys
 import pytest
 import torch
 
-from benchmarks._measure import host, timed_cell
+from benchmarks._engine.measure import host, timed_cell
+from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.providers import PROVIDERS
-from benchmarks._subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._subjects.rope import names
 from tests.conftest import COMPILED
 from tests.peers import libraries

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks._measure import cell_outcomes
+from benchmarks._engine.measure import cell_outcomes
 from benchmarks._studies.peers import cells
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.cells import PEER_GRIDS

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import rope_triton
-from benchmarks._measure import cell_outcomes, gpu_timer, host_time, inputs, timed_cell
+from benchmarks._engine.measure import cell_outcomes, gpu_timer, host_time, inputs, timed_cell
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
-from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects import metrics
 from tests.conftest import COMPILED
-from tests.measure import samples
+from tests.engine.measure import samples
 from tests.package import plain as plain_package
 from tests.peers import libraries
 from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, cell_of

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks._measure import timed_cell
+from benchmarks._engine.measure import timed_cell
+from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._studies.peers import adapter, cells
 from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
-from benchmarks._subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._subjects.rope import cells as rope_cells
 from benchmarks._subjects.rope import names
 from benchmarks._subjects.rope.models import CHOSEN, MODELS

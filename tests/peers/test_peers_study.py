@@ -9,14 +9,14 @@ from collections import Counter
 
 import pytest
 
-from benchmarks._measure import cell_outcomes
-from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._engine.measure import cell_outcomes
+from benchmarks._engine.measure.cell_outcomes import Outcome
+from benchmarks._engine.system import checkout
+from benchmarks._engine.system.journal import Journal
 from benchmarks._site import readme_tables
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
 from benchmarks._studies.peers.providers import PROVIDERS
-from benchmarks._system import checkout
-from benchmarks._system.journal import Journal
 from tests.lab import MACHINE, UUID
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers

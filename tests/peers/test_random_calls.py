@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from benchmarks._measure import inputs, timed_cell
-from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._engine.measure import inputs, timed_cell
+from benchmarks._engine.measure.cell_outcomes import Outcome
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import peers_study, state, targets
 from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
 from benchmarks._studies.peers.experiments import (
@@ -18,7 +19,6 @@ from benchmarks._studies.peers.experiments import (
 )
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
-from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope import angles
 from tests.peers import libraries
 from tests.peers import timer as times

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._studies.peers import peers_study, plots
 from benchmarks._studies.peers.cells import AnyCell
 from benchmarks._studies.peers.experiments import EXPERIMENTS, Timing, planned

@@ -16,8 +16,8 @@ from asv import results, util
 from asv.commands import find, publish
 from asv.machine import Machine, MachineCollection
 
+from benchmarks._engine.system import files, machine
 from benchmarks._site import asv_fixes
-from benchmarks._system import files, machine
 from tests.test_asv import Scratch, asv
 
 ROOT = Path(__file__).resolve().parents[2]

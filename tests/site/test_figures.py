@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks._engine.system import gpu_monitor
 from benchmarks._site import figures, run
-from benchmarks._system import gpu_monitor
 from tests.git import git
 
 NUMBERS = ("registers", "instructions", "spilled_bytes")

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from benchmarks._engine.system.arguments import COULD_NOT_RUN
 from benchmarks._site import __main__ as entry
 from benchmarks._site import branch, measure
-from benchmarks._system.arguments import COULD_NOT_RUN
 from tests import publishing
 from tests.git import git
 from tests.publishing import ROOT
@@ -32,7 +32,7 @@ GPU = "nvidia-h200"
 ASV = """
 import json, os, sys
 from pathlib import Path
-from benchmarks._system.repository import git_text
+from benchmarks._engine.system.repository import git_text
 words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 commit, machine = words["--set-commit-hash"], words["--machine"]
 directory = Path(".asv", "results", machine)

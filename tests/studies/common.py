@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks._engine.system import gpu_monitor, process
 from benchmarks._studies import command
 from benchmarks._studies.peers import peers_study
 from benchmarks._studies.reliability import reliability_studies
 from benchmarks._studies.runner import Notes
 from benchmarks._studies.training import parity_study, training_study
-from benchmarks._system import gpu_monitor, process
 from tests.lab import MACHINE, SHA, free_gpu
 
 WATCHED = {

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._compare import exact, selection
-from benchmarks._compare.findings import keys_of
+from benchmarks._engine.compare import exact, selection
+from benchmarks._engine.compare.findings import keys_of
+from benchmarks._engine.system.repository import digest, lying_files
+from benchmarks._engine.verdict.rules import Answer, Key
 from benchmarks._studies.reliability import caught, mutants
 from benchmarks._studies.reliability.bench import SUBJECT
 from benchmarks._subjects import listed_cell
 from benchmarks._subjects.rope.cells import Cell
-from benchmarks._system.repository import digest, lying_files
-from benchmarks._verdict.rules import Answer, Key
 from tests.lab import ROOT
 
 pytestmark = pytest.mark.mutants
@@ -250,9 +250,10 @@ def test_machine_code_differs(name, compiled, mutated):
 
 # What each package launches for each call, with nothing compiled.
 LAUNCHED = """
+from benchmarks._subjects import listed_cell
 from benchmarks._subjects.rope import grid
-from benchmarks._machine_code import uncompiled
-from benchmarks._machine_code.stub_driver import StubDriver
+from benchmarks._engine.machine_code import uncompiled
+from benchmarks._engine.machine_code.stub_driver import StubDriver
 
 uncompiled.compile_each_kernel_once()
 
@@ -261,7 +262,7 @@ def launched(root, forms):
     sys.path.remove(root)
     driver = StubDriver.activate("sm_90")
     found = {}
-    for cell in [*grid.all_cells("small"), *map(_subjects.listed_cell, forms)]:
+    for cell in [*grid.all_cells("small"), *map(listed_cell, forms)]:
         for direction, metric in cell.metrics.items():
             uncompiled.call(driver, cell, direction)
             subject = " ".join([metric, *cell.params])

@@ -10,14 +10,14 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks._compare import exact
-from benchmarks._compare.pool import Pool
-from benchmarks._compare.rounds import Round
+from benchmarks._engine.compare import exact
+from benchmarks._engine.compare.pool import Pool
+from benchmarks._engine.compare.rounds import Round
+from benchmarks._engine.system import checkout
+from benchmarks._engine.verdict.rules import Key
 from benchmarks._studies.reliability import bench, planted, power, reliability_studies
 from benchmarks._studies.runner import StudyError
 from benchmarks._subjects.rope.grid import cells
-from benchmarks._system import checkout
-from benchmarks._verdict.rules import Key
 from tests.lab import MACHINE, ROOT, SHA
 from tests.studies import common
 from tests.studies.common import study

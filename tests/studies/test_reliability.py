@@ -6,15 +6,15 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks._compare.findings import keys_of
-from benchmarks._compare.pool import Pool
-from benchmarks._compare.rounds import BudgetError, Round
+from benchmarks._engine.compare.findings import keys_of
+from benchmarks._engine.compare.pool import Pool
+from benchmarks._engine.compare.rounds import BudgetError, Round
+from benchmarks._engine.system import checkout
+from benchmarks._engine.verdict import rules
+from benchmarks._engine.verdict.rules import Key
 from benchmarks._studies.reliability import bench, caught, mutants, reliability_studies, repeats
 from benchmarks._studies.reliability.bench import AA_ROUNDS, ROUNDS
 from benchmarks._subjects.rope.grid import all_cells
-from benchmarks._system import checkout
-from benchmarks._verdict import rules
-from benchmarks._verdict.rules import Key
 from tests.lab import MACHINE, SHA, status_of
 from tests.studies import common
 from tests.studies.common import study

@@ -7,10 +7,10 @@ import types
 
 import pytest
 
+from benchmarks._engine.system import checkout, gpu_monitor, journal, machine
+from benchmarks._engine.system.journal import Journal
 from benchmarks._studies import command, runner
 from benchmarks._studies.runner import Part, Study, StudyError, Task
-from benchmarks._system import checkout, gpu_monitor, journal, machine
-from benchmarks._system.journal import Journal
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
 from tests.studies import common, toy_work
 from tests.studies.common import study

@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks._compare import on_gpu
-from benchmarks._compare.pool import Pool
+from benchmarks._engine.compare import on_gpu
+from benchmarks._engine.compare.pool import Pool
+from benchmarks._engine.verdict import rules
 from benchmarks._studies.reliability import noise, reliability_studies, simulation
 from benchmarks._studies.reliability.bench import ROUNDS
-from benchmarks._verdict import rules
 from tests.studies import common
 from tests.studies.common import study
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import _subjects
-from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._subjects.calls import gradient
 from benchmarks._subjects.rope import cells, formula, grid, names
 from benchmarks._subjects.rope.cells import ListedCell, ModelCell, PathCell, SizedCell

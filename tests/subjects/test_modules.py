@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks._subject import BACKWARD, FORWARD
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._subjects.calls import gradient
 from benchmarks._subjects.rope import angles, grid
 from benchmarks._subjects.transformer import modules

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import model_calls, paths, rope
-from benchmarks._measure.cell_outcomes import Outcome
+from benchmarks._engine.measure.cell_outcomes import Outcome
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
-from benchmarks._subject import BACKWARD, FORWARD
 from benchmarks._subjects.rope.cells import Cell, ModelCell, PathCell
 from benchmarks._subjects.rope.grid import GRIDS, MODEL_GRID, PATH_GRIDS, cells_of
 

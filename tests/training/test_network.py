@@ -7,12 +7,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks._engine.subject import Unavailable
 from benchmarks._studies.training import functions, sizes
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.measuring import relative_error
 from benchmarks._studies.training.network import Network, random_weights
 from benchmarks._studies.training.sizes import ATTENTION, STEP, TINY
-from benchmarks._subject import Unavailable
 from tests.training import liger
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float16: 0.005}

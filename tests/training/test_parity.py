@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from benchmarks._engine.subject import Unavailable
 from benchmarks._studies.training import parity, parity_results
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
@@ -18,7 +19,6 @@ from benchmarks._studies.training.parity_results import (
     UNAVAILABLE,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
-from benchmarks._subject import Unavailable
 
 NAMES = ("eager", "ours-eager")
 

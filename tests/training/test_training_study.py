@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from benchmarks._engine.system import process
 from benchmarks._studies.training import parity, parity_study, training_study
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.sizes import POINTS
-from benchmarks._system import process
 from tests.lab import COULD_NOT_RUN, SHA
 from tests.studies import common
 from tests.studies.common import study

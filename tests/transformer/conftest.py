@@ -12,7 +12,7 @@ def small_blocks(monkeypatch):
     from rope_triton.kernel import launch
     from rope_triton.transformer import activations, attention, losses, products
 
-    monkeypatch.setattr(launch, "_plans", {})  # of other tests, with other tiles
+    launch.cache.clear()  # other tests have other tiles
     monkeypatch.setattr(activations, "_BLOCK", 16)
     monkeypatch.setattr(losses, "_BLOCK", 32)
     monkeypatch.setattr(losses, "chunk_of", lambda tokens, *_: min(tokens, 4))

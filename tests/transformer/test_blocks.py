@@ -184,8 +184,8 @@ COMPILED = """
 import json, sys
 from pathlib import Path
 import torch, triton
-from benchmarks._machine_code import disassembly
-from benchmarks._machine_code.stub_driver import StubDriver
+from benchmarks._engine.machine_code import disassembly
+from benchmarks._engine.machine_code.stub_driver import StubDriver
 from rope_triton.transformer import causal_attention
 
 StubDriver.activate("sm_90")

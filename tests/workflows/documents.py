@@ -3,9 +3,9 @@
 import dataclasses
 import json
 
-from benchmarks._verdict import release
-from benchmarks._verdict.schema import Side
-from tests.report.artifacts import BASE, HEAD, document
+from benchmarks._engine.verdict import release
+from benchmarks._engine.verdict.schema import Side
+from tests.engine.report.artifacts import BASE, HEAD, document
 
 
 def compared(make, base, head):

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from benchmarks._report.pull_request import CODE_MARKER
+from benchmarks._engine.report.pull_request import CODE_MARKER
 from tests.comparisons import job_of_worse_code
 from tests.workflows.documents import compared
 from tests.workflows.rig import ROOT, git

@@ -1,6 +1,6 @@
 """gpu.yml: what a pull request's author sees, whatever the GPU and the change do."""
 
-from benchmarks._report.pull_request import CODE_MARKER, MARKER
+from benchmarks._engine.report.pull_request import CODE_MARKER, MARKER
 from tests.comparisons import job_failing, job_passing
 from tests.workflows.documents import compared
 

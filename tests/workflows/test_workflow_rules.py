@@ -10,7 +10,7 @@ import re
 import pytest
 import yaml
 
-from benchmarks._report import artifact
+from benchmarks._engine.report import artifact
 from tests import conftest
 from tests.workflows.rig import ROOT, WORKFLOWS
 
@@ -110,7 +110,8 @@ def test_who_writes_runs_nothing_that_was_installed_and_sees_no_head():
         assert refs <= {None, "${{ needs.plan.outputs.head }}"}, "nightly's, which is main's"
         for step in steps(JOBS[name]):  # what reads the artifact has no token
             assert (
-                "GH_TOKEN" not in step.get("env", {}) or "-m benchmarks._report" not in step["run"]
+                "GH_TOKEN" not in step.get("env", {})
+                or "-m benchmarks._engine.report" not in step["run"]
             )
 
 

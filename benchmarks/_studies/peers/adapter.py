@@ -8,7 +8,7 @@ a row of one table. What a library copies, fills and checks besides is its own, 
 
 from typing import ClassVar
 
-from ..._subject import Unavailable
+from ..._engine.subject import Unavailable
 from ..._subjects.rope.names import UNALIGNED
 from ..._subjects.rope.rotation import Rotation
 

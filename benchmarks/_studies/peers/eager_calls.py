@@ -5,8 +5,8 @@ Functions for a process that may use the GPU, answered as ``host`` answers.
 
 import itertools
 
-from ..._measure import host
-from ..._subject import BACKWARD, FORWARD, Eager
+from ..._engine.measure import host
+from ..._engine.subject import BACKWARD, FORWARD, Eager
 from ..._subjects import metrics
 from ..._subjects.rope.cells import HEADS
 from ..._subjects.rope.names import ITEM_BYTES

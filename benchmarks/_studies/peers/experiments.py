@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..._subject import BACKWARD, FORWARD
+from ..._engine.subject import BACKWARD, FORWARD
 from ..._subjects.rope import models
 from ..._subjects.rope.models import DECODE, MODELS, TRAINING
 from ..._subjects.rope.names import ITEM_BYTES

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..._measure import cell_outcomes, inputs, timed_cell
-from ..._system import machine, process, suite
-from ..._system.process import ROOT
-from ..._system.progress import say
+from ..._engine.measure import cell_outcomes, inputs, timed_cell
+from ..._engine.system import machine, process, suite
+from ..._engine.system.process import ROOT
+from ..._engine.system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import plots, state, tables, targets
@@ -35,7 +35,7 @@ _DISTRIBUTIONS = (
 _MEASURING = (
     *("_subjects/**/*.py", "_studies/peers/*.py"),
     *(
-        f"_measure/{name}.py"
+        f"_engine/measure/{name}.py"
         for name in ("gpu_timer", "roofline", "timed_cell", "inputs", "cell_outcomes")
     ),
 )

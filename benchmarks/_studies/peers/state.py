@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from ..._measure.cell_outcomes import Outcome
-from ..._system import journal
+from ..._engine.measure.cell_outcomes import Outcome
+from ..._engine.system import journal
 from ..runner import StudyError, write_lines
 from .cells import of_values
 from .experiments import GRIDS, Experiment, Timing, measured

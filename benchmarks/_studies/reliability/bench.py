@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ..._compare import exact, session
-from ..._compare.pool import Pool
-from ..._compare.rounds import Plan, Round, Rounds
-from ..._machine_code import worker_pool
-from ..._subject import DEFAULT, load
+from ..._engine.compare import exact, session
+from ..._engine.compare.pool import Pool
+from ..._engine.compare.rounds import Plan, Round, Rounds
+from ..._engine.machine_code import worker_pool
+from ..._engine.subject import DEFAULT, load
+from ..._engine.system import checkout
+from ..._engine.system.files import write_atomically
+from ..._engine.verdict import rules
 from ..._subjects.rope.cells import Cell
 from ..._subjects.rope.grid import GRIDS, cells
-from ..._system import checkout
-from ..._system.files import write_atomically
-from ..._verdict import rules
 from ..runner import Part, Place
 from . import mutants
 

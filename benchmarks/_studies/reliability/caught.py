@@ -4,14 +4,14 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..._compare import exact, measure
-from ..._compare.findings import facts_of
-from ..._compare.pool import Pool
+from ..._engine.compare import exact, measure
+from ..._engine.compare.findings import facts_of
+from ..._engine.compare.pool import Pool
+from ..._engine.system.progress import say
+from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
 from ..._subjects.calls import BaseCell
 from ..._subjects.rope.grid import PATH_GRIDS, path_cells
-from ..._system.progress import say
-from ..._verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..runner import Keep, Task
 from . import mutants
 from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, pooled, small_grid

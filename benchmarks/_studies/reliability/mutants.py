@@ -10,9 +10,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._system.process import SUITE
-from ..._system.repository import PACKAGE
-from ..._verdict.rules import Key
+from ..._engine.system.process import SUITE
+from ..._engine.system.repository import PACKAGE
+from ..._engine.verdict.rules import Key
 
 PATCHES = SUITE / "mutants"
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._compare import measure
-from ..._compare.pool import Pool, medians_of
+from ..._engine.compare import measure
+from ..._engine.compare.pool import Pool, medians_of
+from ..._engine.system import checkout
+from ..._engine.verdict.rules import Key
 from ..._subjects import cell as cell_of
 from ..._subjects.rope.cells import Cell
-from ..._system import checkout
-from ..._verdict.rules import Key
 from ..runner import StudyError
 from . import mutants
 from .bench import Bench, pooled, small_grid

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ..._compare import measure
-from ..._compare.pool import Pool
+from ..._engine.compare import measure
+from ..._engine.compare.pool import Pool
+from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
 from ..._subjects import cell as cell_of
-from ..._verdict.rules import FAMILIES, Answer, Key, Timing
 from ..runner import Keep, Task
 from . import planted
 from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, pooled, small_grid

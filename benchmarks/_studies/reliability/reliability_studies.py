@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from ..._system.process import SUITE
+from ..._engine.system.process import SUITE
 from ..runner import Part, Place, Study
 from . import mutants
 

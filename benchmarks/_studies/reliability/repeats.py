@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..._compare import measure
-from ..._compare.pool import Pool
+from ..._engine.compare import measure
+from ..._engine.compare.pool import Pool
+from ..._engine.verdict import rules
+from ..._engine.verdict.rules import Answer
 from ..._subjects.rope.grid import all_cells
-from ..._verdict import rules
-from ..._verdict.rules import Answer
 from ..runner import Keep, Task
 from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, pooled
 

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._compare import findings, on_gpu, selection
-from ..._compare.pool import Pool
-from ..._system import process, suite
-from ..._system.files import write_atomically
-from ..._verdict import rules
-from ..._verdict.rules import FAMILIES, Answer, Key, Timing
+from ..._engine.compare import findings, on_gpu, selection
+from ..._engine.compare.pool import Pool
+from ..._engine.system import process, suite
+from ..._engine.system.files import write_atomically
+from ..._engine.verdict import rules
+from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
 from ..runner import Keep, Part, Task
 from . import noise
 from .bench import AA_ROUNDS, ROUNDS
@@ -34,7 +34,7 @@ TODAY = "today"
 """The run of the judge as it is; other runs of the file are of former judges, by commit."""
 
 # A change of these is another judge, or other noise.
-_JUDGING = ("_verdict/*.py", "_compare/findings.py", "_studies/reliability/noise.py")
+_JUDGING = ("_engine/verdict/*.py", "_engine/compare/findings.py", "_studies/reliability/noise.py")
 _MODEL_SECONDS = 120.0  # an estimate, on two cores
 _MANY_ROUNDS = 4000
 _LETTERS = {Answer.PASS: "p", Answer.FAIL: "f", Answer.CANNOT_TELL: "c"}

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..._subject import Unavailable
+from ..._engine.subject import Unavailable
 from .network import EPS, Functions
 from .sizes import KERNELS, PARTS
 

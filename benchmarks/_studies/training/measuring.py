@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._measure import cell_outcomes, gpu_timer
+from ..._engine.measure import cell_outcomes, gpu_timer
 from .functions import PROVIDERS
 from .network import Functions, Layer, Network, Weights, random_weights
 from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, KERNELS, PARTS, PRODUCTS, STEP, Point

@@ -123,7 +123,7 @@ def trained(run: Run, point: Point, jobs: Sequence[Job], device: str) -> list[di
         Of each job ``task``, ``seed``, ``provider`` and ``dtype``, and ``losses``, of each step
         before its update; or ``unavailable`` or ``error``, why there are none.
     """
-    from ..._measure import cell_outcomes
+    from ..._engine.measure import cell_outcomes
 
     network, curves = None, []
     for job in jobs:

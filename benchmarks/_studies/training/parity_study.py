@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._system import journal, suite
+from ..._engine.system import journal, suite
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import parity_results

@@ -127,7 +127,7 @@ def interval(rounds: Sequence[Sequence[float] | None]) -> Interval | None:
     """Of the medians of each round's turns; None if a round has no turns."""
     import numpy as np
 
-    from ..._verdict import signed_rank
+    from ..._engine.verdict import signed_rank
 
     paired = [statistics.median(turns) for turns in rounds if turns]
     if len(paired) < len(rounds):

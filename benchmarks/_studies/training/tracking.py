@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..._measure import cell_outcomes
-from ..._system import progress
+from ..._engine.measure import cell_outcomes
+from ..._engine.system import progress
 from . import measuring, results
 from .functions import OURS
 from .sizes import POINTS

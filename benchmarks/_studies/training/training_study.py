@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._system import gpu_monitor, journal, machine, suite
-from ..._system.process import ROOT
-from ..._system.progress import say
+from ..._engine.system import gpu_monitor, journal, machine, suite
+from ..._engine.system.process import ROOT
+from ..._engine.system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, Task
 from . import measuring, results

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..._subject import FORWARD
+from ..._engine.subject import FORWARD
 from ..calls import BaseCell
 from . import models, names
 from .models import DECODE

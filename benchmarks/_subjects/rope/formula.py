@@ -1,6 +1,6 @@
 """The rotation by the suite's own float32 formula, which outputs are checked against."""
 
-from ..._subject import BACKWARD
+from ..._engine.subject import BACKWARD
 
 CHECKED_BYTES = 512 << 20  # of inputs and outputs that are checked at once
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..._subject import FORWARD
+from ..._engine.subject import FORWARD
 from ..calls import Call, leaves
 from . import angles, formula
 from .names import FUNCTIONS, PACKED, QKV_HEADS, TAIL

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._subject import FORWARD
+from ..._engine.subject import FORWARD
 from ..calls import BaseCell, listed
 from ..module_calls import ModuleCall, stored_elements
 from ..rope import integration_calls

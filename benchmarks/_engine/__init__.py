@@ -1,0 +1,1 @@
+"""Times calls, judges two versions and reports; knows nothing of what it measures."""

@@ -1,0 +1,285 @@
+"""``python -m benchmarks compare BASE [HEAD]``: two versions in, a verdict and a status out.
+
+What measures and judges is imported where it runs: --help works without numpy and torch.
+"""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import subject as _subject
+from ..system import repository
+from ..system.arguments import (
+    STDOUT,
+    file_or_stdout,
+    output_file,
+    positive_minutes,
+    some_seconds,
+)
+from ..system.errors import CouldNotRunError
+from ..system.files import write_atomically
+from ..system.process import ROOT, SUITE
+from ..verdict.release import only_words
+from ..verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer, Key
+
+if TYPE_CHECKING:
+    from ..system.checkout import Arm
+    from ..verdict.schema import Comparison
+
+SCRATCH = ROOT / ".asv" / "compare"
+
+STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
+
+ROUNDS = 12
+# Where little changed the first look takes 5 on an H200; the rest is for all that may have changed,
+# and for a second look.
+BUDGET_MINUTES = {"small": 15, "full": 60}
+# Two versions take 4 to 8 on two cores, whatever the grid.
+EXACT_BUDGET_MINUTES = 20
+
+_MARKDOWN: dict[str, Any] = {
+    "type": file_or_stdout,
+    "metavar": "FILE",
+    "help": "write the report to this file as Markdown; -: print it as Markdown",
+}
+_DESCRIPTION = """\
+Measure two versions of the package in fresh processes that take turns, and judge each cell and the
+change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
+architectures. If a run was stopped or ran out of time, the same command resumes it.
+
+Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _add_subject(parser)
+    base = parser.add_argument("base", help="commit or branch to compare with")
+    parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
+    parser.add_argument(
+        "--grid",
+        choices=sorted(BUDGET_MINUTES),
+        default="small",
+        help="cells to measure; default: small",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        default=ROUNDS,
+        help=f"even number, {MIN_ROUNDS} to {MAX_ROUNDS}; default: {ROUNDS}",
+    )
+    small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
+    parser.add_argument(
+        "--budget",
+        type=positive_minutes,
+        metavar="MINUTES",
+        help=f"time limit; default: {small}, or {full} with --grid full, or {EXACT_BUDGET_MINUTES} "
+        "if only the machine code is compared",
+    )
+    parser.add_argument(
+        "--exact-only",
+        action="store_true",
+        help="compare only the machine code; do not use the GPU",
+    )
+    parser.add_argument(
+        "--even-if-same",
+        action="store_true",
+        help="measure even if the sources are the same",
+    )
+    parser.add_argument(
+        "--every-cell", action="store_true", help="time cells with the same machine code too"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        type=_key,
+        metavar="'METRIC PARAMETER ...'",
+        help="time only this; may be repeated",
+    )
+    parser.add_argument(
+        "--afresh",
+        action="store_true",
+        help="discard what earlier runs of this comparison measured and compiled",
+    )
+    parser.add_argument(
+        "--wait",
+        type=some_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long to wait for a GPU that another measurement uses; default: 0",
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--markdown", **_MARKDOWN)
+
+    class Show(argparse.Action):
+        def __call__(self, parser, namespace, values, option_string=None):
+            setattr(namespace, self.dest, values)
+            base.required = False
+
+    parser.add_argument(
+        "--show",
+        action=Show,
+        type=Path,
+        nargs="?",
+        const=SUITE / "evidence" / "reports" / "fail.json",
+        metavar="FILE",
+        help="measure nothing: print the report that --json wrote, which needs nothing installed; "
+        "default: a change that failed on an H200",
+    )
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) % 2 or not MIN_ROUNDS <= int(text) <= MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(
+            f"an even number of {MIN_ROUNDS} to {MAX_ROUNDS} is needed, got {text!r}"
+        )
+    return int(text)
+
+
+def _key(text: str) -> Key:
+    metric, *params = text.split() or [""]
+    if "." not in metric:
+        raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
+    return Key(metric, tuple(params))
+
+
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--subject",
+        default=_subject.DEFAULT,
+        metavar="MODULE",
+        help=f"module that says what is measured; default: {_subject.DEFAULT}",
+    )
+
+
+def run(**options) -> int:
+    """Compare, write, print; the exit status."""
+    from ..verdict.schema import to_json
+
+    asked, start = argparse.Namespace(**options), time.monotonic()
+    if asked.show:
+        return show(asked.subject, asked.show, asked.markdown)
+    comparison = _compare(asked, start)
+    minutes = comparison.minutes + (time.monotonic() - start) / 60
+    comparison = dataclasses.replace(comparison, minutes=minutes)
+    if asked.json:
+        document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
+        write_atomically(asked.json, document.encode())
+    _report(comparison, asked.markdown)
+    return STATUS[comparison.answer]
+
+
+def show(subject: str, file: Path, markdown: Path | None) -> int:
+    """Print a stored report; 0, whatever its answer."""
+    from ..system.untrusted import load_json
+    from ..verdict.schema import from_json
+
+    _subject.load(subject)
+    try:
+        comparison = from_json(load_json(file.read_bytes()))
+    except ValueError as error:
+        raise CouldNotRunError(f"{file} is no report of compare --json: {error}") from None
+    _report(comparison, markdown)
+    return 0
+
+
+def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
+    """Print the report; also write it to a file as Markdown, or print that alone for "-"."""
+    from ..report.markdown import markdown
+    from ..report.terminal import terminal
+
+    text = markdown(comparison, repository.page(ROOT)) if markdown_file else ""
+    if markdown_file and markdown_file != STDOUT:
+        write_atomically(markdown_file, text.encode())
+    print(text if markdown_file == STDOUT else terminal(comparison))
+
+
+def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
+    from ..system import checkout
+
+    place = ROOT, SCRATCH / "sources", package
+    base = checkout.from_commit(options.base, *place)
+    if options.head is None:
+        return {"base": base, "head": checkout.from_working_tree(*place)}
+    return {"base": base, "head": checkout.from_commit(options.head, *place)}
+
+
+def _compare(options: argparse.Namespace, start: float) -> "Comparison":
+    """The comparison, its minutes those of earlier runs."""
+    from ..system import machine as _machine
+    from ..verdict.notes import Note
+    from ..verdict.schema import Comparison, Side
+    from . import session
+    from .options import CompareOptions
+
+    _require_effect(options)
+    subject = _subject.load(options.subject)
+    pair = _versions(subject.PACKAGE, options)
+    base, head = pair["base"], pair["head"]
+    machine, arch = _machine.probe()
+    same = base.digest == head.digest
+    changes = repository.requirement_changes(base.requirements, head.requirements)
+    comparison = Comparison(
+        base=Side(base.name, base.sha),
+        head=Side(head.name, head.sha),
+        machine=machine,
+        grid=options.grid,
+        rounds=0,
+        extension=0,
+        minutes=0.0,
+        families={},
+        exact=(),
+        identical=frozenset(),
+        same_sources=same,
+        unmeasured=tuple(Note("requirement", change) for change in changes),
+        wrong=(),
+        notes=(),
+        discarded=(),
+        reproduce=_reproduce(options),
+    )
+    if same and not options.even_if_same:
+        return comparison
+    only_exact = options.exact_only or machine["gpu"] == "none"
+    usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
+    asked = CompareOptions(
+        grid=options.grid,
+        rounds=options.rounds,
+        deadline=start + 60 * (options.budget or usual),
+        exact_only=options.exact_only,
+        wait_seconds=options.wait,
+        afresh=options.afresh,
+        every_cell=options.every_cell,
+        only=frozenset(options.only),
+    )
+    return session.compare(subject, comparison, pair, arch, asked, SCRATCH)
+
+
+def _require_effect(options: argparse.Namespace) -> None:
+    """Refuse what means nothing where no clock is looked at."""
+    times = {
+        "--only": options.only,
+        "--every-cell": options.every_cell,
+        "--grid": options.grid != "small",
+        "--rounds": options.rounds != ROUNDS,
+        "--wait": options.wait,
+    }
+    if options.exact_only and any(times.values()):
+        flags = " and ".join(flag for flag, value in times.items() if value)
+        raise CouldNotRunError(f"--exact-only times nothing: leave out {flags}")
+
+
+def _reproduce(options: argparse.Namespace) -> str:
+    words = ["python -m benchmarks compare", shlex.quote(options.base)]
+    words += [shlex.quote(options.head)] if options.head else []
+    words += [f"--grid {options.grid}"] if options.grid != "small" else []
+    words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
+    flags = ("exact_only", "even_if_same", "every_cell")
+    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
+    words += map(shlex.quote, only_words(options.only))
+    words += [f"--subject {shlex.quote(options.subject)}"] * (options.subject != _subject.DEFAULT)
+    return " ".join(words)

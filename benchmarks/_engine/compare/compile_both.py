@@ -1,0 +1,88 @@
+"""Compile both versions of a comparison, and keep what was compiled."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..machine_code import worker_pool
+from ..subject import Cell, Compilation, Subject
+from ..system.checkout import Arm
+from ..system.progress import say
+from ..verdict.notes import Note
+from . import compiled, exact, selection
+from .findings import ARMS
+
+Pair = Mapping[str, Arm]  # base, head
+Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
+
+
+def ledgers_of(
+    subject: Subject,
+    pair: Pair,
+    machine: Mapping[str, str],
+    scratch: Path,
+    cache: Path,
+    *,
+    deadline: float,
+    afresh: bool,
+) -> Ledgers:
+    """What is kept of both versions; ``afresh`` drops it. ``deadline``: see ``Progress``."""
+    again = "the same command" + (", without --afresh," if afresh else "")
+    progress = {arm: compiled.Progress(deadline, again) for arm in ARMS}
+    versions = {arm: compiled.Version(scratch, subject, pair[arm].digest, machine) for arm in ARMS}
+    if afresh:
+        for version in versions.values():
+            version.drop()
+    return lambda arm: compiled.Ledger(arm, versions[arm], progress[arm], cache)
+
+
+def compile_both(
+    subject: Subject,
+    pair: Pair,
+    targets: Sequence[str],
+    target: str,
+    cells: Sequence[Cell],
+    ledgers: Ledgers,
+    compiled: Callable[[str], None] = lambda arm: None,
+) -> dict[str, exact.Code]:
+    """Compile the versions, one after the other: Triton's cache has what they have in common.
+
+    What asv tracks is compiled for ``targets``, the cells for ``target``. ``compiled`` is called
+    with each arm when Triton's cache has all of it.
+    """
+    code = {}
+    compilations = [one for gpu in targets for one in _tracked(subject, gpu, cells)]
+    variants = [one for gpu in targets for one in subject.variants(gpu)]
+    for arm in ARMS:
+        say(f"compiling the {arm} for {', '.join(targets)}")
+        code[arm] = exact.compiled(
+            *(subject, pair[arm].root, target, cells, compilations, variants), ledgers(arm)
+        )
+        compiled(arm)
+    facts = facts_of(code)
+    say(
+        f"{target}: same machine code in {len(selection.identical(facts))} of "
+        f"{len(facts[ARMS[0]])} timings"
+    )
+    return code
+
+
+def _tracked(subject: Subject, target: str, cells: Sequence[Cell]) -> list[Compilation]:
+    """What asv tracks; of the listed cells, those that are among ``cells``."""
+    left_out = {cell for group in subject.listed() for cell in group} - {*cells}
+    return [one for one in subject.compilations(target) if not left_out & {*one.cells}]
+
+
+def facts_of(code: Mapping[str, exact.Code]) -> dict[str, selection.Compiled]:
+    """Each arm's facts by timing; none where nothing was compiled."""
+    return {arm: code[arm].facts if code else {} for arm in ARMS}
+
+
+def values_of(code: Mapping[str, exact.Code]) -> dict[str, Mapping]:
+    """Each arm's exact values; none where nothing was compiled."""
+    return {arm: code[arm].values if code else {} for arm in ARMS}
+
+
+def unreached(code: Mapping[str, exact.Code]) -> list[Note]:
+    """What only the head's calls launch and no listed cell does."""
+    reach = {arm: one.reach for arm, one in code.items()}
+    return selection.unreached(reach) if reach else []

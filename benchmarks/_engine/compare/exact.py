@@ -1,0 +1,148 @@
+"""Compare exactly what two versions of the package compile to; needs no GPU."""
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..machine_code import fingerprint, worker_pool
+from ..machine_code.fingerprint import Compiled
+from ..subject import Cell, Compilation, Subject, metric
+from ..verdict.metrics import UNITS
+from ..verdict.notes import Note
+from ..verdict.rules import Exact, Key, judge_exact
+
+Facts = fingerprint.Facts
+ENUMERATIONS = ("listed", "dense")
+
+
+class Code(NamedTuple):
+    """What a version's calls compile to, and what they launch.
+
+    facts: of every timing, on one architecture. values: asv's exact values, or the exception in
+    their place. reach: of the subject's listed and dense cells, the sets "features" and the dicts
+    "failures" of ``uncompiled.reach``.
+    """
+
+    facts: dict[Key, Facts | Exception]
+    values: dict[Key, float | Exception]
+    reach: dict[str, dict]
+
+
+def compiled(
+    subject: Subject,
+    root: Path,
+    target: str,
+    cells: Iterable[Cell],
+    compilations: Sequence[Compilation],
+    variants: Sequence[Compilation] = (),
+    ledger: worker_pool.Ledger | None = None,
+    enumerations: Sequence[str] = ENUMERATIONS,
+) -> Code:
+    """Compile what a version's cells run on one architecture, and what asv tracks.
+
+    Each cell is compiled at its own size, because a package may change kernels at any size. What
+    PyTorch itself launches, such as a copy, is not in it.
+
+    Parameters
+    ----------
+    subject : Subject
+        What is measured.
+    root : Path
+        Directory that holds the package.
+    target : str
+        One of the subject's, e.g. "sm_90": of the cells' timings and the enumerations.
+    cells : iterable of Cell
+        All directions of each are looked at.
+    compilations, variants : sequence of Compilation
+        Of the subject's, for any targets.
+    ledger : worker_pool.Ledger, optional
+        Holds the answers that are known already, and receives the new ones.
+    enumerations : sequence of str
+        Some of ``ENUMERATIONS``.
+
+    Raises
+    ------
+    ValueError, ModuleNotFoundError, worker_pool.PoolError
+        As ``fingerprint.compile_all`` does.
+    RuntimeError
+        If what calls launch cannot be described.
+    """
+    timings = {
+        Key(metric(cell, direction), cell.params): Compiled(target, cell, direction)
+        for cell in cells
+        for direction in cell.directions
+    }
+    tracked = {one: Compiled(one.target, one.cells[0], one.direction) for one in compilations}
+    answers = fingerprint.compile_all(
+        *(subject, dict.fromkeys([*timings.values(), *tracked.values()]), variants, root, ledger),
+        enumerations=[(target, which) for which in enumerations],
+    )
+    values: dict[Key, float | Exception] = {}
+    for one, call in tracked.items():
+        for name in _names(one.suite):
+            facts = answers.facts[call]
+            value = facts if isinstance(facts, Exception) else getattr(facts, name)
+            values[_key(one, name)] = value
+    values |= {_key(one, "variants"): count for one, count in answers.variants.items()}
+    return Code(
+        {key: answers.facts[call] for key, call in timings.items()},
+        values,
+        {which: _joined(answers.reach[target, which]) for which in enumerations},
+    )
+
+
+def _names(suite: str) -> list[str]:
+    """The facts that asv's class tracks."""
+    prefix = f"{suite}.track_"
+    return [name.removeprefix(prefix) for name in UNITS if name.startswith(prefix)]
+
+
+def _key(compilation: Compilation, name: str) -> Key:
+    return Key(f"{compilation.suite}.track_{name}", (*map(str, compilation.params),))
+
+
+def _joined(parts: Iterable[dict | Exception]) -> dict:
+    features: set[str] = set()
+    failures: dict[str, str] = {}
+    for part in parts:
+        if isinstance(part, Exception):
+            raise RuntimeError(f"what calls launch cannot be described: {part}") from part
+        features |= set(part["features"])
+        failures |= part["failures"]
+    return {"features": features, "failures": failures}
+
+
+def compare(
+    base: Mapping[Key, float | Exception],
+    head: Mapping[Key, float | Exception],
+    *,
+    clock_decides: bool = False,
+) -> list[Exact]:
+    """The verdict on every exact value that either side has; see :func:`problems`.
+
+    ``clock_decides``: see ``rules.judge_exact``.
+    """
+    pairs = {key: (_number(base.get(key)), _number(head.get(key))) for key in {**base, **head}}
+    return [
+        judge_exact(key, before, after, clock_decides)
+        for key, (before, after) in pairs.items()
+        if (before, after) != (None, None)
+    ]
+
+
+def _number(value: float | Exception | None) -> float | None:
+    return None if isinstance(value, Exception) else value
+
+
+def problems(values: Mapping[Key, float | Exception], side: str) -> list[Note]:
+    """Why values of a side are missing: a note for each distinct reason.
+
+    A failure's traceback is cut to its last line; the compiler's messages are there.
+    """
+    reasons = collections.Counter(
+        (str(value).strip().splitlines() or [type(value).__name__])[-1]
+        for value in values.values()
+        if isinstance(value, Exception)
+    )
+    return [Note("no value", why[:2000], side, count=count) for why, count in reasons.items()]

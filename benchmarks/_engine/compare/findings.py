@@ -1,0 +1,267 @@
+"""Turn what processes answered into verdicts, faults and notes; touches no clock and no GPU."""
+
+import collections
+import itertools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..subject import Cell, metric
+from ..verdict import rules
+from ..verdict.notes import Note
+from ..verdict.rules import FAMILIES, Exact, Family, Key
+from . import exact
+from .pool import Pool
+from .rounds import Round
+
+ARMS = BASE, HEAD = ("base", "head")
+
+
+Values = Mapping[Key, float | Exception]
+_Why = Mapping[Key, Any]
+
+
+class Checks(NamedTuple):
+    """What was checked and counted before anything was timed."""
+
+    right: list[Cell]  # in both versions
+    new: list[Cell]  # right in the head alone: nothing to compare with
+    exact: list[Exact]
+    wrong: list[Note]
+    notes: list[Note]
+
+
+class Look(NamedTuple):
+    """The verdict on rounds, and what was lost in them."""
+
+    rounds: int
+    families: dict[str, Family]
+    wrong: list[Note]
+    notes: list[Note]
+
+    @property
+    def judged(self) -> set[Key]:
+        """The timings that have a verdict."""
+        return {timing.key for family in self.families.values() for timing in family.timings}
+
+
+def keys_of(cell: Cell) -> frozenset[Key]:
+    """The timings of a cell, one a direction."""
+    return frozenset(Key(metric(cell, direction), cell.params) for direction in cell.directions)
+
+
+def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
+    """What is wrong, missing or exact, from the answer of one process of each arm."""
+    facts = {arm: facts_of(answers[arm]) for arm in ARMS}
+    failed = {arm: _reasons(answers[arm]["errors"], FAMILIES["gpu"]) for arm in ARMS}
+    lacking = {arm: _reasons(answers[arm]["unavailable"], FAMILIES["gpu"]) for arm in ARMS}
+    bad = {arm: failed[arm] | lacking[arm] for arm in ARMS}
+    wrong = _faults_of_head(failed, bad)
+    missing = {
+        **{s: Note("unavailable", why) for s, why in bad[HEAD].items() if s not in wrong},
+        **{
+            s: Note("failed" if s in failed[BASE] else "unavailable", why, BASE)
+            for s, why in bad[BASE].items()
+            if s not in bad[HEAD]
+        },
+    }
+    of_head = [cell for cell in grid if not keys_of(cell) & bad[HEAD].keys()]
+    return Checks(
+        right=[cell for cell in of_head if not keys_of(cell) & bad[BASE].keys()],
+        new=[cell for cell in of_head if keys_of(cell) & bad[BASE].keys()],
+        exact=exact.compare(facts[BASE], facts[HEAD]),
+        wrong=[Note("failed", why, HEAD, (s,)) for s, why in wrong.items()],
+        notes=[*_problems(facts), *_together(missing)],
+    )
+
+
+def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Key, Any]:
+    """What is bad in the head alone; a base that cannot be called so is no excuse for a failure."""
+    return {
+        s: why
+        for s, why in bad[HEAD].items()
+        if s not in (failed if s in failed[HEAD] else bad)[BASE]
+    }
+
+
+def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
+    """The checked calls that do not put the same on the stream in both versions, and what they do.
+
+    ``answers``: of a process of each arm that checked them. A call that only one of them could
+    record is among these.
+    """
+    nodes = {
+        arm: {Key(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
+        for arm, answer in answers.items()
+    }
+    return {
+        subject: "; ".join(f"{arm} {nodes[arm].get(subject, 'not recorded')}" for arm in ARMS)
+        for subject in sorted(nodes[BASE].keys() | nodes[HEAD].keys())
+        if nodes[BASE].get(subject) != nodes[HEAD].get(subject)
+    }
+
+
+def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[Note]]:
+    """The verdict on what the arms compile to, and what could not be compiled."""
+    return (
+        exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides),
+        _problems(values),
+    )
+
+
+def judge_rounds(
+    measured: Sequence[Round], identical: Set[Key], only: Set[Key] | None = None
+) -> Look:
+    """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
+    families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
+    return Look(len(measured), families, *_lost(measured))
+
+
+def no_look(*notes: Note) -> Look:
+    """A look at no rounds, and why there are none."""
+    return Look(0, {}, [], list(notes))
+
+
+def joined(first: Look, second: Look) -> Look:
+    """Two looks in one: the second's verdicts replace those that it judged anew."""
+    families = {
+        name: _joined(family, second.families[name]) if name in second.families else family
+        for name, family in first.families.items()
+    }
+    return Look(
+        first.rounds + second.rounds,
+        families,
+        first.wrong + second.wrong,
+        first.notes + second.notes,
+    )
+
+
+def _joined(first: Family, second: Family) -> Family:
+    newer = {timing.key: timing for timing in second.timings}
+    timings = tuple(newer.get(timing.key, timing) for timing in first.timings)
+    failed = first.control.failed + second.control.failed
+    control = replace(first.control, failed=failed)
+    return replace(first, timings=timings, control=control)
+
+
+def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
+    """The timings on which neither the clock nor the machine code is conclusive."""
+    return {
+        timing.key
+        for family in look.families.values()
+        for timing in rules.inconclusive(family.timings, identical)
+    }
+
+
+def mended(measured: Sequence[Round]) -> set[Key]:
+    """The timings that no process of the base has and each of the head's: without a comparison."""
+    answered = _answered(measured)
+    failed = answered[HEAD, "errors"] | answered[HEAD, "unavailable"]
+    return answered[HEAD, "timings"] - failed - answered[BASE, "timings"]
+
+
+def lost_on_host(measured: Sequence[Round], look: Look) -> set[Key]:
+    """The timings on the host, and of starts, that these rounds asked for and the look lacks.
+
+    But not what the base cannot do.
+    """
+    answered = _answered(measured)
+    of_host = FAMILIES["host"] + FAMILIES["start"]
+    asked = {s for keys in answered.values() for s in keys if s.metric.startswith(of_host)}
+    impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
+    return asked - look.judged - impossible
+
+
+def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
+    """By arm and kind of answer, what a process answered so."""
+    return {
+        (arm, kind): {
+            Key(metric, tuple(params))
+            for one in measured
+            for metric, params, _ in one.answers[arm][kind]
+        }
+        for arm in ARMS
+        for kind in ("timings", "errors", "unavailable")
+    }
+
+
+def clocks(measured: Sequence[Round]) -> dict[str, str]:
+    """Median clocks of the GPU under load, over the rounds."""
+    medians = {}
+    for words, key in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
+        # Least, median and largest of a round.
+        if clocks := [one.watch[key][1] for one in measured if one.watch[key]]:
+            medians[words] = f"{statistics.median(clocks):g} MHz"
+    return medians
+
+
+def facts_of(answer: dict) -> dict[Key, float | Exception]:
+    """The exact metrics that a process found, and why others are missing."""
+    rows = [(metric, params, value) for metric, params, value in answer["facts"]]
+    rows += [
+        (metric, params, RuntimeError(reason))
+        for metric, params, reason in answer["errors"] + answer["unavailable"]
+        if not metric.startswith(FAMILIES["gpu"])
+    ]
+    return {Key(metric, tuple(params)): value for metric, params, value in rows}
+
+
+def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, str]:
+    """Why timings are missing: the last line of each traceback."""
+    return {
+        Key(metric, tuple(params)): (reason.strip().splitlines() or ["no reason"])[-1][:300]
+        for metric, params, reason in rows
+        if metric.startswith(prefixes)
+    }
+
+
+def _problems(values: Mapping[str, Values]) -> list[Note]:
+    return [note for arm in ARMS for note in exact.problems(values[arm], arm)]
+
+
+def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
+    """Timings that failed in some process: faults where only the head's do, and notes."""
+    lost: dict[str, dict[Key, list[str]]]
+    lost = {arm: collections.defaultdict(list) for arm in ARMS}
+    failed: dict[str, dict[Key, str]] = {arm: {} for arm in ARMS}
+    for arm, one in itertools.product(ARMS, measured):
+        errors, unavailable = (
+            _reasons(one.answers[arm][kind], sum(FAMILIES.values(), ()))
+            for kind in ("errors", "unavailable")
+        )
+        failed[arm] |= errors
+        for subject, reason in (errors | unavailable).items():
+            lost[arm][subject].append(reason)
+    by_arm = {
+        arm: {
+            subject: _lost_in(arm, reasons, len(measured), subject in failed[arm])
+            for subject, reasons in sorted(lost[arm].items())
+        }
+        for arm in ARMS
+    }
+    wrong = _faults_of_head(failed, by_arm)
+    neither = {
+        subject: Note("unavailable", reasons[0])
+        for subject, reasons in sorted(lost[HEAD].items())
+        if len(reasons) == len(lost[BASE].get(subject, ())) == len(measured)
+        and not any(subject in failed[arm] for arm in ARMS)
+    }
+    notes = _together(neither)
+    for arm, others in ((BASE, neither), (HEAD, neither | wrong)):
+        notes += _together({s: why for s, why in by_arm[arm].items() if s not in others})
+    return [replace(note, keys=(key,)) for key, note in wrong.items()], notes
+
+
+def _lost_in(arm: str, reasons: Sequence[str], processes: int, failed: bool) -> Note:
+    if len(reasons) == processes and not failed:
+        return Note("unavailable", reasons[0], arm)
+    return Note("lost", reasons[0], arm, count=len(reasons), total=processes)
+
+
+def _together(notes: Mapping[Key, Note]) -> list[Note]:
+    """One of all alike notes, with all their keys."""
+    alike: dict[Note, list[Key]] = {}
+    for key, note in notes.items():
+        alike.setdefault(note, []).append(key)
+    return [replace(note, keys=tuple(keys)) for note, keys in alike.items()]

@@ -1,0 +1,320 @@
+"""Measure one version of the package in a fresh process.
+
+A process imports everything, says that it is ready, waits for its turn with the GPU, does one job
+and ends. Jobs and answers are JSON, so that they can be stored as they are:
+
+``{"task": "check", "cells": [[suite, params], ...], "exact": bool}``
+    Is every cell, as the subject's ``cell`` takes it, right, forward and backward, and what does it
+    put on the stream; on demand, what is exact of this version on this GPU.
+``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
+    Latencies of the cells whose recorded calls are right; on the host, of the import, the first
+    call, eager calls and a compilation. The seed shuffles which input goes with which output in
+    memory: how they lie to each other moves a call by percents, so both processes of a round get
+    one seed and every round another.
+
+The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
+...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
+"errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
+``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
+``"launches"``: what ``gpu_timer.launches`` took, before each pass and before the check.
+``"seconds"``: what the parts of the job took.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ..measure import cell_outcomes, first_call, gpu_timer, graph_nodes, inputs, timed_cell
+from ..measure import host as _host
+from ..subject import Cell, Subject, load, metric
+from ..system import process
+from ..system.errors import CouldNotRunError
+from ..verdict.metrics import IMPORT
+
+# The process is the unit: what varies within one needs no more than this. Each sample is of another
+# pass over the cells, because what disturbs a GPU for milliseconds hits up to 11 cells in a row.
+PASSES, SAMPLE_SECONDS = 3, 2e-3
+# The process before has just kept the GPU busy.
+WARM_UP_SECONDS = 0.5
+CHECKED_AT_ONCE = 2  # processes that check, which share the cores
+READY, READY_TIMEOUT = "ready", 300.0
+# What torch imports at the first gradient and at the first check.
+_IMPORTED_LATER = "torch.fx.experimental.symbolic_shapes", "torch.distributed.tensor"
+
+_MAIN = """
+from benchmarks._engine.compare import measure
+measure.main(*sys.argv[2:])
+"""
+
+
+class ProcessError(CouldNotRunError):
+    """A measuring process died, or broke the protocol."""
+
+
+class Process:
+    """A fresh process with one version of the package, started ahead of its turn.
+
+    Parameters
+    ----------
+    subject : str
+        The subject's module.
+    root : Path
+        Directory that holds the version's package.
+    cache : Path
+        Triton's cache directory for it.
+    """
+
+    def __init__(self, subject: str, root: Path, cache: Path):
+        self._scratch = tempfile.TemporaryDirectory()
+        self._answer = Path(self._scratch.name, "answer.json")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
+        self._popen = process.start(
+            *(_MAIN, subject, str(self._answer)),
+            path=(str(root),),
+            env={"TRITON_CACHE_DIR": str(cache)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            encoding="utf-8",
+        )
+
+    def wait_until_ready(self) -> None:
+        """Return when the process has imported everything and has not touched the GPU.
+
+        Raises
+        ------
+        ProcessError
+            If it died; its last words are in the message.
+        """
+        hanging = threading.Timer(READY_TIMEOUT, self._popen.kill)
+        hanging.daemon = True  # nothing waits for it when the comparison is stopped
+        hanging.start()
+        assert self._popen.stdout is not None  # a pipe
+        ready = any(line == READY + "\n" for line in self._popen.stdout)
+        hanging.cancel()
+        if not ready:
+            self._popen.wait()
+            raise ProcessError(f"a process died before it was ready:\n{self._last_words()}")
+
+    def answer(self, job: dict, timeout: float = 1800.0) -> dict:
+        """Let a process that is ready do its job; it has ended when this returns.
+
+        Raises
+        ------
+        ProcessError
+            If it dies, or takes longer than ``timeout`` seconds; its last words are in the message.
+        """
+        try:
+            self._popen.communicate(json.dumps(job) + "\n", timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            self.stop()
+            raise ProcessError(f"a process took longer than {timeout:.0f} s") from error
+        if self._popen.returncode or not self._answer.exists():
+            status = self._popen.returncode
+            raise ProcessError(f"a process ended with {status}:\n{self._last_words()}")
+        return json.loads(self._answer.read_bytes())
+
+    def kill(self) -> None:
+        """Let another thread's :meth:`answer` raise ProcessError now."""
+        self._popen.kill()
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.communicate()
+        self._log.close()
+        self._scratch.cleanup()
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-4000:]
+
+
+def main(name: str, answer: str) -> None:
+    """In the fresh process: import, wait for a job on stdin, write its answer to a file."""
+    start = time.perf_counter()
+    import torch
+
+    subject = load(name)
+    root = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+    own_import = first_call.import_package(subject.PACKAGE, root)
+    for module in _IMPORTED_LATER:
+        with contextlib.suppress(ImportError):  # a torch without it has no need of it
+            importlib.import_module(module)
+    imported = time.perf_counter() - start
+    print(READY, flush=True)
+    job = json.loads(sys.stdin.readline())
+    tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
+    cells = [subject.cell(suite, params) for suite, params in job.pop("cells")]
+    if job["task"] == "check":
+        torch.set_num_threads(max(1, torch.get_num_threads() // CHECKED_AT_ONCE))
+    answers = tasks[job.pop("task")](subject, cells, **job)
+    if job.get("host"):
+        answers["timings"].append([IMPORT, [], [own_import]])
+    answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    answers["seconds"]["import"] = imported
+    Path(answer).write_text(json.dumps(answers, allow_nan=False), encoding="utf-8")
+
+
+def check_job(cells: Iterable[Cell]) -> dict:
+    """The job that checks cells, and says what is exact."""
+    return {"task": "check", "cells": rows_of(cells), "exact": True}
+
+
+def timing_job(cells: Iterable[Cell], host: bool) -> dict:
+    """The job of a process that times cells and, on demand, the host; a round adds its seed."""
+    return {"task": "measure", "cells": rows_of(cells), "host": host}
+
+
+def rows_of(cells: Iterable[Cell]) -> list[tuple[str, tuple[str, ...]]]:
+    """Suite and parameters of each cell, as the subject's ``cell`` takes them."""
+    return [(cell.suite, cell.params) for cell in cells]
+
+
+def _measure(subject: Subject, cells: list[Cell], host: bool, seed: int) -> dict:
+    answers, shuffle = _Answers(), random.Random(seed).shuffle
+    if host:
+        answers.add_host(_host.warm_start_here(subject))
+    with answers.clocked("cells"):
+        for group in timed_cell.groups(cells) or [[]]:
+            _time(group, shuffle, answers)
+    if host:
+        with answers.clocked("host"):
+            samples, answers.beside = _host.all_call_samples(subject)
+            answers.add_host(samples)
+            answers.add_host(_host.compile_here(subject))
+    return vars(answers)
+
+
+def _check(subject: Subject, cells: list[Cell], exact: bool) -> dict:
+    answers = _Answers()
+    with answers.clocked("cells"):
+        for cell in cells:
+            with answers.about(cell, cell.directions):
+                _check_cell(cell, answers)
+    if exact:
+        with answers.clocked("exact"):
+            answers.add_host(_host.exact_facts(subject))
+    return vars(answers)
+
+
+class _Answers:
+    def __init__(self) -> None:
+        self.timings: list[list] = []
+        self.facts: list[list] = []
+        self.nodes: list[list] = []
+        self.unavailable: list[list] = []
+        self.errors: list[list] = []
+        self.beside: dict[str, list[float]] = {}
+        self.launches: list[float] = []
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def clocked(self, part: str) -> Iterator[None]:
+        """Note how long a part of the job takes: what a comparison costs follows from it."""
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def about(self, cell: Cell, directions: Iterable[str]) -> Iterator[None]:
+        """File what goes wrong inside under these timings of the cell, and free what they took."""
+        import torch
+
+        try:
+            yield
+        except Exception as error:
+            if cell_outcomes.cannot_be_had(error):
+                where = self.unavailable
+            elif not cell_outcomes.gpu_is_lost():
+                where = self.errors
+            else:
+                raise  # nothing that follows can be measured in this process
+            reason = cell_outcomes.why_not(error)
+            traceback.clear_frames(error.__traceback__)  # they hold what was allocated
+            where.extend(_row(cell, direction, reason) for direction in directions)
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def add_host(self, values: dict) -> None:
+        for (name, params), value in values.items():
+            key = [name, list(params)]
+            if isinstance(value, NotImplementedError):
+                self.unavailable.append([*key, str(value)])
+            elif isinstance(value, Exception):
+                self.errors.append([*key, str(value)])
+            else:
+                (self.timings if isinstance(value, list) else self.facts).append([*key, value])
+
+
+def _row(cell: Cell, direction: str, answer) -> list:
+    return [metric(cell, direction), list(cell.params), answer]
+
+
+def _time(cells: list[Cell], shuffle: Callable[[list], None], answers: _Answers) -> None:
+    """Time cells whose buffers fit into memory together: a sample of each in every pass over them.
+
+    With no cells the GPU is warmed up all the same.
+    """
+    import torch
+
+    timed = _advanced([_steps(cell, shuffle, answers) for cell in cells])
+    launches = gpu_timer.launches()
+    gpu_timer.warm_up(WARM_UP_SECONDS)
+    while timed:
+        answers.launches.append(launches.time(1))
+        timed = _advanced(timed)
+    del launches
+    gc.collect()
+    torch.cuda.empty_cache()  # the next group finds memory as this one found it
+
+
+def _steps(cell: Cell, shuffle: Callable[[list], None], answers: _Answers) -> Iterator[None]:
+    """Record a cell's calls, all directions on the same inputs; then a sample at each step.
+
+    The last step checks them and files the samples. After a failure there are no more steps.
+    """
+    with answers.about(cell, cell.directions):
+        timed = timed_cell.TimedCell(cell, cell.directions, arrange=shuffle)
+        for _ in range(PASSES):
+            yield
+            timed.sample(1, SAMPLE_SECONDS)
+        yield
+        for direction, samples in zip(cell.directions, timed.checked(), strict=True):
+            answers.timings.append(_row(cell, direction, samples))
+
+
+def _advanced(timed: list[Iterator[None]]) -> list[Iterator[None]]:
+    """Those of the cells that have another step, after this one."""
+    ended = object()
+    return [steps for steps in timed if next(steps, ended) is not ended]
+
+
+def _check_cell(cell: Cell, answers: _Answers) -> None:
+    """Check a cell's calls, and file what they put on the stream."""
+    import torch
+
+    torch.cuda.empty_cache()  # what the cell before left is free
+    timed_cell.check_memory(cell, 1)
+    torch.manual_seed(0)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x, call = inputs.random(cell), cell.call(inputs.DEVICE)
+        for direction in cell.directions:
+            with answers.about(cell, [direction]):
+                (function,) = timed_cell.calls(call, direction, [x])
+                timed_cell.check_once(call, direction, function, x)
+                nodes = graph_nodes.described(function, stream)
+                answers.nodes.append(_row(cell, direction, nodes))

@@ -1,0 +1,46 @@
+"""What the user of ``compare`` asked for."""
+
+import itertools
+from typing import NamedTuple
+
+from ..subject import Cell, Subject
+from ..system.errors import CouldNotRunError
+from ..verdict.metrics import COMPILE, FAMILIES, IMPORT, OWN_START, WARM_START
+from ..verdict.rules import Key
+from .findings import keys_of
+
+
+class NothingToTimeError(CouldNotRunError):
+    """No cell works in either version, or --only names none: that is no verdict."""
+
+
+class CompareOptions(NamedTuple):
+    """What the user asked for; deadline in ``time.monotonic``'s seconds.
+
+    only: the timings that are wanted, and what else their comparison finds; empty for all.
+    """
+
+    grid: str
+    rounds: int
+    deadline: float
+    exact_only: bool
+    wait_seconds: float
+    afresh: bool
+    every_cell: bool
+    only: frozenset[Key]
+
+    def cells(self, subject: Subject) -> list[Cell]:
+        """The cells to look at, in the order in which they are measured."""
+        cells = [*subject.candidates()]
+        timings = {key for key in self.only if key.metric.startswith(sum(FAMILIES.values(), ()))}
+        starts = (Key(metric, ()) for metric in (IMPORT, COMPILE, WARM_START, OWN_START))
+        on_host = itertools.starmap(Key, subject.eager())
+        for unknown in timings.difference(starts, on_host, *map(keys_of, cells)):
+            raise NothingToTimeError(f"no timing is called {unknown.words}")
+        return [cell for cell in cells if not self.only or keys_of(cell) & timings]
+
+    @property
+    def host(self) -> bool:
+        """Whether to time calls on the host."""
+        hosts = FAMILIES["host"] + FAMILIES["start"]
+        return not self.only or any(key.metric.startswith(hosts) for key in self.only)

@@ -1,0 +1,107 @@
+"""Put the medians of fresh processes into tables, and judge them."""
+
+import collections
+import statistics
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+
+from ..verdict import judge
+from ..verdict.rules import FAMILIES, RULES, Family, Key
+from .rounds import Round
+
+
+class Pool(NamedTuple):
+    """Medians of fresh processes, seconds: [rounds, subjects] for each arm."""
+
+    subjects: list[Key]
+    seconds: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, measured: Sequence[Round], arms: Iterable[str]) -> "Pool":
+        """The medians of these rounds, for the subjects that every process has."""
+        rows = {arm: medians(measured, arm) for arm in arms}
+        subjects = sorted(set.intersection(*(set(row) for all_ in rows.values() for row in all_)))
+        return cls(
+            subjects, {arm: np.array([[r[s] for s in subjects] for r in rows[arm]]) for arm in rows}
+        )
+
+    @classmethod
+    def from_json(cls, document: Mapping) -> "Pool":
+        subjects = [Key(metric, tuple(params)) for metric, params in document["subjects"]]
+        return cls(subjects, {arm: np.array(rows) for arm, rows in document["seconds"].items()})
+
+    def as_json(self) -> dict:
+        return {
+            "subjects": [[subject.metric, list(subject.params)] for subject in self.subjects],
+            "seconds": {arm: rows.tolist() for arm, rows in self.seconds.items()},
+        }
+
+    def judged(
+        self,
+        base: str,
+        head: str,
+        rounds: Sequence[int] | None = None,
+        only: Set[Key] | None = None,
+        identical: Set[Key] = frozenset(),
+    ) -> dict[str, Family]:
+        """The verdicts, by family: on all rounds and subjects, or on these.
+
+        identical: what has the same machine code on both sides.
+        """
+        families, rows = {}, range(len(self.seconds[base])) if rounds is None else rounds
+        for name, prefixes in FAMILIES.items():
+            columns = [
+                column
+                for column, subject in enumerate(self.subjects)
+                if subject.metric.startswith(prefixes) and (only is None or subject in only)
+            ]
+            if columns:
+                index = np.ix_(list(rows), columns)
+                families[name] = judge.judge(
+                    [self.subjects[column] for column in columns],
+                    self.seconds[base][index],
+                    self.seconds[head][index],
+                    RULES[name],
+                    identical,
+                )
+        return families
+
+
+def medians(measured: Sequence[Round], arm: str) -> list[dict[Key, float]]:
+    """The medians of an arm's processes, by round: see :func:`medians_of`."""
+    usual = _usual([answer for one in measured for answer in one.answers.values()])
+    return [medians_of(one.answers[arm], usual) for one in measured]
+
+
+def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Key, float]:
+    """The median of each subject that a process timed, seconds.
+
+    Where a reference call was clocked beside it, sample by sample, it is the median share of that,
+    times what the reference usually takes, here or by ``usual``. On an H200's host that had
+    neighbours the difference of two processes varied by 8 to 14 % from round to round, by call, and
+    so by 2.5 to 6 %.
+    """
+    beside = answer.get("beside", {})
+    usual = _usual([answer]) if usual is None else usual
+    return {
+        Key(metric, tuple(params)): _median(values, beside.get(metric), usual.get(metric))
+        for metric, params, values in answer["timings"]
+    }
+
+
+def _usual(answers: Iterable[dict]) -> dict[str, float]:
+    """The median of each metric's reference call over processes, seconds."""
+    samples = collections.defaultdict(list)
+    for answer in answers:
+        for metric, values in answer.get("beside", {}).items():
+            samples[metric].append(statistics.median(values))
+    return {metric: statistics.median(values) for metric, values in samples.items()}
+
+
+def _median(values: list[float], beside: list[float] | None, usual: float | None) -> float:
+    if beside is None or usual is None:
+        return statistics.median(values)
+    shares = (seconds / own for seconds, own in zip(values, beside, strict=True))
+    return usual * statistics.median(shares)

@@ -1,0 +1,284 @@
+"""Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
+
+import itertools
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from ..system import gpu_monitor
+from ..system.checkout import Arm
+from ..system.errors import CouldNotRunError
+from ..system.journal import Journal
+from ..system.progress import say
+from . import measure
+
+ATTEMPTS = 4  # of one round, then the GPU is no place to measure
+# Processes that import while another measures: on an H200's host that takes longer than measuring.
+AHEAD = 2
+LAUNCH_SHIFT = 0.05
+"""A round is invalid when launches in one of its processes take longer by more than this share.
+
+Another GPU of the host that works makes each launch 0.33 us shorter, often for the whole of a
+process, which is some 15 % of a small kernel's time. On a quiet host, the times of small kernels in
+the processes of a round differ by 0.5 %.
+"""
+
+
+class BudgetError(CouldNotRunError):
+    """The time is up; what was measured is kept."""
+
+
+class InvalidRoundError(CouldNotRunError):
+    """A round was invalid again and again."""
+
+
+class Plan(NamedTuple):
+    """Which versions are measured, and where.
+
+    subject: its module. arms: by name, in the order of round 0; it is reversed in every other
+    round, so that with two arms it alternates: A B | B A | A B. cache: Triton's cache directory.
+    uuid: of the GPU. deadline: in ``time.monotonic``'s seconds.
+    """
+
+    subject: str
+    arms: dict[str, Arm]
+    cache: Path
+    uuid: str
+    deadline: float
+
+    def order(self, number: int) -> list[str]:
+        """The arms of a round in their order."""
+        return list(self.arms)[:: 1 if number % 2 == 0 else -1]
+
+
+class Round(NamedTuple):
+    """A process of each arm.
+
+    answers: by arm. watch: what the GPU did meanwhile. settled: how many rounds the phase was to
+    have, None if that was open. discarded: why the round does not count, "" if it does.
+    """
+
+    phase: str
+    number: int
+    answers: dict[str, dict]
+    watch: dict
+    settled: int | None
+    discarded: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return sum(answer["wall_seconds"] for answer in self.answers.values())
+
+
+class Rounds(Journal):
+    """Rounds of fresh processes on one GPU, in a journal; a ``with`` block closes it.
+
+    Parameters
+    ----------
+    plan : Plan
+        The versions, and where they are measured.
+    path, header
+        As :class:`Journal` takes them.
+    """
+
+    def __init__(self, plan: Plan, path: Path, header: dict):
+        super().__init__(path, header)
+        self.plan = plan
+        self._ready: dict[str, list[measure.Process]] = {arm: [] for arm in plan.arms}
+        self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by arm
+        self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
+        self._checks_begun = float("inf")
+        self._of_earlier_runs = Counter(one.phase for one in self._all() if not one.discarded)
+
+    def rounds(self, phase: str) -> list[Round]:
+        """The rounds of a phase that count, by number."""
+        return [one for one in self._all() if one.phase == phase and not one.discarded]
+
+    @property
+    def discarded(self) -> list[str]:
+        """The rounds that were discarded, and why."""
+        return [
+            f"{one.phase}, round {one.number + 1}: {one.discarded}"
+            for one in self._all()
+            if one.discarded
+        ]
+
+    @property
+    def checked(self) -> dict[str, dict]:
+        """Arm -> its answer, of those that were checked."""
+        return {entry["arm"]: entry["check"] for entry in self.entries if "check" in entry}
+
+    @property
+    def minutes(self) -> float:
+        """What the processes that count have taken so far, those of earlier runs too."""
+        checks = sum(answer["wall_seconds"] for answer in self.checked.values())
+        return (checks + sum(one.seconds for one in self._all() if not one.discarded)) / 60
+
+    def _all(self) -> list[Round]:
+        return [Round(**entry["round"]) for entry in self.entries if "round" in entry]
+
+    def settle(self, key: str, value: object):
+        """What an earlier run settled on under this key; if none did, this value, from now on."""
+        for entry in self.entries:
+            if key in entry.get("settled", {}):
+                return entry["settled"][key]
+        self.append({"settled": {key: value}})
+        return json.loads(json.dumps(value))
+
+    def get_ready(self, arms: Sequence[str]) -> None:
+        """Start processes for the first turns of ``arms``, of each arm as many as are missing."""
+        for arm, turns in Counter(arms[:AHEAD]).items():
+            for _ in range(turns - len(self._ready[arm])):
+                self._ready[arm].append(self._start(arm))
+
+    def begin_check(self, arm: str, job: dict) -> None:
+        """Let a process of this arm answer the job, unless the journal has its answer."""
+        if arm not in self.checked and arm not in self._checking:
+            if not self._checking:  # else our own processes are on the GPU
+                gpu_monitor.require_free(self.plan.uuid)
+            self._checks_begun = min(self._checks_begun, time.monotonic())
+            process = self._take(arm)
+            self._checking[arm] = process, self._checks.submit(self._answer_of, process, job)
+
+    def check(self, job: dict, then: Sequence[str] = ()) -> dict[str, dict]:
+        """The answer of each arm to the job, from the journal where it has it.
+
+        Several processes at a time: nothing that they find depends on a clock. Processes for the
+        turns ``then`` get ready meanwhile.
+        """
+        for arm in self.plan.arms:
+            self.begin_check(arm, job)
+        self.get_ready(then)
+        start = self._checks_begun
+        arms = {answered: arm for arm, (_, answered) in self._checking.items()}
+        left = set(arms)
+        while left:
+            done, left = wait(left, return_when=FIRST_COMPLETED)
+            # What was answered is stored before a failure ends the others.
+            for answered in sorted(done, key=lambda future: future.exception() is not None):
+                answer, arm = answered.result(), arms[answered]
+                start, seconds = time.monotonic(), time.monotonic() - start
+                self.append({"arm": arm, "check": answer | {"wall_seconds": seconds}})
+                say(f"checked {arm}, {seconds:.0f} s")
+        self._checking = {}
+        return self.checked
+
+    def run(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
+        """Measure the rounds of a phase that are not there yet, or of the first ``only`` of them.
+
+        With ``only`` the number of rounds is not settled; without, it is ``count``.
+
+        Raises
+        ------
+        BudgetError
+            If the next round would end after the deadline.
+        InvalidRoundError, GpuBusyError, ProcessError
+            If the GPU is not ours alone, or a process dies.
+        """
+        if earlier := self._of_earlier_runs.pop(phase, 0):
+            say(f"{phase}: {earlier} rounds were there already")
+        wanted = count if only is None else only
+        settled = count if only is None else None
+        took: list[float] = []
+        for number in range(len(self.rounds(phase)), wanted):
+            self._require_time(phase, number, count, took)
+            start = time.monotonic()
+            then = self.plan.order(number + 1) if number + 1 < count else []
+            self._measure_round(phase, number, settled, job, then)
+            took.append(time.monotonic() - start)
+            left = statistics.mean(took) * (count - number - 1)
+            say(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
+
+    def settled(self, phase: str) -> int | None:
+        """How many rounds an earlier run settled on for a phase, None if none did."""
+        counts = [one.settled for one in self.rounds(phase) if one.settled is not None]
+        return max(counts, default=None)
+
+    def affordable(self, phase: str, most: int, like: str) -> int:
+        """Rounds of a phase that there is time for, an even number up to ``most``.
+
+        Each as long as the longest of the phase ``like``; those that are there take no more time.
+        """
+        longest = max(one.seconds for one in self.rounds(like))
+        left = max(0.0, self.plan.deadline - time.monotonic())
+        return min(most, len(self.rounds(phase)) + int(left / longest)) // 2 * 2
+
+    def close(self) -> None:
+        begun = [process for process, _ in self._checking.values()]
+        for process in begun:
+            process.kill()
+        self._checks.shutdown(cancel_futures=True)
+        for process in itertools.chain(begun, *self._ready.values()):
+            process.stop()
+        super().close()
+
+    def _require_time(self, phase: str, number: int, count: int, took: list[float]) -> None:
+        seconds = [*took, *(one.seconds for one in self.rounds(phase))]
+        if time.monotonic() + max(seconds, default=0.0) > self.plan.deadline:
+            raise BudgetError(
+                f"the time is up before round {number + 1} of {count} of {phase}: what was "
+                "measured is kept, and the same command goes on from there"
+            )
+
+    def _measure_round(
+        self, phase: str, number: int, settled: int | None, job: dict, then: Sequence[str]
+    ) -> None:
+        order = self.plan.order(number)
+        for _ in range(ATTEMPTS):
+            gpu_monitor.require_free(self.plan.uuid)
+            with gpu_monitor.Watch(self.plan.uuid) as watching:
+                answers = {
+                    arm: self._answer(arm, job | {"seed": number}, [*order[turn:], *then])
+                    for turn, arm in enumerate(order, start=1)
+                }
+            watch = watching.summary()
+            earlier = [one.watch for one in self.rounds(phase)]
+            reason = gpu_monitor.why_invalid(watch, earlier) or _why_apart(answers)
+            measured = Round(phase, number, answers, watch, settled, reason)
+            self.append({"round": measured._asdict()})
+            if not reason:
+                return
+            say(f"{phase}: round {number + 1} is repeated: {reason}")
+        raise InvalidRoundError(
+            f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
+        )
+
+    def _answer(self, arm: str, job: dict, then: Sequence[str]) -> dict:
+        """What a fresh process of ``arm`` answers; those of the next turns get ready meanwhile."""
+        return self._answer_of(self._take(arm), job, then)
+
+    def _answer_of(self, process: measure.Process, job: dict, then: Sequence[str] = ()) -> dict:
+        start = time.monotonic()
+        try:
+            process.wait_until_ready()
+            self.get_ready(then)
+            answer = process.answer(job)
+        finally:
+            process.stop()
+        if answer["gpu"].removeprefix("GPU-") != self.plan.uuid.removeprefix("GPU-"):
+            raise measure.ProcessError(
+                f"measured was GPU {answer['gpu']}, watched and locked is {self.plan.uuid}"
+            )
+        return answer | {"wall_seconds": time.monotonic() - start}
+
+    def _start(self, arm: str) -> measure.Process:
+        return measure.Process(self.plan.subject, self.plan.arms[arm].root, self.plan.cache)
+
+    def _take(self, arm: str) -> measure.Process:
+        ready = self._ready[arm]
+        return ready.pop(0) if ready else self._start(arm)
+
+
+def _why_apart(answers: Mapping[str, dict]) -> str:
+    """Why the processes of a round cannot be compared, in words; empty if they can be."""
+    samples = {arm: answer["launches"] for arm, answer in answers.items()}
+    seconds = {arm: statistics.median(values) for arm, values in samples.items() if values}
+    if not seconds or max(seconds.values()) <= min(seconds.values()) * (1 + LAUNCH_SHIFT):
+        return ""
+    times = ", ".join(f"{1e6 * value:.2f} us in {arm}" for arm, value in seconds.items())
+    return f"launches did not take the same time in all processes: {times}"

@@ -1,0 +1,174 @@
+"""Choose what is timed: all that differs, as far as there is time, and a sample of the rest.
+
+Pure. The machine code says what differs. Calls of several sizes run the same machine code: a
+variant, which is timed at one size at least, at its smallest and largest if there is time, and at
+more where few variants changed.
+"""
+
+import random
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..machine_code.facts import Facts
+from ..subject import Cell
+from ..verdict.notes import Note
+from ..verdict.rules import Key
+from .findings import ARMS, keys_of
+
+Compiled = Mapping[Key, Facts | Exception]
+
+# Of two machines with an H200 a cell took 0.07 s on one and 0.11 s on the other, and a process of 8
+# cells 9.9 s on the other, half of it for the host's times. Where that is too long, less is timed
+# than there is time for; too short, and a run ends before it has the fewest rounds.
+CELL_SECONDS, PROCESS_SECONDS = 0.09, 9.0
+# So many are timed at least, if that many differ: with what comes before, it takes five minutes.
+FEW_CELLS = 24
+# Of the same machine code so many are timed, other ones for each pair of versions.
+SAME_CODE_CELLS = 8
+
+
+class Left(NamedTuple):
+    """Timings that differ and are not timed.
+
+    represented: others of the same variant are timed. untimed: none is.
+    """
+
+    represented: frozenset[Key]
+    untimed: frozenset[Key]
+
+
+def affordable(seconds: float, rounds: int) -> int:
+    """The cells that so many rounds can time in this time, as far as is known before."""
+    return max(0, int((seconds / (2 * rounds) - PROCESS_SECONDS) / CELL_SECONDS))
+
+
+def minutes(cells: int, rounds: int) -> float:
+    """About how long so many rounds of two processes take."""
+    return 2 * rounds * (PROCESS_SECONDS + CELL_SECONDS * cells) / 60
+
+
+def choose(
+    cells: Sequence[Cell],
+    compiled: Mapping[str, Compiled],
+    at_most: int,
+    seed: str,
+    ends: int = 0,
+    few: int = FEW_CELLS,
+    every_cell: bool = False,
+) -> list[Cell]:
+    """The cells to time, in the order in which they are given, which is that of preference.
+
+    Parameters
+    ----------
+    compiled : mapping of arm to mapping of Key to Facts or Exception
+        What both arms' timings compile to.
+    at_most : int
+        Cells that there is time for.
+    seed : str
+        Of the sample of what is the same.
+    ends : int
+        Cells up to which a variant is timed at its smallest and its largest size, too.
+    few : int
+        Cells up to which a variant is timed at more sizes than that.
+    every_cell : bool
+        Whether all cells are timed that do not differ, too.
+    """
+    there = [cell for cell in cells if _is_in_both(cell, compiled)]
+    differing = [cell for cell in there if _variants(compiled, [cell])]
+    same = [cell for cell in there if not _variants(compiled, [cell])]
+    chosen = _first_of_each_variant(differing, compiled)[:at_most]
+    by_size = sorted(differing, key=lambda cell: cell.bytes_moved)
+    orders = by_size, by_size[::-1]
+    outer = {cell for order in orders for cell in _first_of_each_variant(order, compiled)}
+    outer -= set(chosen)
+    room = min(ends, at_most) - len(chosen) - min(len(same), SAME_CODE_CELLS)
+    chosen += [cell for cell in differing if cell in outer][: max(0, room)]
+    more = [cell for cell in differing if cell not in set(chosen)]
+    chosen += more[: max(0, min(few, at_most) - len(chosen))]
+    count = len(same) if every_cell else min(len(same), SAME_CODE_CELLS)
+    sample = random.Random(seed).sample(same, min(count, at_most - len(chosen)))
+    return [cell for cell in cells if cell in {*chosen, *sample}]
+
+
+def left(cells: Sequence[Cell], compiled: Mapping[str, Compiled], timed: Sequence[Cell]) -> Left:
+    """What differs of these cells and is not timed."""
+    timed_variants, without = _variants(compiled, timed), set(timed)
+    differing = {
+        key: change
+        for cell in cells
+        if cell not in without and _is_in_both(cell, compiled)
+        for key in keys_of(cell)
+        if (change := variant(compiled, key))
+    }
+    represented = frozenset(key for key, change in differing.items() if change in timed_variants)
+    return Left(represented, frozenset(differing) - represented)
+
+
+def variant(compiled: Mapping[str, Compiled], key: Key) -> tuple | None:
+    """The change of machine code that a timing runs, None if it is the same in both arms."""
+    base, head = (compiled[arm].get(key) for arm in ARMS)
+    if not isinstance(base, Facts) or not isinstance(head, Facts):
+        return (key,)  # what is not known may be anything
+    return None if base.digest == head.digest else (base.code, head.code)
+
+
+def with_nodes(compiled: Mapping[str, Compiled], changed: Mapping[Key, str]) -> dict[str, Compiled]:
+    """The same, where calls differ as well that put something else on the stream.
+
+    ``changed``: what, see ``findings.changed_nodes``.
+    """
+    base, head = (dict(compiled[arm]) for arm in ARMS)
+    for key, what in changed.items():
+        if isinstance(facts := head.get(key), Facts):
+            digest, code = f"{facts.digest} {what}", f"{facts.code} {what}"
+            head[key] = replace(facts, digest=digest, code=code)
+    return dict(zip(ARMS, (base, head), strict=True))
+
+
+def identical(compiled: Mapping[str, Compiled]) -> set[Key]:
+    """The timings for which both arms run the same machine code, on the same grids."""
+    return {key for key in compiled[ARMS[0]] if variant(compiled, key) is None}
+
+
+def _is_in_both(cell: Cell, compiled: Mapping[str, Compiled]) -> bool:
+    """Whether neither version says that it cannot be called so."""
+    facts = [compiled[arm].get(key) for arm in ARMS for key in keys_of(cell)]
+    return not any(isinstance(value, NotImplementedError) for value in facts)
+
+
+def _variants(compiled: Mapping[str, Compiled], cells: Sequence[Cell]) -> set[tuple]:
+    """The variants that calls of these cells run, of those that differ."""
+    changes = {variant(compiled, key) for cell in cells for key in keys_of(cell)}
+    return {change for change in changes if change is not None}
+
+
+def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compiled]) -> list[Cell]:
+    chosen: list[Cell] = []
+    covered: set[tuple] = set()
+    for cell in cells:
+        if new := _variants(compiled, [cell]) - covered:
+            chosen.append(cell)
+            covered |= new
+    return chosen
+
+
+def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[Note]:
+    """What only the head's calls do, and no listed cell: notes that forbid a pass.
+
+    Parameters
+    ----------
+    reach : mapping of arm to mapping of "listed" and "dense" to an answer of ``uncompiled.reach``
+    """
+    (base, head), notes = (reach[arm] for arm in ARMS), []
+    new = head["dense"]["features"] - base["dense"]["features"] - base["listed"]["features"]
+    missed: Set[str] = new - head["listed"]["features"]
+    if missed:
+        first = "; ".join(sorted(missed, key=lambda text: (len(text), text))[:3])
+        notes.append(Note("launches", first, count=len(missed)))
+    failed = head["dense"]["failures"].keys() - base["dense"]["failures"].keys()
+    if failed:
+        first_failed = min(failed)
+        why = head["dense"]["failures"][first_failed]
+        notes.append(Note("call fails", f"{first_failed}: {why}", count=len(failed)))
+    return notes

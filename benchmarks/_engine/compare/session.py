@@ -1,0 +1,159 @@
+"""Run one comparison, of machine code or on a GPU, and keep what it measures."""
+
+import hashlib
+import itertools
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..subject import Subject, files
+from ..system import checkout, gpu_monitor, suite
+from ..system.journal import keep_newest
+from ..verdict.notes import Note
+from ..verdict.schema import Comparison
+from . import compile_both, findings, on_gpu, rounds, selection
+from .compile_both import Pair
+from .findings import ARMS, BASE
+from .options import CompareOptions
+from .rounds import Rounds
+
+_MOST_JOURNALS = 100  # of comparisons, half a megabyte each
+_MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
+_Machine = Mapping[str, str]
+
+_MEASURING = (
+    *("_engine/subject.py", "_engine/measure/*.py", "_engine/system/process.py"),
+    *("_engine/compare/measure.py", "_engine/compare/rounds.py"),
+)
+
+
+def compare(
+    subject: Subject,
+    unmeasured: Comparison,
+    pair: Pair,
+    arch: str,
+    options: CompareOptions,
+    scratch: Path,
+) -> Comparison:
+    """Compare two versions on this machine, keeping what is measured below ``scratch``.
+
+    Parameters
+    ----------
+    subject : Subject
+        What is measured.
+    unmeasured : Comparison
+        Says who is compared, and on which machine.
+    arch : str
+        As ``machine.probe`` gives it.
+
+    Returns
+    -------
+    The comparison, its minutes those of earlier runs.
+    """
+    machine = unmeasured.machine
+    triton_cache = cache(scratch, machine)
+    ledgers = compile_both.ledgers_of(
+        *(subject, pair, machine, scratch, triton_cache),
+        deadline=options.deadline,
+        afresh=options.afresh,
+    )
+    if machine["gpu"] == "none" or options.exact_only:
+        return _compare_code(subject, unmeasured, pair, options, ledgers)
+    uuid = gpu_monitor.gpu_uuid()
+    with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
+        name = _name(pair, machine, options)
+        plan = rounds.Plan(subject.__name__, _in_order(pair), triton_cache, uuid, options.deadline)
+        journal = scratch / "states" / f"{name}.jsonl"
+        if options.afresh:
+            journal.unlink(missing_ok=True)
+        if journal.exists():
+            os.utime(journal)
+        keep_newest(journal.parent, _MOST_JOURNALS)
+        with Rounds(plan, journal, _header(subject, plan, machine, options)) as measured:
+            return on_gpu.Run(subject, pair, arch, options, ledgers, measured).compare(unmeasured)
+
+
+def _compare_code(
+    subject: Subject,
+    unmeasured: Comparison,
+    pair: Pair,
+    options: CompareOptions,
+    ledgers: compile_both.Ledgers,
+) -> Comparison:
+    """Compare the machine code alone, for all architectures."""
+    why = "--exact-only" if options.exact_only else "no NVIDIA GPU"
+    listed = [*itertools.chain.from_iterable(subject.listed())]
+    code = compile_both.compile_both(
+        *(subject, pair, subject.TARGETS, subject.TARGET, listed, ledgers)
+    )
+    verdicts, notes = findings.judge_code(compile_both.values_of(code), False)
+    facts = compile_both.facts_of(code)
+    total, same = len(facts[BASE]), len(selection.identical(facts))
+    differs = Note("code differs", subject.TARGET, count=total - same, total=total)
+    return replace(
+        unmeasured,
+        exact=tuple(verdicts),
+        unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(code)),
+        notes=(Note("no GPU", why), differs, *notes),
+    )
+
+
+# --- where it is kept, and what must agree --------------------------------------------------------
+
+
+def cache(scratch: Path, machine: _Machine) -> Path:
+    """Triton's cache directory on this machine, of all versions; creates it.
+
+    Triton names a kernel by all that it depends on. Of a full directory the newer half is kept,
+    which another comparison may just have compiled.
+    """
+    path = scratch / "cache" / f"{machine['machine']}-triton{machine['triton']}"
+    path.mkdir(parents=True, exist_ok=True)
+    kernels = list(path.iterdir())
+    if len(kernels) > _MOST_KERNELS:
+        newest_first = sorted(kernels, key=lambda kernel: -kernel.stat().st_mtime)
+        for kernel in newest_first[_MOST_KERNELS // 2 :]:
+            shutil.rmtree(kernel, ignore_errors=True)  # another comparison may delete it too
+    return path
+
+
+def _name(pair: Pair, machine: _Machine, options: CompareOptions) -> str:
+    versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
+    asked = f"{options.grid}-{options.rounds}" + ("-every-cell" if options.every_cell else "")
+    if options.only:
+        only = repr(sorted(options.only)).encode()
+        asked += f"-only-{hashlib.sha256(only).hexdigest()[:8]}"
+    return f"{versions}-{asked}-{machine['machine']}"
+
+
+def _in_order(pair: Pair) -> dict[str, checkout.Arm]:
+    """The versions, first the one that goes first in the first round."""
+    seed = hashlib.sha256("".join(pair[arm].digest for arm in ARMS).encode()).digest()[0]
+    return {arm: pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
+
+
+def _header(
+    subject: Subject, plan: rounds.Plan, machine: _Machine, options: CompareOptions
+) -> dict:
+    return {
+        "subject": subject.__name__,
+        "digests": {arm: plan.arms[arm].digest for arm in ARMS},
+        "grid": options.grid,
+        "rounds": options.rounds,
+        "every_cell": options.every_cell,
+        "only": sorted(options.only),
+        "extension_rounds": on_gpu.EXTENSION_ROUNDS,
+        "first": plan.order(0)[0],
+        "machine": dict(machine),
+        "gpu": plan.uuid,
+        "python": platform.python_version(),
+        "suite": suite_digest(subject),
+    }
+
+
+def suite_digest(subject: Subject) -> str:
+    """Digest of the files that measure: what other files measured is not mixed in."""
+    return suite.digest(_MEASURING, files(subject))

@@ -1,0 +1,211 @@
+"""Exact facts of the machine code that a call compiles to, for any GPU, without a GPU.
+
+The benchmarked package is called through its public names with CPU tensors, under a stub driver.
+The kernels that it launches are compiled and counted. Nothing depends on a clock or on other
+calls, so a result is exact: two commits that differ in it differ in their code (or in Triton's
+version).
+
+Cells that differ in numbers alone are called in a process of their own; the caller's Triton is
+never touched, nor imported.
+"""
+
+import functools
+import importlib.util
+import itertools
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypedDict
+
+from ..subject import Cell, Compilation, Subject, load
+from ..system.untrusted import Size
+from . import facts, uncompiled, worker_pool
+from .facts import Called, Facts
+from .stub_driver import StubDriver
+
+# With any of these Triton compiles something other than what users get, or nothing.
+_REFUSED_VARIABLES = (
+    "TRITON_INTERPRET",
+    "TRITON_OVERRIDE_ARCH",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_STORE_BINARY_ONLY",
+)
+
+
+class Compiled(NamedTuple):
+    """A call to compile: for an architecture, a cell in one direction.
+
+    In the backward only the kernels of the backward pass count.
+    """
+
+    target: str
+    cell: Cell
+    direction: str
+
+
+class Answers(NamedTuple):
+    """What :func:`compile_all` returns.
+
+    ``NotImplementedError`` in place of an answer: the package lacks the function or says that it
+    lacks the feature. ``RuntimeError``, with the traceback: any other failure.
+
+    facts: of each call. variants: how many kernels the cells of each compilation have. reach: what
+    the groups of cells launch, see ``uncompiled.reach``; an exception in place of a group's.
+    """
+
+    facts: dict[Compiled, Facts | Exception]
+    variants: dict[Compilation, int | Exception]
+    reach: dict[tuple[str, str], list[dict | Exception]]
+
+
+def compile_all(
+    subject: Subject,
+    calls: Iterable[Compiled] = (),
+    variants: Iterable[Compilation] = (),
+    root: str | os.PathLike | None = None,
+    ledger: worker_pool.Ledger | None = None,
+    enumerations: Iterable[tuple[str, str]] = (),
+) -> Answers:
+    """Compile calls, and count the variants of others, on all cores, reporting progress.
+
+    Parameters
+    ----------
+    subject : Subject
+        Its package is benchmarked.
+    calls : iterable of Compiled
+        Calls whose facts are asked for.
+    variants : iterable of Compilation
+        Of ``subject.variants``. Each kernel that a process compiles costs its user a compilation.
+    root : path, optional
+        Directory that holds the package to benchmark, e.g. another checkout; by default, the
+        package that this process would import.
+    ledger : worker_pool.Ledger, optional
+        Holds the answers that are known already, and receives the new ones.
+    enumerations : iterable of (target, "listed" or "dense")
+        Cells of the subject whose launches are described, with nothing compiled.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If there is no package.
+    worker_pool.PoolError
+        If the package cannot be imported, or an environment variable changes what Triton compiles.
+    ValueError
+        If an architecture is not one of the subject's.
+    """
+    package = _package_file(subject.PACKAGE, root)
+    name, calls, variants = subject.__name__, list(calls), list(variants)
+    enumerations = list(enumerations)
+    _refuse(subject, [*calls, *variants, *enumerations])
+    facts_of = {call: ("facts", name, call.target, *_row(call)) for call in calls}
+    counted = {one: ("variants", name, one.target, *map(str, one.params)) for one in variants}
+    reached = {
+        (target, which): [
+            ("reach", name, target, which, index) for index in range(len(getattr(subject, which)()))
+        ]
+        for target, which in enumerations
+    }
+    # These take longest, so they begin first, each in a process that nothing else changes.
+    alone = [[job] for job in itertools.chain(*reached.values(), counted.values())]
+    reading = facts.Reading(ledger or worker_pool.Ledger("codegen"))
+    results = worker_pool.map(
+        *(_answer, [*alone, *_groups(facts_of)], package, reading, _KINDS),
+        prepare=functools.partial(uncompiled.prepare, name),
+    )
+    results |= reading.answers
+    return Answers(
+        {call: results[job] for call, job in facts_of.items()},
+        {compilation: results[job] for compilation, job in counted.items()},
+        {key: [results[job] for job in jobs] for key, jobs in reached.items()},
+    )
+
+
+def _row(call: Compiled) -> tuple[str, ...]:
+    return call.cell.suite, call.direction, *call.cell.params
+
+
+def _groups(jobs: dict[Compiled, tuple]) -> list[list[tuple]]:
+    """The jobs by what they have code in common with, to be compiled once; the longest first."""
+    groups: dict[tuple, list[tuple]] = {}
+    for call, job in jobs.items():
+        words = [text for text in call.cell.params if not _is_number(text)]
+        groups.setdefault((call.target, call.cell.suite, *words), []).append(job)
+    # No core is left with a long one at the end.
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+def _refuse(subject: Subject, jobs: list[tuple]) -> None:
+    variables = [name for name in _REFUSED_VARIABLES if name in os.environ]
+    if variables:
+        names = ", ".join(variables)
+        raise worker_pool.PoolError(f"unset {names}: Triton would not compile what users get")
+    targets = {job.target if isinstance(job, Compiled | Compilation) else job[0] for job in jobs}
+    if unknown := targets.difference(subject.TARGETS):
+        raise ValueError(f"expected some of {subject.TARGETS}, got {sorted(unknown)}")
+
+
+def _package_file(package: str, root: str | os.PathLike | None) -> Path:
+    if root is not None:
+        file = Path(root).resolve() / package / "__init__.py"
+        if not file.is_file():
+            raise ModuleNotFoundError(f"no {package} in {root}")
+        return file
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(
+            f"{package}, which is to be benchmarked, cannot be imported: "
+            "install it or put its directory on PYTHONPATH (under asv, ASV_PYTHONPATH)"
+        )
+    return Path(spec.origin).resolve()
+
+
+# --- in a process for each group of jobs: calling the package -------------------------------------
+
+
+class _Reach(TypedDict):
+    """See ``uncompiled.reach``."""
+
+    features: Annotated[list[str], Size(0, 1_000_000)]
+    failures: Annotated[dict[str, str], Size(0, 1_000_000)]
+
+
+_KINDS = {"facts": Called, "variants": int, "reach": _Reach}
+
+
+def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict:
+    subject = load(name)
+    if kind == "facts":
+        suite, direction, *params = job
+        return _called(target, subject.cell(suite, params), direction)
+    if kind == "reach":
+        which, index = job
+        return uncompiled.reach(target, getattr(subject, which)()[index])
+    (one,) = (v for v in subject.variants(target) if (*map(str, v.params),) == job)
+    return uncompiled.variants(target, one.cells, one.direction)
+
+
+def _called(target: str, cell: Cell, direction: str) -> Called:
+    driver, files = _compiling(target)
+    saved = uncompiled.call(driver, cell, direction)
+    launches = driver.launches
+    kernels = [facts.kernel_of(files[one.kernel.metadata.hash], one) for one in launches]
+    return Called(kernels, saved)
+
+
+@functools.cache
+def _compiling(target: str) -> tuple[StubDriver, dict[str, dict[str, str]]]:
+    """The driver of a process, and the files of each kernel that it compiles, by the kernel's hash.
+
+    Triton keeps a kernel for later calls, with the driver that it was compiled by.
+    """
+    import triton
+
+    files: dict[str, dict[str, str]] = {}
+    triton.knobs.compilation.listener = lambda *, metadata, metadata_group, **_: files.update(
+        {metadata["hash"]: metadata_group}
+    )
+    return StubDriver.activate(target), files

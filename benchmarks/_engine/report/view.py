@@ -1,0 +1,272 @@
+"""Reduce a comparison to what a reader sees; ``terminal`` and ``markdown`` print it.
+
+Pure. The numbers of a view are texts already; its other texts are untrusted, so whoever prints
+them must make them inert.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..verdict import rules
+from ..verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
+from ..verdict.schema import Comparison
+from .exact import by_architecture, by_metric, changed, of_suites, summary
+from .notes import shortened, texts
+from .states import State, counted, sentence, states_of
+from .text import clean, clip, count, label, percent, seconds, side, span
+
+FAILS, FINE, SHOWN, UNKNOWN, NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
+MOST_LINES = 12
+_ERRORS = ("host.Error.", "host.PathError.")
+_MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
+_CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
+_SUITES = {
+    **{"rope.": "the grid", "paths.": "other calls", "surface.": "listed calls"},
+    **{"model_calls.": "calls of models", "modules.": "calls of other modules"},
+}
+_VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A timing. ``upper``: its one-sided bound."""
+
+    state: State
+    metric: str
+    label: str
+    base: str
+    head: str
+    change: str
+    interval: str
+    upper: str
+    mde: str
+
+    @property
+    def is_of_gpu(self) -> bool:
+        return self.metric.startswith(FAMILIES["gpu"])
+
+    @property
+    def result(self) -> str:
+        """The change, if it is more than noise."""
+        is_change = self.state in (State.SLOWER, State.FASTER)
+        return self.change if is_change else self.state.label
+
+    @property
+    def is_informative(self) -> bool:
+        """False for the same machine code, and for an unchanged (noisy) host timing."""
+        unchanged = self.state is State.NOT_SLOWER and not self.is_of_gpu
+        return not unchanged and self.state is not State.SAME_CODE
+
+
+class Mean(NamedTuple):
+    """How a family changed on average; ``timings``: "17 timings"."""
+
+    clock: str
+    timings: str
+    change: str
+    interval: str
+
+
+class Check(NamedTuple):
+    """One thing that was checked: its state, its name, the results."""
+
+    symbol: str
+    name: str
+    results: list[str]
+
+
+class View:
+    """A comparison as its reader sees it.
+
+    scope: what the answer is of, where that is less than a reader expects, else "". sentence: the
+    reasons of the answer. means: of each family, how it changed on average. sides, setting,
+    machine: what was compared and where. wrong, unmeasured, notes: the comparison's, as sentences.
+    states: of each timing. rows: one for each timing, the worst first. checks: all that was
+    checked. controls: the A/A control of each family. exact: by metric. changed: by metric, each
+    value that changed.
+    """
+
+    def __init__(self, comparison: Comparison):
+        self.states = states_of(comparison)
+        self.scope = _scope(comparison)
+        self.sentence = sentence(comparison, self.states)
+        self.means = [
+            _mean(name, family.mean)
+            for name, family in comparison.families.items()
+            if family.mean is not None
+        ]
+        self.sides = side(comparison.base), side(comparison.head)
+        self.setting, self.machine = _setting(comparison), _machine(comparison)
+        self.wrong, self.unmeasured = texts(comparison.wrong), texts(comparison.unmeasured)
+        self.notes = shortened(comparison.notes, comparison.exact)
+        self.rows = self._rows(comparison.timings)
+        self.checks = [
+            *_correctness(comparison),
+            *(self._clock(name, comparison) for name in _CLOCKS if name in comparison.families),
+            *_exact_checks(comparison),
+        ]
+        self.controls = [_control(name, family) for name, family in comparison.families.items()]
+        metrics = by_metric(comparison.exact)
+        self.exact = [summary(values) for values in metrics.values()]
+        compared = ([v for v in changed(vs) if v.change != "new"] for vs in metrics.values())
+        self.changed = [[summary([value]) for value in values] for values in compared if values]
+
+    def headlines(self, most: int = 4) -> list[tuple[str, Row]]:
+        """The rows to see at first look, with what each is: the slowest of each metric, and the
+        fastest."""
+        rows = [row for row in self.rows if row.is_informative]
+        slower = [row for row in rows if row.state is State.SLOWER]
+        faster = [row for row in rows if row.state is State.FASTER]
+        others = [row for row in rows if row.state not in (State.SLOWER, State.FASTER)]
+        slowest: dict[str, Row] = {}
+        for row in slower:
+            slowest.setdefault(row.metric, row)
+        lines = [("slower", row) for row in list(slowest.values())[:most]]
+        if not slower and others:
+            what = "within noise" if others[0].state is State.NOT_SLOWER else others[0].state.label
+            lines.append((f"largest change ({what})", others[0]))
+        return lines + [("fastest", row) for row in faster[:1]]
+
+    def _rows(self, timings: Iterable[Timing]) -> list[Row]:
+        order = list(State)
+
+        def badness(timing: Timing) -> tuple:
+            state = self.states[timing.key]
+            size = -timing.effect if state in (State.SLOWER, State.NOISE) else -timing.upper
+            return order.index(state), timing.effect if state is State.FASTER else size
+
+        return [_row(self.states[timing.key], timing) for timing in sorted(timings, key=badness)]
+
+    def _clock(self, name: str, comparison: Comparison) -> Check:
+        family = comparison.families[name]
+        states = [self.states[timing.key] for timing in family.timings]
+        bounds = [t.upper for t in family.timings if self.states[t.key] is State.NOT_SLOWER]
+        counts = counted(states, f" (within {percent(max(bounds))})" if bounds else "")
+        mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
+        results = [f"{counts}; minimum detectable effect {mde} (median)"]
+        if name == "gpu":
+            results += _by_suite(self.states)
+            if comparison.untimed:
+                results.append(f"{len(comparison.untimed)} not timed: same machine code")
+            if comparison.represented:
+                other = "the same change of machine code was timed at another size"
+                results.append(f"{len(comparison.represented)} not timed: {other}")
+        else:
+            rows = self._rows(family.timings)[:MOST_LINES]
+            results += [f"{row.label} {row.base} → {row.head}, {row.result}" for row in rows]
+        inconclusive = rules.too_inconclusive(family.timings, comparison.identical)
+        uneven = rules.varies_more(family.spread)
+        doubtful = State.NOISE in states or inconclusive or uneven or family.control.failed
+        symbol = FAILS if State.SLOWER in states else UNKNOWN if doubtful else FINE
+        return Check(symbol, _CLOCKS[name], results)
+
+
+def _scope(comparison: Comparison) -> str:
+    code = of_suites(comparison.exact, ["codegen."])
+    only_code = code and len(code) == len(comparison.exact)
+    measured = comparison.timings or comparison.wrong
+    return "machine code only; nothing was timed" if only_code and not measured else ""
+
+
+def _by_suite(states: Mapping[Key, State]) -> list[str]:
+    """A line for each suite of GPU timings, if there are several."""
+    counts = {
+        words: counted(state for key, state in states.items() if key.metric.startswith(suite))
+        for suite, words in _SUITES.items()
+    }
+    lines = [f"{words}: {numbers}" for words, numbers in counts.items() if numbers]
+    return lines if len(lines) > 1 else []
+
+
+def _mean(name: str, mean: MeanChange) -> Mean:
+    noise = mean.low <= 0 <= mean.high
+    change = "not significant" if noise else percent(mean.effect)
+    timings = count(mean.timings, "timing")
+    return Mean(_CLOCKS[name], timings, change, span((mean.low, mean.high)))
+
+
+def _setting(comparison: Comparison) -> str:
+    gpu = comparison.machine.get("gpu", "unknown GPU")
+    gpu = "no GPU" if gpu == "none" else clip(clean(gpu), 80)
+    added = f" ({comparison.extension} of them added)" if comparison.extension else ""
+    rounds = f"{count(comparison.rounds, 'round')}{added}" if comparison.rounds else "no rounds"
+    grid = clip(clean(comparison.grid), 80)
+    return f"{gpu}, {grid} grid, {rounds}, {comparison.minutes:.1f} min"
+
+
+def _machine(comparison: Comparison) -> str:
+    """GPU, clocks and versions on one line."""
+    record = {key: value for key, value in comparison.machine.items() if value not in ("none", "")}
+    parts = [record["gpu"]] if "gpu" in record else []
+    parts += [f"{name} {clock}" for name, clock in comparison.clocks.items() if parts]
+    parts += [f"{name} {record[key]}".strip() for key, name in _VERSIONS.items() if key in record]
+    parts += [f"{record['num_cpu']} cores"] if "num_cpu" in record else []
+    return ", ".join(clip(clean(part), 80) for part in parts[:MOST_LINES])
+
+
+def _control(name: str, family: Family) -> str:
+    control = family.control
+    return (
+        f"A/A control, {name}: {control.failed} of {control.timings} timings differ from "
+        f"themselves; floor {percent(control.floor, sign='')}, noise of a round "
+        f"{percent(control.noise, sign='')}"
+    )
+
+
+def _row(state: State, timing: Timing) -> Row:
+    return Row(
+        state,
+        timing.key.metric,
+        label(timing.key),
+        seconds(timing.base),
+        seconds(timing.head),
+        percent(timing.effect),
+        span((timing.low, timing.high)),
+        percent(timing.upper),
+        percent(timing.mde, sign=""),
+    )
+
+
+def _correctness(comparison: Comparison) -> Iterable[Check]:
+    error = of_suites(comparison.exact, _ERRORS)
+    checked = error or "gpu" in comparison.families
+    failed = comparison.wrong or any(value.answer is Answer.FAIL for value in error)
+    if comparison.wrong:
+        result = f"{count(len(comparison.wrong), 'check')} failed on the head, see above"
+    elif checked:
+        result = "the head's outputs pass their checks"
+    elif not comparison.exact and comparison.same_sources:
+        return
+    else:
+        result = "outputs were not checked: that needs a GPU"
+    result += f"; error against float64: {summary(error)}" if error else ""
+    yield Check(FAILS if failed else FINE if checked else NOT_DONE, "correctness", [result])
+
+
+def _exact_checks(comparison: Comparison) -> Iterable[Check]:
+    code = of_suites(comparison.exact, ["codegen."])
+    kinds = {
+        "memory, launches": of_suites(comparison.exact, _MEMORY),
+        "machine code": code,
+        "timed on one side only": [v for v in comparison.exact if not v.unit.exact],
+    }
+    for name, values in kinds.items():
+        if values:
+            worst, by_name = summary(values), map(summary, by_metric(values).values())
+            symbol = FAILS if worst.fails else SHOWN if worst.changes else FINE
+            result = "; ".join(f"{one.name}: {one}" for one in by_name if one.changes) or str(worst)
+            yield Check(symbol, name, [_by_arch(code, comparison) if values is code else result])
+
+
+def _by_arch(code: list[Exact], comparison: Comparison) -> str:
+    archs = by_architecture(code)
+    differing = [arch for arch, values in archs.items() if changed(values)]
+    same = [arch for arch in archs if arch not in differing]
+    parts = [f"changed on {', '.join(differing[:MOST_LINES])}"] if differing else []
+    parts += [f"the same figures on {', '.join(same[:MOST_LINES])}"] if same else []
+    gpu = comparison.families.get("gpu")
+    if gpu and comparison.identical:
+        total = len(gpu.timings) + len(comparison.untimed)
+        parts += [f"{len(comparison.identical)} of {total} timings run the very same code"]
+    return "; ".join(parts)

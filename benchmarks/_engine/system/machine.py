@@ -1,0 +1,135 @@
+"""Describe this machine to asv: its GPU, and the software that its figures depend on."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+
+from . import process
+from .errors import CouldNotRunError
+
+
+class MachineError(CouldNotRunError):
+    """This machine cannot be described; the message says what is missing."""
+
+
+def machine_record() -> dict[str, str]:
+    """asv's fields of this machine, with the GPU, driver, CUDA, torch and triton added.
+
+    asv keeps fields it does not know, files results under ``machine`` and draws a line a set of
+    fields, so that two GPUs, or two drivers, never share a line.
+
+    Raises
+    ------
+    MachineError
+        If there is a GPU and no nvidia-smi, which names the driver.
+    """
+    import torch
+    import triton
+    from asv.machine import Machine
+
+    record = Machine.get_defaults()
+    # A new kernel, or another size of a virtual machine, is no new line.
+    record["os"] = platform.system()
+    record["ram"] = record["num_cpu"] = ""
+    record["torch"], record["triton"] = torch.__version__, triton.__version__
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        record["gpu"] = properties.name
+        record["gpu_ram"] = str(properties.total_memory)
+        record["cuda"] = torch.version.cuda
+        record["driver"] = _driver_version()
+        record["machine"] = slug(properties.name)
+    else:
+        record["gpu"] = record["gpu_ram"] = record["cuda"] = record["driver"] = "none"
+        record["machine"] = f"no-gpu-{record['arch']}"
+        record["cpu"] = ""  # what is exact is the same on any
+    return record
+
+
+_PROBE = """
+import json
+from benchmarks._engine.system import machine
+print(json.dumps([machine.machine_record(), machine.gpu_arch()]))
+"""
+
+
+def probe() -> tuple[dict[str, str], str]:
+    """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
+
+    The caller then holds no memory of the GPU, and can tell whether others do.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a package that these need is not installed.
+    MachineError
+        If the process fails; it has printed why.
+    """
+    for name in ("torch", "triton", "asv"):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    with process.start(_PROBE, stdout=subprocess.PIPE, encoding="utf-8") as probe:
+        output, _ = probe.communicate()
+    if probe.returncode:
+        raise MachineError(f"this machine cannot be described, see above: {output}")
+    record, arch = json.loads(output.splitlines()[-1])
+    return record, arch
+
+
+def gpu_arch() -> str:
+    """The GPU's architecture as the compilers name it, e.g. "sm_90" or "gfx942"; "none" without."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if torch.version.hip:
+        return properties.gcnArchName.split(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def why_another_gpu(uuid: str, name: str) -> str:
+    """Why the first GPU of this process is not that of this UUID and name, "" if it is."""
+    import torch
+
+    here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+    actual = here and (f"GPU-{here.uuid}", here.name)
+    if actual == (uuid, name):
+        return ""
+    return f"a process was to see GPU {uuid}, a {name}, and found {actual}"
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """The versions of those distributions that are installed."""
+    installed = {}
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[name] = importlib.metadata.version(name)
+    return installed
+
+
+def save_record(record: dict[str, str]) -> None:
+    """Store the record where asv looks machines up, ``~/.asv-machine.json``."""
+    from asv.machine import MachineCollection
+
+    MachineCollection.save(record["machine"], record)
+
+
+def slug(name: str) -> str:
+    """The name of a GPU as asv's name of its machine."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _driver_version() -> str:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        raise MachineError("nvidia-smi, which names the driver, is not on the PATH")
+    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    output = subprocess.run(query, check=True, capture_output=True, encoding="utf-8").stdout
+    return output.split()[0]

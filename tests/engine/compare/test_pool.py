@@ -1,0 +1,57 @@
+"""From the samples of fresh processes to a median each: alone, or by what was clocked beside."""
+
+import random
+
+import pytest
+
+from benchmarks._engine.compare import pool
+from benchmarks._engine.compare.rounds import Round
+from benchmarks._engine.verdict.rules import Key
+
+METRIC = "toy.Call.track_forward"
+CALL = Key(METRIC, ("sbhd",))
+
+
+def payload(seconds, beside=None):
+    timings = [[METRIC, ["sbhd"], seconds]]
+    return {"timings": timings} | ({} if beside is None else {"beside": {METRIC: beside}})
+
+
+def in_rounds(*payloads):
+    return [Round("look1", number, each, {}, None) for number, each in enumerate(payloads)]
+
+
+def test_alone_it_is_the_median():
+    assert pool.medians_of(payload([3.0, 1.0, 2.0])) == {CALL: 2.0}
+
+
+def test_beside_a_reference_call_it_is_the_median_share_of_what_that_usually_takes():
+    # Shares of 3, 2 and 2.5, and a reference call of 2 seconds.
+    assert pool.medians_of(payload([3.0, 4.0, 10.0], [1.0, 2.0, 4.0])) == {CALL: 5.0}
+
+
+def test_usual_is_what_the_reference_call_takes_in_all_processes():
+    base, head = payload([3.0] * 3, [1.0] * 3), payload([6.0] * 3, [3.0] * 3)
+    measured = in_rounds({"base": base, "head": head})
+    assert pool.medians(measured, "base") == [{CALL: 6.0}]
+    assert pool.medians(measured, "head") == [{CALL: 4.0}]
+
+
+def test_what_slows_both_cancels_turn_by_turn():
+    pace = random.Random(0)
+
+    def measured(factor):
+        paces = [1 + pace.random() for _ in range(12)]
+        return payload([12e-6 * factor * each for each in paces], [8e-6 * each for each in paces])
+
+    both = in_rounds(*({"base": measured(1.0), "head": measured(1.1)} for _ in range(10)))
+    ratios = [
+        head[CALL] / base[CALL]
+        for base, head in zip(pool.medians(both, "base"), pool.medians(both, "head"), strict=True)
+    ]
+    assert ratios == pytest.approx([1.1] * 10)
+
+
+def test_samples_without_one_of_the_reference_call_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        pool.medians_of(payload([1.0, 2.0], [1.0]))

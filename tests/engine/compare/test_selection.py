@@ -1,0 +1,175 @@
+"""What is timed: all that differs, as far as there is time, and a sample of what does not."""
+
+import pytest
+
+from benchmarks._engine.compare import selection
+from benchmarks._engine.compare.findings import keys_of
+from benchmarks._engine.report.notes import texts
+from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
+from tests.toy import Cell
+
+CELLS = [Cell(elements, "float32") for elements in range(1, 41)]
+
+
+def compiled(head: dict, base: str = "a") -> dict:
+    """Both arms' facts: machine code ``base``, but in the head that of ``head`` by cell."""
+    subjects = {subject: cell for cell in CELLS for subject in keys_of(cell)}
+    return {
+        "base": {s: facts_of(base) for s in subjects},
+        "head": {s: head.get(c, facts_of(base)) for s, c in subjects.items()},
+    }
+
+
+def chosen(facts, at_most=100, **options) -> list[Cell]:
+    return selection.choose(CELLS, facts, at_most, "seed", **options)
+
+
+def test_all_that_differs_is_timed_and_a_sample_of_the_rest():
+    differ = CELLS[5:8]
+    timed = chosen(compiled(dict.fromkeys(differ, facts_of("b"))))
+    assert set(differ) < set(timed)
+    assert len(timed) == len(differ) + selection.SAME_CODE_CELLS
+    assert timed == [cell for cell in CELLS if cell in timed]
+
+
+def test_sample_is_another_one_for_each_pair_of_versions():
+    samples = [selection.choose(CELLS, compiled({}), 100, seed) for seed in ("one", "one", "other")]
+    assert samples[0] == samples[1] != samples[2]
+    assert all(len(each) == selection.SAME_CODE_CELLS for each in samples)
+    assert chosen(compiled({}), every_cell=True) == CELLS
+
+
+def test_every_variant_comes_before_a_second_size_of_any():
+    head = {cell: facts_of("bcd"[index % 3]) for index, cell in enumerate(CELLS)}
+    assert chosen(compiled(head), few=0) == CELLS[:3]
+    assert chosen(compiled(head), few=5) == CELLS[:5]
+    assert chosen(compiled(head), at_most=2) == CELLS[:2]
+    assert chosen(compiled(head), few=100) == CELLS
+
+
+def test_each_variant_is_timed_at_its_smallest_and_largest_size_if_there_is_time():
+    head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS)}
+    by_preference = [*CELLS[10:], *CELLS[:10]]
+
+    def timed(at_most, ends):
+        return selection.choose(by_preference, compiled(head), at_most, "seed", ends, few=0)
+
+    assert timed(100, 100) == [*CELLS[10:12], *CELLS[-2:], *CELLS[:2]]
+    assert timed(3, 100) == timed(100, 3) == [*CELLS[10:12], CELLS[-2]]
+    assert timed(2, 100) == timed(100, 0) == CELLS[10:12]
+
+
+def test_what_there_is_no_time_for_is_told_from_what_another_size_stands_for():
+    head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS[:6])}
+    facts = compiled(head)
+    left = selection.left(CELLS, facts, CELLS[:1])
+    assert left.represented == {s for cell in (CELLS[2], CELLS[4]) for s in keys_of(cell)}
+    assert left.untimed == {s for cell in CELLS[1:6:2] for s in keys_of(cell)}
+    assert selection.left(CELLS, facts, CELLS) == (frozenset(), frozenset())
+
+
+def test_another_grid_or_stride_differs_though_the_code_does_not():
+    facts = compiled({})
+    moved = CELLS[3]
+    for subject in keys_of(moved):
+        same = facts["head"][subject]
+        facts["head"][subject] = type(same)(**vars(same) | {"digest": "another grid"})
+    assert moved in chosen(facts)
+    assert selection.identical(facts) == {
+        s for cell in CELLS if cell != moved for s in keys_of(cell)
+    }
+
+
+def test_what_cannot_be_compiled_differs_and_what_does_not_exist_is_left_out():
+    broken, lacking = CELLS[1], CELLS[2]
+    facts = compiled({broken: RuntimeError("ptxas"), lacking: NotImplementedError("no such call")})
+    assert chosen(facts, at_most=1) == [broken]
+    assert broken in chosen(facts) and lacking not in chosen(facts, every_cell=True)
+    assert not selection.left(CELLS, facts, [broken]).untimed
+
+
+def test_cost_is_told_before():
+    assert selection.affordable(60.0, 10) == 0 < selection.affordable(600.0, 10)
+    cells = selection.affordable(900.0, 10)
+    assert selection.minutes(cells, 10) <= 15 < selection.minutes(cells + 1, 10)
+    few = selection.FEW_CELLS + selection.SAME_CODE_CELLS
+    assert selection.minutes(few, 12) < 5
+
+
+def reach(dense=(), listed=(), failures=()):
+    return {
+        "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
+        "listed": {"features": set(listed), "failures": {}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (reach(["old"]), []),
+        (reach(["old", "new"], ["new"]), []),
+        (
+            reach(["old", "new"]),
+            ["in 1 way that no listed call covers: add calls to the list"],
+        ),
+        (
+            reach(["old"], failures=["a forward"]),
+            ["1 call failed on the head alone; the first: a forward"],
+        ),
+    ],
+)
+def test_what_the_head_alone_reaches_is_said(head, said):
+    found = texts(selection.unreached({"base": reach(["old", "gone"]), "head": head}))
+    assert len(found) == len(said)
+    assert all(each in sentence for each, sentence in zip(said, found, strict=True))
+
+
+# --- in a comparison ------------------------------------------------------------------------------
+
+
+def test_changed_code_that_there_is_no_time_for_is_no_pass(lab, monkeypatch):
+    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
+    lab.versions({"code": "a"}, {"codes": {SMALL: "b", LARGE: "c"}, "code": "a"})
+    assert lab.compare() == CANNOT_TELL
+    (said,) = lab.unmeasured
+    assert said.startswith("no time for 2 timings with changed machine code") and LARGE in said
+    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
+    assert lab.compare() == CANNOT_TELL  # more time is not enough: it keeps to its cells
+    assert "a larger --budget with --afresh" in said
+    assert lab.compare("base", "head", "--afresh") == PASS
+
+
+def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monkeypatch):
+    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
+    lab.versions({"code": "a"}, {"code": "b"})
+    assert lab.compare() == PASS
+    timed = {timing.key for timing in lab.found.families["gpu"].timings}
+    assert lab.found.represented and not lab.found.represented & timed
+    assert lab.found.represented | timed >= {*both(SMALL), *both(LARGE)}
+
+
+def test_another_run_keeps_to_the_cells_of_the_first(lab, monkeypatch, capsys):
+    lab.versions({"code": "a"}, {"code": "b"})
+    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
+    assert lab.compare() == PASS
+    first = lab.found
+    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
+    assert lab.compare() == PASS
+    assert lab.found.timings == first.timings
+    assert "1 cells are timed: about" in capsys.readouterr().err
+
+
+def test_what_the_head_alone_launches_is_no_pass(lab):
+    lab.versions({"features": ["old"]}, {"features": ["old", "kernel: BLOCK=7"]})
+    assert lab.compare() == CANNOT_TELL
+    assert "kernel: BLOCK=7" in lab.unmeasured[0]
+    lab.machine["gpu"] = "none"
+    assert lab.compare() == CANNOT_TELL
+    assert "kernel: BLOCK=7" in lab.unmeasured[0]
+
+
+def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):
+    lab.versions({"code": "a", "nodes": "rotate"}, {"code": "a", "nodes": "rotate, copy"})
+    assert lab.compare() == PASS
+    assert not lab.found.identical
+    assert {timing.key for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}

@@ -1,0 +1,136 @@
+"""The processes that compile: one that hangs, dies or fails costs its own job."""
+
+import json
+import os
+import pickle
+import time
+
+import pytest
+
+from benchmarks._engine.machine_code import worker_pool
+
+
+def work(what):
+    match what:
+        case "hang":
+            time.sleep(60)
+        case "die":
+            os._exit(7)
+        case "raise":
+            raise ValueError("the message")
+        case "lack":
+            raise NotImplementedError("no such feature")
+        case "odd":
+            return object()
+        case "text":
+            return "no number"
+        case "garbage":
+            os.write(_answers_of_the_pool(), b"\0\0\0\x04junk")
+        case "pickle":
+            made = pickle.dumps(_Runs())
+            os.write(_answers_of_the_pool(), len(made).to_bytes(4, "big") + made)
+        case "endless":
+            os.write(_answers_of_the_pool(), (2**31 - 1).to_bytes(4, "big"))
+    return os.getpid()
+
+
+class _Runs:
+    """Makes a file where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, (os.environ["UNPICKLED"],)
+
+
+def _answers_of_the_pool():
+    """What the package's code finds in its process: the pipe to whoever asked."""
+    pipes = [fd for fd in range(3, 20) if _is_pipe(fd) and _is_pipe(fd) != _is_pipe(2)]
+    return pipes[0]
+
+
+def _is_pipe(fd):
+    link = f"/proc/self/fd/{fd}"
+    return os.path.lexists(link) and os.readlink(link).startswith("pipe:") and os.readlink(link)
+
+
+def test_each_group_has_a_process_and_each_failure_is_its_own(monkeypatch):
+    monkeypatch.setattr(worker_pool, "_JOB_SECONDS", 0.5)
+    names = ("good", "hang", "die", "raise", "lack", "odd", "on", "last")
+    jobs = [(name,) for name in names]
+    start = time.monotonic()
+    said = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
+    assert time.monotonic() - start < 30
+    found = {name: json.loads(f"[{said[name,]}]") for name in names}
+    assert len({found["good"][1], found["on"][1], os.getpid()}) == 3
+    assert found["on"] == found["last"]  # one process, which outlives an exception
+    assert found["hang"] == ["failed", "('hang',) was not done after 0.5 s"]
+    assert found["die"] == ["failed", "('die',) ended its process with exit status 7"]
+    assert found["raise"][0] == found["odd"][0] == "failed"
+    assert "in work" in found["raise"][1] and "the message" in found["raise"][1]
+    assert found["lack"] == ["lacks", "no such feature"]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that can be imported, in a pool that needs no Triton."""
+    path = tmp_path / "toy" / "__init__.py"
+    path.parent.mkdir()
+    path.write_text("")
+    monkeypatch.setattr(worker_pool, "_SERVE", SERVE)
+    monkeypatch.setenv("UNPICKLED", str(tmp_path / "unpickled"))
+    return path
+
+
+SERVE = """
+from benchmarks._engine.machine_code import worker_pool
+worker_pool._import_problem = lambda package, prepare: None
+worker_pool.serve(sys.argv[2])
+"""
+
+
+def mapped(package, *names):
+    ledger, kinds = worker_pool.Ledger("codegen"), dict.fromkeys(names, int)
+    groups = [[(name,) for name in names]]
+    return worker_pool.map(work, groups, package, ledger, kinds, prepare=dict)
+
+
+def test_an_answer_of_another_kind_is_that_jobs_failure(package):
+    found = mapped(package, "good", "text", "odd", "lack")
+    assert type(found["good",]) is int
+    assert str(found["text",]).startswith("the answer of ('text',) must be a whole number")
+    assert "object is not JSON serializable" in str(found["odd",])
+    assert type(found["lack",]) is NotImplementedError and str(found["lack",]) == "no such feature"
+
+
+@pytest.mark.parametrize("what", ["garbage", "pickle", "endless"])
+def test_what_the_package_writes_among_the_answers_is_not_run(package, tmp_path, what):
+    with pytest.raises(worker_pool.PoolError, match="the pool wrote what is no answer"):
+        mapped(package, what)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize(("total", "lines"), [(10, 10), (3, 3), (1000, 10)])
+def test_progress_is_reported_for_each_tenth(total, lines, monkeypatch):
+    reports = []
+    monkeypatch.setattr(worker_pool, "report", reports.append)
+    ledger = worker_pool.Ledger("codegen")
+    ledger.begin([(number,) for number in range(total)])
+    for number in range(total):
+        ledger.add((number,), None)
+    assert len(reports) == lines
+    assert reports[-1] == f"codegen: {total} of {total}"
+
+
+def test_a_server_that_ends_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_pool, "_SERVE", "sys.exit(3)")
+    with pytest.raises(worker_pool.PoolError, match="ended with exit status 3"):
+        mapped(tmp_path / "a" / "b", "good")
+
+
+def test_package_that_is_but_a_directory_is_a_problem(tmp_path, monkeypatch):
+    """It imports, as a namespace, and has no file."""
+    package = tmp_path / "hollow" / "__init__.py"
+    package.parent.mkdir()
+    monkeypatch.setattr(worker_pool, "_prepare_triton", lambda: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = f"hollow was to be imported from {package}, but came from None"
+    assert worker_pool._import_problem(str(package), dict) == expected

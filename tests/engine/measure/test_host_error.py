@@ -1,0 +1,113 @@
+"""The error of the package's rotation, from inputs to figure; without a GPU."""
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+import rope_triton
+from benchmarks import _subjects
+from benchmarks._engine.measure import accuracy, inputs
+from benchmarks._subjects import metrics
+from benchmarks._subjects.rope import angles
+from benchmarks._subjects.rope.cells import EagerCell
+from tests import oracle
+from tests.engine.measure.common import change, implement
+from tests.package import plain
+
+CELLS = {key: eager for key, eager in _subjects.eager().items() if eager.kind == "error"}
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch, one_thread):
+    """Small CPU tensors in plain PyTorch."""
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
+    plain.install(monkeypatch)
+
+
+def error(metric, *params):
+    """The error of a call on fewer tokens."""
+    eager = CELLS[metric, params]
+    fewer = {"mib": 1 / 4} if metric == metrics.PATH_ERROR else {"lengths": (256,)}
+    return accuracy.error(dataclasses.replace(eager.cell, **fewer), eager.direction)
+
+
+def rounded_rotation(loss):
+    """A rotation in float64 on cos and sin with a loss, rounded once to the dtype of ``t``."""
+
+    def apply(t, freqs, tensor_format, interleaved=False):
+        assert tensor_format == "sbhd"
+        cos, sin = loss(freqs.double().cos()).double(), loss(freqs.double().sin()).double()
+        first, second = oracle.pairs(t.double(), interleaved).unbind(-1)
+        cos, sin = (oracle.pairs(x, interleaved)[..., 0] for x in (cos, sin))
+        turned = first * cos - second * sin, second * cos + first * sin
+        return (torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)).to(
+            t.dtype
+        )
+
+    return apply
+
+
+OWN, PATHS = (
+    [key for key in CELLS if key[0] == metric] for metric in (metrics.ERROR, metrics.PATH_ERROR)
+)
+
+
+@pytest.mark.parametrize("key", OWN, ids=lambda key: "-".join(key[1]))
+def test_perfect_result_has_the_error_1(key, monkeypatch):
+    implement(monkeypatch, rounded_rotation(lambda x: x))
+    assert error(key[0], *key[1]) == 1.0
+
+
+@pytest.mark.parametrize("positions", metrics.POSITIONS)
+def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(monkeypatch, positions):
+    """cos and sin with the error of hardware approximations, in float32."""
+    freqs = angles.by_channel(angles.exact(0, 64, 128).float())
+    t = torch.rand(64, 1, 2, 128)
+    coarse = rounded_rotation(lambda x: x + 5e-7)
+    exact = oracle.rotate(t, freqs, "sbhd", False).float()
+    torch.testing.assert_close(coarse(t, freqs, "sbhd", False), exact)
+    implement(monkeypatch, coarse)
+    assert error(metrics.ERROR, "forward", "float32", positions, "False") > 5
+
+
+@pytest.mark.parametrize("key", PATHS, ids=lambda key: "-".join(key[1]))
+def test_error_of_a_path_is_that_of_its_roundings_and_shows_a_loss(key, monkeypatch):
+    float32 = key[1][2] == "float32"
+    assert 0.999 < error(key[0], *key[1]) < (2 if float32 else 1.01)
+    change(monkeypatch, lambda output: output * (1 + (2.0**-16 if float32 else 2.0**-7)))
+    assert error(key[0], *key[1]) > 2
+
+
+def test_long_positions_are_long(monkeypatch):
+    """A reduction of the angles that loses one bit in 2^20 shows there and only there."""
+    fine = rounded_rotation(lambda x: x)
+
+    def apply(t, freqs, tensor_format, interleaved=False):
+        return fine(t, freqs.double() + 2.0**-30 * freqs.double(), tensor_format, interleaved)
+
+    implement(monkeypatch, apply)
+    short, long = (
+        error(metrics.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
+    )
+    assert short < 20 < 100 < long
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_exact_result_is_that_of_the_oracle(interleaved):
+    name = f"angles-sbhd-fp32-2x12{'-il' * interleaved}"
+    cell = EagerCell(name, (16, 16), first=1000)
+    freqs = angles.by_channel(angles.exact(1000, 16, 12).float(), interleaved)
+    memory, call = torch.rand(cell.shape), cell.call("cpu")
+    x, options = call.operand(memory), (freqs, "sbhd", interleaved)
+    close = functools.partial(torch.testing.assert_close, rtol=1e-14, atol=1e-14)
+    close(*call.exact(memory, "forward"), oracle.rotate(x, *options))
+    close(*call.exact(memory, "backward"), oracle.gradient(x, *options, x))
+
+
+def test_long_positions_have_the_angles_of_the_package():
+    for first in metrics.POSITIONS.values():
+        expected = rope_triton.RotaryPositionEmbedding(128, device="cpu")(64, offset=first)
+        made = angles.by_channel(angles.exact(first, 64, 128)).float()
+        torch.testing.assert_close(made, expected, rtol=angles.TOLERANCE, atol=0)

@@ -1,0 +1,289 @@
+"""The issue on what became slower since a baseline: what is accepted, output and asked for."""
+
+import copy
+import dataclasses
+import functools
+import json
+
+import pytest
+
+from benchmarks._engine.report import release as text
+from benchmarks._engine.report import release_issue
+from benchmarks._engine.report.artifact import ArtifactError, NoGpuError, Request
+from benchmarks._engine.report.release_issue import MARKER, Call, Issue
+from benchmarks._engine.verdict import release
+from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.release import Search, SinceRelease, Step
+from benchmarks._engine.verdict.rules import Answer
+from benchmarks._engine.verdict.schema import Side
+from tests.comparisons import (
+    comparison,
+    gpu_family,
+    job_blind,
+    job_comparison,
+    job_passing,
+    subjects,
+)
+from tests.engine.report.artifacts import RUN, archive
+from tests.engine.verdict.test_schema import changed
+from tests.git import git
+
+SLOW = subjects("small")[-1].params
+# By how much each commit after the baseline is slower than that.
+STEP, RAMP = (0, 0, 0.03, 0.03, 0.03), (0.004, 0.008, 0.012, 0.016, 0.02)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """A repository whose six commits each change the package."""
+    path = tmp_path_factory.mktemp("history")
+    git(path, "init", "--quiet", "--initial-branch", "main")
+    (path / "rope_triton").mkdir()
+    for number in range(len(STEP) + 1):
+        (path / "rope_triton" / "__init__.py").write_text(f"{number}\n")
+        git(path, "add", "--all")
+        git(path, "commit", "--quiet", "--message", f"<b>change</b> @everybody {number}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shas(history):
+    return git(history, "rev-list", "--reverse", "main").split()
+
+
+@functools.cache
+def slower(share):
+    return job_comparison(slowdown=lambda s: share if s.params == SLOW else 0)
+
+
+def of(made, base, head, wanted=()):
+    """The comparison as ``release`` has it of two commits."""
+    words = [f"'{word}'" if " " in word else word for word in release.only_words(wanted)]
+    command = " ".join(["python -m benchmarks compare", base, head, *words])
+    sides = {"base": Side(base, base), "head": Side(head, head), "reproduce": command}
+    made = dataclasses.replace(made, **sides)
+    return release.trimmed(made, wanted) if wanted else made
+
+
+def searched(shas, shares=STEP, skip=()):
+    """What ``release`` finds in the history."""
+    base, *commits = shas
+    results = SinceRelease(of(slower(shares[-1]), base, commits[-1]))
+    wanted = release.targets(results.comparison)
+    while (commit := Search(results, commits).next_commit()) is not None:
+        index = commits.index(commit)
+        compared = None if index in skip else of(slower(shares[index]), base, commit, wanted)
+        results = SinceRelease(results.comparison, (*results.steps, Step(commit, compared)))
+    return results
+
+
+def request(shas):
+    return Request(base=shas[0], head=shas[-1], run_url=RUN, gpu="nvidia-h200")
+
+
+def read(history, shas, document):
+    return release_issue.read_artifact(archive(document), request(shas), history)
+
+
+# --- what is accepted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [STEP, RAMP], ids=["step", "ramp"])
+def test_what_was_asked_for_is_read(history, shas, shares):
+    results = searched(shas, shares)
+    assert results.steps
+    assert read(history, shas, release.to_json(results)) == (results, shas[1:])
+
+
+OTHER = "a" * 40
+OTHER_SIDE = {"name": OTHER, "sha": OTHER}
+TIMING = ("families", "gpu", "timings", 0)
+OF_MAIN, OF_STEP = ("comparison",), ("steps", 0, "comparison")
+NOT_ASKED = "commit [0-9a-f]{40} was to be measured"
+NOT_BETWEEN = "a commit comes twice, or is none between the baseline and main"
+
+
+def repeat_step(document):
+    document["steps"].append(document["steps"][0])
+
+
+def take_main_for_a_step(document):
+    document["steps"][0]["commit"] = document["comparison"]["head"]["sha"]
+
+
+def take_another_step(document):
+    document["steps"][0]["comparison"] = document["steps"][1]["comparison"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(*OF_MAIN, "base", OTHER_SIDE), NOT_ASKED),
+        (changed(*OF_MAIN, "head", OTHER_SIDE), NOT_ASKED),
+        (changed(*OF_STEP, "machine", "machine", "nvidia-a100"), "the GPU nvidia-h200 was not"),
+        (changed(*OF_STEP, "reproduce", "curl evil | sh"), "it gives another command"),
+        (repeat_step, NOT_BETWEEN),
+        (changed("steps", 0, "commit", OTHER), NOT_BETWEEN),
+        (take_main_for_a_step, NOT_BETWEEN),
+        (take_another_step, NOT_ASKED),
+        (changed(*OF_MAIN, "answer", "pass"), "answer is 'pass', the rest says 'fail'"),
+        (changed(*OF_MAIN, *TIMING, "effect", 1e7), "effect must be a finite number"),
+        (changed("steps", 0, "commit", "$(id)"), "commit must be a text that matches"),
+        (changed(*OF_MAIN, "same_sources", True), "by git the head has another package"),
+        (changed("steps", 0, "note", "@everybody"), "a step must be an object of"),
+    ],
+)
+def test_anything_else_is_refused(history, shas, change, message):
+    document = copy.deepcopy(release.to_json(searched(shas)))
+    change(document)
+    with pytest.raises(ArtifactError, match=message):
+        read(history, shas, document)
+
+
+def test_a_pass_has_all_and_no_steps(history, shas):
+    made = of(job_passing(), shas[0], shas[-1])
+    assert read(history, shas, release.to_json(SinceRelease(made)))
+    step = Step(shas[1], None)
+    with pytest.raises(ArtifactError, match="no commit between was to be measured"):
+        read(history, shas, release.to_json(SinceRelease(made, (step,))))
+    few = dataclasses.replace(made, exact=())
+    with pytest.raises(ArtifactError, match="a pass lacks codegen"):
+        read(history, shas, release.to_json(SinceRelease(few)))
+
+
+def test_a_pass_by_the_margins_of_the_night_has_all_too(history, shas):
+    """+0.7 % fails a pull request, so the comparison lacks what a pass has; by night it passes."""
+    one = gpu_family(only=subjects("small")[:1], slowdown=lambda key: 0.007, noise=1e-4)
+    made = comparison({"gpu": one}, ())
+    results = SinceRelease(of(made, shas[0], shas[-1]))
+    assert (made.answer, release.cumulative(made).answer) == (Answer.FAIL, Answer.PASS)
+    with pytest.raises(ArtifactError, match="a pass lacks codegen"):
+        read(history, shas, release.to_json(results))
+
+
+def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
+    machine = {"machine": "no-gpu-x86_64", "gpu": "none"}
+    made = dataclasses.replace(of(job_passing(), shas[0], shas[-1]), machine=machine)
+    with pytest.raises(NoGpuError):
+        read(history, shas, release.to_json(SinceRelease(made)))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"comparison": NaN, "steps": []}'])
+def test_other_content_is_refused(history, shas, content):
+    with pytest.raises(ArtifactError, match="is not of the nightly comparison"):
+        read(history, shas, content)
+    with pytest.raises(ArtifactError):
+        release_issue.read_artifact(content.encode(), request(shas), history)
+
+
+# --- what it says ---------------------------------------------------------------------------------
+
+
+def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
+    base, *commits = shas
+    results = searched(shas)
+    assert text.title(results, commits) == (
+        f"main is up to 3.12 % slower than {base[:10]}, due to {commits[2][:10]}"
+    )
+    skipped = searched(shas, skip=(2,))
+    named = f"one or more of the 2 commits {commits[2][:10]} to {commits[3][:10]}"
+    assert text.title(skipped, commits).endswith(f", due to {named}")
+    body = text.body(skipped, commits, RUN)
+    assert f"| {named} | " in body
+    assert f"or were too noisy: {commits[2][:10]}." in body
+
+
+def test_every_change_of_a_ramp_is_listed(shas):
+    base, *commits = shas
+    results = searched(shas, RAMP)
+    assert text.title(results, commits).endswith(", due to 5 changes")
+    lines = text.body(results, commits, RUN).splitlines()
+    rows = lines[lines.index("|:--|:--|--:|") + 1 :][:6]
+    assert rows.pop() == "" and all("ward 2048 × 128" in r and "| +0." in r for r in rows)
+    assert {row.split(" | ")[0].strip("| ") for row in rows} == {sha[:10] for sha in commits}
+
+
+def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
+    results = searched(shas)
+    words = "@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000
+    hostile = (Note("failed", words, "head"),) * 500
+    machine = {**results.comparison.machine, "driver": "@everybody <b>"}
+    compared = dataclasses.replace(
+        results.comparison, notes=hostile, wrong=hostile, discarded=(words,) * 500, machine=machine
+    )
+    body = text.body(dataclasses.replace(results, comparison=compared), shas[1:], RUN)
+    assert len(body.encode()) <= 65_000
+    for bad in ("@everybody", "<img", "<b>", "](https://evil", "GH-1 "):
+        assert bad not in body
+    assert "Which commit made an output wrong was not searched for." in body
+
+
+# --- what it asks of GitHub -----------------------------------------------------------------------
+
+
+def asked(results, shas, *known):
+    return list(release_issue.calls(results, shas[1:], known, RUN))
+
+
+def test_a_failure_opens_one_issue_and_updates_it(shas):
+    results, base = searched(shas), shas[0]
+    (opened,) = asked(results, shas)
+    assert (opened.method, opened.path) == ("POST", "issues")
+    assert opened.body["body"].startswith(MARKER.format(base) + "\n")
+    for is_open in (True, False):  # one that was closed is opened again
+        (call,) = asked(results, shas, Issue(7, is_open, base))
+        assert call == Call("PATCH", "issues/7", opened.body | {"state": "open"})
+
+
+def test_an_issue_is_closed_when_main_is_as_fast_or_the_baseline_moved(shas):
+    passed = SinceRelease(of(job_passing(), shas[0], shas[-1]))
+    assert asked(passed, shas) == asked(passed, shas, Issue(7, False, shas[0])) == []
+    close, comment = asked(passed, shas, Issue(7, True, shas[0]))
+    assert close == Call("PATCH", "issues/7", {"state": "closed", "state_reason": "completed"})
+    assert comment.path == "issues/7/comments" and "As fast as the base" in comment.body["body"]
+    failed = searched(shas)
+    new, close, comment = asked(failed, shas, Issue(3, True, "9" * 40), Issue(4, False, "8" * 40))
+    assert (new.path, close.path) == ("issues", "issues/3")
+    assert close.body == {"state": "closed", "state_reason": "not_planned"}
+    assert comment.body["body"].startswith(f"The baseline is {shas[0]} now.")
+
+
+def test_what_cannot_tell_leaves_the_issue(shas):
+    results = SinceRelease(of(job_blind(), shas[0], shas[-1]))
+    assert asked(results, shas, Issue(7, True, shas[0])) == []
+    assert len(asked(results, shas, Issue(7, True, "9" * 40))) == 2
+
+
+@pytest.mark.parametrize("line", ["", "x", "7\topen\tx", f"7\tlost\t{MARKER.format('1' * 40)}"])
+def test_an_issue_of_another_form_is_an_error(line):
+    assert release_issue.issues([f"7\topen\t{MARKER.format('1' * 40)}"]) == [
+        Issue(7, True, "1" * 40)
+    ]
+    with pytest.raises(ValueError, match="number, state and baseline"):
+        release_issue.issues([line])
+
+
+def run(tmp_path, history, shas, document):
+    (tmp_path / "artifact.zip").write_bytes(archive(document))
+    (tmp_path / "issues").write_text("")
+    words = {"base": shas[0], "head": shas[-1], "run-url": RUN, "gpu": "nvidia-h200"}
+    words |= {"repository": str(history), "artifact": str(tmp_path / "artifact.zip")}
+    words |= {name: str(tmp_path / name) for name in ("issues", "requests", "summary")}
+    return release_issue.main([word for name in words for word in (f"--{name}", words[name])])
+
+
+def test_the_program_writes_requests_and_the_answer(tmp_path, history, shas, capsys):
+    results = searched(shas)
+    assert run(tmp_path, history, shas, release.to_json(results)) == 0
+    assert capsys.readouterr().out == "fail\n"
+    assert (tmp_path / "requests" / "list").read_text() == "POST issues 0.json\n"
+    (call,) = asked(results, shas)
+    assert json.loads((tmp_path / "requests" / "0.json").read_text()) == call.body
+    assert "FAIL since the release" in (tmp_path / "summary").read_text()
+
+
+def test_the_program_refuses_without_a_request(tmp_path, history, shas, capsys):
+    assert run(tmp_path, history, shas, "{}") == 1
+    output = capsys.readouterr()
+    assert "the artifact was refused" in output.err and not output.out
+    assert not (tmp_path / "requests").exists()
