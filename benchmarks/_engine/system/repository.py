@@ -106,7 +106,7 @@ def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Fil
     return files
 
 
-def lying_files(folder: Path) -> Files:
+def files_on_disk(folder: Path) -> Files:
     """The files of a folder on the disk, as :func:`committed_files` has them of a commit.
 
     Caches of Python are left out.

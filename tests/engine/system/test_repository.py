@@ -94,9 +94,9 @@ def test_the_files_of_any_folder(lab):
     (tests / "__pycache__").mkdir()
     (tests / "__pycache__" / "x.pyc").write_bytes(b"")
     files = repository.committed_files(lab.root, "main", "tests")
-    assert list(files) == ["gpu/test_é.py"] and repository.lying_files(tests) == files
+    assert list(files) == ["gpu/test_é.py"] and repository.files_on_disk(tests) == files
     (tests / "gpu" / "test_é.py").write_text("x = 2\n")
-    now = repository.lying_files(tests)
+    now = repository.files_on_disk(tests)
     assert repository.digest(now) != repository.digest(files)
     for name in ("empty", "nothing", "--help", "0" * 40, "x\nmain"):
         with pytest.raises(GitError, match="no commit or branch|has no rope_triton/"):
