@@ -1,7 +1,6 @@
 """nightly.yml and release.yml: what a night finds is an issue, and a pass lets a release out."""
 
 import json
-import re
 import shutil
 import time
 
@@ -12,9 +11,8 @@ from benchmarks._engine.report.release_issue import MARKER
 from benchmarks._engine.system import baseline
 from benchmarks._site import nightly
 from tests.comparisons import job_blind, job_failing, job_passing
-from tests.lab import FAIL, SMALL, status_of
 from tests.workflows.documents import since_release
-from tests.workflows.rig import MAIN, ROOT, Rig, git
+from tests.workflows.rig import MAIN, ROOT, git
 
 PLAN, MEASURE, REPORT = "Find the baseline", "Compare with the baseline", "Report"
 SILENT = "Say that nothing was measured"
@@ -114,38 +112,6 @@ def test_a_gpu_that_is_away_opens_one_issue(main):
     ((issue,), (comment,)) = main.github.issues, main.github.comments
     assert "nightly job fails" in issue["title"] and "actions/runs/1" in issue["body"]
     assert comment["issue"] == issue["number"] and "actions/runs/2" in comment["body"]
-
-
-# The toy's metrics as this repository's subject has them.
-OURS = {
-    **{"toy.Call.": "host.Call.", "toy.Launches.": "host.Launches."},
-    **{"toy.Code.": "codegen.Codegen.", "toy.Variants.": "codegen.Variants.", "toy.": "rope."},
-}
-
-
-def test_the_commit_that_made_it_slower_is_named(lab, tmp_path_factory):
-    """From the search of ``release`` on a toy GPU to the issue."""
-    lab.machine |= {"machine": "nvidia-h200", "gpu": "NVIDIA H200"}
-    ignored = shutil.ignore_patterns("results", "evidence", "__pycache__", "vendor")
-    shutil.copytree(ROOT / "benchmarks", lab.root / "benchmarks", ignore=ignored)
-    for name in ("constraints.txt", "pyproject.toml"):
-        (lab.root / name).touch()
-    git(lab.root, "add", "benchmarks", "constraints.txt", "pyproject.toml")
-    slower = {"slower": {SMALL: 1.02}}
-    shas = [lab.commit(f"c{i}", **{"is": i} | (slower if i > 1 else {})) for i in range(4)]
-    text = json.dumps({"commit": shas[0], "reason": "a test"})
-    (lab.root / baseline.FILE).write_text(text)
-    git(lab.root, "commit", "--quiet", "--all", "--message", "the baseline")
-    assert status_of(["release", "--json", str(lab.report)]) == FAIL
-    rig = Rig(tmp_path_factory.mktemp("github"), lab.root)
-    report = lab.report.read_text()
-    for metric, ours in OURS.items():
-        report = report.replace(metric, ours)
-    rig.played = {"benchmarks release": (FAIL, json.loads(report))}
-    assert rig.run("nightly", "schedule") == GREEN
-    (issue,) = rig.github.issues
-    assert issue["title"].endswith(f"slower than {shas[0][:10]}, due to {shas[2][:10]}")
-    assert re.findall(r"^\| (\w{10}) ", issue["body"], re.MULTILINE) == [shas[2][:10]]
 
 
 # --- release.yml ----------------------------------------------------------------------------------
