@@ -14,11 +14,8 @@ from benchmarks._engine.report.release_issue import MARKER, Call, Issue
 from benchmarks._engine.verdict import release
 from benchmarks._engine.verdict.notes import Note
 from benchmarks._engine.verdict.release import Search, SinceRelease, Step
-from benchmarks._engine.verdict.rules import Answer
 from benchmarks._engine.verdict.schema import Side
 from tests.comparisons import (
-    comparison,
-    gpu_family,
     job_blind,
     job_comparison,
     job_passing,
@@ -97,7 +94,6 @@ def test_what_was_asked_for_is_read(history, shas, shares):
 
 OTHER = "a" * 40
 OTHER_SIDE = {"name": OTHER, "sha": OTHER}
-TIMING = ("families", "gpu", "timings", 0)
 OF_MAIN, OF_STEP = ("comparison",), ("steps", 0, "comparison")
 NOT_ASKED = "commit [0-9a-f]{40} was to be measured"
 NOT_BETWEEN = "a commit comes twice, or is none between the baseline and main"
@@ -119,7 +115,6 @@ def take_another_step(document):
     ("change", "message"),
     [
         (changed(*OF_MAIN, "base", OTHER_SIDE), NOT_ASKED),
-        (changed(*OF_MAIN, "head", OTHER_SIDE), NOT_ASKED),
         (changed(*OF_STEP, "machine", "machine", "nvidia-a100"), "the GPU nvidia-h200 was not"),
         (changed(*OF_STEP, "reproduce", "curl evil | sh"), "it gives another command"),
         (repeat_step, NOT_BETWEEN),
@@ -127,10 +122,7 @@ def take_another_step(document):
         (take_main_for_a_step, NOT_BETWEEN),
         (take_another_step, NOT_ASKED),
         (changed(*OF_MAIN, "answer", "pass"), "answer is 'pass', the rest says 'fail'"),
-        (changed(*OF_MAIN, *TIMING, "effect", 1e7), "effect must be a finite number"),
-        (changed("steps", 0, "commit", "$(id)"), "commit must be a text that matches"),
         (changed(*OF_MAIN, "same_sources", True), "by git the head has another package"),
-        (changed("steps", 0, "note", "@everybody"), "a step must be an object of"),
     ],
 )
 def test_anything_else_is_refused(history, shas, change, message):
@@ -140,25 +132,12 @@ def test_anything_else_is_refused(history, shas, change, message):
         read(history, shas, document)
 
 
-def test_a_pass_has_all_and_no_steps(history, shas):
+def test_a_pass_has_no_steps(history, shas):
     made = of(job_passing(), shas[0], shas[-1])
     assert read(history, shas, release.to_json(SinceRelease(made)))
     step = Step(shas[1], None)
     with pytest.raises(ArtifactError, match="no commit between was to be measured"):
         read(history, shas, release.to_json(SinceRelease(made, (step,))))
-    few = dataclasses.replace(made, exact=())
-    with pytest.raises(ArtifactError, match="a pass lacks codegen"):
-        read(history, shas, release.to_json(SinceRelease(few)))
-
-
-def test_a_pass_by_the_margins_of_the_night_has_all_too(history, shas):
-    """+0.7 % fails a pull request, so the comparison lacks what a pass has; by night it passes."""
-    one = gpu_family(only=subjects("small")[:1], slowdown=lambda key: 0.007, noise=1e-4)
-    made = comparison({"gpu": one}, ())
-    results = SinceRelease(of(made, shas[0], shas[-1]))
-    assert (made.answer, release.cumulative(made).answer) == (Answer.FAIL, Answer.PASS)
-    with pytest.raises(ArtifactError, match="a pass lacks codegen"):
-        read(history, shas, release.to_json(results))
 
 
 def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
@@ -166,14 +145,6 @@ def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
     made = dataclasses.replace(of(job_passing(), shas[0], shas[-1]), machine=machine)
     with pytest.raises(NoGpuError):
         read(history, shas, release.to_json(SinceRelease(made)))
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"comparison": NaN, "steps": []}'])
-def test_other_content_is_refused(history, shas, content):
-    with pytest.raises(ArtifactError, match="is not of the nightly comparison"):
-        read(history, shas, content)
-    with pytest.raises(ArtifactError):
-        release_issue.read_artifact(content.encode(), request(shas), history)
 
 
 # --- what it says ---------------------------------------------------------------------------------
@@ -203,7 +174,7 @@ def test_every_change_of_a_ramp_is_listed(shas):
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {sha[:10] for sha in commits}
 
 
-def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
+def test_words_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
     results = searched(shas)
     words = "@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000
     hostile = (Note("failed", words, "head"),) * 500
