@@ -47,8 +47,8 @@ def accept(incoming: Path, machine: str, results: Path, commits: Set[str]) -> li
     Raises
     ------
     RefusedError
-        If anything in it is not as it should be, lacks or changes a value that ``results`` has, or
-        would be drawn together with another result; nothing was written then.
+        If anything in it is not as it should be, or lacks or changes a value that ``results`` has;
+        nothing was written then.
     """
     paths = sorted(incoming.iterdir())
     _require(len(paths) <= MAX_FILES, f"{len(paths)} files, at most {MAX_FILES} are taken")
@@ -61,7 +61,7 @@ def accept(incoming: Path, machine: str, results: Path, commits: Set[str]) -> li
                 _require(content["machine"] == machine, f"{name}: not of {machine}")
             else:
                 _require_result(name, content, machine, commits)
-                _require_addition(name, content, directory, contents)
+                _require_addition(name, content, directory / name)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise RefusedError(f"{name}: not what asv writes: {error!r}") from None
     directory.mkdir(parents=True, exist_ok=True)
@@ -93,16 +93,10 @@ def _require_result(name: str, content: dict, machine: str, commits: Set[str]) -
     _require(content["params"]["machine"] == machine, f"{name}: not of {machine}")
 
 
-def _require_addition(name: str, content: dict, directory: Path, incoming: dict) -> None:
-    stored = {
-        path.name: json.loads(path.read_bytes()) for path in directory.glob(f"{name[:8]}-*.json")
-    }
-    metrics = ", ".join(lost(stored.get(name, content), content))
+def _require_addition(name: str, content: dict, stored: Path) -> None:
+    before = json.loads(stored.read_bytes()) if stored.exists() else content
+    metrics = ", ".join(lost(before, content))
     _require(not metrics, f"{name}: values that are stored are others or gone: {metrics}")
-    for other, result in (stored | incoming).items():
-        # asv draws the mean of two results of a commit with the same parameters.
-        twice = other[:8] == name[:8] and result["params"] == content["params"]
-        _require(other == name or not twice, f"{name}: {other} has the same params")
 
 
 def _require(condition, message: str) -> None:

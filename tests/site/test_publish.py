@@ -76,10 +76,7 @@ def test_no_page_loads_anything_of_another_host_and_what_it_loads_is_there(site)
         assert not foreign(a or b for a, b in re.findall(pattern, style.read_text())), style.name
     asv_page = pages["asv.html"]
     assert all((site / address).is_file() for address in asv_page)
-    checked = {address: integrity for address, integrity in asv_page.items() if integrity}
-    assert len(checked) == len(libraries.FILES)
-    for address, integrity in checked.items():
-        assert digest((site / address).read_bytes(), integrity) == integrity
+    assert {f"{libraries.DIRECTORY}/{file}" for file in libraries.FILES.values()} <= asv_page.keys()
     assert "default-src 'none'" in (site / page.PAGE).read_text().partition("<script")[0]
     error = (site / "error.html").read_text()
     assert "failed to load" in error and "internet" not in error and "3rd-party" not in error
