@@ -9,10 +9,10 @@ from .._studies.peers.state import Results, Row, read_experiment
 from .._studies.peers.tables import source
 from .._studies.runner import StudyError
 from .overview import rounded
-from .readme_tables import SWEEPS
+from .readme_tables import SWEEP
 
 EXPERIMENT = "throughput"
-EVIDENCE = SWEEPS / f"{EXPERIMENT}.jsonl"
+EVIDENCE = SWEEP / f"{EXPERIMENT}.jsonl"
 
 REASON_LENGTH = 200
 """Most characters of a reason: another library's error can have any length."""
