@@ -1,7 +1,5 @@
 """What is accepted of an artifact that may be anything: the measurement that was asked for."""
 
-import functools
-import json
 import tracemalloc
 import zipfile
 
@@ -24,8 +22,6 @@ from tests.engine.report.artifacts import (
     DIFFER,
     GPU,
     HEAD,
-    METHOD,
-    OFFSET,
     OTHER,
     REQUEST,
     SAME,
@@ -34,14 +30,11 @@ from tests.engine.report.artifacts import (
     changed,
     document,
     read,
-    rewritten,
-    streamed,
 )
 
 # --- the archive ----------------------------------------------------------------------------------
 
 ONLY, UNREADABLE = "only comparison.json may be in it", "no archive can be read: "
-ENTRY = functools.partial(rewritten, archive("{}"))
 MANY = archive_of(*map(str, range(20_000)))
 NOT_UTF8 = archive("{}", "comparison.jsoé").replace("é".encode(), b"\xff\xff")
 ZERO_IN_NAME = archive("{}", "comparison.json_evil").replace(b"_evil", b"\0evil")
@@ -56,9 +49,7 @@ REFUSED = {
     "a name that is not UTF-8": (NOT_UTF8, f"{UNREADABLE}UnicodeDecodeError"),
     "a name with more behind a zero": (ZERO_IN_NAME, ONLY),
     "bz2": (archive("{}", kind=zipfile.ZIP_BZIP2), "is neither stored nor deflated"),
-    "an unknown kind": (ENTRY(METHOD, 99), "is neither stored nor deflated"),
     "corrupt content": (CORRUPT, f"{UNREADABLE}error: Error -3 while decompressing"),
-    "content before the archive": (ENTRY(OFFSET, 0xFFFFFFF0, 4), UNREADABLE),
     "many members": (MANY, ONLY),
     "a huge archive": (b"0" * 3_000_001, "the archive has more than 3000000 bytes"),
     "a ZIP bomb": (archive(b" " * 20_000_000), "has more than 4000000 bytes"),
@@ -92,11 +83,10 @@ def test_hostile_artifact_is_refused_and_nothing_is_unpacked(
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
-@pytest.mark.parametrize("stated", [None, 100])
+@pytest.mark.parametrize("stated", [30_000_000, 100])
 def test_little_memory_is_spent_on_what_is_refused(kind, stated):
     bomb = archive(b" " * 30_000_000, kind=kind)
-    if stated is not None:
-        bomb = rewritten(bomb, 24, stated, 4)
+    bomb = bomb.replace((30_000_000).to_bytes(4, "little"), stated.to_bytes(4, "little"))
     tracemalloc.start()
     with pytest.raises(ArtifactError):
         read(bomb)
@@ -105,19 +95,8 @@ def test_little_memory_is_spent_on_what_is_refused(kind, stated):
     assert most < 2_000_000
 
 
-@pytest.mark.parametrize(
-    "content", [streamed(json.dumps(document())), archive(document(), kind=zipfile.ZIP_STORED)]
-)
-def test_what_uploaders_write_is_read(content):
-    assert read(content).answer is Answer.FAIL
-
-
-def test_encrypted_archive_is_refused():
-    content = bytearray(archive(document()))
-    for signature, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        content[content.index(signature) + offset] |= 1
-    with pytest.raises(ArtifactError, match="is encrypted"):
-        read(bytes(content))
+def test_what_is_stored_and_not_deflated_is_read():
+    assert read(archive(document(), kind=zipfile.ZIP_STORED)).answer is Answer.FAIL
 
 
 # --- what was asked for ---------------------------------------------------------------------------
