@@ -9,9 +9,7 @@ import pytest
 
 from benchmarks._engine.report.github_markdown import code, escaped
 from benchmarks._engine.report.markdown import markdown
-from benchmarks._engine.report.states import State
 from benchmarks._engine.report.terminal import terminal
-from benchmarks._engine.report.text import percent, seconds, side
 from benchmarks._engine.verdict.notes import Note
 from benchmarks._engine.verdict.rules import Answer, Key, Spread
 from benchmarks._engine.verdict.schema import Side
@@ -112,29 +110,6 @@ def test_a_head_that_varies_more_is_named():
         "instead of 0.20 %: it may be slower in some of them."
     )
     assert "| 🟡 | GPU&nbsp;time |" in markdown(made)
-
-
-# --- numbers and names ----------------------------------------------------------------------------
-
-
-def test_every_state_has_its_own_symbol_and_label():
-    assert len({s.symbol for s in State}) == len({s.label for s in State}) == len(State) == 6
-
-
-@pytest.mark.parametrize(
-    ("write", "value", "text"),
-    [
-        *((seconds, 2.0, "2 s"), (seconds, 3.5e-3, "3.5 ms")),
-        *((seconds, 1.23456e-5, "12.35 µs"), (seconds, 5e-7, "500 ns")),
-        *((percent, 0.0123, "+1.23 %"), (percent, -0.25, "-25.0 %"), (percent, 1e6, "+1e+08 %")),
-        # A name that is the commit is said once.
-        (side, Side("8f5b046", "8f5b046c3d11"), "8f5b046c3d"),
-        (side, Side("main", "8f5b046c3d11"), "main 8f5b046c3d"),
-        (side, Side("working tree", ""), "working tree (not committed)"),
-    ],
-)
-def test_numbers_and_names(write, value, text):
-    assert write(value) == text
 
 
 # --- hostile text ---------------------------------------------------------------------------------
