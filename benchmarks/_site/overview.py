@@ -51,27 +51,8 @@ Values = Sequence[float | None]
 """A value for each cell in asv's order of the parameters; None where there is none."""
 
 
-class Series(Mapping[int, Values]):
-    """Revision -> values of a graph, as asv's pages show them.
-
-    Without the revisions that have no value. Values are computed when they are asked for: a graph
-    of a thousand commits has half a million, and the page shows those of a few.
-    """
-
-    def __init__(self, graph):
-        revisions = (r for r, runs in graph.data_points.items() if any(map(_any_value, runs)))
-        self._runs = {revision: graph.data_points[revision] for revision in sorted(revisions)}
-
-    def __getitem__(self, revision: int) -> Values:
-        return [_mean(cell) for cell in zip(*self._runs[revision], strict=True)]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-
+Series = Mapping[int, Sequence[Values]]
+"""Revision -> the values of each of its runs; without the revisions that have no value."""
 _Lines = Mapping[str, tuple[dict, Series]]
 """A line's identity -> asv's parameters of it, and the values."""
 _Key = TypeVar("_Key")
@@ -98,7 +79,7 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
 
     def lines(name: str) -> _Lines:
         of_branch = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
-        return {graph_id(g.params): (g.params, Series(g)) for g in of_branch}
+        return {graph_id(g.params): (g.params, _series(g)) for g in of_branch}
 
     speed, codegen = (
         _newest_lines(_speed_lines(lines)),
@@ -144,7 +125,7 @@ def _speed_lines(lines: Callable[[str], _Lines]) -> Iterator[dict]:
             **_newest_values(series, "rope", newest),
             "paths": _newest_values(series, "paths", newest) if has_paths else None,
             "trend": {
-                d: [share_of_copy(ratios[d].get(r, [])) for r in line["all"]] for d in DIRECTIONS
+                d: [share_of_copy(values_of(ratios[d], r)) for r in line["all"]] for d in DIRECTIONS
             },
             "changes": {
                 f"{name}{d.lower()}": _changes(series[suite, d, "latency"], _median_change)
@@ -160,7 +141,7 @@ def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]
         yield line | {
             "call": ", ".join(CODEGEN_CALL.values()),
             "counts": {
-                m: [_counts(values.get(r, []), grid) for r in line["all"][:-3:-1]]
+                m: [_counts(values_of(values, r), grid) for r in line["all"][:-3:-1]]
                 for m, values in series.items()
             },
             "changes": {m: _changes(values, _counts_changed) for m, values in series.items()},
@@ -169,7 +150,7 @@ def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]
 
 def _of_lines(
     lines: Callable[[str], _Lines], names: Mapping[_Key, str]
-) -> Iterator[tuple[dict, dict[_Key, Mapping[int, Values]]]]:
+) -> Iterator[tuple[dict, dict[_Key, Series]]]:
     """What the page says of each line, and the series of these benchmarks; empty without one."""
     by_key = {key: lines(name) for key, name in names.items()}
     for identity in sorted(set().union(*by_key.values())):
@@ -188,7 +169,7 @@ def _newest_values(series: Mapping, suite: str, newest: int) -> dict:
     return {
         "revision": revision,
         "values": {
-            d: {m: series[suite, d, m].get(revision, []) for m in ("gbps", "copy_ratio")}
+            d: {m: values_of(series[suite, d, m], revision) for m in ("gbps", "copy_ratio")}
             for d in DIRECTIONS
         },
     }
@@ -225,11 +206,11 @@ def _newest_lines(lines: Iterator[dict]) -> list[dict]:
     return shown
 
 
-def _changes(series: Mapping[int, Values], change: Callable) -> dict[int, dict]:
+def _changes(series: Series, change: Callable) -> dict[int, dict]:
     """What changed in the newest commits against the measured commit before, ``before``."""
     newest = list(series)[-DETAILED_COMMITS - 1 :]
     changes = {
-        after: {"before": before} | change(series[before], series[after])
+        after: {"before": before} | change(values_of(series, before), values_of(series, after))
         for before, after in itertools.pairwise(newest)
     }
     return {revision: step for revision, step in changes.items() if step["cells"]}
@@ -268,8 +249,20 @@ def _any_value(run: Values) -> bool:
     return any(value is not None and math.isfinite(value) for value in run)
 
 
+def _series(graph) -> Series:
+    points = sorted(graph.data_points.items())
+    return {revision: runs for revision, runs in points if any(map(_any_value, runs))}
+
+
+def values_of(series: Series, revision: int) -> Values:
+    """The means of a commit's runs, as on asv's pages; empty where it was not measured.
+
+    They are made when they are asked for: a graph of a thousand commits has half a million.
+    """
+    return [_mean(cell) for cell in zip(*series.get(revision, []), strict=True)]
+
+
 def _mean(runs: tuple[float | None, ...]) -> float | None:
-    """A cell's value where a commit was measured more than once, as on asv's pages."""
     values = [value for value in runs if value is not None and math.isfinite(value)]
     return rounded(statistics.fmean(values)) if values else None
 

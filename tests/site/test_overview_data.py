@@ -137,15 +137,12 @@ def test_a_commit_whose_run_was_cut_off_is_not_the_one_shown(of_graphs):
     assert line["paths"] is None and line["changes"]["forward"] == {}
 
 
-def test_a_graphs_values_are_those_that_asv_shows():
+def test_a_commit_that_was_measured_twice_has_the_mean_as_on_asvs_pages():
     graph = Graph("name", {})
-    graph.add_data_point(7, [None, math.nan])
-    graph.add_data_point(5, [1.0, None])
-    graph.add_data_point(3, [1.0, 2.0])
-    graph.add_data_point(3, [2.0, None])
-    series = overview.Series(graph)
-    assert dict(series) == {3: [1.5, 2.0], 5: [1.0, None]} and list(series) == [3, 5]
-    assert [(r, v) for r, v, _ in graph.get_data()] == list(series.items())
+    for values in ([1.0, 2.0], [2.0, None]):
+        graph.add_data_point(3, values)
+    ((revision, shown, _),) = graph.get_data()
+    assert overview.values_of(graph.data_points, revision) == shown == [1.5, 2.0]
 
 
 def test_every_call_is_described(data):
