@@ -13,9 +13,6 @@ from pathlib import Path
 from .._engine.system.repository import committed_files, git_text, write_files
 
 BRANCH = "refs/heads/benchmark-results"
-_RESULTS = 500
-"""How many of a machine's newest results stay: about 200 MB for the full grid, before git packs."""
-
 _RESULTS = Path("benchmarks") / "results"
 _RESTORED = Path(".asv") / "restored"  # no ref: asv numbers the commits of all refs
 _IDENTITY = {

@@ -200,12 +200,6 @@ def test_what_a_refusal_quotes_is_inert(tmp_path, capsys):
     assert "::" not in capsys.readouterr().err
 
 
-def test_a_base_behind_main_is_said(tmp_path):
-    for behind, says in ((1, "1 commit behind"), (30, "30 commits behind")):
-        text, _ = report(tmp_path, archive(document(job_passing)), behind=behind)
-        assert f"The base is {says} main." in text
-
-
 @pytest.mark.parametrize("sha", [HEAD[:10], HEAD + "\n"])
 def test_a_request_names_full_commits_and_a_gpu_that_is_known(sha):
     with pytest.raises(ValueError, match="head must be a full SHA"):

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import functools
-import json
 
 import pytest
 
@@ -16,7 +15,6 @@ from benchmarks._engine.verdict.notes import Note
 from benchmarks._engine.verdict.release import Search, SinceRelease, Step
 from benchmarks._engine.verdict.schema import Side
 from tests.comparisons import (
-    job_blind,
     job_comparison,
     job_passing,
     subjects,
@@ -179,8 +177,8 @@ def test_words_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
 # --- what it asks of GitHub -----------------------------------------------------------------------
 
 
-def asked(results, shas, *known):
-    return list(release_issue.calls(results, shas[1:], known, RUN))
+def asked(results, shas, *existing):
+    return list(release_issue.calls(results, shas[1:], existing, RUN))
 
 
 def test_a_failure_opens_one_issue_and_updates_it(shas):
@@ -206,12 +204,6 @@ def test_an_issue_is_closed_when_main_is_as_fast_or_the_baseline_moved(shas):
     assert comment.body["body"].startswith(f"The baseline is {shas[0]} now.")
 
 
-def test_what_cannot_tell_leaves_the_issue(shas):
-    results = SinceRelease(of(job_blind(), shas[0], shas[-1]))
-    assert asked(results, shas, Issue(7, True, shas[0])) == []
-    assert len(asked(results, shas, Issue(7, True, "9" * 40))) == 2
-
-
 @pytest.mark.parametrize("line", ["", "x", "7\topen\tx", f"7\tlost\t{MARKER.format('1' * 40)}"])
 def test_an_issue_of_another_form_is_an_error(line):
     assert release_issue.issues([f"7\topen\t{MARKER.format('1' * 40)}"]) == [
@@ -221,27 +213,13 @@ def test_an_issue_of_another_form_is_an_error(line):
         release_issue.issues([line])
 
 
-def run(tmp_path, history, shas, document):
-    (tmp_path / "artifact.zip").write_bytes(archive(document))
-    (tmp_path / "issues").write_text("")
-    words = {"base": shas[0], "head": shas[-1], "run-url": RUN, "gpu": "nvidia-h200"}
-    words |= {"repository": str(history), "artifact": str(tmp_path / "artifact.zip")}
-    words |= {name: str(tmp_path / name) for name in ("issues", "requests", "summary")}
-    return release_issue.main([word for name in words for word in (f"--{name}", words[name])])
-
-
-def test_the_program_writes_requests_and_the_answer(tmp_path, history, shas, capsys):
-    results = searched(shas)
-    assert run(tmp_path, history, shas, release.to_json(results)) == 0
-    assert capsys.readouterr().out == "fail\n"
-    assert (tmp_path / "requests" / "list").read_text() == "POST issues 0.json\n"
-    (call,) = asked(results, shas)
-    assert json.loads((tmp_path / "requests" / "0.json").read_text()) == call.body
-    assert "FAIL since the release" in (tmp_path / "summary").read_text()
-
-
 def test_the_program_refuses_without_a_request(tmp_path, history, shas, capsys):
-    assert run(tmp_path, history, shas, "{}") == 1
+    (tmp_path / "artifact").write_bytes(archive("{}"))
+    words = {"base": shas[0], "head": shas[-1], "run-url": RUN, "gpu": "nvidia-h200"}
+    words |= {"repository": history}
+    words |= {n: tmp_path / n for n in ("artifact", "issues", "requests", "summary")}
+    line = [str(word) for name, value in words.items() for word in (f"--{name}", value)]
+    assert release_issue.main(line) == 1
     output = capsys.readouterr()
     assert "the artifact was refused" in output.err and not output.out
     assert not (tmp_path / "requests").exists()
