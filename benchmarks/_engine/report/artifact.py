@@ -4,8 +4,9 @@ Nothing of the archive is unpacked to the disk. It holds one file, stored or def
 is inflated of it than a file may have.
 
 A comparison is accepted if it is the measurement that was asked for: of these commits, on this GPU
-or of machine code alone. What the commits themselves say is asked of git, never of the artifact.
-Whether the numbers are true, and whether any are left out, cannot be checked here.
+or of machine code alone, and for a pass with every family of timings and every exact metric. What
+the commits themselves say is asked of git, never of the artifact. Whether the numbers are true
+cannot be checked here.
 """
 
 import io
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ..subject import DEFAULT, load
 from ..system.machine import slug
 from ..system.repository import (
     GitError,
@@ -26,7 +28,7 @@ from ..system.repository import (
 )
 from ..system.untrusted import load_json
 from ..verdict.release import only_words
-from ..verdict.rules import Key
+from ..verdict.rules import FAMILIES, Answer, Key, changed
 from ..verdict.schema import Comparison, from_json
 
 GRID = "small"
@@ -36,6 +38,7 @@ GPUS = ("nvidia-h200",)
 MEMBER = "comparison.json"
 MAX_ARCHIVE_BYTES = 3_000_000
 MAX_DOCUMENT_BYTES = 4_000_000  # the full grid takes 0.6 MB
+_CODE = "codegen."
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -133,23 +136,34 @@ def require_asked(comparison: Comparison, request: Request, by_git: Commits) -> 
     Raises
     ------
     ArtifactError
-        If it is of other commits or another GPU, or needs a GPU and none was asked for.
+        If it is of other commits or another GPU, needs a GPU and none was asked for, or is a pass
+        that lacks something.
     """
     if request.gpu is None:
-        on_gpu = [comparison.families, comparison.identical, comparison.wrong]
-        require(not any(on_gpu), "machine code alone was to be compared, it has what needs a GPU")
+        _require_machine_code_only(comparison)
     else:
         machine, gpu = (comparison.machine.get(name, "none") for name in ("machine", "gpu"))
         if not machine == slug(gpu) == request.gpu or not gpu.isascii():
             what = f"{machine!r:.80}, a GPU {gpu!r:.80}"
             raise NoGpuError(f"the GPU {request.gpu} was not there, only {what}")
     _require_what_was_asked(comparison, request, by_git)
+    if not request.only and comparison.answer is Answer.PASS and not by_git.same_sources:
+        _require_complete(comparison, request)
 
 
 def require(condition: object, otherwise: str) -> None:
     """Raise :class:`ArtifactError` with the message unless the condition holds."""
     if not condition:
         raise ArtifactError(otherwise)
+
+
+def _require_machine_code_only(comparison: Comparison) -> None:
+    timed = [comparison.families, comparison.rounds, comparison.discarded, comparison.clocks]
+    of_timings = [comparison.identical, comparison.represented, comparison.wrong]
+    none = not any([*timed, *of_timings])
+    require(none, "machine code alone was to be compared, it has what needs a GPU")
+    gpu = comparison.machine.get("gpu", "none")
+    require(gpu == "none", f"no GPU was to be used, it names {gpu!r:.80}")
 
 
 def _require_what_was_asked(comparison: Comparison, request: Request, by_git: Commits) -> None:
@@ -167,6 +181,24 @@ def _require_what_was_asked(comparison: Comparison, request: Request, by_git: Co
     require(not (by_git.same_sources and measured), nothing)
     listed = set(by_git.requirement_changes) <= {note.reason for note in comparison.unmeasured}
     require(listed, "it leaves out what changed of what the package runs on")
+
+
+def _require_complete(comparison: Comparison, request: Request) -> None:
+    """Of a pass of two packages: every family of timings and every exact metric."""
+    on_gpu = request.gpu is not None
+    exact = {value.key.metric for value in comparison.exact}
+    lacking = [
+        metric
+        for metric, unit in load(DEFAULT).UNITS.items()
+        if unit.exact and (on_gpu or metric.startswith(_CODE)) and metric not in exact
+    ]
+    for name in FAMILIES if on_gpu else ():
+        family = comparison.families.get(name)
+        if family is None:
+            lacking.append(f"{name} timings")
+        elif family.spread is None and changed(family.timings, comparison.identical):
+            lacking.append(f"the spread of {name} timings")
+    require(not lacking, f"a pass lacks {', '.join(lacking)}")
 
 
 # The archive.

@@ -7,7 +7,8 @@ number is finite. A key is ``{"metric": text, "params": [text, ...]}``, an answe
 """
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from .notes import Note
 from .rules import (
     FAMILIES,
     MAX_ROUNDS,
+    MIN_ROUNDS,
     RULES,
     Answer,
     Exact,
@@ -24,6 +26,7 @@ from .rules import (
     Rules,
     Timing,
     answered,
+    changed,
     judge_exact,
     overall,
     unit_of,
@@ -32,6 +35,7 @@ from .rules import (
 SCHEMA = 6
 MAX_TIMINGS = 4000  # the full grid and the surface have some 2,300
 MAX_ITEMS = 15_000  # of all architectures there are 3,552 exact values, of the surface 5,500
+_ROUNDING = 1e-9  # of a computation that took another way to the same number
 
 
 @dataclass(frozen=True)
@@ -139,30 +143,59 @@ def _check(comparison: Comparison) -> None:
         raise ValueError("a key comes twice")
     if comparison.rules != RULES["gpu"]:
         raise ValueError("it was judged by other rules")
+    first = comparison.rounds - comparison.extension
+    if comparison.rounds and not MIN_ROUNDS <= first <= MAX_ROUNDS:
+        raise ValueError(f"{comparison.rounds} rounds, {comparison.extension} of them added")
+    if twice := comparison.represented & (comparison.identical | {*keys}):
+        raise ValueError(f"{min(twice).words} is represented, and timed or the same")
     for key in comparison.identical | comparison.represented:
         if not key.metric.startswith(FAMILIES["gpu"]):
             raise ValueError(f"{key.metric!r:.80} has no machine code of its own")
         unit_of(key)
     for name, family in comparison.families.items():
-        _check_family(name, family)
+        _check_family(name, family, comparison)
     for value in comparison.exact:
         if value != judge_exact(value.key, value.base, value.head, "gpu" in comparison.families):
             raise ValueError(f"{value.key.words} has another unit or answer by its values")
 
 
-def _check_family(name: str, family: Family) -> None:
+def _check_family(name: str, family: Family, comparison: Comparison) -> None:
     if name not in FAMILIES:
         raise ValueError(f"a family is one of {list(FAMILIES)}, got {name!r:.80}")
-    if not family.timings:
-        raise ValueError(f"the family {name} has no timings")
+    control, size = family.control, len(family.timings)
+    if not size or control.timings != size or control.failed > 2 * size:
+        raise ValueError(
+            f"the control of {name} counts {control.timings} timings and {control.failed} "
+            f"failures, the family has {size} timings"
+        )
     for timing in family.timings:
         unit_of(timing.key)
         if not timing.key.metric.startswith(FAMILIES[name]):
             raise ValueError(f"{timing.key.metric} does not belong to {name}")
-        numbers = timing.effect, timing.upper, timing.floor, timing.p_slower, timing.p_faster
-        answer, change = answered(*numbers, RULES[name])
-        if (timing.answer, timing.change) != (answer, change):
-            raise ValueError(
-                f"{timing.key.words}: the answer is {timing.answer.value!r} and "
-                f"{timing.change!r}, its numbers say {answer.value!r} and {change!r}"
-            )
+        for wrong in _contradictions(timing, RULES[name], comparison.rounds):
+            raise ValueError(f"{timing.key.words}: {wrong}")
+    differing, mean = changed(family.timings, comparison.identical), family.mean
+    count = len(differing)
+    if (mean is None) != (family.spread is None) or (mean and mean.timings != (count or None)):
+        raise ValueError(f"{name} has no mean and spread of the {count} timings that differ")
+    if mean and not _rises(mean.low, mean.effect, mean.high):
+        raise ValueError(f"the interval of the mean of {name} does not hold its effect")
+
+
+def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
+    """Numbers that no judgement gives, and an answer that does not follow from them."""
+    if not MIN_ROUNDS <= timing.rounds <= rounds or timing.rounds % 2:
+        yield f"an even number of {MIN_ROUNDS} to {rounds} rounds was judged, not {timing.rounds}"
+    if not _rises(timing.low, timing.effect, timing.upper, timing.high):
+        yield "the interval does not hold its effect and its bound"
+    if not _rises(rules.min_effect, timing.floor, timing.mde):
+        yield "the floor is below the least effect, or above the minimum detectable effect"
+    numbers = timing.effect, timing.upper, timing.floor, timing.p_slower, timing.p_faster
+    answer, change = answered(*numbers, rules)
+    if (timing.answer, timing.change) != (answer, change):
+        stated = f"{timing.answer.value!r} and {timing.change!r}"
+        yield f"the answer is {stated}, its numbers say {answer.value!r} and {change!r}"
+
+
+def _rises(*numbers: float) -> bool:
+    return all(low <= high + _ROUNDING * abs(high) for low, high in itertools.pairwise(numbers))

@@ -42,6 +42,35 @@ def archive(content, name="comparison.json", kind=zipfile.ZIP_DEFLATED) -> bytes
     return file.getvalue()
 
 
+# Where fields lie in an entry of the directory.
+METHOD, OFFSET = 10, 42
+
+
+def rewritten(content: bytes, where: int, value: int, size=2) -> bytes:
+    """An archive with another number in its directory."""
+    start = content.rindex(b"PK\1\2") + where
+    return content[:start] + value.to_bytes(size, "little") + content[start + size :]
+
+
+def streamed(content: str) -> bytes:
+    """An archive as GitHub's uploader writes it: into a pipe, with the sizes after the content."""
+
+    class Pipe(io.RawIOBase):
+        data = b""
+
+        def writable(self):
+            return True
+
+        def write(self, data):
+            self.data += bytes(data)
+            return len(data)
+
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("comparison.json", content)
+    return pipe.data
+
+
 def archive_of(*names) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as opened:
