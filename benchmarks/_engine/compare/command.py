@@ -9,7 +9,7 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import subject as _subject
 from ..system import repository
@@ -41,11 +41,6 @@ BUDGET_MINUTES = {"small": 15, "full": 60}
 # Two versions take 4 to 8 on two cores, whatever the grid.
 EXACT_BUDGET_MINUTES = 20
 
-_MARKDOWN: dict[str, Any] = {
-    "type": file_or_stdout,
-    "metavar": "FILE",
-    "help": "write the report to this file as Markdown; -: print it as Markdown",
-}
 _DESCRIPTION = """\
 Measure two versions of the package in fresh processes that take turns, and judge each cell and the
 change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
@@ -57,7 +52,12 @@ Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _add_subject(parser)
+    parser.add_argument(
+        "--subject",
+        default=_subject.DEFAULT,
+        metavar="MODULE",
+        help=f"module that says what is measured; default: {_subject.DEFAULT}",
+    )
     base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
@@ -114,7 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long to wait for a GPU that another measurement uses; default: 0",
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--markdown", **_MARKDOWN)
+    parser.add_argument(
+        "--markdown",
+        type=file_or_stdout,
+        metavar="FILE",
+        help="write the report to this file as Markdown; -: print it as Markdown",
+    )
 
     class Show(argparse.Action):
         def __call__(self, parser, namespace, values, option_string=None):
@@ -146,15 +151,6 @@ def _key(text: str) -> Key:
     if "." not in metric:
         raise argparse.ArgumentTypeError(f"a metric and its parameters are needed, got {text!r}")
     return Key(metric, tuple(params))
-
-
-def _add_subject(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--subject",
-        default=_subject.DEFAULT,
-        metavar="MODULE",
-        help=f"module that says what is measured; default: {_subject.DEFAULT}",
-    )
 
 
 def run(**options) -> int:

@@ -7,12 +7,11 @@ from ..machine_code import worker_pool
 from ..subject import Cell, Compilation, Subject
 from ..system.checkout import Arm
 from ..system.progress import say
-from ..verdict.notes import Note
 from . import compiled, exact, selection
 from .findings import ARMS
 
 Pair = Mapping[str, Arm]  # base, head
-Ledgers = Callable[[str], worker_pool.Ledger]  # a new one for each arm and map
+Ledgers = Mapping[str, worker_pool.Ledger]  # of each arm
 
 
 def ledgers_of(
@@ -32,7 +31,7 @@ def ledgers_of(
     if afresh:
         for version in versions.values():
             version.drop()
-    return lambda arm: compiled.Ledger(arm, versions[arm], progress[arm], cache)
+    return {arm: compiled.Ledger(arm, versions[arm], progress[arm], cache) for arm in ARMS}
 
 
 def compile_both(
@@ -55,7 +54,7 @@ def compile_both(
     for arm in ARMS:
         say(f"compiling the {arm} for {', '.join(targets)}")
         code[arm] = exact.compiled(
-            *(subject, pair[arm].root, target, cells, compilations, variants), ledgers(arm)
+            *(subject, pair[arm].root, target, cells, compilations, variants), ledgers[arm]
         )
         compiled(arm)
     facts = facts_of(code)
@@ -73,16 +72,10 @@ def _tracked(subject: Subject, target: str, cells: Sequence[Cell]) -> list[Compi
 
 
 def facts_of(code: Mapping[str, exact.Code]) -> dict[str, selection.Compiled]:
-    """Each arm's facts by timing; none where nothing was compiled."""
-    return {arm: code[arm].facts if code else {} for arm in ARMS}
+    """Each arm's facts by timing."""
+    return {arm: code[arm].facts for arm in ARMS}
 
 
 def values_of(code: Mapping[str, exact.Code]) -> dict[str, Mapping]:
-    """Each arm's exact values; none where nothing was compiled."""
-    return {arm: code[arm].values if code else {} for arm in ARMS}
-
-
-def unreached(code: Mapping[str, exact.Code]) -> list[Note]:
-    """What only the head's calls launch and no listed cell does."""
-    reach = {arm: one.reach for arm, one in code.items()}
-    return selection.unreached(reach) if reach else []
+    """Each arm's exact values."""
+    return {arm: code[arm].values for arm in ARMS}

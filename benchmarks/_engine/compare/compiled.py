@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import platform
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,26 +92,23 @@ class Progress:
         self._deadline, self._again = deadline, again
         self._done = self._total = self._new = 0
         self._first = self._reported = 0.0
-        self._lock = threading.Lock()
 
     def begin(self, total: int, done: int) -> None:
-        with self._lock:
-            self._total += total
-            self._done += done
+        self._total += total
+        self._done += done
 
     def add(self) -> None:
-        with self._lock:
-            self._done += 1
-            self._new += 1
-            now = time.monotonic()
-            if self._new == 1:
-                self._first = self._reported = now  # what came before was no compiling
-            if self._done < self._total and now - self._reported < _SAY_SECONDS:
-                return
-            self._reported = now
-            left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
-            to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
-            say(f"compiled {self._done} of {self._total}{to_go}")
+        self._done += 1
+        self._new += 1
+        now = time.monotonic()
+        if self._new == 1:
+            self._first = self._reported = now  # what came before was no compiling
+        if self._done < self._total and now - self._reported < _SAY_SECONDS:
+            return
+        self._reported = now
+        left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
+        to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
+        say(f"compiled {self._done} of {self._total}{to_go}")
 
     def require_time(self) -> None:
         """Raise BudgetError if the deadline has passed."""

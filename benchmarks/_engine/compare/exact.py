@@ -29,6 +29,9 @@ class Code(NamedTuple):
     reach: dict[str, dict]
 
 
+NOT_COMPILED = Code({}, {}, {})
+
+
 def compiled(
     subject: Subject,
     root: Path,
@@ -39,34 +42,12 @@ def compiled(
     ledger: worker_pool.Ledger | None = None,
     enumerations: Sequence[str] = ENUMERATIONS,
 ) -> Code:
-    """Compile what a version's cells run on one architecture, and what asv tracks.
+    """Compile what the cells of the version below ``root`` run on a target, and what asv tracks.
 
     Each cell is compiled at its own size, because a package may change kernels at any size. What
-    PyTorch itself launches, such as a copy, is not in it.
-
-    Parameters
-    ----------
-    subject : Subject
-        What is measured.
-    root : Path
-        Directory that holds the package.
-    target : str
-        One of the subject's, e.g. "sm_90": of the cells' timings and the enumerations.
-    cells : iterable of Cell
-        All directions of each are looked at.
-    compilations, variants : sequence of Compilation
-        Of the subject's, for any targets.
-    ledger : worker_pool.Ledger, optional
-        Holds the answers that are known already, and receives the new ones.
-    enumerations : sequence of str
-        Some of ``ENUMERATIONS``.
-
-    Raises
-    ------
-    ValueError, ModuleNotFoundError, worker_pool.PoolError
-        As ``fingerprint.compile_all`` does.
-    RuntimeError
-        If what calls launch cannot be described.
+    PyTorch itself launches, such as a copy, is not in it. ``compilations`` and ``variants`` may be
+    of any targets; the other parameters and errors are those of ``fingerprint.compile_all``.
+    RuntimeError if what calls launch cannot be described.
     """
     timings = {
         Key(metric(cell, direction), cell.params): Compiled(target, cell, direction)

@@ -35,6 +35,10 @@ class _Compiled(NamedTuple):
     facts: Mapping[str, selection.Compiled]
     identical: frozenset[Key]
 
+    @property
+    def values(self) -> dict[str, findings.Values]:
+        return compile_both.values_of(self.code)
+
 
 class _Chosen(NamedTuple):
     """The cells to time, those of them that can be, and what differs and is not among them."""
@@ -85,10 +89,10 @@ class Run:
                 *unmeasured.unmeasured,
                 *_untimed(chosen.left.untimed, "no time"),
                 *lost,
-                *compile_both.unreached(compiled.code),
+                *selection.unreached(compiled.code),
             ),
             wrong=wrong,
-            notes=(*checks.notes, *self._notes, *look.notes, *self._problems(compiled)),
+            notes=(*checks.notes, *self._notes, *look.notes, *findings.problems(compiled.values)),
             discarded=tuple(self._measured.discarded),
         )
 
@@ -104,7 +108,7 @@ class Run:
         measured, arch = self._measured, self._arch
         known = arch in self._subject.TARGETS
         gpu_monitor.require_free(measured.plan.uuid)
-        code: dict[str, exact.Code] = {}
+        code = dict.fromkeys(ARMS, exact.NOT_COMPILED)
         job = measure.check_job(self._checked)
         measured.get_ready([arm for arm in ARMS if arm not in measured.checked])
         if known:
@@ -168,16 +172,13 @@ class Run:
         measured, options, first = self._measured, self._options, findings.no_look()
         if chosen.right or (options.only and options.host):
             first = _first_look(measured, chosen.right, compiled.identical, options)
-        values = compile_both.values_of(compiled.code)
-        verdicts, _ = findings.judge_code(values, clock_decides="gpu" in first.families)
+        values, clock_decides = compiled.values, "gpu" in first.families
+        verdicts = exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides)
         exact_values, wrong = (*checks.exact, *verdicts), (*checks.wrong, *first.wrong)
         answer = overall(first.families.values(), exact_values, compiled.identical, wrong)
         fails = answer is Answer.FAIL
         second = _second_look(measured, chosen.right, first, compiled.identical, fails)
         return first, second, exact_values
-
-    def _problems(self, compiled: _Compiled) -> list[Note]:
-        return findings.judge_code(compile_both.values_of(compiled.code), False)[1]
 
     def _lost(
         self,
@@ -225,8 +226,7 @@ def _first_look(
     job, most = measure.timing_job(cells, host=options.host), options.rounds
     notes: list[Note] = []
     measured.run("look1", most, job, only=2)
-    settled = measured.settled("look1")
-    count = settled or measured.affordable("look1", most, like="look1")
+    count = measured.settled("look1") or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
         say(
             f"there is time for {count} of the {MIN_ROUNDS} rounds that a verdict needs: "
@@ -236,7 +236,7 @@ def _first_look(
     elif count < most:
         notes = [Note("fewer rounds", count=count, total=most)]
         say(text(notes[0]))
-    measured.run("look1", count, job)
+    measured.run("look1", measured.settle("look1", count), job)
     look = findings.judge_rounds(measured.rounds("look1"), identical)
     return look._replace(notes=notes + look.notes)
 
@@ -257,14 +257,15 @@ def _second_look(
     host = any(not key.metric.startswith(FAMILIES["gpu"]) for key in open_)
     job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], host)
     # Settled before any of them is seen, so that no result decides when to stop, and once.
-    settled = measured.settled("look2")
-    count = settled or measured.affordable("look2", EXTENSION_ROUNDS, like="look1")
+    count = measured.settled("look2") or measured.affordable(
+        "look2", EXTENSION_ROUNDS, like="look1"
+    )
     if count < MIN_ROUNDS:
         reason = f"the time that is left is not enough for {MIN_ROUNDS} rounds"
         return findings.no_look(replace(missed, reason=reason))
     say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
     try:
-        measured.run("look2", count, job)
+        measured.run("look2", measured.settle("look2", count), job)
     except rounds.BudgetError as error:
         return findings.no_look(replace(missed, reason=str(error)))
     return findings.judge_rounds(measured.rounds("look2")[:count], identical, open_)

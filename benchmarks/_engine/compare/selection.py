@@ -14,6 +14,7 @@ from ..machine_code.facts import Facts
 from ..subject import Cell
 from ..verdict.notes import Note
 from ..verdict.rules import Key
+from .exact import Code
 from .findings import ARMS, keys_of
 
 Compiled = Mapping[Key, Facts | Exception]
@@ -153,14 +154,11 @@ def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compile
     return chosen
 
 
-def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[Note]:
-    """What only the head's calls do, and no listed cell: notes that forbid a pass.
-
-    Parameters
-    ----------
-    reach : mapping of arm to mapping of "listed" and "dense" to an answer of ``uncompiled.reach``
-    """
-    (base, head), notes = (reach[arm] for arm in ARMS), []
+def unreached(code: Mapping[str, Code]) -> list[Note]:
+    """What only the head's calls do, and no listed cell: notes that forbid a pass."""
+    (base, head), notes = (code[arm].reach for arm in ARMS), []
+    if not head:
+        return []  # nothing is compiled for an unknown architecture
     new = head["dense"]["features"] - base["dense"]["features"] - base["listed"]["features"]
     missed: Set[str] = new - head["listed"]["features"]
     if missed:

@@ -14,9 +14,9 @@ from ..system import checkout, gpu_monitor, suite
 from ..system.journal import keep_newest
 from ..verdict.notes import Note
 from ..verdict.schema import Comparison
-from . import compile_both, findings, on_gpu, rounds, selection
+from . import compile_both, exact, findings, on_gpu, rounds, selection
 from .compile_both import Pair
-from .findings import ARMS, BASE
+from .findings import ARMS, BASE, HEAD
 from .options import CompareOptions
 from .rounds import Rounds
 
@@ -40,18 +40,8 @@ def compare(
 ) -> Comparison:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
-    Parameters
-    ----------
-    subject : Subject
-        What is measured.
-    unmeasured : Comparison
-        Says who is compared, and on which machine.
-    arch : str
-        As ``machine.probe`` gives it.
-
-    Returns
-    -------
-    The comparison, its minutes those of earlier runs.
+    ``unmeasured`` says who is compared, and on which machine; ``arch`` is as ``machine.probe``
+    gives it. The minutes of the comparison that is returned are those of earlier runs.
     """
     machine = unmeasured.machine
     triton_cache = cache(scratch, machine)
@@ -89,15 +79,14 @@ def _compare_code(
     code = compile_both.compile_both(
         *(subject, pair, subject.TARGETS, subject.TARGET, listed, ledgers)
     )
-    verdicts, notes = findings.judge_code(compile_both.values_of(code), False)
-    facts = compile_both.facts_of(code)
+    values, facts = compile_both.values_of(code), compile_both.facts_of(code)
     total, same = len(facts[BASE]), len(selection.identical(facts))
     differs = Note("code differs", subject.TARGET, count=total - same, total=total)
     return replace(
         unmeasured,
-        exact=tuple(verdicts),
-        unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(code)),
-        notes=(Note("no GPU", why), differs, *notes),
+        exact=tuple(exact.compare(values[BASE], values[HEAD])),
+        unmeasured=(*unmeasured.unmeasured, *selection.unreached(code)),
+        notes=(Note("no GPU", why), differs, *findings.problems(values)),
     )
 
 

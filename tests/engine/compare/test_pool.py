@@ -18,7 +18,7 @@ def payload(seconds, beside=None):
 
 
 def in_rounds(*payloads):
-    return [Round("look1", number, each, {}, None) for number, each in enumerate(payloads)]
+    return [Round("look1", number, each, {}) for number, each in enumerate(payloads)]
 
 
 def test_alone_it_is_the_median():
