@@ -15,6 +15,7 @@ BAD += [f"base --rounds={text}" for text in ("7", "8", "11", "64", "-12", "ten",
 BAD += [f"base --budget={text}" for text in ("0", "-1", "nan", "soon")]
 BAD += [f"base --wait={text}" for text in ("-1", "nan", "long")]
 BAD += [f"base --{option} missing/x" for option in ("json", "markdown")]
+BAD += ["base --only="]
 
 
 @pytest.mark.parametrize("words", BAD)
@@ -43,6 +44,13 @@ def test_unknown_version(lab, capsys, name):
     assert f"{name!r} is no commit or branch" in capsys.readouterr().err
     new = {p.relative_to(lab.root).parts[:3] for p in set(lab.root.rglob("*")) - set(before)}
     assert new <= {(".asv",), (".asv", "compare"), (".asv", "compare", "sources")}
+
+
+@pytest.mark.parametrize("key", ["toy.Forward.track_latency 7 float32", "toy.Call.track_forward x"])
+def test_only_takes_what_the_subject_has(lab, capsys, key):
+    lab.versions({}, {})
+    assert lab.compare("base", "head", "--only", key) == COULD_NOT_RUN
+    assert f"no timing is called {key}" in capsys.readouterr().err
 
 
 def test_commit_without_the_package(lab, capsys):

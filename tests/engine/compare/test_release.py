@@ -163,22 +163,3 @@ def test_the_package_of_the_baseline_is_not_measured(lab, history):
     history({})
     status, results = searched(lab)
     assert status == PASS and results.comparison.same_sources and lab.gpu.answered == 0
-
-
-def test_only_takes_what_the_grid_has(lab, capsys):
-    lab.versions({}, {})
-    unknown = ("rope.Forward.track_latency 1 2", "host.Call.track_forward sbd")
-    for given in ("rope.Forward.track_speed 1", "", *unknown):
-        assert status_of(["compare", "base", "head", "--only", given]) == COULD_NOT_RUN
-    assert "a metric and its parameters are needed" in (output := capsys.readouterr().err)
-    assert all(f"no timing is called {each}" in output for each in unknown)
-
-
-def test_only_is_part_of_the_command(lab):
-    lab.versions({}, {})
-    words = ["--only", both(SMALL)[0].words]
-    assert lab.compare("base", "head", *words) == PASS
-    assert {each.key for each in lab.found.timings} == {*both(SMALL)}
-    assert lab.found.reproduce.endswith(f" --only '{words[1]}'")
-    assert "no more was timed than --only names" in lab.notes
-    assert lab.compare() == PASS and len(lab.found.timings) == 12  # kept apart

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._engine.compare import selection
+from benchmarks._engine.compare import exact, selection
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.notes import texts
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
@@ -97,10 +97,13 @@ def test_cost_is_told_before():
 
 
 def reach(dense=(), listed=(), failures=()):
-    return {
-        "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
-        "listed": {"features": set(listed), "failures": {}},
-    }
+    return exact.Code(
+        *({}, {}),
+        {
+            "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
+            "listed": {"features": set(listed), "failures": {}},
+        },
+    )
 
 
 @pytest.mark.parametrize(
