@@ -155,33 +155,37 @@ def _key(text: str) -> Key:
 
 def run(**options) -> int:
     """Compare, write, print; the exit status."""
+    asked = argparse.Namespace(**options)
+    if asked.show:
+        _report(_stored(asked.subject, asked.show), asked.markdown)
+        return 0
+    return STATUS[compare(asked).answer]
+
+
+def compare(options: argparse.Namespace) -> "Comparison":
+    """The comparison that the options ask for, printed and written."""
     from ..verdict.schema import to_json
 
-    asked, start = argparse.Namespace(**options), time.monotonic()
-    if asked.show:
-        return show(asked.subject, asked.show, asked.markdown)
-    comparison = _compare(asked, start)
+    start = time.monotonic()
+    comparison = _measured(options, start)
     minutes = comparison.minutes + (time.monotonic() - start) / 60
     comparison = dataclasses.replace(comparison, minutes=minutes)
-    if asked.json:
+    if options.json:
         document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
-        write_atomically(asked.json, document.encode())
-    _report(comparison, asked.markdown)
-    return STATUS[comparison.answer]
+        write_atomically(options.json, document.encode())
+    _report(comparison, options.markdown)
+    return comparison
 
 
-def show(subject: str, file: Path, markdown: Path | None) -> int:
-    """Print a stored report; 0, whatever its answer."""
+def _stored(subject: str, file: Path) -> "Comparison":
     from ..system.untrusted import load_json
     from ..verdict.schema import from_json
 
     _subject.load(subject)
     try:
-        comparison = from_json(load_json(file.read_bytes()))
+        return from_json(load_json(file.read_bytes()))
     except ValueError as error:
         raise CouldNotRunError(f"{file} is no report of compare --json: {error}") from None
-    _report(comparison, markdown)
-    return 0
 
 
 def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
@@ -205,7 +209,7 @@ def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
     return {"base": base, "head": checkout.from_commit(options.head, *place)}
 
 
-def _compare(options: argparse.Namespace, start: float) -> "Comparison":
+def _measured(options: argparse.Namespace, start: float) -> "Comparison":
     """The comparison, its minutes those of earlier runs."""
     from ..system import machine as _machine
     from ..verdict.notes import Note

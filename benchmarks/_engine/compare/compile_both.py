@@ -1,37 +1,15 @@
 """Compile both versions of a comparison, and keep what was compiled."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from ..machine_code import worker_pool
 from ..subject import Cell, Compilation, Subject
 from ..system.checkout import Arm
 from ..system.progress import say
-from . import compiled, exact, selection
+from . import exact, selection
 from .findings import ARMS
 
 Pair = Mapping[str, Arm]  # base, head
-Ledgers = Mapping[str, worker_pool.Ledger]  # of each arm
-
-
-def ledgers_of(
-    subject: Subject,
-    pair: Pair,
-    machine: Mapping[str, str],
-    scratch: Path,
-    cache: Path,
-    *,
-    deadline: float,
-    afresh: bool,
-) -> Ledgers:
-    """What is kept of both versions; ``afresh`` drops it. ``deadline``: see ``Progress``."""
-    again = "the same command" + (", without --afresh," if afresh else "")
-    progress = {arm: compiled.Progress(deadline, again) for arm in ARMS}
-    versions = {arm: compiled.Version(scratch, subject, pair[arm].digest, machine) for arm in ARMS}
-    if afresh:
-        for version in versions.values():
-            version.drop()
-    return {arm: compiled.Ledger(arm, versions[arm], progress[arm], cache) for arm in ARMS}
 
 
 def compile_both(
@@ -40,7 +18,7 @@ def compile_both(
     targets: Sequence[str],
     target: str,
     cells: Sequence[Cell],
-    ledgers: Ledgers,
+    ledgers: Mapping[str, worker_pool.Ledger],
     compiled: Callable[[str], None] = lambda arm: None,
 ) -> dict[str, exact.Code]:
     """Compile the versions, one after the other: Triton's cache has what they have in common.

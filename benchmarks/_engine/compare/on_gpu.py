@@ -5,6 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..machine_code import worker_pool
 from ..report.notes import text, texts
 from ..subject import Cell, Subject
 from ..system import checkout, gpu_monitor
@@ -57,7 +58,7 @@ class Run:
         pair: Pair,
         arch: str,
         options: CompareOptions,
-        ledgers: compile_both.Ledgers,
+        ledgers: Mapping[str, worker_pool.Ledger],
         measured: Rounds,
     ):
         self._subject, self._pair, self._arch = subject, pair, arch

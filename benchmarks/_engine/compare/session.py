@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..machine_code import worker_pool
 from ..subject import Subject, files
 from ..system import checkout, gpu_monitor, suite
 from ..system.journal import keep_newest
 from ..verdict.notes import Note
 from ..verdict.schema import Comparison
-from . import compile_both, exact, findings, on_gpu, rounds, selection
+from . import compile_both, compiled, exact, findings, on_gpu, rounds, selection
 from .compile_both import Pair
 from .findings import ARMS, BASE, HEAD
 from .options import CompareOptions
@@ -45,11 +46,14 @@ def compare(
     """
     machine = unmeasured.machine
     triton_cache = cache(scratch, machine)
-    ledgers = compile_both.ledgers_of(
-        *(subject, pair, machine, scratch, triton_cache),
-        deadline=options.deadline,
-        afresh=options.afresh,
-    )
+    ledgers = {}
+    for arm in ARMS:
+        version = compiled.Version(scratch, subject, pair[arm].digest, machine)
+        again = "the same command"
+        if options.afresh:
+            version.drop()
+            again += ", without --afresh,"
+        ledgers[arm] = compiled.Ledger(arm, version, options.deadline, again, triton_cache)
     if machine["gpu"] == "none" or options.exact_only:
         return _compare_code(subject, unmeasured, pair, options, ledgers)
     uuid = gpu_monitor.gpu_uuid()
@@ -71,7 +75,7 @@ def _compare_code(
     unmeasured: Comparison,
     pair: Pair,
     options: CompareOptions,
-    ledgers: compile_both.Ledgers,
+    ledgers: Mapping[str, worker_pool.Ledger],
 ) -> Comparison:
     """Compare the machine code alone, for all architectures."""
     why = "--exact-only" if options.exact_only else "no NVIDIA GPU"

@@ -1,8 +1,6 @@
 """A comparison that goes on after a kill, invalid rounds, too little time or no conclusion."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -16,10 +14,8 @@ from tests.lab import (
     COULD_NOT_RUN,
     FAIL,
     HOST,
-    KILLED,
     LARGE,
     PASS,
-    ROOT,
     ROUNDS,
     SMALL,
     Killed,
@@ -52,11 +48,11 @@ def finish(lab: Lab) -> None:
     assert lab.compare("base", "head") == FAIL
     found = lab.found
     assert found.rounds == ROUNDS and not found.extension and not found.wrong
-    assert {each.rounds for each in found.timings} == {ROUNDS}
-    slower = {each.key for each in found.timings if each.answer is Answer.FAIL}
+    assert {timing.rounds for timing in found.timings} == {ROUNDS}
+    slower = {timing.key for timing in found.timings if timing.answer is Answer.FAIL}
     assert slower == set(both(SMALL))
-    kept = [entry["round"] for entry in journal.read(lab.states()[0]) if "round" in entry]
-    assert [each["number"] for each in kept] == list(range(ROUNDS))
+    stored = [entry["round"] for entry in journal.read(lab.states()[0]) if "round" in entry]
+    assert [one["number"] for one in stored] == list(range(ROUNDS))
     assert {path.suffix for path in (lab.scratch / "states").iterdir()} == {".jsonl", ".lock"}
 
 
@@ -72,31 +68,6 @@ def test_killed_in_a_process(clean, number):
     lost = max(number - 1 - CHECKS, 0) % 2
     # The other check's answer is stored if it was there when one was killed.
     assert clean.gpu.answered - ALL - lost in {0, beside, int(number == CHECKS)}
-
-
-_CHILD = """
-import os, sys
-from pathlib import Path
-import pytest
-from tests.lab import KILLED, Lab
-lab = Lab(Path(sys.argv[1]), pytest.MonkeyPatch())
-fsync, calls = os.fsync, []
-def killing(descriptor):
-    calls.append(descriptor)
-    len(calls) == int(sys.argv[2]) and os._exit(KILLED)
-    fsync(descriptor)
-os.fsync = killing
-lab.compare("base", "head")
-"""
-
-
-@pytest.mark.parametrize("write", [1, 2, 4, 5, 9])
-def test_killed_for_good(clean, write):
-    """As by SIGKILL, in a write: the header, its name, a check, rounds. No handler runs."""
-    line = [sys.executable, "-c", _CHILD, str(clean.root), str(write)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == KILLED, done.stderr
-    finish(clean)
 
 
 @pytest.mark.parametrize(("option", "rounds"), [([], 12), (["--every-cell"], ROUNDS)])
@@ -117,7 +88,7 @@ def test_changed_working_tree_is_another_state(lab):
     for slow in (SMALL, LARGE):
         lab.write(slower={slow: 1.05})
         assert lab.compare("base") == FAIL
-        slower = {each.key for each in lab.found.timings if each.answer is Answer.FAIL}
+        slower = {timing.key for timing in lab.found.timings if timing.answer is Answer.FAIL}
         assert slower == set(both(slow))
     assert len(lab.states()) == 2 and lab.gpu.answered == 2 * ALL
 
@@ -137,9 +108,9 @@ def test_journals_that_were_not_used_for_long_are_deleted(lab, monkeypatch):
     states = lab.scratch / "states"
     (own,) = states.glob("*.jsonl")
     for age, path in enumerate((states / "new.jsonl", states / "old.jsonl", own)):
-        for each in (path, path.with_name(f"{path.name}.lock")):
-            each.touch()
-            os.utime(each, (1000 - age, 1000 - age))
+        for file in (path, path.with_name(f"{path.name}.lock")):
+            file.touch()
+            os.utime(file, (1000 - age, 1000 - age))
     assert lab.compare() == PASS
     assert {path.name for path in states.iterdir()} == {
         *("new.jsonl", "new.jsonl.lock", own.name, f"{own.name}.lock")
@@ -332,7 +303,7 @@ def test_time_for_a_part_of_the_second_look(lab, monkeypatch, spare):
     assert all(lab.timing(subject).rounds == fitting for subject in both(SMALL))
 
 
-def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
+def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch, capsys):
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     pace = [1]
@@ -342,19 +313,8 @@ def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch):
     assert lab.compare("base", "head", "--budget", budget) == CANNOT_TELL
     assert lab.found.extension == 0
     assert any("the time is up before round" in note for note in lab.notes)
-
-
-def test_killed_in_the_second_look(lab, capsys):
-    lab.versions({}, {})
-    noisy(lab, SMALL, 0.001)
-    lab.gpu.before = kill_at(ALL + 6)
-    with pytest.raises(Killed):
-        lab.compare()
-    lab.gpu.before = lambda number: None
     capsys.readouterr()
-    assert lab.compare() == PASS
-    shown = capsys.readouterr().err
-    assert f"look1: {ROUNDS} rounds were there already" in shown
-    assert "look2: 2 rounds were there already" in shown
+    assert lab.compare("base", "head", "--budget", "6000") == PASS
+    assert "look2: 1 rounds were there already" in capsys.readouterr().err
     assert lab.found.extension == on_gpu.EXTENSION_ROUNDS
-    assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS + 1
+    assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS

@@ -84,15 +84,6 @@ def test_a_step_is_found_by_halving(lab, history, capsys):
     assert f"{shas[6][:10]}: +" in output.out
 
 
-def test_a_ramp_is_found_as_the_commits_it_is_made_of(lab, history):
-    shas = history(*[slower(1.0035**i - 1) for i in range(11)])
-    for one, next_ in zip(shas[:10], shas[1:], strict=True):  # each passes on its own
-        assert status_of(["compare", one, next_]) == PASS
-    status, results = searched(lab)
-    assert status == FAIL and len(results.steps) == 9
-    assert sorted(culprits(results, shas)) == [(index, index) for index in range(1, 11)]
-
-
 @pytest.mark.parametrize(
     "fault",
     [{"wrong": [" ".join(cell.params) for cell in CELLS]}, {"cannot": [SMALL]}],
