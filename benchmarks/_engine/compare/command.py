@@ -215,7 +215,7 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
     from ..verdict.notes import Note
     from ..verdict.schema import Comparison, Side
     from . import session
-    from .options import CompareOptions
+    from .options import Request
 
     _require_effect(options)
     subject = _subject.load(options.subject)
@@ -246,7 +246,10 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
         return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
     usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-    asked = CompareOptions(
+    request = Request(
+        subject=subject,
+        pair=pair,
+        arch=arch,
         grid=options.grid,
         rounds=options.rounds,
         deadline=start + 60 * (options.budget or usual),
@@ -256,7 +259,7 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
         every_cell=options.every_cell,
         only=frozenset(options.only),
     )
-    return session.compare(subject, comparison, pair, arch, asked, SCRATCH)
+    return session.compare(request, comparison, SCRATCH)
 
 
 def _require_effect(options: argparse.Namespace) -> None:

@@ -4,17 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..machine_code import worker_pool
 from ..subject import Cell, Compilation, Subject
-from ..system.checkout import Arm
 from ..system.progress import say
 from . import exact, selection
 from .findings import ARMS
-
-Pair = Mapping[str, Arm]  # base, head
+from .options import Request
 
 
 def compile_both(
-    subject: Subject,
-    pair: Pair,
+    request: Request,
     targets: Sequence[str],
     target: str,
     cells: Sequence[Cell],
@@ -26,13 +23,13 @@ def compile_both(
     What asv tracks is compiled for ``targets``, the cells for ``target``. ``compiled`` is called
     with each arm when Triton's cache has all of it.
     """
-    code = {}
+    code, subject = {}, request.subject
     compilations = [one for gpu in targets for one in _tracked(subject, gpu, cells)]
     variants = [one for gpu in targets for one in subject.variants(gpu)]
     for arm in ARMS:
         say(f"compiling the {arm} for {', '.join(targets)}")
         code[arm] = exact.compiled(
-            *(subject, pair[arm].root, target, cells, compilations, variants), ledgers[arm]
+            *(subject, request.pair[arm].root, target, cells, compilations, variants), ledgers[arm]
         )
         compiled(arm)
     facts = facts_of(code)

@@ -29,20 +29,31 @@ class Checks(NamedTuple):
 
 
 class _Missing(NamedTuple):
-    """The timings that each arm lacks in some process, the faults among them, and the rest."""
+    """The timings that each arm lacks in some process, the faults among them, and the rest.
+
+    mended: no process of the base has them, and all of the head. impossible: the base cannot do.
+    """
 
     keys: dict[str, Set[Key]]
     wrong: list[Note]
     notes: list[Note]
+    mended: Set[Key]
+    impossible: Set[Key]
 
 
 class Look(NamedTuple):
-    """The verdict on rounds, and what was lost in them."""
+    """The verdict on rounds, and what was lost in them.
+
+    mended: timings that no process of the base has and all of the head: without a comparison.
+    lost_on_host: those on the host, and of starts, without a verdict though the base can do them.
+    """
 
     rounds: int
     families: dict[str, Family]
     wrong: list[Note]
     notes: list[Note]
+    mended: Set[Key] = frozenset()
+    lost_on_host: Set[Key] = frozenset()
 
     @property
     def judged(self) -> set[Key]:
@@ -92,12 +103,21 @@ def judge_rounds(
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
     families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
     missing = _missing([one.answers for one in measured], sum(FAMILIES.values(), ()))
-    return Look(len(measured), families, missing.wrong, missing.notes)
+    on_host = {
+        key
+        for keys in missing.keys.values()
+        for key in keys - missing.impossible
+        if key.metric.startswith(FAMILIES["host"] + FAMILIES["start"])
+    }
+    return Look(
+        *(len(measured), families, missing.wrong, missing.notes),
+        *(missing.mended, on_host - missing.mended),
+    )
 
 
-def no_look(*notes: Note) -> Look:
-    """A look at no rounds, and why there are none."""
-    return Look(0, {}, [], list(notes))
+def no_look() -> Look:
+    """A look at no rounds."""
+    return Look(0, {}, [], [])
 
 
 def joined(first: Look, second: Look) -> Look:
@@ -106,11 +126,11 @@ def joined(first: Look, second: Look) -> Look:
         name: _joined(family, second.families[name]) if name in second.families else family
         for name, family in first.families.items()
     }
-    return Look(
-        first.rounds + second.rounds,
-        families,
-        first.wrong + second.wrong,
-        first.notes + second.notes,
+    return first._replace(
+        rounds=first.rounds + second.rounds,
+        families=families,
+        wrong=first.wrong + second.wrong,
+        notes=first.notes + second.notes,
     )
 
 
@@ -128,38 +148,6 @@ def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
         timing.key
         for family in look.families.values()
         for timing in rules.inconclusive(family.timings, identical)
-    }
-
-
-def mended(measured: Sequence[Round]) -> set[Key]:
-    """The timings that no process of the base has and each of the head's: without a comparison."""
-    answered = _answered(measured)
-    failed = answered[HEAD, "errors"] | answered[HEAD, "unavailable"]
-    return answered[HEAD, "timings"] - failed - answered[BASE, "timings"]
-
-
-def lost_on_host(measured: Sequence[Round], look: Look) -> set[Key]:
-    """The timings on the host, and of starts, that these rounds asked for and the look lacks.
-
-    But not what the base cannot do.
-    """
-    answered = _answered(measured)
-    of_host = FAMILIES["host"] + FAMILIES["start"]
-    asked = {s for keys in answered.values() for s in keys if s.metric.startswith(of_host)}
-    impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
-    return asked - look.judged - impossible
-
-
-def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
-    """By arm and kind of answer, what a process answered so."""
-    return {
-        (arm, kind): {
-            Key(metric, tuple(params))
-            for one in measured
-            for metric, params, _ in one.answers[arm][kind]
-        }
-        for arm in ARMS
-        for kind in ("timings", "errors", "unavailable")
     }
 
 
@@ -232,10 +220,13 @@ def _missing(answers: Sequence[Mapping[str, dict]], prefixes: tuple[str, ...]) -
     notes = _together(neither)
     for arm, others in ((BASE, {*neither}), (HEAD, {*neither, *wrong})):
         notes += _together({key: note(arm, key) for key in reasons[arm] if key not in others})
+    never = {key for key, why in base.items() if len(why) == len(answers)}
     return _Missing(
-        {arm: reasons[arm].keys() for arm in ARMS},
-        [replace(note(HEAD, key), keys=(key,)) for key in wrong],
-        notes,
+        keys={arm: reasons[arm].keys() for arm in ARMS},
+        wrong=[replace(note(HEAD, key), keys=(key,)) for key in wrong],
+        notes=notes,
+        mended=never - head.keys(),
+        impossible=never - failed[BASE],
     )
 
 

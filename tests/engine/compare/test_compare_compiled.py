@@ -223,8 +223,8 @@ def test_it_stops_in_time_and_goes_on_from_there(compiling, capsys):
 def test_budget(arguments, gpu, minutes, lab, monkeypatch):
     asked = []
 
-    def compare(subject, unmeasured, pair, arch, options, *_):
-        asked.append((options.deadline - time.monotonic()) / 60)
+    def compare(request, unmeasured, scratch):
+        asked.append((request.deadline - time.monotonic()) / 60)
         return unmeasured
 
     lab.versions({}, {})
