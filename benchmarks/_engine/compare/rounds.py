@@ -74,15 +74,7 @@ class Round(NamedTuple):
 
 
 class Rounds(Journal):
-    """Rounds of fresh processes on one GPU, in a journal; a ``with`` block closes it.
-
-    Parameters
-    ----------
-    plan : Plan
-        The versions, and where they are measured.
-    path, header
-        As :class:`Journal` takes them.
-    """
+    """Rounds of fresh processes on one GPU, in a journal; a ``with`` block closes it."""
 
     def __init__(self, plan: Plan, path: Path, header: dict):
         super().__init__(path, header)

@@ -60,20 +60,9 @@ def choose(
 ) -> list[Cell]:
     """The cells to time, in the order in which they are given, which is that of preference.
 
-    Parameters
-    ----------
-    compiled : mapping of arm to mapping of Key to Facts or Exception
-        What both arms' timings compile to.
-    at_most : int
-        Cells that there is time for.
-    seed : str
-        Of the sample of what is the same.
-    ends : int
-        Cells up to which a variant is timed at its smallest and its largest size, too.
-    few : int
-        Cells up to which a variant is timed at more sizes than that.
-    every_cell : bool
-        Whether all cells are timed that do not differ, too.
+    at_most: cells that there is time for. seed: of the sample of what is the same. ends: cells up
+    to which a variant is timed at its smallest and its largest size, too. few: cells up to which a
+    variant is timed at more sizes than that. every_cell: whether all that does not differ is timed.
     """
     there = [cell for cell in cells if _is_in_both(cell, compiled)]
     differing = [cell for cell in there if _variants(compiled, [cell])]

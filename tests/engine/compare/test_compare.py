@@ -45,11 +45,11 @@ from tests.lab import (
 def test_no_slower_passes(lab, capsys):
     lab.versions({}, {})
     assert lab.compare() == PASS
-    found = lab.found
-    assert found.answer is Answer.PASS
-    assert {name: len(f.timings) for name, f in found.families.items()} == {"gpu": 8, "host": 4}
-    assert (found.rounds, found.extension) == (ROUNDS, 0)
-    assert not found.wrong and not found.notes and not found.discarded and not found.identical
+    result = lab.found
+    assert result.answer is Answer.PASS
+    assert {name: len(f.timings) for name, f in result.families.items()} == {"gpu": 8, "host": 4}
+    assert (result.rounds, result.extension) == (ROUNDS, 0)
+    assert not (result.wrong or result.notes or result.discarded or result.identical)
     assert lab.gpu.answered == ALL
     assert "PASS: no regression, 95 % upper bounds: GPU " in capsys.readouterr().out
 
@@ -299,28 +299,23 @@ def test_unknown_architecture_is_noted(lab):
 # --- cells of several suites ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def once(lab):
-    """Compares a cell that is timed forward only, too."""
+def test_cells_of_all_suites_are_timed(lab):
     lab.with_once()
-    return lab
-
-
-def test_cells_of_all_suites_are_timed(once):
-    once.versions({}, {"slower": {" ".join(ONCE_KEY.params): 1.05}})
-    assert once.compare() == FAIL
-    timed = {timing.key for timing in once.found.families["gpu"].timings}
+    lab.versions({}, {"slower": {" ".join(ONCE_KEY.params): 1.05}})
+    assert lab.compare() == FAIL
+    timed = {timing.key for timing in lab.found.families["gpu"].timings}
     assert timed == {ONCE_KEY}.union(*map(keys_of, CELLS))
-    assert [t.key for t in once.found.timings if t.answer is Answer.FAIL] == [ONCE_KEY]
+    assert [t.key for t in lab.found.timings if t.answer is Answer.FAIL] == [ONCE_KEY]
 
 
-def test_one_timing_alone_is_compared(once):
-    once.versions({}, {"slower": {LARGE: 1.05}})
-    assert once.compare("base", "head", "--only", ONCE_KEY.words) == PASS
-    assert {timing.key for timing in once.found.timings} == {ONCE_KEY}
-    assert once.found.reproduce.endswith(f" --only '{ONCE_KEY.words}'")
-    assert "no more was timed than --only names" in once.notes
-    assert once.compare() == FAIL and len(once.found.timings) == 13  # kept apart
+def test_one_timing_alone_is_compared(lab):
+    lab.with_once()
+    lab.versions({}, {"slower": {LARGE: 1.05}})
+    assert lab.compare("base", "head", "--only", ONCE_KEY.words) == PASS
+    assert {timing.key for timing in lab.found.timings} == {ONCE_KEY}
+    assert lab.found.reproduce.endswith(f" --only '{ONCE_KEY.words}'")
+    assert "no more was timed than --only names" in lab.notes
+    assert lab.compare() == FAIL and len(lab.found.timings) == 13  # kept apart
 
 
 @pytest.mark.parametrize("changed", [False, True])

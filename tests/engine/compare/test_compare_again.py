@@ -172,7 +172,7 @@ def fake_clock(lab: Lab, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("seen", "reason"),
+    ("during", "reason"),
     [
         (
             {"events": {"hardware thermal slowdown": 3}},
@@ -182,28 +182,25 @@ def fake_clock(lab: Lab, monkeypatch):
             {"sm_mhz": [1500, 1500, 1500]},
             "SM clock at 1500 MHz under load, 1980 in earlier rounds",
         ),
+        (
+            {},
+            "launches did not take the same time in all processes: 2.31 us in base, 2.00 us in "
+            "head",
+        ),
     ],
-    ids=["heat", "clock"],
+    ids=["heat", "clock", "launches"],
 )
-def test_invalid_round_is_repeated_and_reported(lab, seen, reason):
+def test_invalid_round_is_repeated_and_reported(lab, during, reason):
+    def launch(begun):
+        return 2.0e-6 if begun == CHECKS + 4 and not during else 2.3e-6 + 1e-8 * (begun % 2)
+
     lab.versions({}, {})
-    lab.gpu.events = lambda answered: seen if answered == CHECKS + 4 else {}
+    lab.gpu.events = lambda answered: during if answered == CHECKS + 4 else {}
+    lab.gpu.launch = launch
     assert lab.compare() == PASS
     assert lab.gpu.answered == ALL + 2
     assert lab.found.discarded == (f"look1, round 2: {reason}",)
     assert lab.found.rounds == ROUNDS
-
-
-def test_a_round_whose_launches_differ_is_repeated(lab):
-    lab.versions({}, {})
-    lab.gpu.launch = lambda begun: 2.0e-6 if begun == CHECKS + 4 else 2.3e-6 + 1e-8 * (begun % 2)
-    assert lab.compare() == PASS
-    assert lab.gpu.answered == ALL + 2 and lab.found.rounds == ROUNDS
-    (said,) = lab.found.discarded
-    assert said == (
-        "look1, round 2: launches did not take the same time in all processes: 2.31 us in base, "
-        "2.00 us in head"
-    )
 
 
 def test_a_machine_whose_launches_are_alike_in_a_round_may_change_between_rounds(lab):
@@ -261,13 +258,18 @@ def test_a_fail_needs_no_second_look(lab):
     assert any("the comparison fails without it" in note for note in lab.notes)
 
 
-def test_no_time_for_a_second_look(lab, monkeypatch):
+@pytest.mark.parametrize(("spare", "made"), [(-1, 0), (0, 10), (4, 12), (7, 12), (8, 14)])
+def test_second_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, spare, made):
+    """Two minutes a round, and an even number of rounds; of what it adds none is the first's."""
     lab.versions({}, {})
     noisy(lab, SMALL, 0.001)
     fake_clock(lab, monkeypatch)
-    short = ALL + 2 * MIN_ROUNDS - 1
-    assert lab.compare("base", "head", "--budget", str(short)) == CANNOT_TELL
-    assert lab.found.extension == 0 and lab.gpu.answered == ALL
+    budget = str(ALL + 2 * MIN_ROUNDS + spare)
+    assert lab.compare("base", "head", "--budget", budget) == (PASS if made else CANNOT_TELL)
+    assert lab.found.extension == made and lab.gpu.answered == ALL + 2 * made
+    if made:
+        assert all(lab.timing(key).rounds == made for key in both(SMALL))
+        return
     assert any("not enough for 10 rounds" in note for note in lab.notes)
     assert lab.compare("base", "head", "--budget", "600") == PASS
     assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS
@@ -288,19 +290,6 @@ def test_the_same_command_never_adds_rounds_to_what_was_judged(lab, monkeypatch,
     assert lab.compare("base", "head", "--budget", "6000", rounds=rounds) == status
     assert lab.gpu.answered == enough
     assert (lab.found.families, lab.found.notes) == (first.families, first.notes)
-
-
-@pytest.mark.parametrize("spare", [0, 1, 2, 3])
-def test_time_for_a_part_of_the_second_look(lab, monkeypatch, spare):
-    """Two minutes a round; of the rounds that fit, an even number."""
-    lab.versions({}, {"slower": {SMALL: 1.03}})
-    noisy(lab, SMALL, 0.001)
-    fake_clock(lab, monkeypatch)
-    fitting = MIN_ROUNDS + 2
-    assert lab.compare("base", "head", "--budget", str(ALL + 2 * fitting + spare)) == FAIL
-    assert (lab.found.rounds, lab.found.extension) == (ROUNDS + fitting, fitting)
-    assert lab.gpu.answered == ALL + 2 * fitting
-    assert all(lab.timing(subject).rounds == fitting for subject in both(SMALL))
 
 
 def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch, capsys):

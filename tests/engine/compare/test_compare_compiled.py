@@ -1,4 +1,4 @@
-"""What was compiled of a version is kept, and a run whose time was up goes on from it."""
+"""What is compiled: it is kept, a run whose time was up goes on from it, and compared exactly."""
 
 import contextlib
 import json
@@ -12,15 +12,31 @@ import pytest
 
 from benchmarks._engine.compare import compiled, exact
 from benchmarks._engine.machine_code import facts, worker_pool
+from benchmarks._engine.verdict.rules import Answer
 from tests import toy
-from tests.lab import CANNOT_TELL, COULD_NOT_RUN, MACHINE, PASS, fake_code
+from tests.lab import (
+    ALL,
+    CALL,
+    CANNOT_TELL,
+    COULD_NOT_RUN,
+    FAIL,
+    FORWARD,
+    MACHINE,
+    PASS,
+    REGISTERS,
+    SMALL,
+    SPILLS,
+    VARIANTS,
+    behaviour_of,
+    fake_code,
+)
 
 FACTS = facts.Facts(32, 0, 0, 16, 412, 8, 1, "digest", "code", 0)
-CALL = ("facts", "tests.toy", "sm_90", "toy", "forward", "1024", "float32")
+JOB = ("facts", "tests.toy", "sm_90", "toy", "forward", "1024", "float32")
 ABSENT = ("facts", "tests.toy", "sm_90", "once", "forward", "4096", "bfloat16")
 SWEEP = ("variants", "tests.toy", "sm_90", "sm_90")
 JOBS = [("variants", number) for number in range(10)]
-ANSWERS = {CALL: FACTS, ABSENT: NotImplementedError("not once"), SWEEP: 2}
+ANSWERS = {JOB: FACTS, ABSENT: NotImplementedError("not once"), SWEEP: 2}
 
 
 class Book:
@@ -48,16 +64,16 @@ def book(tmp_path, monkeypatch):
 def test_answers_of_every_kind_are_found_again(book):
     book.version.add(ANSWERS)
     answers = book.stored()
-    assert (answers[CALL], answers[SWEEP]) == (FACTS, 2)
+    assert (answers[JOB], answers[SWEEP]) == (FACTS, 2)
     assert type(answers[ABSENT]) is NotImplementedError and str(answers[ABSENT]) == "not once"
     assert book.said[-1] == "base: 3 of 3 were compiled by an earlier run"
-    assert book.stored(CALL, (*CALL[:-1], 4)) == {CALL: FACTS}
+    assert book.stored(JOB, (*JOB[:-1], 4)) == {JOB: FACTS}
 
 
 def test_a_failure_is_tried_again(book):
     """The machine's memory may have been to blame."""
     ledger = book.ledger()
-    for job, answer in (ANSWERS | {CALL: RuntimeError("ended with exit status -9")}).items():
+    for job, answer in (ANSWERS | {JOB: RuntimeError("ended with exit status -9")}).items():
         ledger.add(job, answer)
     ledger.end()
     assert book.stored().keys() == {ABSENT, SWEEP}
@@ -65,12 +81,12 @@ def test_a_failure_is_tried_again(book):
 
 def test_a_map_that_is_killed_leaves_what_it_had(book, monkeypatch):
     monkeypatch.setattr(compiled, "_KEEP_SECONDS", 0.0)
-    book.ledger().add(CALL, FACTS)  # and then no end
-    assert book.stored() == {CALL: FACTS}
+    book.ledger().add(JOB, FACTS)  # and then no end
+    assert book.stored() == {JOB: FACTS}
 
 
 def test_a_damaged_journal_is_never_believed(book):
-    book.version.add({CALL: FACTS})
+    book.version.add({JOB: FACTS})
     path = book.version.path
     path.write_bytes(path.read_bytes().replace(b"412", b"411"))
     assert book.stored() == {}
@@ -97,11 +113,11 @@ def test_versions_that_are_compiled_at_once_share_a_journal(book):
     def write(number):
         start.wait()
         book.version.add(ANSWERS)
-        book.version.add({(*CALL[:-1], number): FACTS})
+        book.version.add({(*JOB[:-1], number): FACTS})
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
-    answers = book.stored(*ANSWERS, *((*CALL[:-1], number) for number in range(8)))
+    answers = book.stored(*ANSWERS, *((*JOB[:-1], number) for number in range(8)))
     assert len(answers) == len(ANSWERS) + 8
 
 
@@ -110,18 +126,18 @@ def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypa
         return compiled.Version(tmp_path, toy, digest, MACHINE | machine).path
 
     first = here()
-    paths = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]
+    journals = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]
     for name in ("TRITON_PTXAS_PATH", "DISABLE_LLVM_OPT", "PTXAS_OPTIONS", "TOY_KERNEL_CHECK"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
-            paths.append(here())
+            journals.append(here())
     with monkeypatch.context() as patch:
         patch.setattr(compiled.platform, "python_version", lambda: "3.99.0")
-        paths.append(here())
+        journals.append(here())
     with monkeypatch.context() as patch:
         patch.setattr(compiled.suite, "digest", lambda *files: "another way of measuring")
-        paths.append(here())
-    assert len(set(paths)) == len(paths) == 10
+        journals.append(here())
+    assert len(set(journals)) == len(journals) == 10
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
     assert here(driver="1.0") == first
 
@@ -232,3 +248,62 @@ def test_budget(arguments, gpu, minutes, lab, monkeypatch):
     monkeypatch.setattr("benchmarks._engine.compare.session.compare", compare)
     assert lab.compare("base", "head", *arguments) == CANNOT_TELL  # nothing was judged
     assert asked == [pytest.approx(minutes, abs=0.5)]
+
+
+# --- what is exact: without a GPU, and of the same sources ----------------------------------------
+
+
+def test_same_sources_are_not_measured(lab, capsys):
+    lab.commit("base")
+    lab.commit("head")
+    assert lab.compare() == PASS
+    assert lab.gpu.begun == 0
+    assert lab.found.same_sources and not lab.found.timings
+    assert "both versions have the same sources" in capsys.readouterr().out
+
+
+def test_same_sources_are_measured_where_asked(lab):
+    lab.commit("base")
+    assert lab.compare("base", "base", "--even-if-same") == PASS
+    assert lab.gpu.answered == ALL
+    assert len(lab.found.timings) == 12 and len(lab.found.identical) == 8
+    assert "--even-if-same" in lab.found.reproduce
+
+
+@pytest.mark.parametrize("option", [None, "--exact-only"])
+@pytest.mark.parametrize("worse", [{}, {"spills": 8}, {"variants": 7}])
+def test_only_what_is_exact(lab, option, worse):
+    lab.versions({}, {"slower": {SMALL: 2.0}} | worse)
+    if option is None:
+        lab.machine["gpu"] = "none"
+    assert lab.compare("base", "head", *filter(None, [option])) == (FAIL if worse else PASS)
+    assert lab.gpu.begun == 0
+    assert {value.key.metric for value in lab.found.exact} == {REGISTERS, SPILLS, VARIANTS}
+    (note,) = (note for note in lab.notes if "not measured" in note)
+    assert note.startswith(option or "no NVIDIA GPU: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--only", f"{FORWARD} {SMALL}"], ["--every-cell"], ["--grid", "full"], ["--wait", "3"]],
+    ids=lambda words: words[0],
+)
+def test_what_means_nothing_without_a_clock_is_refused(lab, words, capsys):
+    lab.versions({}, {})
+    assert lab.compare("base", "head", *words, "--exact-only") == COULD_NOT_RUN
+    assert f"--exact-only times nothing: leave out {words[0]}" in capsys.readouterr().err
+
+
+def test_package_that_does_not_compile(lab, monkeypatch):
+    def code(subject, root, *rest):
+        made = fake_code(subject, root, *rest)
+        if behaviour_of(root).get("is") == "head":
+            made.values[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")
+        return made
+
+    lab.versions({}, {})
+    lab.machine["gpu"] = "none"
+    monkeypatch.setattr(exact, "compiled", code)
+    assert lab.compare() == FAIL
+    assert [e.change for e in lab.found.exact if e.answer is Answer.FAIL] == ["missing"]
+    assert "head: 1 exact value missing: ptxas: no such luck" in lab.notes

@@ -30,7 +30,9 @@ def history(lab):
     """Makes a commit for each behaviour, then one of the file that names the first; their SHAs."""
 
     def make(*behaviours):
-        shas = [lab.commit(f"c{i}", **{"is": i} | each) for i, each in enumerate(behaviours)]
+        shas = [
+            lab.commit(f"c{i}", **{"is": i} | behaviour) for i, behaviour in enumerate(behaviours)
+        ]
         (lab.root / "benchmarks").mkdir()
         named = {"commit": shas[0], "reason": "the first"}
         (lab.root / baseline.FILE).write_text(json.dumps(named))
@@ -46,7 +48,7 @@ def slower(share, cell=SMALL):
 
 
 def searched(lab, *options):
-    """The status, and what was results."""
+    """The status, and what was found."""
     status = status_of(["release", "--json", str(lab.report), *options])
     return status, release.from_json(json.loads(lab.report.read_text()))
 
