@@ -1,13 +1,14 @@
 """Compare exactly what two versions of the package compile to; needs no GPU."""
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..machine_code import fingerprint, worker_pool
 from ..machine_code.fingerprint import Compiled
 from ..subject import Cell, Compilation, Subject, metric
+from ..system.progress import say
 from ..verdict.metrics import UNITS
 from ..verdict.notes import Note
 from ..verdict.rules import Exact, Key, judge_exact
@@ -71,6 +72,33 @@ def compiled(
         values,
         {which: _joined(answers.reach[target, which]) for which in enumerations},
     )
+
+
+def compile_both(
+    subject: Subject,
+    roots: Mapping[str, Path],
+    targets: Sequence[str],
+    target: str,
+    cells: Sequence[Cell],
+    ledgers: Mapping[str, worker_pool.Ledger],
+    done: Callable[[str], None] = lambda arm: None,
+) -> dict[str, Code]:
+    """Compile the versions, one after the other: Triton's cache has what they have in common.
+
+    What asv tracks is compiled for ``targets``, but of the listed cells only those that are among
+    ``cells``, and these for ``target``. ``done`` is called with each arm when Triton's cache has
+    all of it.
+    """
+    left_out = {cell for group in subject.listed() for cell in group} - {*cells}
+    tracked = [one for gpu in targets for one in subject.compilations(gpu)]
+    compilations = [one for one in tracked if not left_out & {*one.cells}]
+    variants = [one for gpu in targets for one in subject.variants(gpu)]
+    code = {}
+    for arm, root in roots.items():
+        say(f"compiling the {arm} for {', '.join(targets)}")
+        code[arm] = compiled(subject, root, target, cells, compilations, variants, ledgers[arm])
+        done(arm)
+    return code
 
 
 def _names(suite: str) -> list[str]:

@@ -14,7 +14,7 @@ from ..verdict.metrics import FAMILIES
 from ..verdict.notes import Kind, Note
 from ..verdict.rules import MIN_ROUNDS, Answer, Exact, Key, overall
 from ..verdict.schema import Comparison
-from . import compile_both, exact, findings, measure, rounds, selection
+from . import exact, findings, measure, rounds, selection
 from .findings import ARMS, BASE, HEAD, Checks, Look, keys_of
 from .options import NothingToTimeError, Request
 from .rounds import Rounds
@@ -37,7 +37,7 @@ class _Compiled(NamedTuple):
 
     @property
     def values(self) -> dict[str, findings.Values]:
-        return compile_both.values_of(self.code)
+        return {arm: one.values for arm, one in self.code.items()}
 
 
 class _Chosen(NamedTuple):
@@ -97,16 +97,19 @@ class Run:
         job = measure.check_job(self._checked)
         measured.get_ready([arm for arm in ARMS if arm not in measured.checked])
         if known:
-            code = compile_both.compile_both(
-                *(self._request, (arch,), arch, self._cells, self._ledgers),
+            request = self._request
+            code = exact.compile_both(
+                *(request.subject, request.roots, (arch,), arch, self._cells, self._ledgers),
                 # Its process finds everything compiled, and leaves cores to the compilers.
-                compiled=lambda arm: measured.begin_check(arm, job),
+                done=lambda arm: measured.begin_check(arm, job),
             )
         else:
             self._notes.append(Note("architecture", arch))
         answers = measured.check(job, then=measured.plan.order(0))
-        facts = selection.with_nodes(compile_both.facts_of(code), findings.changed_nodes(answers))
+        facts = selection.facts_of(code, findings.changed_nodes(answers))
         identical = frozenset(selection.identical(facts))
+        if known:
+            say(f"{arch}: same machine code in {len(identical)} of {len(facts[BASE])} timings")
         checks = findings.judge_checks(answers, self._checked)
         return _Compiled(known, code, facts, identical), checks
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from ..subject import Cell, Subject
@@ -39,6 +40,11 @@ class Request(NamedTuple):
     def digests(self) -> dict[str, str]:
         """Of the sources of each version."""
         return {arm: self.pair[arm].digest for arm in ARMS}
+
+    @property
+    def roots(self) -> dict[str, Path]:
+        """The directory that holds the package of each version."""
+        return {arm: self.pair[arm].root for arm in ARMS}
 
     def cells(self) -> list[Cell]:
         """The cells to look at, in the order in which they are measured."""

@@ -103,16 +103,16 @@ def variant(compiled: Mapping[str, Compiled], key: Key) -> tuple | None:
     return None if base.digest == head.digest else (base.code, head.code)
 
 
-def with_nodes(compiled: Mapping[str, Compiled], changed: Mapping[Key, str]) -> dict[str, Compiled]:
-    """The same, where calls differ as well that put something else on the stream.
+def facts_of(code: Mapping[str, Code], changed: Mapping[Key, str]) -> dict[str, Compiled]:
+    """Each arm's facts by timing; calls differ as well that put something else on the stream.
 
     ``changed``: what, see ``findings.changed_nodes``.
     """
-    base, head = (dict(compiled[arm]) for arm in ARMS)
+    base, head = (dict(code[arm].facts) for arm in ARMS)
     for key, what in changed.items():
         if isinstance(facts := head.get(key), Facts):
-            digest, code = f"{facts.digest} {what}", f"{facts.code} {what}"
-            head[key] = replace(facts, digest=digest, code=code)
+            digest, text = f"{facts.digest} {what}", f"{facts.code} {what}"
+            head[key] = replace(facts, digest=digest, code=text)
     return dict(zip(ARMS, (base, head), strict=True))
 
 

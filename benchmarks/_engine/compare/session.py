@@ -15,7 +15,7 @@ from ..system import checkout, gpu_monitor, suite
 from ..system.journal import keep_newest
 from ..verdict.notes import Note
 from ..verdict.schema import Comparison
-from . import compile_both, compiled, exact, findings, on_gpu, rounds, selection
+from . import compiled, exact, findings, on_gpu, rounds, selection
 from .findings import ARMS, BASE, HEAD
 from .options import Request
 from .rounds import Rounds
@@ -67,9 +67,11 @@ def _compare_code(
     """Compare the machine code alone, for all architectures."""
     subject = request.subject
     listed = [*itertools.chain.from_iterable(subject.listed())]
-    code = compile_both.compile_both(request, subject.TARGETS, subject.TARGET, listed, ledgers)
-    values, facts = compile_both.values_of(code), compile_both.facts_of(code)
-    total, same = len(facts[BASE]), len(selection.identical(facts))
+    code = exact.compile_both(
+        *(subject, request.roots, subject.TARGETS, subject.TARGET, listed, ledgers)
+    )
+    values = {arm: one.values for arm, one in code.items()}
+    total, same = len(code[BASE].facts), len(selection.identical(selection.facts_of(code, {})))
     return replace(
         unmeasured,
         exact=tuple(exact.compare(values[BASE], values[HEAD])),
