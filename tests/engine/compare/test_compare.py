@@ -199,9 +199,9 @@ def test_wrong_everywhere_is_not_timed_at_all(lab, capsys, base_too):
     lab.versions(wrong if base_too else {}, wrong)
     assert lab.compare() == (COULD_NOT_RUN if base_too else FAIL)
     assert lab.gpu.answered == CHECKS
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     if base_too:
-        assert "no cell is right in both versions: toy.Forward" in said.err
+        assert "no cell is right in both versions: toy.Forward" in output.err
     else:
         assert len(lab.wrong) == 8
 
@@ -279,13 +279,13 @@ def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
     monkeypatch.setattr(selection, "SAME_CODE_CELLS", 1)
     lab.versions({"code": "ret"}, {"code": "ret"})
     assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
-    found = lab.found
-    timed = {t.key for t in found.timings if t.key in found.identical}
-    cells = {subject.params for subject in found.identical}
-    assert len(found.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
+    result = lab.found
+    timed = {t.key for t in result.timings if t.key in result.identical}
+    cells = {subject.params for subject in result.identical}
+    assert len(result.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
     noted = f"{len(cells) - 1} of {len(cells)} cells with the same machine code were not timed"
     assert any(note.startswith(noted) for note in lab.notes) == (not every)
-    assert ("--every-cell" in found.reproduce) == every
+    assert ("--every-cell" in result.reproduce) == every
 
 
 def test_unknown_architecture_is_noted(lab):

@@ -46,10 +46,10 @@ def finish(lab: Lab) -> None:
     """Start a killed run again: it is complete, and right."""
     lab.gpu.before = lambda number: None
     assert lab.compare("base", "head") == FAIL
-    found = lab.found
-    assert found.rounds == ROUNDS and not found.extension and not found.wrong
-    assert {timing.rounds for timing in found.timings} == {ROUNDS}
-    slower = {timing.key for timing in found.timings if timing.answer is Answer.FAIL}
+    result = lab.found
+    assert result.rounds == ROUNDS and not result.extension and not result.wrong
+    assert {timing.rounds for timing in result.timings} == {ROUNDS}
+    slower = {timing.key for timing in result.timings if timing.answer is Answer.FAIL}
     assert slower == set(both(SMALL))
     stored = [entry["round"] for entry in journal.read(lab.states()[0]) if "round" in entry]
     assert [one["number"] for one in stored] == list(range(ROUNDS))
@@ -154,8 +154,8 @@ def test_first_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, capsy
         return
     assert status == PASS
     assert lab.found.rounds == made and lab.gpu.answered == CHECKS + 2 * made
-    said = f"{made} rounds: there was no time for 16"
-    assert (said in lab.notes) == (made < 16)
+    sentence = f"{made} rounds: there was no time for 16"
+    assert (sentence in lab.notes) == (made < 16)
 
 
 def fake_clock(lab: Lab, monkeypatch):
@@ -228,9 +228,9 @@ def test_inconclusive_cells_are_measured_again_and_judged_by_that_alone(lab):
     noisy(lab, SMALL, 0.001)
     lab.gpu.pace = lambda subject, number: 1.0 if number <= ALL else 2.0
     assert lab.compare() == PASS
-    found, added = lab.found, on_gpu.EXTENSION_ROUNDS
-    assert (found.rounds, found.extension) == (ROUNDS + added, added)
-    for timing in found.timings:
+    result, added = lab.found, on_gpu.EXTENSION_ROUNDS
+    assert (result.rounds, result.extension) == (ROUNDS + added, added)
+    for timing in result.timings:
         again = timing.key in both(SMALL)
         assert timing.rounds == (added if again else ROUNDS)
         assert timing.base == pytest.approx(2e-5 if again else 1e-5, rel=0.02)
