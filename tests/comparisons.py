@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+from functools import partial
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def gpu_facts(error=0.98):
 
 
 def comparison(families, exact, **changes) -> Comparison:
-    given = {
+    fields = {
         "base": Side("main", "8f5b046c3d"),
         "head": Side("tiles", "0123456789abcdef"),
         "machine": H200,
@@ -126,7 +127,7 @@ def comparison(families, exact, **changes) -> Comparison:
         "discarded": (),
         "reproduce": "python -m benchmarks compare main tiles --rounds 12",
     }
-    return Comparison(**(given | changes))
+    return Comparison(**(fields | changes))
 
 
 # --- of the job for pull requests -----------------------------------------------------------------
@@ -153,16 +154,9 @@ def job_comparison(noise=0.001, slowdown=None, **changes):
     return comparison(families, job_exact(), **changes)
 
 
-def job_passing():
-    return job_comparison()
-
-
-def job_failing():
-    return job_comparison(slowdown=slow_in_one_format)
-
-
-def job_blind():
-    return job_comparison(noise=0.02)
+job_passing = job_comparison
+job_failing = partial(job_comparison, slowdown=slow_in_one_format)
+job_blind = partial(job_comparison, noise=0.02)
 
 
 def job_of_code(spilled=1.0):
@@ -170,11 +164,10 @@ def job_of_code(spilled=1.0):
     return comparison({}, job_exact("codegen.", spilled), machine=NO_GPU, clocks={})
 
 
-def job_of_worse_code():
-    return job_of_code(spilled=2.0)
+job_of_worse_code = partial(job_of_code, spilled=2.0)
 
 
-# --- whole ----------------------------------------------------------------------------------------
+# --- complete -------------------------------------------------------------------------------------
 
 
 def passing():

@@ -105,7 +105,7 @@ class Gpu:
         self.asked.append(name)
         self.job = job
         return [
-            Round(name, number, {arm: self.answer(arm) for arm in versions}, {}, count)
+            Round(name, number, {arm: self.answer(arm) for arm in versions}, {})
             for number in range(count)
         ]
 

@@ -9,7 +9,7 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import subject as _subject
 from ..system import repository
@@ -41,11 +41,6 @@ BUDGET_MINUTES = {"small": 15, "full": 60}
 # Two versions take 4 to 8 on two cores, whatever the grid.
 EXACT_BUDGET_MINUTES = 20
 
-_MARKDOWN: dict[str, Any] = {
-    "type": file_or_stdout,
-    "metavar": "FILE",
-    "help": "write the report to this file as Markdown; -: print it as Markdown",
-}
 _DESCRIPTION = """\
 Measure two versions of the package in fresh processes that take turns, and judge each cell and the
 change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
@@ -57,7 +52,12 @@ Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _add_subject(parser)
+    parser.add_argument(
+        "--subject",
+        default=_subject.DEFAULT,
+        metavar="MODULE",
+        help=f"module that says what is measured; default: {_subject.DEFAULT}",
+    )
     base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
@@ -114,7 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long to wait for a GPU that another measurement uses; default: 0",
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--markdown", **_MARKDOWN)
+    parser.add_argument(
+        "--markdown",
+        type=file_or_stdout,
+        metavar="FILE",
+        help="write the report to this file as Markdown; -: print it as Markdown",
+    )
 
     class Show(argparse.Action):
         def __call__(self, parser, namespace, values, option_string=None):
@@ -148,44 +153,39 @@ def _key(text: str) -> Key:
     return Key(metric, tuple(params))
 
 
-def _add_subject(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--subject",
-        default=_subject.DEFAULT,
-        metavar="MODULE",
-        help=f"module that says what is measured; default: {_subject.DEFAULT}",
-    )
-
-
 def run(**options) -> int:
     """Compare, write, print; the exit status."""
+    asked = argparse.Namespace(**options)
+    if asked.show:
+        _report(_stored(asked.subject, asked.show), asked.markdown)
+        return 0
+    return STATUS[compare(asked).answer]
+
+
+def compare(options: argparse.Namespace) -> "Comparison":
+    """The comparison that the options ask for, printed and written."""
     from ..verdict.schema import to_json
 
-    asked, start = argparse.Namespace(**options), time.monotonic()
-    if asked.show:
-        return show(asked.subject, asked.show, asked.markdown)
-    comparison = _compare(asked, start)
+    start = time.monotonic()
+    comparison = _measured(options, start)
     minutes = comparison.minutes + (time.monotonic() - start) / 60
     comparison = dataclasses.replace(comparison, minutes=minutes)
-    if asked.json:
+    if options.json:
         document = json.dumps(to_json(comparison), indent=1, allow_nan=False)
-        write_atomically(asked.json, document.encode())
-    _report(comparison, asked.markdown)
-    return STATUS[comparison.answer]
+        write_atomically(options.json, document.encode())
+    _report(comparison, options.markdown)
+    return comparison
 
 
-def show(subject: str, file: Path, markdown: Path | None) -> int:
-    """Print a stored report; 0, whatever its answer."""
+def _stored(subject: str, file: Path) -> "Comparison":
     from ..system.untrusted import load_json
     from ..verdict.schema import from_json
 
     _subject.load(subject)
     try:
-        comparison = from_json(load_json(file.read_bytes()))
+        return from_json(load_json(file.read_bytes()))
     except ValueError as error:
         raise CouldNotRunError(f"{file} is no report of compare --json: {error}") from None
-    _report(comparison, markdown)
-    return 0
 
 
 def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
@@ -209,13 +209,13 @@ def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
     return {"base": base, "head": checkout.from_commit(options.head, *place)}
 
 
-def _compare(options: argparse.Namespace, start: float) -> "Comparison":
+def _measured(options: argparse.Namespace, start: float) -> "Comparison":
     """The comparison, its minutes those of earlier runs."""
     from ..system import machine as _machine
     from ..verdict.notes import Note
     from ..verdict.schema import Comparison, Side
     from . import session
-    from .options import CompareOptions
+    from .options import Request
 
     _require_effect(options)
     subject = _subject.load(options.subject)
@@ -246,7 +246,10 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
     usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-    asked = CompareOptions(
+    request = Request(
+        subject=subject,
+        pair=pair,
+        arch=arch,
         grid=options.grid,
         rounds=options.rounds,
         deadline=start + 60 * (options.budget or usual),
@@ -256,7 +259,7 @@ def _compare(options: argparse.Namespace, start: float) -> "Comparison":
         every_cell=options.every_cell,
         only=frozenset(options.only),
     )
-    return session.compare(subject, comparison, pair, arch, asked, SCRATCH)
+    return session.compare(request, comparison, SCRATCH)
 
 
 def _require_effect(options: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import platform
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,75 +81,54 @@ class Version:
         self.path.unlink(missing_ok=True)
 
 
-class Progress:
-    """How far the compiling of a version is, and how long it may take.
+class Ledger(worker_pool.Ledger):
+    """What is kept of a version is not compiled again, and what is compiled is kept.
 
-    ``deadline`` in ``time.monotonic``'s seconds; ``again`` is the command that goes on from what is
-    kept.
+    A failure is not, since it may be the machine's: it is tried again.
+
+    Parameters
+    ----------
+    arm : str
+        What the version is called.
+    deadline : float
+        In ``time.monotonic``'s seconds: then ``require_time`` raises BudgetError.
+    again : str
+        The command that goes on from what is kept.
+    cache : Path, optional
+        Triton's cache directory.
     """
 
-    def __init__(self, deadline: float, again: str):
-        self._deadline, self._again = deadline, again
-        self._done = self._total = self._new = 0
-        self._first = self._reported = 0.0
-        self._lock = threading.Lock()
+    def __init__(
+        self, arm: str, version: Version, deadline: float, again: str, cache: Path | None = None
+    ):
+        super().__init__(arm)
+        self.cache, self._deadline, self._again = cache, deadline, again
+        self._arm, self._version = arm, version
+        self._new: dict[tuple, object] = {}
+        self._compiled = 0  # in this run
+        self._stored = self._first = self._reported = time.monotonic()
 
-    def begin(self, total: int, done: int) -> None:
-        with self._lock:
-            self._total += total
-            self._done += done
-
-    def add(self) -> None:
-        with self._lock:
-            self._done += 1
-            self._new += 1
-            now = time.monotonic()
-            if self._new == 1:
-                self._first = self._reported = now  # what came before was no compiling
-            if self._done < self._total and now - self._reported < _SAY_SECONDS:
-                return
-            self._reported = now
-            left = (now - self._first) / max(1, self._new - 1) * (self._total - self._done)
-            to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
-            say(f"compiled {self._done} of {self._total}{to_go}")
+    def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
+        stored = self._version.read()
+        answers = {job: stored[job] for job in jobs if job in stored}
+        self._total, self._done = len(jobs), len(answers)
+        if answers:
+            say(f"{self._arm}: {len(answers)} of {len(jobs)} were compiled by an earlier run")
+        return answers
 
     def require_time(self) -> None:
-        """Raise BudgetError if the deadline has passed."""
         if time.monotonic() >= self._deadline:
             raise BudgetError(
                 f"the time is up: compiled {self._done} of {self._total}, which are kept: "
                 f"{self._again} goes on from there"
             )
 
-
-class Ledger(worker_pool.Ledger):
-    """What is kept of a version is not compiled again, and what is compiled is kept.
-
-    A failure is not, since it may be the machine's: it is tried again. ``cache``: Triton's.
-    """
-
-    def __init__(self, arm: str, version: Version, progress: Progress, cache: Path | None = None):
-        super().__init__(arm)
-        self.cache = cache
-        self._arm, self._version, self._progress = arm, version, progress
-        self._new: dict[tuple, object] = {}
-        self._stored = time.monotonic()
-
-    def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        stored = self._version.read()
-        answers = {job: stored[job] for job in jobs if job in stored}
-        self._progress.begin(len(jobs), len(answers))
-        if answers:
-            say(f"{self._arm}: {len(answers)} of {len(jobs)} were compiled by an earlier run")
-        return answers
-
-    def require_time(self) -> None:
-        self._progress.require_time()
-
     def add(self, job: tuple, answer: object) -> None:
         if not isinstance(answer, Exception) or isinstance(answer, NotImplementedError):
             self._new[job] = answer
-        self._progress.add()
+        self._done += 1
+        self._compiled += 1
+        self._report(time.monotonic())
         if time.monotonic() - self._stored >= _KEEP_SECONDS:
             self.end()
 
@@ -159,6 +137,17 @@ class Ledger(worker_pool.Ledger):
         if self._new:
             self._version.add(self._new)
         self._new, self._stored = {}, time.monotonic()
+
+    def _report(self, now: float) -> None:
+        """Say from time to time how far it is, and how long it may take."""
+        if self._compiled == 1:
+            self._first = self._reported = now  # what came before was no compiling
+        if self._done < self._total and now - self._reported < _SAY_SECONDS:
+            return
+        self._reported = now
+        left = (now - self._first) / max(1, self._compiled - 1) * (self._total - self._done)
+        to_go = f", about {left / 60:.0f} minutes to go" if left >= 30 else ""
+        say(f"compiled {self._done} of {self._total}{to_go}")
 
 
 def _as_json(answer: object) -> object:

@@ -1,13 +1,14 @@
 """Compare exactly what two versions of the package compile to; needs no GPU."""
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..machine_code import fingerprint, worker_pool
 from ..machine_code.fingerprint import Compiled
 from ..subject import Cell, Compilation, Subject, metric
+from ..system.progress import say
 from ..verdict.metrics import UNITS
 from ..verdict.notes import Note
 from ..verdict.rules import Exact, Key, judge_exact
@@ -29,6 +30,9 @@ class Code(NamedTuple):
     reach: dict[str, dict]
 
 
+NOT_COMPILED = Code({}, {}, {})
+
+
 def compiled(
     subject: Subject,
     root: Path,
@@ -39,34 +43,12 @@ def compiled(
     ledger: worker_pool.Ledger | None = None,
     enumerations: Sequence[str] = ENUMERATIONS,
 ) -> Code:
-    """Compile what a version's cells run on one architecture, and what asv tracks.
+    """Compile what the cells of the version below ``root`` run on a target, and what asv tracks.
 
     Each cell is compiled at its own size, because a package may change kernels at any size. What
-    PyTorch itself launches, such as a copy, is not in it.
-
-    Parameters
-    ----------
-    subject : Subject
-        What is measured.
-    root : Path
-        Directory that holds the package.
-    target : str
-        One of the subject's, e.g. "sm_90": of the cells' timings and the enumerations.
-    cells : iterable of Cell
-        All directions of each are looked at.
-    compilations, variants : sequence of Compilation
-        Of the subject's, for any targets.
-    ledger : worker_pool.Ledger, optional
-        Holds the answers that are known already, and receives the new ones.
-    enumerations : sequence of str
-        Some of ``ENUMERATIONS``.
-
-    Raises
-    ------
-    ValueError, ModuleNotFoundError, worker_pool.PoolError
-        As ``fingerprint.compile_all`` does.
-    RuntimeError
-        If what calls launch cannot be described.
+    PyTorch itself launches, such as a copy, is not in it. ``compilations`` and ``variants`` may be
+    of any targets; the other parameters and errors are those of ``fingerprint.compile_all``.
+    RuntimeError if what calls launch cannot be described.
     """
     timings = {
         Key(metric(cell, direction), cell.params): Compiled(target, cell, direction)
@@ -90,6 +72,33 @@ def compiled(
         values,
         {which: _joined(answers.reach[target, which]) for which in enumerations},
     )
+
+
+def compile_both(
+    subject: Subject,
+    roots: Mapping[str, Path],
+    targets: Sequence[str],
+    target: str,
+    cells: Sequence[Cell],
+    ledgers: Mapping[str, worker_pool.Ledger],
+    done: Callable[[str], None] = lambda arm: None,
+) -> dict[str, Code]:
+    """Compile the versions, one after the other: Triton's cache has what they have in common.
+
+    What asv tracks is compiled for ``targets``, but of the listed cells only those that are among
+    ``cells``, and these for ``target``. ``done`` is called with each arm when Triton's cache has
+    all of it.
+    """
+    left_out = {cell for group in subject.listed() for cell in group} - {*cells}
+    tracked = [one for gpu in targets for one in subject.compilations(gpu)]
+    compilations = [one for one in tracked if not left_out & {*one.cells}]
+    variants = [one for gpu in targets for one in subject.variants(gpu)]
+    code = {}
+    for arm, root in roots.items():
+        say(f"compiling the {arm} for {', '.join(targets)}")
+        code[arm] = compiled(subject, root, target, cells, compilations, variants, ledgers[arm])
+        done(arm)
+    return code
 
 
 def _names(suite: str) -> list[str]:

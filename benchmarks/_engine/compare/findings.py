@@ -1,11 +1,10 @@
 """Turn what processes answered into verdicts, faults and notes; touches no clock and no GPU."""
 
-import collections
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..subject import Cell, metric
 from ..verdict import rules
@@ -16,10 +15,7 @@ from .pool import Pool
 from .rounds import Round
 
 ARMS = BASE, HEAD = ("base", "head")
-
-
 Values = Mapping[Key, float | Exception]
-_Why = Mapping[Key, Any]
 
 
 class Checks(NamedTuple):
@@ -32,13 +28,32 @@ class Checks(NamedTuple):
     notes: list[Note]
 
 
+class _Missing(NamedTuple):
+    """The timings that each arm lacks in some process, the faults among them, and the rest.
+
+    mended: no process of the base has them, and all of the head. impossible: the base cannot do.
+    """
+
+    keys: dict[str, Set[Key]]
+    wrong: list[Note]
+    notes: list[Note]
+    mended: Set[Key]
+    impossible: Set[Key]
+
+
 class Look(NamedTuple):
-    """The verdict on rounds, and what was lost in them."""
+    """The verdict on rounds, and what was lost in them.
+
+    mended: timings that no process of the base has and all of the head: without a comparison.
+    lost_on_host: those on the host, and of starts, without a verdict though the base can do them.
+    """
 
     rounds: int
     families: dict[str, Family]
     wrong: list[Note]
     notes: list[Note]
+    mended: Set[Key] = frozenset()
+    lost_on_host: Set[Key] = frozenset()
 
     @property
     def judged(self) -> set[Key]:
@@ -54,35 +69,15 @@ def keys_of(cell: Cell) -> frozenset[Key]:
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
     """What is wrong, missing or exact, from the answer of one process of each arm."""
     facts = {arm: facts_of(answers[arm]) for arm in ARMS}
-    failed = {arm: _reasons(answers[arm]["errors"], FAMILIES["gpu"]) for arm in ARMS}
-    lacking = {arm: _reasons(answers[arm]["unavailable"], FAMILIES["gpu"]) for arm in ARMS}
-    bad = {arm: failed[arm] | lacking[arm] for arm in ARMS}
-    wrong = _faults_of_head(failed, bad)
-    missing = {
-        **{s: Note("unavailable", why) for s, why in bad[HEAD].items() if s not in wrong},
-        **{
-            s: Note("failed" if s in failed[BASE] else "unavailable", why, BASE)
-            for s, why in bad[BASE].items()
-            if s not in bad[HEAD]
-        },
-    }
-    of_head = [cell for cell in grid if not keys_of(cell) & bad[HEAD].keys()]
+    missing = _missing([answers], FAMILIES["gpu"])
+    of_head = [cell for cell in grid if not keys_of(cell) & missing.keys[HEAD]]
     return Checks(
-        right=[cell for cell in of_head if not keys_of(cell) & bad[BASE].keys()],
-        new=[cell for cell in of_head if keys_of(cell) & bad[BASE].keys()],
+        right=[cell for cell in of_head if not keys_of(cell) & missing.keys[BASE]],
+        new=[cell for cell in of_head if keys_of(cell) & missing.keys[BASE]],
         exact=exact.compare(facts[BASE], facts[HEAD]),
-        wrong=[Note("failed", why, HEAD, (s,)) for s, why in wrong.items()],
-        notes=[*_problems(facts), *_together(missing)],
+        wrong=missing.wrong,
+        notes=[*problems(facts), *missing.notes],
     )
-
-
-def _faults_of_head(failed: Mapping[str, _Why], bad: Mapping[str, _Why]) -> dict[Key, Any]:
-    """What is bad in the head alone; a base that cannot be called so is no excuse for a failure."""
-    return {
-        s: why
-        for s, why in bad[HEAD].items()
-        if s not in (failed if s in failed[HEAD] else bad)[BASE]
-    }
 
 
 def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
@@ -102,25 +97,27 @@ def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
     }
 
 
-def judge_code(values: Mapping[str, Values], clock_decides: bool) -> tuple[list[Exact], list[Note]]:
-    """The verdict on what the arms compile to, and what could not be compiled."""
-    return (
-        exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides),
-        _problems(values),
-    )
-
-
 def judge_rounds(
     measured: Sequence[Round], identical: Set[Key], only: Set[Key] | None = None
 ) -> Look:
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
     families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
-    return Look(len(measured), families, *_lost(measured))
+    missing = _missing([one.answers for one in measured], sum(FAMILIES.values(), ()))
+    on_host = {
+        key
+        for keys in missing.keys.values()
+        for key in keys - missing.impossible
+        if key.metric.startswith(FAMILIES["host"] + FAMILIES["start"])
+    }
+    return Look(
+        *(len(measured), families, missing.wrong, missing.notes),
+        *(missing.mended, on_host - missing.mended),
+    )
 
 
-def no_look(*notes: Note) -> Look:
-    """A look at no rounds, and why there are none."""
-    return Look(0, {}, [], list(notes))
+def no_look() -> Look:
+    """A look at no rounds."""
+    return Look(0, {}, [], [])
 
 
 def joined(first: Look, second: Look) -> Look:
@@ -129,11 +126,11 @@ def joined(first: Look, second: Look) -> Look:
         name: _joined(family, second.families[name]) if name in second.families else family
         for name, family in first.families.items()
     }
-    return Look(
-        first.rounds + second.rounds,
-        families,
-        first.wrong + second.wrong,
-        first.notes + second.notes,
+    return first._replace(
+        rounds=first.rounds + second.rounds,
+        families=families,
+        wrong=first.wrong + second.wrong,
+        notes=first.notes + second.notes,
     )
 
 
@@ -151,38 +148,6 @@ def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
         timing.key
         for family in look.families.values()
         for timing in rules.inconclusive(family.timings, identical)
-    }
-
-
-def mended(measured: Sequence[Round]) -> set[Key]:
-    """The timings that no process of the base has and each of the head's: without a comparison."""
-    answered = _answered(measured)
-    failed = answered[HEAD, "errors"] | answered[HEAD, "unavailable"]
-    return answered[HEAD, "timings"] - failed - answered[BASE, "timings"]
-
-
-def lost_on_host(measured: Sequence[Round], look: Look) -> set[Key]:
-    """The timings on the host, and of starts, that these rounds asked for and the look lacks.
-
-    But not what the base cannot do.
-    """
-    answered = _answered(measured)
-    of_host = FAMILIES["host"] + FAMILIES["start"]
-    asked = {s for keys in answered.values() for s in keys if s.metric.startswith(of_host)}
-    impossible = asked - answered[BASE, "timings"] - answered[BASE, "errors"]
-    return asked - look.judged - impossible
-
-
-def _answered(measured: Sequence[Round]) -> dict[tuple[str, str], set[Key]]:
-    """By arm and kind of answer, what a process answered so."""
-    return {
-        (arm, kind): {
-            Key(metric, tuple(params))
-            for one in measured
-            for metric, params, _ in one.answers[arm][kind]
-        }
-        for arm in ARMS
-        for kind in ("timings", "errors", "unavailable")
     }
 
 
@@ -216,47 +181,53 @@ def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, s
     }
 
 
-def _problems(values: Mapping[str, Values]) -> list[Note]:
+def problems(values: Mapping[str, Values]) -> list[Note]:
+    """Why exact values of the arms are missing."""
     return [note for arm in ARMS for note in exact.problems(values[arm], arm)]
 
 
-def _lost(measured: Sequence[Round]) -> tuple[list[Note], list[Note]]:
-    """Timings that failed in some process: faults where only the head's do, and notes."""
-    lost: dict[str, dict[Key, list[str]]]
-    lost = {arm: collections.defaultdict(list) for arm in ARMS}
-    failed: dict[str, dict[Key, str]] = {arm: {} for arm in ARMS}
-    for arm, one in itertools.product(ARMS, measured):
+def _missing(answers: Sequence[Mapping[str, dict]], prefixes: tuple[str, ...]) -> _Missing:
+    """What is missing in the answers of processes, by process and arm.
+
+    What fails in the head alone is wrong there, and so is what no other reason keeps the base from:
+    a base that cannot be called so is no excuse for a failure.
+    """
+    reasons: dict[str, dict[Key, list[str]]] = {arm: {} for arm in ARMS}
+    failed: dict[str, set[Key]] = {arm: set() for arm in ARMS}
+    for arm, process in itertools.product(ARMS, answers):
         errors, unavailable = (
-            _reasons(one.answers[arm][kind], sum(FAMILIES.values(), ()))
-            for kind in ("errors", "unavailable")
+            _reasons(process[arm][kind], prefixes) for kind in ("errors", "unavailable")
         )
-        failed[arm] |= errors
-        for subject, reason in (errors | unavailable).items():
-            lost[arm][subject].append(reason)
-    by_arm = {
-        arm: {
-            subject: _lost_in(arm, reasons, len(measured), subject in failed[arm])
-            for subject, reasons in sorted(lost[arm].items())
-        }
-        for arm in ARMS
-    }
-    wrong = _faults_of_head(failed, by_arm)
+        failed[arm] |= errors.keys()
+        for key, reason in (errors | unavailable).items():
+            reasons[arm].setdefault(key, []).append(reason)
+    base, head = (reasons[arm] for arm in ARMS)
+    wrong = [key for key in head if key not in (failed[BASE] if key in failed[HEAD] else base)]
     neither = {
-        subject: Note("unavailable", reasons[0])
-        for subject, reasons in sorted(lost[HEAD].items())
-        if len(reasons) == len(lost[BASE].get(subject, ())) == len(measured)
-        and not any(subject in failed[arm] for arm in ARMS)
+        key: Note("unavailable", why[0])
+        for key, why in head.items()
+        if key not in wrong and len(why) == len(base.get(key, ())) == len(answers)
     }
+
+    def note(arm: str, key: Key) -> Note:
+        why, fails = reasons[arm][key], key in failed[arm]
+        if len(answers) == 1 and (fails or arm == HEAD):
+            return Note("failed", why[0], arm)
+        if len(why) == len(answers) and not fails:
+            return Note("unavailable", why[0], arm)
+        return Note("lost", why[0], arm, count=len(why), total=len(answers))
+
     notes = _together(neither)
-    for arm, others in ((BASE, neither), (HEAD, neither | wrong)):
-        notes += _together({s: why for s, why in by_arm[arm].items() if s not in others})
-    return [replace(note, keys=(key,)) for key, note in wrong.items()], notes
-
-
-def _lost_in(arm: str, reasons: Sequence[str], processes: int, failed: bool) -> Note:
-    if len(reasons) == processes and not failed:
-        return Note("unavailable", reasons[0], arm)
-    return Note("lost", reasons[0], arm, count=len(reasons), total=processes)
+    for arm, others in ((BASE, {*neither}), (HEAD, {*neither, *wrong})):
+        notes += _together({key: note(arm, key) for key in reasons[arm] if key not in others})
+    never = {key for key, why in base.items() if len(why) == len(answers)}
+    return _Missing(
+        keys={arm: reasons[arm].keys() for arm in ARMS},
+        wrong=[replace(note(HEAD, key), keys=(key,)) for key in wrong],
+        notes=notes,
+        mended=never - head.keys(),
+        impossible=never - failed[BASE],
+    )
 
 
 def _together(notes: Mapping[Key, Note]) -> list[Note]:

@@ -65,14 +65,7 @@ class ProcessError(CouldNotRunError):
 class Process:
     """A fresh process with one version of the package, started ahead of its turn.
 
-    Parameters
-    ----------
-    subject : str
-        The subject's module.
-    root : Path
-        Directory that holds the version's package.
-    cache : Path
-        Triton's cache directory for it.
+    subject: its module. root: the directory that holds the package. cache: Triton's cache.
     """
 
     def __init__(self, subject: str, root: Path, cache: Path):

@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import json as json_
 import math
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +19,10 @@ from ..system.arguments import COULD_NOT_RUN, output_file, positive_minutes
 from ..system.files import write_atomically
 from ..system.progress import say
 from ..system.repository import git_text
-from ..system.untrusted import load_json
 from ..verdict import release
 from ..verdict.release import Search, SinceRelease, Step
 from ..verdict.rules import Key
-from ..verdict.schema import Comparison, from_json
+from ..verdict.schema import Comparison
 from . import command
 
 BUDGET_MINUTES = 90
@@ -95,19 +93,15 @@ def _searched(results: SinceRelease, commits: Sequence[str], deadline: float) ->
 
 
 def _compared(base: str, head: str, keys: Sequence[Key], deadline: float) -> Comparison | None:
-    """What ``compare`` writes with these arguments; None if it could not run."""
+    """What ``compare`` finds with these arguments; None if it could not run."""
     minutes = max(1.0, (deadline - time.monotonic()) / 60)
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "comparison.json")
-        words = [base, head, "--json", str(file), "--budget", f"{minutes:.2f}"]
-        words += ["--wait", str(_WAIT_SECONDS), *release.only_words(keys)]
-        parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
-        try:
-            command.run(**vars(parser.parse_args(words)))
-        except OSError:
-            raise  # of the environment: no other commit would do better
-        except Exception as error:
-            errors.status_of(error)
-            return None
-        return from_json(load_json(file.read_bytes()))
+    words = [base, head, "--budget", f"{minutes:.2f}", "--wait", str(_WAIT_SECONDS)]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    try:
+        return command.compare(parser.parse_args([*words, *release.only_words(keys)]))
+    except OSError:
+        raise  # of the environment: no other commit would do better
+    except Exception as error:
+        errors.status_of(error)
+        return None

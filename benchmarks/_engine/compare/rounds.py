@@ -1,7 +1,6 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
 import itertools
-import json
 import statistics
 import time
 from collections import Counter
@@ -59,15 +58,14 @@ class Plan(NamedTuple):
 class Round(NamedTuple):
     """A process of each arm.
 
-    answers: by arm. watch: what the GPU did meanwhile. settled: how many rounds the phase was to
-    have, None if that was open. discarded: why the round does not count, "" if it does.
+    answers: by arm. watch: what the GPU did meanwhile. discarded: why the round does not count, ""
+    if it does.
     """
 
     phase: str
     number: int
     answers: dict[str, dict]
     watch: dict
-    settled: int | None
     discarded: str = ""
 
     @property
@@ -76,15 +74,7 @@ class Round(NamedTuple):
 
 
 class Rounds(Journal):
-    """Rounds of fresh processes on one GPU, in a journal; a ``with`` block closes it.
-
-    Parameters
-    ----------
-    plan : Plan
-        The versions, and where they are measured.
-    path, header
-        As :class:`Journal` takes them.
-    """
+    """Rounds of fresh processes on one GPU, in a journal; a ``with`` block closes it."""
 
     def __init__(self, plan: Plan, path: Path, header: dict):
         super().__init__(path, header)
@@ -102,11 +92,8 @@ class Rounds(Journal):
     @property
     def discarded(self) -> list[str]:
         """The rounds that were discarded, and why."""
-        return [
-            f"{one.phase}, round {one.number + 1}: {one.discarded}"
-            for one in self._all()
-            if one.discarded
-        ]
+        bad = [one for one in self._all() if one.discarded]
+        return [f"{one.phase}, round {one.number + 1}: {one.discarded}" for one in bad]
 
     @property
     def checked(self) -> dict[str, dict]:
@@ -122,13 +109,16 @@ class Rounds(Journal):
     def _all(self) -> list[Round]:
         return [Round(**entry["round"]) for entry in self.entries if "round" in entry]
 
+    def settled(self, key: str):
+        """What an earlier run settled on under this key, None if none did."""
+        values = [entry["settled"] for entry in self.entries if key in entry.get("settled", {})]
+        return values[0][key] if values else None
+
     def settle(self, key: str, value: object):
         """What an earlier run settled on under this key; if none did, this value, from now on."""
-        for entry in self.entries:
-            if key in entry.get("settled", {}):
-                return entry["settled"][key]
-        self.append({"settled": {key: value}})
-        return json.loads(json.dumps(value))
+        if self.settled(key) is None:
+            self.append({"settled": {key: value}})
+        return self.settled(key)
 
     def get_ready(self, arms: Sequence[str]) -> None:
         """Start processes for the first turns of ``arms``, of each arm as many as are missing."""
@@ -171,8 +161,6 @@ class Rounds(Journal):
     def run(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
         """Measure the rounds of a phase that are not there yet, or of the first ``only`` of them.
 
-        With ``only`` the number of rounds is not settled; without, it is ``count``.
-
         Raises
         ------
         BudgetError
@@ -182,22 +170,15 @@ class Rounds(Journal):
         """
         if earlier := self._of_earlier_runs.pop(phase, 0):
             say(f"{phase}: {earlier} rounds were there already")
-        wanted = count if only is None else only
-        settled = count if only is None else None
         took: list[float] = []
-        for number in range(len(self.rounds(phase)), wanted):
+        for number in range(len(self.rounds(phase)), only or count):
             self._require_time(phase, number, count, took)
             start = time.monotonic()
             then = self.plan.order(number + 1) if number + 1 < count else []
-            self._measure_round(phase, number, settled, job, then)
+            self._measure_round(phase, number, job, then)
             took.append(time.monotonic() - start)
             left = statistics.mean(took) * (count - number - 1)
             say(f"{phase}: round {number + 1} of {count}, {took[-1]:.0f} s, {left:.0f} s to go")
-
-    def settled(self, phase: str) -> int | None:
-        """How many rounds an earlier run settled on for a phase, None if none did."""
-        counts = [one.settled for one in self.rounds(phase) if one.settled is not None]
-        return max(counts, default=None)
 
     def affordable(self, phase: str, most: int, like: str) -> int:
         """Rounds of a phase that there is time for, an even number up to ``most``.
@@ -225,9 +206,7 @@ class Rounds(Journal):
                 "measured is kept, and the same command goes on from there"
             )
 
-    def _measure_round(
-        self, phase: str, number: int, settled: int | None, job: dict, then: Sequence[str]
-    ) -> None:
+    def _measure_round(self, phase: str, number: int, job: dict, then: Sequence[str]) -> None:
         order = self.plan.order(number)
         for _ in range(ATTEMPTS):
             gpu_monitor.require_free(self.plan.uuid)
@@ -239,7 +218,7 @@ class Rounds(Journal):
             watch = watching.summary()
             earlier = [one.watch for one in self.rounds(phase)]
             reason = gpu_monitor.why_invalid(watch, earlier) or _why_apart(answers)
-            measured = Round(phase, number, answers, watch, settled, reason)
+            measured = Round(phase, number, answers, watch, reason)
             self.append({"round": measured._asdict()})
             if not reason:
                 return

@@ -14,6 +14,7 @@ from ..machine_code.facts import Facts
 from ..subject import Cell
 from ..verdict.notes import Note
 from ..verdict.rules import Key
+from .exact import Code
 from .findings import ARMS, keys_of
 
 Compiled = Mapping[Key, Facts | Exception]
@@ -59,20 +60,9 @@ def choose(
 ) -> list[Cell]:
     """The cells to time, in the order in which they are given, which is that of preference.
 
-    Parameters
-    ----------
-    compiled : mapping of arm to mapping of Key to Facts or Exception
-        What both arms' timings compile to.
-    at_most : int
-        Cells that there is time for.
-    seed : str
-        Of the sample of what is the same.
-    ends : int
-        Cells up to which a variant is timed at its smallest and its largest size, too.
-    few : int
-        Cells up to which a variant is timed at more sizes than that.
-    every_cell : bool
-        Whether all cells are timed that do not differ, too.
+    at_most: cells that there is time for. seed: of the sample of what is the same. ends: cells up
+    to which a variant is timed at its smallest and its largest size, too. few: cells up to which a
+    variant is timed at more sizes than that. every_cell: whether all that does not differ is timed.
     """
     there = [cell for cell in cells if _is_in_both(cell, compiled)]
     differing = [cell for cell in there if _variants(compiled, [cell])]
@@ -113,16 +103,16 @@ def variant(compiled: Mapping[str, Compiled], key: Key) -> tuple | None:
     return None if base.digest == head.digest else (base.code, head.code)
 
 
-def with_nodes(compiled: Mapping[str, Compiled], changed: Mapping[Key, str]) -> dict[str, Compiled]:
-    """The same, where calls differ as well that put something else on the stream.
+def facts_of(code: Mapping[str, Code], changed: Mapping[Key, str]) -> dict[str, Compiled]:
+    """Each arm's facts by timing; calls differ as well that put something else on the stream.
 
     ``changed``: what, see ``findings.changed_nodes``.
     """
-    base, head = (dict(compiled[arm]) for arm in ARMS)
+    base, head = (dict(code[arm].facts) for arm in ARMS)
     for key, what in changed.items():
         if isinstance(facts := head.get(key), Facts):
-            digest, code = f"{facts.digest} {what}", f"{facts.code} {what}"
-            head[key] = replace(facts, digest=digest, code=code)
+            digest, text = f"{facts.digest} {what}", f"{facts.code} {what}"
+            head[key] = replace(facts, digest=digest, code=text)
     return dict(zip(ARMS, (base, head), strict=True))
 
 
@@ -153,14 +143,11 @@ def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compile
     return chosen
 
 
-def unreached(reach: Mapping[str, Mapping[str, Mapping]]) -> list[Note]:
-    """What only the head's calls do, and no listed cell: notes that forbid a pass.
-
-    Parameters
-    ----------
-    reach : mapping of arm to mapping of "listed" and "dense" to an answer of ``uncompiled.reach``
-    """
-    (base, head), notes = (reach[arm] for arm in ARMS), []
+def unreached(code: Mapping[str, Code]) -> list[Note]:
+    """What only the head's calls do, and no listed cell: notes that forbid a pass."""
+    (base, head), notes = (code[arm].reach for arm in ARMS), []
+    if not head:
+        return []  # nothing is compiled for an unknown architecture
     new = head["dense"]["features"] - base["dense"]["features"] - base["listed"]["features"]
     missed: Set[str] = new - head["listed"]["features"]
     if missed:

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..machine_code import worker_pool
 from ..subject import Subject, files
 from ..system import checkout, gpu_monitor, suite
 from ..system.journal import keep_newest
 from ..verdict.notes import Note
 from ..verdict.schema import Comparison
-from . import compile_both, findings, on_gpu, rounds, selection
-from .compile_both import Pair
-from .findings import ARMS, BASE
-from .options import CompareOptions
+from . import compiled, exact, findings, on_gpu, rounds, selection
+from .findings import ARMS, BASE, HEAD
+from .options import Request
 from .rounds import Rounds
 
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
@@ -30,74 +30,57 @@ _MEASURING = (
 )
 
 
-def compare(
-    subject: Subject,
-    unmeasured: Comparison,
-    pair: Pair,
-    arch: str,
-    options: CompareOptions,
-    scratch: Path,
-) -> Comparison:
+def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparison:
     """Compare two versions on this machine, keeping what is measured below ``scratch``.
 
-    Parameters
-    ----------
-    subject : Subject
-        What is measured.
-    unmeasured : Comparison
-        Says who is compared, and on which machine.
-    arch : str
-        As ``machine.probe`` gives it.
-
-    Returns
-    -------
-    The comparison, its minutes those of earlier runs.
+    ``unmeasured`` says who is compared, and on which machine. The minutes of the comparison that is
+    returned are those of earlier runs.
     """
-    machine = unmeasured.machine
+    machine, subject = unmeasured.machine, request.subject
     triton_cache = cache(scratch, machine)
-    ledgers = compile_both.ledgers_of(
-        *(subject, pair, machine, scratch, triton_cache),
-        deadline=options.deadline,
-        afresh=options.afresh,
-    )
-    if machine["gpu"] == "none" or options.exact_only:
-        return _compare_code(subject, unmeasured, pair, options, ledgers)
+    ledgers, again = {}, "the same command" + ", without --afresh," * request.afresh
+    for arm, digest in request.digests.items():
+        version = compiled.Version(scratch, subject, digest, machine)
+        if request.afresh:
+            version.drop()
+        ledgers[arm] = compiled.Ledger(arm, version, request.deadline, again, triton_cache)
+    if machine["gpu"] == "none" or request.exact_only:
+        return _compare_code(request, unmeasured, ledgers)
     uuid = gpu_monitor.gpu_uuid()
-    with gpu_monitor.gpu_lock(uuid, options.wait_seconds):
-        name = _name(pair, machine, options)
-        plan = rounds.Plan(subject.__name__, _in_order(pair), triton_cache, uuid, options.deadline)
-        journal = scratch / "states" / f"{name}.jsonl"
-        if options.afresh:
+    with gpu_monitor.gpu_lock(uuid, request.wait_seconds):
+        plan = rounds.Plan(
+            subject.__name__, _in_order(request), triton_cache, uuid, request.deadline
+        )
+        journal = scratch / "states" / f"{_name(request, machine)}.jsonl"
+        if request.afresh:
             journal.unlink(missing_ok=True)
         if journal.exists():
             os.utime(journal)
         keep_newest(journal.parent, _MOST_JOURNALS)
-        with Rounds(plan, journal, _header(subject, plan, machine, options)) as measured:
-            return on_gpu.Run(subject, pair, arch, options, ledgers, measured).compare(unmeasured)
+        with Rounds(plan, journal, _header(request, plan, machine)) as measured:
+            return on_gpu.Run(request, ledgers, measured).compare(unmeasured)
 
 
 def _compare_code(
-    subject: Subject,
-    unmeasured: Comparison,
-    pair: Pair,
-    options: CompareOptions,
-    ledgers: compile_both.Ledgers,
+    request: Request, unmeasured: Comparison, ledgers: Mapping[str, worker_pool.Ledger]
 ) -> Comparison:
     """Compare the machine code alone, for all architectures."""
-    why = "--exact-only" if options.exact_only else "no NVIDIA GPU"
+    subject = request.subject
     listed = [*itertools.chain.from_iterable(subject.listed())]
-    code = compile_both.compile_both(
-        *(subject, pair, subject.TARGETS, subject.TARGET, listed, ledgers)
+    code = exact.compile_both(
+        *(subject, request.roots, subject.TARGETS, subject.TARGET, listed, ledgers)
     )
-    verdicts, notes = findings.judge_code(compile_both.values_of(code), False)
-    facts = compile_both.facts_of(code)
-    total, same = len(facts[BASE]), len(selection.identical(facts))
-    differs = Note("code differs", subject.TARGET, count=total - same, total=total)
+    values = {arm: one.values for arm, one in code.items()}
+    total, same = len(code[BASE].facts), len(selection.identical(selection.facts_of(code, {})))
     return replace(
         unmeasured,
-        exact=tuple(verdicts),
-        unmeasured=(*unmeasured.unmeasured, *compile_both.unreached(code)),
-        notes=(Note("no GPU", why), differs, *notes),
+        exact=tuple(exact.compare(values[BASE], values[HEAD])),
+        unmeasured=(*unmeasured.unmeasured, *selection.unreached(code)),
+        notes=(
+            Note("no GPU", "--exact-only" if request.exact_only else "no NVIDIA GPU"),
+            Note("code differs", subject.TARGET, count=total - same, total=total),
+            *findings.problems(values),
+        ),
     )
 
 
@@ -120,37 +103,35 @@ def cache(scratch: Path, machine: _Machine) -> Path:
     return path
 
 
-def _name(pair: Pair, machine: _Machine, options: CompareOptions) -> str:
-    versions = "-".join(pair[arm].sha[:8] or pair[arm].digest[:8] for arm in ARMS)
-    asked = f"{options.grid}-{options.rounds}" + ("-every-cell" if options.every_cell else "")
-    if options.only:
-        only = repr(sorted(options.only)).encode()
+def _name(request: Request, machine: _Machine) -> str:
+    versions = "-".join(arm.sha[:8] or arm.digest[:8] for arm in request.pair.values())
+    asked = f"{request.grid}-{request.rounds}" + ("-every-cell" if request.every_cell else "")
+    if request.only:
+        only = repr(sorted(request.only)).encode()
         asked += f"-only-{hashlib.sha256(only).hexdigest()[:8]}"
     return f"{versions}-{asked}-{machine['machine']}"
 
 
-def _in_order(pair: Pair) -> dict[str, checkout.Arm]:
+def _in_order(request: Request) -> dict[str, checkout.Arm]:
     """The versions, first the one that goes first in the first round."""
-    seed = hashlib.sha256("".join(pair[arm].digest for arm in ARMS).encode()).digest()[0]
-    return {arm: pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
+    seed = hashlib.sha256("".join(request.digests.values()).encode()).digest()[0]
+    return {arm: request.pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
 
 
-def _header(
-    subject: Subject, plan: rounds.Plan, machine: _Machine, options: CompareOptions
-) -> dict:
+def _header(request: Request, plan: rounds.Plan, machine: _Machine) -> dict:
     return {
-        "subject": subject.__name__,
-        "digests": {arm: plan.arms[arm].digest for arm in ARMS},
-        "grid": options.grid,
-        "rounds": options.rounds,
-        "every_cell": options.every_cell,
-        "only": sorted(options.only),
+        "subject": plan.subject,
+        "digests": request.digests,
+        "grid": request.grid,
+        "rounds": request.rounds,
+        "every_cell": request.every_cell,
+        "only": sorted(request.only),
         "extension_rounds": on_gpu.EXTENSION_ROUNDS,
         "first": plan.order(0)[0],
         "machine": dict(machine),
         "gpu": plan.uuid,
         "python": platform.python_version(),
-        "suite": suite_digest(subject),
+        "suite": suite_digest(request.subject),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks._engine.compare import exact, measure, on_gpu, rounds, selection, session
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.markdown import markdown
-from benchmarks._engine.verdict.rules import Answer, Key
+from benchmarks._engine.verdict.rules import Answer
 from tests import toy
 from tests.lab import (
     ALL,
@@ -45,11 +45,11 @@ from tests.lab import (
 def test_no_slower_passes(lab, capsys):
     lab.versions({}, {})
     assert lab.compare() == PASS
-    found = lab.found
-    assert found.answer is Answer.PASS
-    assert {name: len(f.timings) for name, f in found.families.items()} == {"gpu": 8, "host": 4}
-    assert (found.rounds, found.extension) == (ROUNDS, 0)
-    assert not found.wrong and not found.notes and not found.discarded and not found.identical
+    result = lab.found
+    assert result.answer is Answer.PASS
+    assert {name: len(f.timings) for name, f in result.families.items()} == {"gpu": 8, "host": 4}
+    assert (result.rounds, result.extension) == (ROUNDS, 0)
+    assert not (result.wrong or result.notes or result.discarded or result.identical)
     assert lab.gpu.answered == ALL
     assert "PASS: no regression, 95 % upper bounds: GPU " in capsys.readouterr().out
 
@@ -60,20 +60,13 @@ def test_slower_cells_fail_and_faster_ones_do_not(lab, side):
     lab.versions(*([{}, slow] if side == "head" else [slow, {}]))
     assert lab.compare() == (FAIL if side == "head" else PASS)
     assert lab.found.base.name == "base"
-    changed = [each for each in lab.found.timings if each.change != "none"]
-    assert {each.key for each in changed} == set(both(SMALL))
-    for each in changed:
-        assert (each.change, each.answer) == (
+    changed = [timing for timing in lab.found.timings if timing.change != "none"]
+    assert {timing.key for timing in changed} == set(both(SMALL))
+    for timing in changed:
+        assert (timing.change, timing.answer) == (
             ("slower", Answer.FAIL) if side == "head" else ("faster", Answer.PASS)
         )
-        assert 0.045 < abs(each.effect) < 0.055
-
-
-def test_slower_on_the_host_fails(lab):
-    lab.versions({}, {"slower": {HOST[0]: 1.3}})
-    assert lab.compare() == FAIL
-    slower = {each.key for each in lab.found.timings if each.answer is Answer.FAIL}
-    assert slower == {Key(HOST[0], (dtype,)) for dtype in toy.DTYPES}
+        assert 0.045 < abs(timing.effect) < 0.055
 
 
 @pytest.mark.parametrize(
@@ -84,35 +77,46 @@ def test_first_calls_and_imports_fail_by_a_large_factor(lab, head, slower):
     lab.gpu.starts = True
     lab.versions({}, head)
     assert lab.compare() == (FAIL if slower else PASS)
-    changes = {each.key.metric: each.change for each in lab.found.families["start"].timings}
+    changes = {timing.key.metric: timing.change for timing in lab.found.families["start"].timings}
     assert changes == {
         metric: "slower" if metric in slower else "none" for metric in (IMPORT, WARM_START, COMPILE)
     }
 
 
-def test_all_processes_find_what_was_compiled_before(lab):
-    seen, compiled = [], exact.compiled
+@pytest.fixture
+def processes(lab):
+    """All processes that are started, in their order."""
+    started = []
 
     class Process(measure.Process):
         def __init__(self, subject, root, cache):
             super().__init__(subject, root, cache)
-            self.cache = cache
+            self.cache, self.killed = cache, threading.Event()
+            started.append(self)
 
-        def answer(self, job):
-            seen.append(({path.name for path in self.cache.iterdir()}, self.root.name))
-            return super().answer(job)
+        def kill(self):
+            super().kill()
+            self.killed.set()
+
+    lab.patch.setattr(measure, "Process", Process)
+    return started
+
+
+def test_all_processes_find_what_was_compiled_before(lab, processes):
+    kernels, compiled = [], exact.compiled
 
     def compiled_too(subject, root, *rest):
         (rest[-1].cache / f"kernel of {root.name}").mkdir()
         return compiled(subject, root, *rest)
 
-    lab.patch.setattr(measure, "Process", Process)
+    lab.gpu.before = lambda number: kernels.append([*processes[0].cache.iterdir()])
     lab.patch.setattr(exact, "compiled", compiled_too)
     lab.versions({}, {"slower": {SMALL: 1.2}})
     assert lab.compare() == FAIL
-    assert len(seen) == lab.gpu.answered == ALL
-    assert all(f"kernel of {root}" in files for files, root in seen)
-    assert all(len(files) == 2 for files, _ in seen[CHECKS:])
+    assert len({process.cache for process in processes}) == 1
+    checked_first = lab.gpu.jobs[0][0].name
+    assert f"kernel of {checked_first}" in {path.name for path in kernels[0]}
+    assert [len(paths) for paths in kernels[1:]] == [2] * (ALL - 1)
 
 
 def test_of_too_many_kernels_the_newer_half_is_kept(tmp_path, monkeypatch):
@@ -122,8 +126,8 @@ def test_of_too_many_kernels_the_newer_half_is_kept(tmp_path, monkeypatch):
         (path / f"{age}").mkdir()
         (path / f"{age}" / "kernel.cubin").touch()
         os.utime(path / f"{age}", (1000 - age, 1000 - age))
-        found = {each.name for each in session.cache(tmp_path, MACHINE).iterdir()}
-        assert found == ({"0", "1"} if age == 4 else set(map(str, range(age + 1))))
+        names = {path.name for path in session.cache(tmp_path, MACHINE).iterdir()}
+        assert names == ({"0", "1"} if age == 4 else set(map(str, range(age + 1))))
 
 
 def test_the_base_is_checked_while_the_head_is_compiled(lab):
@@ -151,67 +155,41 @@ def test_the_base_is_checked_while_the_head_is_compiled(lab):
 
 
 @pytest.mark.parametrize("head", [{}, {"wrong": [SMALL, LARGE]}, {"fails": {SMALL: [3]}}])
-def test_every_process_is_used_or_stopped(lab, head):
-    started = []
-
-    class Process(measure.Process):
-        def __init__(self, subject, root, cache):
-            super().__init__(subject, root, cache)
-            started.append(self)
-
-    lab.patch.setattr(measure, "Process", Process)
+def test_every_process_is_used_or_stopped(lab, processes, head):
     lab.versions({}, head)
     lab.compare()
-    assert all(process.stopped for process in started)
-    assert len(started) - lab.gpu.answered <= rounds.AHEAD
+    assert all(process.stopped for process in processes)
+    assert len(processes) - lab.gpu.answered <= rounds.AHEAD
 
 
-def test_processes_of_the_next_turns_import_while_one_measures(lab):
-    started, waiting = [], []
-
-    class Process(measure.Process):
-        def __init__(self, subject, root, cache):
-            super().__init__(subject, root, cache)
-            started.append(self)
-
-        def answer(self, job):
-            if job["task"] == "measure":
-                waiting.append(len(started) - lab.gpu.answered - 1)
-            return super().answer(job)
-
-    lab.patch.setattr(measure, "Process", Process)
+def test_processes_of_the_next_turns_import_while_one_measures(lab, processes):
+    waiting = []
+    lab.gpu.before = lambda number: waiting.append(len(processes) - number)
     lab.versions({}, {})
     assert lab.compare() == PASS
-    assert waiting == [rounds.AHEAD] * (2 * ROUNDS - 2) + [1, 0]
-    assert len(started) == ALL
+    assert waiting[CHECKS:] == [rounds.AHEAD] * (2 * ROUNDS - 2) + [1, 0]
 
 
-def test_when_one_check_fails_to_answer_the_others_end(lab):
-    ended, ended_in_time = threading.Event(), []
-
-    class Process(measure.Process):
-        def kill(self):
-            super().kill()
-            ended.set()
+def test_when_one_check_fails_to_answer_the_others_end(lab, processes):
+    in_time = []
 
     def before(number):
         if number == 2:
             raise measure.ProcessError("it died")
-        ended_in_time.append(ended.wait(10))
+        in_time.append(processes[0].killed.wait(10))
 
-    lab.patch.setattr(measure, "Process", Process)
     lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
     lab.gpu.before = before
     lab.versions({}, {})
     assert lab.compare() == COULD_NOT_RUN
-    assert ended_in_time == [True]
+    assert in_time == [True]
 
 
 def test_wrong_output_fails_and_has_no_speed(lab):
     lab.versions({}, {"wrong": [SMALL], "slower": {SMALL: 0.5}})
     assert lab.compare() == FAIL
     assert lab.wrong == list(f"{metric} {SMALL}: it is wrong" for metric in (FORWARD, BACKWARD))
-    timed = {each.key for each in lab.found.timings}
+    timed = {timing.key for timing in lab.found.timings}
     assert set(both(LARGE)) <= timed and not timed & set(both(SMALL))
 
 
@@ -221,9 +199,9 @@ def test_wrong_everywhere_is_not_timed_at_all(lab, capsys, base_too):
     lab.versions(wrong if base_too else {}, wrong)
     assert lab.compare() == (COULD_NOT_RUN if base_too else FAIL)
     assert lab.gpu.answered == CHECKS
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     if base_too:
-        assert "no cell is right in both versions: toy.Forward" in said.err
+        assert "no cell is right in both versions: toy.Forward" in output.err
     else:
         assert len(lab.wrong) == 8
 
@@ -240,10 +218,10 @@ def test_wrong_everywhere_is_not_timed_at_all(lab, capsys, base_too):
 def test_exact_metric_that_got_worse(lab, worse, metric, status):
     lab.versions({}, worse)
     assert lab.compare() == status
-    found = [each for each in lab.found.exact if each.change == "worse"]
     answer = Answer.FAIL if status == FAIL else Answer.PASS
-    assert [(each.key.metric, each.answer) for each in found] == [(metric, answer)]
-    assert all(each.answer is Answer.PASS for each in lab.found.timings)
+    worse = [value for value in lab.found.exact if value.change == "worse"]
+    assert [(value.key.metric, value.answer) for value in worse] == [(metric, answer)]
+    assert all(timing.answer is Answer.PASS for timing in lab.found.timings)
 
 
 def test_noise_cannot_be_told(lab):
@@ -251,7 +229,7 @@ def test_noise_cannot_be_told(lab):
     lab.gpu.noise = lambda subject, number: 1.0
     assert lab.compare() == CANNOT_TELL
     assert lab.found.extension == on_gpu.EXTENSION_ROUNDS
-    assert not any(each.answer is Answer.FAIL for each in lab.found.timings)
+    assert not any(timing.answer is Answer.FAIL for timing in lab.found.timings)
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.2])
@@ -301,23 +279,13 @@ def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
     monkeypatch.setattr(selection, "SAME_CODE_CELLS", 1)
     lab.versions({"code": "ret"}, {"code": "ret"})
     assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
-    found = lab.found
-    timed = {t.key for t in found.timings if t.key in found.identical}
-    cells = {subject.params for subject in found.identical}
-    assert len(found.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
+    result = lab.found
+    timed = {t.key for t in result.timings if t.key in result.identical}
+    cells = {subject.params for subject in result.identical}
+    assert len(result.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
     noted = f"{len(cells) - 1} of {len(cells)} cells with the same machine code were not timed"
     assert any(note.startswith(noted) for note in lab.notes) == (not every)
-    assert ("--every-cell" in found.reproduce) == every
-
-
-def test_what_differs_is_timed_whatever_else_does_not(lab, monkeypatch):
-    monkeypatch.setattr(selection, "SAME_CODE_CELLS", 1)
-    lab.versions({"code": "ret"}, {"code": "ret", "codes": {LARGE: "nop; ret"}})
-    large = set(both(LARGE))
-    assert lab.compare() == PASS
-    timed = {each.key for each in lab.found.families["gpu"].timings}
-    assert timed - lab.found.identical == large
-    assert len({subject.params for subject in timed & lab.found.identical}) == 1
+    assert ("--every-cell" in result.reproduce) == every
 
 
 def test_unknown_architecture_is_noted(lab):
@@ -325,38 +293,29 @@ def test_unknown_architecture_is_noted(lab):
     lab.arch = "sm_999"
     assert lab.compare() == PASS
     assert any("sm_999" in note for note in lab.notes)
-    assert {each.key.metric for each in lab.found.exact} == {LAUNCHES.metric}
+    assert {value.key.metric for value in lab.found.exact} == {LAUNCHES.metric}
 
 
 # --- cells of several suites ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def once(lab):
-    """Compares a cell that is timed forward only, too."""
+def test_cells_of_all_suites_are_timed(lab):
     lab.with_once()
-    return lab
-
-
-def test_cells_of_all_suites_are_timed(once):
-    once.versions({}, {"slower": {" ".join(ONCE_KEY.params): 1.05}})
-    assert once.compare() == FAIL
-    timed = {each.key for each in once.found.families["gpu"].timings}
+    lab.versions({}, {"slower": {" ".join(ONCE_KEY.params): 1.05}})
+    assert lab.compare() == FAIL
+    timed = {timing.key for timing in lab.found.families["gpu"].timings}
     assert timed == {ONCE_KEY}.union(*map(keys_of, CELLS))
-    assert [t.key for t in once.found.timings if t.answer is Answer.FAIL] == [ONCE_KEY]
+    assert [t.key for t in lab.found.timings if t.answer is Answer.FAIL] == [ONCE_KEY]
 
 
-def test_one_timing_alone_is_compared(once):
-    once.versions({}, {"slower": {LARGE: 1.05}})
-    assert once.compare("base", "head", "--only", ONCE_KEY.words) == PASS
-    assert {each.key for each in once.found.timings} == {ONCE_KEY}
-    assert "no more was timed than --only names" in once.notes
-
-
-def test_what_is_no_timing_is_refused(once, capsys):
-    once.versions({}, {})
-    assert once.compare("base", "head", "--only", f"{FORWARD} 7 float32") == COULD_NOT_RUN
-    assert f"no timing is called {FORWARD} 7 float32" in capsys.readouterr().err
+def test_one_timing_alone_is_compared(lab):
+    lab.with_once()
+    lab.versions({}, {"slower": {LARGE: 1.05}})
+    assert lab.compare("base", "head", "--only", ONCE_KEY.words) == PASS
+    assert {timing.key for timing in lab.found.timings} == {ONCE_KEY}
+    assert lab.found.reproduce.endswith(f" --only '{ONCE_KEY.words}'")
+    assert "no more was timed than --only names" in lab.notes
+    assert lab.compare() == FAIL and len(lab.found.timings) == 13  # kept apart
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -369,7 +328,7 @@ def test_costly_cells_are_checked_where_they_may_have_changed(lab, changed):
     assert lab.compare() == PASS
     checked = lab.gpu.jobs[0][1]["cells"]
     assert (["toy", [*CELLS[0].params]] in checked) == changed
-    assert set(keys_of(CELLS[0])) <= {each.key for each in lab.found.timings}
+    assert set(keys_of(CELLS[0])) <= {timing.key for timing in lab.found.timings}
 
 
 # --- order, and what processes are given ----------------------------------------------------------

@@ -20,22 +20,22 @@ ALWAYS = list(range(1, 99))  # in every process that times
 
 
 @pytest.mark.parametrize(
-    ("base", "head", "said"),
+    ("base", "head", "sentence"),
     [(False, True, ""), (True, False, "not in the base"), (True, True, "in neither version")],
 )
-def test_cells_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, said):
+def test_cells_that_a_version_lacks_are_a_fault_of_the_head_alone(lab, base, head, sentence):
     lab.with_once()
     once = " ".join(ONCE_KEY.params)
     lacks = {"cannot": [SMALL, once]}
     lab.versions(lacks if base else {}, lacks if head else {})
     assert lab.compare() == (PASS if base else FAIL)
     if base:
-        expected = f"{FORWARD} {SMALL} and 2 more: {said}: it is cannot"
+        expected = f"{FORWARD} {SMALL} and 2 more: {sentence}: it is cannot"
         assert expected in lab.notes and not lab.wrong
     else:
         assert f"{FORWARD} {SMALL}: it is cannot" in lab.wrong
         assert f"{ONCE_KEY.words}: it is cannot" in lab.wrong
-    timed = {" ".join(each.key.params) for each in lab.found.timings}
+    timed = {" ".join(timing.key.params) for timing in lab.found.timings}
     assert timed and not timed & {SMALL, once}
 
 
@@ -50,12 +50,12 @@ def test_a_version_that_fails_in_one_process_of_many(lab, side):
     fails = {"fails": {SMALL: [7]}}
     lab.versions(*([{}, fails] if side == "head" else [fails, {}]))
     assert lab.compare() == (FAIL if side == "head" else PASS)
-    said = f"failed in 1 of {ROUNDS} processes of the {side}: lost in the round"
+    sentence = f"failed in 1 of {ROUNDS} processes of the {side}: lost in the round"
     if side == "head":
-        assert f"{FORWARD} {SMALL}: {said}" in lab.wrong
+        assert f"{FORWARD} {SMALL}: {sentence}" in lab.wrong
     else:
-        assert f"{BACKWARD} {SMALL} and 1 more: {said}" in lab.notes and not lab.wrong
-    assert {each.rounds for each in lab.found.timings} == {ROUNDS}
+        assert f"{FORWARD} {SMALL} and 1 more: {sentence}" in lab.notes and not lab.wrong
+    assert {timing.rounds for timing in lab.found.timings} == {ROUNDS}
     assert len(lab.found.timings) == 10
 
 
@@ -64,8 +64,8 @@ def test_cell_that_neither_can_time_is_noted(lab):
     full = {"full": {SMALL: ALWAYS}}
     lab.versions(full, full)
     assert lab.compare() == PASS
-    (said,) = [text for text in lab.notes if SMALL in text]
-    assert ": in neither version: " in said and not lab.wrong
+    (sentence,) = [text for text in lab.notes if SMALL in text]
+    assert ": in neither version: " in sentence and not lab.wrong
 
 
 def test_a_base_that_cannot_be_timed_is_no_excuse_for_a_head_that_fails(lab):
@@ -88,9 +88,9 @@ def test_changed_code_that_neither_can_time_forbids_a_pass(lab, lost):
     """Unless another cell runs the same change, as in the test above."""
     lab.versions({**lost, "codes": {SMALL: "a"}}, {**lost, "codes": {SMALL: "b"}})
     assert lab.compare() == CANNOT_TELL
-    (said,) = lab.unmeasured
-    assert said.startswith("2 timings with changed machine code could not be timed (see")
-    assert SMALL in said and not lab.wrong
+    (sentence,) = lab.unmeasured
+    assert sentence.startswith("2 timings with changed machine code could not be timed (see")
+    assert SMALL in sentence and not lab.wrong
 
 
 def test_changed_code_of_a_call_that_the_base_lacks_has_nothing_to_be_compared_with(lab):
@@ -106,7 +106,7 @@ def test_changed_code_that_no_process_of_the_base_can_time(lab, why):
     assert lab.compare() == PASS
     assert not lab.unmeasured
     where = "not in the base" if why == "full" else "in no process of the base"
-    assert f"{BACKWARD} {SMALL} and 1 more: {where}: lost" in "".join(lab.notes)
+    assert f"{FORWARD} {SMALL} and 1 more: {where}: lost" in "".join(lab.notes)
 
 
 # --- calls on the host, and starts ----------------------------------------------------------------
@@ -137,10 +137,11 @@ def lost(lab, base: dict, head: dict) -> int:
 )
 def test_host_times_without_a_verdict_forbid_a_pass(lab, base, head):
     assert lost(lab, base, head) == CANNOT_TELL
-    (said,) = lab.unmeasured
+    (sentence,) = lab.unmeasured
     what = f"{COMPILE}, {HOST[0]} bfloat16, {HOST[0]} float32"
-    assert said == f"3 host times could not be compared (see the notes): {what}"
-    assert any("of the base: lost" in text for text in lab.notes)
+    assert sentence == f"3 host times could not be compared (see the notes): {what}"
+    where = "in neither version" if base == head else "of the base"
+    assert any(f"{where}: lost" in text for text in lab.notes)
     assert not lab.wrong
 
 
@@ -169,8 +170,8 @@ def test_without_any_host_time_a_change_does_not_pass(lab):
     lab.versions({**fails, "code": "a"}, {**fails, "code": "b"})
     assert lab.compare() == CANNOT_TELL
     assert [*lab.found.families] == ["gpu"]
-    (said,) = lab.unmeasured
-    assert said.startswith("4 host times") and said.endswith(" and 1 more")
+    (sentence,) = lab.unmeasured
+    assert sentence.startswith("4 host times") and sentence.endswith(" and 1 more")
 
 
 def test_host_times_of_the_same_sources_have_nothing_that_differs(lab):

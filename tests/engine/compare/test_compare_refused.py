@@ -15,6 +15,7 @@ BAD += [f"base --rounds={text}" for text in ("7", "8", "11", "64", "-12", "ten",
 BAD += [f"base --budget={text}" for text in ("0", "-1", "nan", "soon")]
 BAD += [f"base --wait={text}" for text in ("-1", "nan", "long")]
 BAD += [f"base --{option} missing/x" for option in ("json", "markdown")]
+BAD += ["base --only="]
 
 
 @pytest.mark.parametrize("words", BAD)
@@ -45,6 +46,13 @@ def test_unknown_version(lab, capsys, name):
     assert new <= {(".asv",), (".asv", "compare"), (".asv", "compare", "sources")}
 
 
+@pytest.mark.parametrize("key", ["toy.Forward.track_latency 7 float32", "toy.Call.track_forward x"])
+def test_only_takes_what_the_subject_has(lab, capsys, key):
+    lab.versions({}, {})
+    assert lab.compare("base", "head", "--only", key) == COULD_NOT_RUN
+    assert f"no timing is called {key}" in capsys.readouterr().err
+
+
 def test_commit_without_the_package(lab, capsys):
     lab.versions({}, {})
     assert lab.compare("empty", "head") == COULD_NOT_RUN
@@ -65,17 +73,6 @@ def test_gpu_that_another_uses(lab, capsys):
     assert lab.compare() == COULD_NOT_RUN
     assert "could not run: GPU is in use by pid 12 (trainer)" in capsys.readouterr().err
     assert lab.gpu.begun == 0
-
-
-def test_damaged_state_is_left_alone(lab, capsys):
-    lab.versions({}, {})
-    assert lab.compare() == PASS
-    (path,) = lab.states()
-    path.write_text(path.read_text().replace('"timings"', "timings", 1))
-    content = path.read_bytes()
-    assert lab.compare() == COULD_NOT_RUN
-    assert f"{path}, line 2, is damaged" in capsys.readouterr().err
-    assert path.read_bytes() == content
 
 
 def test_process_that_dies(lab, capsys):

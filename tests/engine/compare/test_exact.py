@@ -32,11 +32,11 @@ def values(monkeypatch):
 
     def compiled(answer, variants):
         def compile_all(subject, calls, counted, root, ledger, *, enumerations):
-            given = {
+            answers = {
                 call: answer if (call.cell.dtype, call.direction) == LARGE[1:] else facts()
                 for call in calls
             }
-            return fingerprint.Answers(given, dict.fromkeys(counted, variants), {})
+            return fingerprint.Answers(answers, dict.fromkeys(counted, variants), {})
 
         monkeypatch.setattr(fingerprint, "compile_all", compile_all)
         listed = toy.compilations(TARGET), toy.variants(TARGET)
@@ -71,23 +71,6 @@ def test_what_asv_tracks_of_the_package_is_compared(suite):
     assert len(set(ours)) == len(ours) > 0
     asv = zip(*ours, strict=True)
     assert [set(column) for column in asv] == [set(values) for values in suite.params]
-
-
-def test_worse_better_and_none(values):
-    base = values(facts(), 2)
-    assert {verdict.change for verdict in exact.compare(base, dict(base))} == {"none"}
-    head = values(facts(spilled_bytes=16, narrow_accesses=0, registers=10), 1)
-    changed = {
-        (v.key.metric.rpartition("_")[2], v.change): v.answer
-        for v in exact.compare(base, head)
-        if v.change != "none"
-    }
-    assert changed == {
-        ("bytes", "worse"): Answer.FAIL,
-        ("share", "better"): Answer.PASS,
-        ("registers", "worse"): Answer.PASS,  # shown only
-        ("variants", "better"): Answer.PASS,
-    }
 
 
 def test_what_the_head_does_not_compile_fails_and_says_why(values):

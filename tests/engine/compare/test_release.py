@@ -30,7 +30,9 @@ def history(lab):
     """Makes a commit for each behaviour, then one of the file that names the first; their SHAs."""
 
     def make(*behaviours):
-        shas = [lab.commit(f"c{i}", **{"is": i} | each) for i, each in enumerate(behaviours)]
+        shas = [
+            lab.commit(f"c{i}", **{"is": i} | behaviour) for i, behaviour in enumerate(behaviours)
+        ]
         (lab.root / "benchmarks").mkdir()
         named = {"commit": shas[0], "reason": "the first"}
         (lab.root / baseline.FILE).write_text(json.dumps(named))
@@ -46,7 +48,7 @@ def slower(share, cell=SMALL):
 
 
 def searched(lab, *options):
-    """The status, and what was results."""
+    """The status, and what was found."""
     status = status_of(["release", "--json", str(lab.report), *options])
     return status, release.from_json(json.loads(lab.report.read_text()))
 
@@ -82,15 +84,6 @@ def test_a_step_is_found_by_halving(lab, history, capsys):
     output = capsys.readouterr()
     assert "searching 16 commits on 2 of what failed: 4 comparisons if one commit did" in output.err
     assert f"{shas[6][:10]}: +" in output.out
-
-
-def test_a_ramp_is_found_as_the_commits_it_is_made_of(lab, history):
-    shas = history(*[slower(1.0035**i - 1) for i in range(11)])
-    for one, next_ in zip(shas[:10], shas[1:], strict=True):  # each passes on its own
-        assert status_of(["compare", one, next_]) == PASS
-    status, results = searched(lab)
-    assert status == FAIL and len(results.steps) == 9
-    assert sorted(culprits(results, shas)) == [(index, index) for index in range(1, 11)]
 
 
 @pytest.mark.parametrize(
@@ -163,22 +156,3 @@ def test_the_package_of_the_baseline_is_not_measured(lab, history):
     history({})
     status, results = searched(lab)
     assert status == PASS and results.comparison.same_sources and lab.gpu.answered == 0
-
-
-def test_only_takes_what_the_grid_has(lab, capsys):
-    lab.versions({}, {})
-    unknown = ("rope.Forward.track_latency 1 2", "host.Call.track_forward sbd")
-    for given in ("rope.Forward.track_speed 1", "", *unknown):
-        assert status_of(["compare", "base", "head", "--only", given]) == COULD_NOT_RUN
-    assert "a metric and its parameters are needed" in (output := capsys.readouterr().err)
-    assert all(f"no timing is called {each}" in output for each in unknown)
-
-
-def test_only_is_part_of_the_command(lab):
-    lab.versions({}, {})
-    words = ["--only", both(SMALL)[0].words]
-    assert lab.compare("base", "head", *words) == PASS
-    assert {each.key for each in lab.found.timings} == {*both(SMALL)}
-    assert lab.found.reproduce.endswith(f" --only '{words[1]}'")
-    assert "no more was timed than --only names" in lab.notes
-    assert lab.compare() == PASS and len(lab.found.timings) == 12  # kept apart

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._engine.compare import selection
+from benchmarks._engine.compare import exact, findings, selection
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.notes import texts
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
@@ -35,7 +35,7 @@ def test_all_that_differs_is_timed_and_a_sample_of_the_rest():
 def test_sample_is_another_one_for_each_pair_of_versions():
     samples = [selection.choose(CELLS, compiled({}), 100, seed) for seed in ("one", "one", "other")]
     assert samples[0] == samples[1] != samples[2]
-    assert all(len(each) == selection.SAME_CODE_CELLS for each in samples)
+    assert all(len(sample) == selection.SAME_CODE_CELLS for sample in samples)
     assert chosen(compiled({}), every_cell=True) == CELLS
 
 
@@ -97,14 +97,17 @@ def test_cost_is_told_before():
 
 
 def reach(dense=(), listed=(), failures=()):
-    return {
-        "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
-        "listed": {"features": set(listed), "failures": {}},
-    }
+    return exact.Code(
+        *({}, {}),
+        {
+            "dense": {"features": set(dense), "failures": dict.fromkeys(failures, "it broke")},
+            "listed": {"features": set(listed), "failures": {}},
+        },
+    )
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "expected"),
     [
         (reach(["old"]), []),
         (reach(["old", "new"], ["new"]), []),
@@ -118,10 +121,37 @@ def reach(dense=(), listed=(), failures=()):
         ),
     ],
 )
-def test_what_the_head_alone_reaches_is_said(head, said):
-    found = texts(selection.unreached({"base": reach(["old", "gone"]), "head": head}))
-    assert len(found) == len(said)
-    assert all(each in sentence for each, sentence in zip(said, found, strict=True))
+def test_what_the_head_alone_reaches_is_said(head, expected):
+    sentences = texts(selection.unreached({"base": reach(["old", "gone"]), "head": head}))
+    assert len(sentences) == len(expected)
+    assert all(part in text for part, text in zip(expected, sentences, strict=True))
+
+
+ROPE, COSINE = "0a1b: 1 x Triton kernel", "2c3d: 1 x Triton kernel; 1 x kernel cos"
+FIRST, SECOND = both(SMALL)
+
+
+def answer(**texts) -> dict:
+    names = {"first": FIRST, "second": SECOND}
+    return {"nodes": [[names[n].metric, list(names[n].params), text] for n, text in texts.items()]}
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "changed"),
+    [
+        ({"first": ROPE, "second": ROPE}, {"second": ROPE, "first": ROPE}, {}),
+        ({}, {}, {}),
+        (
+            {"first": ROPE, "second": ROPE},
+            {"first": COSINE, "second": ROPE},
+            {FIRST: f"base {ROPE}; head {COSINE}"},
+        ),
+        ({"first": ROPE}, {}, {FIRST: f"base {ROPE}; head not recorded"}),
+        ({}, {"second": ROPE}, {SECOND: f"base not recorded; head {ROPE}"}),
+    ],
+)
+def test_calls_that_put_other_nodes_on_the_stream(base, head, changed):
+    assert findings.changed_nodes({"base": answer(**base), "head": answer(**head)}) == changed
 
 
 # --- in a comparison ------------------------------------------------------------------------------
@@ -131,11 +161,11 @@ def test_changed_code_that_there_is_no_time_for_is_no_pass(lab, monkeypatch):
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
     lab.versions({"code": "a"}, {"codes": {SMALL: "b", LARGE: "c"}, "code": "a"})
     assert lab.compare() == CANNOT_TELL
-    (said,) = lab.unmeasured
-    assert said.startswith("no time for 2 timings with changed machine code") and LARGE in said
+    (text,) = lab.unmeasured
+    assert text.startswith("no time for 2 timings with changed machine code") and LARGE in text
     monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
     assert lab.compare() == CANNOT_TELL  # more time is not enough: it keeps to its cells
-    assert "a larger --budget with --afresh" in said
+    assert "a larger --budget with --afresh" in text
     assert lab.compare("base", "head", "--afresh") == PASS
 
 
@@ -146,17 +176,6 @@ def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monke
     timed = {timing.key for timing in lab.found.families["gpu"].timings}
     assert lab.found.represented and not lab.found.represented & timed
     assert lab.found.represented | timed >= {*both(SMALL), *both(LARGE)}
-
-
-def test_another_run_keeps_to_the_cells_of_the_first(lab, monkeypatch, capsys):
-    lab.versions({"code": "a"}, {"code": "b"})
-    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
-    assert lab.compare() == PASS
-    first = lab.found
-    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
-    assert lab.compare() == PASS
-    assert lab.found.timings == first.timings
-    assert "1 cells are timed: about" in capsys.readouterr().err
 
 
 def test_what_the_head_alone_launches_is_no_pass(lab):
