@@ -270,3 +270,15 @@ def test_planned_plans_once_for_each_specialization(change):
     }.get(change, torch.ones(4, 16))
     other = launch.planned(plan, changed, 6 if change == "value" else 5)
     assert (other is made) == (not change)
+
+
+def test_the_oldest_plans_are_dropped(monkeypatch):
+    monkeypatch.setattr(launch, "_MAX_CACHED", 3)
+    launch.cache.clear()
+
+    def plan(number):
+        return number
+
+    for n in range(1, 5):
+        launch.planned(plan, n)
+        assert list(launch.cache.values()) == list(range(max(1, n - 2), n + 1))

@@ -33,7 +33,11 @@ def chosen(kind, item, channels, width=None, *, n_seq=LONG, heads=64, n_bytes=1)
         ("plain", 2, {(32,): (2, 16, 1), (64,): (1, 16, 1), (96,): (1, 16, 2), (128,): (1, 8, 2)}),
         ("plain", 2, {(192,): (1, 16, 4), (256,): (1, 8, 4), (512,): (1, 4, 2)}),
         ("plain", 4, {(32,): (1, 16, 1), (64,): (1, 8, 1), (96,): (1, 4, 1), (128,): (1, 4, 1)}),
-        ("plain", 4, {(192,): (1, 2, 1), (256,): (1, 2, 1)}),
+        (
+            "plain",
+            4,
+            {(192,): (1, 2, 1), (256,): (1, 2, 1), (256, 16): (2, 1, 1), (1024,): (1, 1, 1)},
+        ),
         ("tables", 4, {(64,): (1, 8, 1), (128,): (1, 4, 1)}),
         ("shifted", 2, {(64,): (1, 16, 1), (128,): (1, 8, 2), (256,): (1, 8, 4)}),
         ("shifted", 4, {(32,): (1, 16, 1), (64,): (1, 16, 2), (96,): (1, 16, 4)}),
@@ -83,15 +87,16 @@ def test_the_heads_of_a_program_where_there_are_few(kind, item, channels, width,
 @all_items
 @pytest.mark.parametrize("channels", [16, 48, 64, 96, 128, 160, 256, 1024])
 def test_a_program_has_2_kib_to_load_and_one_of_decoding_a_single_position(kind, item, channels):
-    long, decode, last = (
-        chosen(kind, item, channels, n_seq=n_seq, heads=heads)
-        for n_seq, heads in ((LONG, 64), (1, 64), (1, 1))
+    long = chosen(kind, item, channels)
+    decode, last, three, four, nine, sixteen = (
+        chosen(kind, item, channels, n_seq=1, heads=heads) for heads in (64, 1, 3, 4, 9, 16)
     )
     rows = long.positions * long.heads
     assert item * rows * triton.next_power_of_2(channels) >= 2048
     assert decode == (1, min(rows, 16), long.warps)
     assert chosen(kind, item, channels, n_seq=2) == long
     assert last.positions == last.heads == 1
+    assert (three, nine) == (four, sixteen)
 
 
 @pytest.mark.parametrize("width", [16, 24, 64, 96, 128, 256])
