@@ -102,10 +102,10 @@ def test_a_common_offset_is_no_part_of_the_key(x, call):
 
 def test_a_leaf_is_not_changed_in_place_after_another_was(x):
     calls.by_tables(x.clone(), inplace=True)
-    given = x.clone().requires_grad_()
+    leaf = x.clone().requires_grad_()
     with pytest.raises(ValueError, match="a leaf that requires a gradient"):
-        calls.by_tables(given, inplace=True)
-    assert torch.equal(given, x)
+        calls.by_tables(leaf, inplace=True)
+    assert torch.equal(leaf, x)
 
 
 def test_a_number_cannot_be_rotated_in_place(x):
@@ -114,9 +114,9 @@ def test_a_number_cannot_be_rotated_in_place(x):
 
 
 def test_learned_angles_of_a_joined_projection_are_refused_each_time(x):
-    whole, freqs = torch.cat([x] * 4, -1), calls.angles(x.device)
+    joined_heads, freqs = torch.cat([x] * 4, -1), calls.angles(x.device)
     split = [2 * CHANNELS, CHANNELS, CHANNELS]
     call = rope_triton.apply_fused_qkv_rotary_pos_emb
-    call(whole, freqs, freqs, split, "bshd")
+    call(joined_heads, freqs, freqs, split, "bshd")
     with pytest.raises(ValueError, match="requires a gradient"):
-        call(whole, freqs.clone().requires_grad_(), freqs, split, "bshd")
+        call(joined_heads, freqs.clone().requires_grad_(), freqs, split, "bshd")
