@@ -92,12 +92,6 @@ def test_mrope(sections, take_turns, axes, interleaved, device):
         assert torch.equal(angles[..., channel].cpu(), by_axis[axis][..., channel])
 
 
-def test_mrope_of_text_is_plain():
-    positions = torch.arange(7).repeat(2, 1)
-    angles = mrope_angles(positions.expand(3, 2, 7), INV_FREQ, [4, 2, 2])
-    assert torch.equal(angles, rotary_angles(positions, INV_FREQ))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_autocast_changes_nothing(dtype, device):
     positions, inv_freq = torch.arange(2000, device=device), INV_FREQ.to(device)

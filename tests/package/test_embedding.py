@@ -113,15 +113,6 @@ def test_bits_depend_neither_on_the_device_nor_on_autocast(device):
         assert torch.equal(angles, module(2000))
 
 
-def test_state_dict_holds_the_inverse_frequencies():
-    module, other = RotaryPositionEmbedding(64), RotaryPositionEmbedding(64, rotary_base=500000)
-    state = module.state_dict()
-    assert list(state) == ["inv_freq"]
-    assert_angles(state["inv_freq"].repeat(2)[None, None, None], formula(torch.ones(1), 64))
-    other.load_state_dict(state)
-    torch.testing.assert_close(other(9), module(9), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("reset", [False, True])
 def test_frequencies_of_a_module_that_was_built_on_the_meta_device(reset, device):
     expected = RotaryPositionEmbedding(64, 0.5, rotary_base=5e5, device=device)

@@ -23,6 +23,7 @@ from rope_triton import (
     rotary_angles,
     scalings,
 )
+from rope_triton.integrations import flash_attention, transformers, vllm
 from rope_triton.kernel import launch
 
 ROTATIONS = """
@@ -182,6 +183,55 @@ from_config(TYPES, layer_type="chunked") -> ValueError: 'sliding_attention'], go
 """
 
 
+INTEGRATIONS = """
+vllm(cos_sin_cache=ones(5, 7)) -> ValueError: must have shape [n, d2] with an even d2, got (5, 7)
+vllm(cos_sin_cache=ones(5)) -> ValueError: cos_sin_cache must have shape [n, d2]
+vllm(cos_sin_cache=ones(5, 16).int()) -> TypeError: cos_sin_cache must be one of
+vllm(cos_sin_cache=None) -> TypeError: cos_sin_cache must be a torch.Tensor, got NoneType
+vllm(rope_dim_offset=8) -> ValueError: 16 channels cannot be rotated in 16, ... rope_dim_offset=8
+vllm(rope_dim_offset=-1) -> ValueError: from rope_dim_offset=-1 on
+vllm(query=ones(3, 64)) -> ValueError: query must have 4 tokens, ... got (3, 64)
+vllm(query=ones(4, 64).int(), key=None) -> TypeError: query must be one of
+vllm(query=ones(4, 32).double(), key=ones(4, 32).double()) -> TypeError: query is ... not compute
+vllm(key=ones(4, 40)) -> ValueError: key must have 4 tokens, ... of 16 channels: got (4, 40)
+vllm(key=ones(4, 32).half()) -> ValueError: one dtype and one device, got
+vllm(key=ones(32, 4).T) -> ValueError: the channels must be contiguous
+vllm(key=ones(4, 32, requires_grad=True)) -> ValueError: a leaf that requires a gradient
+vllm(key=[0]) -> TypeError: key must be a torch.Tensor, got list
+vllm(positions=ones(4)) -> TypeError: positions must be one of
+vllm(positions=[0]) -> TypeError: positions must be a torch.Tensor, got list
+vllm(head_size=48) -> ValueError: query must have 4 tokens, ... heads of 48 channels
+vllm(head_size=0, cos_sin_cache=ones(5, 0)) -> ValueError: a head of 0 channels
+
+packed(qkv=ones(1, 2, 2, 4, 16)) -> ValueError: shape [b, s, 3, h, d], got (1, 2, 2, 4, 16)
+packed(qkv=ones(1, 2, 12, 16)) -> ValueError: qkv must have shape [b, s, 3, h, d]
+packed(qkv=ones(1, 2, 9, 16), num_heads_q=4) -> ValueError: [b, s, 4 + 2 k, d] with num_heads_q=4
+packed(qkv=ones(1, 2, 3, 16), num_heads_q=4) -> ValueError: num_heads_q=4
+packed(qkv=None) -> TypeError: qkv must be a torch.Tensor, got NoneType
+packed(qkv=ones(1, 2, 4, 3, 16).transpose(2, 3)) -> ValueError: must lie at equal distances
+packed(qkv=ones(1, 2, 3, 4, 16).int()) -> TypeError: qkv must be one of
+packed(qkv=ones(1, 2, 3, 4, 16).double()) -> TypeError: qkv is ... the kernel does not compute
+packed(qkv=ones(1, 3, 3, 4, 16)) -> ValueError: from the first token's on, the sequence of qkv with
+packed(cos_k=ones(2, 8)) -> ValueError: cos_k and sin_k must be given together
+packed(cos_k=ones(3, 8), sin_k=ones(3, 8)) -> ValueError: got (3, 8) on ... and (2, 8) on
+packed(cos_k=ones(2, 8), sin_k=ones(2, 4)) -> ValueError: cos and sin must have one shape
+packed(cos_k=ones(2, 8).int(), sin_k=ones(2, 8).int()) -> TypeError: cos must be one of
+packed(cos_k=ones(2, 8), sin_k=ones(2, 8, requires_grad=True)) -> ValueError: have a gradient
+kv(kv=ones(1, 2, 3, 4, 16)) -> ValueError: kv must have shape [b, s, 2, h, d]
+kv(kv=None) -> TypeError: kv must be a torch.Tensor, got NoneType
+kv(kv=ones(1, 2, 2, 4, 16, requires_grad=True)) -> ValueError: a leaf that requires a gradient
+kv(kv=ones(1, 2, 2, 4, 16).double()) -> TypeError: kv is ... the kernel does not compute
+
+hf(unsqueeze_dim=3) -> ValueError: unsqueeze_dim must be 1 or 2, got 3
+hf(cos=ones(5, 16)) -> ValueError: cos must have shape [1 or b, s, d2] with an even d2
+hf(sin=ones(1, 5, 7)) -> ValueError: sin must have shape
+hf(sin=None) -> ValueError: sin must have shape ... got NoneType
+hf(q=[1.0]) -> TypeError: q must be a torch.Tensor, got list
+hf(q=ones(5, 16), k=ones(5, 16)) -> ValueError: must have 4 dimensions
+hf(cos=ones(3, 5, 16), sin=ones(3, 5, 16)) -> ValueError: 1 or b=2
+"""
+
+
 def entries(table: str) -> list[tuple[str, str, str]]:
     """The call, the exception and a pattern of its message, of each entry of a table."""
     lines = table.replace("\n    ->", " ->").split("\n")
@@ -251,10 +301,11 @@ def rotations(fused: bool) -> dict:
         "attention": (rope_triton.rotary_embedding, attention),
     }
 
-    def changed(function, arguments):
-        return lambda **changes: function(**(arguments | changes))
-
     return {name: changed(*call) for name, call in valid.items()}
+
+
+def changed(function, arguments):
+    return lambda **changes: function(**(arguments | changes))
 
 
 both_paths = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
@@ -275,6 +326,32 @@ def test_rotations(call, error, message, fused, device, nothing_launches):
     with torch.device(device), pytest.raises((TypeError, ValueError), match=message) as caught:
         eval(call, names | rotations(fused))
     assert caught.typename == error
+
+
+@pytest.mark.parametrize(("call", "error", "message"), entries(INTEGRATIONS))
+def test_integrations(call, error, message, device, nothing_launches):
+    with torch.device(device):
+        tables = dict(cos=ones(2, 8), sin=ones(2, 8))
+        qkv, kv = dict(qkv=ones(1, 2, 3, 4, 16)), dict(kv=ones(1, 2, 2, 4, 16))
+        heads = dict(q=ones(2, 4, 5, 16), k=ones(2, 2, 5, 16))
+        flat = dict(positions=torch.arange(4), query=ones(4, 64), key=ones(4, 32), head_size=16)
+        valid = {
+            "vllm": (vllm.rotary_embedding, flat | dict(cos_sin_cache=ones(5, 16), is_neox=True)),
+            "packed": (flash_attention.apply_rotary_emb_qkv_, tables | qkv),
+            "kv": (flash_attention.apply_rotary_emb_kv_, tables | kv),
+            "hf": (
+                transformers.apply_rotary_pos_emb,
+                heads | dict(cos=ones(1, 5, 16), sin=ones(1, 5, 16)),
+            ),
+        }
+        names = {name: changed(*valid[name]) for name in valid}
+        for call_on_valid in names.values():
+            with pytest.raises(Launched):
+                call_on_valid()
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
+            eval(call, names | {"ones": ones})
+    assert caught.typename == error
+    assert "fused=False" not in str(caught.value)  # these functions have no such argument
 
 
 CONFIG = {

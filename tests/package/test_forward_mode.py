@@ -204,13 +204,3 @@ def test_fake_tensors(call, device):
         dual = make_dual(random(device), random(device))
         for out in parts(call(dual)):
             assert tangent_of(out).shape == out.shape
-
-
-def test_under_compile(device):
-    """Compiled outside of a level; within one the call runs eagerly."""
-    t, tangent = random(device), random(device)
-    compiled = torch.compile(by_angles, backend="aot_eager")
-    torch.testing.assert_close(compiled(t), by_angles(t))
-    with forward_ad.dual_level():
-        actual = tangent_of(compiled(make_dual(t, tangent)))
-        torch.testing.assert_close(actual, by_angles(tangent))

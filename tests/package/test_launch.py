@@ -43,7 +43,9 @@ class Kernel:
         self.compiled, self.first = Compiled(launcher), []
 
     def __getitem__(self, grid):
-        return lambda *given, **options: self.first.append((grid, given, options)) or self.compiled
+        return lambda *arguments, **options: (
+            self.first.append((grid, arguments, options)) or self.compiled
+        )
 
 
 class FlatLauncher:
@@ -119,8 +121,8 @@ def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
 
     monkeypatch.setattr(type(launcher), "__call__", refused)
     run(*OTHERS)
-    expected, found = launcher.launched
-    assert same(found, expected)
+    expected, result = launcher.launched
+    assert same(result, expected)
     assert len(kernel.first) == 1
 
 
@@ -174,7 +176,7 @@ def test_memory_is_allocated_at_each_launch_where_a_kernel_needs_it():
     for _ in range(2):
         here.run(run, *TENSORS)
     assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 0")] * 2
-    assert ["scratch 1" in given for given in launcher.launched] == [True, False]
+    assert ["scratch 1" in arguments for arguments in launcher.launched] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
@@ -205,8 +207,8 @@ def test_descriptors_are_of_the_tensors_of_the_call():
     run(one, one, None)
     ((_, first, _),) = kernel.first
     run(other, other, None)
-    for x, given in ((one, first), (other, launcher.launched[0][-4:])):
-        tensor, blocks, none, value = given
+    for x, arguments in ((one, first), (other, launcher.launched[0][-4:])):
+        tensor, blocks, none, value = arguments
         assert tensor is x and blocks.base is x and (none, value) == (None, 5)
         assert (blocks.shape, blocks.strides, blocks.block_shape) == ([4, 16], [16, 1], [1, 8])
 
@@ -270,3 +272,15 @@ def test_planned_plans_once_for_each_specialization(change):
     }.get(change, torch.ones(4, 16))
     other = launch.planned(plan, changed, 6 if change == "value" else 5)
     assert (other is made) == (not change)
+
+
+def test_the_oldest_plans_are_dropped(monkeypatch):
+    monkeypatch.setattr(launch, "_MAX_CACHED", 3)
+    launch.cache.clear()
+
+    def plan(number):
+        return number
+
+    for n in range(1, 5):
+        launch.planned(plan, n)
+        assert list(launch.cache.values()) == list(range(max(1, n - 2), n + 1))

@@ -1,16 +1,13 @@
 """What PyTorch does with the operators beside calling them: compile, export, transform, fake."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from torch.library import opcheck
-from torch.utils.checkpoint import checkpoint
 
 import rope_triton
 from rope_triton.integrations import flash_attention
-from rope_triton.kernel import kernels, launch, plans
 from tests import oracle
 from tests.package.calls import CALLS, by_tables, parts, random, tables
 
@@ -44,12 +41,6 @@ def _not_compiled_before():
 
 def split(qkv, freqs):
     return rope_triton.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [32, 16, 16])
-
-
-def test_all_operators_are_made_in_one_way():
-    package = Path(rope_triton.__file__).parent
-    made = [path for path in package.rglob("*.py") if "torch.library" in path.read_text()]
-    assert made == [package / "ops" / "operators.py"]
 
 
 def test_opcheck(t, freqs, device):
@@ -229,22 +220,17 @@ def test_jit_trace(call, device):
 @every_call
 def test_vmap_and_functionalize(call, device):
     """vmap of what gives several tensors is refused."""
-    batch = torch.stack([random(device) for _ in range(3)], 1)
-    vmap = torch.func.vmap(call, in_dims=1)
-    if call.__name__ in ("both_by_angles", "both_by_tables", "joined"):
-        with pytest.raises(NotImplementedError, match=r"torch\.func are not supported"):
-            vmap(batch)
-    else:
-        torch.testing.assert_close(vmap(batch), torch.stack(list(map(call, batch.unbind(1)))))
+    for dim in (0, 1) if call is CALLS["in_place"] else (0, 1, 4):
+        batch = torch.stack([random(device) for _ in range(3)], dim)
+        vmap = torch.func.vmap(call, in_dims=dim, out_dims=1)
+        if call.__name__ in ("both_by_angles", "both_by_tables", "joined"):
+            with pytest.raises(NotImplementedError, match=r"torch\.func are not supported"):
+                vmap(batch)
+        else:
+            expected = torch.stack(list(map(call, batch.unbind(dim))), 1)
+            torch.testing.assert_close(vmap(batch), expected)
     x = random(device)
     torch.testing.assert_close(torch.func.functionalize(call)(x), call(x))
-
-
-@pytest.mark.parametrize("dim", [0, 1, 4])
-def test_vmap_over_any_dimension(dim, t, apply):
-    batch = torch.stack([t, 2 * t, -t], dim)
-    out = torch.func.vmap(apply, in_dims=dim, out_dims=1)(batch)
-    torch.testing.assert_close(out, torch.stack([apply(x) for x in (t, 2 * t, -t)], 1))
 
 
 class Other(torch.autograd.Function):
@@ -307,67 +293,3 @@ def test_gradients_by_transforms(t, apply):
     hessian = torch.func.hessian(lambda x: apply(x).square().sum() / 2)(small)
     jacobian = jacobian.flatten(0, 3).flatten(1)
     torch.testing.assert_close(hessian.flatten(0, 3).flatten(1), jacobian.T @ jacobian)
-
-
-def test_a_parameter_in_a_checkpoint(t, apply):
-    (expected,) = torch.autograd.grad(apply(t.requires_grad_()).square().sum(), t)
-    parameter = torch.nn.Parameter(t.detach().clone())
-    checkpoint(apply, parameter, use_reentrant=False).square().sum().backward()
-    torch.testing.assert_close(parameter.grad, expected)
-
-
-def test_the_second_call_of_a_form_is_not_planned_again(t, apply, monkeypatch):
-    apply(t)
-
-    def planned(*arguments):
-        raise AssertionError("planned")
-
-    monkeypatch.setattr(plans, "rotation", planned)
-    apply(t + 1)
-    with pytest.raises(AssertionError, match="planned"):
-        apply(t[1:])
-
-
-@pytest.mark.parametrize("change", ["shape", "stride", "dtype", "alignment"])
-def test_what_decides_the_kernel_is_another_form(change, t):
-    storage = torch.empty(t.numel() + 4, dtype=t.dtype, device=t.device)
-    other = {
-        "shape": t[1:],
-        "stride": t.transpose(0, 0).expand_as(t).mT.contiguous().mT,
-        "dtype": t.half(),
-        "alignment": storage[1 : 1 + t.numel()].view_as(t),
-    }[change]
-    key = launch.specialization_key
-    assert key(other) != key(t) == key(t.clone())
-
-
-def test_a_known_form_is_checked_for_what_a_form_has_not(t, freqs):
-    rope_triton.apply_rotary_pos_emb(t, freqs)
-    with pytest.raises(TypeError, match="cp_size must be an int"):
-        rope_triton.apply_rotary_pos_emb(t, freqs, cp_size=1.0)
-    with pytest.raises(ValueError, match="rounding must be one of"):
-        rope_triton.apply_rotary_pos_emb(t, freqs, rounding="never")
-
-
-def test_forms_are_not_kept_forever(t, apply, monkeypatch):
-    """The oldest go, and no others."""
-    monkeypatch.setattr(launch, "_MAX_CACHED", 3)
-    kept = launch.cache
-    kept.clear()
-    for n in range(1, 5):
-        apply(t[:n])
-        assert [form[2][0][0] for form in kept] == list(range(max(1, n - 2), n + 1))
-
-
-def test_a_form_names_its_kernel(t, freqs):
-    kept = launch.cache
-    kept.clear()
-    half = freqs[:, 0, 0, :6]
-    rope_triton.apply_rotary_pos_emb(t, freqs)
-    rope_triton.apply_rotary_emb(t, half.cos(), half.sin())
-    rope_triton.apply_qk_rotary_pos_emb(t, t, freqs)
-    assert [form[0] for form in kept] == [kernels.rope_kernel.__name__] * 3
-    kept.clear()
-    whole = torch.randn(SEQ, BATCH, HEADS, 64, device=t.device, requires_grad=True)
-    torch.autograd.grad(split(whole, freqs)[0].sum(), whole)
-    assert [form[0] for form in kept] == [kernels.rope_qkv_kernel.__name__] * 2

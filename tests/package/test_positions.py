@@ -65,28 +65,6 @@ def test_positions(case, device):
     Call(lengths, starts, **options, heads=heads, channels=channels, width=width).check(device)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_scores_depend_on_relative_positions_only(mode, device):
-    module = rope_triton.RotaryPositionEmbedding(16, interleaved=mode.interleaved).to(device)
-    freqs, width = module(TABLE), module.inv_freq.shape[0] * 2
-    call = Call([6, 6], None, mode.tensor_format, mode.dtype, mode.interleaved)
-    query = call.tensor(device)
-    key = oracle.random_like(query)
-
-    def scores(first_of_queries, first_of_keys):
-        q, k = (
-            call._replace(starts=[first] * 2).rotate(x, freqs)[..., :width].double()
-            for x, first in ((query, first_of_queries), (key, first_of_keys))
-        )
-        return (q * k).sum(-1)
-
-    norms = query.double().norm(dim=-1) * key.double().norm(dim=-1)
-    # Angles are rounded too: the largest, TABLE, by half a unit of its last place.
-    error = (4 * torch.finfo(mode.dtype).eps + 2 * TABLE * 2**-24) * norms
-    assert ((scores(3, 7) - scores(3 + 9, 7 + 9)).abs() <= error).all()
-    assert ((scores(3, 7) - scores(3, 3)).abs() > error).any()
-
-
 @covering.triples(
     {name: MATRIX[name] for name in ("fused", "dtype", "interleaved", "moved")}
     | {"tensor_format": ["sbhd", "bshd"], "own": ["batch", "heads", "both"]}
@@ -222,16 +200,6 @@ def test_bounds_say_nothing_new_where_all_are_of_one_length(tensor_format, fused
 @pytest.mark.parametrize("lengths", [[], [0]], ids=str)
 def test_no_tokens(lengths, fused, device):
     Call(lengths, fused=fused).check(device)
-
-
-@both_paths
-def test_double_backward(fused, device):
-    call = Call([12, 12], [3, 1], rank=(2, 1), fused=fused)
-    t, freqs = call.tensor(device).requires_grad_(), call.angles(device)
-    u, v = oracle.random_like(t).requires_grad_(), oracle.random_like(t)
-    (grad,) = torch.autograd.grad(call.rotate(t, freqs), t, u, create_graph=True)
-    (grad_of_grad,) = torch.autograd.grad(grad, u, v)
-    torch.testing.assert_close(grad_of_grad, call.exact(v, freqs).float())
 
 
 # Shape, format and options of a call, and what it says in a process that checks values.

@@ -34,9 +34,9 @@ def test_gradients_are_the_same(device, call):
         return saved.mT.contiguous().mT if saved.dim() > 1 and next(turn) % 2 else saved.clone()
 
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.contiguous, back):
-        found = gradients(call, x)
+        result = gradients(call, x)
     assert next(turn) > 1
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         # Compiled for other strides, other products of the same sums may be rounded.
         torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
 
@@ -45,21 +45,23 @@ def test_gradients_are_the_same(device, call):
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_they_are_unpacked_once(call, batched, device):
     """Hooks may free what they return, as a checkpoint does that is not reentrant."""
-    kept, numbers, x = {}, itertools.count(), random(device).requires_grad_()
+    packed, numbers, x = {}, itertools.count(), random(device).requires_grad_()
 
-    def keep(saved):
+    def pack(saved):
         number = next(numbers)
-        kept[number] = saved.detach()
+        packed[number] = saved.detach()
         return number
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, kept.pop):
+    with torch.autograd.graph.saved_tensors_hooks(pack, packed.pop):
         outputs = parts(call(x))
-        given = [torch.stack([out.detach()] * 2) if batched else out.detach() for out in outputs]
-        (found,) = torch.autograd.grad(outputs, x, given, is_grads_batched=batched)
+        cotangents = [
+            torch.stack([out.detach()] * 2) if batched else out.detach() for out in outputs
+        ]
+        (result,) = torch.autograd.grad(outputs, x, cotangents, is_grads_batched=batched)
     assert next(numbers)
     outputs = parts(call(x))
     (expected,) = torch.autograd.grad(outputs, x, [out.detach() for out in outputs])
-    torch.testing.assert_close(found, torch.stack([expected] * 2) if batched else expected)
+    torch.testing.assert_close(result, torch.stack([expected] * 2) if batched else expected)
 
 
 def negated(x):
@@ -85,8 +87,8 @@ def test_values_that_are_negated_in_memory(device, call, monkeypatch):
             negated(torch.linspace(-1, 1, out.numel(), device=device).view_as(out))
             for out in outputs
         ]
-        found = (*outputs, *torch.autograd.grad(outputs, x, cotangents))
-        for one, other in zip(found, (*expected, expected_gradient), strict=True):
+        result = (*outputs, *torch.autograd.grad(outputs, x, cotangents))
+        for one, other in zip(result, (*expected, expected_gradient), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
 
 
@@ -97,7 +99,7 @@ def test_negated_values_with_a_dimension_of_size_1(device):
     cos, sin = torch.randn(2, 8, 1, device=device)
     of_a_pair = rope_triton.apply_rotary_emb(x[None], cos, sin)
     for change in (lambda x: torch.complex(x, x).imag, negated):
-        found = rope_triton.apply_rotary_pos_emb(change(x).unsqueeze(-1).mT, freqs)
-        torch.testing.assert_close(found, expected)
+        result = rope_triton.apply_rotary_pos_emb(change(x).unsqueeze(-1).mT, freqs)
+        torch.testing.assert_close(result, expected)
         tables = (change(table[:, 0])[:, None] for table in (cos, sin))
         torch.testing.assert_close(rope_triton.apply_rotary_emb(x[None], *tables), of_a_pair)
