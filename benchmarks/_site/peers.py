@@ -9,10 +9,10 @@ from .._studies.peers.state import Results, Row, read_experiment
 from .._studies.peers.tables import source
 from .._studies.runner import StudyError
 from .overview import rounded
-from .readme_tables import SWEEPS
+from .readme_tables import SWEEP
 
 EXPERIMENT = "throughput"
-EVIDENCE = SWEEPS / f"{EXPERIMENT}.jsonl"
+EVIDENCE = SWEEP / f"{EXPERIMENT}.jsonl"
 
 REASON_LENGTH = 200
 """Most characters of a reason: another library's error can have any length."""
@@ -31,13 +31,15 @@ def peers(path: Path) -> dict | None:
 
     Raises
     ------
+    JournalError
+        If the file is damaged.
     StudyError
-        If the file is damaged, or of something else: a page without it would say that nothing was
+        If it holds no rows: a page without them would say that nothing was
         measured.
     """
     if not path.exists():
         return None
-    experiment, results = read_experiment(path, EXPERIMENT)
+    experiment, results = read_experiment(path)
     if not results.rows:
         raise StudyError(f"{path} has no rows")
     names = dict.fromkeys(name for figure in experiment.figures for name in figure.providers)

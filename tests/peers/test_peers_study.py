@@ -12,7 +12,7 @@ import pytest
 from benchmarks._engine.measure import cell_outcomes
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.system import checkout
-from benchmarks._engine.system.journal import Journal
+from benchmarks._engine.system.journal import read
 from benchmarks._site import readme_tables
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
@@ -91,12 +91,12 @@ def test_a_larger_grid_goes_on_from_a_smaller_that_was_killed(timer, undrawn, tm
 
     timer.before = killed
     assert peers("--only", "milliseconds") == 130
-    assert len(state.read(timer.path("milliseconds")).rows) == 20
+    assert len(read(timer.path("milliseconds"))[1:]) == 20
     timer.before = lambda count: None
     for grid in ("small", "full"):
         assert peers("--only", "milliseconds", "--output", str(tmp_path), grid=grid) == 0
     assert Counter(timer.measured) == Counter(FULL["milliseconds"].timings)  # none twice
-    published = state.read(tmp_path / "milliseconds.jsonl")
+    published = state.read_experiment(tmp_path / "milliseconds.jsonl")[1]
     assert list(published.rows) == FULL["milliseconds"].timings
     assert published.header["grid"] == "full" and "--grid" not in published.header["command"]
     assert {"machine", "commit", "software", "suite"} <= published.header.keys()
@@ -146,21 +146,7 @@ def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch)
     assert notes.said == (numbered if alone else timings)
 
 
-# --- refused --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "entry", [{}, {"direction": "forward", "cell": [1], "latency": [1], "gpu": ""}]
-)
-def test_an_entry_that_is_no_row_is_refused(timer, undrawn, entry, capsys):
-    peers("--only", "milliseconds")
-    path = timer.path("milliseconds")
-    head = state.read(path).header
-    path.unlink()
-    with Journal(path, head) as journal:
-        journal.append(entry)
-    assert peers("--only", "milliseconds") == 3
-    assert "milliseconds.jsonl, line 2, is no row" in capsys.readouterr().err
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_it_measures_a_commit(timer, monkeypatch, capsys):
@@ -168,9 +154,6 @@ def test_it_measures_a_commit(timer, monkeypatch, capsys):
     monkeypatch.setattr(checkout, "from_working_tree", lambda *_: changed)
     assert peers() == 3
     assert "rope_triton differs from HEAD" in capsys.readouterr().err and not timer.measured
-
-
-# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -182,7 +165,7 @@ def test_every_experiment_ends_in_files(timer, name, tmp_path, monkeypatch):
     assert status == (1 if name == "throughput" else 0)  # where a provider is wrong
     experiment = SMALL[name]
     assert Counter(timer.measured) == Counter(experiment.timings)
-    results = state.read(out / f"{name}.jsonl")
+    results = state.read_experiment(out / f"{name}.jsonl")[1]
     assert list(results.rows) == experiment.timings
     page = (out / f"{name}.md").read_text()
     told = [MACHINE["gpu"], SHA[:8], f"python -m benchmarks study peers --only {name} --grid small"]
@@ -237,7 +220,7 @@ def test_what_ships_is_whole(timer, undrawn, capsys):
     assert "full grid with every provider" in capsys.readouterr().err
     assert not timer.evidence.exists()
     assert peers("--only", "milliseconds", "--ship", grid="full") == 0
-    shipped = state.read(timer.evidence / MACHINE["machine"] / "milliseconds.jsonl")
+    shipped = state.read_experiment(timer.evidence / MACHINE["machine"] / "milliseconds.jsonl")[1]
     assert set(shipped.rows) == set(FULL["milliseconds"].timings)
     peers("--only", "bandwidth", "--afresh")
     assert study("peers", "--redraw", str(timer.output), "--ship") == 3

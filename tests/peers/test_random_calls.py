@@ -24,7 +24,6 @@ from tests.peers import libraries
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
 from tests.studies import common
-from tests.studies.common import study
 
 processes = common.processes  # a fixture
 
@@ -104,19 +103,6 @@ def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
     assert peers("--only", "random") == 0
     assert "not all is compiled: a fresh process ended with 9" in capsys.readouterr().err
     assert set(timer.measured) == set(SMALL["random"].timings)
-
-
-def test_what_is_stored_can_be_drawn_again_and_shipped_only_as_a_whole(timer, undrawn, tmp_path):
-    assert peers("--only", "random", "--output", str(tmp_path)) == 0
-    page = (tmp_path / "random.md").read_text()
-    assert "# 12 calls drawn at random" in page and "## Goals" in page
-    again = tmp_path / "again"
-    redraw = ["peers", "--redraw", str(tmp_path), "--output", str(again)]
-    assert study(*redraw) == 0
-    for name in ("random.md", "random.jsonl"):
-        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
-    assert state.read(tmp_path / "random.jsonl").header["commit"] == SHA
-    assert study(*redraw, "--ship") == 3
 
 
 # --- goals ----------------------------------------------------------------------------------------

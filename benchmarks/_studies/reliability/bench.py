@@ -133,7 +133,7 @@ class Document(Part):
         """The entries of a document that :meth:`document` made."""
         raise NotImplementedError
 
-    def summary(self, document: Mapping) -> str:
+    def summary(self, document: Mapping) -> list[str]:
         """The document in a few lines."""
         raise NotImplementedError
 
@@ -147,12 +147,10 @@ class Document(Part):
         if not path.exists():
             return []
         document = json.loads(path.read_bytes())
-        same = all(document.get(k) == v for k, v in self.header.items() if k not in self.may_differ)
-        return self.entries_of(document) if same else []
+        return self.entries_of(document) if self.agrees(document) else []
 
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        print(self.summary(self.document(entries)))
-        return True
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        return self.summary(self.document(entries))
 
 
 def json_lines(value, indent: str = "") -> str:

@@ -70,11 +70,11 @@ class Caught(Document):
     def entries_of(self, document: dict) -> list[dict]:
         return document["mutants"]
 
-    def summary(self, document: Mapping) -> str:
-        return "\n".join(
+    def summary(self, document: Mapping) -> list[str]:
+        return [
             f"{'caught' if entry['caught'] else 'SURVIVED'}: {entry['name']}: {entry['by']}"
             for entry in document["mutants"]
-        )
+        ]
 
 
 def in_order(entries: Sequence[dict]) -> list[dict]:

@@ -4,10 +4,9 @@ import argparse
 import functools
 import itertools
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-from ..._engine.system import gpu_monitor, journal, machine, suite
+from ..._engine.system import gpu_monitor
 from ..._engine.system.process import ROOT
 from ..._engine.system.progress import say
 from .. import runner
@@ -43,22 +42,11 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
 
 
 def _header(point: Point, names: Sequence[str], options: argparse.Namespace, place: Place) -> dict:
-    words = [f"python -m benchmarks study training --only {point}"]
+    words = [f"training --only {point}"]
     words += [f"--only {name}" for name in names] if len(names) < len(PROVIDERS) else []
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    return {
-        **{"format": results.FORMAT, "schema": results.SCHEMA, "point": str(point)},
-        **{"batch": point.batch, "providers": names, **of_place(place)},
-        **{"suite": suite.digest(_MEASURING), "command": " ".join(words)},
-    }
-
-
-def of_place(place: Place) -> dict:
-    """What a header says of the version and the machine."""
-    return {
-        **{"commit": place.version.sha, "package": place.version.digest},
-        **{"machine": place.machine, "software": machine.versions(DISTRIBUTIONS)},
-    }
+    header = runner.header_of(results.FORMAT, words, place, _MEASURING, DISTRIBUTIONS)
+    return header | {"point": str(point), "batch": point.batch, "providers": names}
 
 
 class _Steps(Part):
@@ -102,22 +90,18 @@ class _Steps(Part):
         ordered = {name: rows[name] for name in self.header["providers"]}
         keep({"rows": ordered, "seconds": time.monotonic() - start, "watch": watched})
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the rounds as JSON lines, and the figures as Markdown."""
-        page = results.as_markdown(header, results.of_entries(self._point, header, entries))
-        runner.write_lines(directory / f"{self.name}.jsonl", (header, *entries))
-        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
+        return results.as_markdown(header, results.of_entries(header, entries))
 
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        figures = results.of_entries(self._point, header, entries)
-        print(f"\n# {self.name}")
-        for line in results.tables(figures):
-            print(line)
-        print()
-        bad = [figure for figure in figures if figure.status == "failed" and figure.part == STEP]
-        for figure in bad:
-            print(f"FAILED: {figure.provider}: {figure.why}")
-        return not bad
+    def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
+        return results.tables(results.of_entries(header, entries))
+
+    def failures(self, header: dict, entries: list[dict]) -> list[str]:
+        return [
+            f"FAILED: {figure.provider}: {figure.why}"
+            for figure in results.of_entries(header, entries)
+            if figure.status == "failed" and figure.part == STEP
+        ]
 
 
 def measure(names: Sequence[str], alone: bool, notes: Notes, point: Point, profiled: bool) -> None:
@@ -145,13 +129,8 @@ def cost(point: Point, names: Sequence[str]) -> tuple[float, float]:
     return other + (_COMPILE - _LOAD) * functions + _PROFILE * parts, other
 
 
-def _stored(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
-    parts: list[tuple[Part, dict, list[dict]]] = []
-    for name, point in POINTS.items():
-        if (path := directory / f"{name}.jsonl").exists():
-            header, *entries = journal.read(path)
-            parts.append((_Steps(point, header, len(entries)), header, entries))
-    return parts
+def _stored(header: dict, entries: list[dict]) -> Part:
+    return _Steps(POINTS[header["point"]], header, len(entries))
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +153,7 @@ which the providers take turns. A library that is not installed is n/a.""",
     names=lambda: (*POINTS, *PROVIDERS),
     parts=_parts,
     evidence=lambda machine: EVIDENCE,
+    format=results.FORMAT,
     stored=_stored,
     add_arguments=_add_arguments,
 )
