@@ -18,7 +18,7 @@ from .._engine.compare.rounds import BudgetError
 from .._engine.system import checkout, gpu_monitor, machine, process, suite
 from .._engine.system.errors import CouldNotRunError
 from .._engine.system.files import write_atomically
-from .._engine.system.journal import Journal, JournalError, read
+from .._engine.system.journal import Journal
 from .._engine.system.progress import PROGRESS_VARIABLE, missing, say
 
 DONE, BAD = 0, 1
@@ -130,18 +130,6 @@ class Part:
             return False
         return True
 
-    def published(self, directory: Path) -> list[dict]:
-        """The entries that files of an earlier run hold; none of another header."""
-        path = directory / f"{self.name}.jsonl"
-        if not path.exists():
-            return []
-        header, *entries = read(path)
-        return entries if self.agrees(header) else []
-
-    def agrees(self, header: dict) -> bool:
-        """Whether entries with this header belong to those of the part."""
-        return all(header.get(k) == v for k, v in self.header.items() if k not in self.may_differ)
-
 
 def header_of(
     format: str,
@@ -229,21 +217,10 @@ def run(
             if afresh and path.exists():
                 say(f"renamed to {path.rename(path.with_suffix(f'.{time.time_ns()}.jsonl'))}")
             with Journal(path, part.header, part.may_differ) as journal:
-                if not journal.entries and not afresh:
-                    journal.append(*_earlier(part, directories))
                 header = journal.header | {key: part.header[key] for key in part.may_differ}
                 _measure(part, header, journal, place, directories[0])
                 good.append(publish(part, header, journal.entries, directories))
     return DONE if all(good) else BAD
-
-
-def _earlier(part: Part, directories: Sequence[Path]) -> list[dict]:
-    for directory in directories:
-        with contextlib.suppress(JournalError):
-            if entries := part.published(directory):
-                say(f"{part.name}: goes on from {directory}")
-                return entries
-    return []
 
 
 def _measure(part: Part, header: dict, journal: Journal, place: Place, output: Path) -> None:

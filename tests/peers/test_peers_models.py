@@ -133,14 +133,6 @@ def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, 
         call.check(rotate(), given, FORWARD)
 
 
-@pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
-def test_a_missing_library_says_how_to_install_it(tiny, monkeypatch, provider):
-    libraries.remove(monkeypatch, provider)
-    cell = PeerModelCell(provider, "llama-3-8b", "decode")
-    with pytest.raises(Unavailable, match=f"{provider} is not there: .*; pip install "):
-        cell.call(tiny)
-
-
 def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
     assert MODEL_CALLS.keys() < PROVIDERS.keys() and all(MODEL_CALLS.values())
     for cell in CELLS:

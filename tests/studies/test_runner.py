@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 import types
 
 import pytest
@@ -103,7 +104,7 @@ def test_what_is_missing_is_measured_published_and_shipped_when_complete(toy, ca
     }
     said = capsys.readouterr()
     assert "squares: 2 tasks, about 2 minutes by an estimate" in said.err
-    assert "squares: [3, 4], 0 s; about 0 s left" in said.err
+    assert re.search(r"squares: \[3, 4\], \d+ s; about 0 s left", said.err)
     assert said.out == f"\n# squares\n[1, 2, 3, 4]\nsquares: {toy.evidence}\n"
     assert (toy.evidence / "squares.md").read_text() == "4 squares\n"
     assert study("toy") == 0 and rows(toy.path) == rows(toy.output / "squares.jsonl")
@@ -138,19 +139,6 @@ def test_a_run_ends_before_its_budget_does(toy, monkeypatch, capsys):
 def test_no_time_for_anything_publishes_nothing(toy):
     assert study("toy", "--budget", "0.5") == 1
     assert not toy.published
-
-
-def test_files_of_an_earlier_run_are_continued_where_there_is_no_journal(toy, capsys):
-    toy.numbers = [1, 2]
-    assert study("toy") == 0
-    toy.path.unlink()
-    toy.numbers, toy.before = [1, 2, 3], lambda pair: pair == [3] or pytest.fail("twice")
-    assert study("toy") == 0
-    assert f"squares: goes on from {toy.output}" in capsys.readouterr().err
-    toy.path.unlink()
-    toy.of, toy.before = "another", lambda pair: None
-    assert study("toy") == 0
-    assert "goes on from" not in capsys.readouterr().err
 
 
 def test_a_journal_of_something_else_is_refused_and_renamed_when_asked(toy, capsys):

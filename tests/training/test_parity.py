@@ -136,16 +136,6 @@ def test_providers_are_judged_by_float32_that_rotates_as_they_do():
     assert {parity.reference(name) for name in names} == {exact, groups, pairs}
 
 
-def test_both_ways_to_rotate_are_trained_in_float32(monkeypatch):
-    monkeypatch.setattr(parity, "STEPS", 30)
-    curves = [
-        parity.trained(Run(name, "float32"), TINY, [Job(COPY, 0)], "cpu")[0]["losses"]
-        for name in ("eager", "triton-fused")
-    ]
-    assert len(curves[0]) == 30 and all(map(math.isfinite, curves[0] + curves[1]))
-    assert curves[0] != curves[1]
-
-
 def test_batches_are_of_the_seed_and_the_task(tiny, monkeypatch):
     tokens, targets = parity.batches(Job(COPY, 0), TINY)
     assert tokens.shape == targets.shape == (120, 192 // 24, 24)

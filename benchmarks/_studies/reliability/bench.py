@@ -129,10 +129,6 @@ class Document(Part):
         """What the entries of the journal say."""
         raise NotImplementedError
 
-    def entries_of(self, document: dict) -> list[dict]:
-        """The entries of a document that :meth:`document` made."""
-        raise NotImplementedError
-
     def summary(self, document: Mapping) -> list[str]:
         """The document in a few lines."""
         raise NotImplementedError
@@ -141,13 +137,6 @@ class Document(Part):
         directory.mkdir(parents=True, exist_ok=True)
         text = json_lines(header | self.document(entries))
         write_atomically(directory / f"{self.name}.json", f"{text}\n".encode())
-
-    def published(self, directory: Path) -> list[dict]:
-        path = directory / f"{self.name}.json"
-        if not path.exists():
-            return []
-        document = json.loads(path.read_bytes())
-        return self.entries_of(document) if self.agrees(document) else []
 
     def lines(self, header: dict, entries: list[dict]) -> list[str]:
         return self.summary(self.document(entries))

@@ -38,9 +38,6 @@ class Repeats(Document):
     def document(self, entries: list[dict]) -> dict:
         return document(_joined(entries))
 
-    def entries_of(self, document: dict) -> list[dict]:
-        return [{"pool": document["pool"]}]
-
     def summary(self, document: Mapping) -> list[str]:
         runs = document["comparisons"]
         failed, unsure = (

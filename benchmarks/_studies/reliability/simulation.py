@@ -278,9 +278,6 @@ class Simulation(Part):
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
-    def published(self, directory: Path) -> list[dict]:
-        return []  # its file does not say by which judge it is
-
     def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
         for entry in entries:
             shares = (f"{name} {share:.1%}" for name, share in figures(entry).items())

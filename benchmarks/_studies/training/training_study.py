@@ -13,7 +13,7 @@ from .. import runner
 from ..runner import Keep, Notes, Part, Place, Task
 from . import measuring, results
 from .functions import PROVIDERS
-from .sizes import PEAK_FLOPS, POINTS, STEP, Point
+from .sizes import POINTS, STEP, Point
 
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "training"
 ROUNDS = 6  # the fewest with an interval of 95 %
@@ -25,11 +25,9 @@ _MEASURING = tuple(
     f"_studies/training/{name}.py" for name in ("measuring", "network", "functions", "sizes")
 )
 
-# What a round is estimated by: a process to start, a function to compile and, when torch's cache
-# has it, to load; a share of the peak that a step reaches. On an H200 with 16 cores the first round
-# of 410M-2048 took 112 s, and others 59 to 69 s.
-_START, _COMPILE, _LOAD, _PROFILE, _REACHED = 8.0, 3.5, 1.3, 0.5, 0.3
-_CHECK_CALLS = 4
+# Of a round of all providers, on an H200 with 16 cores; the first one compiles besides.
+_ROUND_SECONDS = {"410M": 65.0, "840M": 85.0, "1.4B": 122.0}
+_FIRST_SECONDS = 50.0
 
 
 def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
@@ -59,11 +57,12 @@ class _Steps(Part):
         self.why_not_shipped = "" if complete else f"it needs every provider and {ROUNDS} rounds"
 
     def tasks(self, entries: list[dict]) -> list[Task]:
-        first, other = cost(self._point, self.header["providers"])
+        share = len(self.header["providers"]) / len(PROVIDERS)
+        seconds = share * _ROUND_SECONDS[self._point.size]
         return [
             Task(
                 f"round {number + 1} of {self._rounds}",
-                other if number else first,
+                seconds if number else seconds + share * _FIRST_SECONDS,
                 functools.partial(self._round, number, entries),
             )
             for number in range(len(entries), self._rounds)
@@ -110,23 +109,6 @@ def measure(names: Sequence[str], alone: bool, notes: Notes, point: Point, profi
     rows = measuring.measured(point, names, profiled=profiled, note=lambda name: begin[name]())
     for row in rows.items():
         notes.row(row)
-
-
-def cost(point: Point, names: Sequence[str]) -> tuple[float, float]:
-    """Seconds that the first round of a point and each other one may take, estimated.
-
-    The first compiles what is later in torch's cache.
-    """
-    compiled = sum(PROVIDERS[name].backend is not None for name in names)
-    functions = 2 * compiled + (compiled > 0)  # attention and a layer of each, one head
-    calls, parts = 0.0, 0
-    for part in itertools.chain.from_iterable(PROVIDERS[name].parts() for name in names):
-        once = point.flops(part) / (_REACHED * max(PEAK_FLOPS.values()))
-        sample = max(measuring.SAMPLE_SECONDS[part], 2 * once) + once
-        calls += _CHECK_CALLS * once + measuring.TURNS * sample
-        parts += 1
-    other = _START + _LOAD * functions + calls
-    return other + (_COMPILE - _LOAD) * functions + _PROFILE * parts, other
 
 
 def _stored(header: dict, entries: list[dict]) -> Part:
