@@ -235,7 +235,7 @@ def test_what_is_missing_and_what_is_wrong_is_said(timer, undrawn, tmp_path, cap
     assert "| n/a |" in page and "| **wrong** |" in page
     assert f"12 timings n/a: ``` {times.MISSING} ```" in page
     printed = capsys.readouterr().out
-    assert f"transformer-engine: nothing measured: {times.MISSING}" in printed
+    assert f"- `transformer-engine`, 12 timings n/a: ``` {times.MISSING} ```" in printed
     assert "3 timings wrong: ``` AssertionError: Tensor-likes are not close! ```" in page
     assert "| 8 | not given | +44% |" in page and "| n/a |  | wrong |  |" in page
     assert "WRONG: forward PeerCell(provider='seed'" in printed

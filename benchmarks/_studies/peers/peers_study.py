@@ -134,9 +134,7 @@ class _Experiment(Part):
 
     def lines(self, header: dict, entries: list[dict]) -> list[str]:
         experiment, results = self._experiment, state.results_of(header, entries)
-        lines = tables.gain_table(experiment, results)[2:]
-        for provider, why in tables.without_a_speed(experiment, results).items():
-            lines.append(f"{provider}: nothing measured: {why[:200]}")
+        lines = [*tables.gain_table(experiment, results)[2:], *tables.reasons(experiment, results)]
         return lines + (targets.summary(experiment, results) if experiment.judged else [])
 
     def failures(self, header: dict, entries: list[dict]) -> list[str]:

@@ -55,7 +55,7 @@ def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
         lines += [f"{unit[0].upper()}{unit[1:]}:", "", *figure_table(figure, results)]
     names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
     lines += ["", "## Providers", "", *(f"- `{name}`: {experiment.about[name]}" for name in names)]
-    return "\n".join([*lines, *_reasons(experiment, results)]) + "\n"
+    return "\n".join([*lines, *reasons(experiment, results)]) + "\n"
 
 
 def figure_table(figure: Figure, results: Results) -> list[str]:
@@ -183,18 +183,7 @@ def gains_over(
     return gains
 
 
-def without_a_speed(experiment: Experiment, results: Results) -> dict[str, str]:
-    """Providers of which nothing was measured, and why: the reason of the first timing."""
-    rows = [row for row in map(results.rows.get, experiment.timings) if row]
-    measured = {row.timing.cell.provider for row in rows if row.status == "measured"}
-    why: dict[str, str] = {}
-    for row in rows:
-        if row.timing.cell.provider not in measured:
-            why.setdefault(row.timing.cell.provider, row.reason)
-    return why
-
-
-def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
+def reasons(experiment: Experiment, results: Results) -> Iterator[str]:
     """What has no speed and why, each reason once."""
     rows = map(results.rows.get, experiment.timings)
     why = Counter(
