@@ -14,7 +14,7 @@ from rope_triton import transformer
 from tests.gpu import record
 
 ROOT = record.ROOT
-GPU_TESTS = {path.stem: path for path in record.gpu_tests()}
+GPU_TESTS = {path.stem: path for path in sorted(record.gpu_tests())}
 # Why a module is not public.
 MEASURES = "tests the suite's measures, which a comparison runs on every version"
 OWN = {
