@@ -31,10 +31,12 @@ def peers(path: Path) -> dict:
 
     Raises
     ------
+    JournalError
+        If the file is damaged.
     StudyError
-        If the file is damaged, or of something else.
+        If it holds no rows: a page without them would say that nothing was measured.
     """
-    experiment, results = read_experiment(path, EXPERIMENT)
+    experiment, results = read_experiment(path)
     if not results.rows:
         raise StudyError(f"{path} has no rows")
     names = dict.fromkeys(name for figure in experiment.figures for name in figure.providers)

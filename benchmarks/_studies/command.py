@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .._engine.system import checkout, gpu_monitor, machine
 from .._engine.system.arguments import positive_minutes, some_seconds
+from .._engine.system.journal import read
 from .._engine.system.process import ROOT
 from . import runner
 from .peers import peers_study
@@ -59,7 +60,7 @@ def _add_options(parser: argparse.ArgumentParser, study: Study) -> None:
     waits = "how long to wait for a GPU that another measurement uses; default: 0"
     add("--wait", type=some_seconds, default=0.0, metavar="SECONDS", help=waits)
     add("--afresh", action="store_true", help="start over; earlier results are kept, renamed")
-    if study.stored:
+    if study.format:
         redraw = "measure nothing; write the pages and plots of what DIR holds again"
         add("--redraw", type=Path, metavar="DIR", help=redraw)
     if study.needs == "commit":
@@ -124,19 +125,17 @@ def _redraw(study: Study, options: argparse.Namespace) -> int:
         If the directory holds none of them, or one that does not ship and is to.
     """
     assert study.stored
-    parts = [
-        (part, header, entries)
-        for part, header, entries in study.stored(options.redraw)
-        if part.name in options.only or not options.only
-    ]
-    if not parts:
-        raise StudyError(f"{options.redraw} holds no files of study {options.study}")
     good = []
-    for part, header, entries in parts:
-        directories = [options.output or options.redraw]
+    for path in sorted(options.redraw.glob("*.jsonl")):
+        header, *entries = read(path)
+        if header.get("format") != study.format or path.stem not in (options.only or [path.stem]):
+            continue
+        part, directories = study.stored(header, entries), [options.output or options.redraw]
         if options.ship:
             if part.why_not_shipped:
                 raise StudyError(f"{part.name} does not ship: {part.why_not_shipped}")
             directories.append(study.evidence(header["machine"]["machine"]))
         good.append(runner.publish(part, header, entries, directories))
+    if not good:
+        raise StudyError(f"{options.redraw} holds no files of study {options.study}")
     return runner.DONE if all(good) else runner.BAD

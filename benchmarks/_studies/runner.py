@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from .._engine.compare.rounds import BudgetError
-from .._engine.system import checkout, gpu_monitor, machine, process
+from .._engine.system import checkout, gpu_monitor, machine, process, suite
 from .._engine.system.errors import CouldNotRunError
 from .._engine.system.files import write_atomically
-from .._engine.system.journal import Journal, JournalError, read
+from .._engine.system.journal import Journal
 from .._engine.system.progress import PROGRESS_VARIABLE, missing, say
 
 DONE, BAD = 0, 1
@@ -85,22 +85,81 @@ class Part:
         """What is missing beside the entries of the journal, which grow while tasks run."""
         raise NotImplementedError
 
+    def lines(self, header: dict, entries: list[dict]) -> Iterable[str]:
+        """The results in short, to be printed."""
+        raise NotImplementedError
+
+    def failures(self, header: dict, entries: list[dict]) -> list[str]:
+        """What is not well, a line each."""
+        return []
+
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
+        """The results as Markdown; ``drawn``: whether the plots lie beside it."""
+        raise NotImplementedError
+
+    def draw(self, header: dict, entries: list[dict], directory: Path) -> None:
+        """Write the plots.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If matplotlib is not installed.
+        """
+
+    def in_order(self, entries: list[dict]) -> list[dict]:
+        """The entries as they are written."""
+        return entries
+
     def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the files; ``final``: also what takes long, as plots do."""
-        raise NotImplementedError
+        """Write the entries as JSON lines, the page and, if final, the plots."""
+        directory.mkdir(parents=True, exist_ok=True)
+        contents = (header, *self.in_order(entries))
+        lines = (json.dumps(content, separators=(",", ":")) + "\n" for content in contents)
+        write_atomically(directory / f"{self.name}.jsonl", "".join(lines).encode())
+        drawn = final and self._drawn(header, entries, directory)
+        page = self.page(header, entries, drawn)
+        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
 
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        """Print the results; whether all that was measured is well."""
-        raise NotImplementedError
+    def _drawn(self, header: dict, entries: list[dict], directory: Path) -> bool:
+        try:
+            self.draw(header, entries, directory)
+        except ModuleNotFoundError as error:
+            if (how := missing(error)) is None:
+                raise
+            say(f"no plots: {how}; then the same command again")
+            return False
+        return True
 
-    def published(self, directory: Path) -> list[dict]:
-        """The entries that files of an earlier run hold; none of another header."""
-        path = directory / f"{self.name}.jsonl"
-        if not path.exists():
-            return []
-        header, *entries = read(path)
-        same = all(header.get(k) == v for k, v in self.header.items() if k not in self.may_differ)
-        return entries if same else []
+
+def header_of(
+    format: str,
+    words: Iterable[str],
+    place: Place,
+    measuring: Iterable[str],
+    software: Iterable[str],
+) -> dict:
+    """The header of a part.
+
+    Parameters
+    ----------
+    format : str
+        The study's.
+    words : iterable of str
+        Of the command, after ``study``.
+    place : Place
+        The version and the machine.
+    measuring : iterable of str
+        Globs of the suite's files: a change of these is another measurement.
+    software : iterable of str
+        Distributions whose versions are part of what is measured.
+    """
+    return {
+        **{"format": format, "schema": 1},
+        "command": " ".join(("python -m benchmarks study", *words)),
+        **{"commit": place.version.sha, "package": place.version.digest},
+        **{"machine": place.machine, "software": machine.versions(software)},
+        "suite": suite.digest(measuring),
+    }
 
 
 class Study(NamedTuple):
@@ -108,9 +167,9 @@ class Study(NamedTuple):
 
     ``about``: a line of help. ``description``: more of it. ``names``: what ``--only`` selects.
     ``parts``: from the options and the place. ``evidence``: where files ship, by the machine's
-    name. ``stored``: the parts that a directory of files holds, each with header and entries; None
-    where files cannot be written again. ``add_arguments``: options of its own. ``needs``: what it
-    measures: a "commit" (HEAD or ``--commit``), the package as it "lies", or nothing, "".
+    name. ``format``: of the headers of its files; "" where these cannot be written again.
+    ``stored``: the part of a header and entries. ``add_arguments``: options of its own. ``needs``:
+    what it measures: a "commit" (HEAD or ``--commit``), the package as it "lies", or nothing, "".
     """
 
     about: str
@@ -118,7 +177,8 @@ class Study(NamedTuple):
     names: Callable[[], Iterable[str]]
     parts: Callable[[argparse.Namespace, Place], Sequence[Part]]
     evidence: Callable[[str], Path]
-    stored: Callable[[Path], Sequence[tuple[Part, dict, list[dict]]]] | None = None
+    format: str = ""
+    stored: Callable[[dict, list[dict]], Part] | None = None
     add_arguments: Callable[[argparse.ArgumentParser], object] = lambda parser: None
     needs: str = "lies"
 
@@ -157,21 +217,10 @@ def run(
             if afresh and path.exists():
                 say(f"renamed to {path.rename(path.with_suffix(f'.{time.time_ns()}.jsonl'))}")
             with Journal(path, part.header, part.may_differ) as journal:
-                if not journal.entries and not afresh:
-                    journal.append(*_earlier(part, directories))
                 header = journal.header | {key: part.header[key] for key in part.may_differ}
                 _measure(part, header, journal, place, directories[0])
                 good.append(publish(part, header, journal.entries, directories))
     return DONE if all(good) else BAD
-
-
-def _earlier(part: Part, directories: Sequence[Path]) -> list[dict]:
-    for directory in directories:
-        with contextlib.suppress(JournalError):
-            if entries := part.published(directory):
-                say(f"{part.name}: goes on from {directory}")
-                return entries
-    return []
 
 
 def _measure(part: Part, header: dict, journal: Journal, place: Place, output: Path) -> None:
@@ -218,28 +267,10 @@ def publish(part: Part, header: dict, entries: list[dict], directories: Sequence
             say(f"{part.name}: does not ship: {why}")
         else:
             part.publish(header, entries, directory, final=True)
-    good = part.report(header, entries)
+    failures = part.failures(header, entries)
+    print(f"\n# {part.name}", *part.lines(header, entries), *failures, sep="\n")
     print(f"{part.name}: {directories[-1]}")
-    return good and not missing
-
-
-def drawn(draw: Callable[[], object], again: str) -> bool:
-    """Draw if matplotlib is installed, and say whether it is; ``again`` is a command."""
-    try:
-        draw()
-    except ModuleNotFoundError as error:
-        if (how := missing(error)) is None:
-            raise
-        say(f"no plots: {how}; then: {again}")
-        return False
-    return True
-
-
-def write_lines(path: Path, contents: Iterable[dict]) -> None:
-    """Write a header and entries, a line of JSON each."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(content, separators=(",", ":")) for content in contents)
-    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+    return not failures and not missing
 
 
 # --- processes ------------------------------------------------------------------------------------

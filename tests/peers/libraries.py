@@ -1,4 +1,4 @@
-"""Stubs of other libraries' modules, with their signatures and habits, in plain PyTorch.
+"""Stubs of other libraries' modules, with their habits, in plain PyTorch.
 
 What is theirs: names and places, the order of dimensions, what they copy, overwrite and refuse.
 Also small cells to call them in, and a fixture that lets them be called: ``here = libraries.here``.
@@ -31,39 +31,14 @@ def rotated(x, cos, sin, interleaved=False):
     return torch.cat((turned, rest), dim=-1).to(x.dtype)
 
 
-# --- transformer_engine.pytorch.attention.rope ----------------------------------------------------
-
-
-def te_apply_rotary_pos_emb(
-    t,
-    freqs,
-    tensor_format="sbhd",
-    start_positions=None,
-    interleaved=False,
-    fused=False,
-    cu_seqlens=None,
-    cp_size=1,
-    cp_rank=0,
-):
+def te_apply_rotary_pos_emb(t, freqs, tensor_format="sbhd", *, fused=False):
     assert fused and freqs.dtype == torch.float32 and freqs.dim() == 4
     angle = freqs[: t.shape[tensor_format.index("s")], ..., : t.shape[-1] // 2]
     angle = angle.transpose(0, 1) if tensor_format == "bshd" else angle
     return rotated(t, angle.cos(), angle.sin())
 
 
-# --- flash_attn.layers.rotary ---------------------------------------------------------------------
-
-
-def flash_apply_rotary_emb(
-    x,
-    cos,
-    sin,
-    interleaved=False,
-    inplace=False,
-    seqlen_offsets=0,
-    cu_seqlens=None,
-    max_seqlen=None,
-):
+def flash_apply_rotary_emb(x, cos, sin, interleaved=False, *, seqlen_offsets=0):
     assert x.dtype == cos.dtype == sin.dtype and len(cos) >= x.shape[1]
     rows = torch.arange(x.shape[1], device=x.device)[None]
     if isinstance(seqlen_offsets, torch.Tensor):
@@ -72,41 +47,14 @@ def flash_apply_rotary_emb(
     return rotated(x, cos[rows][:, :, None], sin[rows][:, :, None], interleaved)
 
 
-# --- fla.modules.rotary ---------------------------------------------------------------------------
+def fla_rotary_embedding(x, cos, sin, **options):
+    return flash_apply_rotary_emb(x.contiguous(), cos, sin, **options)
 
 
-def fla_rotary_embedding(
-    x,
-    cos,
-    sin,
-    interleaved=False,
-    inplace=False,
-    seqlen_offsets=0,
-    cu_seqlens=None,
-    chunk_indices=None,
-):
-    return flash_apply_rotary_emb(x.contiguous(), cos, sin, interleaved, False, seqlen_offsets)
-
-
-# --- quack.rotary ---------------------------------------------------------------------------------
-
-
-def quack_apply_rotary_emb(
-    x,
-    cos,
-    sin,
-    interleaved=False,
-    inplace=False,
-    seqlen_offsets=None,
-    cu_seqlens=None,
-    max_seqlen=None,
-):
+def quack_apply_rotary_emb(x, cos, sin, interleaved=False, *, seqlen_offsets=None):
     assert x.stride(-1) == 1 and x.shape[-1] % 8 == 0 and 2 * cos.shape[1] % 8 == 0
     assert seqlen_offsets is None or isinstance(seqlen_offsets, torch.Tensor)
-    return flash_apply_rotary_emb(x, cos, sin, interleaved, inplace, seqlen_offsets)
-
-
-# --- liger_kernel.transformers.rope ---------------------------------------------------------------
+    return flash_apply_rotary_emb(x, cos, sin, interleaved, seqlen_offsets=seqlen_offsets)
 
 
 class _LigerRope(torch.autograd.Function):
@@ -135,24 +83,18 @@ def _turned_in_place(x, cos, sin):
     return x.transpose(1, 2).transpose(1, 2) if overwritten else stored.transpose(1, 2)
 
 
-def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    assert cos.shape[:2] in ((1, q.shape[2]), (len(q), q.shape[2])) and rotary_dim is None
+def liger_rotary_pos_emb(q, k, cos, sin):
+    assert cos.shape[:2] in ((1, q.shape[2]), (len(q), q.shape[2]))
     return _LigerRope.apply(q, k, cos, sin)
 
 
-# --- unsloth.kernels.rope_embedding ---------------------------------------------------------------
-
-
-def fast_rope_embedding(Q, K, cos, sin, rope_embedding_indices=None):
-    assert rope_embedding_indices is None and cos.shape == (Q.shape[2], Q.shape[3])
+def fast_rope_embedding(Q, K, cos, sin):
+    assert cos.shape == (Q.shape[2], Q.shape[3])
     return _LigerRope.apply(Q, K, cos[None], sin[None])
 
 
-# --- transformers.models.llama.modeling_llama -----------------------------------------------------
-
-
-def llama_apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
-    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+def llama_apply_rotary_pos_emb(q, k, cos, sin):
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
 
     def turned(x):
         first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
@@ -161,21 +103,13 @@ def llama_apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
     return turned(q), turned(k)
 
 
-# --- vllm._custom_ops -----------------------------------------------------------------------------
-
-
-def vllm_rotary_embedding(
-    positions, query, key, head_size, cos_sin_cache, is_neox, rope_dim_offset=0, inverse=False
-) -> None:
+def vllm_rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox) -> None:
     assert positions.dtype == torch.int64 and query.dtype == cos_sin_cache.dtype
     cos, sin = cos_sin_cache[positions][:, None].chunk(2, dim=-1)
     for tokens in (query, key):
         if tokens is not None:
             heads = tokens.view(len(positions), -1, head_size)
             heads.copy_(rotated(heads, cos, sin, interleaved=not is_neox))
-
-
-# --- flashinfer.rope ------------------------------------------------------------------------------
 
 
 def flashinfer_apply_rope_with_cos_sin_cache(
@@ -186,14 +120,10 @@ def flashinfer_apply_rope_with_cos_sin_cache(
     assert query.dtype == key.dtype and query.dtype != torch.float32
     assert query.dim() == key.dim() == 2
     cos, sin = cos_sin_cache[positions][:, None].chunk(2, dim=-1)
-    tokens = (each.detach().view(len(positions), -1, head_size) for each in (query, key))
     return tuple(
-        rotated(each, cos, sin, interleaved=not is_neox).view(given.shape)
-        for each, given in zip(tokens, (query, key), strict=True)
+        rotated(x.detach().view(len(x), -1, head_size), cos, sin, not is_neox).view(x.shape)
+        for x in (query, key)
     )
-
-
-# --- xformers -------------------------------------------------------------------------------------
 
 
 class BlockDiagonalCausalWithOffsetPaddedKeysMask:
@@ -205,19 +135,7 @@ class BlockDiagonalCausalWithOffsetPaddedKeysMask:
         return mask
 
 
-def rope_padded(
-    xq,
-    xk,
-    xv,
-    cache_k,
-    cache_v,
-    attn_bias,
-    *,
-    theta=10000.0,
-    out_q=None,
-    adjacents=True,
-    internal_dtype="",
-):
+def rope_padded(xq, xk, xv, cache_k, cache_v, attn_bias, *, theta=10000.0, adjacents=True):
     assert not adjacents and xq.shape[:2] == xk.shape[:2] == (1, sum(attn_bias.lengths))
     assert xk.shape == xv.shape == cache_k.shape == cache_v.shape
     positions = torch.cat([torch.arange(n, device=xq.device) for n in attn_bias.lengths])

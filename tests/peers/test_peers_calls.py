@@ -5,12 +5,11 @@ import sys
 import pytest
 import torch
 
-from benchmarks._engine.measure import host, timed_cell
+from benchmarks._engine.measure import timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.providers import PROVIDERS
 from benchmarks._subjects.rope import names
-from tests.conftest import COMPILED
 from tests.peers import libraries
 from tests.peers.libraries import DIRECTIONS, FORWARD_ONLY, HALF_ONLY, cell_of, random
 
@@ -141,25 +140,7 @@ def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch
         del sys.modules[name]
 
 
-@pytest.mark.skipif(not COMPILED, reason="the seed's kernel compiles on a GPU alone")
-def test_the_seeds_kernel_is_one_launch(here):
-    cell = cell_of("seed", "sbhd", "float16")
-    call, x = cell.call(here), random(cell, here)
-    assert host._launches(lambda: lambda: call.forward(call.operand(x))) == 1
-
-
 # --- tolerance ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rounding_of_products_is_needed_and_is_enough(dtype):
-    """Of many values the formula fails the tolerance of a result that is rounded once."""
-    cell = cell_of("pytorch", dtype=dtype, seq_len=64, heads=16, hidden_size=64)
-    call, output, given = called(cell, FORWARD)
-    call.check(output, given, FORWARD)
-    call.slack = 0.0
-    with pytest.raises(AssertionError, match="not close"):
-        call.check(output, given, FORWARD)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -183,47 +164,6 @@ def test_only_those_that_round_more_have_slack(here):
 
 
 # --- isolation ------------------------------------------------------------------------------------
-
-
-def tensors(value):
-    """Every tensor that a call holds."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from tensors(each)
-
-
-def held(call):
-    return [each for value in vars(call).values() for each in tensors(value)]
-
-
-def memory(tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-@both_formats
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_providers_leave_each_others_tensors_alone(here, format, direction):
-    """All that any holds is the same after all were called."""
-    names = [name for name in PROVIDERS if direction == FORWARD or name not in FORWARD_ONLY]
-    made = {name: cell_of(name, format).call(here) for name in names}
-    inputs = {name: random(cell_of(name, format), here) for name in names}
-    before = {name: [each.clone() for each in held(call)] for name, call in made.items()}
-    given = {name: x.clone() for name, x in inputs.items()}
-    own = {name: {memory(t) for t in held(call)} for name, call in made.items()}
-    assert sum(map(len, own.values())) == len(set.union(*own.values()))
-    for name in names:
-        (rotate,) = timed_cell.calls(made[name], direction, [inputs[name]])
-        output = made[name].split(rotate())
-        reached = set().union(*own.values())
-        assert not reached & {memory(part) for part in output}
-        for other in names[names.index(name) + 1 :]:
-            assert torch.equal(inputs[other], given[other]), (name, other)
-    for name in names:
-        if name != "xformers":  # whose cache is there to be written
-            assert all(map(torch.equal, held(made[name]), before[name])), name
-        assert torch.equal(inputs[name], given[name]) or made[name].in_place, name
 
 
 @pytest.mark.parametrize("provider", sorted(IN_PLACE))

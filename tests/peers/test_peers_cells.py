@@ -42,14 +42,6 @@ def test_bytes_are_those_of_the_tensor_twice(provider):
     assert cell.positions == 4096
 
 
-def test_environment_names_the_grid(monkeypatch):
-    monkeypatch.setenv("ROPE_GRID", "small")
-    assert grid.active(PEER_GRIDS) == PEER_GRIDS["small"]
-    monkeypatch.setenv("ROPE_GRID", "none")
-    with pytest.raises(ValueError, match=r"ROPE_GRID must be one of \['full', 'small'\]"):
-        grid.active(PEER_GRIDS)
-
-
 # --- as asv sees them -----------------------------------------------------------------------------
 
 

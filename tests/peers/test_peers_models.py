@@ -9,11 +9,10 @@ from benchmarks._engine.measure import timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._studies.peers import adapter, cells
 from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
-from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
 from benchmarks._subjects.rope import cells as rope_cells
 from benchmarks._subjects.rope import names
-from benchmarks._subjects.rope.models import CHOSEN, MODELS
+from benchmarks._subjects.rope.models import MODELS
 from tests.peers import libraries
 from tests.peers.libraries import FORWARD_ONLY, random
 
@@ -133,14 +132,6 @@ def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, 
         call.check(rotate(), given, FORWARD)
 
 
-@pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
-def test_a_missing_library_says_how_to_install_it(tiny, monkeypatch, provider):
-    libraries.remove(monkeypatch, provider)
-    cell = PeerModelCell(provider, "llama-3-8b", "decode")
-    with pytest.raises(Unavailable, match=f"{provider} is not there: .*; pip install "):
-        cell.call(tiny)
-
-
 def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
     assert MODEL_CALLS.keys() < PROVIDERS.keys() and all(MODEL_CALLS.values())
     for cell in CELLS:
@@ -151,20 +142,3 @@ def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
     assert cells.of_values(["copy", "bf16-1x64-2x3"]) == PeerNamedCell("copy", "bf16-1x64-2x3")
     with pytest.raises(ValueError, match="no cell has 4 values"):
         cells.of_values(["copy", "llama-3-8b", "training", "angles"])
-
-
-def test_the_experiment_has_every_call_in_the_directions_that_there_are():
-    training, backward, decode = (
-        {(cell.provider, cell.model, cell.step) for cell in figure.cells}
-        for figure in GRIDS["full"]["models"].figures[:3]
-    )
-    assert training | decode == {(cell.provider, cell.model, cell.step) for cell in CELLS}
-    assert {step for _, _, step in training} == {"training"}
-    assert backward == {each for each in training if each[0] not in FORWARD_ONLY}
-    directions = [figure.direction for figure in GRIDS["full"]["models"].figures]
-    assert directions == [FORWARD, BACKWARD, FORWARD, FORWARD, BACKWARD]
-    for figure in GRIDS["full"]["models"].figures[3:]:
-        names = {cell.name for cell in figure.cells}
-        assert names == {
-            name for name in CHOSEN if figure.direction == FORWARD or not name.endswith("x1")
-        }

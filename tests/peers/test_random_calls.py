@@ -8,7 +8,7 @@ from benchmarks._engine.measure import inputs, timed_cell
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import peers_study, state, targets
-from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers.cells import PeerNamedCell
 from benchmarks._studies.peers.experiments import (
     Experiment,
     Figure,
@@ -24,7 +24,6 @@ from tests.peers import libraries
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
 from tests.studies import common
-from tests.studies.common import study
 
 processes = common.processes  # a fixture
 
@@ -104,19 +103,6 @@ def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
     assert peers("--only", "random") == 0
     assert "not all is compiled: a fresh process ended with 9" in capsys.readouterr().err
     assert set(timer.measured) == set(SMALL["random"].timings)
-
-
-def test_what_is_stored_can_be_drawn_again_and_shipped_only_as_a_whole(timer, undrawn, tmp_path):
-    assert peers("--only", "random", "--output", str(tmp_path)) == 0
-    page = (tmp_path / "random.md").read_text()
-    assert "# 12 calls drawn at random" in page and "## Goals" in page
-    again = tmp_path / "again"
-    redraw = ["peers", "--redraw", str(tmp_path), "--output", str(again)]
-    assert study(*redraw) == 0
-    for name in ("random.md", "random.jsonl"):
-        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
-    assert state.read(tmp_path / "random.jsonl").header["commit"] == SHA
-    assert study(*redraw, "--ship") == 3
 
 
 # --- goals ----------------------------------------------------------------------------------------
@@ -225,30 +211,3 @@ def test_one_head_is_held_to_the_roofline_where_that_is_slower_than_a_copy(roofl
     (point,) = targets.points(experiment, results)
     (judgement,) = (each for each in point.judgements if each.goal == ONE_HEAD)
     assert (judgement.beside, judgement.held) == (beside, beside == "roofline")
-
-
-def test_the_summary_counts_and_names_the_farthest():
-    fast = dict.fromkeys(PROVIDERS, 1.0)
-    slow = fast | {"rope-triton": 2.0, "rope-triton-tables": 1.5}
-    unaligned = "bf16-8x64-misaligned-1x4096"
-    calls = {
-        LARGE: fast,
-        "bf16-8+8x64-1x4096": slow,
-        unaligned: slow,
-        PeerModelCell("", "phi-2", "training"): fast,
-    }
-    experiment, results = results_of(calls)
-    text, _, _, _, *worst = targets.summary(experiment, results)
-    counts = "by tables 2 of 3, with angles 2 of 3, one head 0 of 0"
-    assert text.startswith(f"Hold their goals: {counts};")
-    assert "1 aligned to 2 bytes" in text
-    assert text.endswith("4 timings, rivals count: flash-attention in 4, quack in 4, liger in 3.")
-    assert worst[0] == (
-        "| bf16-8+8x64-1x4096, forward | with angles, beside flash-attention "
-        "| 16.8 | 0.500 | 0.960 |"
-    )
-    assert len(worst) == 5 and unaligned not in "".join(worst)
-    page = targets.page(experiment, results)
-    assert "| bf16-8+8x64-1x4096, forward | 16.8 | **0.667** flash-attention |" in "".join(page)
-    assert f"| {unaligned}, forward | 8.4 | (0.667) flash-attention |" in "".join(page)
-    assert any(line.startswith("| phi-2 training, forward |") for line in page)

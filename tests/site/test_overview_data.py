@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from asv.graph import Graph, GraphSet
 
+from benchmarks._engine.system.journal import JournalError
 from benchmarks._site import nightly, overview, page, peers
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.runner import StudyError
@@ -243,7 +244,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         peers.peers(tmp_path / "none")
     text = peers.EVIDENCE.read_bytes()
     (tmp_path / "damaged").write_bytes(text[:-20])
-    with pytest.raises(StudyError):
+    with pytest.raises(JournalError):
         peers.peers(tmp_path / "damaged")
     (tmp_path / "empty").write_bytes(text.partition(b"\n")[0] + b"\n")
     with pytest.raises(StudyError, match="has no rows"):

@@ -15,7 +15,7 @@ from benchmarks._engine.verdict.rules import Key
 from benchmarks._studies.reliability import bench, caught, mutants, reliability_studies, repeats
 from benchmarks._studies.reliability.bench import AA_ROUNDS, ROUNDS
 from benchmarks._subjects.rope.grid import all_cells
-from tests.lab import MACHINE, SHA, status_of
+from tests.lab import MACHINE, SHA
 from tests.studies import common
 from tests.studies.common import study
 
@@ -159,20 +159,6 @@ def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
     assert document(gpu, directory="evidence") == whole
 
 
-def test_runs_go_on_from_a_file_of_the_same_commit_on_another_machine(gpu, processes):
-    gpu.runs = 2
-    study("aa")
-    for path in processes.directory.glob("*.jsonl"):
-        path.unlink()
-    gpu.runs = 1
-    study("aa")
-    assert gpu.asked[2:] == ["aa-3"] and len(document(gpu)["comparisons"]) == 3
-    gpu.version = checkout.Arm("HEAD", "2" * 40, "digest", gpu.version.root)
-    gpu.runs = 1
-    study("aa", "--output", str(gpu.output))
-    assert gpu.asked[3:] == ["aa-1"] and len(document(gpu)["comparisons"]) == 1
-
-
 def test_one_mutant_is_made_alone(gpu):
     gpu.runs = 1
     assert study("mutants", "--only", "written-past-l2") == 0
@@ -207,11 +193,6 @@ def test_mutants_are_kept_beside_those_of_other_commits_and_never_of_other_rules
     gpu.runs = 1
     assert study("mutants", "--only", TIMED[1], "--ship") == 0
     assert [one["name"] for one in document(gpu, "mutants", "evidence")["mutants"]] == [*TIMED]
-
-
-def test_unknown_mutants_are_refused(capsys):
-    assert status_of(["study", "mutants", "--only", "nobody"]) == 3
-    assert "invalid choice: 'nobody'" in capsys.readouterr().err
 
 
 def test_text_is_json_with_a_line_for_each_row():

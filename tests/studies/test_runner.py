@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-import json
+import re
 import types
 
 import pytest
@@ -50,13 +50,18 @@ class Squares(Part):
             failed=lambda item, why: {"item": item, "why": why},
         )
 
+    def page(self, header, entries, drawn):
+        return f"{len(entries)} squares\n"
+
     def publish(self, header, entries, directory, final):
-        runner.write_lines(directory / "squares.jsonl", (header, *entries))
+        super().publish(header, entries, directory, final)
         self.toy.published.append((directory.name, len(entries), final))
 
-    def report(self, header, entries):
-        print(sorted(entry["item"] for entry in entries))
-        return not any("why" in entry for entry in entries)
+    def lines(self, header, entries):
+        yield str(sorted(entry["item"] for entry in entries))
+
+    def failures(self, header, entries):
+        return [entry["why"] for entry in entries if "why" in entry]
 
 
 @pytest.fixture
@@ -99,8 +104,9 @@ def test_what_is_missing_is_measured_published_and_shipped_when_complete(toy, ca
     }
     said = capsys.readouterr()
     assert "squares: 2 tasks, about 2 minutes by an estimate" in said.err
-    assert "squares: [3, 4], 0 s; about 0 s left" in said.err
-    assert said.out == f"[1, 2, 3, 4]\nsquares: {toy.evidence}\n"
+    assert re.search(r"squares: \[3, 4\], \d+ s; about 0 s left", said.err)
+    assert said.out == f"\n# squares\n[1, 2, 3, 4]\nsquares: {toy.evidence}\n"
+    assert (toy.evidence / "squares.md").read_text() == "4 squares\n"
     assert study("toy") == 0 and rows(toy.path) == rows(toy.output / "squares.jsonl")
 
 
@@ -133,19 +139,6 @@ def test_a_run_ends_before_its_budget_does(toy, monkeypatch, capsys):
 def test_no_time_for_anything_publishes_nothing(toy):
     assert study("toy", "--budget", "0.5") == 1
     assert not toy.published
-
-
-def test_files_of_an_earlier_run_are_continued_where_there_is_no_journal(toy, capsys):
-    toy.numbers = [1, 2]
-    assert study("toy") == 0
-    toy.path.unlink()
-    toy.numbers, toy.before = [1, 2, 3], lambda pair: pair == [3] or pytest.fail("twice")
-    assert study("toy") == 0
-    assert f"squares: goes on from {toy.output}" in capsys.readouterr().err
-    toy.path.unlink()
-    toy.of, toy.before = "another", lambda pair: None
-    assert study("toy") == 0
-    assert "goes on from" not in capsys.readouterr().err
 
 
 def test_a_journal_of_something_else_is_refused_and_renamed_when_asked(toy, capsys):
@@ -223,12 +216,6 @@ def test_a_process_refuses_another_gpu(toy, monkeypatch, capsys):
     assert study("toy") == COULD_NOT_RUN
     said = capsys.readouterr().err
     assert f"was to see GPU {UUID}, a Other, and found" in said and not toy.published
-
-
-def test_lines_are_json(tmp_path):
-    runner.write_lines(tmp_path / "new" / "a.jsonl", ({"a": 1}, {"b": [2]}))
-    lines = (tmp_path / "new" / "a.jsonl").read_text().splitlines()
-    assert list(map(json.loads, lines)) == [{"a": 1}, {"b": [2]}]
 
 
 def test_an_error_of_a_study_is_no_fault_of_the_suite(toy, capsys):

@@ -1,12 +1,8 @@
 """The goals of a step beside rounds."""
 
-import re
-
 import pytest
 
 from benchmarks._studies.training import goals, results
-from benchmarks._studies.training.functions import PROVIDERS
-from benchmarks._studies.training.goals import GOALS, MFU
 from benchmarks._studies.training.results import Stored
 from benchmarks._studies.training.sizes import PARTS, POINTS, STEP
 
@@ -75,25 +71,3 @@ def test_a_provider_without_figures_is_not_available():
         del rows["triton"], rows["compiled"]
     cells = shown("1.4B-2048", rounds)
     assert {cell for title, cell in cells.items() if "a step" in title} == {"n/a"}
-
-
-def test_goals_are_for_some_points():
-    rounds = [round_of(0)]
-    stored = dict.fromkeys(("410M-4096", "1.4B-2048"), Stored({}, rounds, []))
-    cells = {title: of_points for title, _, _, *of_points in goals.rows(stored)}
-    small, large = cells["`triton` over `compiled`, a step of 410M"]
-    assert small.startswith("**0.800 (") and large == ""
-    assert not any("`triton-fused`" in title for title in cells)
-    medium = shown("840M-2048", rounds)
-    assert not any("`triton`" in title or "MFU" in title for title in medium)
-    assert sum("heads of 128" in title for title in medium) == 2
-
-
-def test_goals_are_of_what_there_is():
-    for goal in GOALS:
-        named = {goal.provider, goal.reference} - ({""} if goal.quantity == MFU else set())
-        assert all(goal.part in PROVIDERS[name].parts() for name in named)
-        assert {*goal.points} <= POINTS.keys()
-        channels = {str(POINTS[name].shape.channels) for name in goal.points}
-        assert channels >= {*re.findall(r"heads of (\d+)", goal.what)}
-        assert goal.aim is None or goal.aim > goal.bound

@@ -13,7 +13,6 @@ from benchmarks._studies.training.sizes import (
     CAUSAL,
     CAUSAL_FORWARD,
     PARTS,
-    PEAK_FLOPS,
     PRODUCTS,
     SIZES,
     STEP,
@@ -214,13 +213,6 @@ def test_without_a_gpu_nothing_is_measured(monkeypatch, tmp_path):
     found = tracking.answers(STEP, ["410M-2048"])
     assert [type(answer) for answer in found.values()] == [NotImplementedError] * len(OURS)
     assert "training_step, step: n/a, no NVIDIA GPU" in (tmp_path / "progress").read_text()
-
-
-def test_what_is_tracked_is_there_with_and_without_rope():
-    assert {PROVIDERS[name].without_rope for name in OURS} == {"", "none-eager", "none"}
-    assert set(OURS) <= PROVIDERS.keys()
-    assert PROVIDERS["none"].reference() is PROVIDERS["none"].functions()
-    assert set(PEAK_FLOPS.values()) == {989e12}
 
 
 def test_a_model_that_does_not_fit_at_all_is_not_available_to_asv(tracked, monkeypatch):

@@ -62,34 +62,6 @@ def test_parity_with_float32(name, dtype):
     assert worst(found, expected) < BOUNDS[dtype]
 
 
-def rotated(functions, change):
-    """The functions, with other queries and keys."""
-
-    def rope(q, k, tables):
-        return change(*functions.rope(q, k, tables), q, k)
-
-    return functions._replace(rope=rope)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda new_q, new_k, q, k: (q, k),
-        lambda new_q, new_k, q, k: (new_q, k),
-        lambda new_q, new_k, q, k: (q, new_k),
-        lambda new_q, new_k, q, k: (new_q.roll(1, 1), new_k),
-        lambda new_q, new_k, q, k: (new_q, new_k.roll(1, 2)),
-    ],
-    ids=["none", "keys not", "queries not", "a position off", "another head's keys"],
-)
-@pytest.mark.parametrize("name", ["eager", "ours-eager"])
-def test_a_wrong_rotation_is_no_parity(name, change):
-    weights = random_weights(TINY.shape, torch.bfloat16, "cpu")
-    functions = PROVIDERS[name].functions()
-    found = results(rotated(functions, change), weights)
-    assert worst(found, results(functions, weights)) > 0.3
-
-
 def test_liger_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers", None)
     with pytest.raises(Unavailable, match="liger is not there: .*pip install liger-kernel"):

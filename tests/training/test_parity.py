@@ -98,18 +98,6 @@ def test_attention_that_sees_the_next_token_fails_on_the_text(monkeypatch, tiny)
     assert wrong.loss < right.loss - 3 * FLOOR
 
 
-def test_keys_without_a_gradient_fail(monkeypatch):
-    """The loss of a step shows what the steps before it did to the weights."""
-
-    def rope(q, k, tables):
-        q, k = PROVIDERS["eager"].functions().rope(q, k, tables)
-        return q, k.detach()
-
-    change(monkeypatch, "ours-eager", rope=rope)
-    row = trained(COPY, [Run("ours-eager", "bfloat16")])["ours-eager", "bfloat16"]
-    assert row.status == FAIL and row.distance > 3 * row.bound
-
-
 def test_float16_skips_no_step(monkeypatch, tiny):
     """At the scaler's default a gradient overflows here, and float16 is the farther of the two."""
     monkeypatch.setitem(SIZES, "tiny", tiny._replace(vocabulary=256))
@@ -134,16 +122,6 @@ def test_providers_are_judged_by_float32_that_rotates_as_they_do():
     assert len(set(every)) == len(every) == 3 + len(names) + 4
     groups = Run("hybrid", "float32")
     assert {parity.reference(name) for name in names} == {exact, groups, pairs}
-
-
-def test_both_ways_to_rotate_are_trained_in_float32(monkeypatch):
-    monkeypatch.setattr(parity, "STEPS", 30)
-    curves = [
-        parity.trained(Run(name, "float32"), TINY, [Job(COPY, 0)], "cpu")[0]["losses"]
-        for name in ("eager", "triton-fused")
-    ]
-    assert len(curves[0]) == 30 and all(map(math.isfinite, curves[0] + curves[1]))
-    assert curves[0] != curves[1]
 
 
 def test_batches_are_of_the_seed_and_the_task(tiny, monkeypatch):

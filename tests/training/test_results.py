@@ -9,11 +9,6 @@ from benchmarks._studies.training.results import Interval
 from benchmarks._studies.training.sizes import ATTENTION, PARTS, POINTS, STEP
 
 POINT = POINTS["410M-2048"]
-HEADER = {
-    **{"point": "410M-2048", "batch": 8, "commit": "0123456789abcdef", "command": "the command"},
-    "machine": {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11.0", "triton": "3.6.0"},
-    "software": {"liger-kernel": "0.8.5"},
-}
 
 
 def row(seconds, launches=3000):
@@ -68,21 +63,3 @@ def test_what_failed_in_one_round_has_no_figures():
     assert found(rounds)[STEP, "liger"].status == "n/a"
     rounds = [round_of(0) | {"none": {"error": error}}]
     assert found(rounds)[STEP, "ours"].rope is None
-
-
-def test_page():
-    rounds = [round_of(number) for number in range(6)]
-    page = results.as_markdown(HEADER, results.figures(POINT, "NVIDIA H200", rounds))
-    step, sublayer = page.split("\n## ")[1:3]
-    assert "NVIDIA H200 (driver 580, torch 2.11.0, triton 3.6.0, liger-kernel 0.8.5)" in page
-    assert "commit 01234567" in page and "8 sequences" in page
-    head = "| provider | ms | tokens/s | MFU | peak GiB | launches | attention | RoPE adds |"
-    assert head in step and head in sublayer
-    assert "| `none` | 125.00 | 131,072 | 32.6% | 20.00 | 2900 | cuDNN |  |" in step
-    assert "| `ours` | 126.28 |" in step and "| +1.02% (+1.00% to +1.05%) |" in step
-    assert "| `liger` | n/a |  |  |  |  |  |  |" in step
-    assert "- `liger`, n/a: ``` liger is not there ```" in page
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    assert len({line.count("|") for line in lines}) == 1
-    few = results.as_markdown(HEADER, results.figures(POINT, "NVIDIA H200", rounds[:2]))
-    assert "(too few rounds for an interval)" in few

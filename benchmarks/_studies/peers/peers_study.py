@@ -5,19 +5,19 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..._engine.measure import cell_outcomes, inputs, timed_cell
-from ..._engine.system import machine, process, suite
+from ..._engine.system import process
 from ..._engine.system.process import ROOT
 from ..._engine.system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import plots, state, tables, targets
 from .cells import AnyCell
-from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing, planned
+from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing, measured, planned
 from .providers import PROVIDERS
 from .state import Results, Row
 
@@ -61,20 +61,17 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
         )
     providers = [name for name in options.only if name in PROVIDERS]
     names = [name for name in options.only if name in EXPERIMENTS] or EXPERIMENTS
-    common = {
-        **{"grid": options.grid, "commit": commit, "machine": place.machine},
-        **{"software": machine.versions(_DISTRIBUTIONS), "suite": suite.digest(_MEASURING)},
-    }
     parts: list[Part] = []
     for name in dict.fromkeys(names):
         experiment = planned(name, options.grid, commit)
         experiment = experiment.of(providers) if providers else experiment
         if not experiment.timings:
             raise StudyError(f"{name} has none of {', '.join(providers)}")
-        words = [f"python -m benchmarks study peers --only {name}"]
+        words = [f"peers --only {name}"]
         words += [f"--grid {options.grid}"] if options.grid != "full" else []
         words += [f"--only {provider}" for provider in providers]
-        header = state.header(experiment=name, command=" ".join(words), **common)
+        header = runner.header_of(state.FORMAT, words, place, _MEASURING, _DISTRIBUTIONS)
+        header |= {"experiment": name, "grid": options.grid}
         complete = options.grid == "full" and not providers
         parts.append(_Experiment(experiment, header, complete, place))
     return parts
@@ -91,8 +88,8 @@ class _Experiment(Part):
         self._experiment, self._place = experiment, place
 
     def tasks(self, entries: list[dict]) -> list[Task]:
-        measured = self.results(self.header, entries).rows
-        left = [timing for timing in self._experiment.timings if timing not in measured]
+        there = state.results_of(self.header, entries).rows
+        left = [timing for timing in self._experiment.timings if timing not in there]
         various, tasks = self._experiment.various, []
         if various and left and self._place:
             ahead = functools.partial(compile_ahead, left, self._place.uuid)
@@ -120,37 +117,33 @@ class _Experiment(Part):
             failed=failed,
         )
 
-    def results(self, header: dict, entries: Iterable[dict]) -> Results:
-        return state.results_of(Path(f"{self.name}.jsonl"), header, entries)
+    def in_order(self, entries: list[dict]) -> list[dict]:
+        rows = state.results_of({}, entries).rows
+        return [
+            state.as_json(rows[timing]) for timing in self._experiment.timings if timing in rows
+        ]
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write rows and tables, and, if final and matplotlib is here, plots."""
-        directory.mkdir(parents=True, exist_ok=True)
-        results = self.results(header, entries)
-        state.write(directory / f"{self.name}.jsonl", results, self._experiment.timings)
-        again = f"python -m benchmarks study peers --redraw {directory}"
-        drawn = final and runner.drawn(lambda: self._draw(results, directory), again)
-        page = tables.as_markdown(self._experiment, results, drawn)
-        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
+        return tables.as_markdown(self._experiment, state.results_of(header, entries), drawn)
 
-    def _draw(self, results: Results, directory: Path) -> None:
+    def draw(self, header: dict, entries: list[dict], directory: Path) -> None:
+        results = state.results_of(header, entries)
         for figure in self._experiment.figures:
             if figure.drawn:
                 plots.draw(figure, results, directory)
 
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        experiment, results = self._experiment, self.results(header, entries)
-        for line in tables.gain_table(experiment, results)[2:]:
-            print(line)
-        for provider, why in tables.without_a_speed(experiment, results).items():
-            print(f"{provider}: nothing measured: {why[:200]}")
-        if experiment.judged:
-            print(*targets.summary(experiment, results), sep="\n")
-        rows = [results.rows[t] for t in experiment.timings if t in results.rows]
-        bad = [row for row in rows if row.status in ("wrong", "failed")]
-        for row in bad[:10]:
-            print(f"{row.status.upper()}: {row.timing.direction} {row.timing.cell}: {row.reason}")
-        return not bad
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        experiment, results = self._experiment, state.results_of(header, entries)
+        lines = [*tables.gain_table(experiment, results)[2:], *tables.reasons(experiment, results)]
+        return lines + (targets.summary(experiment, results) if experiment.judged else [])
+
+    def failures(self, header: dict, entries: list[dict]) -> list[str]:
+        rows = state.results_of(header, self.in_order(entries)).rows.values()
+        return [
+            f"{row.status.upper()}: {row.timing.direction} {row.timing.cell}: {row.reason}"
+            for row in rows
+            if row.status in ("wrong", "failed")
+        ][:10]
 
 
 def grouped(timings: Sequence[Timing], most: int = _GROUP_TIMINGS) -> Iterator[list[Timing]]:
@@ -212,20 +205,15 @@ def call_once(cells: Sequence[tuple[AnyCell, str]]) -> None:
 def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:
     """The experiments that a directory holds, with the providers that were measured."""
     paths = {name: directory / f"{name}.jsonl" for name in EXPERIMENTS}
-    return {
-        name: state.read_experiment(path, name) for name, path in paths.items() if path.exists()
-    }
+    return {name: state.read_experiment(path) for name, path in paths.items() if path.exists()}
 
 
-def _stored_parts(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
-    parts: list[tuple[Part, dict, list[dict]]] = []
-    for name, (experiment, results) in stored(directory).items():
-        header = results.header
-        planned_now = planned(name, "full", header["commit"]).timings
-        complete = header["grid"] == "full" and set(planned_now) <= set(results.rows)
-        entries = [state.as_json(row) for row in results.rows.values()]
-        parts.append((_Experiment(experiment, header, complete), header, entries))
-    return parts
+def _stored_part(header: dict, entries: list[dict]) -> Part:
+    rows = state.results_of(header, entries).rows
+    name, grid = header["experiment"], header["grid"]
+    planned_now = planned(name, "full", header["commit"]).timings
+    complete = grid == "full" and set(planned_now) <= set(rows)
+    return _Experiment(measured(name, grid, rows), header, complete)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -241,6 +229,7 @@ SVG. A library that is not installed is n/a.""",
     names=lambda: (*EXPERIMENTS, *PROVIDERS),
     parts=_parts,
     evidence=lambda machine: EVIDENCE / machine,
-    stored=_stored_parts,
+    format=state.FORMAT,
+    stored=_stored_part,
     add_arguments=_add_arguments,
 )

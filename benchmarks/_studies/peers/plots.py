@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import pages
 from .experiments import AXES, COPY, OURS, Figure, Timing
 from .state import Results
 from .tables import METRICS, source, value
@@ -35,17 +36,6 @@ STYLES = {
     "unsloth": Style("#228833", "d", "-."),
     "xformers": Style("#663333", "p", "-."),
 }
-_SETTINGS = {
-    "svg.hashsalt": "rope-triton",  # ids in the file, else random
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-}
 _SIZE, _DPI = (8.4, 5.0), 150  # inches; 1260 pixels, shown at the width of a README
 
 
@@ -61,7 +51,7 @@ def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
     from matplotlib.figure import Figure as Canvas
 
     origin = "; ".join(source(results.header))
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(pages.PLOT_SETTINGS):
         canvas = Canvas(figsize=_SIZE, layout="constrained")
         axes = canvas.subplots()
         _plot(axes, figure, results)

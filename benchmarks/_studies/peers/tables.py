@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..._subjects.rope.names import ITEM_BYTES
+from .. import pages
 from . import targets
 from .experiments import AXES, OURS, Experiment, Figure, Timing
 from .state import Results, Row
@@ -33,20 +34,14 @@ def value(figure: Figure, row: Row) -> float:
 
 def source(header: dict) -> list[str]:
     """Machine and software, commit, command: a line each, for every file."""
-    machine = header["machine"]
-    software = "".join(f", {name} {version}" for name, version in header["software"].items())
-    return [
-        f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, "
-        f"triton {machine['triton']}{software})",
-        f"commit {header['commit'][:8]}, grid {header['grid']}",
-        header["command"],
-    ]
+    package = f"{pages.package(header)}, grid {header['grid']}"
+    return [pages.environment(header), package, header["command"]]
 
 
 def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
     """The experiment's page; ``drawn`` says whether the plots lie beside it."""
-    machine, commit, command = source(results.header)
-    lines = [f"# {experiment.title}", "", f"{machine}, {commit}:", "", "```sh", command, "```", ""]
+    header = results.header
+    lines = [*pages.head(experiment.title, header, f"grid {header['grid']}"), ""]
     if experiment.name == "throughput":
         lines += [*seed_table(experiment, results), ""]
     lines += gain_table(experiment, results)
@@ -60,25 +55,24 @@ def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
         lines += [f"{unit[0].upper()}{unit[1:]}:", "", *figure_table(figure, results)]
     names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
     lines += ["", "## Providers", "", *(f"- `{name}`: {experiment.about[name]}" for name in names)]
-    return "\n".join([*lines, *_reasons(experiment, results)]) + "\n"
+    return "\n".join([*lines, *reasons(experiment, results)]) + "\n"
 
 
 def figure_table(figure: Figure, results: Results) -> list[str]:
     """A row for each place on the axis, a column for each provider."""
     places = dict.fromkeys(map(figure.position, figure.cells))
     at = {(figure.position(cell), cell.provider): cell for cell in figure.cells}
-    lines = [
-        f"| {AXES[figure.axis]} | " + " | ".join(figure.providers) + " |",
-        "|---" * (1 + len(figure.providers)) + "|",
-    ]
-    for place in places:
-        texts = (
-            _written(figure, results.rows.get(Timing(figure.direction, at[place, provider])))
-            for provider in figure.providers
+    rows = (
+        (
+            f"{place:g}" if figure.drawn else str(place),
+            *(
+                _written(figure, results.rows.get(Timing(figure.direction, at[place, provider])))
+                for provider in figure.providers
+            ),
         )
-        shown = f"{place:g}" if figure.drawn else place
-        lines.append(f"| {shown} | " + " | ".join(texts) + " |")
-    return lines
+        for place in places
+    )
+    return list(pages.table((AXES[figure.axis], *figure.providers), rows))
 
 
 def _written(figure: Figure, row: Row | None) -> str:
@@ -93,15 +87,16 @@ def seed_table(experiment: Experiment, results: Results) -> list[str]:
     """The first seed's published figures beside ours, by batch."""
     published = json.loads(PUBLISHED.read_bytes())["throughput"]
     theirs = {entry["batch"]: entry for entry in published["batches"]}
-    lines = [
+    about = (
         f"Medians from {SETTLED_SEQ_LEN} tokens on. The seed: {published['machine']}, "
         f"{published['source']}; there TransformerEngine settles at about "
-        f"{published['transformer_engine_gbps']} GB/s.",
-        "",
-        "| batch | seed, published | over TransformerEngine | here: rope-triton | "
-        "TransformerEngine | over it | the seed's design | over it |",
-        "|---" * 8 + "|",
-    ]
+        f"{published['transformer_engine_gbps']} GB/s."
+    )
+    columns = (
+        *("batch", "seed, published", "over TransformerEngine", "here: rope-triton"),
+        *("TransformerEngine", "over it", "the seed's design", "over it"),
+    )
+    rows = []
     for figure in experiment.figures:
         (batch,) = {cell.batch for cell in figure.cells}
         seed = theirs[batch]
@@ -109,11 +104,9 @@ def seed_table(experiment: Experiment, results: Results) -> list[str]:
         ours, engine, design = (
             settled(figure, results, provider) for provider in (OURS, "transformer-engine", "seed")
         )
-        lines.append(
-            f"| {batch} | {gbps} | {seed['gain']:+.0%} | {_gbps(ours)} | {_gbps(engine)} | "
-            f"{_gain(ours, engine)} | {_gbps(design)} | {_gain(ours, design)} |"
-        )
-    return lines
+        row = [str(batch), gbps, f"{seed['gain']:+.0%}", _gbps(ours), _gbps(engine)]
+        rows.append([*row, _gain(ours, engine), _gbps(design), _gain(ours, design)])
+    return [about, "", *pages.table(columns, rows)]
 
 
 def settled(figure: Figure, results: Results, provider: str) -> float | str:
@@ -139,19 +132,15 @@ def _gain(ours: float | str, other: float | str) -> str:
 
 def gain_table(experiment: Experiment, results: Results) -> list[str]:
     """Speedup of the package over each other provider, over an experiment's cells."""
-    lines = [
-        "Speedup of the package over each provider, where both were measured:",
-        "",
-        "| provider | timings | minimum | median | maximum | timings it wins |",
-        "|---|---|---|---|---|---|",
-    ]
-    for provider, gains in gains_over(experiment, results).items():
-        if gains:
-            ordered = f"{min(gains):.2f} | {statistics.median(gains):.2f} | {max(gains):.2f}"
-            faster = sum(gain < 1 for gain in gains)
-            lines.append(f"| {provider} | {len(gains)} | {ordered} | {faster} |")
-        else:
-            lines.append(f"| {provider} | none | | | | |")
+    columns = ("provider", "timings", "minimum", "median", "maximum", "timings it wins")
+    lines = ["Speedup of the package over each provider, where both were measured:", ""]
+    lines += pages.table(
+        columns,
+        (
+            (provider, *_gain_cells(gains))
+            for provider, gains in gains_over(experiment, results).items()
+        ),
+    )
     large = gains_over(experiment, results, _is_large_half)
     for provider in ("compile", "compile-angles"):
         if ratios := large.get(provider):
@@ -161,6 +150,14 @@ def gain_table(experiment: Experiment, results: Results) -> list[str]:
                 f"{min(ratios):.2f} times as fast as `{provider}`, in {len(ratios)} timings.",
             ]
     return lines
+
+
+def _gain_cells(gains: list[float]) -> list[str]:
+    if not gains:
+        return ["none", *[""] * 4]
+    spread = min(gains), statistics.median(gains), max(gains)
+    faster = sum(gain < 1 for gain in gains)
+    return [str(len(gains)), *(f"{gain:.2f}" for gain in spread), str(faster)]
 
 
 def _is_large_half(timing: Timing) -> bool:
@@ -186,18 +183,7 @@ def gains_over(
     return gains
 
 
-def without_a_speed(experiment: Experiment, results: Results) -> dict[str, str]:
-    """Providers of which nothing was measured, and why: the reason of the first timing."""
-    rows = [row for row in map(results.rows.get, experiment.timings) if row]
-    measured = {row.timing.cell.provider for row in rows if row.status == "measured"}
-    why: dict[str, str] = {}
-    for row in rows:
-        if row.timing.cell.provider not in measured:
-            why.setdefault(row.timing.cell.provider, row.reason)
-    return why
-
-
-def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
+def reasons(experiment: Experiment, results: Results) -> Iterator[str]:
     """What has no speed and why, each reason once."""
     rows = map(results.rows.get, experiment.timings)
     why = Counter(
@@ -208,6 +194,4 @@ def _reasons(experiment: Experiment, results: Results) -> Iterator[str]:
     if why:
         yield from ("", "## Without a speed", "")
     for (provider, status, reason), count in why.items():
-        # Text of others, as Markdown shows it and does not read it.
-        shown = (reason if len(reason) <= 300 else reason[:300] + " ...").replace("```", "'''")
-        yield f"- `{provider}`, {count} timings {status}: ``` {shown} ```"
+        yield f"- `{provider}`, {count} timings {status}: {pages.quoted(reason)}"

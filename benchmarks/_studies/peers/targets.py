@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ..._subjects.rope.cells import SizedCell
 from ..._subjects.rope.names import UNALIGNED
+from .. import pages
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 
@@ -59,9 +60,10 @@ class Point(NamedTuple):
         return self.timing.cell.bytes_moved / 1e6
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         cell = self.timing.cell
-        return getattr(cell, "name", "") or f"{cell.model} {cell.step}"  # type: ignore[union-attr]
+        name = getattr(cell, "name", "") or f"{cell.model} {cell.step}"  # type: ignore[union-attr]
+        return f"{name}, {self.timing.direction}"
 
 
 def points(experiment: Experiment, results: Results) -> list[Point]:
@@ -148,31 +150,27 @@ def summary(experiment: Experiment, results: Results) -> list[str]:
     beside = ", ".join(f"{name} in {measured[name] or 'none'}" for name in RIVALS)
     text += f" Of {len(every)} timings, rivals count: {beside}."
     worst = sorted(judged, key=lambda pair: pair[1].ratio / pair[1].least)[:_WORST]
-    return [
-        text,
-        "",
-        "| farthest | goal | MB moved | ratio | at least |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {point.name}, {point.timing.direction} | {one.goal}, beside {one.beside} "
-            f"| {point.megabytes:.1f} | {one.ratio:.3f} | {one.least:.3f} |"
-            for point, one in worst
-        ),
-    ]
+    rows = (
+        (
+            *(point.title, f"{one.goal}, beside {one.beside}", f"{point.megabytes:.1f}"),
+            *(f"{one.ratio:.3f}", f"{one.least:.3f}"),
+        )
+        for point, one in worst
+    )
+    columns = ("farthest", "goal", "MB moved", "ratio", "at least")
+    return [text, "", *pages.table(columns, rows)]
 
 
 def page(experiment: Experiment, results: Results) -> list[str]:
     """The goals, what holds, and every call beside them; what does not hold is bold."""
     about = (__doc__ or "").partition("\n\n")[2].strip().replace("``RIVALS``", ", ".join(RIVALS))
     lines = ["## Goals", "", *about.splitlines(), "", *summary(experiment, results), ""]
-    lines += [f"| call | MB moved | {' | '.join(GOALS)} |", "|---" * (2 + len(GOALS)) + "|"]
+    rows = []
     for point in points(experiment, results):
         texts = {judgement.goal: _written(judgement, point) for judgement in point.judgements}
-        cells = " | ".join(texts.get(goal, "") for goal in GOALS)
-        lines.append(
-            f"| {point.name}, {point.timing.direction} | {point.megabytes:.1f} | {cells} |"
-        )
-    return lines
+        cells = (texts.get(goal, "") for goal in GOALS)
+        rows.append((point.title, f"{point.megabytes:.1f}", *cells))
+    return [*lines, *pages.table(("call", "MB moved", *GOALS), rows)]
 
 
 def _written(judgement: Judgement, point: Point) -> str:

@@ -129,11 +129,7 @@ class Document(Part):
         """What the entries of the journal say."""
         raise NotImplementedError
 
-    def entries_of(self, document: dict) -> list[dict]:
-        """The entries of a document that :meth:`document` made."""
-        raise NotImplementedError
-
-    def summary(self, document: Mapping) -> str:
+    def summary(self, document: Mapping) -> list[str]:
         """The document in a few lines."""
         raise NotImplementedError
 
@@ -142,17 +138,8 @@ class Document(Part):
         text = json_lines(header | self.document(entries))
         write_atomically(directory / f"{self.name}.json", f"{text}\n".encode())
 
-    def published(self, directory: Path) -> list[dict]:
-        path = directory / f"{self.name}.json"
-        if not path.exists():
-            return []
-        document = json.loads(path.read_bytes())
-        same = all(document.get(k) == v for k, v in self.header.items() if k not in self.may_differ)
-        return self.entries_of(document) if same else []
-
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        print(self.summary(self.document(entries)))
-        return True
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        return self.summary(self.document(entries))
 
 
 def json_lines(value, indent: str = "") -> str:

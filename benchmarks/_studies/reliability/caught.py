@@ -1,6 +1,7 @@
 """The study ``mutants``: which known bad changes a comparison catches."""
 
 import functools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -61,20 +62,21 @@ class Caught(Document):
         keep(*made(self.bench, group, several))
 
     def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the outcomes, beside those of other mutants that the directory's file has."""
-        super().publish(header, [*self.published(directory), *entries], directory, final)
+        """Write the outcomes beside those of other mutants that the file has by the same rules."""
+        path = directory / f"{self.name}.json"
+        stored = json.loads(path.read_bytes()) if path.exists() else {"mutants": []}
+        same = all(stored.get(key) == header[key] for key in ("machine", "rounds", "rules"))
+        earlier = stored["mutants"] if same else []
+        super().publish(header, [*earlier, *entries], directory, final)
 
     def document(self, entries: list[dict]) -> dict:
         return {"mutants": in_order(entries)}
 
-    def entries_of(self, document: dict) -> list[dict]:
-        return document["mutants"]
-
-    def summary(self, document: Mapping) -> str:
-        return "\n".join(
+    def summary(self, document: Mapping) -> list[str]:
+        return [
             f"{'caught' if entry['caught'] else 'SURVIVED'}: {entry['name']}: {entry['by']}"
             for entry in document["mutants"]
-        )
+        ]
 
 
 def in_order(entries: Sequence[dict]) -> list[dict]:

@@ -41,74 +41,39 @@ class Mutant:
 
 
 def load() -> dict[str, Mutant]:
-    """The mutants of the index, by name, in its order.
-
-    Raises
-    ------
-    ValueError
-        If the index and the patches beside it do not name the same mutants.
-    """
+    """The mutants of the index, by name, in its order."""
     entries = json.loads((PATCHES / "index.json").read_bytes())
-    mutants = [
-        Mutant(**entry | {key: tuple(entry[key]) for key in ("caught_by", "where")})
+    return {
+        entry["name"]: Mutant(**entry | {key: tuple(entry[key]) for key in ("caught_by", "where")})
         for entry in entries
-    ]
-    by_name = {mutant.name: mutant for mutant in mutants}
-    patches = {path.stem for path in PATCHES.glob("*.patch")}
-    if len(by_name) != len(mutants) or by_name.keys() != patches:
-        raise ValueError(
-            f"{PATCHES}: index.json names {sorted(mutant.name for mutant in mutants)}, "
-            f"the patches are {sorted(patches)}"
-        )
-    return by_name
+    }
 
 
 def apply(name: str, root: Path, destination: Path) -> Path:
-    """Copy the package in ``root`` to ``destination`` and make it the mutant ``name``.
-
-    Returns
-    -------
-    Path
-        ``destination``, a root that now holds the mutated package.
-
-    Raises
-    ------
-    ValueError
-        If there is no such mutant.
-    ModuleNotFoundError
-        If ``root`` holds no package.
-    FileExistsError
-        If ``destination`` already holds one.
-    RuntimeError
-        If the patch does not apply: the package has changed, and the patch must follow.
-    """
-    mutants = load()
-    if name not in mutants:
-        raise ValueError(f"expected one of {list(mutants)}, got {name!r}")
-    root, destination = Path(root).resolve(), Path(destination).resolve()
-    package = root / PACKAGE
-    if not (package / "__init__.py").is_file():
-        raise ModuleNotFoundError(f"no {PACKAGE} in {root}")
-    shutil.copytree(
-        package,
-        destination / PACKAGE,
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    patch(mutants[name].patch, destination)
+    """Copy the package in ``root`` to ``destination``, as the mutant ``name``; ``destination``."""
+    patched_copy(load()[name].patch, root, destination)
     return destination
 
 
-def patch(file: Path, directory: Path) -> None:
-    """Apply a unified diff to the package in a directory; RuntimeError if it does not apply."""
+def patched_copy(patch: Path, root: Path, directory: Path) -> None:
+    """Copy the package in ``root`` to a directory and apply a unified diff to it.
+
+    Raises
+    ------
+    RuntimeError
+        If it does not apply: the package has changed, and the patch must follow.
+    """
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / PACKAGE, directory / PACKAGE, ignore=ignored)
     # Inside a repository git would take the paths to start at its top, and skip them in silence.
     environment = {name: value for name, value in os.environ.items() if name != "GIT_DIR"}
-    environment["GIT_CEILING_DIRECTORIES"] = str(directory.parent)
+    environment["GIT_CEILING_DIRECTORIES"] = str(directory.resolve().parent)
     done = subprocess.run(
-        ["git", "apply", str(file)],
+        ["git", "apply", str(patch)],
         cwd=directory,
         env=environment,
         capture_output=True,
         encoding="utf-8",
     )
     if done.returncode:
-        raise RuntimeError(f"{file} does not apply to the package: {done.stderr.strip()}")
+        raise RuntimeError(f"{patch} does not apply to the package: {done.stderr.strip()}")

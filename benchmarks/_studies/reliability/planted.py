@@ -6,7 +6,6 @@ waits. The base waits for a few steps as well: what waiting costs at all is in b
 """
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -92,9 +91,7 @@ def plant(name: str, bench: Bench, waits: Mapping[str, int], seconds: float = 0.
     """The base with kernels that wait, by the call's shape and dtype, and calls that do."""
 
     def fill(directory: Path) -> None:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(bench.base.root, directory, ignore=ignored, dirs_exist_ok=True)
-        mutants.patch(PATCH, directory)
+        mutants.patched_copy(PATCH, bench.base.root, directory)
         planted = {"gpu": {"": _BASE_WAIT, **waits}, "host": seconds}
         (directory / "rope_triton" / "waits.json").write_text(
             json.dumps(planted, indent=1), encoding="utf-8"

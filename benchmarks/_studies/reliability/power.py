@@ -42,12 +42,8 @@ class Power(Document):
     def document(self, entries: list[dict]) -> dict:
         return entries[0]
 
-    def entries_of(self, document: dict) -> list[dict]:
-        return [{key: value for key, value in document.items() if key not in self.header}]
-
-    def summary(self, document: Mapping) -> str:
-        lines = [*map(_gpu_line, document["doses"]), *map(_host_line, document["host"])]
-        return "\n".join(lines)
+    def summary(self, document: Mapping) -> list[str]:
+        return [*map(_gpu_line, document["doses"]), *map(_host_line, document["host"])]
 
 
 def _document(pool: Pool, verification: Pool) -> dict:

@@ -38,19 +38,16 @@ class Repeats(Document):
     def document(self, entries: list[dict]) -> dict:
         return document(_joined(entries))
 
-    def entries_of(self, document: dict) -> list[dict]:
-        return [{"pool": document["pool"]}]
-
-    def summary(self, document: Mapping) -> str:
+    def summary(self, document: Mapping) -> list[str]:
         runs = document["comparisons"]
         failed, unsure = (
             sum(run["answer"] == str(answer) for run in runs)
             for answer in (Answer.FAIL, Answer.CANNOT_TELL)
         )
-        return (
+        return [
             f"of {len(runs)} independent comparisons of a version with itself {failed} failed and "
             f"{unsure} could not tell"
-        )
+        ]
 
 
 def document(pool: Pool) -> dict:

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import statistics
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -278,11 +278,7 @@ class Simulation(Part):
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
-    def published(self, directory: Path) -> list[dict]:
-        return []  # its file does not say by which judge it is
-
-    def report(self, header: dict, entries: list[dict]) -> bool:
+    def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
         for entry in entries:
             shares = (f"{name} {share:.1%}" for name, share in figures(entry).items())
-            print(f"{entry['model']}: {', '.join(shares)}")
-        return True
+            yield f"{entry['model']}: {', '.join(shares)}"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import results
+from .. import pages
 from .parity import (
     BASELINE,
     COMPARED,
@@ -20,7 +20,7 @@ from .parity import (
     runs,
 )
 
-FORMAT, SCHEMA = "rope-triton training parity", 1
+FORMAT = "rope-triton training parity"
 FACTOR, FLOOR = 1.25, 0.02
 """A provider's distance from float32's curve is at most ``FACTOR`` times that of eager PyTorch in
 bfloat16, or ``FLOOR`` where that is more; in nats."""
@@ -37,16 +37,6 @@ _COLOURS = {
     **{"ours": "#D55E00", "hybrid": "#CC79A7", "triton": "#009E73", "triton-fused": "#0072B2"},
 }
 _LINES = {EXACT: ":", "bfloat16": "-", "float16": "--"}
-_SETTINGS = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-}
 _SIZE, _DPI = (11.0, 7.5), 120  # inches; 1320 pixels
 
 
@@ -96,7 +86,7 @@ def _row(run: Run, task: str, curves: Found) -> Row:
     for key, status in (("error", ERROR), ("unavailable", UNAVAILABLE)):
         for curve in of_run:
             if key in curve:
-                return Row(*run, task, status, results.last_line(curve[key]))
+                return Row(*run, task, status, pages.last_line(curve[key]))
     if not all(of_run):
         return Row(*run, task, NOT_RUN, f"{sum(map(bool, of_run))} of {len(SEEDS)} seeds")
     loss = statistics.fmean(value for curve in of_run for value in curve["losses"][-LAST:])
@@ -139,20 +129,25 @@ def _pairs(run: Run, task: str, curves: Found) -> list[tuple[list[float], list[f
 
 def table(judged: Iterable[Row]) -> Iterator[str]:
     """Markdown: a row for each provider, dtype and task."""
-    yield "| provider | dtype | task | distance | bound | loss at the end | result |"
-    yield "|---" * 7 + "|"
-    for row in judged:
-        numbers = (
-            "" if number is None else f"{number:.4f}"
-            for number in (row.distance, row.bound, row.loss)
+    columns = ("provider", "dtype", "task", "distance", "bound", "loss at the end", "result")
+
+    def written(number: float | None) -> str:
+        return "" if number is None else f"{number:.4f}"
+
+    rows = (
+        (
+            *(f"`{row.provider}`", row.dtype, row.task),
+            *(*map(written, (row.distance, row.bound, row.loss)), row.status),
         )
-        yield f"| {' | '.join((f'`{row.provider}`', *row[1:3], *numbers, row.status))} |"
+        for row in judged
+    )
+    return pages.table(columns, rows)
 
 
 def as_markdown(header: dict[str, Any], judged: Sequence[Row], drawn: bool) -> str:
     """A page: where the curves come from, the table, what has no distance."""
     lines = [
-        *results.source(header, f"Loss curves: {header['point']}", ""),
+        *pages.head(f"Loss curves: {header['point']}", header, f"{header['batch']} sequences"),
         "",
         f"Each provider trains the same model in {STEPS} steps of AdamW from each of {len(SEEDS)} "
         "seeds. Distance: the mean absolute difference, in nats, from the curve of float32 eager "
@@ -172,7 +167,7 @@ def as_markdown(header: dict[str, Any], judged: Sequence[Row], drawn: bool) -> s
         lines += ["", "## No result", ""]
     for row in without:
         what = f"`{row.provider}` in {row.dtype}, {row.task}, {row.status}"
-        lines.append(f"- {what}: ``` {row.why.replace('```', chr(39) * 3)} ```")
+        lines.append(f"- {what}: {pages.quoted(row.why)}")
     return "\n".join(lines) + "\n"
 
 
@@ -188,7 +183,7 @@ def draw(names: Sequence[str], entries: Iterable[dict], about: str, path: Path) 
     from matplotlib.figure import Figure as Canvas
 
     curves = by_key(entries)
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(pages.PLOT_SETTINGS):
         canvas = Canvas(figsize=_SIZE, layout="constrained")
         axes = canvas.subplots(2, len(TASKS), sharex=True)
         for task, above, below in zip(TASKS, *axes, strict=True):

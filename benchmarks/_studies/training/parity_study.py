@@ -2,17 +2,16 @@
 
 import argparse
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..._engine.system import journal, suite
-from .. import runner
+from .. import pages, runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import parity_results
 from .functions import PROVIDERS
 from .parity import JOBS, STEPS, Job, Run, cost, runs, text_digest, trained, with_rope
 from .sizes import PARITY
-from .training_study import EVIDENCE, of_place
+from .training_study import DISTRIBUTIONS, EVIDENCE
 
 NAME = "parity"
 _GOOD = (parity_results.PASS, parity_results.UNAVAILABLE)
@@ -33,12 +32,9 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
     names = with_rope(options.only or PROVIDERS)
     if not names:
         raise StudyError(f"loss curves are of providers with RoPE, got {options.only}")
-    words = ["python -m benchmarks study parity", *(f"--only {name}" for name in options.only)]
-    header = {
-        **{"format": parity_results.FORMAT, "schema": parity_results.SCHEMA, "point": str(PARITY)},
-        **{"batch": PARITY.batch, "steps": STEPS, "text": text_digest()},
-        **{"suite": suite.digest(_TRAINING), "command": " ".join(words), **of_place(place)},
-    }
+    words = [NAME, *(f"--only {name}" for name in options.only)]
+    header = runner.header_of(parity_results.FORMAT, words, place, _TRAINING, DISTRIBUTIONS)
+    header |= {"point": str(PARITY), "batch": PARITY.batch, "steps": STEPS, "text": text_digest()}
     return [_Curves(names, header, place)]
 
 
@@ -73,28 +69,22 @@ class _Curves(Part):
             failed=failed,
         )
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the curves as JSON lines, what they say as Markdown and, if final, the plot."""
-        runner.write_lines(directory / f"{NAME}.jsonl", (header, *entries))
-        draw = functools.partial(self._draw, header, entries, directory)
-        drawn = final and runner.drawn(draw, header["command"])
-        rows = parity_results.rows(self._names, entries)
-        page = parity_results.as_markdown(header, rows, drawn)
-        (directory / f"{NAME}.md").write_text(page, encoding="utf-8")
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
+        return parity_results.as_markdown(header, parity_results.rows(self._names, entries), drawn)
 
-    def _draw(self, header: dict, entries: list[dict], directory: Path) -> None:
-        package = f"commit {header['commit'][:8]}" if header["commit"] else "a working tree"
-        about = f"{PARITY} on {header['machine']['gpu']}, {package}"
+    def draw(self, header: dict, entries: list[dict], directory: Path) -> None:
+        about = f"{PARITY} on {header['machine']['gpu']}, {pages.package(header)}"
         parity_results.draw(self._names, entries, about, directory / f"{NAME}.png")
 
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        rows = parity_results.rows(self._names, entries)
-        for line in parity_results.table(rows):
-            print(line)
-        bad = [row for row in rows if row.status not in _GOOD]
-        for row in bad:
-            print(f"{row.status.upper()}: {row.provider} in {row.dtype}, {row.task}: {row.why}")
-        return not bad
+    def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
+        return parity_results.table(parity_results.rows(self._names, entries))
+
+    def failures(self, header: dict, entries: list[dict]) -> list[str]:
+        return [
+            f"{row.status.upper()}: {row.provider} in {row.dtype}, {row.task}: {row.why}"
+            for row in parity_results.rows(self._names, entries)
+            if row.status not in _GOOD
+        ]
 
 
 def train(items: Sequence[tuple[Run, Sequence[Job]]], alone: bool, notes: Notes) -> None:
@@ -104,13 +94,9 @@ def train(items: Sequence[tuple[Run, Sequence[Job]]], alone: bool, notes: Notes)
         notes.row(trained(run, PARITY, jobs, "cuda"))
 
 
-def _stored(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
-    if not (path := directory / f"{NAME}.jsonl").exists():
-        return []
-    header, *entries = journal.read(path)
+def _stored(header: dict, entries: list[dict]) -> Part:
     providers = {entry["provider"] for entry in entries if entry["dtype"] != "float32"}
-    names = [name for name in PROVIDERS if name in providers]
-    return [(_Curves(names, header), header, entries)]
+    return _Curves([name for name in PROVIDERS if name in providers], header)
 
 
 STUDY = runner.Study(
@@ -121,5 +107,6 @@ eager PyTorch; nothing is timed. A library that is not installed is n/a.""",
     names=lambda: PROVIDERS,
     parts=_parts,
     evidence=lambda machine: EVIDENCE,
+    format=parity_results.FORMAT,
     stored=_stored,
 )

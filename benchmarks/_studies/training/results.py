@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import pages
 from .functions import PROVIDERS
 from .sizes import (
     ATTENTION,
@@ -22,7 +23,7 @@ from .sizes import (
     Point,
 )
 
-FORMAT, SCHEMA = "rope-triton training step", 1
+FORMAT = "rope-triton training step"
 CONFIDENCE = 0.95
 TITLES = {
     STEP: "A step: forward, loss and gradients",
@@ -31,6 +32,11 @@ TITLES = {
     CAUSAL_FORWARD: "Causal attention alone, forward",
     CAUSAL: "Causal attention alone, forward and backward",
 }
+
+
+_COLUMNS = (
+    *("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention", "RoPE adds"),
+)
 
 
 class Interval(NamedTuple):
@@ -88,7 +94,7 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
     for rows in rounds:
         for key, status in (("error", "failed"), ("unavailable", "n/a")):
             if key in rows[name]:
-                return Figure(name, part, status, last_line(rows[name][key]))
+                return Figure(name, part, status, pages.last_line(rows[name][key]))
     of_rounds = [rows[name]["parts"][part] for rows in rounds]
     seconds = statistics.median(statistics.median(row["seconds"]) for row in of_rounds)
     profiled = of_rounds[0]
@@ -97,7 +103,7 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
         name,
         part,
         "measured",
-        why=last_line(profiled.get("unprofiled", "")),
+        why=pages.last_line(profiled.get("unprofiled", "")),
         seconds=seconds,
         rounds=len(of_rounds),
         tokens_per_second=point.shape.tokens / seconds,
@@ -142,50 +148,22 @@ def interval(rounds: Sequence[Sequence[float] | None]) -> Interval | None:
     return Interval(estimate, low, high)
 
 
-def last_line(text: str) -> str:
-    """What went wrong, of a traceback."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if not line[0].isspace() and "Error" in line]
-    return " ".join((named or lines or [""])[-1].split())[:300]
-
-
 # --- shown ----------------------------------------------------------------------------------------
 
 
 def as_markdown(header: dict[str, Any], measured: Sequence[Figure]) -> str:
     """A point's page: where its figures come from, a table of each part, what has no speed."""
-    head = source(header, f"A training step: {header['point']}", "bfloat16, ")
+    about = f"bfloat16, {header['batch']} sequences"
+    head = pages.head(f"A training step: {header['point']}", header, about)
     return "\n".join([*head, *tables(measured), *_notes(measured)]) + "\n"
-
-
-def source(header: dict[str, Any], title: str, what: str) -> Iterator[str]:
-    """The head of a page: its title, the machine and its software, and the command."""
-    machine = header["machine"]
-    software = "".join(f", {name} {version}" for name, version in header["software"].items())
-    package = f"commit {header['commit'][:8]}" if header["commit"] else "a working tree"
-    yield f"# {title}"
-    yield ""
-    yield (
-        f"{machine['gpu']} (driver {machine['driver']}, torch {machine['torch']}, triton "
-        f"{machine['triton']}{software}), {package}, {what}{header['batch']} sequences:"
-    )
-    yield from ("", "```sh", header["command"], "```")
 
 
 def tables(measured: Sequence[Figure]) -> Iterator[str]:
     """A table of each part: a row for each provider."""
     for part in dict.fromkeys(figure.part for figure in measured):
         yield from ("", f"## {TITLES[part]}", "")
-        yield from table(figure for figure in measured if figure.part == part)
-
-
-def table(measured: Iterable[Figure]) -> Iterator[str]:
-    """A row for each of the figures, which are of one part."""
-    columns = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention")
-    yield "| " + " | ".join((*columns, "RoPE adds")) + " |"
-    yield "|---" * (len(columns) + 1) + "|"
-    for figure in measured:
-        yield "| " + " | ".join((f"`{figure.provider}`", *_cells(figure))) + " |"
+        rows = ((f"`{one.provider}`", *_cells(one)) for one in measured if one.part == part)
+        yield from pages.table(_COLUMNS, rows)
 
 
 def _cells(figure: Figure) -> Iterable[str]:
@@ -230,8 +208,7 @@ def _notes(measured: Sequence[Figure]) -> Iterator[str]:
         yield from ("", "## Not measured", "")
     for provider, status, reason in why:
         what = "launches and the backend of attention" if status == "measured" else status
-        shown = reason.replace("```", "'''")
-        yield f"- `{provider}`, {what}: ``` {shown} ```"
+        yield f"- `{provider}`, {what}: {pages.quoted(reason)}"
 
 
 # --- stored ---------------------------------------------------------------------------------------
@@ -248,10 +225,11 @@ class Stored(NamedTuple):
 def read(path: Path) -> Stored:
     """A point of the evidence."""
     header, *entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    measured = of_entries(POINTS[header["point"]], header, entries)
-    return Stored(header, [entry["rows"] for entry in entries], measured)
+    rounds = [entry["rows"] for entry in entries]
+    return Stored(header, rounds, of_entries(header, entries))
 
 
-def of_entries(point: Point, header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:
+def of_entries(header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:
     """The figures of what a journal holds: a header, and an entry for each round."""
-    return figures(point, header["machine"]["gpu"], [entry["rows"] for entry in entries])
+    point, gpu = POINTS[header["point"]], header["machine"]["gpu"]
+    return figures(point, gpu, [entry["rows"] for entry in entries])

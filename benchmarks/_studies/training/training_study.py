@@ -4,17 +4,16 @@ import argparse
 import functools
 import itertools
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-from ..._engine.system import gpu_monitor, journal, machine, suite
+from ..._engine.system import gpu_monitor
 from ..._engine.system.process import ROOT
 from ..._engine.system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, Task
 from . import measuring, results
 from .functions import PROVIDERS
-from .sizes import PEAK_FLOPS, POINTS, STEP, Point
+from .sizes import POINTS, STEP, Point
 
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "training"
 ROUNDS = 6  # the fewest with an interval of 95 %
@@ -26,11 +25,9 @@ _MEASURING = tuple(
     f"_studies/training/{name}.py" for name in ("measuring", "network", "functions", "sizes")
 )
 
-# What a round is estimated by: a process to start, a function to compile and, when torch's cache
-# has it, to load; a share of the peak that a step reaches. On an H200 with 16 cores the first round
-# of 410M-2048 took 112 s, and others 59 to 69 s.
-_START, _COMPILE, _LOAD, _PROFILE, _REACHED = 8.0, 3.5, 1.3, 0.5, 0.3
-_CHECK_CALLS = 4
+# Of a round of all providers, on an H200 with 16 cores; the first one compiles besides.
+_ROUND_SECONDS = {"410M": 65.0, "840M": 85.0, "1.4B": 122.0}
+_FIRST_SECONDS = 50.0
 
 
 def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
@@ -43,22 +40,11 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
 
 
 def _header(point: Point, names: Sequence[str], options: argparse.Namespace, place: Place) -> dict:
-    words = [f"python -m benchmarks study training --only {point}"]
+    words = [f"training --only {point}"]
     words += [f"--only {name}" for name in names] if len(names) < len(PROVIDERS) else []
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    return {
-        **{"format": results.FORMAT, "schema": results.SCHEMA, "point": str(point)},
-        **{"batch": point.batch, "providers": names, **of_place(place)},
-        **{"suite": suite.digest(_MEASURING), "command": " ".join(words)},
-    }
-
-
-def of_place(place: Place) -> dict:
-    """What a header says of the version and the machine."""
-    return {
-        **{"commit": place.version.sha, "package": place.version.digest},
-        **{"machine": place.machine, "software": machine.versions(DISTRIBUTIONS)},
-    }
+    header = runner.header_of(results.FORMAT, words, place, _MEASURING, DISTRIBUTIONS)
+    return header | {"point": str(point), "batch": point.batch, "providers": names}
 
 
 class _Steps(Part):
@@ -71,11 +57,12 @@ class _Steps(Part):
         self.why_not_shipped = "" if complete else f"it needs every provider and {ROUNDS} rounds"
 
     def tasks(self, entries: list[dict]) -> list[Task]:
-        first, other = cost(self._point, self.header["providers"])
+        share = len(self.header["providers"]) / len(PROVIDERS)
+        seconds = share * _ROUND_SECONDS[self._point.size]
         return [
             Task(
                 f"round {number + 1} of {self._rounds}",
-                other if number else first,
+                seconds if number else seconds + share * _FIRST_SECONDS,
                 functools.partial(self._round, number, entries),
             )
             for number in range(len(entries), self._rounds)
@@ -102,22 +89,18 @@ class _Steps(Part):
         ordered = {name: rows[name] for name in self.header["providers"]}
         keep({"rows": ordered, "seconds": time.monotonic() - start, "watch": watched})
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the rounds as JSON lines, and the figures as Markdown."""
-        page = results.as_markdown(header, results.of_entries(self._point, header, entries))
-        runner.write_lines(directory / f"{self.name}.jsonl", (header, *entries))
-        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
+        return results.as_markdown(header, results.of_entries(header, entries))
 
-    def report(self, header: dict, entries: list[dict]) -> bool:
-        figures = results.of_entries(self._point, header, entries)
-        print(f"\n# {self.name}")
-        for line in results.tables(figures):
-            print(line)
-        print()
-        bad = [figure for figure in figures if figure.status == "failed" and figure.part == STEP]
-        for figure in bad:
-            print(f"FAILED: {figure.provider}: {figure.why}")
-        return not bad
+    def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
+        return results.tables(results.of_entries(header, entries))
+
+    def failures(self, header: dict, entries: list[dict]) -> list[str]:
+        return [
+            f"FAILED: {figure.provider}: {figure.why}"
+            for figure in results.of_entries(header, entries)
+            if figure.status == "failed" and figure.part == STEP
+        ]
 
 
 def measure(names: Sequence[str], alone: bool, notes: Notes, point: Point, profiled: bool) -> None:
@@ -128,30 +111,8 @@ def measure(names: Sequence[str], alone: bool, notes: Notes, point: Point, profi
         notes.row(row)
 
 
-def cost(point: Point, names: Sequence[str]) -> tuple[float, float]:
-    """Seconds that the first round of a point and each other one may take, estimated.
-
-    The first compiles what is later in torch's cache.
-    """
-    compiled = sum(PROVIDERS[name].backend is not None for name in names)
-    functions = 2 * compiled + (compiled > 0)  # attention and a layer of each, one head
-    calls, parts = 0.0, 0
-    for part in itertools.chain.from_iterable(PROVIDERS[name].parts() for name in names):
-        once = point.flops(part) / (_REACHED * max(PEAK_FLOPS.values()))
-        sample = max(measuring.SAMPLE_SECONDS[part], 2 * once) + once
-        calls += _CHECK_CALLS * once + measuring.TURNS * sample
-        parts += 1
-    other = _START + _LOAD * functions + calls
-    return other + (_COMPILE - _LOAD) * functions + _PROFILE * parts, other
-
-
-def _stored(directory: Path) -> list[tuple[Part, dict, list[dict]]]:
-    parts: list[tuple[Part, dict, list[dict]]] = []
-    for name, point in POINTS.items():
-        if (path := directory / f"{name}.jsonl").exists():
-            header, *entries = journal.read(path)
-            parts.append((_Steps(point, header, len(entries)), header, entries))
-    return parts
+def _stored(header: dict, entries: list[dict]) -> Part:
+    return _Steps(POINTS[header["point"]], header, len(entries))
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +135,7 @@ which the providers take turns. A library that is not installed is n/a.""",
     names=lambda: (*POINTS, *PROVIDERS),
     parts=_parts,
     evidence=lambda machine: EVIDENCE,
+    format=results.FORMAT,
     stored=_stored,
     add_arguments=_add_arguments,
 )
