@@ -58,8 +58,7 @@ class Bench:
 
     def rounds(self, name, versions, count, job):
         return [
-            Round(name, number, self.answers(name, versions, job), {})
-            for number in range(count)
+            Round(name, number, self.answers(name, versions, job), {}) for number in range(count)
         ]
 
     def answer(self, version, job):
