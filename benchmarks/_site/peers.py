@@ -9,17 +9,17 @@ from .._studies.peers.state import Results, Row, read_experiment
 from .._studies.peers.tables import source
 from .._studies.runner import StudyError
 from .overview import rounded
-from .readme_tables import SWEEPS
+from .readme_tables import SWEEP
 
 EXPERIMENT = "throughput"
-EVIDENCE = SWEEPS / f"{EXPERIMENT}.jsonl"
+EVIDENCE = SWEEP / f"{EXPERIMENT}.jsonl"
 
 REASON_LENGTH = 200
 """Most characters of a reason: another library's error can have any length."""
 
 
-def peers(path: Path) -> dict | None:
-    """Bandwidth over the sequence length of every provider, None without a file.
+def peers(path: Path) -> dict:
+    """Bandwidth over the sequence length of every provider.
 
     Returns
     -------
@@ -32,11 +32,8 @@ def peers(path: Path) -> dict | None:
     Raises
     ------
     StudyError
-        If the file is damaged, or of something else: a page without it would say that nothing was
-        measured.
+        If the file is damaged, or of something else.
     """
-    if not path.exists():
-        return None
     experiment, results = read_experiment(path, EXPERIMENT)
     if not results.rows:
         raise StudyError(f"{path} has no rows")

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks._engine.compare import exact, selection
 from benchmarks._engine.compare.findings import keys_of
-from benchmarks._engine.system.repository import digest, lying_files
+from benchmarks._engine.system.repository import digest, files_on_disk
 from benchmarks._engine.verdict.rules import Answer, Key
 from benchmarks._studies.reliability import caught, mutants
 from benchmarks._studies.reliability.bench import SUBJECT
@@ -66,7 +66,7 @@ def test_kinds_of_mutants():
 
 
 def package_digest(root):
-    return digest(lying_files(root / "rope_triton"))
+    return digest(files_on_disk(root / "rope_triton"))
 
 
 @pytest.mark.parametrize("name", MUTANTS)

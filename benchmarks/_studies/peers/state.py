@@ -1,7 +1,7 @@
 """The rows of a sweep, and how they are stored, read and published.
 
 A running sweep keeps them in a :class:`Journal`, so a killed run goes on. What is published has
-the same lines without checksums.
+the same lines.
 """
 
 import statistics
