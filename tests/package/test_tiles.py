@@ -108,7 +108,8 @@ def test_in_decoding_threads_are_no_more_than_the_angles_of_a_half(channels, wid
     assert computed == loaded._replace(warps=min(loaded.warps, most))
 
 
-def test_rotated_in_part_threads_are_fewer_where_heads_share_the_angles():
+def test_threads_are_fewer_where_few_heads_share_the_angles():
+    assert chosen("plain", 2, 128, heads=4) == (2, 4, 1)
     assert chosen("plain", 2, 128, 64, n_bytes=0) == (2, 4, 2)
     warps = [chosen("shifted", 2, 128, 64, heads=n).warps for n in (1, 2, 4, 8)]
     assert warps == [2, 2, 2, 1]
