@@ -7,8 +7,6 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-import torch
-
 INSTALLED = importlib.metadata.distribution("rope-triton")
 
 
@@ -24,7 +22,9 @@ def require_files(checkout: Path) -> None:
 
 def require_rotation() -> None:
     """The kernel's result and gradient are those of the formula in float64."""
-    import rope_triton  # here, where a file that is missing was named before
+    import torch  # here, where a file that is missing was named before
+
+    import rope_triton
 
     generator = torch.Generator().manual_seed(0)
     t, weights = torch.randn(2, 7, 2, 3, 32, generator=generator)

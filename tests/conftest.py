@@ -42,8 +42,12 @@ if triton.knobs.runtime.interpret:
 
     def _patch_once(fn):
         """The interpreter patches its language again for every nested function: half its time."""
-        used = [each for each in (tl, tl.core) if any(each is v for v in fn.__globals__.values())]
-        patched = not any(tl.core.is_builtin(each.load) for each in used)
+        used = [
+            namespace
+            for namespace in (tl, tl.core)
+            if any(namespace is v for v in fn.__globals__.values())
+        ]
+        patched = not any(tl.core.is_builtin(namespace.load) for namespace in used)
         scope = interpreter._LangPatchScope() if patched else _patch(fn)
         # Triton 3.6 makes an int of an array of one dimension, which NumPy 2.5 refuses.
         scope.set_attr(tl.core.tensor, "__index__", lambda self: self.handle.data.item())
@@ -62,10 +66,10 @@ _left_out = pytest.StashKey[int]()
 
 
 def pytest_configure():
-    expected, found = os.environ.get(PACKAGE), Path(rope_triton.__file__).resolve().parents[1]
-    if expected is not None and found != Path(expected).resolve():
+    expected, actual = os.environ.get(PACKAGE), Path(rope_triton.__file__).resolve().parents[1]
+    if expected is not None and actual != Path(expected).resolve():
         raise pytest.UsageError(
-            f"{PACKAGE}={expected}: rope_triton should have come from there, it came from {found}"
+            f"{PACKAGE}={expected}: rope_triton should have come from there, it came from {actual}"
         )
 
 

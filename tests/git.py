@@ -5,8 +5,8 @@ import subprocess
 
 def git(path, *arguments):
     """What it prints, by a committer whom no setting of this machine names."""
-    given = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    line = ["git", "-C", path, *given, *arguments]
+    settings = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    line = ["git", "-C", path, *settings, *arguments]
     return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -15,23 +15,26 @@ from tests.lab import ROOT
 
 def group(leader: int) -> set[int]:
     """The processes of a process group that have not ended."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue  # it has ended meanwhile
-        if int(pgrp) == leader and state not in "ZX":
-            found.add(int(stat.parent.name))
-    return found
+    pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return {pid for pid in pids if running_in(pid) == leader}
+
+
+def running_in(pid: int) -> int | None:
+    """The group of a process, None if it has ended."""
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return None
+    state, _, pgrp = stat.rpartition(")")[2].split()[:3]
+    return None if state in "ZX" else int(pgrp)
 
 
 def wait_for(condition, seconds: float = 60.0):
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def interrupted(line: list[str], tmp_path: Path, when, number=signal.SIGINT, cwd=ROOT) -> str:
@@ -67,33 +70,20 @@ def interrupted(line: list[str], tmp_path: Path, when, number=signal.SIGINT, cwd
     return text
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory):
-    return publishing.cloned(tmp_path_factory.mktemp("clone") / "clone")
-
-
 GOES_ON = "stopped; the same command resumes"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_while_it_compiles(number, clone, tmp_path):
+def test_stopped_while_it_compiles(tmp_path):
     """Two workers at least for each version, and what these start."""
-    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--exact-only"]
+    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--exact-only", "--afresh"]
 
-    def compiling(pid, said):
-        return "compiling the base" in said and len(group(pid)) >= 3
+    def compiling(pid, text):
+        return "compiling the base" in text and len(group(pid)) >= 3
 
-    line = ["-m", "benchmarks", *words]
-    text = interrupted(line, tmp_path, compiling, number, cwd=clone)
-    assert text.splitlines()[-1] == GOES_ON
+    line, clone = ["-m", "benchmarks", *words], publishing.cloned(tmp_path / "clone")
+    text = interrupted(line, tmp_path, compiling, cwd=clone)
+    assert text.splitlines()[-1] == "stopped; the same command without --afresh resumes"
     assert len(text.splitlines()) == 2
-
-
-def test_stopped_before_anything_is_compiled(clone, tmp_path):
-    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--afresh"]
-    line = ["-m", "benchmarks", *words]
-    text = interrupted(line, tmp_path, lambda pid, said: len(group(pid)) == 2, cwd=clone)
-    assert text == "stopped; the same command without --afresh resumes\n"
 
 
 NESTED = """
@@ -111,24 +101,15 @@ def measure(**_):
     process.start("import time; time.sleep(60)")
     child.wait()
 
-entry.{command}.run = measure
+entry._compare.run = measure
 entry.stop_on_signals()
-sys.exit(entry.main({words!r}))
+sys.exit(entry.main(["compare", "HEAD"]))
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "words", "said"),
-    [
-        ("_compare", ["compare", "HEAD"], GOES_ON),
-        ("_studies", ["study", "peers"], GOES_ON),
-        ("_readme", ["readme"], "stopped"),
-    ],
-)
-def test_processes_that_measure_end_and_what_they_started(command, words, said, tmp_path):
-    code = NESTED.format(command=command, words=words)
-    text = interrupted(["-c", code], tmp_path, lambda pid, said: len(group(pid)) == 4)
-    assert text == f"{said}\n"
+def test_processes_that_measure_end_and_what_they_started(tmp_path):
+    text = interrupted(["-c", NESTED], tmp_path, lambda pid, text: len(group(pid)) == 4)
+    assert text == f"{GOES_ON}\n"
 
 
 STARTING = """
@@ -147,7 +128,7 @@ sys.exit(entry.main(["compare", "HEAD"]))
 
 def test_nothing_waits_for_a_process_that_was_starting(tmp_path):
     code = STARTING.format(here=str(tmp_path))
-    text = interrupted(["-c", code], tmp_path, lambda pid, said: len(group(pid)) == 2)
+    text = interrupted(["-c", code], tmp_path, lambda pid, text: len(group(pid)) == 2)
     assert text == f"{GOES_ON}\n"
 
 
@@ -183,14 +164,14 @@ def test_asv_ends_itself_and_its_own_when_a_run_is_stopped(number, tmp_path):
     ready, ended = tmp_path / "ready", tmp_path / "ended"
     asv = ASV.format(ready=str(ready), ended=str(ended))
     code = RUN.format(here=str(tmp_path), asv=asv)
-    text = interrupted(["-c", code], tmp_path, lambda pid, said: ready.exists(), number)
+    text = interrupted(["-c", code], tmp_path, lambda pid, text: ready.exists(), number)
     assert text.splitlines()[-1] == "stopped"
     assert ended.exists() == (number == signal.SIGINT)  # of asv's own, SIGTERM is none
 
 
 def test_a_simulation_ends_with_its_processes(tmp_path):
     line = ["-m", "benchmarks", "study", "simulation"]
-    text = interrupted(line, tmp_path, lambda pid, said: len(group(pid)) >= 2, signal.SIGTERM)
+    text = interrupted(line, tmp_path, lambda pid, text: len(group(pid)) >= 2, signal.SIGTERM)
     assert text.splitlines()[-1] == GOES_ON
 
 
@@ -209,13 +190,6 @@ def test_nothing_that_a_run_started_outlives_kill_9(tmp_path):
     code = RUN.format(here=str(tmp_path), asv=ORPHANS.format(ready=str(ready)))
     environment = os.environ | {"HOME": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment) as process:
-        pids = wait_for(lambda: ready.exists() and ready.read_text().split())
+        pids = wait_for(lambda: ready.exists() and [*map(int, ready.read_text().split())])
         process.kill()
-    wait_for(lambda: not any(is_running(pid) for pid in pids), 10)
-
-
-def is_running(pid: str) -> bool:
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    wait_for(lambda: not any(map(running_in, pids)), 10)

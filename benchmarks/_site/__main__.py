@@ -34,9 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     incoming = commands.add_parser("accept", help="check results of other jobs, and add them")
     incoming.add_argument("incoming", type=Path, help="holds a directory results-MACHINE for each")
     incoming.add_argument("machines", nargs="+", help="the machines that may report")
-    store = commands.add_parser(
-        "store", help="prune the results, and store them in place of others"
-    )
+    store = commands.add_parser("store", help="store the results in place of others")
     store.add_argument("remote")
     pages = commands.add_parser("api", help="add the package's functions to a published site")
     pages.add_argument("site", type=Path)
@@ -57,8 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         case "accept":
             return _accept(options.incoming, options.machines)
         case "store":
-            commit, removed = branch.store(ROOT, options.remote)
-            print(*(f"removed: {name}" for name in removed), commit, sep="\n")
+            print(branch.store(ROOT, options.remote))
         case "api":
             from . import api_pages
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .._engine.system import machine
 from .._engine.system.errors import CouldNotRunError
-from .._engine.system.files import locked_by, write_atomically
+from .._engine.system.files import write_atomically
 from .._engine.system.progress import missing
 
 _VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
@@ -65,13 +65,12 @@ def _digest(path: Path) -> str:
 
 @functools.cache
 def keep_results() -> None:
-    """Let asv write files atomically, leave damaged results out, and publish one site at once.
+    """Let asv write files atomically, and leave damaged results out.
 
     asv truncates a result before it writes it anew, and a kill or a full disk then loses all that
     it held. Of a damaged one, or with an infinite value, ``asv publish`` would end, or never end.
     """
     from asv import util
-    from asv.commands.publish import Publish
     from asv.results import Results
 
     def write_json(path, data, api_version=None, compact=False):
@@ -85,7 +84,7 @@ def keep_results() -> None:
         except OSError as error:
             raise util.UserError(f"{path} cannot be written: {error.strerror}") from None
 
-    util.write_json, load, publish = write_json, Results.load.__func__, Publish.run.__func__
+    util.write_json, load = write_json, Results.load.__func__
 
     def load_complete(cls, /, path, machine_name=None):
         try:
@@ -99,15 +98,7 @@ def keep_results() -> None:
                 f"{path} is left out, as it is damaged ({error}): delete it, and measure it again"
             ) from None
 
-    def publish_alone(cls, /, conf, **options):
-        lock = Path(f"{conf.html_dir}.lock")
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("a+b") as held:
-            if holder := locked_by(held.fileno()):
-                raise util.UserError(f"{conf.html_dir} is being written by {holder}")
-            return publish(cls, conf, **options)
-
-    Results.load, Publish.run = classmethod(load_complete), classmethod(publish_alone)
+    Results.load = classmethod(load_complete)
 
 
 @functools.cache

@@ -13,9 +13,6 @@ from pathlib import Path
 from .._engine.system.repository import committed_files, git_text, write_files
 
 BRANCH = "refs/heads/benchmark-results"
-KEEP_RESULTS = 500
-"""How many of a machine's newest results stay: about 200 MB for the full grid, before git packs."""
-
 _RESULTS = Path("benchmarks") / "results"
 _RESTORED = Path(".asv") / "restored"  # no ref: asv numbers the commits of all refs
 _IDENTITY = {
@@ -55,13 +52,12 @@ def _replace_results(root: Path, remote: str, commit: str) -> None:
     write_files(root, files, root / _RESULTS)
 
 
-def store(root: Path, remote: str) -> tuple[str, list[str]]:
-    """Prune the checkout's results and replace the branch by them.
+def store(root: Path, remote: str) -> str:
+    """Replace the branch by the checkout's results.
 
     Returns
     -------
-    The branch's commit, and the results that were pruned: nothing else ever takes something away
-    from what is stored.
+    The branch's commit.
 
     Raises
     ------
@@ -74,11 +70,10 @@ def store(root: Path, remote: str) -> tuple[str, list[str]]:
     before = (root / _RESTORED).read_text(encoding="utf-8")
     if before:
         _require_no_loss(root, before)
-    removed = prune(root / _RESULTS, KEEP_RESULTS)
     commit = git_text(root, "commit-tree", _tree(root), "-m", "Benchmark results", **_IDENTITY)
     lease = f"--force-with-lease={BRANCH}:{before}"
     git_text(root, "push", "--quiet", lease, "--end-of-options", remote, f"{commit}:{BRANCH}")
-    return commit, removed
+    return commit
 
 
 def lost(before: dict, after: dict) -> list[str]:
@@ -124,20 +119,3 @@ def _tree(root: Path) -> str:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git_text(root, "add", "--force", "--", str(_RESULTS), **index)
         return git_text(root, "write-tree", **index)
-
-
-def prune(results: Path, keep: int) -> list[str]:
-    """Remove all but the newest results of every machine, by the commits' dates.
-
-    Returns
-    -------
-    The names of those that were removed.
-    """
-    removed = []
-    for machine in sorted(path.parent for path in results.glob("*/machine.json")):
-        dates = {path: json.loads(path.read_bytes())["date"] for path in machine.glob("*-*.json")}
-        newest = sorted(dates, key=lambda path: (dates[path], path.name), reverse=True)
-        for path in newest[keep:]:
-            path.unlink()
-            removed.append(f"{machine.name}/{path.name}")
-    return removed

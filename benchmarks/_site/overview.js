@@ -252,7 +252,6 @@ function startPeers() {
   $("peers-what").textContent = what;
   $("peers-source").replaceChildren(`${machine}, ${commit}; again: `, element("code", {}, command));
   fill($("peers-batch"), batches.map(({ batch }, i) => [i, batch]));
-  $("peers").hidden = false;
   drawOn(["peers-batch"], chart($("peers-chart"), peersChart), peersTable);
 }
 
@@ -260,7 +259,7 @@ $("answer").replaceChildren(...answer());
 $("ages").replaceChildren(...ages());
 if (data.speed.length) startSpeed();
 else $("empty").hidden = false;
-if (data.peers) startPeers();
+startPeers();
 if (data.codegen.length) codegen();
 if (location.hash) $(location.hash.slice(1))?.scrollIntoView(); // it may have been hidden
 document.documentElement.dataset.ready = "yes"; // everything is drawn

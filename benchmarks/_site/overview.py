@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from .._engine.system.baseline import commits_since
 from . import nightly
@@ -50,30 +51,11 @@ Values = Sequence[float | None]
 """A value for each cell in asv's order of the parameters; None where there is none."""
 
 
-class Series(Mapping[int, Values]):
-    """Revision -> values of a graph, as asv's pages show them.
-
-    Without the revisions that have no value. Values are computed when they are asked for: a graph
-    of a thousand commits has half a million, and the page shows those of a few.
-    """
-
-    def __init__(self, graph):
-        revisions = (r for r, runs in graph.data_points.items() if any(map(_any_value, runs)))
-        self._runs = {revision: graph.data_points[revision] for revision in sorted(revisions)}
-
-    def __getitem__(self, revision: int) -> Values:
-        return [_mean(cell) for cell in zip(*self._runs[revision], strict=True)]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-
+Series = Mapping[int, Sequence[Values]]
+"""Revision -> the values of each of its runs; without the revisions that have no value."""
 _Lines = Mapping[str, tuple[dict, Series]]
 """A line's identity -> asv's parameters of it, and the values."""
-_NOTHING: Mapping[int, Values] = {}
+_Key = TypeVar("_Key")
 
 
 def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
@@ -97,7 +79,7 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
 
     def lines(name: str) -> _Lines:
         of_branch = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
-        return {graph_id(g.params): (g.params, Series(g)) for g in of_branch}
+        return {graph_id(g.params): (g.params, _series(g)) for g in of_branch}
 
     speed, codegen = (
         _newest_lines(_speed_lines(lines)),
@@ -136,75 +118,61 @@ def share_of_copy(ratios: Values) -> float | None:
 
 def _speed_lines(lines: Callable[[str], _Lines]) -> Iterator[dict]:
     keys = itertools.product(SUITES, DIRECTIONS, METRICS)
-    by_key = {(s, d, m): lines(f"{s}.{d}.track_{m}") for s, d, m in keys}
-    for identity in sorted(set().union(*by_key.values())):
-        of_line = {key: group[identity] for key, group in by_key.items() if identity in group}
-        params = next(iter(of_line.values()))[0]
-        series = {key: values for key, (_, values) in of_line.items()}
-        revisions = sorted(set().union(*series.values()))
-        if not revisions:
-            continue
-        grid, paths = (_suite(series, suite) for suite in SUITES)
-        trend = {
-            d: [share_of_copy(grid[d]["copy_ratio"].get(r, [])) for r in revisions]
-            for d in DIRECTIONS
-        }
-        yield _line(params, revisions) | {
-            **_newest_values(grid, revisions[-1]),
-            "paths": _newest_values(paths, revisions[-1]) if _any_series(paths) else None,
-            "trend": trend,
+    for line, series in _of_lines(lines, {key: "{}.{}.track_{}".format(*key) for key in keys}):
+        ratios, newest = {d: series["rope", d, "copy_ratio"] for d in DIRECTIONS}, line["all"][-1]
+        has_paths = any(series["paths", d, "copy_ratio"] for d in DIRECTIONS)
+        yield line | {
+            **_newest_values(series, "rope", newest),
+            "paths": _newest_values(series, "paths", newest) if has_paths else None,
+            "trend": {
+                d: [share_of_copy(values_of(ratios[d], r)) for r in line["all"]] for d in DIRECTIONS
+            },
             "changes": {
-                f"{name}{d.lower()}": _changes(suite[d]["latency"], _median_change)
-                for name, suite in {"": grid, "paths ": paths}.items()
+                f"{name}{d.lower()}": _changes(series[suite, d, "latency"], _median_change)
+                for name, suite in {"": "rope", "paths ": "paths"}.items()
                 for d in DIRECTIONS
             },
         }
 
 
-_Suite = Mapping[str, Mapping[str, Mapping[int, Values]]]
-"""Direction -> metric -> revision -> values."""
+def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]:
+    names = {metric: f"codegen.Codegen.track_{metric}" for metric in CODEGEN}
+    for line, series in _of_lines(lines, names):
+        yield line | {
+            "call": ", ".join(CODEGEN_CALL.values()),
+            "counts": {
+                m: [_counts(values_of(values, r), grid) for r in line["all"][:-3:-1]]
+                for m, values in series.items()
+            },
+            "changes": {m: _changes(values, _counts_changed) for m, values in series.items()},
+        }
 
 
-def _suite(series: Mapping[tuple[str, str, str], Series], suite: str) -> _Suite:
-    return {
-        d: {m: series.get((suite, d, m), _NOTHING) for m in ("gbps", "copy_ratio", "latency")}
-        for d in DIRECTIONS
-    }
+def _of_lines(
+    lines: Callable[[str], _Lines], names: Mapping[_Key, str]
+) -> Iterator[tuple[dict, dict[_Key, Series]]]:
+    """What the page says of each line, and the series of these benchmarks; empty without one."""
+    by_key = {key: lines(name) for key, name in names.items()}
+    for identity in sorted(set().union(*by_key.values())):
+        graphs = {key: group[identity] for key, group in by_key.items() if identity in group}
+        params = next(iter(graphs.values()))[0]
+        series = {key: graphs[key][1] if key in graphs else {} for key in names}
+        if revisions := sorted(set().union(*series.values())):
+            yield _line(params, revisions), series
 
 
-def _any_series(suite: _Suite) -> bool:
-    return any(suite[d]["copy_ratio"] for d in DIRECTIONS)
-
-
-def _newest_values(suite: _Suite, newest: int) -> dict:
+def _newest_values(series: Mapping, suite: str, newest: int) -> dict:
     """The values of the newest commit that has both directions: a run may have been cut off."""
-    measured = [set(suite[d]["copy_ratio"]) for d in DIRECTIONS]
+    measured = [set(series[suite, d, "copy_ratio"]) for d in DIRECTIONS]
     complete = set.intersection(*measured) or set.union(*measured)
     revision = max(complete, default=newest)
     return {
         "revision": revision,
         "values": {
-            d: {m: suite[d][m].get(revision, []) for m in ("gbps", "copy_ratio")}
+            d: {m: values_of(series[suite, d, m], revision) for m in ("gbps", "copy_ratio")}
             for d in DIRECTIONS
         },
     }
-
-
-def _codegen_lines(lines: Callable[[str], _Lines], grid: dict) -> Iterator[dict]:
-    by_metric = {metric: lines(f"codegen.Codegen.track_{metric}") for metric in CODEGEN}
-    for identity in sorted(set.intersection(*map(set, by_metric.values()))):
-        params = by_metric[CODEGEN[0]][identity][0]
-        series = {metric: group[identity][1] for metric, group in by_metric.items()}
-        revisions = sorted(set().union(*series.values()))
-        if revisions:
-            yield _line(params, revisions) | {
-                "call": ", ".join(CODEGEN_CALL.values()),
-                "counts": {
-                    m: [_counts(values.get(r, []), grid) for r in revisions[:-3:-1]]
-                    for m, values in series.items()
-                },
-                "changes": {m: _changes(values, _counts_changed) for m, values in series.items()},
-            }
 
 
 def _counts(values: Values, grid: dict) -> dict[str, float | None]:
@@ -238,11 +206,11 @@ def _newest_lines(lines: Iterator[dict]) -> list[dict]:
     return shown
 
 
-def _changes(series: Mapping[int, Values], change: Callable) -> dict[int, dict]:
+def _changes(series: Series, change: Callable) -> dict[int, dict]:
     """What changed in the newest commits against the measured commit before, ``before``."""
     newest = list(series)[-DETAILED_COMMITS - 1 :]
     changes = {
-        after: {"before": before} | change(series[before], series[after])
+        after: {"before": before} | change(values_of(series, before), values_of(series, after))
         for before, after in itertools.pairwise(newest)
     }
     return {revision: step for revision, step in changes.items() if step["cells"]}
@@ -281,8 +249,20 @@ def _any_value(run: Values) -> bool:
     return any(value is not None and math.isfinite(value) for value in run)
 
 
+def _series(graph) -> Series:
+    points = sorted(graph.data_points.items())
+    return {revision: runs for revision, runs in points if any(map(_any_value, runs))}
+
+
+def values_of(series: Series, revision: int) -> Values:
+    """The means of a commit's runs, as on asv's pages; empty where it was not measured.
+
+    They are made when they are asked for: a graph of a thousand commits has half a million.
+    """
+    return [_mean(cell) for cell in zip(*series.get(revision, []), strict=True)]
+
+
 def _mean(runs: tuple[float | None, ...]) -> float | None:
-    """A cell's value where a commit was measured more than once, as on asv's pages."""
     values = [value for value in runs if value is not None and math.isfinite(value)]
     return rounded(statistics.fmean(values)) if values else None
 

@@ -18,8 +18,8 @@ REASON_LENGTH = 200
 """Most characters of a reason: another library's error can have any length."""
 
 
-def peers(path: Path) -> dict | None:
-    """Bandwidth over the sequence length of every provider, None without a file.
+def peers(path: Path) -> dict:
+    """Bandwidth over the sequence length of every provider.
 
     Returns
     -------
@@ -37,8 +37,6 @@ def peers(path: Path) -> dict | None:
         If it holds no rows: a page without them would say that nothing was
         measured.
     """
-    if not path.exists():
-        return None
     experiment, results = read_experiment(path)
     if not results.rows:
         raise StudyError(f"{path} has no rows")

@@ -173,16 +173,16 @@ def peers(directory: Path = SWEEP) -> list[str]:
     """Speedup over each other provider in each experiment, and where it is slower."""
     sweeps = stored_sweeps(directory)
     gains = {name: tables.gains_over(*sweep) for name, sweep in sweeps.items()}
-    providers = dict.fromkeys(p for of in gains.values() for p, values in of.items() if values)
+    providers = dict.fromkeys(p for ratios in gains.values() for p in ratios if ratios[p])
     titles = [
         f"[{name}](sweep/{MACHINE}/{name}.md) at `{measured.header['commit'][:7]}`, "
         f"of {max(map(len, gains[name].values()))}"
         for name, (_, measured) in sweeps.items()
     ]
-    rows = [
-        f"| {provider} | {' | '.join(_gain(of.get(provider, [])) for of in gains.values())} |"
-        for provider in providers
-    ]
+    rows = []
+    for provider in providers:
+        cells = (_gain(ratios.get(provider, [])) for ratios in gains.values())
+        rows.append(f"| {provider} | {' | '.join(cells)} |")
     return table("", ["provider", *titles], rows)
 
 

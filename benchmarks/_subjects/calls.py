@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from .._engine.measure.inputs import gradient as gradient
 from .._engine.subject import BACKWARD, FORWARD, metric
 
 if TYPE_CHECKING:
@@ -71,12 +72,8 @@ class BaseCell(Cell):
 class Call:
     """A call of a function of the package, and what is right: see ``subject.Call``.
 
-    A subclass says which function, its arguments, and what they return.
-
-    Raises
-    ------
-    NotImplementedError
-        If the measured commit lacks the function. One that lacks an argument refuses when called.
+    A subclass says which function, its arguments, and what they return. NotImplementedError says
+    that the measured commit lacks the function. One that lacks an argument refuses when called.
     """
 
     # Whether it may overwrite its input.
@@ -115,14 +112,6 @@ class Call:
     def bytes_read(self) -> int:
         """Bytes that a call reads besides, such as tables, each once; 0 where that is not known."""
         return 0
-
-
-def gradient(output, leaf, cotangent):
-    """The gradient of a call's leaf, a tensor or tuple as that is; the output's graph is kept."""
-    import torch
-
-    gradients = torch.autograd.grad(output, leaf, cotangent, retain_graph=True)
-    return gradients if isinstance(leaf, tuple) else gradients[0]
 
 
 def leaves(parts: tuple) -> tuple:

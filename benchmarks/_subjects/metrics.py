@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from .._engine.subject import BACKWARD, FORWARD, Eager
+from .._engine.verdict.metrics import COMPILE, IMPORT, OWN_START, WARM_START
 from .calls import BaseCell
 from .rope.cells import DTYPE_WORDS, Cell, EagerCell, PathCell
 from .rope.grid import GRIDS, PATH_GRIDS, listed_calls
@@ -102,10 +103,6 @@ def _path_cell(mib: float) -> Callable[..., PathCell]:
 
 CALL_FORWARD = "host.Call.track_forward"
 CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
-IMPORT = "host.FirstCall.track_import"
-COMPILE = "host.FirstCall.track_compile"
-WARM_START = "host.FirstCall.track_warm_start"
-OWN_START = "host.FirstCall.track_own_start"
 PEAK_BYTES = "host.Memory.track_peak_bytes"
 LAUNCHES = "host.Launches.track_launches"
 ERROR = "host.Error.track_error"
@@ -129,10 +126,7 @@ _PATH_ERROR = {"direction": DIRECTIONS, "path": PATHS, "dtype": PATH_GRIDS["full
 HOST_METRICS = {
     CALL_FORWARD: HostMetric(_CALL, "seconds", "seconds", call_cell),
     CALL_FORWARD_BACKWARD: HostMetric(_CALL, "seconds", "seconds", call_cell),
-    IMPORT: HostMetric({}, "seconds"),
-    COMPILE: HostMetric({}, "seconds"),
-    WARM_START: HostMetric({}, "seconds"),
-    OWN_START: HostMetric({}, "seconds"),
+    **dict.fromkeys((IMPORT, COMPILE, WARM_START, OWN_START), HostMetric({}, "seconds")),
     PEAK_BYTES: HostMetric(_STEP, "bytes", "peak_bytes", _step_cell),
     LAUNCHES: HostMetric(_STEP, "launches", "launches", _step_cell),
     ERROR: HostMetric(_ERROR, "x rounding", "error", _error_cell),

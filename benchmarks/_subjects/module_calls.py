@@ -29,13 +29,6 @@ class ModuleCall(Call):
     A subclass is a function of a module of ``rope_triton``. ``words``: options, in the order that
     they have in a name. ``with_gradients``: whether results and gradients come from one call, the
     forward. One ``in_place`` has no other result.
-
-    Parameters
-    ----------
-    cell : modules.ModuleCell
-        The call.
-    device : str
-        The device of the call, which has its constants; on "meta" these have no values.
     """
 
     module: ClassVar[str] = "transformer"

@@ -77,7 +77,7 @@ def run(key: tuple, launch: "Launch | None", plan: Callable, tensors: tuple, opt
         if all(map(operator.is_, plain, tensors)):
             _add(key, launch)
         tensors = plain
-    launch(*tensors)
+    launch.on(tensors)
 
 
 def is_interpreted() -> bool:
@@ -155,30 +155,58 @@ class Launch:
 
     def __init__(self, kernel, grid: tuple, values: tuple, blocks: tuple = (), **options):
         self.kernel, self.grid, self.values, self._blocks = kernel, grid, values, blocks
-        self._ordinary: Callable = functools.partial(kernel[grid], **options)
-        self._straight: Callable | None = None
+        self._options, self._repeated = options, self._first
 
     def __call__(self, *tensors: torch.Tensor | None) -> None:
         """Launch on tensors, the first of which is not empty; an absent one is None."""
-        device = tensors[0].get_device()  # type: ignore[union-attr]
+        self.on(tensors)
+
+    def on(self, tensors: Sequence) -> None:
+        """The same, of a sequence of tensors: a method is called sooner than an object."""
+        device = tensors[0].get_device()
         if device >= 0 and device != _current_device():
             with torch.cuda.device(device):
-                self(*tensors)
-            return
-        arguments = *(self._described(tensors) if self._blocks else tensors), *self.values
-        enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
-        # A hook is a chain of functions, or what a user put in its place.
-        hooked = getattr(enter, "calls", enter) or getattr(leave, "calls", leave)
-        if self._straight and not hooked:
-            self._straight(device, arguments)
+                self._repeated(device, tensors)
         else:
-            compiled = self._ordinary(*arguments)
-            if compiled is not None:  # the first launch, and not in the interpreter
-                self._ordinary = compiled[self.grid]
-                self._straight = _straight(compiled, self.grid, arguments)
+            self._repeated(device, tensors)
 
-    def _described(self, tensors: Sequence) -> list:
+    def _first(self, device: int, tensors: Sequence) -> None:
+        arguments = *self._described(tensors), *self.values
+        compiled = self.kernel[self.grid](*arguments, **self._options)
+        if compiled is not None:  # in the interpreter it is
+            self._repeated = self._repetition(compiled, arguments)
+
+    def _repetition(self, compiled, arguments: tuple) -> Callable[[int, Sequence], None]:
+        """A function that launches what the first call compiled."""
+        values, by_runner = self.values, compiled[self.grid]
+        describe = self._described if self._blocks else None
+        straight = _straight(compiled, self.grid, arguments)
+
+        def ordinary(device: int, tensors: Sequence) -> None:
+            by_runner(*(describe(tensors) if describe else tensors), *values)
+
+        if straight is None:
+            return ordinary
+        launch, current_stream, before, after, as_tuple = straight
+
+        def repeated(device: int, tensors: Sequence) -> None:
+            enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
+            # A hook is a chain of functions, or what a user put in its place.
+            if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
+                return ordinary(device, tensors)
+            if describe:
+                tensors = describe(tensors)
+            if as_tuple:
+                launch(*before, current_stream(device), *after, (*tensors, *values))
+            else:
+                launch(*before, current_stream(device), *after, *tensors, *values)
+
+        return repeated
+
+    def _described(self, tensors: Sequence) -> Sequence:
         """The tensors, as descriptors where the kernel loads blocks of them."""
+        if not self._blocks:
+            return tensors
         _bind_context()
         return [
             x if block is None else TensorDescriptor(x, [*x.shape], [*x.stride()], [*block])
@@ -237,8 +265,9 @@ def _bind_context() -> None:
 # --- past Triton's runner and launcher ------------------------------------------------------------
 
 
-def _straight(compiled, grid: tuple, arguments: tuple) -> Callable | None:
-    """A launch of a compiled kernel as a function of a device's index and the kernel's arguments.
+def _straight(compiled, grid: tuple, arguments: tuple) -> tuple | None:
+    """Triton's function in C, which gives the current stream of a device, and the function's
+    arguments: before the stream, from there to the kernel's, and whether these are one tuple.
 
     None if only Triton itself can launch the kernel: where Triton allocates memory for each launch,
     and, with a warning, where it calls its function in C in a way that is not understood here.
@@ -248,7 +277,7 @@ def _straight(compiled, grid: tuple, arguments: tuple) -> Callable | None:
     if any(sizes):
         return None
     try:
-        before, after, as_tuple = _arguments_in_c(compiled, grid, arguments)
+        passed = _arguments_in_c(compiled, grid, arguments)
     except Exception as error:  # whatever a version of Triton does differently
         warnings.warn(  # once: Python shows a warning of one line and text once
             f"rope_triton does not know how Triton {triton.__version__} launches a compiled kernel "
@@ -257,10 +286,7 @@ def _straight(compiled, grid: tuple, arguments: tuple) -> Callable | None:
             stacklevel=1,
         )
         return None
-    launch, current_stream = launcher.launch, triton.runtime.driver.active.get_current_stream
-    if as_tuple:
-        return lambda device, arguments: launch(*before, current_stream(device), *after, arguments)
-    return lambda device, arguments: launch(*before, current_stream(device), *after, *arguments)
+    return launcher.launch, triton.runtime.driver.active.get_current_stream, *passed
 
 
 def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tuple, bool]:

@@ -57,7 +57,7 @@ class Call:
 
     def exact(self, x, direction: str) -> tuple:
         x = x.double()
-        return (x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * self._weight,)
+        return (x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * self._weight.to(x),)
 
     def copies(self, x, copy: Callable | None = None):
         return copy(x) if copy else x.clone()

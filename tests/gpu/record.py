@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks._engine.system.repository import digest, lying_files
+from benchmarks._engine.system.repository import digest, files_on_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "benchmarks" / "evidence" / "gpu-tests.json"
@@ -59,7 +59,7 @@ def digests(root: Path = ROOT) -> dict[str, str]:
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in with_imports(gpu_tests(root), root)
     }
-    return {"rope_triton": digest(lying_files(root / "rope_triton")), "tests": digest(tests)}
+    return {"rope_triton": digest(files_on_disk(root / "rope_triton")), "tests": digest(tests)}
 
 
 def runs_all(config) -> bool:

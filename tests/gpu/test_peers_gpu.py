@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from benchmarks._engine.measure import cell_outcomes, host
-from benchmarks._engine.subject import BACKWARD, FORWARD
-from benchmarks._studies.peers import eager_calls as peer_host
+from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
 from benchmarks._studies.peers.cells import PeerCell
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
@@ -80,15 +79,18 @@ def test_company_does_not_matter(direction):
 @pytest.mark.alone
 @all_providers
 def test_every_call_has_a_host_time_and_a_small_error(provider):
-    metrics = {FORWARD: peer_host.CALL_FORWARD, BACKWARD: peer_host.CALL_FORWARD_BACKWARD}
-    keys = [(metric, (provider,)) for metric in metrics.values()]
-    if provider != "copy":
-        keys += [(peer_host.ERROR, (each, provider, "bfloat16")) for each in DIRECTIONS]
-    for key, answer in host._answers(keys, peer_host.MEASURES).items():
+    small = PeerCell(provider, 16, 64, 64, 1, "bfloat16", "bshd")
+    larger = PeerCell(provider, 2048, 128, 2, 1, "bfloat16", "bshd")
+    asked = {("seconds", direction): Eager("seconds", small, direction) for direction in DIRECTIONS}
+    if provider != "copy":  # it rounds nothing
+        asked |= {
+            ("error", direction): Eager("error", larger, direction) for direction in DIRECTIONS
+        }
+    for key, answer in host.answers("peers", asked).items():
         if isinstance(answer, NotImplementedError):
             skip_if_absent(provider, str(answer))
         assert not isinstance(answer, Exception), (key, answer)
-        if key[0] == peer_host.ERROR:
+        if key[0] == "error":
             assert 0.99 < answer < 3, (key, answer)
         else:
             assert all(1e-6 < seconds < 5e-3 for seconds in answer), (key, answer)

@@ -221,7 +221,7 @@ def counted():
 
     def plan(*arguments):
         made.append(arguments)
-        return lambda *tensors: launched.append(tensors)
+        return SimpleNamespace(on=lambda tensors: launched.append(tuple(tensors)))
 
     return plan, made, launched
 

@@ -52,16 +52,12 @@ def test_what_the_machines_have_measured_so_far_is_accepted(tmp_path, machine):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("aaaaaaaa-e.json", text) for text in ("", "[]", "null", "[" * 100_000, "{} {}", "{}")),
+        *(("aaaaaaaa-e.json", text) for text in ("", "[]", "{}")),
         ("aaaaaaaa-e.json", result(commit_hash="b" * 40)),
-        ("aaaaaaaa-e.json", result(commit_hash=["a" * 40])),
         ("aaaaaaaa-e.json", result(env_name="f")),
         ("aaaaaaaa-e.json", result(params={"machine": "nvidia-b200"})),
         ("aaaaaaaa-e.json", result(results=[])),
-        ("aaaaaaaa-e.json", result(row=None)),
-        ("aaaaaaaa-e.json", result(row=[1.0])),
         ("aaaaaaaa-e.json", result(row=[["text"], [["1"]], "1"])),
-        ("aaaaaaaa-e.json", " " * (accept.MAX_BYTES + 1)),
         ("bbbbbbbb-e.json", result()),
         *((name, result()) for name in ("benchmarks.json", "aaaaaaaa-e.json.sh", ".git")),
         ("machine.json", {"machine": "no-gpu-x86_64"}),
@@ -72,22 +68,6 @@ def test_a_bad_file_is_refused_and_nothing_written(incoming, tmp_path, name, con
     with pytest.raises(accept.RefusedError):
         accepted(incoming)
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: path.symlink_to("/etc/passwd"),
-        lambda path: path.mkdir(),
-        lambda path: [path.with_name(f"{i:08x}-e.json").touch() for i in range(accept.MAX_FILES)],
-    ],
-    ids=["link", "directory", "too many"],
-)
-def test_links_directories_and_many_files_are_refused(incoming, make):
-    (incoming / "aaaaaaaa-e.json").unlink()
-    make(incoming / "aaaaaaaa-e.json")
-    with pytest.raises(accept.RefusedError):
-        accepted(incoming)
 
 
 @pytest.mark.parametrize(
@@ -111,16 +91,3 @@ def test_no_stored_value_is_lost(incoming, row, is_lost):
         return
     with pytest.raises(accept.RefusedError, match=f"stored are others or gone: {METRIC}"):
         accepted(incoming)
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_second_result_that_is_drawn_with_the_first_is_refused(incoming, stored):
-    """Whether that is stored or comes with it: asv draws their mean."""
-    if stored:
-        accepted(incoming)
-    (incoming / "aaaaaaaa-f.json").write_text(json.dumps(result(env_name="f")))
-    with pytest.raises(accept.RefusedError, match="aaaaaaaa-.*.json has the same params"):
-        accepted(incoming)
-    other = result(env_name="f", params={"machine": GPU, "torch": "2.13"})
-    (incoming / "aaaaaaaa-f.json").write_text(json.dumps(other))
-    assert accepted(incoming) == ["aaaaaaaa-e.json", "aaaaaaaa-f.json"]

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 from asv import results, util
-from asv.commands import find, publish
+from asv.commands import find
 from asv.machine import Machine, MachineCollection
 
-from benchmarks._engine.system import files, machine
+from benchmarks._engine.system import machine
 from benchmarks._site import asv_fixes
 from tests.test_asv import Scratch, asv
 
@@ -82,7 +82,7 @@ def test_what_ships_is_copied_over_nothing_measured_here(tmp_path):
 def asv_mended(monkeypatch):
     """asv with what the plugin replaces, for one test."""
     for owner, name in (
-        *((util, "write_json"), (results.Results, "load"), (publish.Publish, "run")),
+        *((util, "write_json"), (results.Results, "load")),
         *((Machine, "get_unique_machine_name"), (find, "run_benchmarks")),
     ):
         monkeypatch.setattr(owner, name, vars(owner)[name])
@@ -127,14 +127,6 @@ def test_asv_names_a_damaged_result_and_goes_on(text, asv_mended, tmp_path):
     with pytest.raises(util.UserError, match=str(path)):
         results.Results.load(str(path))
     assert list(results.iter_results(str(tmp_path))) == []
-
-
-def test_one_publish_at_a_time(asv_mended, tmp_path):
-    conf = SimpleNamespace(html_dir=str(tmp_path / "html"))
-    with open(f"{conf.html_dir}.lock", "a+b") as held:
-        assert files.locked_by(held.fileno()) is None
-        with pytest.raises(util.UserError, match=f"is being written by pid {os.getpid()}"):
-            publish.Publish.run(conf=conf)
 
 
 def test_asv_files_results_under_this_machine(asv_mended, tmp_path, monkeypatch):

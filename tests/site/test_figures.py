@@ -33,7 +33,6 @@ def stored(path, date=1, **tables):
             [("16 to 256 MB", 1, 0.8, 0.8, 1000), ("above", 1, 2, 2, 2000)],
         ),
         ("rope.Forward", [None, 0.5], CELLS, [("above", 1, 2, 2, 2000)]),
-        ("rope.Forward", [NAN, 0.5], CELLS, [("above", 1, 2, 2, 2000)]),
         ("rope.Forward", None, CELLS, []),
         (
             *("paths.Backward", [1.25, 1, NAN, 2], CALLS),

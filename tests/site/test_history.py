@@ -1,7 +1,7 @@
-"""The history: the commands of its jobs, run in scratch clones, and what guards it.
+"""The history: what its jobs restore, measure, accept and store, in a small repository.
 
-The GPU and asv's measuring are played by a small script; git and all of ``benchmarks/_site`` are
-real. tests/workflows/test_history.py runs the jobs themselves.
+asv's measuring is played by a script; git and all of ``benchmarks/_site`` are real.
+tests/workflows/test_history.py runs the jobs themselves.
 """
 
 import itertools
@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,178 +19,71 @@ import yaml
 from benchmarks._engine.system.arguments import COULD_NOT_RUN
 from benchmarks._site import __main__ as entry
 from benchmarks._site import branch, measure
-from tests import publishing
+from tests import git as repositories
 from tests.git import git
 from tests.publishing import ROOT
 
 RESULTS = Path("benchmarks") / "results"
-MEASURED = "8f5b046751e08282473c367e6c1aed145f5e93be"  # has results of every machine
-GPU = "nvidia-h200"
-
-# asv, played: it stores a record as a result of the commit that it is to measure.
-ASV = """
-import json, os, sys
-from pathlib import Path
-from benchmarks._engine.system.repository import git_text
-words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-commit, machine = words["--set-commit-hash"], words["--machine"]
-directory = Path(".asv", "results", machine)
-directory.mkdir(parents=True, exist_ok=True)
-(directory / "machine.json").write_text(json.dumps({"machine": machine, "version": 1}))
-record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
-params = record["params"] | {"machine": machine} | json.loads(os.environ["PLAYED_TOOLCHAIN"])
-name = f"existing-py-torch{params['torch']}"
-date = int(git_text(Path.cwd(), "log", "-1", "--format=%at", commit)) * 1000
-result = record | {"commit_hash": commit, "params": params, "date": date, "env_name": name}
-(directory / f"{commit[:8]}-{name}.json").write_text(json.dumps(result))
-"""
-
-# The real measure(), with asv played, and no GPU to hold.
-MEASURE = f"""
-import contextlib, json, os, sys
-from pathlib import Path
-from benchmarks._site import measure, run
-run.ASV = [sys.executable, "-c", {ASV!r}]
-record = json.loads(Path(os.environ["PLAYED_RECORD"]).read_text())
-toolchain = {{name: record["params"][name] for name in measure.TOOLCHAIN}}
-toolchain |= json.loads(os.environ["PLAYED_TOOLCHAIN"])
-measure.installed = lambda machine: toolchain
-measure.gpu_of = lambda machine: contextlib.nullcontext()
-measure.NEWEST_COMMITS = 2
-sys.exit(measure.measure(Path.cwd(), sys.argv[1]))
-"""
+GPU, NO_GPU = "nvidia-h200", "no-gpu-x86_64"
+METRIC = "rope.Forward.track_latency"
+TOOLCHAIN = {"torch": "2.13.0", "triton": "3.7.1"}
 
 
-def records(directory):
-    """The full results of ``MEASURED`` below a directory: others may lie beside those shipped."""
-    paths = directory.rglob(f"{MEASURED[:8]}-*.json")
-    return sorted(path for path in paths if "-compare-" not in path.name)
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    """A repository like this one, its main with two more commits to the package."""
-    work = publishing.cloned(tmp_path_factory.mktemp("origin") / "work")
-    git(work, "checkout", "-q", "-B", "main")
-    _measure_the_rest(work)
-    for number in range(2):
-        with (work / "rope_triton" / "api.py").open("a") as file:
-            file.write(f"# change {number}\n")
-        git(work, "add", "-A")
-        git(work, "commit", "-q", "-m", f"change {number}")
-    return work
-
-
-def _measure_the_rest(work):
-    """Results of the commits that wait for a machine: those that this repository lacks today.
-
-    Of one metric, because publishing takes its time.
-    """
-    for record in records(work / RESULTS):
-        content = json.loads(record.read_text())
-        content["results"] = dict(list(content["results"].items())[:1])
-        for commit in measure.missing(work, record.parent.name, 1000):
-            text = json.dumps(content | {"commit_hash": commit})
-            record.with_name(record.name.replace(MEASURED[:8], commit[:8])).write_text(text)
+def write_result(results, machine, commit, **toolchain):
+    """A result as asv writes it, and the machine's record."""
+    (results / machine).mkdir(parents=True, exist_ok=True)
+    (results / machine / "machine.json").write_text(json.dumps({"machine": machine}))
+    params = {"machine": machine} | TOOLCHAIN | toolchain
+    name = f"existing-py-torch{params['torch']}"
+    content = {"commit_hash": commit, "env_name": name, "date": 1, "params": params}
+    content |= {"results": {METRIC: [[1.0, 2.0], [["128", "256"]], "1"]}}
+    path = results / machine / f"{commit[:8]}-{name}.json"
+    path.write_text(json.dumps(content))
+    return path
 
 
 @pytest.fixture
-def origin(tmp_path, template):
-    """What the jobs clone and push to."""
-    git(tmp_path, "clone", "-q", "-s", "--bare", str(template), "origin.git")
-    return tmp_path / "origin.git"
+def origin(tmp_path):
+    """What the jobs clone and push to: four commits, of which the second has results."""
+    work = tmp_path / "origin"
+    (work / "rope_triton").mkdir(parents=True)
+    git(work, "init", "--quiet", "--initial-branch", "main")
+    for name in ("api.py", "kernel.py", "README.md", "tiles.py"):
+        (work / "rope_triton" / name).write_text(name)
+        repositories.commit(work, name)
+        if name == "kernel.py":
+            write_result(work / RESULTS, GPU, git(work, "rev-parse", "HEAD"))
+            (work / RESULTS / "benchmarks.json").write_text("{}")
+    return work
 
 
-class Job:
-    """A clone in which commands run one after another; ``output`` has what they print."""
-
-    def __init__(self, origin, scratch):
-        self.root, self.output = scratch / "clone", ""
-        scratch.mkdir()
-        git(scratch, "clone", "-q", str(origin), str(self.root))
-        assert self.run("-m", "benchmarks._site", "restore", "origin") == 0
-
-    def run(self, *line, **variables):
-        environment = os.environ | {"HOME": str(self.root.parent)} | variables
-        done = subprocess.run(
-            [sys.executable, *line],
-            **{"cwd": self.root, "env": environment},
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
-        )
-        self.output += done.stdout
-        return done.returncode
-
-
-def measured(origin, scratch, toolchain="{}"):
-    """What the job that measures on the GPU prints, and its artifact."""
-    job, artifact, started = Job(origin, scratch), scratch / "artifact", scratch / "started"
-    for made in (artifact, started):
-        made.mkdir()
-    record = str(records(ROOT / RESULTS / GPU)[0])
-    played = {"PLAYED_RECORD": record, "PLAYED_TOOLCHAIN": toolchain}
-    assert job.run("-c", MEASURE, GPU, **played) == 0, job.output
-    for path in (job.root / ".asv" / "results" / GPU).glob("*.json"):
-        if path.stat().st_mtime_ns > started.stat().st_mtime_ns or path.name == "machine.json":
-            shutil.copy(path, artifact)
-    return job.output, artifact
-
-
-def store(origin, scratch, artifacts):
-    """Status of the check and of the storing, and what both print."""
-    job = Job(origin, scratch)
-    for machine, directory in artifacts.items():
-        shutil.copytree(directory, job.root.parent / "incoming" / f"results-{machine}")
-    accept = ("accept", str(job.root.parent / "incoming"), "no-gpu-x86_64", GPU)
-    lines = (accept, ("store", "origin"))
-    return [job.run("-m", "benchmarks._site", *line) for line in lines], job.output
+@pytest.fixture
+def clone(origin, tmp_path):
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    return tmp_path / "clone"
 
 
 def stored_names(origin):
-    names = git(origin, "ls-tree", "-r", "--name-only", branch.BRANCH).splitlines()
-    return {name for name in names if f"/{GPU}/" in name}
+    return git(origin, "ls-tree", "-r", "--name-only", branch.BRANCH).splitlines()
 
 
-def test_history_from_a_commit_to_a_page(origin, tmp_path):
-    _, artifact = measured(origin, tmp_path / "measure")
-    new = git(origin, "log", "-2", "--format=%H", "main").split()
-    names = {path.name[:8] for path in artifact.glob("*-*.json")}
-    assert names == {commit[:8] for commit in new}
+# --- restore and store ----------------------------------------------------------------------------
 
-    statuses, output = store(origin, tmp_path / "store", {GPU: artifact})
-    assert statuses == [0, 0] and "no-gpu-x86_64: no results came" in output
+
+def test_what_is_stored_is_restored_in_place_of_the_checkouts(origin, clone, tmp_path):
+    assert not branch.restore(clone, "origin")
+    write_result(clone / RESULTS, NO_GPU, "a" * 40)
+    branch.store(clone, "origin")
     assert git(origin, "rev-list", "--count", branch.BRANCH) == "1"
-    assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
-
-    output, _ = measured(origin, tmp_path / "again")
-    assert f"{GPU}: 0 commits to measure" in output
-
-    site = publishing.published(Job(origin, tmp_path / "build").root)
-    text = (site / "index.html").read_text()
-    assert all(commit in text for commit in new)
-
-
-def test_a_new_toolchain_measures_the_newest_stored_commit_again(origin, tmp_path):
-    _, artifact = measured(origin, tmp_path / "first")
-    store(origin, tmp_path / "store-first", {GPU: artifact})
-    newest = git(origin, "rev-parse", "main")[:8]
-    output, again = measured(origin, tmp_path / "second", json.dumps({"torch": "9.9"}))
-    assert f"torch or triton changed, once more: {newest}" in output
-    (path,) = again.glob("*-existing-py-torch9.9.json")
-    assert path.name.startswith(newest)
-    assert store(origin, tmp_path / "store", {GPU: again})[0] == [0, 0]
-    assert sum(newest in name for name in stored_names(origin)) == 2
-    output, _ = measured(origin, tmp_path / "third", json.dumps({"torch": "9.9"}))
-    assert "once more" not in output
-
-
-def test_a_machine_that_sends_nonsense_leaves_the_others_alone(origin, tmp_path):
-    _, artifact = measured(origin, tmp_path / "measure")
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    (bad / "machine.json").write_text("{")
-    artifacts = {GPU: artifact, "no-gpu-x86_64": bad}
-    assert store(origin, tmp_path / "store", artifacts)[0] == [1, 0]
-    assert {f"{RESULTS / GPU}/{path.name}" for path in artifact.iterdir()} <= stored_names(origin)
+    git(tmp_path, "clone", "-q", str(origin), "other")
+    described = tmp_path / "other" / RESULTS / "benchmarks.json"
+    described.write_text('{"of": "the checkout"}')
+    assert branch.restore(tmp_path / "other", "origin")
+    paths = (tmp_path / "other" / RESULTS).rglob("*.json")
+    names = {str(path.relative_to(tmp_path / "other")) for path in paths}
+    assert names == set(stored_names(origin)) and any(NO_GPU in name for name in names)
+    # It and the benchmarks are one version.
+    assert described.read_text() == '{"of": "the checkout"}'
 
 
 def test_what_another_job_stored_is_never_lost(origin, tmp_path):
@@ -207,30 +99,11 @@ def test_what_another_job_stored_is_never_lost(origin, tmp_path):
     assert json.loads((clones[1] / RESULTS / GPU / "machine.json").read_text()) == {"in": "one"}
 
 
-def test_what_was_stored_under_another_parameters_name_is_read_by_the_checkouts(origin, tmp_path):
-    """Results hold a parameter's values; its name is in benchmarks.json alone, the checkout's."""
-    git(tmp_path, "clone", "-q", str(origin), "clone")
-    clone, described = tmp_path / "clone", RESULTS / "benchmarks.json"
-    ours = (clone / described).read_text()
-    values = {path: json.loads(path.read_text())["results"] for path in records(clone / RESULTS)}
-    assert '"target"' in ours and not branch.restore(clone, "origin")
-    (clone / described).write_text(ours.replace('"target"', '"arch"'))
-    branch.store(clone, "origin")
-    assert '"arch"' in git(origin, "show", f"{branch.BRANCH}:{described}")
-    (clone / described).write_text(ours)
-    assert branch.restore(clone, "origin") and (clone / described).read_text() == ours
-    assert {path: json.loads(path.read_text())["results"] for path in values} == values
-
-
 @pytest.fixture
-def more_stored(origin, tmp_path):
+def more_stored(clone):
     """A clone; the branch has one result more than the clone's checkout."""
-    git(tmp_path, "clone", "-q", str(origin), "clone")
-    clone = tmp_path / "clone"
     assert not branch.restore(clone, "origin")
-    extra = clone / RESULTS / GPU / "aaaaaaaa-e.json"
-    content = json.loads(records(clone / RESULTS / GPU)[0].read_text())
-    extra.write_text(json.dumps(content | {"date": 1, "commit_hash": "a" * 40}))
+    extra = write_result(clone / RESULTS, GPU, "a" * 40)
     branch.store(clone, "origin")
     extra.unlink()
     return clone
@@ -257,49 +130,49 @@ def test_only_a_restore_that_worked_allows_to_store(more_stored, tmp_path, monke
 
 def test_no_stored_result_is_lost(more_stored):
     assert branch.restore(more_stored, "origin")
-    extra = more_stored / RESULTS / GPU / "aaaaaaaa-e.json"
-    content = json.loads(extra.read_text())
-    metric = next(iter(content["results"]))
-
-    def store_fails(text):
-        with pytest.raises(RuntimeError, match=f"aaaaaaaa-e.json {text}.*nothing was stored"):
+    (extra,) = (more_stored / RESULTS / GPU).glob("aaaaaaaa-*.json")
+    text = extra.read_text()
+    for change, message in (
+        (extra.unlink, "is stored and would be lost"),
+        (lambda: extra.write_text(text.replace("1.0", "null")), f"would lose values of {METRIC}"),
+    ):
+        change()
+        with pytest.raises(RuntimeError, match=f"json {message}.*nothing was stored"):
             branch.store(more_stored, "origin")
-
-    extra.unlink()
-    store_fails("is stored and would be lost")
-    fewer = {name: row for name, row in content["results"].items() if name != metric}
-    extra.write_text(json.dumps(content | {"results": fewer}))
-    store_fails(f"would lose values of {metric}")
-    failed = [None, *content["results"][metric][0][1:]]
-    slower = [value and 100 * value for value in content["results"][metric][0]]
-    for values in (failed, slower):
-        changed = content["results"] | {metric: [values, *content["results"][metric][1:]]}
-        extra.write_text(json.dumps(content | {"results": changed}))
-        store_fails(f"would lose values of {metric}")
-    extra.write_text(json.dumps(content))
+    extra.write_text(text)
     branch.store(more_stored, "origin")
 
 
-def test_only_the_oldest_results_are_pruned(more_stored, origin, monkeypatch):
-    assert branch.restore(more_stored, "origin")
-    results = more_stored / RESULTS
-    number = len(list((results / GPU).glob("*-*.json")))
-    monkeypatch.setattr(branch, "KEEP_RESULTS", number - 1)
-    _, removed = branch.store(more_stored, "origin")
-    assert removed == [f"{GPU}/aaaaaaaa-e.json"]
-    names = stored_names(origin)
-    assert len(names) == number and f"{RESULTS / GPU}/aaaaaaaa-e.json" not in names
-    assert branch.prune(results, number - 1) == []
+def test_a_machine_that_sends_nonsense_leaves_the_others_alone(clone, tmp_path, monkeypatch):
+    monkeypatch.setattr(entry, "ROOT", clone)
+    monkeypatch.setattr(entry, "RESULTS", clone / RESULTS)
+    head = git(clone, "rev-parse", "HEAD")
+    good = write_result(tmp_path / "good", GPU, head)
+    (tmp_path / "good" / GPU).rename(tmp_path / f"results-{GPU}")
+    (tmp_path / f"results-{NO_GPU}").mkdir()
+    (tmp_path / f"results-{NO_GPU}" / "machine.json").write_text("{")
+    assert entry.main(["accept", str(tmp_path), NO_GPU, GPU, "no-gpu-aarch64"]) == 1
+    assert (clone / RESULTS / GPU / good.name).exists()
+    assert not (clone / RESULTS / NO_GPU).exists()
 
 
-def test_missing_are_the_newest_without_a_result(origin, tmp_path):
-    git(tmp_path, "clone", "-q", str(origin), "clone")
-    clone = tmp_path / "clone"
-    changed = "--", "rope_triton/*.py", "rope_triton/py.typed"  # not its README
-    package = git(clone, "log", "--format=%H", "--first-parent", *changed).split()
-    assert measure.missing(clone, GPU, 10) == package[:2][::-1]
-    assert measure.missing(clone, GPU, 1) == package[:1]
-    assert measure.missing(clone, "new", len(package) + 1) == package[::-1]
+# --- measure --------------------------------------------------------------------------------------
+
+
+def test_missing_are_the_newest_without_a_result(clone):
+    newest, _, _, oldest = git(clone, "log", "--format=%H").split()
+    assert measure.missing(clone, GPU, 10) == [oldest, newest]  # no README's
+    assert measure.missing(clone, GPU, 1) == [newest]
+    assert len(measure.missing(clone, "new", 10)) == 3
+
+
+def test_a_new_toolchain_measures_the_newest_stored_commit_again(clone):
+    measured = git(clone, "rev-parse", "HEAD~2")
+    assert measure.remeasured(clone, GPU, TOOLCHAIN) == []
+    assert measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == [measured]
+    write_result(clone / RESULTS, GPU, measured, torch="9.9")
+    assert measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == []
+    assert measure.remeasured(clone, "new", TOOLCHAIN) == []
 
 
 # asv, played: it notes the pattern, and fails as often as it is told.

@@ -14,7 +14,7 @@ import pytest
 from asv.graph import Graph, GraphSet
 
 from benchmarks._engine.system.journal import JournalError
-from benchmarks._site import nightly, overview, page, peers, reports
+from benchmarks._site import nightly, overview, page, peers
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.runner import StudyError
 from tests import publishing
@@ -49,30 +49,31 @@ def test_every_machine_and_every_commit_that_was_measured_is_there(data):
     assert shown == stored
 
 
+def stored(data, machine, revision):
+    """Benchmark -> asv's row, of a commit on a machine."""
+    commit = data["commits"][str(revision)]["hash"]
+    (path,) = (RESULTS / machine).glob(f"{commit[:8]}-*.json")
+    return json.loads(path.read_text())["results"]
+
+
 @pytest.mark.parametrize("suite", ["rope", "paths"])
 def test_a_value_is_the_one_that_was_measured(data, suite):
     (line,) = data["speed"]
-    commit = data["commits"][str(line["revision"])]["hash"]
-    (path,) = (RESULTS / GPU).glob(f"{commit[:8]}-*.json")
-    stored = json.loads(path.read_text())["results"]
+    rows = stored(data, GPU, line["revision"])
     values, grid = {
         "rope": (line["values"], data["grid"]),
         "paths": (line["paths"]["values"], data["paths_grid"]["Backward"]),
     }[suite]
     shown = values["Backward"]["gbps"]
-    assert shown == [float(f"{value:.4g}") for value in stored[f"{suite}.Backward.track_gbps"][0]]
+    assert shown == [float(f"{value:.4g}") for value in rows[f"{suite}.Backward.track_gbps"][0]]
     assert len(shown) == math.prod(map(len, grid["values"])) > 50
-    assert line["measured"] == max(row[3] for row in stored.values() if len(row) > 3)
+    assert line["measured"] == max(row[3] for row in rows.values() if len(row) > 3)
 
 
 def test_a_change_is_the_median_against_the_measured_commit_before(data):
     (line,) = data["speed"]
     before, after = line["all"][-2:]
-    latencies = []
-    for revision in (before, after):
-        commit = data["commits"][str(revision)]["hash"]
-        (path,) = (RESULTS / GPU).glob(f"{commit[:8]}-*.json")
-        latencies.append(json.loads(path.read_text())["results"]["rope.Forward.track_latency"][0])
+    latencies = (stored(data, GPU, r)["rope.Forward.track_latency"][0] for r in (before, after))
     changes = [new / old - 1 for old, new in zip(*latencies, strict=True)]
     assert line["changes"]["forward"][str(after)] == {
         **{"before": before, "cells": len(changes)},
@@ -81,17 +82,14 @@ def test_a_change_is_the_median_against_the_measured_commit_before(data):
 
 
 def test_the_machine_code_is_that_of_the_newest_two_commits(data, index):
-    line = data["codegen"][0]
-    benchmark = index["benchmarks"]["codegen.Codegen.track_instructions"]
+    line, name = data["codegen"][0], "codegen.Codegen.track_instructions"
+    benchmark = index["benchmarks"][name]
     call = {**overview.CODEGEN_CALL, "target": "sm_90"}
     at = 0
-    for name, values in zip(benchmark["param_names"], benchmark["params"], strict=True):
-        at = at * len(values) + [value.strip("'") for value in values].index(call[name])
+    for parameter, values in zip(benchmark["param_names"], benchmark["params"], strict=True):
+        at = at * len(values) + [value.strip("'") for value in values].index(call[parameter])
     for revision, counts in zip(line["all"][:-3:-1], line["counts"]["instructions"], strict=True):
-        commit = data["commits"][str(revision)]["hash"]
-        (path,) = (RESULTS / line["machine"]).glob(f"{commit[:8]}-*.json")
-        stored = json.loads(path.read_text())["results"]["codegen.Codegen.track_instructions"]
-        assert counts["sm_90"] == stored[0][at]
+        assert counts["sm_90"] == stored(data, line["machine"], revision)[name][0][at]
 
 
 @pytest.fixture
@@ -111,9 +109,9 @@ def of_graphs(repository, monkeypatch):
     def data(points):
         graphs = GraphSet()
         for name, values in points.items():
-            for revision, of_cells in values.items():
+            for revision, cells in values.items():
                 graph = graphs.get_graph(name, {"machine": "a", "gpu": "A GPU", "branch": "main"})
-                graph.add_data_point(revision, of_cells)
+                graph.add_data_point(revision, cells)
         revisions = {commit: revision for revision, commit in enumerate(commits)}
         return overview.overview(conf, repo, {}, graphs, revisions)
 
@@ -140,20 +138,12 @@ def test_a_commit_whose_run_was_cut_off_is_not_the_one_shown(of_graphs):
     assert line["paths"] is None and line["changes"]["forward"] == {}
 
 
-def test_share_of_copy_is_the_inverse_of_the_ratio():
-    assert overview.share_of_copy([2.0, 4.0, 1.0, None]) == 0.5
-    assert overview.share_of_copy([None]) is None
-
-
-def test_a_graphs_values_are_those_that_asv_shows():
+def test_a_commit_that_was_measured_twice_has_the_mean_as_on_asvs_pages():
     graph = Graph("name", {})
-    graph.add_data_point(7, [None, math.nan])
-    graph.add_data_point(5, [1.0, None])
-    graph.add_data_point(3, [1.0, 2.0])
-    graph.add_data_point(3, [2.0, None])
-    series = overview.Series(graph)
-    assert dict(series) == {3: [1.5, 2.0], 5: [1.0, None]} and list(series) == [3, 5]
-    assert [(r, v) for r, v, _ in graph.get_data()] == list(series.items())
+    for values in ([1.0, 2.0], [2.0, None]):
+        graph.add_data_point(3, values)
+    ((revision, shown, _),) = graph.get_data()
+    assert overview.values_of(graph.data_points, revision) == shown == [1.5, 2.0]
 
 
 def test_every_call_is_described(data):
@@ -167,17 +157,6 @@ def test_a_hostile_subject_stays_text():
     (carried,) = re.findall(r'id="data">(.*?)</script>', text)
     assert json.loads(carried)["commits"]["1"]["subject"] == hostile
     assert "alert(1)</script>" not in text and "<b>name" not in text
-
-
-def test_every_stored_report_is_linked_by_its_head():
-    by_head = reports.reports("https://example.org", "main")
-    stored = sorted(reports.REPORTS.rglob("*.json"))
-    links = [report["url"] for of_head in by_head.values() for report in of_head]
-    assert len(links) == len(stored) and all(path.with_suffix(".md").is_file() for path in stored)
-    head = json.loads((reports.REPORTS / "fail.json").read_text())["head"]["sha"]
-    (report,) = by_head[head]
-    assert report["answer"] == "fail"
-    assert report["url"].endswith("/blob/main/benchmarks/evidence/reports/fail.md")
 
 
 # --- the nightly comparison and the ages ----------------------------------------------------------
@@ -260,8 +239,9 @@ def test_what_was_not_measured_has_no_speed_and_a_reason(tmp_path):
         assert (gap["status"], gap["count"], gap["of"]) == ("not measured", 1, 30)
 
 
-def test_without_the_file_there_is_nothing_to_show_and_a_damaged_one_is_refused(tmp_path):
-    assert peers.peers(tmp_path / "none") is None
+def test_a_damaged_file_is_refused(tmp_path):
+    with pytest.raises(OSError, match="none"):
+        peers.peers(tmp_path / "none")
     text = peers.EVIDENCE.read_bytes()
     (tmp_path / "damaged").write_bytes(text[:-20])
     with pytest.raises(JournalError):

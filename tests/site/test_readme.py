@@ -1,6 +1,5 @@
 """The pages' tables are those of stored results, and the pages' links lead somewhere."""
 
-import json
 import re
 import subprocess
 
@@ -8,7 +7,6 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._site import readme, readme_tables
-from benchmarks._studies.peers.targets import GOALS
 
 ROOT = readme.ROOT
 LONGEST = {
@@ -92,67 +90,3 @@ def test_a_mark_that_names_no_table_or_has_no_end_is_an_error(page, old, new, ca
 def test_every_result_that_ships_is_a_named_step():
     shipped = {path.name[:7] for path in readme_tables.RESULTS.glob("*-existing-*.json")}
     assert shipped == set(readme_tables.STEPS)
-
-
-def stored_steps(directory, *points):
-    """The rounds that ship, as those of these points; in them Llama's formula failed."""
-    stored = (readme_tables.TRAINING / "410M-2048.jsonl").read_text().splitlines()
-    head, *rounds = map(json.loads, stored)
-    for one in rounds:
-        one["rows"]["eager"] = {"error": "AssertionError: it is wrong"}
-    for point in points:
-        lines = map(json.dumps, [head | {"point": point}, *rounds])
-        (directory / f"{point}.jsonl").write_text("\n".join(lines))
-
-
-def test_steps_that_are_stored_are_shown_beside_their_targets(tmp_path):
-    stored_steps(tmp_path, "410M-2048", "1.4B-4096")
-    *_, first, last = readme_tables.training(tmp_path)
-    assert re.match(r"\| \[410M-2048\]\(.*\.md\) \| `\w{7}` \| n/a \| \d+\.\d \|", first)
-    assert last.startswith("| [1.4B-4096](")
-    lines = readme_tables.training_targets(tmp_path)
-    assert lines[0] == "| target | at least | aim | 410M-2048 | 1.4B-4096 |"
-    assert any(line.startswith("| `hybrid`, a step of 1.4B: MFU | 55.0% | ") for line in lines)
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def rows_of(lines):
-    rows = [line.strip("|").split("|") for line in lines if line.startswith("|")]
-    return [[cell.strip() for cell in row] for row in rows]
-
-
-def gain(timings, least, median, most, faster):
-    return f"{least}, {median}" + f" ({faster})" * (faster != "0") if median else ""
-
-
-def test_peers_are_shown_as_the_page_of_each_experiment_has_them():
-    (_, *titles), _, *rows = rows_of(readme_tables.peers())
-    assert len(titles) == len(list(readme_tables.SWEEP.glob("*.jsonl")))
-    for column, title in enumerate(titles, 1):
-        page = (readme_tables.EVIDENCE / re.search(r"\((.*)\)", title)[1]).read_text()
-        table = page.partition("| provider | timings |")[2].partition("\n\n")[0].splitlines()
-        gains = {provider: gain(*numbers) for provider, *numbers in rows_of(table[2:])}
-        assert all(row[column] == gains.get(row[0], "") for row in rows)
-
-
-def test_faster_compiled_calls_are_counted_once():
-    def faster(cells):
-        return sum(map(int, re.findall(r"\((\d+)\)", " ".join(cells))))
-
-    peers = {row[0]: row for row in rows_of(readme_tables.peers())}
-    (_, *titles), _, *rows = rows_of(readme_tables.compiled())
-    for provider in ("compile", "compile-angles"):
-        columns = [n for n, title in enumerate(titles, 1) if title.startswith(f"`{provider}`")]
-        assert faster(row[n] for row in rows for n in columns) == faster(peers[provider])
-
-
-def test_targets_are_counted_as_the_page_of_each_machine_has_them():
-    _, _, *rows = rows_of(readme_tables.held())
-    judged = [
-        path for path in readme_tables.SWEEPS.rglob("*.md") if "Hold their" in path.read_text()
-    ]
-    assert len(rows) == len(judged)
-    for link, _, _, *counts in rows:
-        page = ROOT / "benchmarks" / re.search(r"\((.*)\)", link)[1]
-        shown = ", ".join(f"{name} {count}" for name, count in zip(GOALS, counts, strict=True))
-        assert shown in " ".join(page.read_text().split())

@@ -97,7 +97,7 @@ def test_the_grid_shows_every_benchmark_and_the_tabs_lead_on(browser, address, i
 
 def test_no_parameter_of_a_benchmark_is_named_like_a_field_of_the_machine(index):
     """asv's legend has one entry for both, and its addresses cannot tell them apart."""
-    names = {name for each in index["benchmarks"].values() for name in each["param_names"]}
+    names = {n for benchmark in index["benchmarks"].values() for n in benchmark["param_names"]}
     assert "target" in names and not names & index["params"].keys()
 
 
@@ -157,8 +157,8 @@ def test_no_machine_is_asked_for_what_it_never_measured(browser, address, index)
     for name in (METRIC, "codegen.Codegen.track_registers"):
         browser.load(f"{address}/asv.html#{name}", PLOT)
         asked = {urlsplit(url).path for url in loaded(browser) if f"/{name}.json" in url}
-        of = {machine for machine in machines if any(f"/machine-{machine}/" in a for a in asked)}
-        assert len(of) == 1, asked
+        answering = {name for name in machines if any(f"/machine-{name}/" in url for url in asked)}
+        assert len(answering) == 1, asked
     assert not browser.logged()
     browser.load(f"{address}/asv.html#{METRIC}?machine=no-gpu-x86_64", "$('#error').is(':visible')")
 
@@ -214,15 +214,6 @@ def test_a_page_is_as_wide_as_a_phone_and_asks_no_other_host(browser, address, p
     )
     assert all(left >= 0 and left + width <= 400 for left, width in boxes)
     assert {urlsplit(url).netloc for url in loaded(browser)} <= {urlsplit(address).netloc}
-
-
-def test_a_library_that_was_tampered_with_does_not_run(browser, address, site):
-    text = (site / "asv.html").read_text()
-    jquery = 'jquery.min.js" integrity="sha384-'
-    assert text.count(jquery) == 1
-    (site / "tampered.html").write_text(text.replace(jquery, jquery + "0"))
-    browser.load(f"{address}/tampered.html", "location.pathname.endsWith('/error.html')")
-    assert any("integrity" in line for line in browser.logged())
 
 
 OLD = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._engine.compare import exact
-from benchmarks._engine.system.repository import digest, lying_files
+from benchmarks._engine.system.repository import digest, files_on_disk
 from benchmarks._engine.verdict.rules import Answer
 from benchmarks._studies.reliability import caught, mutants
 from benchmarks._studies.reliability.bench import SUBJECT
@@ -51,7 +51,7 @@ def mutated(tmp_path_factory):
 
 
 def package_digest(root):
-    return digest(lying_files(root / "rope_triton"))
+    return digest(files_on_disk(root / "rope_triton"))
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -84,10 +84,10 @@ def test_every_parameter_is_in_a_call(name):
     assert words == {*FUNCTIONS[name].words}  # each option that there is, is called
     cell = small(listed[0])
     call = cell.call("cpu")
-    given = call.arguments(call.operand(values(cell)))
+    arguments = call.arguments(call.operand(values(cell)))
     optional = {parameter for parameter, word in WORDS.items() if word in words}
     parameters = set(inspect.signature(call._function).parameters)
-    assert parameters - DEFAULTS == {*given} - DEFAULTS | optional
+    assert parameters - DEFAULTS == {*arguments} - DEFAULTS | optional
 
 
 def test_dense_calls_are_the_same_each_time():
@@ -119,13 +119,13 @@ def called(cell: ModuleCell):
     """A call, its output and gradient, and what these were computed from."""
     call = cell.call("cpu")
     x, grad = values(cell), values(cell, 1)
-    given = x.clone()
+    before = x.clone()
     if call.with_gradients or call.in_place:
-        return call, {FORWARD: (call.forward(call.operand(x)), given)}
+        return call, {FORWARD: (call.forward(call.operand(x)), before)}
     leaf = call.leaf(x)
     output = call.forward(leaf)
     result = gradient(output, leaf, call.cotangent(grad))
-    return call, {FORWARD: (output, given), BACKWARD: (result, grad)}
+    return call, {FORWARD: (output, before), BACKWARD: (result, grad)}
 
 
 SMALL = sorted({small(cell).name for cell in LISTED.values()})

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-from collections import Counter
 
 import pytest
 
@@ -132,24 +131,21 @@ def test_what_is_drawn_follows_from_the_commit_and_the_seed():
 
 
 def test_what_is_drawn_is_like_the_calls_of_models_and_varied():
-    drawn = Counter(word for name in DRAWN for word in words_of(*names.parse_sized(name)))
-    least = {
-        **{"bf16": 80, "fp16": 10, "fp32": 10, "pair": 80, "alone": 30, "part": 30, "il": 30},
-        **{"decode": 40, "training": 80, "perbatch": 8, "of": 8, "packed": 10, "transposed": 5},
-        **{"sliced": 2, "misaligned": 1, "one head": 4, "one head with a batch": 2, "odd": 3},
-        "1 to 66 MiB": 0.9 * len(DRAWN),
+    drawn = [names.parse_sized(name) for name in DRAWN]
+    shares = {
+        "bf16": lambda call, batch, seq_len: call.dtype == "bf16",
+        "pair": lambda call, batch, seq_len: len(call.heads) == 2,
+        "part": lambda call, batch, seq_len: call.rotated < call.channels,
+        "interleaved": lambda call, batch, seq_len: call.interleaved,
+        "decode": lambda call, batch, seq_len: seq_len == 1,
+        "a table for each sequence": lambda call, batch, seq_len: call.tables,
+        "in another layout": lambda call, batch, seq_len: call.layout,
+        "one head of several sequences": lambda call, b, s: call.heads == (1,) and b > 1 < s,
     }
-    assert {word for word, count in least.items() if drawn[word] < count} == set()
-
-
-def words_of(call: CallName, batch: int, seq_len: int):
-    step = "decode" if seq_len == 1 else "training"
-    one = call.heads == (1,) and step == "training"
-    yield from (call.dtype, step, call.layout.rstrip("0123456789"), call.tables, call.interleaved)
-    yield "pair" if len(call.heads) == 2 else "alone"
-    more = {
-        "1 to 66 MiB": 1 <= 2 * batch * seq_len * call.token_bytes / 2**20 <= 66,
-        **{"part": call.rotated < call.channels, "one head": one, "odd": seq_len % 16 > 1},
-        "one head with a batch": one and batch > 1,
+    least = dict(zip(shares, (80, 80, 30, 30, 40, 8, 30, 2), strict=True))
+    counts = {
+        name: sum(map(bool, itertools.starmap(share, drawn))) for name, share in shares.items()
     }
-    yield from (word for word, true in more.items() if true)
+    assert all(least[name] <= counts[name] < len(DRAWN) for name in shares), counts
+    mib = [2 * b * s * call.token_bytes / 2**20 for call, b, s in drawn]
+    assert sum(1 <= size <= 66 for size in mib) > 0.9 * len(DRAWN)

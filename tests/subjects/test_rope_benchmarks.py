@@ -1,7 +1,8 @@
 """The asv benchmarks of speed: what each track makes of an outcome, and what asv discovers."""
 
+import collections
+import functools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -10,38 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import model_calls, paths, rope
+from benchmarks import model_calls, paths, peers, rope
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.subject import BACKWARD, FORWARD
-from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
 from benchmarks._subjects.rope.cells import Cell, ModelCell, PathCell
-from benchmarks._subjects.rope.grid import GRIDS, MODEL_GRID, PATH_GRIDS, cells_of
+from benchmarks._subjects.rope.grid import cells_of
 
 CELL = Cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
-TRACKS = ("copy_ratio", "gbps", "latency")
-OWN_TRACKS = (*TRACKS, "roofline_ratio")  # not of other libraries
-CODE = (
-    *("instructions", "narrow_share", "registers", "shared_bytes", "spilled_bytes"),
-    "stack_bytes",
-)
-# asv's classes whose parameters are those of every grid, and their tracks.
-UNTIMED = {
-    **dict.fromkeys(("host.Call", "host.PathCall", "peers.Call"), ("forward", "forward_backward")),
-    "host.FirstCall": ("compile", "import", "own_start", "warm_start"),
-    **dict.fromkeys(("host.Memory", "host.PathMemory"), ("peak_bytes",)),
-    **dict.fromkeys(("host.Launches", "host.PathLaunches"), ("launches",)),
-    **dict.fromkeys(("host.Error", "host.PathError", "peers.Error"), ("error",)),
-    **dict.fromkeys(
-        ("training_step.Step", "training_step.Attention"),
-        ("launches", "peak_bytes", "rope_share", "seconds"),
-    ),
-    "codegen.Codegen": CODE,
-    "codegen.Surface": tuple(sorted((*CODE, "saved_bytes"))),
-    "codegen.Variants": ("variants",),
-}
-
-
 CELLS = {
     rope: CELL,
     paths: PathCell("qkv", 32, "bfloat16"),
@@ -74,6 +51,7 @@ def test_a_cell_that_cannot_be_measured_is_skipped_and_one_that_failed_an_error(
         suite.setup({CELL: Outcome(error="wrong output")}, *params)
 
 
+@functools.cache
 def discover(grid):
     """What asv finds in the suite, by name, in a process without this one's interpreter mode."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -92,44 +70,39 @@ def discover(grid):
     return {benchmark["name"]: benchmark for benchmark in json.loads(output)}
 
 
-def counts(grid: str) -> dict[str, int]:
-    """Timings of each direction in a grid."""
-    listed = {
-        "rope": cells_of(Cell, GRIDS[grid]),
-        "paths": cells_of(PathCell, PATH_GRIDS[grid]),
-        "model_calls": cells_of(ModelCell, MODEL_GRID),
-        "peers": cells_of(PeerCell, PEER_GRIDS[grid]),
-    }
-    return {
-        f"{suite}.{direction.capitalize()}": sum(direction in cell.directions for cell in cells)
-        for suite, cells in listed.items()
-        for direction in (FORWARD, BACKWARD)
-    }
-
-
-# Measured in another way than at first.
-MEASURED_ANEW = "codegen.Codegen", "host.Call", "host.PathCall", "peers.Call"
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_asv_finds_the_intended_benchmarks_and_no_other(grid):
-    found, timings = discover(grid), counts(grid)
-    timed = {s: TRACKS if s.startswith("peers.") else OWN_TRACKS for s in timings}
-    suites = timed | UNTIMED
-    assert set(found) == {f"{suite}.track_{track}" for suite in suites for track in suites[suite]}
-    caches = {}
-    for suite, tracks in suites.items():
-        for benchmark in (found[f"{suite}.track_{track}"] for track in tracks):
-            assert benchmark["type"] == "track" and benchmark["unit"] != "unit"
-            assert benchmark["version"] == ("2" if suite in MEASURED_ANEW else "1")
-            assert benchmark["timeout"] == 60
-            seconds = {"codegen": 900, "peers": 3600}.get(suite.split(".")[0], 1800)
-            assert benchmark["setup_cache_timeout"] == seconds
-            caches.setdefault(benchmark["setup_cache_key"], set()).add(suite)
-            if suite in timings:
-                assert math.prod(map(len, benchmark["params"])) == timings[suite]
-    # A class of paths has the cache of that of plain calls.
-    assert sum(map(len, caches.values())) == len(suites)
-    assert all(
-        len({suite.replace("Path", "") for suite in shared}) == 1 for shared in caches.values()
+def test_the_list_of_benchmarks_that_ships_is_todays():
+    """What `asv publish` shows before anything was measured here."""
+    stored = json.loads((ROOT / "benchmarks" / "results" / "benchmarks.json").read_text())
+    del stored["version"]
+    keys = "type", "unit", "version", "params", "timeout", "setup_cache_timeout"
+    shipped, today = (
+        {name: [benchmark[key] for key in keys] for name, benchmark in benchmarks.items()}
+        for benchmarks in (stored, discover("full"))
     )
+    assert shipped == today, (
+        "write it with: asv run -E existing:python3 --bench just-discover; "
+        "cp .asv/results/benchmarks.json benchmarks/results"
+    )
+
+
+def test_the_small_grid_has_fewer_parameters_of_the_same_benchmarks():
+    full, small = discover("full"), discover("small")
+    assert full.keys() == small.keys() and full != small
+    for name, benchmark in small.items():
+        assert all(map(set.issuperset, map(set, full[name]["params"]), benchmark["params"])), name
+
+
+def test_only_a_class_and_its_sister_of_other_calls_share_a_cache():
+    """asv tells caches apart by the line of their ``setup_cache``."""
+    sharing = collections.defaultdict(set)
+    for name, benchmark in discover("full").items():
+        suite = name.rpartition(".")[0].replace("Path", "")
+        sharing[benchmark["setup_cache_key"]].add(suite)
+    assert all(len(suites) == 1 for suites in sharing.values()), sharing
+
+
+@pytest.mark.parametrize("module", [*CELLS, peers])
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_only_cells_that_have_the_direction_are_timed(module, direction):
+    suite = getattr(module, direction.capitalize())
+    assert all(direction in cell.directions for cell in cells_of(suite.cell, suite.grid))

@@ -235,14 +235,14 @@ def at_an_odd_address(x):
 def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device, monkeypatch):
     """A part of a tensor need not begin at a multiple of 16 bytes, from which vectors load."""
     call, inputs = call_of(name, device)
-    prepared, first = launch.Launch.__call__, {}
+    on, first = launch.Launch.on, {}
 
-    def checked(self, *tensors):
+    def checked(self, tensors):
         keys = [None if x is None else launch.specialization_key(x) for x in tensors]
         assert first.setdefault(self, keys) == keys
-        prepared(self, *tensors)
+        on(self, tensors)
 
-    monkeypatch.setattr(launch.Launch, "__call__", checked)
+    monkeypatch.setattr(launch.Launch, "on", checked)
     cotangent = torch.randn_like(call(*inputs))
     later = at_an_odd_address(cotangent)
     assert cotangent.data_ptr() % 16 == 0 < later.data_ptr() % 16

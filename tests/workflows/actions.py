@@ -32,11 +32,11 @@ INPUTS = {
 def write(root: Path) -> None:
     """A composite action for each, which calls this file."""
     for name, inputs in INPUTS.items():
-        given = ", ".join(f"\"{each}\": ${{{{ toJSON(inputs['{each}']) }}}}" for each in inputs)
-        run = f'{sys.executable} -S {__file__} {name} "$GIVEN"'
-        step = {"shell": "bash", "env": {"GIVEN": f"{{{given}}}"}, "run": run}
+        values = ", ".join(f"\"{key}\": ${{{{ toJSON(inputs['{key}']) }}}}" for key in inputs)
+        run = f'{sys.executable} -S {__file__} {name} "$INPUTS"'
+        step = {"shell": "bash", "env": {"INPUTS": f"{{{values}}}"}, "run": run}
         made = {"name": name, "description": name, "inputs": {}, "runs": {"using": "composite"}}
-        made["inputs"] = {each: {"description": each, "default": ""} for each in inputs}
+        made["inputs"] = {key: {"description": key, "default": ""} for key in inputs}
         made["runs"]["steps"] = [step]
         (root / name).mkdir(parents=True)
         (root / name / "action.yml").write_text(json.dumps(made))
@@ -50,7 +50,7 @@ def in_workspace(path) -> Path:
     return Path(os.environ["GITHUB_WORKSPACE"], path)
 
 
-def checkout(repository=REPO, ref="", path=".", **given):
+def checkout(repository=REPO, ref="", path=".", **options):
     event = os.environ["GITHUB_EVENT_NAME"]
     payload = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text())
     run, change = payload.get("workflow_run", {}), payload.get("pull_request", {})
@@ -59,9 +59,9 @@ def checkout(repository=REPO, ref="", path=".", **given):
         "pull_request_target",
         "workflow_run",
     )
-    if theirs and given.get("allow-unsafe-pr-checkout") != "true":
+    if theirs and options.get("allow-unsafe-pr-checkout") != "true":
         fail(f"Refusing to check out fork pull request code from a '{event}' workflow.")
-    assert given["persist-credentials"] == "false"
+    assert options["persist-credentials"] == "false"
     to, origin = in_workspace(path), f"https://github.com/{repository}"
 
     def git(*words):
@@ -75,30 +75,30 @@ def checkout(repository=REPO, ref="", path=".", **given):
     git("remote", "add", "origin", origin)
     target, commit = os.environ["GITHUB_REF"], os.environ["GITHUB_SHA"]
     asked = ref or (target if target.startswith("refs/pull/") else commit)
-    if given.get("fetch-depth") == "0":
+    if options.get("fetch-depth") == "0":
         git("fetch", "-q", "--tags", "origin", asked, "+refs/heads/*:refs/remotes/origin/*")
     else:
         git("fetch", "-q", "--depth=1", "origin", asked)
-    kept = ["-B", target.removeprefix("refs/heads/")] if asked == commit else ["--detach"]
-    git("checkout", "-q", *kept, "FETCH_HEAD")
+    branch = ["-B", target.removeprefix("refs/heads/")] if asked == commit else ["--detach"]
+    git("checkout", "-q", *branch, "FETCH_HEAD")
 
 
 def artifacts(name="*"):
     """Those of the run: name -> directories, the oldest first."""
-    run, found = Path(os.environ["RIG"], "artifacts", os.environ["GITHUB_RUN_ID"]), {}
-    for path in sorted(run.glob("*-*"), key=lambda each: int(each.name.partition("-")[0])):
+    run, artifacts = Path(os.environ["RIG"], "artifacts", os.environ["GITHUB_RUN_ID"]), {}
+    for path in sorted(run.glob("*-*"), key=lambda path: int(path.name.partition("-")[0])):
         called = path.name.partition("-")[2]
         if fnmatch.fnmatch(called, name):
-            found.setdefault(called, []).append(path)
-    return found
+            artifacts.setdefault(called, []).append(path)
+    return artifacts
 
 
-def upload_artifact(name, path, overwrite="", **given):
+def upload_artifact(name, path, overwrite="", **options):
     path, stored = in_workspace(path), Path(os.environ["RIG"], "artifacts")
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    files = [each for each in files if not each.name.startswith(".")]
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    files = [file for file in files if not file.name.startswith(".")]
     if not files:
-        if given.get("if-no-files-found") == "error":
+        if options.get("if-no-files-found") == "error":
             fail(f"No files were found with the provided path: {path}")
         return
     if overwrite == "true":
@@ -106,33 +106,33 @@ def upload_artifact(name, path, overwrite="", **given):
             shutil.rmtree(old)
     number = 1 + len(list(stored.glob("numbers/*")))
     into = stored / os.environ["GITHUB_RUN_ID"] / f"{number}-{name}"
-    for each in (stored / "numbers" / str(number), into):
-        each.mkdir(parents=True)
-    for each in files:
-        to = into / (each.name if each is path else each.relative_to(path))
+    for directory in (stored / "numbers" / str(number), into):
+        directory.mkdir(parents=True)
+    for file in files:
+        to = into / (file.name if file is path else file.relative_to(path))
         to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(each, to)
+        shutil.copy(file, to)
 
 
 def upload_pages_artifact(path, name="github-pages"):
     upload_artifact(name, path)
 
 
-def download_artifact(path, name=None, pattern="*", **given):
-    found = artifacts(name or pattern)
-    if name and not found:
+def download_artifact(path, name=None, pattern="*", **options):
+    matching = artifacts(name or pattern)
+    if name and not matching:
         fail(f"Artifact '{name}' not found")
-    alone = name or len(found) == 1 or given.get("merge-multiple") == "true"
-    for called, (*_, newest) in found.items():
+    alone = name or len(matching) == 1 or options.get("merge-multiple") == "true"
+    for called, (*_, newest) in matching.items():
         to = in_workspace(path) if alone else in_workspace(path) / called
         shutil.copytree(newest, to, dirs_exist_ok=True)
 
 
 def deploy_pages(artifact_name="github-pages"):
-    found = artifacts(artifact_name).get(artifact_name, [])
-    if len(found) != 1:
-        fail(f'{len(found)} artifacts named "{artifact_name}" were found for this workflow run')
-    shutil.copytree(found[0], Path(os.environ["RIG"], "pages"), dirs_exist_ok=True)
+    matching = artifacts(artifact_name).get(artifact_name, [])
+    if len(matching) != 1:
+        fail(f'{len(matching)} artifacts named "{artifact_name}" were found for this workflow run')
+    shutil.copytree(matching[0], Path(os.environ["RIG"], "pages"), dirs_exist_ok=True)
     with open(os.environ["GITHUB_OUTPUT"], "a") as file:
         file.write("page_url=https://rope-triton.github.io/rope-triton/\n")
 
@@ -141,7 +141,7 @@ def gh_action_pypi_publish():
     shutil.copytree(in_workspace("dist"), Path(os.environ["RIG"], "pypi"))
 
 
-def setup_python(**given):
+def setup_python(**options):
     pass
 
 

@@ -46,12 +46,12 @@ class GitHub:
                 outer.requests.append(f"{self.command} {path}")
                 query = dict(urllib.parse.parse_qsl(url.query))
                 if self.headers["Authorization"] == f"token {TOKEN}":
-                    found = outer.answer(self.command, path, query, body)
+                    answer = outer.answer(self.command, path, query, body)
                 else:
-                    found = None
-                status = 404 if found is None else 422 if found == "refused" else 200
-                raw = isinstance(found, bytes)
-                content = found if raw else json.dumps(found).encode()
+                    answer = None
+                status = 404 if answer is None else 422 if answer == "refused" else 200
+                raw = isinstance(answer, bytes)
+                content = answer if raw else json.dumps(answer).encode()
                 self.send_response(status)
                 kind = "application/octet-stream" if raw else "application/json; charset=utf-8"
                 self.send_header("Content-Type", kind)
@@ -75,23 +75,23 @@ class GitHub:
                 return body if len(body["description"]) <= 140 and len(sha) == 40 else "refused"
             case ["GET", "issues"]:
                 state, creator = query.get("state", "open"), query["creator"]
-                of = [each for each in self.issues if each["user"]["login"] == creator]
-                return [each for each in of if state in ("all", each["state"])]
+                created = [issue for issue in self.issues if issue["user"]["login"] == creator]
+                return [issue for issue in created if state in ("all", issue["state"])]
             case ["POST", "issues"]:
                 return self.issue(**body)
             case ["PATCH", "issues", number]:
-                return _update(self._found(self.issues, number=int(number)), body)
+                return _update(self._entry(self.issues, number=int(number)), body)
             case ["GET", "issues", number, "comments"]:
-                return [each for each in self.comments if each["issue"] == int(number)]
+                return [comment for comment in self.comments if comment["issue"] == int(number)]
             case ["POST", "issues", number, "comments"]:
                 return self.comment(int(number), **body)
             case [_, "issues", "comments", number]:
-                return _update(self._found(self.comments, id=int(number)), body or {})
+                return _update(self._entry(self.comments, id=int(number)), body or {})
             case ["GET", "pulls"]:
                 return [
-                    each
-                    for each in self.pulls.values()
-                    if query["head"] == f"{each['head']['user']['login']}:{each['head']['ref']}"
+                    pull
+                    for pull in self.pulls.values()
+                    if query["head"] == f"{pull['head']['user']['login']}:{pull['head']['ref']}"
                 ]
             case ["GET", "pulls", number]:
                 return self.pulls.get(int(number))
@@ -116,8 +116,8 @@ class GitHub:
             case ["GET", "actions", "workflows", name, "runs"]:
                 wanted = {"path": f".github/workflows/{name}", "conclusion": query.get("status")}
                 wanted |= {key: query[key] for key in ("head_sha", "event") if key in query}
-                found = [each for each in self.runs.values() if each.items() >= wanted.items()]
-                return {"total_count": len(found), "workflow_runs": found}
+                runs = [run for run in self.runs.values() if run.items() >= wanted.items()]
+                return {"total_count": len(runs), "workflow_runs": runs}
             case ["POST", "releases"]:
                 self.releases.append(body)
                 return body
@@ -134,12 +134,12 @@ class GitHub:
         self.issues.append(made | {"title": title, "body": body})
         return self.issues[-1]
 
-    def _found(self, all_of, **wanted):
-        return next(each for each in all_of if each.items() >= wanted.items())
+    def _entry(self, all_of, **wanted):
+        return next(entry for entry in all_of if entry.items() >= wanted.items())
 
     def listed(self, name=None, run=None):
         """artifacts/RUN/NUMBER-NAME, as the stand-in of upload-artifact stores them."""
-        found = []
+        listed = []
         for path in self.artifacts.glob("*/*-*"):
             number, _, called = path.name.partition("-")
             of, number = int(path.parent.name), int(number)
@@ -150,16 +150,15 @@ class GitHub:
                     "created_at": f"2026-01-01T00:{number:02}:00Z",
                 }
                 made |= {"expired": number in self.expired}
-                found.append(made | {"workflow_run": {"id": of, **self.runs.get(of, {})}})
-        return sorted(found, key=lambda each: each["id"])
+                listed.append(made | {"workflow_run": {"id": of, **self.runs.get(of, {})}})
+        return sorted(listed, key=lambda artifact: artifact["id"])
 
     def _zip(self, number):
         (path,) = self.artifacts.glob(f"*/{number}-*")
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
-            for each in sorted(path.rglob("*")):
-                if each.is_file():
-                    opened.write(each, each.relative_to(path))
+            for member in filter(Path.is_file, sorted(path.rglob("*"))):
+                opened.write(member, member.relative_to(path))
         return file.getvalue()
 
 

@@ -28,10 +28,10 @@ def venv(directory):
 
 def pip(words):
     """Wheels are unpacked where Python finds them; a file of constraints must be there."""
-    for wheel in (each for each in words if each.endswith(".whl")):
+    for wheel in (word for word in words if word.endswith(".whl")):
         zipfile.ZipFile(wheel).extractall(RIG / "installed")
-    given = [each for word, each in itertools.pairwise(words) if word == "-c"]
-    return int(not all(map(os.path.exists, given)))
+    files = [file for word, file in itertools.pairwise(words) if word == "-c"]
+    return int(not all(map(os.path.exists, files)))
 
 
 def measure(machine):
@@ -56,12 +56,12 @@ def publish():
 
 def act(name, words):
     call = " ".join([name, *words])
-    for pattern, (status, given) in json.loads((RIG / "played.json").read_text()).items():
+    for pattern, (status, output) in json.loads((RIG / "played.json").read_text()).items():
         if re.search(pattern, call):
-            if isinstance(given, dict):
-                Path(words[words.index("--json") + 1]).write_text(json.dumps(given))
-            elif given:
-                print(given)
+            if isinstance(output, dict):
+                Path(words[words.index("--json") + 1]).write_text(json.dumps(output))
+            elif output:
+                print(output)
             return status
     match [name, *words]:
         case ["python3", "-m", "venv", directory]:

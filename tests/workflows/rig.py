@@ -53,7 +53,9 @@ class Rig:
         actions.write(root / "actions")
         run = f'exec {sys.executable} -S {PROGRAMS} "$0" "$@"'
         gh = f'http_proxy={self.github.address} GH_HOST=github.localhost exec {program("gh")} "$@"'
-        for name, line in {"python3": run, "gh": gh, "sleep": "exit 0", "bash": BASH}.items():
+        programs = {"python3": run, "gh": gh, "sleep": "exit 0", "bash": BASH}
+        programs["node"] = "echo /none"  # act asks it where it is; no action here needs it
+        for name, line in programs.items():
             (root / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
             (root / "bin" / name).chmod(0o755)
         here = root / "here"
@@ -61,16 +63,19 @@ class Rig:
         git(here, "remote", "add", "origin", f"https://github.com/{REPO}")
         (here / ".git/objects/info/alternates").write_text(f"{self.repository}/objects\n")
 
-    def run(self, workflow, event, given=None, run=1, attempt=1, owner=OWNER, ref=MAIN, job=None):
+    def run(self, workflow, event, content=None, run=1, attempt=1, owner=OWNER, ref=MAIN, job=None):
         """Results of the jobs by their names; one that was skipped has none."""
         here, copy = self.root / "here", self.root / f"{workflow}.yml"
         git(here, "update-ref", MAIN, git(self.repository, "rev-parse", ref))
         text = (WORKFLOWS / copy.name).read_text()
         # act does not know `queue` of a concurrency group, and has no such groups.
         copy.write_text(re.sub(r"^ +queue: max.*\n", "", text, flags=re.MULTILINE))
-        payload = {"repository": repository_of(owner), "deleted": False, "ref": ref} | (given or {})
+        payload = {"repository": repository_of(owner), "deleted": False, "ref": ref} | (
+            content or {}
+        )
         (self.root / "event.json").write_text(json.dumps(payload))
         self.play()
+        (self.root / "output").unlink(missing_ok=True)
         env = {
             **{"RIG": self.root, "GITHUB_RUN_ID": run, "GITHUB_RUN_ATTEMPT": attempt},
             "GITHUB_REPOSITORY": f"{owner}/rope-triton",
@@ -90,19 +95,16 @@ class Rig:
             **{"cwd": here, "env": self.env, "capture_output": True, "text": True, "timeout": 300},
         )
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        self.log = "\n".join(
-            f"{line['job']} | {line['msg'].rstrip()}"
-            for line in lines
-            if line.get("raw_output") or line.get("command") or line.get("stepResult") == "failure"
-        )
+        failures = [line["msg"] for line in lines if line.get("stepResult") == "failure"]
+        self.log = "\n".join([self.read("output"), *failures])
         print(self.log, done.stderr, sep="\n")
-        found = {}
+        results = {}
         for line in lines:  # act calls every job of a matrix by the result of all
             if "jobResult" in line or line.get("stepResult") == "failure":
                 name = line["job"].partition("/")[2].strip()
                 name = re.sub(r"-\d+$", "", name) if line.get("matrix") else name
-                found[name] = found.get(name) or line.get("stepResult", "success")
-        return found
+                results[name] = results.get(name) or line.get("stepResult", "success")
+        return results
 
     def play(self):
         """Let the stand-ins know what is played."""
@@ -153,10 +155,13 @@ class Rig:
         return base, head, event | more
 
 
-# Keeps what a step adds to the summary, which act throws away.
+# Keeps what a step prints, of which act may lose the end, and the summary, which it throws away.
 BASH = """\
-/bin/bash "$@"
+/bin/bash "$@" > "$RIG/printed.$$" 2>&1
 status=$?
+cat "$RIG/printed.$$"
+cat "$RIG/printed.$$" >> "$RIG/output"
+rm "$RIG/printed.$$"
 if [ -s "$GITHUB_STEP_SUMMARY" ]; then cat "$GITHUB_STEP_SUMMARY" >> "$RIG/summary.md"; fi
 exit $status"""
 
@@ -170,7 +175,7 @@ def program(name):
         If it is nowhere, with the command that installs it.
     """
     beside = Path(sys.executable).parent / name
-    found = beside if beside.exists() else shutil.which(name)
-    if not found:
+    path = beside if beside.exists() else shutil.which(name)
+    if not path:
         raise FileNotFoundError(f"no {name}: pip install -c constraints.txt -e '.[test]'")
-    return str(found)
+    return str(path)

@@ -43,8 +43,8 @@ def test_a_pull_request_with_worse_machine_code(rig):
         assert any(call.startswith(line) for call in rig.calls)
     assert "all files are there, and the kernel is right" in rig.log
     # Its end: main's file makes a comment of the artifact.
-    found = rig.run("machine-code", "workflow_run", ended(rig, head, conclusion="failure"), run=2)
-    assert found == {"Find the pull request": "success", "Report": "success"}
+    results = rig.run("machine-code", "workflow_run", ended(rig, head, conclusion="failure"), run=2)
+    assert results == {"Find the pull request": "success", "Report": "success"}
     (comment,) = rig.github.comments
     assert comment["issue"] == 7 and comment["body"].startswith(f"{CODE_MARKER}\n## ")
     assert "FAIL" in comment["body"] and head in comment["body"]
@@ -95,7 +95,7 @@ KERNEL = "rope_triton/kernel/trigonometry.py"
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
+    ("name", "old", "new", "message"),
     [
         ("rope_triton/py.typed", None, None, "the installed package lacks rope_triton/py.typed"),
         ("benchmarks/__init__.py", b"", b"", "should not have benchmarks/__init__.py"),
@@ -103,23 +103,23 @@ KERNEL = "rope_triton/kernel/trigonometry.py"
         ("tests/test_x.py", None, None, "the sdist has more than the package"),
     ],
 )
-def test_what_a_release_must_not_publish_is_refused(rig, dist, name, old, new, said):
+def test_what_a_release_must_not_publish_is_refused(rig, dist, name, old, new, message):
     changed = shutil.copytree(dist, rig.root / "dist")
     ((wheel,), (sdist,)) = changed.glob("*.whl"), changed.glob("*.tar.gz")
     if name.startswith("tests/"):
         with tarfile.open(sdist, "w:gz") as archive:
             archive.addfile(tarfile.TarInfo(f"rope_triton-0.1.0/{name}"), io.BytesIO())
     with zipfile.ZipFile(wheel) as opened:
-        members = {each: opened.read(each) for each in opened.namelist()}
+        members = {member: opened.read(member) for member in opened.namelist()}
     content = members.pop(name, b"")
     if old is not None:
         members[name] = content.replace(old, new)
-    (record,) = (each for each in members if each.endswith("RECORD"))
-    members[record] = "".join(f"{each},,\n" for each in members).encode()
+    (record,) = (member for member in members if member.endswith("RECORD"))
+    members[record] = "".join(f"{member},,\n" for member in members).encode()
     with zipfile.ZipFile(wheel, "w") as opened:
-        for each, data in members.items():
-            opened.writestr(each, data)
+        for member, data in members.items():
+            opened.writestr(member, data)
     rig.play()
     line = [ROOT / ".ci" / "package", changed]
     done = subprocess.run(line, env=rig.env, capture_output=True, text=True)
-    assert done.returncode != 0 and said in done.stdout + done.stderr
+    assert done.returncode != 0 and message in done.stdout + done.stderr

@@ -50,11 +50,7 @@ def steps(job):
 @EVERY_JOB
 def test_no_expression_is_pasted_into_a_script(job):
     assert not [step["run"] for step in steps(job) if "${{" in step["run"]]
-
-
-@EVERY_JOB
-def test_who_may_say_who_it_is_runs_no_script_and_has_an_environment(job):
-    if "id-token" in job.get("permissions", {}):
+    if "id-token" in job.get("permissions", {}):  # who may say who it is
         assert "environment" in job and not steps(job)
 
 
@@ -64,19 +60,19 @@ _HASHES = ("--require-hashes", "--only-binary=:all:")
 
 def token_violations(workflow):
     """Where a token reaches more than the step that needs it, or what is installed beside it."""
-    found = ["the workflow's env has a token"] if _has_token(workflow.get("env")) else []
+    violations = ["the workflow's env has a token"] if _has_token(workflow.get("env")) else []
     for name, job in workflow["jobs"].items():
         if _has_token(job.get("env")):
-            found.append(f"{name}: the job's env has a token")
+            violations.append(f"{name}: the job's env has a token")
         writes = set(job.get("permissions", {}).values()) - {"read", "none"}
         for step in steps(job):
             lines = step["run"].replace("\\\n", " ").splitlines()
             installs = [line for line in lines if _INSTALLS.search(line)]
             if installs and _has_token(step.get("env")):
-                found.append(f"{name}: installs with a token in its env")
+                violations.append(f"{name}: installs with a token in its env")
             if writes and not all(option in line for line in installs for option in _HASHES):
-                found.append(f"{name}: may write, and installs without hashes")
-    return found
+                violations.append(f"{name}: may write, and installs without hashes")
+    return violations
 
 
 def _has_token(env):
@@ -86,28 +82,6 @@ def _has_token(env):
 @pytest.mark.parametrize("name", LOADED)
 def test_a_token_reaches_one_step_and_a_job_that_writes_installs_by_hash(name):
     assert token_violations(LOADED[name]) == []
-
-
-WRITES = {"permissions": {"contents": "read", "statuses": "write"}}
-TOKEN = {"env": {"GH_TOKEN": "${{ github.token }}"}}
-INSTALL = {"run": "python3 -m venv .venv\n.venv/bin/pip install -c constraints.txt numpy"}
-HASHED = {"run": "pip install --only-binary=:all: \\\n    --require-hashes -r numpy.txt"}
-
-
-@pytest.mark.parametrize(
-    ("job", "violation"),
-    [
-        (TOKEN | {"steps": []}, "j: the job's env has a token"),
-        ({"steps": [INSTALL | TOKEN]}, "j: installs with a token in its env"),
-        (WRITES | {"steps": [INSTALL]}, "j: may write, and installs without hashes"),
-        (WRITES | {"steps": [{"run": "pipx run x"}]}, "j: may write, and installs without hashes"),
-        (WRITES | {"steps": [HASHED, {"run": "gh auth setup-git"} | TOKEN]}, None),
-        ({"steps": [INSTALL]}, None),
-    ],
-)
-def test_a_token_beyond_its_step_is_seen(job, violation):
-    assert token_violations({"jobs": {"j": job}}) == ([violation] if violation else [])
-    assert token_violations(TOKEN | {"jobs": {}}) == ["the workflow's env has a token"]
 
 
 COMMENTS = {"pull-requests", "statuses"}
@@ -122,9 +96,9 @@ WRITES = {
 
 def test_few_jobs_write_and_none_has_a_secret():
     assert all(loaded["permissions"] == {} for loaded in LOADED.values())
-    found = {name: job["permissions"].items() for name, job in JOBS.items()}
-    found = {name: {scope for scope, right in of if right != "read"} for name, of in found.items()}
-    assert {name: scopes for name, scopes in found.items() if scopes} == WRITES
+    for name, job in JOBS.items():
+        written = {scope for scope, right in job["permissions"].items() if right != "read"}
+        assert written == WRITES.get(name, set())
     assert not [path for path in FILES if re.search(r"\bsecrets[.:\[]", path.read_text())]
 
 
@@ -159,7 +133,11 @@ def test_each_event_is_one_that_is_meant():
 @pytest.mark.parametrize("name", [name for name in LOADED if name != "ci.yml"])
 def test_a_fork_runs_no_workflow_of_its_own(name):
     for job in LOADED[name]["jobs"].values():
-        assert "needs" in job or HOME in job["if"]
+        condition = job.get("if", "")
+        if "needs" not in job:
+            assert condition.startswith(HOME) and "||" not in condition
+        elif "always()" in condition or "cancelled()" in condition:
+            assert re.search(r"&& (contains\(.*|\()?needs\.", condition)
 
 
 def test_only_an_approved_job_on_the_gpu_sees_the_head():
@@ -196,7 +174,7 @@ def test_main_is_the_only_branch_that_a_gpu_measures():
 
 
 def test_limits_of_time_and_size():
-    limits = [each.get("timeout-minutes", 0) for each in JOBS["gpu.yml-measure"]["steps"]]
+    limits = [step.get("timeout-minutes", 0) for step in JOBS["gpu.yml-measure"]["steps"]]
     assert JOBS["gpu.yml-measure"]["timeout-minutes"] - sum(limits) >= 15
     (wait,) = steps(JOBS["gpu.yml-wait"])
     assert "poll < 60" in wait["run"] and "sleep 60" in wait["run"]  # of 1,000 calls an hour
@@ -206,7 +184,7 @@ def test_limits_of_time_and_size():
 
 
 def test_this_branchs_tests_are_put_to_the_heads_package():
-    (step,) = (each for each in JOBS["gpu.yml-measure"]["steps"] if each.get("id") == "public")
+    (step,) = (step for step in JOBS["gpu.yml-measure"]["steps"] if step.get("id") == "public")
     assert step["env"] == {conftest.PACKAGE: "../head"} and step["working-directory"] == "suite"
 
 
@@ -228,8 +206,4 @@ def test_what_runs_with_a_token_or_judges_has_an_owner():
     paths += [ROOT / name for name in ("asv.conf.json", "constraints.txt", "pyproject.toml")]
     paths += [ROOT / ".ci" / "run", *WORKFLOWS.iterdir()]
     assert [path for path in paths if not owned(path.relative_to(ROOT))] == []
-
-
-def test_an_owner_is_found_as_github_finds_one():
-    assert owned("benchmarks/_engine/report/github_markdown.py") and owned("asv.conf.json")
-    assert not owned("README.md") and not owned("benchmarks.py")
+    assert not owned("README.md")

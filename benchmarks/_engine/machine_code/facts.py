@@ -114,7 +114,7 @@ class Reading(worker_pool.Ledger):
         self._ledger, self.cache = ledger, ledger.cache
         self._waiting: dict[tuple, Called] = {}
         self._pool = ThreadPoolExecutor(_READERS)
-        self._read: list[tuple[dict[tuple, Called], Future]] = []
+        self._read: list[Future[dict[tuple, Facts | Exception]]] = []
         self.answers: dict[tuple, Facts | Exception] = {}
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
@@ -127,52 +127,51 @@ class Reading(worker_pool.Ledger):
         if not isinstance(answer, Called):
             self._ledger.add(job, answer)
             return
-        if not _unread([answer]):
-            self._note(job, self._facts(answer))
-            return
         self._waiting[job] = answer
-        if len(_unread(self._waiting.values())) >= _READ_AT_ONCE:
+        unread = len(_unread(self._waiting.values()))
+        if unread >= _READ_AT_ONCE or not unread:
             self._begin_to_read()
-        while self._read and self._read[0][1].done():
-            self._end_to_read(*self._read.pop(0))
+        while self._read and self._read[0].done():
+            self._note(self._read.pop(0).result())
 
     def end(self) -> None:
         self._begin_to_read()
         self._pool.shutdown()
-        for calls, reading in self._read:
-            self._end_to_read(calls, reading)
+        for reading in self._read:
+            self._note(reading.result())
         self._ledger.end()
 
     def _begin_to_read(self) -> None:
-        unread = _unread(self._waiting.values())
-        self._read.append((self._waiting, self._pool.submit(disassembly.read_cubins, unread)))
+        self._read.append(self._pool.submit(_facts_of, self._waiting))
         self._waiting = {}
 
-    def _end_to_read(self, calls: Mapping[tuple, Called], reading: Future) -> None:
-        failure = None
-        try:
-            _CODES.update(reading.result())
-        except Exception:
-            failure = RuntimeError(traceback.format_exc())
-        for job, called in calls.items():
-            self._note(job, failure or self._facts(called))
+    def _note(self, answers: Mapping[tuple, Facts | Exception]) -> None:
+        self.answers |= answers
+        for job, answer in answers.items():
+            self._ledger.add(job, answer)
 
-    def _note(self, job: tuple, answer: Facts | Exception) -> None:
-        self.answers[job] = answer
-        self._ledger.add(job, answer)
 
-    def _facts(self, called: Called) -> Facts | Exception:
+def _facts_of(calls: Mapping[tuple, Called]) -> dict[tuple, Facts | Exception]:
+    """The facts of calls; what fails for one of them alone is no other's failure."""
+    try:
+        if unread := _unread(calls.values()):
+            _CODES.update(disassembly.read_cubins(unread))
+    except Exception:
+        return dict.fromkeys(calls, RuntimeError(traceback.format_exc()))
+    answers: dict[tuple, Facts | Exception] = {}
+    for job, called in calls.items():
         try:
-            return _facts(called, [self._code(kernel) for kernel in called.kernels])
+            answers[job] = _facts(called, [_code(kernel) for kernel in called.kernels])
         except ValueError:
-            return RuntimeError(traceback.format_exc())
+            answers[job] = RuntimeError(traceback.format_exc())
+    return answers
 
-    def _code(self, kernel: Kernel) -> disassembly.Code:
-        if kernel.cubin is not None:
-            return _CODES[kernel.cubin]
-        if kernel.code is None:
-            raise ValueError("a kernel was launched that has no machine code")
-        return kernel.code
+
+def _code(kernel: Kernel) -> disassembly.Code:
+    code = kernel.code if kernel.cubin is None else _CODES[kernel.cubin]
+    if code is None:
+        raise ValueError("a kernel was launched that has no machine code")
+    return code
 
 
 def _unread(calls: Iterable[Called]) -> set[disassembly.Cubin]:

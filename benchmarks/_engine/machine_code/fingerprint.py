@@ -70,15 +70,12 @@ def compile_all(
 
     Parameters
     ----------
-    subject : Subject
-        Its package is benchmarked.
     calls : iterable of Compiled
         Calls whose facts are asked for.
     variants : iterable of Compilation
         Of ``subject.variants``. Each kernel that a process compiles costs its user a compilation.
     root : path, optional
-        Directory that holds the package to benchmark, e.g. another checkout; by default, the
-        package that this process would import.
+        Directory that holds the package; by default, that which this process would import.
     ledger : worker_pool.Ledger, optional
         Holds the answers that are known already, and receives the new ones.
     enumerations : iterable of (target, "listed" or "dense")

@@ -104,11 +104,8 @@ def variants(arch: str, cells: Iterable[Cell], direction: str) -> int:
 def reach(arch: str, cells: Iterable[Cell]) -> dict:
     """What these calls launch.
 
-    Returns
-    -------
-    dict
-        "features": sorted texts, see :func:`features`. "failures": by the cell's parameters and the
-        direction, the last line of the error. A function that the package lacks is neither.
+    "features": sorted texts, see :func:`features`. "failures": by the cell's parameters and the
+    direction, the last line of the error. A function that the package lacks is neither.
     """
     driver = _driver(arch)
     reached: set[str] = set()

@@ -42,10 +42,7 @@ def samples(subject: Subject) -> list[tuple[float, float, float, float]]:
 def import_package(name: str, root: str | None = None) -> float:
     """Seconds that importing the package takes in a process that has torch and not the package.
 
-    Raises
-    ------
-    RuntimeError
-        If the package comes from elsewhere than the directory ``root``.
+    Raises RuntimeError if it comes from elsewhere than the directory ``root``.
     """
     import torch  # noqa: F401, a user of the package has it
 
@@ -61,22 +58,12 @@ def import_package(name: str, root: str | None = None) -> float:
 def seconds(
     subject: Subject, root: Path | None, cache_dir: Path, *, after_another: bool = False
 ) -> float:
-    """Seconds that the first forward call takes in a fresh process, up to its result.
+    """Seconds that the call ``subject.first`` takes in a fresh process, up to its result.
 
     Torch and the package are imported and the GPU is in use before the clock starts. With an empty
-    ``cache_dir`` that is the compilation of everything, the second time a warm start.
-
-    Parameters
-    ----------
-    subject : Subject
-        Its ``first`` is called.
-    root : Path or None
-        Directory that holds the package, e.g. another checkout; None: the package that this process
-        would import.
-    cache_dir : Path
-        Triton's cache.
-    after_another : bool
-        Whether another Triton kernel is launched before the clock starts.
+    ``cache_dir``, Triton's, that is the compilation of everything, the second time a warm start.
+    ``root`` holds the package; None: the one that this process would import. ``after_another``:
+    whether another Triton kernel is launched before.
 
     Raises
     ------

@@ -34,12 +34,8 @@ def all_call_samples(
 ) -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
     """Host seconds of a subject's eager calls, and by metric those of a reference call.
 
-    The reference calls are clocked in turns with the others.
-
-    Raises
-    ------
-    RuntimeError
-        If a reference call, which is PyTorch's alone, fails where calls do not.
+    The reference calls, PyTorch's alone, are clocked in turns with the others. Raises RuntimeError
+    if one fails where calls do not.
     """
     asked = {key: eager for key, eager in subject.eager().items() if eager.kind == "seconds"}
     samples = answers("eager calls", {**asked, **_REFERENCES})

@@ -30,10 +30,7 @@ class EagerCall(NamedTuple):
 def reference_call(direction: str) -> EagerCall:
     """A call of PyTorch alone, clocked in turns with the others: a slow host slows both.
 
-    Parameters
-    ----------
-    direction : str
-        ``FORWARD``: a copy; ``BACKWARD``: an identity ``autograd.Function``, and the gradient.
+    Forward a copy; backward an identity ``autograd.Function``, and the gradient.
     """
     import torch
 
@@ -56,31 +53,11 @@ def reference_call(direction: str) -> EagerCall:
 def eager_call(cell: Cell, direction: str) -> EagerCall:
     """A cell's call to be clocked; its tensor must be so small that the host never waits.
 
-    Parameters
-    ----------
-    direction : str
-        ``FORWARD``: of a tensor without gradient; ``BACKWARD``: forward, and the gradient by
-        ``torch.autograd.grad``.
-
-    Raises
-    ------
-    AssertionError
-        If the call's result is wrong.
+    In the backward that is the forward, and the gradient by ``torch.autograd.grad``. Raises
+    AssertionError if the call's result is wrong.
     """
-    import torch
-
     call, x = cell.call(inputs.DEVICE), inputs.values(cell)
-    operand, cotangent = call.operand(x), call.cotangent(x)
-    leaf = None if direction == FORWARD else call.leaf(inputs.values(cell))
-
-    def forward():
-        return call.forward(operand)
-
-    def forward_backward():
-        gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
-        return gradients if isinstance(leaf, tuple) else gradients[0]
-
-    function = forward if direction == FORWARD else forward_backward
+    function = inputs.step(call, direction, x)
     timed_cell.check_once(call, direction, function, x)
     return _warm(function, direction)
 

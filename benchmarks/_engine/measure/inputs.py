@@ -1,8 +1,9 @@
 """Inputs of measured calls, and the gradients that they ask for."""
 
 import math
+from collections.abc import Callable
 
-from ..subject import Cell
+from ..subject import FORWARD, Call, Cell
 
 DEVICE = "cuda"
 
@@ -25,6 +26,35 @@ def random(cell: Cell):
 
     x = torch.randn(cell.shape, device=DEVICE, dtype=getattr(torch, cell.dtype))
     return x if cell.deviation == 1 else x.mul_(cell.deviation)
+
+
+def step(call: Call, direction: str, x, intermediate: bool = False) -> Callable[[], object]:
+    """A call on ``x`` as a function without arguments; in the backward, forward and gradient.
+
+    ``x`` holds the input, or in the backward the cotangents. ``intermediate``: whether a backward's
+    input is an intermediate result, as in a model, to which only the call keeps a reference.
+    """
+    import torch
+
+    operand, cotangent = call.operand(x), call.cotangent(x)
+    leaf = None if direction == FORWARD else call.leaf(values(call.cell))
+
+    def forward():
+        return call.forward(operand)
+
+    def forward_backward():
+        gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
+        return gradients if isinstance(leaf, tuple) else gradients[0]
+
+    def of_intermediate():
+        return torch.autograd.grad(call.forward(_clone(leaf)), leaf, cotangent)
+
+    backward = of_intermediate if intermediate else forward_backward
+    return forward if direction == FORWARD else backward
+
+
+def _clone(leaf):
+    return tuple(part.clone() for part in leaf) if isinstance(leaf, tuple) else leaf.clone()
 
 
 def gradient(output, leaf, cotangent):

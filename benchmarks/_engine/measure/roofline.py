@@ -56,14 +56,9 @@ def table_of(bytes_read: int, device):
 
 
 def copied(x, table, out):
-    """Copy ``x`` to ``out`` and read ``table`` meanwhile; returns ``out``.
+    """Copy ``x`` to ``out`` and read ``table``, of :func:`table_of`, meanwhile; returns ``out``.
 
-    Parameters
-    ----------
-    x, out : torch.Tensor
-        Contiguous, of the same number of bytes, an even one.
-    table : torch.Tensor
-        What :func:`table_of` returns.
+    Both are contiguous and have the same even number of bytes.
     """
     import torch
     import triton

@@ -17,20 +17,7 @@ _Cell = TypeVar("_Cell", bound=Cell)
 
 
 def checked_samples(cell: Cell, directions: Sequence[str], *, copies: bool) -> list[list[float]]:
-    """The samples of one cell that is timed alone, as ``asv run`` does; see :class:`TimedCell`.
-
-    Parameters
-    ----------
-    cell : Cell
-        The cell.
-    directions, copies
-        As :class:`TimedCell` takes them.
-
-    Raises
-    ------
-    AssertionError
-        As :class:`TimedCell` and :meth:`TimedCell.checked` do.
-    """
+    """The samples of one cell that is timed alone, as ``asv run`` does; see :class:`TimedCell`."""
     timed = TimedCell(cell, directions, copies=copies)
     timed.sample(gpu_timer.SAMPLES, gpu_timer.SAMPLE_SECONDS)
     return timed.checked()
@@ -108,7 +95,7 @@ class TimedCell:
         self._samples: dict = {key: [] for key in (*self._recordings, *self._roofline)}
 
     def sample(self, count: int, seconds: float) -> None:
-        """Take ``count`` samples of each recording, in turns, each ``seconds`` long."""
+        """See :func:`sample`."""
         sample([self], count, seconds)
 
     def checked(self) -> list[list[float]]:

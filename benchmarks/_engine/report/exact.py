@@ -59,14 +59,6 @@ def by_metric(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
     return metrics
 
 
-def by_architecture(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
-    """Figures of machine code, by what was compiled for."""
-    archs: dict[str, list[Exact]] = {}
-    for value in exact:
-        archs.setdefault(next(iter(value.key.params), "no architecture"), []).append(value)
-    return archs
-
-
 def changed(exact: Iterable[Exact]) -> list[Exact]:
     return [value for value in exact if value.change != "none"]
 

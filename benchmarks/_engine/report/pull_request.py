@@ -29,7 +29,6 @@ MARKER = "<!-- rope-triton gpu report -->"
 CODE_MARKER = "<!-- rope-triton machine code report -->"
 """First lines of the two comments."""
 
-MAX_COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
 OUTCOMES = ("success", "failure", "cancelled", "skipped")
 
 _STATE = {Answer.PASS: "success", Answer.FAIL: "failure", Answer.CANNOT_TELL: "error"}
@@ -44,7 +43,7 @@ def comment(request: Request, comparison: Comparison) -> str:
     lines = [markdown(comparison, request.page), _TRUST]
     if request.behind:
         lines.append(f"The base is {count(request.behind, 'commit')} behind main.")
-    return _bounded(request, "\n\n".join(lines))
+    return _comment(request, "\n\n".join(lines))
 
 
 def comment_without(request: Request, reason: str) -> str:
@@ -52,7 +51,7 @@ def comment_without(request: Request, reason: str) -> str:
     what = "the machine code" if request.gpu is None else "speed"
     text = f"## ❔ NO VERDICT\n\n**{escaped(_inert(reason))}.** This says nothing about {what}.\n\n"
     text += f"`{request.command}` measures it anywhere."
-    return _bounded(request, text)
+    return _comment(request, text)
 
 
 def status(
@@ -76,15 +75,12 @@ def status(
     }
 
 
-def _bounded(request: Request, text: str) -> str:
+def _comment(request: Request, text: str) -> str:
     marker, where = MARKER, "on a GPU"
     if request.gpu is None:
         marker, where = CODE_MARKER, "on a machine without a GPU"
     log = f"Commit {request.head} {where}: [log of the run]({request.run_url})"
-    comment = f"{marker}\n{text}\n\n{log}\n"
-    if (size := len(comment.encode())) > MAX_COMMENT_BYTES:
-        raise ValueError(f"a comment has at most {MAX_COMMENT_BYTES} bytes, got {size}")
-    return comment
+    return f"{marker}\n{text}\n\n{log}\n"
 
 
 def _inert(text: str) -> str:

@@ -40,8 +40,8 @@ def where(key: Key) -> str:
 def _words(metric: str, params: tuple[str, ...]) -> tuple[str, str]:
     if metric in _STARTS:
         return _STARTS[metric], ""
-    given = tuple(clip(value, 60) for value in params)
-    return LABELS[metric](metric, given) if metric in LABELS else (metric, ", ".join(given))
+    texts = tuple(clip(value, 60) for value in params)
+    return LABELS[metric](metric, texts) if metric in LABELS else (metric, ", ".join(texts))
 
 
 def side(version: Side) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..verdict import rules
 from ..verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
 from ..verdict.schema import Comparison
-from .exact import by_architecture, by_metric, changed, of_suites, summary
+from .exact import by_metric, changed, of_suites, summary
 from .notes import shortened, texts
 from .states import State, counted, sentence, states_of
 from .text import clean, clip, count, label, percent, seconds, side, span
@@ -260,8 +260,10 @@ def _exact_checks(comparison: Comparison) -> Iterable[Check]:
 
 
 def _by_arch(code: list[Exact], comparison: Comparison) -> str:
-    archs = by_architecture(code)
-    differing = [arch for arch, values in archs.items() if changed(values)]
+    archs, differing = (
+        list(dict.fromkeys(next(iter(value.key.params), "no architecture") for value in values))
+        for values in (code, changed(code))
+    )
     same = [arch for arch in archs if arch not in differing]
     parts = [f"changed on {', '.join(differing[:MOST_LINES])}"] if differing else []
     parts += [f"the same figures on {', '.join(same[:MOST_LINES])}"] if same else []

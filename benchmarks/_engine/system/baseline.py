@@ -95,11 +95,11 @@ def _last_release(repository: Path, head: str) -> Baseline | None:
 
 
 def _named(repository: Path, head: str) -> Baseline | None:
-    given = content(repository, head, FILE)
-    if given is None:
+    text = content(repository, head, FILE)
+    if text is None:
         return None
     try:
-        return validated(Baseline, load_json(given), FILE)
+        return validated(Baseline, load_json(text), FILE)
     except ValueError as error:
         raise BaselineError(str(error)) from None
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from .repository import (
     PACKAGE,
-    Files,
     GitError,
     Requirements,
     commit_of,
     committed_files,
     digest,
-    lying_files,
+    files_on_disk,
     requirements,
     requirements_of,
     write_files,
@@ -68,7 +67,7 @@ def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -
     GitError
         If there is no package.
     """
-    files, sha = lying_files(repository / package), ""
+    files, sha = files_on_disk(repository / package), ""
     if (repository / ".git").exists():
         head = commit_of(repository, "HEAD")
         sha = head if digest(committed_files(repository, head, package)) == digest(files) else ""
@@ -97,16 +96,12 @@ def differs(part: str, base: Arm, head: Arm, package: str = PACKAGE) -> bool:
     of_base, of_head = (
         {
             path: blob
-            for path, blob in _files(arm.root, package).items()
+            for path, blob in files_on_disk(arm.root / package).items()
             if f"{path}/".startswith(f"{part}/")
         }
         for arm in (base, head)
     )
     return of_base != of_head
-
-
-def _files(root: Path, package: str) -> Files:
-    return lying_files(root / package)
 
 
 def _asked(name: str, find: Callable[[], Requirements]) -> Requirements:
@@ -129,7 +124,7 @@ def _arm(
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))
     try:
         fill(scratch)
-        content = digest(_files(scratch, package))
+        content = digest(files_on_disk(scratch / package))
         root = sources / content[:16]
         try:
             os.rename(scratch, root)
@@ -138,6 +133,6 @@ def _arm(
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if (root / package).is_dir() and digest(_files(root, package)) == content:
+    if (root / package).is_dir() and digest(files_on_disk(root / package)) == content:
         return Arm(name, sha, content, root, asked)
     raise GitError(f"{root} was changed since it was made: delete it")

@@ -14,11 +14,11 @@ class CouldNotRunError(RuntimeError):
     """A command cannot do what it was asked to; the message says all that the user needs."""
 
 
-def status_of(error: Exception, kept: str = "") -> int:
+def status_of(error: Exception, hint: str = "") -> int:
     """Say what went wrong; the exit status.
 
     An error of the environment, such as a full disk, is no fault of the suite. Where nobody reads
-    the output any more, nothing is said: ``... | head`` has what it wanted. ``kept`` says what an
+    the output any more, nothing is said: ``... | head`` has what it wanted. ``hint`` says what an
     error of the environment leaves, and how to go on.
     """
     unread = isinstance(error, BrokenPipeError) and _is_unread()
@@ -27,7 +27,7 @@ def status_of(error: Exception, kept: str = "") -> int:
         return 128 + signal.SIGPIPE
     if isinstance(error, OSError) and error.strerror:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-        say("could not run: " + ": ".join([error.strerror, *names]) + kept)
+        say("could not run: " + ": ".join([error.strerror, *names]) + hint)
     elif how := str(error) if isinstance(error, CouldNotRunError) else missing(error):
         say(f"could not run: {how}")
     else:

@@ -69,8 +69,8 @@ def gpu_uuid() -> str:
         models in an order that only CUDA knows; or NVML fails.
     """
     with _nvml() as nvml:
-        found = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        handles = {nvml.nvmlDeviceGetUUID(handle): handle for handle in found}
+        devices = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        handles = {nvml.nvmlDeviceGetUUID(handle): handle for handle in devices}
         uuid = _first(nvml, handles)
         if uuid is None:
             raise WatchError(
@@ -268,11 +268,11 @@ def _first(nvml, handles: dict) -> str | None:
                 "the GPUs here are of different models, which CUDA numbers by speed: set "
                 "CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a GPU's UUID"
             )
-        found = uuids[int(entry) :][:1]
+        matching = uuids[int(entry) :][:1]
     else:
-        whole = entry.startswith("GPU-") and len(entry) > len("GPU-")
-        found = [uuid for uuid in uuids if whole and uuid.startswith(entry)]
-    return found[0] if len(found) == 1 else None
+        is_prefix = entry.startswith("GPU-") and len(entry) > len("GPU-")
+        matching = [uuid for uuid in uuids if is_prefix and uuid.startswith(entry)]
+    return matching[0] if len(matching) == 1 else None
 
 
 def _refuse_mig(nvml, uuid: str, handle) -> None:

@@ -1,13 +1,11 @@
 """Store measurements line by line, so that a killed command goes on from them.
 
 The first line, the header, says what was measured and where; the other lines are the entries. Each
-is JSON with a checksum of itself and of all lines before it. A kill at any point leaves whole lines
-and perhaps the beginning of one more, which is dropped. A file that was changed in any other way is
-an error, and is left as it is.
+is a JSON object. A kill at any point leaves complete lines and perhaps the beginning of one more,
+which is dropped. A file with anything else in it is an error, and is left as it is.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -16,8 +14,6 @@ from pathlib import Path
 
 from .errors import CouldNotRunError
 from .files import locked_by, write_atomically
-
-_CHECKSUM = "sha256"
 
 
 class JournalError(CouldNotRunError):
@@ -55,16 +51,13 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(path, wait)
         try:
-            header = _plain(header)
             if not path.exists():
-                write_atomically(path, _line(header, _digest(header, "")))
+                write_atomically(path, _line(header))
             data = path.read_bytes()
-            whole = data[: data.rfind(b"\n") + 1]
+            end = data.rfind(b"\n") + 1
             try:
-                (self.header, *self.entries), self._last = _contents(path, whole)
-                if not self._last:
-                    raise JournalError(f"{path} is no journal to go on with: it has no checksums")
-                _agree(path, self.header, header, may_differ)
+                self.header, *self.entries = _contents(path, data[:end])
+                _agree(path, self.header, json.loads(_line(header)), may_differ)
             except JournalError as error:
                 how = "start again with --afresh, or move the file away"
                 raise JournalError(f"{error}\n{how}") from None
@@ -72,15 +65,12 @@ class Journal:
         except BaseException:
             self._lock.close()
             raise
-        self._stream.truncate(len(whole))
-        self._stream.seek(len(whole))
+        self._stream.truncate(end)
+        self._stream.seek(end)
 
     def append(self, *entries: dict) -> None:
         """Write entries, plain JSON with finite numbers; they are on the disk when this returns."""
-        plain, lines, last = [_plain(entry) for entry in entries], [], self._last
-        for entry in plain:
-            last = _digest(entry, last)
-            lines.append(_line(entry, last))
+        lines = [_line(entry) for entry in entries]
         try:
             self._stream.write(b"".join(lines))
             self._stream.flush()
@@ -90,8 +80,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._stream.close()  # or the next entry would follow a part of this one
             raise
-        self.entries += plain
-        self._last = last
+        self.entries += map(json.loads, lines)
 
     def close(self) -> None:
         """Let another process open the journal."""
@@ -106,14 +95,14 @@ class Journal:
 
 
 def read(path: Path) -> list[dict]:
-    """The header and the entries of a file of this form, with checksums or, as published, without.
+    """The header and the entries of a journal, or of what is published of one.
 
     Raises
     ------
     JournalError
         If it is damaged, also at its end.
     """
-    return _contents(path, path.read_bytes())[0]
+    return _contents(path, path.read_bytes())
 
 
 def keep_newest(directory: Path, count: int) -> None:
@@ -138,30 +127,23 @@ def _lock(path: Path, wait: bool):
     return lock
 
 
-def _contents(path: Path, data: bytes) -> tuple[list[dict], str]:
-    """What a file holds, and its last checksum, "" if the first line has none."""
+def _contents(path: Path, data: bytes) -> list[dict]:
     *lines, rest = data.split(b"\n")
     if rest or not lines:
         raise JournalError(f"{path} is no journal, or was cut: it does not end with a line")
-    contents, last, checksums = [], "", False
+    contents = []
     for number, line in enumerate(lines, 1):
         try:
-            content = json.loads(line)
-            given = content.pop(_CHECKSUM, "")
-        except (ValueError, AttributeError, TypeError) as error:
+            contents.append({**json.loads(line)})
+        except (ValueError, TypeError) as error:
             raise JournalError(f"{path}, line {number}, is damaged: {error}") from error
-        checksums = checksums or (number == 1 and given != "")
-        last = _digest(content, last) if checksums else ""
-        if given != last:
-            raise JournalError(f"{path}, line {number}, was changed: its checksum is wrong")
-        contents.append(content)
-    return contents, last
+    return contents
 
 
 def _agree(path: Path, stored: dict, present: dict, may_differ: Collection[str]) -> None:
     stored, present = (
-        {key: value for key, value in each.items() if key not in may_differ}
-        for each in (stored, present)
+        {key: value for key, value in header.items() if key not in may_differ}
+        for header in (stored, present)
     )
     if differences := list(_differences(stored, present)):
         raise JournalError(
@@ -175,23 +157,9 @@ def _differences(stored, present, where: str = "") -> Iterator[str]:
         for key in sorted({*stored, *present}):
             inner = f"{where}.{key}" if where else key
             yield from _differences(stored.get(key, "(none)"), present.get(key, "(none)"), inner)
-    elif _text(stored) != _text(present):
+    elif stored != present:
         yield f"{where}: stored {stored!r}, present {present!r}"
 
 
-def _plain(content: dict) -> dict:
-    if _CHECKSUM in content:
-        raise ValueError(f"{_CHECKSUM!r} is the name of the checksum, got {content}")
-    return json.loads(json.dumps(content, allow_nan=False))
-
-
-def _text(content) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
-def _digest(content: dict, before: str) -> str:
-    return hashlib.sha256((before + _text(content)).encode()).hexdigest()
-
-
-def _line(content: dict, checksum: str) -> bytes:
-    return json.dumps(content | {_CHECKSUM: checksum}, separators=(",", ":")).encode() + b"\n"
+def _line(content: dict) -> bytes:
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n"

@@ -99,19 +99,19 @@ def why_another_gpu(uuid: str, name: str) -> str:
     import torch
 
     here = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    found = here and (f"GPU-{here.uuid}", here.name)
-    if found == (uuid, name):
+    actual = here and (f"GPU-{here.uuid}", here.name)
+    if actual == (uuid, name):
         return ""
-    return f"a process was to see GPU {uuid}, a {name}, and found {found}"
+    return f"a process was to see GPU {uuid}, a {name}, and found {actual}"
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
     """The versions of those distributions that are installed."""
-    found = {}
+    installed = {}
     for name in distributions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def save_record(record: dict[str, str]) -> None:

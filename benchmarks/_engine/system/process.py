@@ -57,20 +57,20 @@ def start(
     :func:`stop`; Ctrl-C does not reach it.
     """
     suite = str(SUITE / "__init__.py")
-    whole = f"{_IMPORT_SUITE}process.die_with({os.getpid()})\n{code}{_LEAVE}"
+    program = f"{_IMPORT_SUITE}process.die_with({os.getpid()})\n{code}{_LEAVE}"
     search = os.pathsep.join([*path, *map(os.path.abspath, sys.path)])
     # A terminal sends Ctrl-C to all its processes: this one ends the others, which print nothing.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         child = subprocess.Popen(
             # -P: else the current directory, with its own version, would come before all others.
-            [sys.executable, "-P", "-c", whole, suite, *arguments],
+            [sys.executable, "-P", "-c", program, suite, *arguments],
             env=os.environ | {"PYTHONPATH": search} | (env or {}),
             **options,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    for ended in [each for each in tuple(_children) if each.returncode is not None]:
+    for ended in [child for child in tuple(_children) if child.returncode is not None]:
         _children.discard(ended)
     _children.add(child)
     if stopping():

@@ -36,8 +36,8 @@ class GitError(CouldNotRunError):
     """git lacks what was asked for, or cannot answer; the message is the reason, in one line."""
 
 
-def git(repository: Path, *arguments: str, given: bytes = b"", **variables: str) -> bytes:
-    """What git prints for ``given`` on its input; ``variables`` go over the environment.
+def git(repository: Path, *arguments: str, stdin: bytes = b"", **variables: str) -> bytes:
+    """What git prints for ``stdin`` on its input; ``variables`` go over the environment.
 
     Raises
     ------
@@ -46,19 +46,19 @@ def git(repository: Path, *arguments: str, given: bytes = b"", **variables: str)
     """
     command, environment = ["git", "-C", str(repository), *arguments], os.environ | variables
     try:
-        done = subprocess.run(command, env=environment, input=given, capture_output=True)
+        done = subprocess.run(command, env=environment, input=stdin, capture_output=True)
     except OSError as error:
         why = "is not on the PATH" if isinstance(error, FileNotFoundError) else error.strerror
         raise GitError(f"git {why}") from None
     if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())
-        raise GitError(f"git {arguments[0]}: {said or f'exit status {done.returncode}'}")
+        reason = " ".join(done.stderr.decode(errors="replace").split())
+        raise GitError(f"git {arguments[0]}: {reason or f'exit status {done.returncode}'}")
     return done.stdout
 
 
-def git_text(repository: Path, *arguments: str, given: str = "", **variables: str) -> str:
+def git_text(repository: Path, *arguments: str, stdin: str = "", **variables: str) -> str:
     """What :func:`git` prints, as text without white space around it."""
-    printed = git(repository, *arguments, given=given.encode(), **variables)
+    printed = git(repository, *arguments, stdin=stdin.encode(), **variables)
     return printed.decode(errors="replace").strip()
 
 
@@ -72,12 +72,12 @@ def commit_of(repository: Path, name: str) -> str:
     """
     # A name on git's input is no option, and one that is missing no failure of git.
     says = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-    found = _COMMIT.fullmatch(git_text(repository, *says, given=f"{name}^{{commit}}\n"))
-    if found is None:
+    match = _COMMIT.fullmatch(git_text(repository, *says, stdin=f"{name}^{{commit}}\n"))
+    if match is None:
         cut = git_text(repository, "rev-parse", "--is-shallow-repository") == "true"
         why = ", which is a shallow clone: `git fetch --unshallow` brings the rest" if cut else ""
         raise GitError(f"{name!r} is no commit or branch of {repository}{why}")
-    return found[1]
+    return match[1]
 
 
 def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Files:
@@ -93,7 +93,7 @@ def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Fil
         listed = git(repository, "ls-tree", "-r", "-z", "--end-of-options", f"{tree}:{folder}")
     except GitError as error:
         raise GitError(f"commit {commit!r} has no {folder}/: {error}") from None
-    found = {}
+    files = {}
     for line in listed.split(b"\0")[:-1]:
         about, _, name = line.partition(b"\t")
         (mode, _, blob), path = about.decode().split(), os.fsdecode(name)
@@ -102,11 +102,11 @@ def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Fil
             what = "a file that Python makes" if _CACHE in parts else "no ordinary file"
             raise GitError(f"commit {commit!r} has {what}: {f'{folder}/{path}'!r}")
         if _counts(path):
-            found[path] = blob
-    return found
+            files[path] = blob
+    return files
 
 
-def lying_files(folder: Path) -> Files:
+def files_on_disk(folder: Path) -> Files:
     """The files of a folder on the disk, as :func:`committed_files` has them of a commit.
 
     Caches of Python are left out.
@@ -118,7 +118,7 @@ def lying_files(folder: Path) -> Files:
     """
     if not folder.is_dir():
         raise GitError(f"no {folder.name} in {folder.parent}")
-    found = {}
+    files = {}
     for path in folder.rglob("*"):
         name, kind = path.relative_to(folder).as_posix(), stat.S_IFMT(path.lstat().st_mode)
         if _CACHE in path.parts[len(folder.parts) :] or not _counts(name) or kind == stat.S_IFDIR:
@@ -126,8 +126,8 @@ def lying_files(folder: Path) -> Files:
         if kind != stat.S_IFREG:
             raise GitError(f"{path} is no ordinary file")
         content = path.read_bytes()
-        found[name] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    return found
+        files[name] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return files
 
 
 def _counts(path: str) -> bool:
@@ -165,7 +165,7 @@ def _contents(repository: Path, names: Iterable[str]) -> Iterator[bytes | None]:
     """The blobs of these names, None for each that is missing."""
     names = list(names)
     asked = "".join(f"{name}\n" for name in names)
-    stream = io.BytesIO(git(repository, "cat-file", "--batch", given=os.fsencode(asked)))
+    stream = io.BytesIO(git(repository, "cat-file", "--batch", stdin=os.fsencode(asked)))
     for _ in names:
         *_, kind, size = stream.readline().split()
         if not size.isdigit():
@@ -188,10 +188,10 @@ def page(repository: Path) -> str:
     if server and name:
         return f"{server}/{name}"
     try:
-        found = _GITHUB.fullmatch(git_text(repository, "remote", "get-url", "origin"))
+        match = _GITHUB.fullmatch(git_text(repository, "remote", "get-url", "origin"))
     except GitError:
         return ""
-    return f"https://github.com/{found[1]}" if found else ""
+    return f"https://github.com/{match[1]}" if match else ""
 
 
 def requirements(repository: Path, commit: str) -> Requirements:
@@ -226,10 +226,12 @@ def requirements_of(read: Callable[[str], bytes | None]) -> Requirements:
 
 def _dependencies(pyproject: str) -> list[str]:
     project = tomllib.loads(pyproject).get("project", {})
-    found = project.get("dependencies", []) if isinstance(project, dict) else None
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ValueError(f"project.dependencies of pyproject.toml must be texts, got {found!r:.80}")
-    return found
+    listed = project.get("dependencies", []) if isinstance(project, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+        raise ValueError(
+            f"project.dependencies of pyproject.toml must be texts, got {listed!r:.80}"
+        )
+    return listed
 
 
 def requirement_changes(base: Requirements, head: Requirements) -> list[str]:

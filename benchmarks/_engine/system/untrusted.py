@@ -126,11 +126,11 @@ def validated(kind: Any, value: object, path: str, limit: Any = None) -> Any:
         return _chosen(arguments, value, path)
     if origin in _COLLECTIONS:
         items = _sized(list, value, path, limit or Size())
-        return origin(validated(arguments[0], each, f"{path}[{i}]") for i, each in enumerate(items))
+        return origin(validated(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(items))
     if origin in (dict, Mapping):
-        given = _sized(dict, value, path, limit or Size())
-        keys = [validated(arguments[0], key, f"a key of {path}") for key in given]
-        return {key: validated(arguments[1], given[key], f"{path}[{key[:60]!r}]") for key in keys}
+        items = _sized(dict, value, path, limit or Size())
+        keys = [validated(arguments[0], key, f"a key of {path}") for key in items]
+        return {key: validated(arguments[1], items[key], f"{path}[{key[:60]!r}]") for key in keys}
     if kind is str:
         return _text(value, path, limit or Text())
     if kind is bool:
@@ -138,7 +138,7 @@ def validated(kind: Any, value: object, path: str, limit: Any = None) -> Any:
     if kind in (int, float):
         return _number(kind, value, path, limit or (_COUNT if kind is int else Number()))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(_chosen([each.value for each in kind], value, path))
+        return kind(_chosen([member.value for member in kind], value, path))
     return _record(kind, value, path)
 
 
@@ -181,11 +181,11 @@ def _record(kind: Any, value: object, path: str) -> Any:
     if not is_record and not hasattr(kind, "_fields"):
         raise TypeError(f"{kind!r} cannot be validated")
     hints = _hints(kind)
-    given = _sized(dict, value, path, Size())
-    for names, what in ((hints.keys() - given, "lacks"), (given.keys() - hints, "has unknown")):
+    values = _sized(dict, value, path, Size())
+    for names, what in ((hints.keys() - values, "lacks"), (values.keys() - hints, "has unknown")):
         if names:
             raise ValueError(f"{path} {what} {sorted(map(str, names))!s:.200}")
-    return kind(**{name: validated(hints[name], given[name], f"{path}.{name}") for name in hints})
+    return kind(**{name: validated(hints[name], values[name], f"{path}.{name}") for name in hints})
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The cells of the rotation: a call by its name, and the sequences that it is made on. No torch."""
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,7 +39,6 @@ class RopeCell(BaseCell):
         raise NotImplementedError
 
     def call(self, device: str) -> Rotation:
-        """The call that is measured, with its constants on a device."""
         return Rotation(self, device)
 
     @property
@@ -67,11 +67,7 @@ class RopeCell(BaseCell):
     @property
     def distinct_positions(self) -> int:
         """Positions that at least one token has."""
-        count = end = 0
-        for first, last in sorted(self.spans):
-            count += max(0, last - max(first, end))
-            end = max(end, last)
-        return count
+        return len(set(itertools.chain.from_iterable(itertools.starmap(range, self.spans))))
 
     @functools.cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -62,10 +62,8 @@ class _HuggingFaceVision(_HuggingFace):
         return {name: (size.tokens, count, size.channels) for name, count in counts.items()}
 
     def _make_constants(self, device):
-        import torch
-
-        cos, sin = (torch.cat((table, table), -1) for table in self._pairs(device))
-        return {"cos": cos, "sin": sin}
+        constants = super()._make_constants(device)
+        return {name: constants[name][0] for name in ("cos", "sin")}
 
 
 class _FlashQkv(_Rotation):

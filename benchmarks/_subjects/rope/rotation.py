@@ -25,13 +25,6 @@ class Rotation(Call):
 
     Inputs and cotangents lie one after the other in flat memory ``x``. Where sequences or heads
     have angles of their own, these grow with the index of the sequence and the head.
-
-    Parameters
-    ----------
-    cell : cells.RopeCell
-        The call, and its sequences.
-    device : str
-        The device of the call, which has the angles; on "meta" these have no values.
     """
 
     cell: Any

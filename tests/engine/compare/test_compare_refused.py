@@ -71,10 +71,10 @@ def test_damaged_state_is_left_alone(lab, capsys):
     lab.versions({}, {})
     assert lab.compare() == PASS
     (path,) = lab.states()
-    path.write_text(path.read_text().replace("timings", "tidings", 1))
+    path.write_text(path.read_text().replace('"timings"', "timings", 1))
     content = path.read_bytes()
     assert lab.compare() == COULD_NOT_RUN
-    assert f"{path}, line 2, was changed" in capsys.readouterr().err
+    assert f"{path}, line 2, is damaged" in capsys.readouterr().err
     assert path.read_bytes() == content
 
 

@@ -1,19 +1,16 @@
 """What calls launch, with nothing compiled: features, and that the list of forms reaches all."""
 
-import json
-import os
-import subprocess
-import sys
 import types
-from pathlib import Path
 
 import pytest
 
 from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import exact
 from benchmarks._engine.machine_code import uncompiled
-from benchmarks._engine.machine_code.stub_driver import Launch
+from benchmarks._engine.machine_code.stub_driver import Launch, StubDriver
+from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._engine.system import process
+from benchmarks._subjects.rope.cells import EagerCell
 
 
 def launch(*, constants, signature, aligned=(), warps=4, **metadata):
@@ -87,50 +84,33 @@ def test_listed_calls_reach_all_that_users_can_launch(reach):
     assert len(reach["listed"]["features"]) > 5000, "features are of calls that were made"
 
 
-# In a process of its own: in this one kernels may be made for the interpreter.
-COUNTED = """
-import json, sys
-import torch, rope_triton
-from benchmarks._engine.machine_code import uncompiled
-from benchmarks._engine.machine_code.stub_driver import StubDriver
-
-uncompiled.compile_each_kernel_once()
-driver, found = StubDriver.activate("sm_90"), []
-for tensor_format, heads in json.loads(sys.argv[1]):
-    launchers = [set(), set()]
-    for seq in (1, 2, 3, 16, 17, 100, 256, 300):
-        for batch in range(1, 6):
-            shape = (seq, batch) if tensor_format == "sbhd" else (batch, seq)
-            t = torch.empty(*shape, heads, 112, dtype=torch.bfloat16, requires_grad=True)
-            driver.launches.clear()
-            out = rope_triton.apply_rotary_pos_emb(t, torch.zeros(seq, 1, 1, 112), tensor_format)
-            torch.autograd.grad(out, t, torch.empty_like(out))
-            for kernels, launch in zip(launchers, driver.launches, strict=True):
-                kernels.add(launch.kernel)
-    found.append([len(kernels) for kernels in launchers])
-print(json.dumps(found))
-"""
 MOST = {
     **{("sbhd", 64): 1, ("bshd", 64): 1, ("sbhd", 6): 5, ("bshd", 6): 3},
     **{("sbhd", 2): 7, ("bshd", 2): 5, ("sbhd", 1): 7, ("bshd", 1): 7},
 }
 
 
-def test_lengths_share_variants_and_batches_have_few(tmp_path):
+def variants_of(calls):
+    """Variants that calls of a format and heads have in all, by direction; in another process."""
+    uncompiled.compile_each_kernel_once()
+    driver = StubDriver.activate("sm_90")
+    sizes = [(seq_len,) * n for seq_len in (1, 2, 3, 16, 17, 100, 256, 300) for n in range(1, 6)]
+    variants = {(call, direction): set() for call in calls for direction in (FORWARD, BACKWARD)}
+    for ((format, heads), direction), kernels in variants.items():
+        for lengths in sizes:
+            cell = EagerCell(f"angles-{format}-bf16-{heads}x112", lengths)
+            uncompiled.call(driver, cell, direction)
+            kernels.update(launch.kernel for launch in driver.launches)
+    return {key: len(kernels) for key, kernels in variants.items()}
+
+
+def test_lengths_share_variants_and_batches_have_few(tmp_path, monkeypatch):
     """Each costs its user a second once.
 
     Few heads share a program with those of other sequences, as many as a power of two up to 16:
     one variant for each, of one token and of several. These are all, whatever the batches are.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED, json.dumps(list(MOST))],
-        env=environment,
-        cwd=Path(__file__).resolve().parents[3],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    found = dict(zip(MOST, json.loads(done.stdout), strict=True))
-    assert all(1 <= count <= MOST[call] for call in MOST for count in found[call]), found
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    environment = {"TRITON_CACHE_DIR": str(tmp_path)}
+    counts = process.call(variants_of, list(MOST), env=environment)
+    assert all(1 <= count <= MOST[call] for (call, _), count in counts.items()), counts

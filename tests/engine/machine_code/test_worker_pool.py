@@ -57,16 +57,16 @@ def test_each_group_has_a_process_and_each_failure_is_its_own(monkeypatch):
     names = ("good", "hang", "die", "raise", "lack", "odd", "on", "last")
     jobs = [(name,) for name in names]
     start = time.monotonic()
-    said = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
+    texts = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
     assert time.monotonic() - start < 30
-    found = {name: json.loads(f"[{said[name,]}]") for name in names}
-    assert len({found["good"][1], found["on"][1], os.getpid()}) == 3
-    assert found["on"] == found["last"]  # one process, which outlives an exception
-    assert found["hang"] == ["failed", "('hang',) was not done after 0.5 s"]
-    assert found["die"] == ["failed", "('die',) ended its process with exit status 7"]
-    assert found["raise"][0] == found["odd"][0] == "failed"
-    assert "in work" in found["raise"][1] and "the message" in found["raise"][1]
-    assert found["lack"] == ["lacks", "no such feature"]
+    answers = {name: json.loads(f"[{texts[name,]}]") for name in names}
+    assert len({answers["good"][1], answers["on"][1], os.getpid()}) == 3
+    assert answers["on"] == answers["last"]  # one process, which outlives an exception
+    assert answers["hang"] == ["failed", "('hang',) was not done after 0.5 s"]
+    assert answers["die"] == ["failed", "('die',) ended its process with exit status 7"]
+    assert answers["raise"][0] == answers["odd"][0] == "failed"
+    assert "in work" in answers["raise"][1] and "the message" in answers["raise"][1]
+    assert answers["lack"] == ["lacks", "no such feature"]
 
 
 @pytest.fixture
@@ -94,11 +94,13 @@ def mapped(package, *names):
 
 
 def test_an_answer_of_another_kind_is_that_jobs_failure(package):
-    found = mapped(package, "good", "text", "odd", "lack")
-    assert type(found["good",]) is int
-    assert str(found["text",]).startswith("the answer of ('text',) must be a whole number")
-    assert "object is not JSON serializable" in str(found["odd",])
-    assert type(found["lack",]) is NotImplementedError and str(found["lack",]) == "no such feature"
+    answers = mapped(package, "good", "text", "odd", "lack")
+    assert type(answers["good",]) is int
+    assert str(answers["text",]).startswith("the answer of ('text',) must be a whole number")
+    assert "object is not JSON serializable" in str(answers["odd",])
+    assert (
+        type(answers["lack",]) is NotImplementedError and str(answers["lack",]) == "no such feature"
+    )
 
 
 @pytest.mark.parametrize("what", ["garbage", "pickle", "endless"])
@@ -124,13 +126,3 @@ def test_a_server_that_ends_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "_SERVE", "sys.exit(3)")
     with pytest.raises(worker_pool.PoolError, match="ended with exit status 3"):
         mapped(tmp_path / "a" / "b", "good")
-
-
-def test_package_that_is_but_a_directory_is_a_problem(tmp_path, monkeypatch):
-    """It imports, as a namespace, and has no file."""
-    package = tmp_path / "hollow" / "__init__.py"
-    package.parent.mkdir()
-    monkeypatch.setattr(worker_pool, "_prepare_triton", lambda: None)
-    monkeypatch.syspath_prepend(tmp_path)
-    expected = f"hollow was to be imported from {package}, but came from None"
-    assert worker_pool._import_problem(str(package), dict) == expected

@@ -5,8 +5,10 @@ import types
 import pytest
 import torch
 
-from benchmarks._engine.measure import first_call, host_time
+from benchmarks._engine.measure import first_call, host_time, inputs
 from benchmarks._engine.subject import BACKWARD, FORWARD
+from tests.engine.measure import samples
+from tests.package import plain
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +25,14 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch, tmp_path, one_thread):
+    """Measures cells as on a GPU, but with CPU tensors, plain PyTorch and made-up samples."""
+    samples.install(monkeypatch, tmp_path / "progress", sets=3)
+    plain.install(monkeypatch)
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def describe(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda keep_graph: keep_graph and graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
 
-    def described(*nodes, triton_names=("rope_kernel",), **driver):
+    def described(*nodes, function=graph_nodes.described, triton_names=("rope_kernel",), **driver):
         monkeypatch.setattr(graph_nodes.ctypes, "CDLL", lambda name: Driver(nodes, **driver))
         calls = []
 
@@ -43,10 +43,10 @@ def describe(monkeypatch):
             for name in triton_names:
                 hook(types.SimpleNamespace(get=lambda name=name: {"name": name}))
 
-        text = graph_nodes.described(call, stream)
+        result = function(call, stream)
         assert calls == [False, True], "compiled, then recorded"
         assert not hook.calls, "nobody listens any more"
-        return text
+        return result
 
     return described
 
@@ -62,6 +62,12 @@ def test_every_kind_of_work_is_in_the_words(describe):
         "1 x kernel sm90_gemm, grid 1x1x1, block 128x1x1",
         "2 x Triton kernel, grid 8x1x4, block 128x1x1",
     ]
+
+
+def test_launches_are_kernels_copies_and_fills(describe):
+    # kernel, memcpy, memset; host function, child graph, empty, waits and records of events
+    nodes = [Node(kind) for kind in (0, 0, 1, 2, 3, 4, 5, 6, 7)]
+    assert describe(*nodes, function=graph_nodes.launches) == 4
 
 
 CHANGES = {

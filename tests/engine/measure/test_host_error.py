@@ -13,10 +13,12 @@ from benchmarks._subjects import metrics
 from benchmarks._subjects.rope import angles
 from benchmarks._subjects.rope.cells import EagerCell
 from tests import oracle
-from tests.engine.measure.common import change, implement
 from tests.package import plain
 
 CELLS = {key: eager for key, eager in _subjects.eager().items() if eager.kind == "error"}
+OWN, PATHS = (
+    [key for key in CELLS if key[0] == metric] for metric in (metrics.ERROR, metrics.PATH_ERROR)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,61 +35,51 @@ def error(metric, *params):
     return accuracy.error(dataclasses.replace(eager.cell, **fewer), eager.direction)
 
 
-def rounded_rotation(loss):
-    """A rotation in float64 on cos and sin with a loss, rounded once to the dtype of ``t``."""
-
-    def apply(t, freqs, tensor_format, interleaved=False):
-        assert tensor_format == "sbhd"
-        cos, sin = loss(freqs.double().cos()).double(), loss(freqs.double().sin()).double()
-        first, second = oracle.pairs(t.double(), interleaved).unbind(-1)
-        cos, sin = (oracle.pairs(x, interleaved)[..., 0] for x in (cos, sin))
-        turned = first * cos - second * sin, second * cos + first * sin
-        return (torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)).to(
-            t.dtype
-        )
-
-    return apply
-
-
-OWN, PATHS = (
-    [key for key in CELLS if key[0] == metric] for metric in (metrics.ERROR, metrics.PATH_ERROR)
-)
+def exact_rotation(t, freqs, tensor_format, interleaved=False):
+    """A rotation in float64, rounded once to the dtype of ``t``."""
+    freqs = freqs.double()
+    cos, sin = (oracle.pairs(x, interleaved)[..., 0] for x in (freqs.cos(), freqs.sin()))
+    first, second = oracle.pairs(t.double(), interleaved).unbind(-1)
+    turned = first * cos - second * sin, second * cos + first * sin
+    joined = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return joined.to(t.dtype)
 
 
 @pytest.mark.parametrize("key", OWN, ids=lambda key: "-".join(key[1]))
 def test_perfect_result_has_the_error_1(key, monkeypatch):
-    implement(monkeypatch, rounded_rotation(lambda x: x))
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", exact_rotation)
     assert error(key[0], *key[1]) == 1.0
 
 
-@pytest.mark.parametrize("positions", metrics.POSITIONS)
-def test_loss_that_the_tolerance_of_the_tests_lets_through_is_seen(monkeypatch, positions):
-    """cos and sin with the error of hardware approximations, in float32."""
-    freqs = angles.by_channel(angles.exact(0, 64, 128).float())
-    t = torch.rand(64, 1, 2, 128)
-    coarse = rounded_rotation(lambda x: x + 5e-7)
-    exact = oracle.rotate(t, freqs, "sbhd", False).float()
-    torch.testing.assert_close(coarse(t, freqs, "sbhd", False), exact)
-    implement(monkeypatch, coarse)
-    assert error(metrics.ERROR, "forward", "float32", positions, "False") > 5
+def lossy(function, loss):
+    """The function, with a relative loss in the first tensor that it returns."""
+
+    def call(*args, **options):
+        output = function(*args, **options)
+        if isinstance(output, tuple):
+            return output[0] * (1 + loss), *output[1:]
+        return output.mul_(1 + loss) if options.get("inplace") else output * (1 + loss)
+
+    return call
 
 
 @pytest.mark.parametrize("key", PATHS, ids=lambda key: "-".join(key[1]))
 def test_error_of_a_path_is_that_of_its_roundings_and_shows_a_loss(key, monkeypatch):
     float32 = key[1][2] == "float32"
     assert 0.999 < error(key[0], *key[1]) < (2 if float32 else 1.01)
-    change(monkeypatch, lambda output: output * (1 + (2.0**-16 if float32 else 2.0**-7)))
+    for name, function in plain.FUNCTIONS.items():
+        changed = lossy(function, 2.0**-16 if float32 else 2.0**-7)
+        monkeypatch.setattr(rope_triton, name, changed)
     assert error(key[0], *key[1]) > 2
 
 
 def test_long_positions_are_long(monkeypatch):
     """A reduction of the angles that loses one bit in 2^20 shows there and only there."""
-    fine = rounded_rotation(lambda x: x)
 
-    def apply(t, freqs, tensor_format, interleaved=False):
-        return fine(t, freqs.double() + 2.0**-30 * freqs.double(), tensor_format, interleaved)
+    def apply(t, freqs, *options, **more):
+        return exact_rotation(t, freqs.double() * (1 + 2.0**-30), *options, **more)
 
-    implement(monkeypatch, apply)
+    monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
     short, long = (
         error(metrics.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
     )

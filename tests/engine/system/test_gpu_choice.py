@@ -32,20 +32,18 @@ def test_the_gpu_that_cuda_would_take(nvml, monkeypatch, variable, expected):
             gpu_monitor.gpu_uuid()
     else:
         assert gpu_monitor.gpu_uuid() == UUIDS[expected]
-        nvml.gpus[UUIDS[expected]].mig = 1
-        with pytest.raises(WatchError, match=f"{UUIDS[expected]} is in MIG mode"):
-            gpu_monitor.gpu_uuid()
 
 
-def test_no_gpu_at_all(nvml):
-    nvml.gpus.clear()
-    with pytest.raises(WatchError, match="of the 0 GPUs that NVML finds here: none"):
+def test_a_gpu_that_is_shared_or_missing_is_refused(nvml, monkeypatch):
+    nvml.gpus[GPU].mig = 1
+    with pytest.raises(WatchError, match=f"{GPU} is in MIG mode"):
         gpu_monitor.gpu_uuid()
-
-
-def test_a_mig_instance_is_refused(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-8932f937")
     with pytest.raises(WatchError, match="whole GPU"):
+        gpu_monitor.gpu_uuid()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    nvml.gpus.clear()
+    with pytest.raises(WatchError, match="of the 0 GPUs that NVML finds here: none"):
         gpu_monitor.gpu_uuid()
 
 
@@ -66,10 +64,6 @@ def test_numbers_of_different_models_are_not_guessed(nvml, monkeypatch):
 
 
 # --- whose GPU ------------------------------------------------------------------------------------
-
-
-def test_a_free_gpu_is_free(nvml):
-    gpu_monitor.require_free(GPU, patience_seconds=0)
 
 
 def test_a_busy_gpu_says_who(nvml):
@@ -101,17 +95,19 @@ def test_a_process_that_is_ending_is_waited_for(nvml):
 # --- NVML itself ----------------------------------------------------------------------------------
 
 
-def test_without_nvidia_ml_py_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(WatchError, match="pip install nvidia-ml-py"):
-        gpu_monitor.gpu_uuid()
-
-
-def test_another_package_of_that_name_is_refused(monkeypatch):
-    stranger = types.ModuleType("pynvml")
-    stranger.__file__ = "elsewhere.py"
-    monkeypatch.setitem(sys.modules, "pynvml", stranger)
-    with pytest.raises(WatchError, match="elsewhere.py.*too old or another package"):
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (None, "pip install nvidia-ml-py"),
+        (
+            types.SimpleNamespace(__file__="elsewhere.py"),
+            "elsewhere.py.*too old or another package",
+        ),
+    ],
+)
+def test_without_nvidia_ml_py_it_says_what_to_install(monkeypatch, module, message):
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    with pytest.raises(WatchError, match=message):
         gpu_monitor.gpu_uuid()
 
 

@@ -29,23 +29,21 @@ from benchmarks._engine.system import gpu_monitor
 gpu_monitor.LOCK_DIRECTORY = pathlib.Path({directory!r})
 with gpu_monitor.gpu_lock({uuid!r}, wait_seconds=0):
     print("held", flush=True)
-    input()
-print("free", flush=True)
-input()
+    time.sleep(60)
 """
 
 
 @pytest.fixture
 def holder(locks):
     code = HOLDER.format(directory=str(locks), uuid=GPU)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes) as running:
+    line, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(line, cwd=ROOT, stdout=pipe, text=True) as running:
         assert running.stdout.readline() == "held\n"
         yield running
         running.kill()
 
 
-def test_a_second_run_is_told_who_measures(holder):
+def test_a_second_run_is_told_who_measures_until_that_process_ends(holder):
     start = time.monotonic()
     with (
         pytest.raises(GpuBusyError, match=rf"measured by pid {holder.pid} \(.*python.* -c"),
@@ -55,21 +53,18 @@ def test_a_second_run_is_told_who_measures(holder):
     assert time.monotonic() - start >= 0.3
     with gpu_monitor.gpu_lock(UUIDS[1], wait_seconds=0):
         pass
-
-
-def test_the_lock_ends_with_the_block(holder, locks):
-    holder.stdin.write("\n")
-    holder.stdin.flush()
-    assert holder.stdout.readline() == "free\n"
-    (path,) = locks.iterdir()
-    assert path.read_bytes() == b""  # and names no process
-    with gpu_monitor.gpu_lock(GPU, wait_seconds=0):
-        assert f"pid {os.getpid()} " in path.read_text()
-
-
-def test_the_lock_ends_with_the_process(holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
+    with gpu_monitor.gpu_lock(GPU, wait_seconds=0):
+        pass
+
+
+def test_the_lock_ends_with_the_block_and_names_no_process_then(locks):
+    with pytest.raises(KeyError), gpu_monitor.gpu_lock(GPU, wait_seconds=0):
+        (path,) = locks.iterdir()
+        assert f"pid {os.getpid()} " in path.read_text()
+        raise KeyError
+    assert path.read_bytes() == b""
     with gpu_monitor.gpu_lock(GPU, wait_seconds=0):
         pass
 
@@ -82,13 +77,6 @@ def test_the_lock_is_every_users(locks):
             assert stat.S_IMODE(path.stat().st_mode) == 0o666
     finally:
         os.umask(mask)
-
-
-def test_an_error_in_the_block_frees_the_lock(locks):
-    with pytest.raises(KeyError), gpu_monitor.gpu_lock(GPU, wait_seconds=0):
-        raise KeyError
-    with gpu_monitor.gpu_lock(GPU, wait_seconds=0):
-        pass
 
 
 @pytest.mark.parametrize("place", ["symlink_to", "hardlink_to", "fifo", "directory"])

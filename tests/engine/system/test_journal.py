@@ -1,8 +1,7 @@
-"""The journal of a measurement: sound after a kill, and what was changed in it is an error."""
+"""The journal of a measurement: sound after a kill, and of one measurement only."""
 
 import errno
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -29,43 +28,36 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    with Journal(path, HEADER) as kept:
+    with Journal(path, HEADER) as opened:
         for entry in ENTRIES:
-            kept.append(entry)
+            opened.append(entry)
     return path
 
 
 def entries(path, header=HEADER, **options) -> list[dict]:
-    with Journal(path, header, **options) as kept:
-        return kept.entries
+    with Journal(path, header, **options) as opened:
+        return opened.entries
 
 
 def test_entries_come_back_in_order_and_as_they_were(filled):
-    with Journal(filled, HEADER) as kept:
-        assert (kept.header, kept.entries) == (HEADER, ENTRIES)
-        kept.append({"x": (1, 2)}, {"y": None})
-        assert kept.entries == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
+    with Journal(filled, HEADER) as opened:
+        assert (opened.header, opened.entries) == (HEADER, ENTRIES)
+        opened.append({"x": (1, 2)}, {"y": None})
+        assert opened.entries == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
     assert entries(filled) == journal.read(filled)[1:] == [*ENTRIES, {"x": [1, 2]}, {"y": None}]
 
 
-@pytest.mark.parametrize("damage", [b"1.25", b"seconds", b"\n", b'"sha256"'])
-def test_of_a_damaged_journal_it_is_said_how_to_go_on(damage, filled):
-    filled.write_bytes(filled.read_bytes().replace(damage, b"{", 1))
-    with pytest.raises(JournalError) as caught:
-        Journal(filled, HEADER)
-    assert str(filled) in str(caught.value)
-    assert str(caught.value).endswith("\nstart again with --afresh, or move the file away")
+def full(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_costs_one_entry_and_names_the_journal(filled, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch, pytest.raises(OSError) as caught:  # noqa: SIM117
-        with Journal(filled, HEADER) as kept:
-            patch.setattr(os, "fsync", full)
-            kept.append({"round": 3})
-    assert caught.value.filename == str(filled)
+    with Journal(filled, HEADER) as opened, monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError) as caught:
+            opened.append({"round": 3})
+        assert caught.value.filename == str(filled)
+        assert opened.entries == ENTRIES
     assert entries(filled)[: len(ENTRIES)] == ENTRIES
 
 
@@ -85,31 +77,14 @@ def test_every_key_that_differs_is_named_and_nothing_changes(filled):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [{"b": object()}]}])
 def test_what_is_not_plain_json_is_refused(filled, value):
-    with Journal(filled, HEADER) as kept:
+    with Journal(filled, HEADER) as opened:
         with pytest.raises((ValueError, TypeError)):
-            kept.append({"fine": 1}, {"value": value})
-        with pytest.raises(ValueError, match="name of the checksum"):
-            kept.append({"sha256": ""})
-        assert kept.entries == ENTRIES
+            opened.append({"fine": 1}, {"value": value})
+        assert opened.entries == ENTRIES
     assert entries(filled) == ENTRIES
 
 
-def test_what_is_published_has_no_checksums_and_is_read_alone(filled):
-    plain = [json.dumps(each) for each in journal.read(filled)]
-    filled.write_text("\n".join(plain) + "\n")
-    assert journal.read(filled) == [HEADER, *ENTRIES]
-    with pytest.raises(JournalError, match="no checksums"):
-        Journal(filled, HEADER)
-
-
 # --- damaged, foreign, in use ---------------------------------------------------------------------
-
-
-def lines(change):
-    def damage(data: bytes) -> bytes:
-        return b"".join(change(data.splitlines(keepends=True)))
-
-    return damage
 
 
 @pytest.mark.parametrize(
@@ -117,33 +92,28 @@ def lines(change):
     [
         (lambda data: b"", "no journal"),
         (lambda data: b"thesis", "no journal"),
-        (lambda data: b"thesis\n", "line 1, is damaged"),
         (lambda data: b"\xff\xfe\n", "line 1, is damaged"),
         (lambda data: b"[]\n", "line 1, is damaged"),
-        (lambda data: data.replace(b"1.25", b"1.24"), "line 3, was changed"),
-        (lambda data: data.replace(b"aaa", b"aab", 1), "line 1, was changed"),
         (lambda data: data.replace(b'"seconds"', b"seconds", 1), "line 2, is damaged"),
-        (lines(lambda each: each[1:]), "line 1, was changed"),
-        (lines(lambda each: [*each[:2], each[3]]), "line 3, was changed"),
-        (lines(lambda each: [*each[:2], each[3], each[2]]), "line 3, was changed"),
-        (lines(lambda each: [*each, each[-1]]), "line 5, was changed"),
-        (lines(lambda each: [*each, b'{"round": 9}\n']), "line 5, was changed"),
-        (lines(lambda each: [*each[:2], each[2][:9] + b"\n", each[3]]), "line 3, is damaged"),
-        (lines(lambda each: [*each[:2], each[2][:9], each[3]]), "line 3, is damaged"),
+        (lambda data: data.replace(b"\n", b"\n\n", 1), "line 2, is damaged"),
+        (lambda data: data.replace(b"1.25", b"1.25\n", 1), "line 3, is damaged"),
+        (lambda data: data[data.index(b"\n") + 1 :], "holds other measurements"),
     ],
 )
 def test_damage_is_an_error_and_nothing_is_written(filled, damage, message):
     filled.write_bytes(damage(filled.read_bytes()))
     before = filled.read_bytes()
-    with pytest.raises(JournalError, match=message):
+    with pytest.raises(JournalError, match=message) as caught:
         Journal(filled, HEADER)
+    assert str(filled) in str(caught.value)
+    assert str(caught.value).endswith("\nstart again with --afresh, or move the file away")
     assert filled.read_bytes() == before
 
 
 HOLDER = """
 import pathlib, time
 from benchmarks._engine.system.journal import Journal
-kept = Journal(pathlib.Path({path!r}), {header!r})
+opened = Journal(pathlib.Path({path!r}), {header!r})
 print("open", flush=True)
 time.sleep(60)
 """
@@ -172,21 +142,10 @@ def test_a_line_that_was_being_written_is_dropped_wherever_it_was_cut(filled):
         if length:
             with pytest.raises(JournalError, match="was cut"):
                 journal.read(filled)
-        with Journal(filled, HEADER) as kept:
-            assert kept.entries == ENTRIES[:-1]
-            kept.append(ENTRIES[-1])
+        with Journal(filled, HEADER) as opened:
+            assert opened.entries == ENTRIES[:-1]
+            opened.append(ENTRIES[-1])
         assert filled.read_bytes() == data
-
-
-def test_what_is_appended_is_on_the_disk_before_it_counts(filled, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    with Journal(filled, HEADER) as kept:
-        monkeypatch.setattr(journal.os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            kept.append({"round": 3})
-        assert kept.entries == ENTRIES
 
 
 class Killed(BaseException):
@@ -212,16 +171,13 @@ def test_a_kill_while_starting_leaves_a_journal_that_starts(path, monkeypatch, s
             patch.setattr(os, name, dying(getattr(os, name)))
         with pytest.raises(Killed):
             Journal(path, HEADER)
-    with Journal(path, HEADER) as kept:
-        kept.append(ENTRIES[0])
+    with Journal(path, HEADER) as opened:
+        opened.append(ENTRIES[0])
     assert entries(path) == ENTRIES[:1]
     assert sorted(os.listdir(path.parent)) == ["one.jsonl", "one.jsonl.lock"]
 
 
 def test_an_error_of_the_disk_leaves_no_scratch(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_atomically(tmp_path / "x.json", b"{}")
@@ -231,15 +187,15 @@ def test_an_error_of_the_disk_leaves_no_scratch(tmp_path, monkeypatch):
 WRITER = """
 import itertools, pathlib
 from benchmarks._engine.system.journal import Journal
-kept = Journal(pathlib.Path({path!r}), {header!r})
-for number in itertools.count(len(kept.entries)):
-    kept.append({{"round": number, "seconds": [number] * 20000}})
+opened = Journal(pathlib.Path({path!r}), {header!r})
+for number in itertools.count(len(opened.entries)):
+    opened.append({{"round": number, "seconds": [number] * 20000}})
     print("saved", flush=True)
 """
 
 
 def test_a_killed_writer_loses_at_most_what_it_was_writing(path):
-    code, known = WRITER.format(path=str(path), header=HEADER), 0
+    code, count = WRITER.format(path=str(path), header=HEADER), 0
     for milliseconds in (0, 1, 3):
         line = [sys.executable, "-c", code]
         with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
@@ -248,13 +204,13 @@ def test_a_killed_writer_loses_at_most_what_it_was_writing(path):
             time.sleep(milliseconds / 1000)  # into the next write, wherever that is by then
             writer.kill()
         assert writer.returncode == -signal.SIGKILL
-        found = entries(path)
-        assert len(found) >= known + 3
+        stored = entries(path)
+        assert len(stored) >= count + 3
         assert all(
-            each == {"round": number, "seconds": [number] * 20000}
-            for number, each in enumerate(found)
+            entry == {"round": number, "seconds": [number] * 20000}
+            for number, entry in enumerate(stored)
         )
-        known = len(found)
+        count = len(stored)
 
 
 def test_the_newest_journals_are_kept_and_those_in_use(filled):

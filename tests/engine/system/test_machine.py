@@ -30,13 +30,11 @@ def fake_gpu(monkeypatch):
 
 
 def test_the_record_names_gpu_driver_and_software(fake_gpu):
-    fake_gpu("NVIDIA H200")
+    fake_gpu("NVIDIA H100 80GB HBM3")
     record = machine.machine_record()
-    assert record["machine"] == "nvidia-h200"
-    assert record["gpu"] == "NVIDIA H200"
-    assert record["driver"] == "580.159.04"
-    assert record["cuda"] == "13.0"
-    assert record["torch"] == torch.__version__
+    assert record["machine"] == "nvidia-h100-80gb-hbm3"
+    expected = {"gpu": "NVIDIA H100 80GB HBM3", "driver": "580.159.04", "cuda": "13.0"}
+    assert record.items() >= (expected | {"torch": torch.__version__}).items()
     assert {"arch", "cpu", "num_cpu", "os", "ram", "triton"} <= set(record)
     assert all(isinstance(value, str) for value in record.values())
 
@@ -65,13 +63,6 @@ def test_the_processor_is_a_line_of_its_own_where_time_is_measured(fake_gpu, mon
     assert here | {"cpu": "another"} == there != here
 
 
-def test_two_gpus_have_two_names(fake_gpu):
-    fake_gpu("NVIDIA H200")
-    first = machine.machine_record()["machine"]
-    fake_gpu("NVIDIA H100 80GB HBM3")
-    assert first != machine.machine_record()["machine"] == "nvidia-h100-80gb-hbm3"
-
-
 @pytest.mark.parametrize("command", ["machine", "run"])
 def test_a_gpu_without_nvidia_smi_cannot_be_described(fake_gpu, monkeypatch, capsys, command):
     fake_gpu("NVIDIA H200")
@@ -93,19 +84,14 @@ def test_compare_says_why_a_machine_cannot_be_described(lab, monkeypatch, capsys
     assert capsys.readouterr().err == "could not run: see above\n"
 
 
-def test_a_machine_without_a_gpu_says_so(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    record = machine.machine_record()
-    assert record["gpu"] == record["driver"] == record["cuda"] == "none"
-    assert record["machine"] == f"no-gpu-{record['arch']}"
-
-
 def test_asv_finds_the_saved_record(monkeypatch, tmp_path):
     from asv.machine import Machine
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     record = machine.machine_record()
+    assert record["gpu"] == record["driver"] == record["cuda"] == "none"
+    assert record["machine"] == f"no-gpu-{record['arch']}"
     machine.save_record(record)
     assert record["machine"] in json.loads((tmp_path / ".asv-machine.json").read_text())
     loaded = Machine.load(machine_name=record["machine"])

@@ -18,8 +18,8 @@ def commit(lab, tag, project=PROJECT, pins=PINS, **behaviour):
 
 
 def test_requirements_are_the_dependencies_and_their_pins(lab):
-    found = repository.requirements(lab.root, commit(lab, "base"))
-    assert found == {
+    required = repository.requirements(lab.root, commit(lab, "base"))
+    assert required == {
         "torch": "torch>=2.11 (pinned to 2.13.0)",
         "triton": "Triton>=3.6 (pinned to 3.7.1)",
     }
@@ -29,28 +29,22 @@ def test_requirements_are_the_dependencies_and_their_pins(lab):
 @pytest.mark.parametrize(
     ("project", "pins", "changed"),
     [
-        (PROJECT, PINS.replace("3.7.1", "3.8.0"), ["triton"]),
-        (PROJECT.replace(">=2.11", ">=2.12"), PINS, ["torch"]),
         (PROJECT.replace('"torch>=2.11"', '"numpy"'), PINS, ["numpy", "torch"]),
-        (PROJECT, "", ["torch", "triton"]),
-        (PROJECT, PINS.replace("9.2.0", "9.3.0"), []),
-        (PROJECT.replace('"x"', '"y"'), PINS + "\n# more\n", []),
+        (PROJECT, PINS.replace("3.7.1", "3.8.0"), ["triton"]),
+        (PROJECT.replace('"x"', '"y"'), PINS.replace("9.2.0", "9.3.0") + "\n# more\n", []),
     ],
 )
 def test_requirement_changes(lab, project, pins, changed):
     base = repository.requirements(lab.root, commit(lab, "base"))
     head = repository.requirements(lab.root, commit(lab, "head", project, pins))
-    said = repository.requirement_changes(base, head)
-    assert [sentence.partition(":")[0] for sentence in said] == changed
-    assert all("this change was not measured" in sentence for sentence in said)
+    changes = repository.requirement_changes(base, head)
+    assert [sentence.partition(":")[0] for sentence in changes] == changed
+    assert all("this change was not measured" in sentence for sentence in changes)
 
 
 @pytest.mark.parametrize("file", ["project", "pins"])
 def test_a_file_that_is_too_long_is_not_parsed(lab, file):
-    text = "#" * repository.MAX_BYTES
-    sha = commit(lab, "base", **{file: text})
-    assert repository.requirements(lab.root, sha) is not None
-    sha = commit(lab, "head", **{file: text + "#"})
+    sha = commit(lab, "head", **{file: "#" * (repository.MAX_BYTES + 1)})
     with pytest.raises(ValueError, match="a file of 20001 bytes, at most 20000 are read"):
         repository.requirements(lab.root, sha)
 
@@ -64,8 +58,8 @@ def test_a_change_of_what_it_runs_on_is_no_pass(lab, capsys, sources, slower):
     commit(lab, "head", pins=PINS.replace("3.7.1", "3.8.0"), **head)
     expected = FAIL if slower and not same else CANNOT_TELL
     assert lab.compare() == expected
-    (said,) = lab.unmeasured
-    assert "pinned to 3.7.1" in said and "pinned to 3.8.0" in said
+    (sentence,) = lab.unmeasured
+    assert "pinned to 3.7.1" in sentence and "pinned to 3.8.0" in sentence
     assert lab.found.same_sources == same
     assert "not measured: triton" in capsys.readouterr().out
 
@@ -79,12 +73,7 @@ def test_the_working_tree_has_requirements_too(lab):
 
 @pytest.mark.parametrize(
     "project",
-    [
-        "[project",
-        "[project]\ndependencies = 3\n",
-        "project = 1\n",
-        "[project]\ndependencies = ['']",
-    ],
+    ["[project", "project = 1\n", *(f"[project]\ndependencies = {x}" for x in ("3", "['']"))],
 )
 def test_requirements_that_cannot_be_read(lab, capsys, project):
     commit(lab, "base")
@@ -104,11 +93,11 @@ def test_the_files_of_any_folder(lab):
     lab.git("commit", "-q", "-m", "tests")
     (tests / "__pycache__").mkdir()
     (tests / "__pycache__" / "x.pyc").write_bytes(b"")
-    found = repository.committed_files(lab.root, "main", "tests")
-    assert list(found) == ["gpu/test_é.py"] and repository.lying_files(tests) == found
+    files = repository.committed_files(lab.root, "main", "tests")
+    assert list(files) == ["gpu/test_é.py"] and repository.files_on_disk(tests) == files
     (tests / "gpu" / "test_é.py").write_text("x = 2\n")
-    now = repository.lying_files(tests)
-    assert repository.digest(now) != repository.digest(found)
+    now = repository.files_on_disk(tests)
+    assert repository.digest(now) != repository.digest(files)
     for name in ("empty", "nothing", "--help", "0" * 40, "x\nmain"):
         with pytest.raises(GitError, match="no commit or branch|has no rope_triton/"):
             repository.committed_files(lab.root, name)

@@ -62,18 +62,6 @@ def test_family_wise_false_alarm_rate_is_the_nominal_one(noise, cells):
     assert faster / repetitions == pytest.approx(exact_rate, abs=bound)
 
 
-def test_false_alarms_of_a_drifting_machine():
-    generator, alpha, repetitions = np.random.default_rng(2), 0.1, 300
-    alarms = failed = 0
-    for _ in range(repetitions):
-        family = judged(*processes(generator, 8, 10, drift=0.001), alpha=alpha)
-        alarms += any(timing.p_slower <= alpha for timing in family.timings)
-        failed += family.control.failed > 0
-    bound = 4 * (alpha * (1 - alpha) / repetitions) ** 0.5
-    assert alarms / repetitions <= alpha + bound
-    assert failed / repetitions <= 2 * alpha + bound
-
-
 def test_drift_cancels_in_the_effect_and_in_the_control():
     base, head = processes(np.random.default_rng(0), ROUNDS, 3, drift=0.01, noise=0)
     family = judged(base, head)
@@ -153,7 +141,7 @@ def test_one_disturbed_round_changes_little():
     head *= 1.02
     burst, *others = judged(base, head).timings
     assert burst.answer is Answer.FAIL and burst.effect == pytest.approx(0.02, abs=0.003)
-    assert burst.high - burst.low < 3 * max(each.high - each.low for each in others)
+    assert burst.high - burst.low < 3 * max(timing.high - timing.low for timing in others)
 
 
 def test_patterns():
@@ -166,13 +154,6 @@ def test_patterns():
     for rounds in (0, 63):
         with pytest.raises(ValueError, match=f"1 to 62 rounds can be tested, got {rounds}"):
             permutation_test.patterns(rounds)
-
-
-def test_more_rounds_than_can_be_enumerated():
-    base, head = processes(np.random.default_rng(8), 24, 20, modes=0.02)
-    head[:, 0] *= 1.03
-    answers = [timing.answer for timing in judged(base, head).timings]
-    assert answers == [Answer.FAIL] + [Answer.PASS] * 19
 
 
 def test_each_answer_is_reached():
@@ -271,11 +252,7 @@ def test_false_alarms_of_a_head_that_varies_more(noise):
     assert alarms / repetitions == pytest.approx(alpha, abs=4 * (0.09 / repetitions) ** 0.5)
 
 
-def test_a_thousand_subjects_and_the_very_same_numbers():
-    base, head = processes(np.random.default_rng(12), ROUNDS, 1008, modes=0.02)
-    head[:, ::100] *= 1.05
-    answers = [timing.answer for timing in judged(base, head).timings]
-    assert answers.count(Answer.FAIL) == 11
+def test_the_very_same_numbers_are_no_change():
     for timing in judged(GOOD, GOOD).timings:
         assert (timing.answer, timing.effect, timing.p_slower) == (Answer.PASS, 0, 1)
 
@@ -293,15 +270,12 @@ def spoilt(value):
     ("base", "head", "message"),
     [
         (GOOD, GOOD[:, :1], r"\[rounds, 2 timings\], got \[12, 2\] and \[12, 1\]"),
-        (GOOD[:, :1], GOOD[:, :1], r"\[rounds, 2 timings\]"),
         (GOOD[0], GOOD[0], r"got \[2\] and \[2\]"),
         (GOOD[:11], GOOD[:11], "an even number of rounds, 8 or more, is needed, got 11"),
-        (GOOD[:6], GOOD[:6], "is needed, got 6"),
         (GOOD[:8], GOOD[:8], "8 rounds can never be significant at alpha 0.0025"),
         (spoilt(np.nan), GOOD, r"base of Key\(.*'1', .* is nan in round 3"),
         (GOOD, spoilt(np.inf), r"head of Key\(.* is inf in round 3"),
         (GOOD, spoilt(0), "finite and positive, .* is 0.0 in round 3"),
-        (GOOD, spoilt(-1e-5), "finite and positive"),
     ],
 )
 def test_bad_samples(base, head, message):
@@ -309,10 +283,10 @@ def test_bad_samples(base, head, message):
         judge(keys(2), base, head)
 
 
-@pytest.mark.parametrize("given", [[], keys(1) * 2])
-def test_bad_subjects(given):
+@pytest.mark.parametrize("names", [[], keys(1) * 2])
+def test_bad_keys(names):
     with pytest.raises(ValueError, match="there must be keys, none twice"):
-        judge(given, GOOD[:, : len(given)], GOOD[:, : len(given)])
+        judge(names, GOOD[:, : len(names)], GOOD[:, : len(names)])
 
 
 def test_bad_rules():

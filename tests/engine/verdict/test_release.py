@@ -128,11 +128,8 @@ def test_what_was_faster_in_between_is_not_hidden_by_it():
 CELLS = subjects("small")[:24]
 
 
-def noisy(generator, shares, slow):
-    """Steps and culprits in a history whose commits are slower by these shares in some cells.
-
-    A round has 0.4 % of noise. The culprits are ranges of commits by number.
-    """
+def culprits_in_noise(generator, shares, slow):
+    """Numbers of the commits that are named where a commit is slower by its share in some cells."""
     commits = [f"{number:040x}" for number in range(1, len(shares) + 1)]
 
     def compared_with(index, wanted=CELLS):
@@ -145,23 +142,19 @@ def noisy(generator, shares, slow):
     while (commit := Search(results, commits).next_commit()) is not None:
         step = Step(commit, compared_with(commits.index(commit), wanted))
         results = SinceRelease(results.comparison, (*results.steps, step))
-    culprits = Search(results, commits).culprits()
-    return results, [(culprit.first + 1, culprit.last + 1) for culprit in culprits]
+    return [range(c.first + 1, c.last + 2) for c in Search(results, commits).culprits()]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_commits_are_found_in_noise(seed):
-    generator = np.random.default_rng(seed)
-    slow = set(CELLS[seed : seed + 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_commits_are_named_in_noise(seed):
+    generator, slow = np.random.default_rng(seed), set(CELLS[seed : seed + 6])
     where = 1 + 3 * seed
-    results, culprits = noisy(generator, [0.02 * (i >= where) for i in range(1, 17)], slow)
-    assert culprits == [(where, where)] and len(results.steps) <= 6
+    step = [0.02 * (i >= where) for i in range(1, 17)]
+    assert culprits_in_noise(generator, step, slow) == [range(where, where + 1)]
     ramp = [1.004 ** min(max(i - 3, 0), 10) - 1 for i in range(16)]
-    results, culprits = noisy(generator, ramp, slow)
-    named = [range(first, last + 1) for first, last in culprits]
-    assert len(named) >= 5 and all({*commits} <= {*range(5, 15)} for commits in named)
-    results, culprits = noisy(generator, [0.0] * 16, slow)
-    assert not culprits and not results.steps
+    culprits = culprits_in_noise(generator, ramp, slow)
+    assert len(culprits) >= 5 and all({*numbers} <= {*range(5, 15)} for numbers in culprits)
+    assert not culprits_in_noise(generator, [0.0] * 16, slow)
 
 
 @pytest.mark.parametrize("make", [passing, failing])
@@ -178,10 +171,7 @@ def test_json_round_trip(make):
         ({"steps": None}, "steps must be a list"),
         ({"steps": [{"commit": COMMITS[0], "comparison": None}] * 65}, "steps must be a list"),
         ({"steps": [{"commit": "main", "comparison": None}]}, "commit must be a text that"),
-        ({"steps": [{"commit": COMMITS[0]}]}, "a step must be an object"),
-        ({"steps": [{"commit": COMMITS[0], "comparison": 1}]}, "a comparison is an object"),
         ({"steps": [[]]}, "a step must be an object"),
-        ({"comparison": None}, "a comparison is an object"),
         ({"more": 1}, "since release must be an object of"),
     ],
 )
