@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from benchmarks._studies import pages
 from benchmarks._studies.training import measuring, results, tracking
 from benchmarks._studies.training.functions import OURS, PROVIDERS
 from benchmarks._studies.training.sizes import (
@@ -139,7 +140,7 @@ def test_what_computes_something_else_has_no_speed(clock, monkeypatch, functions
     error = rows["ours-eager"]["error"]
     assert list(rows["ours-eager"]) == ["error"]
     with pytest.raises(AssertionError, match=f"ours-eager: {message}"):
-        raise AssertionError(results.last_line(error))
+        raise AssertionError(pages.last_line(error))
 
 
 def test_a_fault_of_the_gpu_ends_the_process(clock, monkeypatch):
