@@ -155,7 +155,8 @@ class Launch:
 
     def __init__(self, kernel, grid: tuple, values: tuple, blocks: tuple = (), **options):
         self.kernel, self.grid, self.values, self._blocks = kernel, grid, values, blocks
-        self._options, self._repeated = options, self._first
+        self._options = options
+        self._repeated: Callable[[int, Sequence], None] = self._first
 
     def __call__(self, *tensors: torch.Tensor | None) -> None:
         """Launch on tensors, the first of which is not empty; an absent one is None."""
