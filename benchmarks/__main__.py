@@ -16,14 +16,14 @@ from typing import NoReturn
 
 from ._engine import subject as _subject
 from ._engine.compare import command as _compare
-from ._engine.compare import release as _release
+from ._engine.compare import release_search as _release
 from ._engine.system import errors, machine, process
 from ._engine.system.arguments import Parser
 from ._engine.system.progress import say
 from ._site import figures as _figures
 from ._site import readme as _readme
 from ._site import run as _run
-from ._studies import command as _studies
+from ._studies import study_command as _studies
 
 _STATUSES = """\
 Exit status: 0 done; 3 could not run, or an argument is invalid; 130 stopped by Ctrl-C. For the

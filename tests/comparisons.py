@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import _subjects
 from benchmarks._engine.verdict.judge import judge
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import RULES, Answer, Key, judge_exact
 from benchmarks._engine.verdict.schema import Comparison, Side
 from benchmarks._subjects.rope.grid import GRIDS, cells

@@ -14,7 +14,7 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import asv_fixes, asv_pages, libraries, overview, page, peers
+    from . import asv_fixes, asv_pages, overview, page, peers_page, vendored
 
     asv_fixes.fill_results(Path.cwd())  # asv has gone to its asv.conf.json
     asv_fixes.name_interpreters_by_version()
@@ -33,9 +33,9 @@ def setup() -> None:
             asv_fixes.ask_git_once(repo)
             asv_fixes.forget_missing_commits(conf, repo)
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
-            data["peers"] = peers.peers(peers.EVIDENCE)
+            data["peers"] = peers_page.peers(peers_page.EVIDENCE)
             site = Path(conf.html_dir)
-            libraries.localise(site)
+            vendored.localise(site)
             asv_pages.adapt(site, benchmarks, graphs)
             page.write(site, conf.project, data)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)

@@ -44,13 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
             restored = branch.restore(ROOT, options.remote)
             print("restored" if restored else "nothing is stored yet: starting from this clone's")
         case "measure":
-            from . import measure
+            from . import to_measure
 
-            return measure.measure(ROOT, options.machine)
+            return to_measure.measure(ROOT, options.machine)
         case "hold":
-            from . import measure
+            from . import to_measure
 
-            with measure.gpu_of(options.machine):
+            with to_measure.gpu_of(options.machine):
                 return subprocess.run(options.line, stdin=subprocess.DEVNULL).returncode
         case "accept":
             return _accept(options.incoming, options.machines)

@@ -18,7 +18,7 @@ import yaml
 
 from benchmarks._engine.system.arguments import COULD_NOT_RUN
 from benchmarks._site import __main__ as entry
-from benchmarks._site import branch, measure
+from benchmarks._site import branch, to_measure
 from tests import git as repositories
 from tests.git import git
 from tests.publishing import ROOT
@@ -161,18 +161,18 @@ def test_a_machine_that_sends_nonsense_leaves_the_others_alone(clone, tmp_path, 
 
 def test_missing_are_the_newest_without_a_result(clone):
     newest, _, _, oldest = git(clone, "log", "--format=%H").split()
-    assert measure.missing(clone, GPU, 10) == [oldest, newest]  # no README's
-    assert measure.missing(clone, GPU, 1) == [newest]
-    assert len(measure.missing(clone, "new", 10)) == 3
+    assert to_measure.missing(clone, GPU, 10) == [oldest, newest]  # no README's
+    assert to_measure.missing(clone, GPU, 1) == [newest]
+    assert len(to_measure.missing(clone, "new", 10)) == 3
 
 
 def test_a_new_toolchain_measures_the_newest_stored_commit_again(clone):
     measured = git(clone, "rev-parse", "HEAD~2")
-    assert measure.remeasured(clone, GPU, TOOLCHAIN) == []
-    assert measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == [measured]
+    assert to_measure.remeasured(clone, GPU, TOOLCHAIN) == []
+    assert to_measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == [measured]
     write_result(clone / RESULTS, GPU, measured, torch="9.9")
-    assert measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == []
-    assert measure.remeasured(clone, "new", TOOLCHAIN) == []
+    assert to_measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == []
+    assert to_measure.remeasured(clone, "new", TOOLCHAIN) == []
 
 
 # asv, played: it notes the pattern, and fails as often as it is told.
@@ -206,13 +206,13 @@ def measured_by(tmp_path, monkeypatch):
     def measure_commits(commits, statuses):
         stand_ins = {"remeasured": [], "missing": commits, "installed": {}}
         for name, stand_in in stand_ins.items():
-            monkeypatch.setattr(measure, name, lambda *words, answer=stand_in: answer)
+            monkeypatch.setattr(to_measure, name, lambda *words, answer=stand_in: answer)
         package = SimpleNamespace(root=tmp_path)
-        monkeypatch.setattr(measure.checkout, "from_commit", lambda *words: package)
-        monkeypatch.setattr(measure.asv_fixes, "fill_results", lambda root: None)
-        monkeypatch.setattr(measure.run, "ASV", [sys.executable, "-S", "-c", FAILING])
+        monkeypatch.setattr(to_measure.checkout, "from_commit", lambda *words: package)
+        monkeypatch.setattr(to_measure.asv_fixes, "fill_results", lambda root: None)
+        monkeypatch.setattr(to_measure.run, "ASV", [sys.executable, "-S", "-c", FAILING])
         (tmp_path / "statuses").write_text(json.dumps(statuses))
-        status = measure.measure(tmp_path, MACHINE)
+        status = to_measure.measure(tmp_path, MACHINE)
         return status, (tmp_path / "patterns").read_text().splitlines()
 
     return measure_commits
@@ -232,14 +232,14 @@ def test_what_failed_of_a_commit_is_measured_once_more(measured_by, statuses, st
 @pytest.mark.parametrize(("minutes", "begun"), [(8, 10), (12, 7), (80, 1)])
 def test_no_commit_is_begun_when_the_time_is_over(measured_by, monkeypatch, minutes, begun):
     clock = itertools.count(0, 60 * minutes)
-    monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(to_measure.time, "monotonic", lambda: next(clock))
     done, patterns = measured_by([f"{number:040x}" for number in range(10)], [0] * 10)
     assert done == 0 and len(patterns) == begun
     # The step ends before the job, which would store nothing.
     workflow = yaml.safe_load((ROOT / ".github/workflows/history.yml").read_text())
     job = workflow["jobs"]["measure"]
     (limit,) = (step["timeout-minutes"] for step in job["steps"] if "timeout-minutes" in step)
-    assert measure.BEGIN_SECONDS / 60 + 12 <= limit < job["timeout-minutes"]
+    assert to_measure.BEGIN_SECONDS / 60 + 12 <= limit < job["timeout-minutes"]
 
 
 @pytest.mark.parametrize("words", [[], ["measure"], ["hold", GPU], ["store", "origin", "more"]])

@@ -14,7 +14,7 @@ import pytest
 from asv.graph import Graph, GraphSet
 
 from benchmarks._engine.system.journal import JournalError
-from benchmarks._site import nightly, overview, page, peers
+from benchmarks._site import nightly, overview, page, peers_page
 from benchmarks._studies.peers.experiments import GRIDS
 from benchmarks._studies.runner import StudyError
 from tests import publishing
@@ -217,8 +217,8 @@ def test_a_machine_says_how_many_commits_it_has_not_measured(data):
 
 
 def test_of_what_ships_every_library_has_a_line_or_a_reason():
-    data = peers.peers(peers.EVIDENCE)
-    header = json.loads(peers.EVIDENCE.read_text().partition("\n")[0])
+    data = peers_page.peers(peers_page.EVIDENCE)
+    header = json.loads(peers_page.EVIDENCE.read_text().partition("\n")[0])
     machine, commit, command = data["source"]
     assert header["machine"]["gpu"] in machine and header["commit"][:8] in commit
     assert command.endswith("throughput") and command.startswith("python -m benchmarks ")
@@ -230,10 +230,10 @@ def test_of_what_ships_every_library_has_a_line_or_a_reason():
 
 
 def test_what_was_not_measured_has_no_speed_and_a_reason(tmp_path):
-    lines = peers.EVIDENCE.read_text().splitlines(keepends=True)
+    lines = peers_page.EVIDENCE.read_text().splitlines(keepends=True)
     left = [line for line in lines if '"cell":["compile",256,' not in line]
     (tmp_path / "some").write_text("".join(left))
-    for batch in peers.peers(tmp_path / "some")["batches"]:
+    for batch in peers_page.peers(tmp_path / "some")["batches"]:
         assert batch["gbps"]["compile"][0] is None and batch["gbps"]["fla"][0]
         (gap,) = (gap for gap in batch["without"] if gap["provider"] == "compile")
         assert (gap["status"], gap["count"], gap["of"]) == ("not measured", 1, 30)
@@ -241,20 +241,22 @@ def test_what_was_not_measured_has_no_speed_and_a_reason(tmp_path):
 
 def test_a_damaged_file_is_refused(tmp_path):
     with pytest.raises(OSError, match="none"):
-        peers.peers(tmp_path / "none")
-    text = peers.EVIDENCE.read_bytes()
+        peers_page.peers(tmp_path / "none")
+    text = peers_page.EVIDENCE.read_bytes()
     (tmp_path / "damaged").write_bytes(text[:-20])
     with pytest.raises(JournalError):
-        peers.peers(tmp_path / "damaged")
+        peers_page.peers(tmp_path / "damaged")
     (tmp_path / "empty").write_bytes(text.partition(b"\n")[0] + b"\n")
     with pytest.raises(StudyError, match="has no rows"):
-        peers.peers(tmp_path / "empty")
+        peers_page.peers(tmp_path / "empty")
 
 
 def test_it_needs_nothing_that_a_publishing_machine_lacks():
     blocked = ("torch", "triton", "matplotlib", "pynvml")
     script = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\n"
-    script += "from benchmarks._site import peers\nprint(len(peers.peers(peers.EVIDENCE)))"
+    script += (
+        "from benchmarks._site import peers_page\nprint(len(peers_page.peers(peers_page.EVIDENCE)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

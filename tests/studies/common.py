@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._engine.system import gpu_monitor, process
-from benchmarks._studies import command
+from benchmarks._studies import study_command
 from benchmarks._studies.peers import peers_study
 from benchmarks._studies.reliability import reliability_studies
 from benchmarks._studies.runner import Notes
@@ -57,7 +57,7 @@ class Processes:
 def processes(monkeypatch, tmp_path):
     """A machine with a GPU and a clean checkout."""
     processes = Processes(tmp_path)
-    monkeypatch.setattr(command, "SCRATCH", processes.scratch)
+    monkeypatch.setattr(study_command, "SCRATCH", processes.scratch)
     for module in (peers_study, training_study, parity_study, reliability_studies):
         monkeypatch.setattr(module, "EVIDENCE", processes.evidence)
     free_gpu(monkeypatch, processes, tmp_path)

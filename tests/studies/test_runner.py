@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks._engine.system import checkout, gpu_monitor, journal, machine
 from benchmarks._engine.system.journal import Journal
-from benchmarks._studies import command, runner
+from benchmarks._studies import runner, study_command
 from benchmarks._studies.runner import Part, Study, StudyError, Task
 from tests.lab import COULD_NOT_RUN, MACHINE, UUID
 from tests.studies import common, toy_work
@@ -82,7 +82,7 @@ def toy(processes, monkeypatch, tmp_path):
         parts=lambda options, place: [Squares(toy, place)],
         evidence=lambda machine: processes.evidence,
     )
-    monkeypatch.setitem(command.STUDIES, "toy", toys)
+    monkeypatch.setitem(study_command.STUDIES, "toy", toys)
     return toy
 
 
@@ -127,7 +127,7 @@ def test_a_run_ends_before_its_budget_does(toy, monkeypatch, capsys):
     """A task is estimated at a minute, and takes two: there is no time for the second."""
     clock = types.SimpleNamespace(monotonic=itertools.count(0, 120).__next__, time_ns=lambda: 1)
     monkeypatch.setattr(runner, "time", clock)
-    monkeypatch.setattr(command, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(study_command, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     assert study("toy", "--ship", "--budget", "5") == 1
     said = capsys.readouterr().err
     assert "squares: no time for [3, 4]; the same command goes on from there" in said

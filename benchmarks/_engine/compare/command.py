@@ -212,7 +212,7 @@ def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
 def _measured(options: argparse.Namespace, start: float) -> "Comparison":
     """The comparison, its minutes those of earlier runs."""
     from ..system import machine as _machine
-    from ..verdict.notes import Note
+    from ..verdict.note import Note
     from ..verdict.schema import Comparison, Side
     from . import session
     from .options import Request

@@ -10,7 +10,7 @@ from ..machine_code.fingerprint import Compiled
 from ..subject import Cell, Compilation, Subject, metric
 from ..system.progress import say
 from ..verdict.metrics import UNITS
-from ..verdict.notes import Note
+from ..verdict.note import Note
 from ..verdict.rules import Exact, Key, judge_exact
 
 Facts = fingerprint.Facts

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..subject import Cell, metric
 from ..verdict import rules
-from ..verdict.notes import Note
+from ..verdict.note import Note
 from ..verdict.rules import FAMILIES, Exact, Family, Key
 from . import exact
 from .pool import Pool

@@ -11,7 +11,7 @@ from ..subject import Cell
 from ..system import gpu_monitor
 from ..system.progress import say
 from ..verdict.metrics import FAMILIES
-from ..verdict.notes import Kind, Note
+from ..verdict.note import Kind, Note
 from ..verdict.rules import MIN_ROUNDS, Answer, Exact, Key, overall
 from ..verdict.schema import Comparison
 from . import exact, findings, measure, rounds, selection

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..machine_code.facts import Facts
 from ..subject import Cell
-from ..verdict.notes import Note
+from ..verdict.note import Note
 from ..verdict.rules import Key
 from .exact import Code
 from .findings import ARMS, keys_of

@@ -13,7 +13,7 @@ from ..machine_code import worker_pool
 from ..subject import Subject, files
 from ..system import checkout, gpu_monitor, suite
 from ..system.journal import keep_newest
-from ..verdict.notes import Note
+from ..verdict.note import Note
 from ..verdict.schema import Comparison
 from . import compiled, exact, findings, on_gpu, rounds, selection
 from .findings import ARMS, BASE, HEAD

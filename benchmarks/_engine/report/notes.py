@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..verdict.notes import Note
+from ..verdict.note import Note
 from ..verdict.rules import Exact
 from .text import count
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..verdict import rules
 from ..verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
 from ..verdict.schema import Comparison
-from .exact import by_metric, changed, of_suites, summary
+from .exact_values import by_metric, changed, of_suites, summary
 from .notes import shortened, texts
 from .states import State, counted, sentence, states_of
 from .text import clean, clip, count, label, percent, seconds, side, span

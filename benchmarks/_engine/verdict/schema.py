@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..system.untrusted import Number, Size, Text, plain, validated
-from .notes import Note
+from .note import Note
 from .rules import (
     FAMILIES,
     MAX_ROUNDS,

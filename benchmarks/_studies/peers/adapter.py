@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ..._engine.subject import Unavailable
 from ..._subjects.rope.names import UNALIGNED
-from ..._subjects.rope.rotation import Rotation
+from ..._subjects.rope.rotation_calls import Rotation
 
 
 class Provider(Rotation):

@@ -11,7 +11,7 @@ from ..calls import BaseCell
 from . import models, names
 from .models import DECODE
 from .names import DTYPES, QKV_HEADS, CallName
-from .rotation import CP_SIZE, OFFSET, Rotation, stored_elements
+from .rotation_calls import CP_SIZE, OFFSET, Rotation, stored_elements
 
 HEADS = 64
 DECODED, CONTEXT = 64, 4096

@@ -9,7 +9,7 @@ from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import exact
 from benchmarks._engine.machine_code import fingerprint
 from benchmarks._engine.machine_code.facts import Facts
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import Answer, Key
 from tests import toy
 

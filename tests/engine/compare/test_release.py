@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks._engine.compare import command
-from benchmarks._engine.compare import release as release_command
+from benchmarks._engine.compare import release_search as release_command
 from benchmarks._engine.system import baseline
 from benchmarks._engine.verdict import release
 from tests.lab import (

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks._engine.report.artifact import ArtifactError, Commits, NoGpuError
 from benchmarks._engine.system.untrusted import plain
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import Answer
 from tests.comparisons import (
     job_failing,

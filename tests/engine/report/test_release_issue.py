@@ -11,7 +11,7 @@ from benchmarks._engine.report import release_issue
 from benchmarks._engine.report.artifact import ArtifactError, NoGpuError, Request
 from benchmarks._engine.report.release_issue import MARKER, Call, Issue
 from benchmarks._engine.verdict import release
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.release import Search, SinceRelease, Step
 from benchmarks._engine.verdict.schema import Side
 from tests.comparisons import (

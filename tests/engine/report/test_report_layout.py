@@ -11,7 +11,7 @@ from benchmarks._engine.report import notes
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.report.terminal import terminal
 from benchmarks._engine.report.text import change_of, label
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import Key, judge_exact
 from benchmarks._engine.verdict.schema import Side, from_json
 from tests.comparisons import CASES, blind, comparison, failing, gpu_family, passing, subjects

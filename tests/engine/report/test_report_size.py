@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.report.terminal import terminal
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import (
     RULES,
     UNITS,

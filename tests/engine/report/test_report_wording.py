@@ -10,7 +10,7 @@ import pytest
 from benchmarks._engine.report.github_markdown import code, escaped
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.report.terminal import terminal
-from benchmarks._engine.verdict.notes import Note
+from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import Answer, Key, Spread
 from benchmarks._engine.verdict.schema import Side
 from tests.comparisons import (

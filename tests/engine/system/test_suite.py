@@ -59,4 +59,4 @@ def test_every_file_that_finds_facts_of_machine_code_counts(asked, tmp_path):
 def test_every_file_that_times_the_first_call_counts(asked):
     assert session.suite_digest(SUBJECT) == "digest"
     names = {file.name for file in asked}
-    assert {"first_call.py", "host.py", "gpu_timer.py", "rotation.py", "measure.py"} <= names
+    assert {"first_call.py", "host.py", "gpu_timer.py", "rotation_calls.py", "measure.py"} <= names
