@@ -115,12 +115,9 @@ class Subject(Protocol):
     @property
     def UNITS(self) -> Mapping[str, metrics.Unit]: ...  # by metric
     @property
-    def FAMILIES(self) -> Mapping[str, tuple[str, ...]]: ...
-
-    # "gpu", "host": the beginnings of their metrics
-
+    def FAMILIES(self) -> Mapping[str, tuple[str, ...]]: ...  # "gpu", "host": how metrics begin
     def label(self, metric: str, params: tuple[str, ...]) -> tuple[str, str]:
-        """A metric and its parameters, each in words."""
+        """A metric and its parameters, each in words; ``params`` is () where it names all cells."""
 
     def cell(self, suite: str, params: Sequence[str]) -> Cell: ...
     def candidates(self) -> Sequence[Cell]: ...  # what a comparison may time, the best first
