@@ -36,11 +36,10 @@ def step(call: Call, direction: str, x, intermediate: bool = False) -> Callable[
     """
     import torch
 
-    operand, cotangent = call.operand(x), call.cotangent(x)
-    leaf = None if direction == FORWARD else call.leaf(values(call.cell))
-
-    def forward():
-        return call.forward(operand)
+    if direction == FORWARD:
+        operand = call.operand(x)
+        return lambda: call.forward(operand)
+    leaf, cotangent = call.leaf(values(call.cell)), call.cotangent(x)
 
     def forward_backward():
         gradients = torch.autograd.grad(call.forward(leaf), leaf, cotangent)
@@ -49,8 +48,7 @@ def step(call: Call, direction: str, x, intermediate: bool = False) -> Callable[
     def of_intermediate():
         return torch.autograd.grad(call.forward(_clone(leaf)), leaf, cotangent)
 
-    backward = of_intermediate if intermediate else forward_backward
-    return forward if direction == FORWARD else backward
+    return of_intermediate if intermediate else forward_backward
 
 
 def _clone(leaf):

@@ -363,3 +363,9 @@ def test_nan_has_no_error(package):
     package.scale = lambda x: x * float("nan")
     with pytest.raises(ValueError, match="NaN or infinite"):
         accuracy.error(CELL, FORWARD)
+
+
+def test_a_forward_needs_no_gradient_of_a_call():
+    """As of a subject whose calls have none."""
+    call = types.SimpleNamespace(operand=lambda x: x, forward=lambda x: x + 1)
+    assert inputs.step(call, FORWARD, 1)() == 2
