@@ -179,12 +179,11 @@ class Launch:
 
     def _repetition(self, compiled, arguments: tuple) -> Callable[[int, Sequence], None]:
         """A function that launches what the first call compiled."""
-        values, by_runner = self.values, compiled[self.grid]
-        describe = self._described if self._blocks else None
+        values, by_runner, blocks = self.values, compiled[self.grid], self._blocks
         straight = _straight(compiled, self.grid, arguments)
 
         def ordinary(device: int, tensors: Sequence) -> None:
-            by_runner(*(describe(tensors) if describe else tensors), *values)
+            by_runner(*self._described(tensors), *values)
 
         if straight is None:
             return ordinary
@@ -195,8 +194,8 @@ class Launch:
             # A hook is a chain of functions, or what a user put in its place.
             if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
                 return ordinary(device, tensors)
-            if describe:
-                tensors = describe(tensors)
+            if blocks:
+                tensors = self._described(tensors)
             if as_tuple:
                 launch(*before, current_stream(device), *after, (*tensors, *values))
             else:
