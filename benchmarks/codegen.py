@@ -12,12 +12,12 @@ from collections.abc import Callable
 from . import _subjects
 from ._engine.machine_code import fingerprint
 from ._engine.machine_code.fingerprint import Compiled
-from ._subjects import metrics
+from ._subjects import metric_list
 from ._subjects.rope.grid import active
 
 _CODE_PARAMS, _VARIANT_PARAMS = (
     active({"full": every, "small": every | {"target": ("sm_90",)}})
-    for every in (metrics.CODE_PARAMS, metrics.VARIANT_PARAMS)
+    for every in (metric_list.CODE_PARAMS, metric_list.VARIANT_PARAMS)
 )
 
 
@@ -50,7 +50,7 @@ class _Facts(_Code):
 
 
 class Codegen(_Facts):
-    """Calls of the grid; ``size`` is one of ``metrics.SIZES``."""
+    """Calls of the grid; ``size`` is one of ``metric_list.SIZES``."""
 
     version = "2"  # 1: small calls only
     param_names = list(_CODE_PARAMS)
@@ -66,8 +66,8 @@ class Surface(_Facts):
     """Every call of the lists, at the largest of its sizes."""
 
     version = "1"
-    param_names = list(metrics.SURFACE_PARAMS)
-    params = list(metrics.SURFACE_PARAMS.values())
+    param_names = list(metric_list.SURFACE_PARAMS)
+    params = list(metric_list.SURFACE_PARAMS.values())
 
     def setup_cache(self):
         return _facts_of("codegen.Surface", *self.params)

@@ -1,14 +1,14 @@
 """asv: what a call costs besides its GPU time; needs an NVIDIA GPU.
 
 Host time of an eager call, the first call of a process, and what is exact: memory, launches and
-error. Each class gets its parameters and tracks from ``metrics.HOST_METRICS``, and measures once.
+error. Each class gets its parameters and tracks from ``HOST_METRICS``, and measures once.
 """
 
 from collections.abc import Callable, Mapping
 
 from . import _subjects
-from ._engine.measure import host
-from ._subjects import metrics
+from ._engine.measure import call_costs
+from ._subjects import metric_list
 
 
 def _track(metric: str, unit: str) -> Callable:
@@ -39,7 +39,7 @@ def _answer(answers: dict, metric: str, params: tuple):
 
 def _answers(name: str) -> dict:
     """The answers of a class, and of that of other calls."""
-    return host.answers(f"host.{name}", metrics.eager(f"host.{name}", f"host.Path{name}"))
+    return call_costs.answers(f"host.{name}", metric_list.eager(f"host.{name}", f"host.Path{name}"))
 
 
 class _Host:
@@ -48,7 +48,7 @@ class _Host:
     timeout = 60
 
     def __init_subclass__(
-        cls, metrics: Mapping = metrics.HOST_METRICS, setup_seconds: int = 1800
+        cls, metrics: Mapping = metric_list.HOST_METRICS, setup_seconds: int = 1800
     ) -> None:
         module = cls.__module__.rpartition(".")[2]
         for name, metric in metrics.items():
@@ -81,7 +81,7 @@ class FirstCall(_Host):
     """
 
     def setup_cache(self):
-        return host.first_call_samples(_subjects)
+        return call_costs.first_call_samples(_subjects)
 
 
 class Memory(_Host):

@@ -8,8 +8,8 @@ commits.
 
 from ._engine.subject import BACKWARD, FORWARD
 from ._studies.peers import eager_calls as host
-from ._studies.peers.cells import PEER_GRIDS, PeerCell
-from ._subjects.metrics import HostMetric
+from ._studies.peers.peer_cells import PEER_GRIDS, PeerCell
+from ._subjects.metric_list import HostMetric
 from ._subjects.rope.grid import active
 from .host import _Host
 from .rope import _Direction

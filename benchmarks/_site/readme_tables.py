@@ -16,7 +16,7 @@ from .._studies.peers.peers_study import EVIDENCE as SWEEPS
 from .._studies.peers.peers_study import stored as stored_sweeps
 from .._studies.training import goals, results
 from .._studies.training.sizes import POINTS, STEP
-from .._subjects.metrics import ARCHITECTURES
+from .._subjects.metric_list import ARCHITECTURES
 from .._subjects.rope.names import ITEM_BYTES
 from .figures import DIRECTIONS, SIZE_CLASSES, Speed, load_values, path_speeds, speeds
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from .._engine.subject import Compilation
 from .._engine.verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
-from . import metrics
+from . import metric_list
 from .calls import BaseCell
 from .labels import label as label
-from .metrics import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
+from .metric_list import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
 from .rope import grid
 from .rope.cells import Cell, ListedCell, ModelCell, PathCell
 from .transformer import modules
 from .transformer.modules import ModuleCell
 
 PACKAGE = "rope_triton"
-TARGETS, TARGET = metrics.ARCHITECTURES, "sm_90"
+TARGETS, TARGET = metric_list.ARCHITECTURES, "sm_90"
 FAMILIES = {
     "gpu": ("rope.", "paths.", "surface.", "model_calls.", "modules."),
     "host": ("host.Call.", "host.PathCall."),
@@ -32,7 +32,7 @@ UNITS = {
     # Rows may be padded: that is no tensor more.
     "codegen.Surface.track_saved_bytes": replace(BYTES, tolerance=0.01),
     "codegen.Variants.track_variants": VARIANTS,
-    **{name: _UNITS[metric.unit] for name, metric in metrics.HOST_METRICS.items()},
+    **{name: _UNITS[metric.unit] for name, metric in metric_list.HOST_METRICS.items()},
 }
 # All that the transformer's calls run of the package.
 OF_TRANSFORMER = (
@@ -45,7 +45,7 @@ SWEPT_BATCHES = (*grid.GRIDS["full"]["batch"], 3, 5)
 _SWEPT_HIDDEN_SIZE = 128
 _PARTS = 4  # of the rotation's calls, in processes of their own
 
-compiled, eager = metrics.compiled_cell, metrics.eager
+compiled, eager = metric_list.compiled_cell, metric_list.eager
 _KINDS = {kind.suite: kind for kind in (Cell, PathCell, ListedCell, ModelCell, ModuleCell)}
 
 
@@ -136,4 +136,4 @@ def variants(target: str) -> list[Compilation]:
 
 
 def first() -> BaseCell:
-    return metrics.call_cell("sbhd")
+    return metric_list.call_cell("sbhd")

@@ -9,10 +9,10 @@ import torch
 
 import rope_triton
 from benchmarks import _subjects
-from benchmarks._engine.measure import first_call, host, host_time, memory_and_launches
+from benchmarks._engine.measure import call_costs, first_call, host_time, memory_and_launches
 from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
 from benchmarks._engine.system import process
-from benchmarks._subjects import metrics
+from benchmarks._subjects import metric_list
 
 pytestmark = pytest.mark.gpu
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def step_cell(*params):
     """The cell of a step of a format, a dtype and a layout."""
-    return metrics.eager("host.Memory")[metrics.PEAK_BYTES, ("forward", *params)].cell
+    return metric_list.eager("host.Memory")[metric_list.PEAK_BYTES, ("forward", *params)].cell
 
 
 SBHD = ("sbhd", "float16", "contiguous")
 TRANSPOSED = ("sbhd", "float16", "transposed")
 CELL, EXCHANGED = step_cell(*SBHD), step_cell(*TRANSPOSED)
 BYTES = 512 * 2 * 64 * 128 * 2  # of a tensor of a step, float16
-METRICS = (metrics.CALL_FORWARD, metrics.CALL_FORWARD_BACKWARD)
+METRICS = (metric_list.CALL_FORWARD, metric_list.CALL_FORWARD_BACKWARD)
 apply = rope_triton.apply_rotary_pos_emb
 
 
@@ -45,7 +45,7 @@ def contiguous_first(t, freqs, **options):
 
 
 def medians():
-    found = host.answers("host.Call", metrics.eager("host.Call"))
+    found = call_costs.answers("host.Call", metric_list.eager("host.Call"))
     for answer in found.values():
         if isinstance(answer, Exception):
             raise answer
@@ -65,7 +65,7 @@ def test_python_in_the_call_path_shows(monkeypatch):
     plant(monkeypatch, slow)
     after = medians()
     assert all(2e-6 < seconds < 2e-3 for seconds in before.values())
-    for format in metrics.FORMATS:
+    for format in metric_list.FORMATS:
         forward, both = ((m, (format,)) for m in METRICS)
         assert before[both] > before[forward]
         # Half of it: on a busy host a median is some microseconds off.
@@ -73,7 +73,7 @@ def test_python_in_the_call_path_shows(monkeypatch):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("eager", metrics.eager(*metrics.CALLS).values(), ids=str)
+@pytest.mark.parametrize("eager", metric_list.eager(*metric_list.CALLS).values(), ids=str)
 def test_gpu_is_done_when_the_host_is(eager):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
     function, block_calls = host_time.eager_call(eager.cell, eager.direction)
@@ -108,15 +108,15 @@ def test_a_compilation_takes_longer_than_a_warm_start_every_time():
 
 def calls_then_compiles():
     medians()
-    ((seconds,),) = host.compile_here(_subjects).values()
+    ((seconds,),) = call_costs.compile_here(_subjects).values()
     return seconds
 
 
 # --- memory and launches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", metrics.LAYOUTS)
-@pytest.mark.parametrize("format", metrics.FORMATS)
+@pytest.mark.parametrize("layout", metric_list.LAYOUTS)
+@pytest.mark.parametrize("format", metric_list.FORMATS)
 def test_a_step_takes_its_outputs_and_one_launch_each(format, layout):
     cell = step_cell(format, "float16", layout)
     for direction, count in ((FORWARD, 1), (BACKWARD, 2)):
@@ -175,7 +175,7 @@ def answers_with_a_call_that_waits():
         "then": Eager("launches", CELL, FORWARD),
         "bytes": Eager("peak_bytes", CELL, FORWARD),
     }
-    return host.answers("title", asked)
+    return call_costs.answers("title", asked)
 
 
 def test_call_that_waits_for_the_gpu_fails_and_the_next_cell_does_not():
@@ -194,7 +194,7 @@ def answers_after_a_fault():
 
     rope_triton.apply_rotary_pos_emb = faulty
     asked = {each: Eager("launches", CELL, each) for each in (FORWARD, BACKWARD)}
-    return host.answers("title", asked)
+    return call_costs.answers("title", asked)
 
 
 def test_fault_costs_its_own_cell_only():
@@ -209,9 +209,9 @@ def test_fault_costs_its_own_cell_only():
 
 @pytest.mark.parametrize("suite", ["host.Error", "host.PathError"])
 def test_error_is_little_more_than_rounding_and_repeats_also_in_another_process(suite):
-    asked = suite, metrics.eager(suite)
-    here, again = host.answers(*asked), host.answers(*asked)
-    there = process.call(host.answers, *asked)
+    asked = suite, metric_list.eager(suite)
+    here, again = call_costs.answers(*asked), call_costs.answers(*asked)
+    there = process.call(call_costs.answers, *asked)
     assert here == again == there
     for (_, params), value in here.items():
         assert 0.999 < value < (4 if "float32" in params else 1.001), value
@@ -219,6 +219,6 @@ def test_error_is_little_more_than_rounding_and_repeats_also_in_another_process(
 
 
 def test_everything_exact_has_an_answer():
-    found = host.exact_facts(_subjects)
-    assert found.keys() == metrics.eager(*metrics.EXACT).keys()
+    found = call_costs.exact_facts(_subjects)
+    assert found.keys() == metric_list.eager(*metric_list.EXACT).keys()
     assert not [str(answer) for answer in found.values() if isinstance(answer, Exception)]

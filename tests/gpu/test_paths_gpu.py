@@ -9,9 +9,9 @@ import pytest
 import rope_triton
 from benchmarks import _subjects
 from benchmarks._engine.compare import measure
-from benchmarks._engine.measure import cell_outcomes, host, host_time, memory_and_launches
+from benchmarks._engine.measure import call_costs, cell_outcomes, host_time, memory_and_launches
 from benchmarks._engine.subject import BACKWARD, FORWARD
-from benchmarks._subjects import metrics
+from benchmarks._subjects import metric_list
 from benchmarks._subjects.rope import grid
 from benchmarks._subjects.rope.cells import PATHS, PathCell
 from benchmarks._subjects.transformer import modules
@@ -19,7 +19,7 @@ from benchmarks._subjects.transformer import modules
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
 all_paths = pytest.mark.parametrize("path", PATHS)
-host_paths = pytest.mark.parametrize("path", metrics.PATHS)
+host_paths = pytest.mark.parametrize("path", metric_list.PATHS)
 FUNCTIONS = (
     "apply_rotary_pos_emb",
     "apply_qk_rotary_pos_emb",
@@ -28,7 +28,7 @@ FUNCTIONS = (
     "rotary_embedding",
 )
 # In place, there is no backward pass.
-CALLS = 2 * len(metrics.PATHS) - 1
+CALLS = 2 * len(metric_list.PATHS) - 1
 
 
 # --- the surface ----------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_process_of_a_comparison_checks_and_times_it(path):
 
 @pytest.mark.alone
 def test_every_call_has_a_host_time():
-    found = host.answers("host.PathCall", metrics.eager("host.PathCall"))
+    found = call_costs.answers("host.PathCall", metric_list.eager("host.PathCall"))
     assert len(found) == CALLS
     for key, answer in found.items():
         assert not isinstance(answer, Exception), (key, answer)
@@ -126,7 +126,7 @@ def test_every_call_has_a_host_time():
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = metrics.eager("host.PathMemory")[metrics.PATH_PEAK_BYTES, ("forward", path)].cell
+    cell = metric_list.eager("host.PathMemory")[metric_list.PATH_PEAK_BYTES, ("forward", path)].cell
     outputs = 0 if path == "tables-inplace" else 1
     assert memory_and_launches.peak_bytes(cell, FORWARD) == outputs * cell.bytes_moved // 2
     assert memory_and_launches.launches(cell, FORWARD) == 1

@@ -5,10 +5,10 @@ import statistics
 import pytest
 import torch
 
-from benchmarks._engine.measure import cell_outcomes, host
+from benchmarks._engine.measure import call_costs, cell_outcomes
 from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
-from benchmarks._studies.peers.cells import PeerCell
 from benchmarks._studies.peers.experiments import GRIDS
+from benchmarks._studies.peers.peer_cells import PeerCell
 from benchmarks._studies.peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
@@ -86,7 +86,7 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
         asked |= {
             ("error", direction): Eager("error", larger, direction) for direction in DIRECTIONS
         }
-    for key, answer in host.answers("peers", asked).items():
+    for key, answer in call_costs.answers("peers", asked).items():
         if isinstance(answer, NotImplementedError):
             skip_if_absent(provider, str(answer))
         assert not isinstance(answer, Exception), (key, answer)

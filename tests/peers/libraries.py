@@ -13,7 +13,7 @@ import torch
 from benchmarks._engine.measure import inputs
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import plain
-from benchmarks._studies.peers.cells import PeerCell
+from benchmarks._studies.peers.peer_cells import PeerCell
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}

@@ -7,14 +7,14 @@ import torch
 
 from benchmarks import peers
 from benchmarks._engine.measure import cell_outcomes
-from benchmarks._studies.peers import cells
 from benchmarks._studies.peers import eager_calls as peer_host
-from benchmarks._studies.peers.cells import PEER_GRIDS
+from benchmarks._studies.peers import peer_cells
+from benchmarks._studies.peers.peer_cells import PEER_GRIDS
 from benchmarks._studies.peers.providers import ADAPTERS, INSTALL, PROVIDERS
 from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
-FULL, SMALL = (grid.cells_of(cells.PeerCell, PEER_GRIDS[name]) for name in ("full", "small"))
+FULL, SMALL = (grid.cells_of(peer_cells.PeerCell, PEER_GRIDS[name]) for name in ("full", "small"))
 
 
 # --- the cells ------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def test_grids_are_small_and_span_the_sizes():
 
 @pytest.mark.parametrize("provider", ["copy", "liger"])
 def test_bytes_are_those_of_the_tensor_twice(provider):
-    cell = cells.PeerCell(provider, 4096, 128, 64, 4, "bfloat16", "bshd")
+    cell = peer_cells.PeerCell(provider, 4096, 128, 64, 4, "bfloat16", "bshd")
     assert cell.bytes_moved == 2 * 4096 * 128 * 64 * 4 * 2
     assert cell.bytes_moved == 2 * torch.empty(cell.shape, dtype=torch.bfloat16).nbytes
     assert cell.positions == 4096

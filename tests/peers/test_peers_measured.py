@@ -11,7 +11,7 @@ from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
-from benchmarks._subjects import metrics
+from benchmarks._subjects import metric_list
 from tests.conftest import COMPILED
 from tests.engine.measure import samples
 from tests.package import plain as plain_package
@@ -149,7 +149,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(host_time, "WARM_CALLS", 1)
     monkeypatch.setattr(host_time, "BLOCKS", 3)
     monkeypatch.setattr(host_time, "BLOCK_CALLS", {FORWARD: 2, BACKWARD: 2})
-    monkeypatch.setattr(metrics, "CALL_SEQ_LEN", 3)
+    monkeypatch.setattr(metric_list, "CALL_SEQ_LEN", 3)
     monkeypatch.setattr(peer_host, "HEADS", 2)
     monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
 

@@ -7,11 +7,10 @@ import torch
 
 from benchmarks._engine.measure import timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
-from benchmarks._studies.peers import adapter, cells
-from benchmarks._studies.peers.cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers import adapter, peer_cells
+from benchmarks._studies.peers.peer_cells import PeerModelCell, PeerNamedCell
 from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
-from benchmarks._subjects.rope import cells as rope_cells
-from benchmarks._subjects.rope import names
+from benchmarks._subjects.rope import cells, names
 from benchmarks._subjects.rope.models import MODELS
 from tests.peers import libraries
 from tests.peers.libraries import FORWARD_ONLY, random
@@ -44,8 +43,8 @@ def tiny(monkeypatch, here):
         call, *_ = names.parse_sized(sized_name)
         few = tuple(min(count, 1 + index) for index, count in enumerate(call.heads))
         monkeypatch.setitem(MODELS, name, call._replace(heads=few).sized(2, 3))
-    monkeypatch.setattr(rope_cells, "DECODED", 4)
-    monkeypatch.setattr(rope_cells, "CONTEXT", 64)  # the interpreter's fma rounds twice
+    monkeypatch.setattr(cells, "DECODED", 4)
+    monkeypatch.setattr(cells, "CONTEXT", 64)  # the interpreter's fma rounds twice
     return here
 
 
@@ -138,7 +137,7 @@ def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
         ours = PeerModelCell("rope-triton", cell.model, cell.step)
         assert cell.bytes_moved == ours.bytes_moved and cell.shapes == ours.shapes
         assert cell.takes == ("angles" if cell == ours else "tables")
-        assert cells.of_values([cell.provider, cell.model, cell.step]) == cell
-    assert cells.of_values(["copy", "bf16-1x64-2x3"]) == PeerNamedCell("copy", "bf16-1x64-2x3")
+        assert peer_cells.of_values([cell.provider, cell.model, cell.step]) == cell
+    assert peer_cells.of_values(["copy", "bf16-1x64-2x3"]) == PeerNamedCell("copy", "bf16-1x64-2x3")
     with pytest.raises(ValueError, match="no cell has 4 values"):
-        cells.of_values(["copy", "llama-3-8b", "training", "angles"])
+        peer_cells.of_values(["copy", "llama-3-8b", "training", "angles"])

@@ -8,7 +8,6 @@ from benchmarks._engine.measure import inputs, timed_cell
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import peers_study, state, targets
-from benchmarks._studies.peers.cells import PeerNamedCell
 from benchmarks._studies.peers.experiments import (
     Experiment,
     Figure,
@@ -17,6 +16,7 @@ from benchmarks._studies.peers.experiments import (
     measured,
     planned,
 )
+from benchmarks._studies.peers.peer_cells import PeerNamedCell
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
 from benchmarks._subjects.rope import angles

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._studies.peers import peers_study, plots
-from benchmarks._studies.peers.cells import AnyCell
 from benchmarks._studies.peers.experiments import EXPERIMENTS, Timing, planned
+from benchmarks._studies.peers.peer_cells import AnyCell
 from benchmarks._studies.peers.state import Row, as_json
 from tests.lab import SHA
 from tests.studies import common

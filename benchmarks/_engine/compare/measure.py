@@ -35,8 +35,15 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ..measure import cell_outcomes, first_call, gpu_timer, graph_nodes, inputs, timed_cell
-from ..measure import host as _host
+from ..measure import (
+    call_costs,
+    cell_outcomes,
+    first_call,
+    gpu_timer,
+    graph_nodes,
+    inputs,
+    timed_cell,
+)
 from ..subject import Cell, Subject, load, metric
 from ..system import process
 from ..system.errors import CouldNotRunError
@@ -179,15 +186,15 @@ def rows_of(cells: Iterable[Cell]) -> list[tuple[str, tuple[str, ...]]]:
 def _measure(subject: Subject, cells: list[Cell], host: bool, seed: int) -> dict:
     answers, shuffle = _Answers(), random.Random(seed).shuffle
     if host:
-        answers.add_host(_host.warm_start_here(subject))
+        answers.add_host(call_costs.warm_start_here(subject))
     with answers.clocked("cells"):
         for group in timed_cell.groups(cells) or [[]]:
             _time(group, shuffle, answers)
     if host:
         with answers.clocked("host"):
-            samples, answers.beside = _host.all_call_samples(subject)
+            samples, answers.beside = call_costs.all_call_samples(subject)
             answers.add_host(samples)
-            answers.add_host(_host.compile_here(subject))
+            answers.add_host(call_costs.compile_here(subject))
     return vars(answers)
 
 
@@ -199,7 +206,7 @@ def _check(subject: Subject, cells: list[Cell], exact: bool) -> dict:
                 _check_cell(cell, answers)
     if exact:
         with answers.clocked("exact"):
-            answers.add_host(_host.exact_facts(subject))
+            answers.add_host(call_costs.exact_facts(subject))
     return vars(answers)
 
 

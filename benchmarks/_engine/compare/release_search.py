@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..report.release import sentences
+from ..report.release_text import sentences
 from ..system import baseline, errors
 from ..system.arguments import COULD_NOT_RUN, output_file, positive_minutes
 from ..system.files import write_atomically

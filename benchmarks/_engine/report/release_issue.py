@@ -30,7 +30,7 @@ from ..verdict.rules import Answer
 from . import artifact
 from .artifact import MAX_ARCHIVE_BYTES, MEMBER, ArtifactError, Request, require
 from .github_markdown import escaped
-from .release import body, sentences, title
+from .release_text import body, sentences, title
 
 MARKER = "<!-- rope-triton release {} -->"
 """First line of an issue, with its baseline."""

@@ -5,12 +5,12 @@ Functions for a process that may use the GPU, answered as ``host`` answers.
 
 import itertools
 
-from ..._engine.measure import host
+from ..._engine.measure import call_costs
 from ..._engine.subject import BACKWARD, FORWARD, Eager
-from ..._subjects import metrics
+from ..._subjects import metric_list
 from ..._subjects.rope.cells import HEADS
 from ..._subjects.rope.names import ITEM_BYTES
-from .cells import PeerCell
+from .peer_cells import PeerCell
 from .providers import PROVIDERS
 
 CALL_FORWARD = "peers.Call.track_forward"
@@ -27,28 +27,28 @@ _ERROR_SHAPE = 2048, 128, 2, 1  # seq_len, hidden_size, heads, batch
 _FORMAT = "bshd"  # which most providers prefer
 
 
-def call_samples() -> dict[host.Key, list[float] | Exception]:
+def call_samples() -> dict[call_costs.Key, list[float] | Exception]:
     """Host seconds of an eager call, forward, and forward and backward, of each provider.
 
     All are on a tensor so small that the GPU is never waited for.
     """
-    size = metrics.CALL_SEQ_LEN, metrics.CALL_HIDDEN_SIZE, HEADS, metrics.CALL_BATCH
-    cells = {name: PeerCell(name, *size, metrics.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
-    asked: dict[host.Key, Eager | str] = {
+    size = metric_list.CALL_SEQ_LEN, metric_list.CALL_HIDDEN_SIZE, HEADS, metric_list.CALL_BATCH
+    cells = {name: PeerCell(name, *size, metric_list.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
+    asked: dict[call_costs.Key, Eager | str] = {
         (metric, (name,)): Eager("seconds", cell, direction)
         for metric, direction in ((CALL_FORWARD, FORWARD), (CALL_FORWARD_BACKWARD, BACKWARD))
         for name, cell in cells.items()
     }
-    return host.answers("peers.Call", asked)
+    return call_costs.answers("peers.Call", asked)
 
 
-def error_facts() -> dict[host.Key, float | Exception]:
+def error_facts() -> dict[call_costs.Key, float | Exception]:
     """Error of each provider's result against float64, of the angles: see ``accuracy``. Exact."""
     directions, providers, dtypes = ERROR_PARAMS.values()
-    asked: dict[host.Key, Eager | str] = {
+    asked: dict[call_costs.Key, Eager | str] = {
         (ERROR, (direction, name, dtype)): Eager(
             "error", PeerCell(name, *_ERROR_SHAPE, dtype, _FORMAT), direction
         )
         for name, direction, dtype in itertools.product(providers, directions, dtypes)
     }
-    return host.answers("peers.Error", asked)
+    return call_costs.answers("peers.Error", asked)

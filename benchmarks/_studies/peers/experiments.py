@@ -11,7 +11,7 @@ from ..._engine.subject import BACKWARD, FORWARD
 from ..._subjects.rope import models
 from ..._subjects.rope.models import DECODE, MODELS, TRAINING
 from ..._subjects.rope.names import ITEM_BYTES
-from .cells import AnyCell, PeerCell, PeerModelCell, PeerNamedCell
+from .peer_cells import AnyCell, PeerCell, PeerModelCell, PeerNamedCell
 from .providers import MODEL_CALLS, PROVIDERS
 
 HALF, FORMAT = "float16", "sbhd"

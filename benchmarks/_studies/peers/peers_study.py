@@ -16,8 +16,8 @@ from ..._engine.system.progress import say
 from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import plots, state, tables, targets
-from .cells import AnyCell
 from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing, measured, planned
+from .peer_cells import AnyCell
 from .providers import PROVIDERS
 from .state import Results, Row
 

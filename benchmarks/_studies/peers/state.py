@@ -8,8 +8,8 @@ from pathlib import Path
 from ..._engine.measure.cell_outcomes import Outcome
 from ..._engine.system import journal
 from .. import pages
-from .cells import of_values
 from .experiments import Experiment, Timing, measured
+from .peer_cells import of_values
 
 FORMAT = "rope-triton sweep"
 _DIGITS = 6  # far below the noise

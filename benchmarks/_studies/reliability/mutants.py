@@ -1,6 +1,6 @@
 """Apply known bad changes to the package, to test that the suite catches them.
 
-``benchmarks/mutants`` holds a patch for each and an index that says which metrics must fail.
+``patches`` holds a patch for each and an index that says which metrics must fail.
 """
 
 import json
@@ -10,11 +10,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._engine.system.process import SUITE
 from ..._engine.system.repository import PACKAGE
 from ..._engine.verdict.rules import Key
 
-PATCHES = SUITE / "mutants"
+PATCHES = Path(__file__).with_name("patches")
 
 
 @dataclass(frozen=True)

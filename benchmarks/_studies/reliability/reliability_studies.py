@@ -42,7 +42,7 @@ STUDIES = {
     ),
     "mutants": _study(
         "known bad changes: whether compare detects each",
-        "Measure the package with each of the known bad changes of benchmarks/mutants.",
+        "Measure the package with each of the known bad changes of _studies/reliability/patches.",
         names=mutants.load,
     ),
     "simulation": _study(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._subjects.metrics import ARCHITECTURES
+from benchmarks._subjects.metric_list import ARCHITECTURES
 
 # In a process of its own: in this one kernels may be made for the interpreter.
 GIVEN = """

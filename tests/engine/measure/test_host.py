@@ -11,7 +11,7 @@ import pytest
 import torch
 import triton
 
-from benchmarks._engine.measure import accuracy, first_call, host, host_time, inputs
+from benchmarks._engine.measure import accuracy, call_costs, first_call, host_time, inputs
 from benchmarks._engine.measure import memory_and_launches as memory
 from benchmarks._engine.measure.host_time import EagerCall
 from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
@@ -57,8 +57,8 @@ def lost():
 @pytest.mark.parametrize("error", [NotImplementedError("not yet"), AssertionError("not close")])
 def test_a_failure_is_its_own_keys_alone(package, error, monkeypatch):
     """Which errors are failures, and which a lack: see the tests of ``cell_outcomes``."""
-    monkeypatch.setitem(host._MEASURES, "launches", raising(error))
-    answers = host.exact_facts(toy)
+    monkeypatch.setitem(call_costs._MEASURES, "launches", raising(error))
+    answers = call_costs.exact_facts(toy)
     assert list(answers) == list(EXACT)
     failed = answers.pop(next(key for key in EXACT if EXACT[key].kind == "launches"))
     assert all(isinstance(value, float) for value in answers.values())
@@ -72,32 +72,32 @@ def test_a_fault_that_ends_the_process_leaves_the_rest_to_a_fresh_one(package, m
         monkeypatch.setattr(torch.cuda, "synchronize", lost)
         lost()
 
-    monkeypatch.setitem(host._MEASURES, "launches", fatal)
-    monkeypatch.setitem(host._MEASURES, "peak_bytes", lambda *_: 1.0)
+    monkeypatch.setitem(call_costs._MEASURES, "launches", fatal)
+    monkeypatch.setitem(call_costs._MEASURES, "peak_bytes", lambda *_: 1.0)
     asked = {kind: Eager(kind, CELL, FORWARD) for kind in ("peak_bytes", "launches", "error")}
     monkeypatch.setattr(process, "call", lambda function, rest: dict.fromkeys(rest, function))
-    answers = host.answers("title", asked)
+    answers = call_costs.answers("title", asked)
     assert list(answers) == list(asked)
     assert answers["peak_bytes"] == 1.0
     assert "illegal memory access" in str(answers["launches"])
-    assert answers["error"] is host._answers
+    assert answers["error"] is call_costs._answers
 
 
 def test_a_fresh_process_that_fails_is_an_error_of_its_keys(package, monkeypatch):
     monkeypatch.setattr(process, "_CALL", "sys.exit(3)")
     monkeypatch.setitem(
-        host._MEASURES,
+        call_costs._MEASURES,
         "launches",
         lambda *_: monkeypatch.setattr(torch.cuda, "synchronize", lost) or lost(),
     )
     asked = {kind: Eager(kind, CELL, FORWARD) for kind in ("launches", "error")}
-    assert "ended with 3" in str(host.answers("title", asked)["error"])
+    assert "ended with 3" in str(call_costs.answers("title", asked)["error"])
 
 
 def test_without_a_gpu_there_is_a_reason_and_no_reference_call(monkeypatch, progress):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    samples, beside = host.all_call_samples(toy)
-    everything = [*samples.values(), *host.first_call_samples(toy).values()]
+    samples, beside = call_costs.all_call_samples(toy)
+    everything = [*samples.values(), *call_costs.first_call_samples(toy).values()]
     assert {(type(answer), str(answer)) for answer in everything} == {(NotImplementedError, NO_GPU)}
     assert beside == {}
     assert progress() == [f"{title}: n/a, {NO_GPU}" for title in ("eager calls", "host.FirstCall")]
@@ -118,7 +118,7 @@ def test_time_in_the_call_is_seen(package, clock, direction):
         return outputs[-1]
 
     package.scale = slow
-    (samples,) = host.answers("title", {"key": Eager("seconds", CELL, direction)}).values()
+    (samples,) = call_costs.answers("title", {"key": Eager("seconds", CELL, direction)}).values()
     seconds = 20e-6 if direction == FORWARD else 21e-6
     assert samples == pytest.approx([seconds] * host_time.BLOCKS)
     assert {output.requires_grad for output in outputs} == {direction == BACKWARD}
@@ -129,7 +129,7 @@ def test_time_in_the_call_is_seen(package, clock, direction):
 @both_directions
 def test_a_wrong_result_has_no_speed(package, clock, direction):
     package.scale = lambda x: -x
-    (wrong,) = host.answers("title", {"key": Eager("seconds", CELL, direction)}).values()
+    (wrong,) = call_costs.answers("title", {"key": Eager("seconds", CELL, direction)}).values()
     assert isinstance(wrong, RuntimeError) and f"the {direction} is wrong" in str(wrong)
 
 
@@ -166,17 +166,17 @@ def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(pac
         lost()
 
     made = {FORWARD: lambda: None, BACKWARD: fatal}
-    monkeypatch.setitem(host._MEASURES, "seconds", lambda cell, d: EagerCall(made[d], 1))
-    monkeypatch.setitem(host._MEASURES, "error", lambda *_: 1.0)
+    monkeypatch.setitem(call_costs._MEASURES, "seconds", lambda cell, d: EagerCall(made[d], 1))
+    monkeypatch.setitem(call_costs._MEASURES, "error", lambda *_: 1.0)
     monkeypatch.setattr(process, "call", lambda _, rest: dict.fromkeys(rest, "elsewhere"))
     kinds = ("error", FORWARD), ("seconds", FORWARD), ("seconds", BACKWARD)
     asked = {(kind, d): Eager(kind, CELL, d) for kind, d in kinds}
-    exact, unclocked, failed = host.answers("title", asked).values()
+    exact, unclocked, failed = call_costs.answers("title", asked).values()
     assert (exact, unclocked) == (1.0, "elsewhere") and "illegal memory access" in str(failed)
 
 
 def test_all_calls_are_clocked_beside_reference_calls(package, clock):
-    samples, beside = host.all_call_samples(toy)
+    samples, beside = call_costs.all_call_samples(toy)
     assert list(samples) == list(CALLS) and beside.keys() == {metric for metric, _ in CALLS}
     assert set(map(len, (*samples.values(), *beside.values()))) == {host_time.BLOCKS}
 
@@ -184,14 +184,14 @@ def test_all_calls_are_clocked_beside_reference_calls(package, clock):
 def test_no_version_of_the_package_changes_a_reference_call(package, clock):
     package.scale = raising(AssertionError("the package's"))
     for direction in (FORWARD, BACKWARD):
-        assert host.answers("title", {"key": direction}) == {"key": [0.0] * host_time.BLOCKS}
+        assert call_costs.answers("title", {"key": direction}) == {"key": [0.0] * host_time.BLOCKS}
 
 
 @pytest.mark.parametrize("error", [ValueError, torch.cuda.OutOfMemoryError])
 def test_a_reference_call_that_fails_is_an_error(package, clock, monkeypatch, error):
     monkeypatch.setattr(host_time, "reference_call", raising(error("PyTorch is broken")))
     with pytest.raises(RuntimeError, match="PyTorch is broken"):
-        host.all_call_samples(toy)
+        call_costs.all_call_samples(toy)
 
 
 # --- first calls ----------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ def test_a_first_call_is_clocked_and_checked(package, clock, monkeypatch):
         return toy.FACTOR * x
 
     package.scale = scale
-    assert host.warm_start_here(toy) == {(WARM_START, ()): [2.0]}
+    assert call_costs.warm_start_here(toy) == {(WARM_START, ()): [2.0]}
     package.scale = lambda x: x
-    ((answer,),) = (host.warm_start_here(toy).values(),)
+    ((answer,),) = (call_costs.warm_start_here(toy).values(),)
     assert "the forward is wrong" in str(answer)
     elsewhere = first_call.answer(toy.__name__, "/nowhere")
     assert "toy_kernel should have come from /nowhere, it came from /somewhere" in str(elsewhere)
@@ -234,7 +234,7 @@ def test_first_calls_share_a_cache_by_threes(package, monkeypatch):
         return (0.02 if after_another else 0.1) if warm else 1.0 + len(caches)
 
     monkeypatch.setattr(process, "call", call)
-    assert host.first_call_samples(toy) == {
+    assert call_costs.first_call_samples(toy) == {
         (IMPORT, ()): [0.2] * 3,
         (COMPILE, ()): [2.0, 5.0, 8.0],
         (WARM_START, ()): [0.1] * 3,
@@ -275,10 +275,10 @@ def test_a_compilation_is_clocked_once_with_a_cache_of_its_own(package, clock):
         return toy.FACTOR * x
 
     package.scale = scale
-    assert host.compile_here(toy) == {(COMPILE, ()): [pytest.approx(0.7)]}
+    assert call_costs.compile_here(toy) == {(COMPILE, ()): [pytest.approx(0.7)]}
     assert str(directories[0]) != before == triton.knobs.cache.dir
     assert not directories[0].exists()
-    (again,) = host.compile_here(toy).values()
+    (again,) = call_costs.compile_here(toy).values()
     assert isinstance(again, RuntimeError) and "nothing was compiled" in str(again)
 
 

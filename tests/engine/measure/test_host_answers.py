@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import host
-from benchmarks._subjects import metrics
+from benchmarks._subjects import metric_list
 
 NO_GPU = "no NVIDIA GPU: torch.cuda.is_available() is False"
 SUITES = [
@@ -23,7 +23,7 @@ def test_every_class_has_its_answers_which_say_that_there_is_no_gpu(suite, monke
     units = {f"{title}.{track}": function.unit for track, function in tracks.items()}
     assert units == {
         name: metric.unit
-        for name, metric in metrics.HOST_METRICS.items()
+        for name, metric in metric_list.HOST_METRICS.items()
         if name.startswith(f"{title}.")
     }
     params = [tuple(map(str, values)) for values in itertools.product(*suite.params)]
@@ -44,11 +44,11 @@ def test_every_class_has_its_answers_which_say_that_there_is_no_gpu(suite, monke
     assert len(suite.param_names) == len(suite.params)
 
 
-@pytest.mark.parametrize("metric", metrics.HOST_METRICS)
+@pytest.mark.parametrize("metric", metric_list.HOST_METRICS)
 def test_tracks_pick_their_answers_and_fail_alone(metric):
     """As asv calls them: with parameters, after a track's own setup."""
     _, suite, name = metric.split(".")
-    track, described = getattr(getattr(host, suite)(), name), metrics.HOST_METRICS[metric]
+    track, described = getattr(getattr(host, suite)(), name), metric_list.HOST_METRICS[metric]
     params = [values[0] for values in described.params.values()]
     key = metric, tuple(map(str, params))
     answer, value = 3, 3

@@ -9,7 +9,7 @@ import torch
 import rope_triton
 from benchmarks import _subjects
 from benchmarks._engine.measure import accuracy, inputs
-from benchmarks._subjects import metrics
+from benchmarks._subjects import metric_list
 from benchmarks._subjects.rope import angles
 from benchmarks._subjects.rope.cells import EagerCell
 from tests import oracle
@@ -17,7 +17,8 @@ from tests.package import plain
 
 CELLS = {key: eager for key, eager in _subjects.eager().items() if eager.kind == "error"}
 OWN, PATHS = (
-    [key for key in CELLS if key[0] == metric] for metric in (metrics.ERROR, metrics.PATH_ERROR)
+    [key for key in CELLS if key[0] == metric]
+    for metric in (metric_list.ERROR, metric_list.PATH_ERROR)
 )
 
 
@@ -31,7 +32,7 @@ def on_cpu(monkeypatch, one_thread):
 def error(metric, *params):
     """The error of a call on fewer tokens."""
     eager = CELLS[metric, params]
-    fewer = {"mib": 1 / 4} if metric == metrics.PATH_ERROR else {"lengths": (256,)}
+    fewer = {"mib": 1 / 4} if metric == metric_list.PATH_ERROR else {"lengths": (256,)}
     return accuracy.error(dataclasses.replace(eager.cell, **fewer), eager.direction)
 
 
@@ -81,7 +82,7 @@ def test_long_positions_are_long(monkeypatch):
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
     short, long = (
-        error(metrics.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
+        error(metric_list.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
     )
     assert short < 20 < 100 < long
 
@@ -99,7 +100,7 @@ def test_exact_result_is_that_of_the_oracle(interleaved):
 
 
 def test_long_positions_have_the_angles_of_the_package():
-    for first in metrics.POSITIONS.values():
+    for first in metric_list.POSITIONS.values():
         expected = rope_triton.RotaryPositionEmbedding(128, device="cpu")(64, offset=first)
         made = angles.by_channel(angles.exact(first, 64, 128)).float()
         torch.testing.assert_close(made, expected, rtol=angles.TOLERANCE, atol=0)

@@ -7,7 +7,7 @@ import torch
 
 import rope_triton
 from benchmarks._engine.measure import cell_outcomes, gpu_timer, inputs, roofline, timed_cell
-from benchmarks._studies.peers.cells import PeerCell, PeerModelCell
+from benchmarks._studies.peers.peer_cells import PeerCell, PeerModelCell
 from benchmarks._subjects.rope.cells import Cell, ListedCell, ModelCell, PathCell, SizedCell
 from tests.engine.measure import samples
 from tests.package import plain

@@ -13,9 +13,9 @@ import torch
 import rope_triton
 from benchmarks import _subjects
 from benchmarks._engine.compare import measure
-from benchmarks._engine.measure import cell_outcomes, host
+from benchmarks._engine.measure import call_costs, cell_outcomes
 from benchmarks._engine.subject import BACKWARD, FORWARD
-from benchmarks._studies.peers.cells import PEER_GRIDS, PeerCell
+from benchmarks._studies.peers.peer_cells import PEER_GRIDS, PeerCell
 from benchmarks._subjects.rope import angles, grid
 from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
 from tests.package import plain
@@ -30,7 +30,7 @@ CELLS = [*grid.all_cells("full"), *grid.cells_of(PeerCell, PEER_GRIDS["full"])]
 @pytest.fixture
 def process(on_cpu, monkeypatch):
     """One that measures as on a GPU, in both commands."""
-    monkeypatch.setattr(host, "warm_start_here", dict)
+    monkeypatch.setattr(call_costs, "warm_start_here", dict)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # a quarter of a second for each tiny call
 
 

@@ -6,8 +6,7 @@ import functools
 
 import pytest
 
-from benchmarks._engine.report import release as text
-from benchmarks._engine.report import release_issue
+from benchmarks._engine.report import release_issue, release_text
 from benchmarks._engine.report.artifact import ArtifactError, NoGpuError, Request
 from benchmarks._engine.report.release_issue import MARKER, Call, Issue
 from benchmarks._engine.verdict import release
@@ -138,13 +137,13 @@ def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
 def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
     base, *commits = shas
     results = searched(shas)
-    assert text.title(results, commits) == (
+    assert release_text.title(results, commits) == (
         f"main is up to 3.12 % slower than {base[:10]}, due to {commits[2][:10]}"
     )
     skipped = searched(shas, skip=(2,))
     named = f"one or more of the 2 commits {commits[2][:10]} to {commits[3][:10]}"
-    assert text.title(skipped, commits).endswith(f", due to {named}")
-    body = text.body(skipped, commits, RUN)
+    assert release_text.title(skipped, commits).endswith(f", due to {named}")
+    body = release_text.body(skipped, commits, RUN)
     assert f"| {named} | " in body
     assert f"or were too noisy: {commits[2][:10]}." in body
 
@@ -152,8 +151,8 @@ def test_a_step_is_named_and_a_range_where_one_was_skipped(shas):
 def test_every_change_of_a_ramp_is_listed(shas):
     base, *commits = shas
     results = searched(shas, RAMP)
-    assert text.title(results, commits).endswith(", due to 5 changes")
-    lines = text.body(results, commits, RUN).splitlines()
+    assert release_text.title(results, commits).endswith(", due to 5 changes")
+    lines = release_text.body(results, commits, RUN).splitlines()
     rows = lines[lines.index("|:--|:--|--:|") + 1 :][:6]
     assert rows.pop() == "" and all("ward 2048 × 128" in r and "| +0." in r for r in rows)
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {sha[:10] for sha in commits}
@@ -167,7 +166,7 @@ def test_words_of_the_measuring_side_is_inert_and_the_body_has_a_limit(shas):
     compared = dataclasses.replace(
         results.comparison, notes=hostile, wrong=hostile, discarded=(words,) * 500, machine=machine
     )
-    body = text.body(dataclasses.replace(results, comparison=compared), shas[1:], RUN)
+    body = release_text.body(dataclasses.replace(results, comparison=compared), shas[1:], RUN)
     assert len(body.encode()) <= 65_000
     for bad in ("@everybody", "<img", "<b>", "](https://evil", "GH-1 "):
         assert bad not in body
