@@ -11,6 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+# One of the GPUs for each process of tests, before CUDA is initialized: they take turns.
+_gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+if _gpus == [""]:
+    _gpus = [str(index) for index in range(torch.cuda.device_count())]
+if "PYTEST_XDIST_WORKER" in os.environ and _gpus:
+    _worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.environ["CUDA_VISIBLE_DEVICES"] = _gpus[_worker % len(_gpus)]
+
 # Triton reads this when a kernel is defined, so it must be set before rope_triton is imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -59,8 +67,9 @@ _subject.load(_subject.DEFAULT)  # reports and verdicts know its metrics
 
 COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 
-LOCK = Path(tempfile.gettempdir(), f"rope-triton-tests-{os.getuid()}.lock")
-"""Shared by all processes of tests that use the GPU."""
+_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0] or "0"
+LOCK = Path(tempfile.gettempdir(), f"rope-triton-tests-{os.getuid()}-{_gpu}.lock")
+"""Shared by all processes of tests that use the same GPU."""
 
 _left_out = pytest.StashKey[int]()
 
@@ -79,19 +88,20 @@ def pytest_report_header():
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers():
-    """Processes for ``-n auto``: one for each core, at most 8; on a GPU at most 4.
+    """Processes for ``-n auto``: one for each core, at most 8; with GPUs at most 4 on each.
 
-    Each has 24 GiB of the GPU's memory then: the largest test takes 21.
+    Each has 24 GiB of a GPU's memory then: the largest test takes 21.
     """
     cores = len(os.sched_getaffinity(0))
     if not COMPILED:
         return min(8, cores)
-    return max(1, min(4, cores, torch.cuda.get_device_properties(0).total_memory // (24 << 30)))
+    on_each = min(4, torch.cuda.get_device_properties(0).total_memory // (24 << 30))
+    return max(1, min(cores, on_each * torch.cuda.device_count()))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    """On a GPU, a test marked ``alone`` waits until no other process runs one."""
+    """A test marked ``alone`` waits until no other process runs one on its GPU."""
     if not COMPILED:
         return (yield)
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH

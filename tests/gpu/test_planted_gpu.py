@@ -45,4 +45,5 @@ def test_a_kernel_waits_in_proportion(tmp_path):
         step = twice[direction] / 40
         assert 2e-9 < step < 200e-9
         assert some[direction] == pytest.approx(20 * step, rel=0.15)
-        assert -0.5 * step < half[direction] < 1.5 * step
+        # Medians of two processes differ by a step, which is 0.6 % of such a call.
+        assert -3 * step < half[direction] < 4 * step
