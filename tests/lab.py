@@ -311,7 +311,7 @@ class Lab:
 
 def free_gpu(patch: pytest.MonkeyPatch, bench, root: Path) -> None:
     """Let there be a GPU on which nothing else runs, a clean checkout, and a bench's answers."""
-    version = checkout.Arm("working tree", SHA, "digest", root)
+    version = checkout.Version("working tree", SHA, "digest", root)
     patch.setattr(checkout, "from_working_tree", lambda *_: version)
     patch.setattr(machine, "probe", lambda: (dict(MACHINE), "sm_90"))
     patch.setattr(gpu_monitor, "gpu_uuid", lambda: UUID)

@@ -39,7 +39,7 @@ class Place(NamedTuple):
     directory for what is not published. ``deadline``: in ``time.monotonic``'s seconds.
     """
 
-    version: checkout.Arm
+    version: checkout.Version
     machine: dict
     arch: str
     uuid: str

@@ -49,7 +49,7 @@ all_packages = pytest.mark.parametrize("name", PACKAGES)
 
 def package(name: str, directory: Path) -> Path:
     """A directory with the package of that name."""
-    copy = directory / "arm" / "rope_triton"
+    copy = directory / "version" / "rope_triton"
     shutil.copytree(Path(rope_triton.__file__).parent, copy)
     with (copy / "__init__.py").open("a") as file:
         file.write(PACKAGES[name][0])

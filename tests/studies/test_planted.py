@@ -53,8 +53,8 @@ class Bench:
         self.noise, self.random = noise, np.random.default_rng(0)
 
     def answers(self, name, versions, job):
-        self.asked.append((name, {arm: version.digest for arm, version in versions.items()}))
-        return {arm: self.answer(version, job) for arm, version in versions.items()}
+        self.asked.append((name, {side: version.digest for side, version in versions.items()}))
+        return {name: self.answer(version, job) for name, version in versions.items()}
 
     def rounds(self, name, versions, count, job):
         return [
@@ -155,8 +155,11 @@ def test_a_cell_whose_wait_does_not_show_is_no_evidence(grid, tmp_path):
 def test_the_versions_differ_in_their_waits_alone(grid, tmp_path):
     found = planted.versions(Bench(tmp_path))
     files = {
-        name: {str(path.relative_to(arm.root)): path.read_bytes() for path in arm.root.rglob("*.*")}
-        for name, arm in found.items()
+        name: {
+            str(path.relative_to(version.root)): path.read_bytes()
+            for path in version.root.rglob("*.*")
+        }
+        for name, version in found.items()
     }
     for name in planted.DOSES:
         assert files[name].keys() == files["base"].keys()
@@ -229,7 +232,7 @@ def test_the_file_is_made_of_what_was_measured(
         gpu.place = place
         return gpu
 
-    version = checkout.Arm("HEAD", SHA, "digest", gpu.base.root)
+    version = checkout.Version("HEAD", SHA, "digest", gpu.base.root)
     monkeypatch.setattr(checkout, "from_commit", lambda *_: version)
     monkeypatch.setattr(bench, "Bench", made)
     assert study("power") == 0

@@ -105,12 +105,12 @@ class Gpu:
         self.asked.append(name)
         self.job = job
         return [
-            Round(name, number, {arm: self.answer(arm) for arm in versions}, {})
+            Round(name, number, {side: self.answer(side) for side in versions}, {})
             for number in range(count)
         ]
 
-    def answer(self, arm):
-        noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * (1.1 if arm in INDEX else 1)
+    def answer(self, name):
+        noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * (1.1 if name in INDEX else 1)
         gpu = ["paths.Forward.track_latency", ["then-read", "4", "bfloat16"], [float(noise[0])]]
         return {"timings": [gpu, ["host.Call.track_forward", ["sbhd"], [float(noise[1])]]]}
 
@@ -125,7 +125,7 @@ INDEX = mutants.load()
 def gpu(processes, monkeypatch, tmp_path):
     """What ``study`` measures on; its ``version`` may be set."""
     gpu = Gpu(types.SimpleNamespace(version=None, machine=MACHINE))
-    gpu.version = checkout.Arm("HEAD", SHA, "digest", tmp_path)
+    gpu.version = checkout.Version("HEAD", SHA, "digest", tmp_path)
 
     def made(place):
         gpu.place, gpu.base = place, place.version
@@ -153,8 +153,8 @@ def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
     assert gpu.asked == [f"aa-{number}" for number in range(1, RUNS + 1)] and gpu.job["host"]
     whole = document(gpu)
     assert len(whole["comparisons"]) == RUNS and whole["comparisons"][:3] == first["comparisons"]
-    for arm, rows in whole["pool"]["seconds"].items():
-        assert rows[: 3 * AA_ROUNDS] == first["pool"]["seconds"][arm]
+    for name, rows in whole["pool"]["seconds"].items():
+        assert rows[: 3 * AA_ROUNDS] == first["pool"]["seconds"][name]
         assert len(rows) == RUNS * AA_ROUNDS and rows[:AA_ROUNDS] != rows[-AA_ROUNDS:]
     assert document(gpu, directory="evidence") == whole
 
@@ -179,7 +179,7 @@ def test_mutants_are_kept_beside_those_of_other_commits_and_never_of_other_rules
     for name in TIMED:
         gpu.runs = 1
         assert study("mutants", "--only", name, "--ship") == 0
-    gpu.version = checkout.Arm("HEAD", "2" * 40, "digest", gpu.version.root)
+    gpu.version = checkout.Version("HEAD", "2" * 40, "digest", gpu.version.root)
     gpu.runs = 1
     assert study("mutants", "--only", TIMED[0], "--ship") == 0
     entries = document(gpu, "mutants", "evidence")["mutants"]

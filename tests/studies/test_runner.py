@@ -159,7 +159,7 @@ def test_what_does_not_ship_is_refused_before_it_is_measured(toy, monkeypatch, c
     toy.why_not_shipped = "it is too small"
     assert study("toy", "--ship") == COULD_NOT_RUN
     assert "squares would not ship: it is too small" in capsys.readouterr().err
-    changed = checkout.Arm("working tree", "", "digest", tmp_path)
+    changed = checkout.Version("working tree", "", "digest", tmp_path)
     monkeypatch.setattr(checkout, "from_working_tree", lambda *_: changed)
     assert study("toy", "--ship") == COULD_NOT_RUN
     assert "rope_triton differs from HEAD" in capsys.readouterr().err

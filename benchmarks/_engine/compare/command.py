@@ -27,7 +27,7 @@ from ..verdict.release import only_words
 from ..verdict.rules import MAX_ROUNDS, MIN_ROUNDS, Answer, Key
 
 if TYPE_CHECKING:
-    from ..system.checkout import Arm
+    from ..system.checkout import Version
     from ..verdict.schema import Comparison
 
 SCRATCH = ROOT / ".asv" / "compare"
@@ -199,7 +199,7 @@ def _report(comparison: "Comparison", markdown_file: Path | None) -> None:
     print(text if markdown_file == STDOUT else terminal(comparison))
 
 
-def _versions(package: str, options: argparse.Namespace) -> "dict[str, Arm]":
+def _versions(package: str, options: argparse.Namespace) -> "dict[str, Version]":
     from ..system import checkout
 
     place = ROOT, SCRATCH / "sources", package

@@ -88,7 +88,7 @@ class Ledger(worker_pool.Ledger):
 
     Parameters
     ----------
-    arm : str
+    name : str
         What the version is called.
     deadline : float
         In ``time.monotonic``'s seconds: then ``require_time`` raises BudgetError.
@@ -99,11 +99,11 @@ class Ledger(worker_pool.Ledger):
     """
 
     def __init__(
-        self, arm: str, version: Version, deadline: float, again: str, cache: Path | None = None
+        self, name: str, version: Version, deadline: float, again: str, cache: Path | None = None
     ):
-        super().__init__(arm)
+        super().__init__(name)
         self.cache, self._deadline, self._again = cache, deadline, again
-        self._arm, self._version = arm, version
+        self._name, self._version = name, version
         self._new: dict[tuple, object] = {}
         self._compiled = 0  # in this run
         self._stored = self._first = self._reported = time.monotonic()
@@ -113,7 +113,7 @@ class Ledger(worker_pool.Ledger):
         answers = {job: stored[job] for job in jobs if job in stored}
         self._total, self._done = len(jobs), len(answers)
         if answers:
-            say(f"{self._arm}: {len(answers)} of {len(jobs)} were compiled by an earlier run")
+            say(f"{self._name}: {len(answers)} of {len(jobs)} were compiled by an earlier run")
         return answers
 
     def require_time(self) -> None:

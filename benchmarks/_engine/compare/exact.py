@@ -81,23 +81,23 @@ def compile_both(
     target: str,
     cells: Sequence[Cell],
     ledgers: Mapping[str, worker_pool.Ledger],
-    done: Callable[[str], None] = lambda arm: None,
+    done: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Code]:
     """Compile the versions, one after the other: Triton's cache has what they have in common.
 
     What asv tracks is compiled for ``targets``, but of the listed cells only those that are among
-    ``cells``, and these for ``target``. ``done`` is called with each arm when Triton's cache has
-    all of it.
+    ``cells``, and these for ``target``. ``done`` is called with a version's name when it is
+    compiled.
     """
     left_out = {cell for group in subject.listed() for cell in group} - {*cells}
     tracked = [one for gpu in targets for one in subject.compilations(gpu)]
     compilations = [one for one in tracked if not left_out & {*one.cells}]
     variants = [one for gpu in targets for one in subject.variants(gpu)]
     code = {}
-    for arm, root in roots.items():
-        say(f"compiling the {arm} for {', '.join(targets)}")
-        code[arm] = compiled(subject, root, target, cells, compilations, variants, ledgers[arm])
-        done(arm)
+    for name, root in roots.items():
+        say(f"compiling the {name} for {', '.join(targets)}")
+        code[name] = compiled(subject, root, target, cells, compilations, variants, ledgers[name])
+        done(name)
     return code
 
 

@@ -14,7 +14,7 @@ from . import exact
 from .pool import Pool
 from .rounds import Round
 
-ARMS = BASE, HEAD = ("base", "head")
+SIDES = BASE, HEAD = ("base", "head")
 Values = Mapping[Key, float | Exception]
 
 
@@ -29,7 +29,7 @@ class Checks(NamedTuple):
 
 
 class _Missing(NamedTuple):
-    """The timings that each arm lacks in some process, the faults among them, and the rest.
+    """The timings that each side lacks in some process, the faults among them, and the rest.
 
     mended: no process of the base has them, and all of the head. impossible: the base cannot do.
     """
@@ -67,8 +67,8 @@ def keys_of(cell: Cell) -> frozenset[Key]:
 
 
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
-    """What is wrong, missing or exact, from the answer of one process of each arm."""
-    facts = {arm: facts_of(answers[arm]) for arm in ARMS}
+    """What is wrong, missing or exact, from the answer of one process of each version."""
+    facts = {side: facts_of(answers[side]) for side in SIDES}
     missing = _missing([answers], FAMILIES["gpu"])
     of_head = [cell for cell in grid if not keys_of(cell) & missing.keys[HEAD]]
     return Checks(
@@ -83,15 +83,15 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
 def changed_nodes(answers: Mapping[str, dict]) -> dict[Key, str]:
     """The checked calls that do not put the same on the stream in both versions, and what they do.
 
-    ``answers``: of a process of each arm that checked them. A call that only one of them could
+    ``answers``: of a process of each version that checked them. A call that only one of them could
     record is among these.
     """
     nodes = {
-        arm: {Key(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
-        for arm, answer in answers.items()
+        side: {Key(metric, tuple(params)): text for metric, params, text in answer["nodes"]}
+        for side, answer in answers.items()
     }
     return {
-        subject: "; ".join(f"{arm} {nodes[arm].get(subject, 'not recorded')}" for arm in ARMS)
+        subject: "; ".join(f"{side} {nodes[side].get(subject, 'not recorded')}" for side in SIDES)
         for subject in sorted(nodes[BASE].keys() | nodes[HEAD].keys())
         if nodes[BASE].get(subject) != nodes[HEAD].get(subject)
     }
@@ -101,7 +101,7 @@ def judge_rounds(
     measured: Sequence[Round], identical: Set[Key], only: Set[Key] | None = None
 ) -> Look:
     """The verdict from these rounds on the subjects that every process has, or ``only`` on some."""
-    families = Pool.of(measured, ARMS).judged(BASE, HEAD, only=only, identical=identical)
+    families = Pool.of(measured, SIDES).judged(BASE, HEAD, only=only, identical=identical)
     missing = _missing([one.answers for one in measured], sum(FAMILIES.values(), ()))
     on_host = {
         key
@@ -182,26 +182,26 @@ def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, s
 
 
 def problems(values: Mapping[str, Values]) -> list[Note]:
-    """Why exact values of the arms are missing."""
-    return [note for arm in ARMS for note in exact.problems(values[arm], arm)]
+    """Why exact values are missing."""
+    return [note for side in SIDES for note in exact.problems(values[side], side)]
 
 
 def _missing(answers: Sequence[Mapping[str, dict]], prefixes: tuple[str, ...]) -> _Missing:
-    """What is missing in the answers of processes, by process and arm.
+    """What is missing in the answers of processes, by process and side.
 
     What fails in the head alone is wrong there, and so is what no other reason keeps the base from:
     a base that cannot be called so is no excuse for a failure.
     """
-    reasons: dict[str, dict[Key, list[str]]] = {arm: {} for arm in ARMS}
-    failed: dict[str, set[Key]] = {arm: set() for arm in ARMS}
-    for arm, process in itertools.product(ARMS, answers):
+    reasons: dict[str, dict[Key, list[str]]] = {side: {} for side in SIDES}
+    failed: dict[str, set[Key]] = {side: set() for side in SIDES}
+    for side, process in itertools.product(SIDES, answers):
         errors, unavailable = (
-            _reasons(process[arm][kind], prefixes) for kind in ("errors", "unavailable")
+            _reasons(process[side][kind], prefixes) for kind in ("errors", "unavailable")
         )
-        failed[arm] |= errors.keys()
+        failed[side] |= errors.keys()
         for key, reason in (errors | unavailable).items():
-            reasons[arm].setdefault(key, []).append(reason)
-    base, head = (reasons[arm] for arm in ARMS)
+            reasons[side].setdefault(key, []).append(reason)
+    base, head = (reasons[side] for side in SIDES)
     wrong = [key for key in head if key not in (failed[BASE] if key in failed[HEAD] else base)]
     neither = {
         key: Note("unavailable", why[0])
@@ -209,20 +209,20 @@ def _missing(answers: Sequence[Mapping[str, dict]], prefixes: tuple[str, ...]) -
         if key not in wrong and len(why) == len(base.get(key, ())) == len(answers)
     }
 
-    def note(arm: str, key: Key) -> Note:
-        why, fails = reasons[arm][key], key in failed[arm]
-        if len(answers) == 1 and (fails or arm == HEAD):
-            return Note("failed", why[0], arm)
+    def note(side: str, key: Key) -> Note:
+        why, fails = reasons[side][key], key in failed[side]
+        if len(answers) == 1 and (fails or side == HEAD):
+            return Note("failed", why[0], side)
         if len(why) == len(answers) and not fails:
-            return Note("unavailable", why[0], arm)
-        return Note("lost", why[0], arm, count=len(why), total=len(answers))
+            return Note("unavailable", why[0], side)
+        return Note("lost", why[0], side, count=len(why), total=len(answers))
 
     notes = _together(neither)
-    for arm, others in ((BASE, {*neither}), (HEAD, {*neither, *wrong})):
-        notes += _together({key: note(arm, key) for key in reasons[arm] if key not in others})
+    for side, others in ((BASE, {*neither}), (HEAD, {*neither, *wrong})):
+        notes += _together({key: note(side, key) for key in reasons[side] if key not in others})
     never = {key for key, why in base.items() if len(why) == len(answers)}
     return _Missing(
-        keys={arm: reasons[arm].keys() for arm in ARMS},
+        keys={side: reasons[side].keys() for side in SIDES},
         wrong=[replace(note(HEAD, key), keys=(key,)) for key in wrong],
         notes=notes,
         mended=never - head.keys(),

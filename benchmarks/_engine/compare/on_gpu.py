@@ -15,7 +15,7 @@ from ..verdict.note import Kind, Note
 from ..verdict.rules import MIN_ROUNDS, Answer, Exact, Key, overall
 from ..verdict.schema import Comparison
 from . import exact, findings, measure, rounds, selection
-from .findings import ARMS, BASE, HEAD, Checks, Look, keys_of
+from .findings import BASE, HEAD, SIDES, Checks, Look, keys_of
 from .options import NothingToTimeError, Request
 from .rounds import Rounds
 
@@ -27,7 +27,7 @@ EXTENSION_ROUNDS = 24
 class _Compiled(NamedTuple):
     """What both versions compile to, which is unknown on an unknown architecture.
 
-    facts: by arm and timing. identical: timings that run the same machine code in both.
+    facts: by side and timing. identical: timings that run the same machine code in both.
     """
 
     known: bool
@@ -37,7 +37,7 @@ class _Compiled(NamedTuple):
 
     @property
     def values(self) -> dict[str, findings.Values]:
-        return {arm: one.values for arm, one in self.code.items()}
+        return {side: one.values for side, one in self.code.items()}
 
 
 class _Chosen(NamedTuple):
@@ -93,15 +93,15 @@ class Run:
         measured, arch = self._measured, self._request.arch
         known = arch in self._request.subject.TARGETS
         gpu_monitor.require_free(measured.plan.uuid)
-        code = dict.fromkeys(ARMS, exact.NOT_COMPILED)
+        code = dict.fromkeys(SIDES, exact.NOT_COMPILED)
         job = measure.check_job(self._checked)
-        measured.get_ready([arm for arm in ARMS if arm not in measured.checked])
+        measured.get_ready([side for side in SIDES if side not in measured.checked])
         if known:
             request = self._request
             code = exact.compile_both(
                 *(request.subject, request.roots, (arch,), arch, self._cells, self._ledgers),
                 # Its process finds everything compiled, and leaves cores to the compilers.
-                done=lambda arm: measured.begin_check(arm, job),
+                done=lambda side: measured.begin_check(side, job),
             )
         else:
             self._notes.append(Note("architecture", arch))

@@ -10,7 +10,7 @@ from ..system import checkout
 from ..system.errors import CouldNotRunError
 from ..verdict.metrics import COMPILE, FAMILIES, IMPORT, OWN_START, WARM_START
 from ..verdict.rules import Key
-from .findings import ARMS, BASE, HEAD, keys_of
+from .findings import BASE, HEAD, SIDES, keys_of
 
 
 class NothingToTimeError(CouldNotRunError):
@@ -25,7 +25,7 @@ class Request(NamedTuple):
     """
 
     subject: Subject
-    pair: Mapping[str, checkout.Arm]
+    pair: Mapping[str, checkout.Version]
     arch: str
     grid: str
     rounds: int
@@ -39,12 +39,12 @@ class Request(NamedTuple):
     @property
     def digests(self) -> dict[str, str]:
         """Of the sources of each version."""
-        return {arm: self.pair[arm].digest for arm in ARMS}
+        return {side: self.pair[side].digest for side in SIDES}
 
     @property
     def roots(self) -> dict[str, Path]:
         """The directory that holds the package of each version."""
-        return {arm: self.pair[arm].root for arm in ARMS}
+        return {side: self.pair[side].root for side in SIDES}
 
     def cells(self) -> list[Cell]:
         """The cells to look at, in the order in which they are measured."""

@@ -13,29 +13,30 @@ from .rounds import Round
 
 
 class Pool(NamedTuple):
-    """Medians of fresh processes, seconds: [rounds, subjects] for each arm."""
+    """Medians of fresh processes, seconds: [rounds, subjects] for each version."""
 
     subjects: list[Key]
     seconds: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, measured: Sequence[Round], arms: Iterable[str]) -> "Pool":
+    def of(cls, measured: Sequence[Round], versions: Iterable[str]) -> "Pool":
         """The medians of these rounds, for the subjects that every process has."""
-        rows = {arm: medians(measured, arm) for arm in arms}
+        rows = {name: medians(measured, name) for name in versions}
         subjects = sorted(set.intersection(*(set(row) for all_ in rows.values() for row in all_)))
         return cls(
-            subjects, {arm: np.array([[r[s] for s in subjects] for r in rows[arm]]) for arm in rows}
+            subjects,
+            {name: np.array([[r[s] for s in subjects] for r in rows[name]]) for name in rows},
         )
 
     @classmethod
     def from_json(cls, document: Mapping) -> "Pool":
         subjects = [Key(metric, tuple(params)) for metric, params in document["subjects"]]
-        return cls(subjects, {arm: np.array(rows) for arm, rows in document["seconds"].items()})
+        return cls(subjects, {name: np.array(rows) for name, rows in document["seconds"].items()})
 
     def as_json(self) -> dict:
         return {
             "subjects": [[subject.metric, list(subject.params)] for subject in self.subjects],
-            "seconds": {arm: rows.tolist() for arm, rows in self.seconds.items()},
+            "seconds": {name: rows.tolist() for name, rows in self.seconds.items()},
         }
 
     def judged(
@@ -69,10 +70,10 @@ class Pool(NamedTuple):
         return families
 
 
-def medians(measured: Sequence[Round], arm: str) -> list[dict[Key, float]]:
-    """The medians of an arm's processes, by round: see :func:`medians_of`."""
+def medians(measured: Sequence[Round], name: str) -> list[dict[Key, float]]:
+    """The medians of a version's processes, by round: see :func:`medians_of`."""
     usual = _usual([answer for one in measured for answer in one.answers.values()])
-    return [medians_of(one.answers[arm], usual) for one in measured]
+    return [medians_of(one.answers[name], usual) for one in measured]
 
 
 def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Key, float]:

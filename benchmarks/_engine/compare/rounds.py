@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..system import gpu_monitor
-from ..system.checkout import Arm
+from ..system.checkout import Version
 from ..system.errors import CouldNotRunError
 from ..system.journal import Journal
 from ..system.progress import say
@@ -39,26 +39,26 @@ class InvalidRoundError(CouldNotRunError):
 class Plan(NamedTuple):
     """Which versions are measured, and where.
 
-    subject: its module. arms: by name, in the order of round 0; it is reversed in every other
-    round, so that with two arms it alternates: A B | B A | A B. cache: Triton's cache directory.
+    subject: its module. versions: by name, in the order of round 0; it is reversed in every other
+    round, so that two alternate: A B | B A | A B. cache: Triton's cache directory.
     uuid: of the GPU. deadline: in ``time.monotonic``'s seconds.
     """
 
     subject: str
-    arms: dict[str, Arm]
+    versions: dict[str, Version]
     cache: Path
     uuid: str
     deadline: float
 
     def order(self, number: int) -> list[str]:
-        """The arms of a round in their order."""
-        return list(self.arms)[:: 1 if number % 2 == 0 else -1]
+        """The versions of a round in their order."""
+        return list(self.versions)[:: 1 if number % 2 == 0 else -1]
 
 
 class Round(NamedTuple):
-    """A process of each arm.
+    """A process of each version.
 
-    answers: by arm. watch: what the GPU did meanwhile. discarded: why the round does not count, ""
+    answers: by name. watch: what the GPU did meanwhile. discarded: why the round does not count, ""
     if it does.
     """
 
@@ -79,8 +79,8 @@ class Rounds(Journal):
     def __init__(self, plan: Plan, path: Path, header: dict):
         super().__init__(path, header)
         self.plan = plan
-        self._ready: dict[str, list[measure.Process]] = {arm: [] for arm in plan.arms}
-        self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by arm
+        self._ready: dict[str, list[measure.Process]] = {name: [] for name in plan.versions}
+        self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by name
         self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
         self._checks_begun = float("inf")
         self._of_earlier_runs = Counter(one.phase for one in self._all() if not one.discarded)
@@ -97,8 +97,8 @@ class Rounds(Journal):
 
     @property
     def checked(self) -> dict[str, dict]:
-        """Arm -> its answer, of those that were checked."""
-        return {entry["arm"]: entry["check"] for entry in self.entries if "check" in entry}
+        """Version -> its answer, of those that were checked."""
+        return {entry["version"]: entry["check"] for entry in self.entries if "check" in entry}
 
     @property
     def minutes(self) -> float:
@@ -120,41 +120,41 @@ class Rounds(Journal):
             self.append({"settled": {key: value}})
         return self.settled(key)
 
-    def get_ready(self, arms: Sequence[str]) -> None:
-        """Start processes for the first turns of ``arms``, of each arm as many as are missing."""
-        for arm, turns in Counter(arms[:AHEAD]).items():
-            for _ in range(turns - len(self._ready[arm])):
-                self._ready[arm].append(self._start(arm))
+    def get_ready(self, versions: Sequence[str]) -> None:
+        """Start the processes that are missing for the first turns of ``versions``."""
+        for name, turns in Counter(versions[:AHEAD]).items():
+            for _ in range(turns - len(self._ready[name])):
+                self._ready[name].append(self._start(name))
 
-    def begin_check(self, arm: str, job: dict) -> None:
-        """Let a process of this arm answer the job, unless the journal has its answer."""
-        if arm not in self.checked and arm not in self._checking:
+    def begin_check(self, name: str, job: dict) -> None:
+        """Let a process of this version answer the job, unless the journal has its answer."""
+        if name not in self.checked and name not in self._checking:
             if not self._checking:  # else our own processes are on the GPU
                 gpu_monitor.require_free(self.plan.uuid)
             self._checks_begun = min(self._checks_begun, time.monotonic())
-            process = self._take(arm)
-            self._checking[arm] = process, self._checks.submit(self._answer_of, process, job)
+            process = self._take(name)
+            self._checking[name] = process, self._checks.submit(self._answer_of, process, job)
 
     def check(self, job: dict, then: Sequence[str] = ()) -> dict[str, dict]:
-        """The answer of each arm to the job, from the journal where it has it.
+        """The answer of each version to the job, from the journal where it has it.
 
         Several processes at a time: nothing that they find depends on a clock. Processes for the
         turns ``then`` get ready meanwhile.
         """
-        for arm in self.plan.arms:
-            self.begin_check(arm, job)
+        for name in self.plan.versions:
+            self.begin_check(name, job)
         self.get_ready(then)
         start = self._checks_begun
-        arms = {answered: arm for arm, (_, answered) in self._checking.items()}
-        left = set(arms)
+        names = {answered: name for name, (_, answered) in self._checking.items()}
+        left = set(names)
         while left:
             done, left = wait(left, return_when=FIRST_COMPLETED)
             # What was answered is stored before a failure ends the others.
             for answered in sorted(done, key=lambda future: future.exception() is not None):
-                answer, arm = answered.result(), arms[answered]
+                answer, name = answered.result(), names[answered]
                 start, seconds = time.monotonic(), time.monotonic() - start
-                self.append({"arm": arm, "check": answer | {"wall_seconds": seconds}})
-                say(f"checked {arm}, {seconds:.0f} s")
+                self.append({"version": name, "check": answer | {"wall_seconds": seconds}})
+                say(f"checked {name}, {seconds:.0f} s")
         self._checking = {}
         return self.checked
 
@@ -212,8 +212,8 @@ class Rounds(Journal):
             gpu_monitor.require_free(self.plan.uuid)
             with gpu_monitor.Watch(self.plan.uuid) as watching:
                 answers = {
-                    arm: self._answer(arm, job | {"seed": number}, [*order[turn:], *then])
-                    for turn, arm in enumerate(order, start=1)
+                    name: self._answer(name, job | {"seed": number}, [*order[turn:], *then])
+                    for turn, name in enumerate(order, start=1)
                 }
             watch = watching.summary()
             earlier = [one.watch for one in self.rounds(phase)]
@@ -227,9 +227,9 @@ class Rounds(Journal):
             f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
         )
 
-    def _answer(self, arm: str, job: dict, then: Sequence[str]) -> dict:
-        """What a fresh process of ``arm`` answers; those of the next turns get ready meanwhile."""
-        return self._answer_of(self._take(arm), job, then)
+    def _answer(self, name: str, job: dict, then: Sequence[str]) -> dict:
+        """What a fresh process of ``name`` answers; those of the next turns get ready meanwhile."""
+        return self._answer_of(self._take(name), job, then)
 
     def _answer_of(self, process: measure.Process, job: dict, then: Sequence[str] = ()) -> dict:
         start = time.monotonic()
@@ -245,19 +245,19 @@ class Rounds(Journal):
             )
         return answer | {"wall_seconds": time.monotonic() - start}
 
-    def _start(self, arm: str) -> measure.Process:
-        return measure.Process(self.plan.subject, self.plan.arms[arm].root, self.plan.cache)
+    def _start(self, name: str) -> measure.Process:
+        return measure.Process(self.plan.subject, self.plan.versions[name].root, self.plan.cache)
 
-    def _take(self, arm: str) -> measure.Process:
-        ready = self._ready[arm]
-        return ready.pop(0) if ready else self._start(arm)
+    def _take(self, name: str) -> measure.Process:
+        ready = self._ready[name]
+        return ready.pop(0) if ready else self._start(name)
 
 
 def _why_apart(answers: Mapping[str, dict]) -> str:
     """Why the processes of a round cannot be compared, in words; empty if they can be."""
-    samples = {arm: answer["launches"] for arm, answer in answers.items()}
-    seconds = {arm: statistics.median(values) for arm, values in samples.items() if values}
+    samples = {name: answer["launches"] for name, answer in answers.items()}
+    seconds = {name: statistics.median(values) for name, values in samples.items() if values}
     if not seconds or max(seconds.values()) <= min(seconds.values()) * (1 + LAUNCH_SHIFT):
         return ""
-    times = ", ".join(f"{1e6 * value:.2f} us in {arm}" for arm, value in seconds.items())
+    times = ", ".join(f"{1e6 * value:.2f} us in {name}" for name, value in seconds.items())
     return f"launches did not take the same time in all processes: {times}"

@@ -15,7 +15,7 @@ from ..subject import Cell
 from ..verdict.note import Note
 from ..verdict.rules import Key
 from .exact import Code
-from .findings import ARMS, keys_of
+from .findings import SIDES, keys_of
 
 Compiled = Mapping[Key, Facts | Exception]
 
@@ -96,34 +96,34 @@ def left(cells: Sequence[Cell], compiled: Mapping[str, Compiled], timed: Sequenc
 
 
 def variant(compiled: Mapping[str, Compiled], key: Key) -> tuple | None:
-    """The change of machine code that a timing runs, None if it is the same in both arms."""
-    base, head = (compiled[arm].get(key) for arm in ARMS)
+    """The change of machine code that a timing runs, None if it is the same in both versions."""
+    base, head = (compiled[side].get(key) for side in SIDES)
     if not isinstance(base, Facts) or not isinstance(head, Facts):
         return (key,)  # what is not known may be anything
     return None if base.digest == head.digest else (base.code, head.code)
 
 
 def facts_of(code: Mapping[str, Code], changed: Mapping[Key, str]) -> dict[str, Compiled]:
-    """Each arm's facts by timing; calls differ as well that put something else on the stream.
+    """Each side's facts by timing; calls differ as well that put something else on the stream.
 
     ``changed``: what, see ``findings.changed_nodes``.
     """
-    base, head = (dict(code[arm].facts) for arm in ARMS)
+    base, head = (dict(code[side].facts) for side in SIDES)
     for key, what in changed.items():
         if isinstance(facts := head.get(key), Facts):
             digest, text = f"{facts.digest} {what}", f"{facts.code} {what}"
             head[key] = replace(facts, digest=digest, code=text)
-    return dict(zip(ARMS, (base, head), strict=True))
+    return dict(zip(SIDES, (base, head), strict=True))
 
 
 def identical(compiled: Mapping[str, Compiled]) -> set[Key]:
-    """The timings for which both arms run the same machine code, on the same grids."""
-    return {key for key in compiled[ARMS[0]] if variant(compiled, key) is None}
+    """The timings for which both versions run the same machine code, on the same grids."""
+    return {key for key in compiled[SIDES[0]] if variant(compiled, key) is None}
 
 
 def _is_in_both(cell: Cell, compiled: Mapping[str, Compiled]) -> bool:
     """Whether neither version says that it cannot be called so."""
-    facts = [compiled[arm].get(key) for arm in ARMS for key in keys_of(cell)]
+    facts = [compiled[side].get(key) for side in SIDES for key in keys_of(cell)]
     return not any(isinstance(value, NotImplementedError) for value in facts)
 
 
@@ -145,7 +145,7 @@ def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compile
 
 def unreached(code: Mapping[str, Code]) -> list[Note]:
     """What only the head's calls do, and no listed cell: notes that forbid a pass."""
-    (base, head), notes = (code[arm].reach for arm in ARMS), []
+    (base, head), notes = (code[side].reach for side in SIDES), []
     if not head:
         return []  # nothing is compiled for an unknown architecture
     new = head["dense"]["features"] - base["dense"]["features"] - base["listed"]["features"]

@@ -16,7 +16,7 @@ from ..system.journal import keep_newest
 from ..verdict.note import Note
 from ..verdict.schema import Comparison
 from . import compiled, exact, findings, on_gpu, rounds, selection
-from .findings import ARMS, BASE, HEAD
+from .findings import BASE, HEAD, SIDES
 from .options import Request
 from .rounds import Rounds
 
@@ -39,11 +39,11 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
     machine, subject = unmeasured.machine, request.subject
     triton_cache = cache(scratch, machine)
     ledgers, again = {}, "the same command" + ", without --afresh," * request.afresh
-    for arm, digest in request.digests.items():
+    for side, digest in request.digests.items():
         version = compiled.Version(scratch, subject, digest, machine)
         if request.afresh:
             version.drop()
-        ledgers[arm] = compiled.Ledger(arm, version, request.deadline, again, triton_cache)
+        ledgers[side] = compiled.Ledger(side, version, request.deadline, again, triton_cache)
     if machine["gpu"] == "none" or request.exact_only:
         return _compare_code(request, unmeasured, ledgers)
     uuid = gpu_monitor.gpu_uuid()
@@ -70,7 +70,7 @@ def _compare_code(
     code = exact.compile_both(
         *(subject, request.roots, subject.TARGETS, subject.TARGET, listed, ledgers)
     )
-    values = {arm: one.values for arm, one in code.items()}
+    values = {side: one.values for side, one in code.items()}
     total, same = len(code[BASE].facts), len(selection.identical(selection.facts_of(code, {})))
     return replace(
         unmeasured,
@@ -104,7 +104,7 @@ def cache(scratch: Path, machine: _Machine) -> Path:
 
 
 def _name(request: Request, machine: _Machine) -> str:
-    versions = "-".join(arm.sha[:8] or arm.digest[:8] for arm in request.pair.values())
+    versions = "-".join(version.sha[:8] or version.digest[:8] for version in request.pair.values())
     asked = f"{request.grid}-{request.rounds}" + ("-every-cell" if request.every_cell else "")
     if request.only:
         only = repr(sorted(request.only)).encode()
@@ -112,10 +112,10 @@ def _name(request: Request, machine: _Machine) -> str:
     return f"{versions}-{asked}-{machine['machine']}"
 
 
-def _in_order(request: Request) -> dict[str, checkout.Arm]:
+def _in_order(request: Request) -> dict[str, checkout.Version]:
     """The versions, first the one that goes first in the first round."""
     seed = hashlib.sha256("".join(request.digests.values()).encode()).digest()[0]
-    return {arm: request.pair[arm] for arm in (ARMS if seed % 2 == 0 else ARMS[::-1])}
+    return {side: request.pair[side] for side in (SIDES if seed % 2 == 0 else SIDES[::-1])}
 
 
 def _header(request: Request, plan: rounds.Plan, machine: _Machine) -> dict:

@@ -24,7 +24,7 @@ WORKING_TREE = "working tree"
 
 
 @dataclass(frozen=True)
-class Arm:
+class Version:
     """A version of the package.
 
     name: what it was called. sha: its commit, "" for a working tree that differs from HEAD.
@@ -39,7 +39,7 @@ class Arm:
     requirements: Requirements = field(default_factory=dict)
 
 
-def from_commit(name: str, repository: Path, sources: Path, package: str = PACKAGE) -> Arm:
+def from_commit(name: str, repository: Path, sources: Path, package: str = PACKAGE) -> Version:
     """The package as a commit has it, written below ``sources``.
 
     Raises
@@ -50,14 +50,14 @@ def from_commit(name: str, repository: Path, sources: Path, package: str = PACKA
     commit = commit_of(repository, name)
     files = committed_files(repository, name, package)
     asked = _asked(name, lambda: requirements(repository, commit))
-    return _arm(
+    return _written(
         *(name, commit, sources, package),
         lambda to: write_files(repository, files, to / package),
         asked,
     )
 
 
-def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -> Arm:
+def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -> Version:
     """The package as it lies in the working tree, copied below ``sources``.
 
     Its ``sha`` is HEAD's where the package is HEAD's.
@@ -81,25 +81,25 @@ def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -
         return path.read_bytes() if path.is_file() else None
 
     asked = _asked(WORKING_TREE, lambda: requirements_of(read))
-    return _arm(WORKING_TREE, sha, sources, package, copy, asked)
+    return _written(WORKING_TREE, sha, sources, package, copy, asked)
 
 
 def from_directory(
     name: str, sources: Path, fill: Callable[[Path], object], package: str = PACKAGE
-) -> Arm:
+) -> Version:
     """A version that is no commit: ``fill`` writes its files into the directory that it gets."""
-    return _arm(name, "", sources, package, fill, {})
+    return _written(name, "", sources, package, fill, {})
 
 
-def differs(part: str, base: Arm, head: Arm, package: str = PACKAGE) -> bool:
+def differs(part: str, base: Version, head: Version, package: str = PACKAGE) -> bool:
     """Whether a folder or file of the package is not the same in both; one may lack it."""
     of_base, of_head = (
         {
             path: blob
-            for path, blob in files_on_disk(arm.root / package).items()
+            for path, blob in files_on_disk(version.root / package).items()
             if f"{path}/".startswith(f"{part}/")
         }
-        for arm in (base, head)
+        for version in (base, head)
     )
     return of_base != of_head
 
@@ -111,14 +111,14 @@ def _asked(name: str, find: Callable[[], Requirements]) -> Requirements:
         raise GitError(f"what {name!r} asks to run on cannot be read: {error}") from None
 
 
-def _arm(
+def _written(
     name: str,
     sha: str,
     sources: Path,
     package: str,
     fill: Callable[[Path], object],
     asked: Requirements,
-) -> Arm:
+) -> Version:
     """Fill a directory that is named by its content, so that equal versions share one."""
     sources.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))
@@ -134,5 +134,5 @@ def _arm(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if (root / package).is_dir() and digest(files_on_disk(root / package)) == content:
-        return Arm(name, sha, content, root, asked)
+        return Version(name, sha, content, root, asked)
     raise GitError(f"{root} was changed since it was made: delete it")

@@ -29,7 +29,7 @@ AA_ROUNDS = rules.MIN_ROUNDS
 PROCESS_SECONDS = 12.0
 """An estimate of one process that times the small grid."""
 
-Versions = Mapping[str, checkout.Arm]
+Versions = Mapping[str, checkout.Version]
 
 
 def small_grid() -> list[Cell]:
@@ -43,8 +43,8 @@ def pooled(bench: "Bench", name: str, versions: Versions, count: int, job: dict)
     return Pool(
         pool.subjects,
         {
-            arm: np.array([[float(f"{value:.5g}") for value in row] for row in rows])
-            for arm, rows in pool.seconds.items()
+            name: np.array([[float(f"{value:.5g}") for value in row] for row in rows])
+            for name, rows in pool.seconds.items()
         },
     )
 
@@ -69,8 +69,8 @@ class Bench:
         if self.place.arch not in SUBJECT.TARGETS:
             return
         timed = [SUBJECT.cell(suite, params) for suite, params in job["cells"]]
-        for root, arm in {version.root: arm for arm, version in plan.arms.items()}.items():
-            ledger = worker_pool.Ledger(f"compiled of {arm}")
+        for root, name in {version.root: name for name, version in plan.versions.items()}.items():
+            ledger = worker_pool.Ledger(f"compiled of {name}")
             ledger.cache = plan.cache
             exact.compiled(SUBJECT, root, self.place.arch, timed, (), (), ledger, ())
 
@@ -79,7 +79,7 @@ class Bench:
         with self._open(name, versions, job) as stored:
             return stored.check(job)
 
-    def mutant(self, name: str) -> checkout.Arm:
+    def mutant(self, name: str) -> checkout.Version:
         """The version to start from with a known bad change."""
         return checkout.from_directory(
             name, self.sources, lambda to: mutants.apply(name, self.base.root, to)
@@ -89,7 +89,7 @@ class Bench:
     def _open(self, name: str, versions: Versions, job: dict) -> Iterator[Rounds]:
         place = self.place
         header = {
-            "digests": {arm: version.digest for arm, version in versions.items()},
+            "digests": {name: version.digest for name, version in versions.items()},
             "job": job,
             "machine": dict(place.machine),
             "suite": session.suite_digest(SUBJECT),

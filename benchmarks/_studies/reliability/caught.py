@@ -172,7 +172,7 @@ def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
     job = measure.timing_job(_cells(group, names), host=group == "host")
     pool = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
     return {
-        name: Pool(pool.subjects, {arm: pool.seconds[arm] for arm in ("base", name)})
+        name: Pool(pool.subjects, {side: pool.seconds[side] for side in ("base", name)})
         for name in names
     }
 

@@ -44,7 +44,7 @@ _BASE_WAIT = 4 * _STEP
 Waits = Mapping[str, float]  # 256ths of a step by the call as the patch names it
 
 
-def versions(bench: Bench) -> dict[str, checkout.Arm]:
+def versions(bench: Bench) -> dict[str, checkout.Version]:
     """``base``, and for each of :data:`DOSES` a version whose calls take longer by it.
 
     All run the same machine code. What the calibrating processes answer is kept, so that a killed
@@ -73,7 +73,7 @@ def versions(bench: Bench) -> dict[str, checkout.Arm]:
 def waits_of_a_slowdown(pool: Pool, about: Waits) -> Waits:
     """The wait that doubles each cell's time, from the times at waits of ``_LEVELS`` of ``about``.
 
-    ``pool`` has an arm for each level. The line is the one of least squares over all processes.
+    ``pool`` has a version for each level. The line is the one of least squares over all processes.
     """
     waits = {}
     rounds = len(pool.seconds["level-0"])
@@ -87,7 +87,9 @@ def waits_of_a_slowdown(pool: Pool, about: Waits) -> Waits:
     return waits
 
 
-def plant(name: str, bench: Bench, waits: Mapping[str, int], seconds: float = 0.0) -> checkout.Arm:
+def plant(
+    name: str, bench: Bench, waits: Mapping[str, int], seconds: float = 0.0
+) -> checkout.Version:
     """The base with kernels that wait, by the call's shape and dtype, and calls that do."""
 
     def fill(directory: Path) -> None:

@@ -131,7 +131,7 @@ def host_dose(pool: Pool, verification: Pool, name: str) -> dict:
 
 def _medians(pool: Pool, name: str, family: str) -> dict[Key, tuple[float, float]]:
     """Seconds of the base and of a version, medians over the processes."""
-    base, head = (np.median(pool.seconds[arm], axis=0) for arm in ("base", name))
+    base, head = (np.median(pool.seconds[side], axis=0) for side in ("base", name))
     return {
         subject: (float(base[column]), float(head[column]))
         for column, subject in enumerate(pool.subjects)

@@ -79,10 +79,10 @@ def _joined(entries: Sequence[Mapping]) -> Pool:
     return Pool(
         subjects,
         {
-            arm: np.concatenate(
-                [pool.seconds[arm][:, at] for pool, at in zip(pools, columns, strict=True)]
+            name: np.concatenate(
+                [pool.seconds[name][:, at] for pool, at in zip(pools, columns, strict=True)]
             )
-            for arm in pools[0].seconds
+            for name in pools[0].seconds
         },
     )
 

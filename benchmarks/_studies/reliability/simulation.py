@@ -135,7 +135,7 @@ class Simulator:
         base, head = self._drawn(generator, rounds)
         seconds = {"base": self._usual * np.exp(base), "head": self._usual * np.exp(head + planted)}
         families = Pool(self._pool.subjects, seconds).judged(
-            *findings.ARMS, only=timed, identical=identical
+            *findings.SIDES, only=timed, identical=identical
         )
         return findings.Look(rounds, families, [], [])
 
@@ -155,7 +155,7 @@ class Simulator:
 
     @functools.cached_property
     def _noise(self) -> np.ndarray:
-        """Logarithms of the pool's times over their median in a run: [arms, rounds, timings]."""
+        """Logarithms of the times over their median in a run: versions x rounds x timings."""
         logs = np.log(np.stack(list(self._pool.seconds.values())))
         runs = np.split(logs, range(AA_ROUNDS, logs.shape[1], AA_ROUNDS), axis=1)
         return np.concatenate([run - np.median(run, axis=(0, 1)) for run in runs], axis=1)

@@ -113,13 +113,13 @@ def test_changed_code_that_no_process_of_the_base_can_time(lab, why):
 
 
 def lost(lab, base: dict, head: dict) -> int:
-    """The status where one host metric and one start are lost in these processes, by arm."""
+    """The status where one host metric and one start are lost in these processes, by version."""
     lab.gpu.starts = True
-    arms = [
-        {kind: dict.fromkeys((HOST[0], COMPILE), when) for kind, when in arm.items()}
-        for arm in (base, head)
+    versions = [
+        {kind: dict.fromkeys((HOST[0], COMPILE), when) for kind, when in version.items()}
+        for version in (base, head)
     ]
-    lab.versions(*arms)
+    lab.versions(*versions)
     return lab.compare()
 
 

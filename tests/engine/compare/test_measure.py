@@ -33,7 +33,7 @@ def process(tmp_path):
     begun = []
 
     def start(source: str, torch: str = FAKE_TORCH) -> measure.Process:
-        root = tmp_path / "arm"
+        root = tmp_path / "version"
         (root / toy.PACKAGE).mkdir(parents=True)
         (root / toy.PACKAGE / "__init__.py").write_text(source)
         (root / "torch.py").write_text(torch)
@@ -58,7 +58,7 @@ def test_process_takes_the_package_from_its_root(process, tmp_path, monkeypatch)
     started.wait_until_ready()
     answer = started.answer(JOB)
     assert note.read_text().split("\n") == [
-        str(tmp_path / "arm" / toy.PACKAGE / "__init__.py"),
+        str(tmp_path / "version" / toy.PACKAGE / "__init__.py"),
         str(tmp_path / "cache"),
     ]
     assert answer["gpu"] == UUID
@@ -129,7 +129,7 @@ def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = types.SimpleNamespace(uuid=UUID)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {0: properties}.get)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/arm", "/others"]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/version", "/others"]))
     answer = tmp_path / "answer.json"
     timings = []
     for on_host in (True, False):
@@ -138,5 +138,5 @@ def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
         measure.main(toy.__name__, str(answer))
         timings.append(json.loads(answer.read_text())["timings"])
     assert timings == [[[IMPORT, [], [0.25]]], []]
-    assert asked == [(toy.PACKAGE, "/arm")] * 2
+    assert asked == [(toy.PACKAGE, "/version")] * 2
     assert capsys.readouterr().out == f"{measure.READY}\n" * 2

@@ -12,7 +12,7 @@ CELLS = [Cell(elements, "float32") for elements in range(1, 41)]
 
 
 def compiled(head: dict, base: str = "a") -> dict:
-    """Both arms' facts: machine code ``base``, but in the head that of ``head`` by cell."""
+    """Both versions' facts: machine code ``base``, but in the head that of ``head`` by cell."""
     subjects = {subject: cell for cell in CELLS for subject in keys_of(cell)}
     return {
         "base": {s: facts_of(base) for s in subjects},

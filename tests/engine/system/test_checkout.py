@@ -36,9 +36,9 @@ def test_changed_working_tree_has_no_commit(lab, change):
         (package / ("extra.py" if change == "new file" else "__init__.py")).write_text("x = 1\n")
     if change == "staged":
         lab.git("add", "rope_triton")
-    arm = checkout.from_working_tree(lab.root, lab.scratch / "sources")
-    assert (arm.name, arm.sha) == ("working tree", "")
-    assert arm.digest != before.digest and arm.root != before.root
+    version = checkout.from_working_tree(lab.root, lab.scratch / "sources")
+    assert (version.name, version.sha) == ("working tree", "")
+    assert version.digest != before.digest and version.root != before.root
 
 
 def test_what_is_not_the_package_does_not_count(lab):
@@ -163,8 +163,8 @@ def test_two_processes_may_unpack_one_version_at_once(lab, monkeypatch):
         rename(made, root)
 
     monkeypatch.setattr(os, "rename", late)
-    arm = checkout.from_commit(sha, lab.root, lab.scratch / "sources")
-    assert list((lab.scratch / "sources").iterdir()) == [arm.root]
+    version = checkout.from_commit(sha, lab.root, lab.scratch / "sources")
+    assert list((lab.scratch / "sources").iterdir()) == [version.root]
 
 
 def test_unpacked_sources_that_were_changed(lab, capsys):
