@@ -232,8 +232,7 @@ def held(directory: Path = SWEEPS) -> list[str]:
                 counts = " | ".join(targets.held(experiment, measured).values())
                 link = f"[{name}](evidence/sweep/{path.name}/{name}.md)"
                 rows.append(f"| {link} | {gpu} | `{commit}` | {counts} |")
-    titles = [target.replace("by ", "with ") for target in targets.GOALS]
-    return table("", ["calls", "GPU", "commit", *titles], rows)
+    return table("", ["calls", "GPU", "commit", *targets.GOALS], rows)
 
 
 # --- a training step ------------------------------------------------------------------------------

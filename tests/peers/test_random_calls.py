@@ -18,7 +18,7 @@ from benchmarks._studies.peers.experiments import (
 )
 from benchmarks._studies.peers.peer_cells import PeerNamedCell
 from benchmarks._studies.peers.state import Results, Row
-from benchmarks._studies.peers.targets import BY_ANGLES, BY_TABLES, ONE_HEAD
+from benchmarks._studies.peers.targets import ONE_HEAD, WITH_ANGLES, WITH_TABLES
 from benchmarks._subjects.rope import angles
 from tests.peers import libraries
 from tests.peers import timer as times
@@ -147,14 +147,14 @@ def test_the_fastest_rival_is_what_a_call_is_held_to(name, slowest, least):
         (3.0 * slowest + 1e-6, 3.0 / least + 1e-6, False),
     ):
         found = judged(name, ours=ours, tables=by_tables, **rivals)
-        assert found.keys() == {BY_TABLES, BY_ANGLES}
+        assert found.keys() == {WITH_TABLES, WITH_ANGLES}
         for each in found.values():
             assert each.beside == "quack" and each.held == held
-        assert found[BY_ANGLES].least == least
+        assert found[WITH_ANGLES].least == least
     without = judged(name, ours=1.0, tables=1.0, flash=4.0, quack=0.0)
-    assert without[BY_TABLES].beside == "flash-attention"
+    assert without[WITH_TABLES].beside == "flash-attention"
     assert judged(name, ours=1.0, tables=1.0) == {}
-    assert judged(name, ours=1.0, tables=0.0, flash=1.0).keys() == {BY_ANGLES}
+    assert judged(name, ours=1.0, tables=0.0, flash=1.0).keys() == {WITH_ANGLES}
 
 
 @pytest.mark.parametrize(("quack", "beside"), [(1.5, "roofline"), (2.5, "quack")])
@@ -166,7 +166,7 @@ def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack
     results.rows[timing] = row = state.from_json(state.as_json(Row(timing, both, "GPU-0")))
     assert row.outcome == both and row.share_of_roofline == 0.5
     ((judgement,),) = (point.judgements for point in targets.points(experiment, results))
-    assert (judgement.goal, judgement.beside) == (BY_ANGLES, beside)
+    assert (judgement.goal, judgement.beside) == (WITH_ANGLES, beside)
     assert judgement.ratio == max(0.5, quack / 4.0)
     lone = results_of({LARGE: {"rope-triton": 4.0}})
     lone[1].rows[timing] = row

@@ -1,7 +1,7 @@
 """The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from ..._subjects.rope.cells import (
     ANGLES,
@@ -114,20 +114,9 @@ class PeerNamedCell(_ModelCall):
 
 
 AnyCell = PeerCell | PeerModelCell | PeerNamedCell
-_KINDS = {len(fields(kind)): kind for kind in (PeerCell, PeerModelCell, PeerNamedCell)}
-
-
-def of_values(values: Sequence) -> AnyCell:
-    """The cell that has these values; their number says of which kind it is.
-
-    Raises
-    ------
-    ValueError
-        If no kind has so many.
-    """
-    if len(values) not in _KINDS:
-        raise ValueError(f"no cell has {len(values)} values")
-    return _KINDS[len(values)](*values)
+KINDS: dict[str, Callable[..., AnyCell]] = {
+    kind.suite: kind for kind in (PeerCell, PeerModelCell, PeerNamedCell)
+}
 
 
 # 16 cells for each provider, inside an L2 and far beyond it; a batch of four tells the formats

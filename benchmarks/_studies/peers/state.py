@@ -9,7 +9,7 @@ from ..._engine.measure.cell_outcomes import Outcome
 from ..._engine.system import journal
 from .. import pages
 from .experiments import Experiment, Timing, measured
-from .peer_cells import of_values
+from .peer_cells import KINDS
 
 FORMAT = "rope-triton sweep"
 _DIGITS = 6  # far below the noise
@@ -96,7 +96,8 @@ def as_json(row: Row) -> dict:
         for name in ("latency", "copy", "roofline")
     }
     why = {"unavailable": row.outcome.unavailable, "error": row.outcome.error}
-    what = {"direction": row.timing.direction, "cell": list(astuple(row.timing.cell))}
+    direction, cell = row.timing
+    what = {"direction": direction, "suite": cell.suite, "cell": list(astuple(cell))}
     return what | {k: v for k, v in (samples | why).items() if v} | {"gpu": row.gpu}
 
 
@@ -109,5 +110,5 @@ def from_json(content: dict) -> Row:
         content.get("error", ""),
         tuple(content.get("roofline", ())),
     )
-    timing = Timing(content["direction"], of_values(content["cell"]))
+    timing = Timing(content["direction"], KINDS[content["suite"]](*content["cell"]))
     return Row(timing, outcome, content["gpu"])

@@ -1,7 +1,7 @@
 """Which calls of the package are as fast as they are to be, beside the best of other kernels.
 
-- By precomputed tables, a call takes no longer than the fastest of ``RIVALS``: at most 1 % more, or
-  5 % below 4 MB moved, where places in memory move a call by as much.
+- With precomputed tables, a call takes no longer than the fastest of ``RIVALS``: at most 1 % more,
+  or 5 % below 4 MB moved, where places in memory move a call by as much.
 - With angles it reaches 0.96 of its speed, 0.90 below 16 MB moved. If the roofline is slower than
   that, a copy that reads the angles too, it is held to the roofline.
 - One head with a batch, whose sequences share the angles, is as fast as many: 0.95 of a copy, or
@@ -24,8 +24,8 @@ from .. import pages
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
 from .state import Results, Row
 
-BY_TABLES, BY_ANGLES, ONE_HEAD = "by tables", "with angles", "one head"
-GOALS = (BY_TABLES, BY_ANGLES, ONE_HEAD)
+WITH_TABLES, WITH_ANGLES, ONE_HEAD = "with tables", "with angles", "one head"
+GOALS = (WITH_TABLES, WITH_ANGLES, ONE_HEAD)
 _SMALL_BYTES, _LARGE_BYTES = 4e6, 16e6  # moved
 _WORST = 5
 _LIGER, _ROOFLINE = "liger", "roofline"
@@ -94,12 +94,12 @@ def _judgements(
     moved, best = cell.bytes_moved, min(seconds, key=seconds.__getitem__, default="")
     if by_tables and best:
         least = 1 / (1.05 if moved < _SMALL_BYTES else 1.01)
-        yield Judgement(BY_TABLES, seconds[best] / by_tables.seconds, least, best)
+        yield Judgement(WITH_TABLES, seconds[best] / by_tables.seconds, least, best)
     if ours:
         least = 0.96 if moved >= _LARGE_BYTES else 0.90
         ratios = {best: seconds[best] / ours.seconds} if best else {}
         if ratios := ratios | _beside_roofline(ours):
-            yield _judged(BY_ANGLES, ratios, least)
+            yield _judged(WITH_ANGLES, ratios, least)
     shared = (
         cell.call_name.head_counts == (1,) and len(cell.lengths) > 1 and not cell.call_name.tables
     )
@@ -112,7 +112,7 @@ def _beside_roofline(ours: Row) -> dict[str, float]:
 
 
 def _judged(goal: str, ratios: dict[str, float], least: float) -> Judgement:
-    """Beside the slowest in ``found``: its name -> the package's speed over its speed."""
+    """Beside the slowest in ``ratios``: its name -> the package's speed over its speed."""
     beside = max(ratios, key=ratios.__getitem__)
     return Judgement(goal, ratios[beside], least, beside)
 
