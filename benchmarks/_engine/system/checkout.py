@@ -13,9 +13,9 @@ from .repository import (
     Requirements,
     commit_of,
     committed_files,
+    content,
     digest,
     files_on_disk,
-    requirements,
     requirements_of,
     write_files,
 )
@@ -49,11 +49,10 @@ def from_commit(name: str, repository: Path, sources: Path, package: str = PACKA
     """
     commit = commit_of(repository, name)
     files = committed_files(repository, name, package)
-    asked = _asked(name, lambda: requirements(repository, commit))
     return _written(
         *(name, commit, sources, package),
-        lambda to: write_files(repository, files, to / package),
-        asked,
+        fill=lambda directory: write_files(repository, files, directory / package),
+        read=lambda file: content(repository, commit, file),
     )
 
 
@@ -80,15 +79,14 @@ def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -
         path = repository / file
         return path.read_bytes() if path.is_file() else None
 
-    asked = _asked(WORKING_TREE, lambda: requirements_of(read))
-    return _written(WORKING_TREE, sha, sources, package, copy, asked)
+    return _written(WORKING_TREE, sha, sources, package, copy, read)
 
 
 def from_directory(
     name: str, sources: Path, fill: Callable[[Path], object], package: str = PACKAGE
 ) -> Version:
     """A version that is no commit: ``fill`` writes its files into the directory that it gets."""
-    return _written(name, "", sources, package, fill, {})
+    return _written(name, "", sources, package, fill, read=lambda file: None)
 
 
 def differs(part: str, base: Version, head: Version, package: str = PACKAGE) -> bool:
@@ -104,28 +102,28 @@ def differs(part: str, base: Version, head: Version, package: str = PACKAGE) -> 
     return of_base != of_head
 
 
-def _asked(name: str, find: Callable[[], Requirements]) -> Requirements:
-    try:
-        return find()
-    except ValueError as error:
-        raise GitError(f"what {name!r} asks to run on cannot be read: {error}") from None
-
-
 def _written(
     name: str,
     sha: str,
     sources: Path,
     package: str,
     fill: Callable[[Path], object],
-    asked: Requirements,
+    read: Callable[[str], bytes | None],
 ) -> Version:
-    """Fill a directory that is named by its content, so that equal versions share one."""
+    """Fill a directory that is named by its content, so that equal versions share one.
+
+    ``read`` returns a file of the repository that says what the version requires.
+    """
+    try:
+        required = requirements_of(read)
+    except ValueError as error:
+        raise GitError(f"what {name!r} asks to run on cannot be read: {error}") from None
     sources.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=sources, prefix=".new-"))
     try:
         fill(scratch)
-        content = digest(files_on_disk(scratch / package))
-        root = sources / content[:16]
+        made = digest(files_on_disk(scratch / package))
+        root = sources / made[:16]
         try:
             os.rename(scratch, root)
         except OSError:
@@ -133,6 +131,6 @@ def _written(
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if (root / package).is_dir() and digest(files_on_disk(root / package)) == content:
-        return Version(name, sha, content, root, asked)
+    if (root / package).is_dir() and digest(files_on_disk(root / package)) == made:
+        return Version(name, sha, made, root, required)
     raise GitError(f"{root} was changed since it was made: delete it")

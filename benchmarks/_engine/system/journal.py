@@ -134,7 +134,9 @@ def _contents(path: Path, data: bytes) -> list[dict]:
     contents = []
     for number, line in enumerate(lines, 1):
         try:
-            contents.append({**json.loads(line)})
+            if line.endswith(b"\r"):
+                raise ValueError("it ends with CR LF, where a journal has LF alone")
+            contents.append({**json.loads(line.decode())})
         except (ValueError, TypeError) as error:
             raise JournalError(f"{path}, line {number}, is damaged: {error}") from error
     return contents

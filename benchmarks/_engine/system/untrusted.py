@@ -17,7 +17,6 @@ import dataclasses
 import enum
 import functools
 import json
-import math
 import re
 import types
 import typing
@@ -28,12 +27,11 @@ _COLLECTIONS = (tuple, list, frozenset)
 
 
 class Number(NamedTuple):
-    """Bounds of an ``int`` or a ``float``, both included. NaN and infinities only if allowed."""
+    """Bounds of an ``int`` or a ``float``, both included. NaN only if allowed."""
 
     least: float = -1e300
     most: float = 1e300
     nan: bool = False
-    infinite: bool = False
 
 
 class Text(NamedTuple):
@@ -164,13 +162,9 @@ def _text(value: object, path: str, limit: Text) -> str:
 
 
 def _number(kind: type, value: object, path: str, limit: Number) -> float:
-    # Types before bounds: a comparison with NaN is false, and a huge integer is no float.
-    fits = type(value) is int or (type(value) is float and kind is float)
-    if fits and isinstance(value, float) and not math.isfinite(value):
-        fits = limit.nan if math.isnan(value) else limit.infinite
-    else:
-        fits = fits and limit.least <= value <= limit.most  # type: ignore[operator]
-    if not fits:
+    is_number = type(value) is int or (type(value) is float and kind is float)
+    is_nan = limit.nan and value != value
+    if not (is_number and (is_nan or limit.least <= value <= limit.most)):  # type: ignore[operator]
         what = "whole" if kind is int else "finite"
         raise _wrong(path, f"a {what} number from {limit.least:g} to {limit.most:g}", value)
     return kind(value)

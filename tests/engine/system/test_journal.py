@@ -94,6 +94,8 @@ def test_what_is_not_plain_json_is_refused(filled, value):
         (lambda data: b"thesis", "no journal"),
         (lambda data: b"\xff\xfe\n", "line 1, is damaged"),
         (lambda data: b"[]\n", "line 1, is damaged"),
+        (lambda data: b"\xef\xbb\xbf" + data, "line 1, is damaged: Unexpected UTF-8 BOM"),
+        (lambda data: data.replace(b"\n", b"\r\n"), "line 1, is damaged: it ends with CR LF"),
         (lambda data: data.replace(b'"seconds"', b"seconds", 1), "line 2, is damaged"),
         (lambda data: data.replace(b"\n", b"\n\n", 1), "line 2, is damaged"),
         (lambda data: data.replace(b"1.25", b"1.25\n", 1), "line 3, is damaged"),
