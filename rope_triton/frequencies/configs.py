@@ -165,13 +165,7 @@ def frequencies_from_config(
 
 
 def _checked(config):
-    """The config by the names that are read here, without what is None.
-
-    Raises
-    ------
-    ValueError
-        If it has a key about rotation that is not known, or two names of one value that differ.
-    """
+    """The config by the names that are read here, without what is None."""
     entries = {key: value for key, value in _with_integers(config).items() if value is not None}
     for name, others in _ALIASES.items():
         for other in others:
