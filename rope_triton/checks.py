@@ -16,26 +16,74 @@ _ROUNDINGS = ("once", "tables", "each")
 CHECK_VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 
 
-def check_by_angles(
-    t, freqs, start_positions, cu_seqlens, options, name="t", *, values=False
+def check_rotation(
+    t, freqs, sin, start_positions, cu_seqlens, options, name="", *, values=False
 ) -> None:
-    """Raise TypeError or ValueError unless both implementations accept a call with angles."""
-    check_rounding(options.rounding)
-    _check(t, freqs, start_positions, cu_seqlens, options, False, name, values)
+    """Raise TypeError or ValueError unless both implementations accept a call.
 
-
-def check_by_tables(
-    t, cos, sin, start_positions, cu_seqlens, options, name="x", *, values=False
-) -> None:
-    """Raise TypeError or ValueError unless both implementations accept a call with tables.
-
-    In "bhsd", ``start_positions`` are positions by token.
+    It is one by angles if ``sin`` is None. In "bhsd", ``start_positions`` are positions by token.
     """
-    check_rounding(options.rounding)
-    check_tables(cos, sin)
-    _check(t, cos, start_positions, cu_seqlens, options, True, name, values)
+    tensor_format, interleaved, cp_size, cp_rank, rounding, *_ = options
+    by_angles = sin is None
+    name = name or ("t" if by_angles else "x")
+    table, starts = ("freqs", "start_positions") if by_angles else ("cos", "seqlen_offsets")
+    if rounding not in _ROUNDINGS:
+        raise ValueError(f"rounding must be one of {_ROUNDINGS}, got {rounding!r}")
+    if not by_angles:
+        check_tables(freqs, sin)
+    # Only the package itself passes "bhsd", for `rotary_embedding`.
+    if by_angles or tensor_format != "bhsd":
+        _check_format(tensor_format)
+    if cu_seqlens is None and tensor_format == "thd":
+        raise ValueError("tensor_format='thd' needs cu_seqlens, got None")
+    _check_parallel(cp_size, cp_rank)
+    _check_tensors(name, t, table, freqs, _ANGLE_DTYPES if by_angles else _DTYPES)
+    _check_dims(name, t, tensor_format)
+    batch = None if tensor_format == "thd" else t.shape[tensor_format.index("b")]
+    if by_angles:
+        _check_angles(table, freqs, batch or 1, t.shape[tensor_format.index("h")], t.shape[-1])
+    else:
+        freqs = freqs[:, None, None] if freqs.dim() == 2 else freqs
+        _check_table(name, t, freqs, tensor_format, interleaved)
+    if tensor_format == "bhsd" and start_positions is not None:
+        tokens = t.shape[0], t.shape[2]
+        _check_positions(t, table, freqs)
+        _check_index("position_ids", start_positions, name, t, "b, s", tokens)
+    else:
+        _check_length(name, t, table, freqs, tensor_format, cp_size)
+        if cu_seqlens is not None:
+            bounds = None if batch is None else (batch + 1,)
+            _check_index("cu_seqlens", cu_seqlens, name, t, "b + 1", bounds)
+        if start_positions is not None:
+            sequences = cu_seqlens.shape[0] - 1 if batch is None else batch
+            _check_index(starts, start_positions, name, t, "b", (sequences,))
+        if CHECK_VALUES and values:
+            tables = table, freqs, starts, start_positions, cu_seqlens
+            _check_values(t, *tables, tensor_format, cp_size)
     if options.inplace:
         check_writable(t)
+
+
+def check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
+    """Raise TypeError or ValueError unless queries and keys can be rotated one by one.
+
+    They may differ only in strides and heads.
+    """
+    tensor_format = options.tensor_format
+    _check_format(tensor_format)
+    check_tensors(q=q, k=k)
+    shapes = [list(x.shape) for x in (q, k)]
+    for shape in shapes:
+        if len(shape) == len(tensor_format):
+            shape[tensor_format.find("h")] = 0
+    if shapes[0] != shapes[1] or q.dtype != k.dtype or q.device != k.device:
+        raise ValueError(
+            "q and k must have one shape but for the heads, one dtype and one device, got "
+            f"{tuple(q.shape)} {q.dtype} {q.device} and {tuple(k.shape)} {k.dtype} {k.device}"
+        )
+    others = freqs, sin, start_positions, cu_seqlens, options
+    check_rotation(q, *others, "q", values=values)
+    check_rotation(k, *others, "k", values=values)
 
 
 def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
@@ -48,53 +96,24 @@ def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=F
     check_fused(q, "q", has_plain=sin is None)
 
 
-def _check(t, freqs, start_positions, cu_seqlens, options, pairs, name, values) -> None:
-    """``pairs``: whether ``freqs`` is a table with one value for each pair of channels."""
-    tensor_format, interleaved, cp_size, cp_rank, *_ = options
-    table, starts = ("cos", "seqlen_offsets") if pairs else ("freqs", "start_positions")
-    # Only the package itself passes "bhsd", for `rotary_embedding`.
-    if not (pairs and tensor_format == "bhsd"):
-        check_format(tensor_format)
-    _check_options(tensor_format, cu_seqlens, cp_size, cp_rank)
-    _check_tensors(name, t, table, freqs, _DTYPES if pairs else _ANGLE_DTYPES)
-    if pairs and freqs.dim() == 2:  # by position alone
-        freqs = freqs[:, None, None]
-    by_token = tensor_format == "bhsd" and start_positions is not None
-    _check_dims(name, t, tensor_format)
-    if pairs:
-        _check_table(name, t, freqs, tensor_format, interleaved)
-    else:
-        batch, heads = _sizes(t, tensor_format)
-        _check_angles(table, freqs, batch, heads, t.shape[-1])
-    _check_length(name, t, table, freqs, "thd" if by_token else tensor_format, cp_size)
-    if by_token:
-        _check_ids(start_positions, t)
-        return
-    batch = None if tensor_format == "thd" else t.shape[tensor_format.index("b")]
-    if cu_seqlens is not None:
-        bounds = None if batch is None else batch + 1
-        _check_index("cu_seqlens", cu_seqlens, name, t, "b + 1", bounds)
-    if start_positions is not None:
-        sequences = cu_seqlens.shape[0] - 1 if batch is None else batch
-        _check_index(starts, start_positions, name, t, "b", sequences)
-    if CHECK_VALUES and values:
-        tables = table, freqs, starts, start_positions, cu_seqlens
-        _check_values(t, *tables, tensor_format, cp_size)
-
-
 def check_qkv(qkv, q_freqs, k_freqs, start_positions, options, *, values=False) -> None:
     """Raise TypeError or ValueError unless the kernel can split and rotate ``qkv``."""
-    tensor_format, _, cp_size, cp_rank, *_ = options
+    tensor_format, _, cp_size, cp_rank, *channels, _ = options
     if tensor_format not in ("sbhd", "bshd"):
         raise ValueError(f"tensor_format must be 'sbhd' or 'bshd', got {tensor_format!r}")
-    _check_options(tensor_format, None, cp_size, cp_rank)
+    _check_parallel(cp_size, cp_rank)
     tables = {"q_freqs": q_freqs, "k_freqs": k_freqs}
     for name, freqs in tables.items():
         _check_tensors("qkv", qkv, name, freqs, _ANGLE_DTYPES)
     _check_dims("qkv", qkv, tensor_format)
-    _check_split(qkv, options)
+    width = options.v_channels
+    if sum(channels) != qkv.shape[3] or channels[0] % width or channels[1] % width:
+        raise ValueError(
+            "qkv_split_arg_list must be channels of queries, keys and values, the first two "
+            f"multiples of the last, {qkv.shape[3]} together, got {channels}"
+        )
     for name, freqs in tables.items():
-        _check_angles(name, freqs, 1, 1, options.v_channels)
+        _check_angles(name, freqs, 1, 1, width)
         _check_length("qkv", qkv, name, freqs, tensor_format, cp_size)
     if q_freqs.shape[::3] != k_freqs.shape[::3]:
         raise ValueError(
@@ -103,7 +122,7 @@ def check_qkv(qkv, q_freqs, k_freqs, start_positions, options, *, values=False) 
         )
     if start_positions is not None:
         batch = qkv.shape[tensor_format.index("b")]
-        _check_index("start_positions", start_positions, "qkv", qkv, "b", batch)
+        _check_index("start_positions", start_positions, "qkv", qkv, "b", (batch,))
     if CHECK_VALUES and values:
         starts = "start_positions", start_positions, None
         _check_values(qkv, "q_freqs", q_freqs, *starts, tensor_format, cp_size)
@@ -116,16 +135,6 @@ def check_channels(split) -> tuple[int, int, int]:
     if len(channels) != 3 or not all(type(n) is int and n > 0 for n in channels):
         raise ValueError(f"qkv_split_arg_list must be three positive ints, got {split!r}")
     return channels
-
-
-def _check_split(qkv, options):
-    channels = options.channels
-    width = channels[2]
-    if sum(channels) != qkv.shape[3] or channels[0] % width or channels[1] % width:
-        raise ValueError(
-            "qkv_split_arg_list must be channels of queries, keys and values, the first two "
-            f"multiples of the last, {qkv.shape[3]} together, got {list(channels)}"
-        )
 
 
 def check_tensors(**values: object) -> None:
@@ -149,43 +158,6 @@ def check_tables(cos: torch.Tensor, sin: torch.Tensor) -> None:
         raise ValueError(f"cos and sin must have one shape, got {cos.shape} and {sin.shape}")
     if cos.device != sin.device:
         raise ValueError(f"cos and sin must share a device, got {cos.device} and {sin.device}")
-
-
-def check_rounding(rounding: str) -> None:
-    """Raise ValueError unless ``rounding`` is a numeric mode."""
-    if rounding not in _ROUNDINGS:
-        raise ValueError(f"rounding must be one of {_ROUNDINGS}, got {rounding!r}")
-
-
-def check_format(tensor_format: str) -> None:
-    """Raise ValueError unless the public functions take tensors of this format."""
-    if tensor_format not in ("sbhd", "bshd", "thd"):
-        raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
-
-
-def check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
-    """Raise TypeError or ValueError unless queries and keys can be rotated one by one.
-
-    They may differ only in strides and heads.
-    """
-    tensor_format = options.tensor_format
-    check_format(tensor_format)
-    check_tensors(q=q, k=k)
-    shapes = [list(x.shape) for x in (q, k)]
-    for shape in shapes:
-        if len(shape) == len(tensor_format):
-            shape[tensor_format.find("h")] = 0
-    if shapes[0] != shapes[1] or q.dtype != k.dtype or q.device != k.device:
-        raise ValueError(
-            "q and k must have one shape but for the heads, one dtype and one device, got "
-            f"{tuple(q.shape)} {q.dtype} {q.device} and {tuple(k.shape)} {k.dtype} {k.device}"
-        )
-    others = start_positions, cu_seqlens, options
-    for name, t in (("q", q), ("k", k)):
-        if sin is None:
-            check_by_angles(t, freqs, *others, name, values=values)
-        else:
-            check_by_tables(t, freqs, sin, *others, name, values=values)
 
 
 def is_writable(t: torch.Tensor) -> bool:
@@ -239,9 +211,12 @@ def check_fused(t: torch.Tensor, name: str, has_plain: bool = True) -> None:
         raise TypeError(f"{name} is {t.dtype}, which the kernel does not compute{otherwise}")
 
 
-def _check_options(tensor_format, cu_seqlens, cp_size, cp_rank):
-    if cu_seqlens is None and tensor_format == "thd":
-        raise ValueError("tensor_format='thd' needs cu_seqlens, got None")
+def _check_format(tensor_format):
+    if tensor_format not in ("sbhd", "bshd", "thd"):
+        raise ValueError(f"tensor_format must be 'sbhd', 'bshd' or 'thd', got {tensor_format!r}")
+
+
+def _check_parallel(cp_size, cp_rank):
     for name, value in (("cp_size", cp_size), ("cp_rank", cp_rank)):
         if not isinstance(value, int):
             raise TypeError(f"{name} must be an int, got {type(value).__name__}")
@@ -270,12 +245,6 @@ def _check_dims(name, t, tensor_format):
         )
 
 
-def _sizes(t, tensor_format):
-    """Sequences that can have angles of their own, and heads."""
-    batch = 1 if tensor_format == "thd" else t.shape[tensor_format.index("b")]
-    return batch, t.shape[tensor_format.index("h")]
-
-
 def _check_angles(name, freqs, batch, heads, channels):
     """Raise unless these are ``[s2, 1 or b, 1 or h, d2]``."""
     if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] not in (1, heads):
@@ -295,7 +264,8 @@ def _check_angles(name, freqs, batch, heads, channels):
 
 def _check_table(name, t, cos, tensor_format, interleaved):
     """Raise unless a table, ``[s2, 1 or b, 1 or h, d2/2]`` by now, fits ``t``."""
-    batch, heads = _sizes(t, tensor_format)
+    batch = 1 if tensor_format == "thd" else t.shape[tensor_format.index("b")]
+    heads = t.shape[tensor_format.index("h")]
     length, of_batch, of_heads, width = cos.shape
     if of_batch not in (1, batch) or of_heads not in (1, heads):
         if tensor_format == "bhsd":
@@ -316,10 +286,14 @@ def _check_table(name, t, cos, tensor_format, interleaved):
         )
 
 
+def _check_positions(t, table, freqs):
+    if t.numel() and not freqs.shape[0]:
+        raise ValueError(f"{table} covers 0 positions")
+
+
 def _check_length(name, t, table, freqs, tensor_format, cp_size):
     if tensor_format == "thd":  # its sequences may have any lengths
-        if t.numel() and not freqs.shape[0]:
-            raise ValueError(f"{table} covers 0 positions")
+        _check_positions(t, table, freqs)
         return
     length = t.shape[tensor_format.index("s")]
     sequence = f"the sequence of {name} with shape {tuple(t.shape)} ({tensor_format})"
@@ -333,30 +307,17 @@ def _check_length(name, t, table, freqs, tensor_format, cp_size):
         )
 
 
-def _check_index(name, value, owner, t, shape, length):
-    _check_integers(name, value, owner, t)
-    if value.dim() != 1 or length not in (None, value.shape[0]):
-        expected = f"[{shape}]" if length is None else f"[{shape}] = ({length},)"
-        raise ValueError(f"{name} must have shape {expected}, got {tuple(value.shape)}")
-    if length is None and value.shape[0] < (2 if t.shape[0] else 1):
-        raise ValueError(f"{name} must bound every token of {owner}, got {value.shape[0]} values")
-
-
-def _check_ids(ids, t):
-    """Raise unless these are positions for each token of ``t``, ``[b, h, s, d]``."""
-    _check_integers("position_ids", ids, "x", t)
-    if ids.shape != (t.shape[0], t.shape[2]):
-        expected = t.shape[0], t.shape[2]
-        raise ValueError(
-            f"position_ids must have shape [b, s] = {expected}, got {tuple(ids.shape)}"
-        )
-
-
-def _check_integers(name, value, owner, t):
+def _check_index(name, value, owner, t, axes, shape):
+    """``shape`` is None of bounds, of which there may be any number."""
     check_tensors(**{name: value})
     if value.dtype not in _INDEX_DTYPES:
         raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")
     _check_device(owner, t, name, value)
+    if value.dim() != 1 if shape is None else value.shape != shape:
+        expected = f"[{axes}]" if shape is None else f"[{axes}] = {shape}"
+        raise ValueError(f"{name} must have shape {expected}, got {tuple(value.shape)}")
+    if shape is None and value.shape[0] < (2 if t.shape[0] else 1):
+        raise ValueError(f"{name} must bound every token of {owner}, got {value.shape[0]} values")
 
 
 def _check_values(t, table, freqs, name, start_positions, cu_seqlens, tensor_format, cp_size):

@@ -266,15 +266,7 @@ def longrope(
 
 
 def length_of(name: str, length):
-    """A length that may be a tensor, as Hugging Face's models pass it, as an int.
-
-    Raises
-    ------
-    TypeError
-        If it is no integer.
-    ValueError
-        If it is a tensor with dimensions, or without a value, as on the meta device.
-    """
+    """A length that may be a tensor, as Hugging Face's models pass it, as an int."""
     if isinstance(length, numbers.Integral | torch.SymInt):
         return length
     if not isinstance(length, torch.Tensor):

@@ -1,27 +1,33 @@
 """Read the frequencies of a model from its Hugging Face config."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from rope_triton import scalings
 
-# Type of scaling -> the keys it needs and those it may have besides.
-_KEYS: dict[str, tuple[set[str], set[str]]] = {
-    "default": (set(), set()),
-    "mrope": (set(), set()),
-    "linear": ({"factor"}, set()),
-    "proportional": (set(), {"factor"}),
-    "dynamic": ({"factor"}, set()),
+# Type of scaling -> its function, the keys it needs and those it may have besides.
+_TYPES: dict[str, tuple[Callable[..., scalings.Frequencies], set[str], set[str]]] = {
+    "default": (scalings.unscaled, set(), set()),
+    "mrope": (scalings.unscaled, set(), set()),
+    "linear": (scalings.linear, {"factor"}, set()),
+    "proportional": (scalings.proportional, set(), {"factor"}),
+    "dynamic": (scalings.dynamic_ntk, {"factor"}, set()),
     # Hunyuan's fixed factor has the type "dynamic" and keys of YaRN that its model does not read.
-    "alpha": ({"alpha"}, {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}),
+    "alpha": (
+        scalings.ntk,
+        {"alpha"},
+        {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},
+    ),
     "llama3": (
+        scalings.llama3,
         {"factor", "low_freq_factor", "high_freq_factor"},
         {"original_max_position_embeddings"},
     ),
     "yarn": (
+        scalings.yarn,
         set(),
         {
             *("factor", "original_max_position_embeddings", "attention_factor", "truncate"),
@@ -29,6 +35,7 @@ _KEYS: dict[str, tuple[set[str], set[str]]] = {
         },
     ),
     "longrope": (
+        scalings.longrope,
         {"short_factor", "long_factor"},
         {
             *("factor", "original_max_position_embeddings", "attention_factor"),
@@ -146,34 +153,19 @@ def frequencies_from_config(
         options["seq_len"] = scalings.length_of("seq_len", seq_len)
     if kind in ("yarn", "llama3", "longrope"):
         options = _with_lengths(options, config, kind)
-    match kind:
-        case "linear":
-            return scalings.linear(dim, base, **options)
-        case "proportional":
-            return scalings.proportional(dim, base, 1.0 if share is None else share, **options)
-        case "dynamic":
-            trained = _needed(config, "max_position_embeddings")
-            return scalings.dynamic_ntk(dim, base, max_position_embeddings=trained, **options)
-        case "alpha":
-            return scalings.ntk(dim, base, options["alpha"])
-        case "yarn":
-            return scalings.yarn(dim, base, **options)
-        case "llama3":
-            return scalings.llama3(dim, base, **options)
-        case "longrope":
-            return scalings.longrope(dim, base, **_with_mscale(options))
-        case _:
-            return scalings.unscaled(dim, base)
+    if kind == "proportional":
+        options["share"] = 1.0 if share is None else share
+    elif kind == "dynamic":
+        options["max_position_embeddings"] = _needed(config, "max_position_embeddings")
+    elif kind == "alpha":
+        options = {"factor": options["alpha"]}
+    elif kind == "longrope":
+        options = _with_mscale(options)
+    return _TYPES[kind][0](dim, base, **options)
 
 
 def _checked(config):
-    """The config by the names that are read here, without what is None.
-
-    Raises
-    ------
-    ValueError
-        If it has a key about rotation that is not known, or two names of one value that differ.
-    """
+    """The config by the names that are read here, without what is None."""
     entries = {key: value for key, value in _with_integers(config).items() if value is not None}
     for name, others in _ALIASES.items():
         for other in others:
@@ -240,8 +232,8 @@ def _kind(parameters):
         return "longrope"
     if kind == "dynamic" and parameters.get("alpha"):
         return "alpha"
-    if kind not in _KEYS or kind == "alpha":
-        names = sorted({*_KEYS, "su"} - {"alpha"})
+    if kind not in _TYPES or kind == "alpha":
+        names = sorted({*_TYPES, "su"} - {"alpha"})
         raise ValueError(f"the type of rope_scaling must be one of {names}, got {kind!r}")
     return kind
 
@@ -249,7 +241,7 @@ def _kind(parameters):
 def _options(parameters, kind):
     """The keys that the scaling takes, without those that are None."""
     options = {key: value for key, value in parameters.items() if value is not None}
-    needed, allowed = _KEYS[kind]
+    _, needed, allowed = _TYPES[kind]
     if missing := needed - set(options):
         raise ValueError(f"rope_scaling of type {kind!r} needs {sorted(missing)}, got {parameters}")
     if unknown := set(options) - needed - allowed - _ALWAYS:

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import forward_ad
 
 from rope_triton import api, checks
-from rope_triton.api import apply_rotary_emb, by_tables
+from rope_triton.api import apply_rotary_emb
 from rope_triton.integrations._errors import renamed
 
 __all__ = ["apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"]
@@ -149,7 +149,7 @@ def _check_tables_of_keys(cos, cos_k, sin_k):
         )
     # Without any of these, which is usual, the call would do nothing in 0.2 microseconds.
     if forward_ad._current_level >= 0 or cos_k.requires_grad or sin_k.requires_grad:
-        by_tables.check_constant(cos_k, sin_k)
+        api.check_constant(cos_k, sin_k)
 
 
 def _heads_of(qkv, num_heads_q):

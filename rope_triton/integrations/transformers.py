@@ -169,7 +169,10 @@ def patch(*models: torch.nn.Module) -> Patch:
     NotImplementedError
         If that of a model rotates in another way; without models, a warning names it.
     """
-    targets = set().union(*map(_functions_of, models)) or _loaded()
+    loaded = (name for name in list(sys.modules) if name.startswith("transformers.models."))
+    targets = set().union(*map(_functions_of, models)) if models else _functions_in(loaded)
+    if not targets:
+        raise ValueError("no model of Transformers that rotates is loaded")
     functions: dict[tuple[ModuleType, str], Callable] = {}
     for module, name in sorted(targets, key=lambda target: (target[0].__name__, target[1])):
         function = getattr(module, name)
@@ -196,13 +199,6 @@ def _functions_of(model: torch.nn.Module) -> set[tuple[ModuleType, str]]:
         raise ValueError(
             f"the code of {type(model).__name__} has no function {' or '.join(_PARAMETERS)}"
         )
-    return functions
-
-
-def _loaded() -> set[tuple[ModuleType, str]]:
-    functions = _functions_in(x for x in list(sys.modules) if x.startswith("transformers.models."))
-    if not functions:
-        raise ValueError("no model of Transformers that rotates is loaded")
     return functions
 
 

@@ -2,8 +2,7 @@
 
 import torch
 
-from rope_triton import checks
-from rope_triton.api import by_tables
+from rope_triton import api, checks
 from rope_triton.integrations._errors import renamed
 
 
@@ -71,7 +70,7 @@ def rotary_embedding(
     for name, part in heads.items():
         x = part[:, None, :, rope_dim_offset:]  # a token is a sequence of one position
         try:
-            by_tables.rotate_tokens_(x, cos, sin, starts, interleaved=not is_neox, inverse=inverse)
+            api.rotate_tokens_(x, cos, sin, starts, interleaved=not is_neox, inverse=inverse)
         except (TypeError, ValueError) as error:
             names = dict.fromkeys(("cos and sin", "cos", "sin"), "cos_sin_cache")
             names |= {"x": name, "seqlen_offsets": "positions"}

@@ -11,9 +11,6 @@ from rope_triton.kernel.kernels import rope_kernel, rope_qkv_kernel
 from rope_triton.kernel.launch import GRID_LIMIT, Launch, is_amd
 from rope_triton.kernel.tiles import Call, tile_of
 
-# What the kernel rounds besides the result; None, nothing, is compiled away.
-_ROUNDINGS = {"once": None, "tables": "tables", "each": "each"}
-
 
 class Options(NamedTuple):
     """What a call asks for besides its tensors; see :func:`rope_triton.apply_rotary_pos_emb`."""
@@ -97,13 +94,15 @@ def rotation(out, k_out, t, k, freqs, sin, start_positions, cu_seqlens, options:
         "out_head": out.stride(1) if heads_first else None,
         **_strides("t", t, layout),
         **_strides("k", k, layout),
-        **_table_strides("freqs", freqs),
+        **{"freqs_seq": freqs.stride(0), "freqs_channel": freqs.stride(3)},
+        "freqs_batch": freqs.stride(1) if freqs.shape[1] > 1 else None,
         "freqs_head": freqs.stride(2) if freqs.shape[2] > 1 else None,
         **_position_arguments(freqs, start_positions, cu_seqlens, options),
         **{"D": t.shape[-1], "D_ROT": rotated},
         **{"HEADS_FIRST": heads_first or None, "INPLACE": options.inplace or None},
         "MIXED": None if k is None else n_heads % tile.heads > 0,
-        **{"TRANSPOSED": options.transposed, "ROUNDING": _ROUNDINGS[options.rounding]},
+        "TRANSPOSED": options.transposed,
+        "ROUNDING": None if options.rounding == "once" else options.rounding,
         "PER_TOKEN": (start_positions is not None and start_positions.dim() == 2) or None,
     }
     grid = triton.cdiv(n_heads + (k_heads or 0), tile.heads), n_batch, n_seq
@@ -247,16 +246,6 @@ def _strides(name, t, layout, axes=("seq", "batch", "head", "channel")):
     order = (0, None, 1, 2) if layout == "thd" else map(layout.index, "sbhd")
     strides = (None if t is None else 0 if dim is None else t.stride(dim) for dim in order)
     return {f"{name}_{axis}": stride for axis, stride in zip(axes, strides, strict=False)}
-
-
-def _table_strides(name, table):
-    """Those of a table ``[s2, 1 or b, 1 or h, n]``, None for a batch that shares its rows."""
-    batch = table.stride(1) if table.shape[1] > 1 else None
-    return {
-        f"{name}_seq": table.stride(0),
-        f"{name}_channel": table.stride(3),
-        f"{name}_batch": batch,
-    }
 
 
 def _is_shifted(start_positions, cu_seqlens, options):

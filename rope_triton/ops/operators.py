@@ -182,11 +182,6 @@ def contiguous_like(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def in_place_operator(name: str, like: Operator) -> Callable[[Callable], InPlaceOperator]:
-    """A decorator that makes an :class:`InPlaceOperator`."""
-    return lambda function: InPlaceOperator(name, function, like)
-
-
 def gradient_operator(name: str, like: int | tuple[int, ...] | None = None) -> Callable:
     """:func:`operator` for a function that computes gradients and has none itself."""
 

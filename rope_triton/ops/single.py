@@ -22,69 +22,48 @@ from rope_triton.ops.dispatch import (
     register_linear,
     transforming,
 )
-from rope_triton.ops.operators import in_place_operator, operator
+from rope_triton.ops.operators import InPlaceOperator, operator
 
 
 def rotate(
     t: torch.Tensor,
     freqs: torch.Tensor,
-    start_positions: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    options: Options,
-) -> torch.Tensor:
-    """Rotate ``t`` by ``freqs``; see :func:`rope_triton.apply_rotary_pos_emb`, also for errors."""
-    plain = is_plain((t, freqs), start_positions, cu_seqlens) and has_exact_types(options)
-    if not plain:
-        checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options)
-        checks.check_fused(t, "t")
-    return _dispatch(plain, t, freqs, None, start_positions, cu_seqlens, options)
-
-
-def rotate_by_tables(
-    t: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    sin: torch.Tensor | None,
     start_positions: torch.Tensor | None,
     cu_seqlens: torch.Tensor | None,
     options: Options,
     inplace_gradient: bool = False,
 ) -> torch.Tensor:
-    """Rotate ``t`` by ready-made tables, ``[s2, d2/2]`` or ``[s2, 1 or b, 1 or h, d2/2]``."""
-    plain = is_plain((t, cos, sin), start_positions, cu_seqlens) and has_exact_types(options)
-    if not plain:
-        checks.check_by_tables(t, cos, sin, start_positions, cu_seqlens, options)
-        checks.check_fused(t, "x")
-    call = t, cos, sin, start_positions, cu_seqlens
-    if not options.inplace:
-        return _dispatch(plain, *call, options)
-    if not plain:
-        if torch.compiler.is_compiling() and forward_ad._current_level < 0:
-            _operator_in_place.overload(*call, *options[:-1])
-            return t.view_as(t)  # AOTAutograd copies what a custom Function made of an input
-        return t.copy_(_dispatch(plain, *call, options._replace(inplace=False)))
-    tables = call[1:]
+    """Rotate by angles or, with ``sin``, by tables; raises what the functions of ``api`` raise."""
+    required = (t, freqs) if sin is None else (t, freqs, sin)
+    tables = freqs, sin, start_positions, cu_seqlens
+    if not (is_plain(required, start_positions, cu_seqlens) and has_exact_types(options)):
+        checks.check_rotation(t, *tables, options)
+        checks.check_fused(t, "t" if sin is None else "x")
+        return _dispatch(t, tables, options)
     try:
         if t.requires_grad and torch.is_grad_enabled():
+            if not options.inplace:
+                return _Rotate.apply(t, tables, options)
             checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
             _RotateInPlace.apply(*_base_and_view(t), tables, options, inplace_gradient)
             return t
-        _rotate(t, tables, options)
+        out = _rotate(t, tables, options)
     except NO_MEMORY:
-        return t.copy_(linear_in_batch(_operator.overload, (t,), *tables, *options[:-1]))
-    if not t.is_inference():
+        out = linear_in_batch(_operator.overload, (t,), *tables, *options[:-1])
+        return t.copy_(out) if options.inplace else out
+    if options.inplace and not t.is_inference():
         torch.autograd.graph.increment_version(t)
-    return t
+    return out
 
 
-def _dispatch(plain, t, freqs, sin, start_positions, cu_seqlens, options):
-    tables = freqs, sin, start_positions, cu_seqlens
-    if plain:
-        try:
-            if t.requires_grad and torch.is_grad_enabled():
-                return _Rotate.apply(t, tables, options)
-            return _rotate(t, tables, options)
-        except NO_MEMORY:
-            return linear_in_batch(_operator.overload, (t,), *tables, *options[:-1])
+def _dispatch(t, tables, options):
+    """Through PyTorch's dispatcher, or torch.func."""
+    if options.inplace:
+        if compiling() and forward_ad._current_level < 0:
+            _operator_in_place.overload(t, *tables, *options[:-1])
+            return t.view_as(t)  # AOTAutograd copies what a custom Function made of an input
+        return t.copy_(_dispatch(t, tables, options._replace(inplace=False)))
     if transforming():
         return _Transformed.apply(t, *tables, options)
     tables = *(table if table is None else table.detach() for table in tables[:2]), *tables[2:]
@@ -97,10 +76,7 @@ def _rotate(t, tables, options):
     key = "rope_kernel", options, launch.specialization_key(t), launch.table_keys(tables)
     cached = launch.cached(key)
     if cached is None or checks.CHECK_VALUES:
-        if sin is None:
-            checks.check_by_angles(t, freqs, start_positions, cu_seqlens, options, values=True)
-        else:
-            checks.check_by_tables(t, *tables, options, values=True)
+        checks.check_rotation(t, *tables, options, values=True)
         checks.check_fused(t, "t" if sin is None else "x")
         launch.check_device(t, "pass fused=False, or ")
     out = t if options.inplace else torch.empty_like(t, memory_format=torch.contiguous_format)
@@ -244,13 +220,14 @@ def _operator(
     transposed: bool,
 ) -> torch.Tensor:
     options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
-    tables = freqs, sin, start_positions, cu_seqlens
-    return _rotate(t, tables, options)
+    return _rotate(t, (freqs, sin, start_positions, cu_seqlens), options)
 
 
-@in_place_operator("rotate_", like=_operator)
-def _operator_in_place(t, *others):
+def _rotate_in_place(t, *others):
     _rotate(t, others[:4], Options(*others[4:], inplace=True))
+
+
+_operator_in_place = InPlaceOperator("rotate_", _rotate_in_place, like=_operator)
 
 
 @_operator_in_place.register_autograd

@@ -20,12 +20,7 @@ def with_table_grad(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> 
     """``fused(*inputs)`` with the derivatives of ``plain(*inputs)``, which computes the same.
 
     Differentiable in all ``inputs``, the rotated tensor and the tables: any number of times in
-    reverse mode, or once in forward mode.
-
-    Raises
-    ------
-    NotImplementedError
-        Under torch.compile and torch.func; or as :func:`check_tangents`.
+    reverse mode, or once in forward mode; not under torch.compile and torch.func.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         raise dispatch.no_gradient_of_tables()
@@ -38,11 +33,7 @@ def with_table_grad(fused: Callable, plain: Callable, *inputs: torch.Tensor) -> 
 def check_tangents(*inputs: torch.Tensor) -> bool:
     """Whether forward mode has a tangent of what is rotated, or of its angles or tables.
 
-    Raises
-    ------
-    NotImplementedError
-        If an input requires a gradient while an input has a tangent, because the gradient's own
-        tangent would be lost.
+    Refused beside an input that requires a gradient, whose own tangent would be lost.
     """
     if not dispatch.has_tangent(*inputs):
         return False
