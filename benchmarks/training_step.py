@@ -4,13 +4,59 @@ Eager and compiled, with this package's RoPE and without RoPE, in turns: see ``_
 providers, sizes and contexts are measured by ``python -m benchmarks study training``.
 """
 
-from ._studies.training import tracking
-from ._studies.training.functions import OURS
-from ._studies.training.sizes import ATTENTION, STEP
+from typing import NamedTuple
 
-SETUP_SECONDS = 1800
+from ._engine.measure import cell_outcomes
+from ._engine.system import progress
+from ._studies.training import measuring, results
+from ._studies.training.functions import OURS
+from ._studies.training.sizes import ATTENTION, POINTS, STEP
+
+SETUP_SECONDS, TURNS = 1800, 7
 STEPS = ("410M-2048",)
 SUBLAYERS = ("410M-2048", "1.4B-2048")  # heads of 64 and of 128 channels
+
+
+class Answer(NamedTuple):
+    """Of a part by a provider: seconds of each turn, and RoPE's share in each, where it has RoPE.
+
+    ``launches``: None where the profiler has no rights.
+    """
+
+    seconds: tuple[float, ...]
+    peak_bytes: int
+    launches: int | None
+    rope_shares: tuple[float, ...] = ()
+
+
+def answers_of(part, points) -> dict[tuple[str, str], Answer | Exception]:
+    """By point and provider, all in this process, or why there is none.
+
+    ``NotImplementedError`` for what cannot be had here or at this commit, ``RuntimeError`` with the
+    traceback for what went wrong.
+    """
+    if reason := cell_outcomes.why_no_gpu():
+        progress.report(f"training_step, {part}: n/a, {reason}")
+    answers: dict[tuple[str, str], Answer | Exception] = {}
+    for point in points:
+        rows = (
+            NotImplementedError(reason)
+            if reason
+            else cell_outcomes.attempt(measuring.measured, POINTS[point], OURS, (part,), TURNS)
+        )
+        answers |= {(point, name): _answer(name, part, rows) for name in OURS}
+    return answers
+
+
+def _answer(name, part, rows) -> Answer | Exception:
+    if isinstance(rows, Exception):
+        return rows
+    if "parts" not in rows[name]:
+        kind = NotImplementedError if "unavailable" in rows[name] else RuntimeError
+        return kind(*rows[name].values())
+    row = rows[name]["parts"][part]
+    shares = tuple(results.shares(name, part, rows) or ())
+    return Answer(tuple(row["seconds"]), row["peak_bytes"], row.get("launches"), shares)
 
 
 def _if_counted(answers, model, provider):
@@ -65,7 +111,7 @@ class Step(_Part):
     params = [list(STEPS), list(OURS)]
 
     def setup_cache(self):
-        return tracking.answers(STEP, STEPS)
+        return answers_of(STEP, STEPS)
 
     setup_cache.timeout = SETUP_SECONDS
 
@@ -77,7 +123,7 @@ class Attention(_Part):
 
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return tracking.answers(ATTENTION, SUBLAYERS)
+        return answers_of(ATTENTION, SUBLAYERS)
 
     setup_cache.timeout = SETUP_SECONDS
 

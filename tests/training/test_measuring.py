@@ -6,8 +6,9 @@ import itertools
 import pytest
 import torch
 
+from benchmarks import training_step
 from benchmarks._studies import pages
-from benchmarks._studies.training import measuring, results, tracking
+from benchmarks._studies.training import measuring, results
 from benchmarks._studies.training.functions import OURS, PROVIDERS
 from benchmarks._studies.training.sizes import (
     ATTENTION,
@@ -184,10 +185,10 @@ def test_backend_of_attention_is_read_from_the_kernels(kernels, backend):
 def tracked(clock, monkeypatch):
     """The answers for the tiny network, none of it compiled."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(tracking.POINTS, "tiny", TINY)
+    monkeypatch.setitem(training_step.POINTS, "tiny", TINY)
     for name in ("none", "ours"):
         monkeypatch.setitem(PROVIDERS, name, PROVIDERS[name]._replace(backend=None))
-    return lambda: tracking.answers(ATTENTION, ["tiny"])
+    return lambda: training_step.answers_of(ATTENTION, ["tiny"])
 
 
 def test_answers_for_asv(tracked, monkeypatch):
@@ -195,7 +196,7 @@ def test_answers_for_asv(tracked, monkeypatch):
     found = tracked()
     assert list(found) == [("tiny", name) for name in OURS]
     eager, rotated = found["tiny", "none-eager"], found["tiny", "ours-eager"]
-    assert len(eager.seconds) == tracking.TURNS and eager.peak_bytes == 4096
+    assert len(eager.seconds) == training_step.TURNS and eager.peak_bytes == 4096
     assert eager.rope_shares == () and eager.launches == 77
     pairs = zip(rotated.seconds, eager.seconds, strict=True)
     assert rotated.rope_shares == tuple(a / b - 1 for a, b in pairs)
@@ -211,7 +212,7 @@ def test_a_failure_is_one_for_asv(tracked, monkeypatch):
 def test_without_a_gpu_nothing_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("ROPE_PROGRESS", str(tmp_path / "progress"))
-    found = tracking.answers(STEP, ["410M-2048"])
+    found = training_step.answers_of(STEP, ["410M-2048"])
     assert [type(answer) for answer in found.values()] == [NotImplementedError] * len(OURS)
     assert "training_step, step: n/a, no NVIDIA GPU" in (tmp_path / "progress").read_text()
 

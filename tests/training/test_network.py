@@ -11,7 +11,7 @@ from benchmarks._engine.subject import Unavailable
 from benchmarks._studies.training import functions, sizes
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.measuring import relative_error
-from benchmarks._studies.training.network import Network, random_weights
+from benchmarks._studies.training.network import Network, in_float32, random_weights
 from benchmarks._studies.training.sizes import ATTENTION, STEP, TINY
 from tests.training import liger
 
@@ -58,7 +58,7 @@ def test_parity_with_float32(name, dtype):
     weights = random_weights(TINY.shape, dtype, "cpu")
     # Of the compiler's stages only the last, which makes machine code, is left out.
     found = results(provider.functions(), weights, provider.backend and "aot_eager")
-    expected = results(provider.reference(), weights.in_float32())
+    expected = results(provider.reference(), in_float32(weights))
     assert worst(found, expected) < BOUNDS[dtype]
 
 

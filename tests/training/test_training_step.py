@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import training_step
-from benchmarks._studies.training.tracking import Answer
+from benchmarks.training_step import Answer
 
 STEP = "410M-2048"
 ANSWERS = {

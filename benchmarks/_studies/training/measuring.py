@@ -7,18 +7,19 @@ of the GPU.
 """
 
 import contextlib
+import functools
 import gc
 import json
 import math
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._engine.measure import cell_outcomes, gpu_timer
 from .functions import PROVIDERS
-from .network import Functions, Layer, Network, Weights, random_weights
+from .network import Layer, Network, Weights, in_float32, random_weights
 from .sizes import ATTENTION, CAUSAL, CAUSAL_FORWARD, KERNELS, PARTS, PRODUCTS, STEP, Point
 
 DEVICE, DTYPE = "cuda", "bfloat16"
@@ -87,7 +88,9 @@ def measured(
     """
     try:
         with _own_stream():
-            return _measured(point, names, list(parts), turns, profiled, note)
+            taking = _Turns(point, names, list(parts), note)
+            taking.run(turns, profiled)
+            return taking.rows
     finally:
         gc.unfreeze()
 
@@ -103,61 +106,76 @@ def _own_stream() -> contextlib.AbstractContextManager:
     return torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext()
 
 
-def _measured(point, names, parts, turns, profiled, note) -> dict[str, dict]:
-    bench, rows = _Bench(point), dict[str, dict]()
-    calls: dict[str, dict[str, Callable]] = {}
-    counts: dict[tuple[str, str], int] = {}
+class _Turns:
+    """Providers that go through the same stages; one that fails in a stage leaves the others.
 
-    @contextlib.contextmanager
-    def about(name: str) -> Iterator[None]:
-        note(name)
-        try:
-            yield
-        except Exception as error:
-            if cell_outcomes.gpu_is_lost():
-                raise
-            rows[name] = cell_outcomes.no_figures(error)
-            calls.pop(name, None)
-            traceback.clear_frames(error.__traceback__)  # they hold what was allocated
-            gc.unfreeze()  # else what this one leaves would stay
-            cell_outcomes.clean_up()
+    ``rows``: the result of each. ``_calls``: by part, what is timed of those that have not failed;
+    ``_counts``: how many calls make a sample.
+    """
 
-    for name in names:
-        with about(name):
-            own = PROVIDERS[name].parts(parts)
-            network = bench.checked(name, own)
-            calls[name] = {part: bench.call(network, part) for part in own}
-            rows[name] = {"parts": {part: {"seconds": []} for part in own}}
-            for part, call in calls[name].items():
-                for _ in range(_WARM_CALLS):
-                    call()
-                rows[name]["parts"][part]["peak_bytes"] = _peak_bytes(call)
-    for name in list(calls):  # a graph keeps memory, which would count as another's peak
-        with about(name):
-            for part, call in calls[name].items():
-                if part != STEP:
-                    call = calls[name][part] = _recorded(call)
-                counts[name, part] = max(
-                    _LEAST_CALLS, math.ceil(SAMPLE_SECONDS[part] / _seconds(call, 1))
-                )
-    for turn in range(turns):
-        for part in parts:
-            having = [name for name in calls if part in calls[name]]
-            for name in having[:: 1 if turn % 2 == 0 else -1]:
-                with about(name):
-                    calls[name][part]()  # finds memory, which another may have had
-                    seconds = _seconds(calls[name][part], counts[name, part])
-                    rows[name]["parts"][part]["seconds"].append(seconds)
-    for name in list(calls) if profiled else ():
-        note(name)
-        for part, call in calls[name].items():
-            profile = cell_outcomes.attempt(_profiled, call)
-            if isinstance(profile, Exception):
+    def __init__(self, point: Point, names: Sequence[str], parts: list[str], note: Callable):
+        self.rows: dict[str, dict] = {name: {} for name in names}
+        self._bench, self._parts, self._note = _Bench(point), parts, note
+        self._calls: dict[str, dict[str, Callable]] = {name: {} for name in names}
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def run(self, turns: int, profiled: bool) -> None:
+        self._stage(self._prepare)
+        self._stage(self._record)  # a graph keeps memory, which would count as another's peak
+        for turn in range(turns):
+            for part in self._parts:
+                sample = functools.partial(self._sample, part)
+                self._stage(sample, part, backwards=turn % 2 == 1)
+        if profiled:
+            self._stage(self._profile)
+
+    def _stage(self, step: Callable[[str], None], part: str = "", backwards: bool = False) -> None:
+        """Call the step for each provider that has not failed, and has the part if one is named."""
+        names = [name for name, calls in self._calls.items() if not part or part in calls]
+        for name in reversed(names) if backwards else names:
+            self._note(name)
+            try:
+                step(name)
+            except Exception as error:
                 if cell_outcomes.gpu_is_lost():
-                    raise profile
+                    raise
+                self.rows[name] = cell_outcomes.no_figures(error)
+                del self._calls[name]
+                traceback.clear_frames(error.__traceback__)  # they hold what was allocated
+                gc.unfreeze()  # else what this one leaves would stay
+                cell_outcomes.clean_up()
+
+    def _prepare(self, name: str) -> None:
+        parts = PROVIDERS[name].parts(self._parts)
+        network = self._bench.checked(name, parts)
+        self.rows[name] = {"parts": {part: {"seconds": []} for part in parts}}
+        self._calls[name] = {part: self._bench.call(network, part) for part in parts}
+        for part, call in self._calls[name].items():
+            for _ in range(_WARM_CALLS):
+                call()
+            self.rows[name]["parts"][part]["peak_bytes"] = _peak_bytes(call)
+
+    def _record(self, name: str) -> None:
+        for part, call in self._calls[name].items():
+            if part != STEP:
+                call = self._calls[name][part] = _recorded(call)
+            count = math.ceil(SAMPLE_SECONDS[part] / _seconds(call, 1))
+            self._counts[name, part] = max(_LEAST_CALLS, count)
+
+    def _sample(self, part: str, name: str) -> None:
+        call = self._calls[name][part]
+        call()  # finds memory, which another may have had
+        seconds = _seconds(call, self._counts[name, part])
+        self.rows[name]["parts"][part]["seconds"].append(seconds)
+
+    def _profile(self, name: str) -> None:
+        for part, call in self._calls[name].items():
+            profile = cell_outcomes.attempt(_profiled, call)
+            if cell_outcomes.ends_use(profile):
+                raise profile
+            if isinstance(profile, Exception):
                 profile = {"unprofiled": str(profile)}
-            rows[name]["parts"][part] |= profile
-    return {name: rows[name] for name in names}
+            self.rows[name]["parts"][part] |= profile
 
 
 class _Inputs(NamedTuple):
@@ -172,17 +190,6 @@ class _Inputs(NamedTuple):
     cotangent: Any
     by_width: dict[int, Any]
     heads: tuple
-
-    def in_float32(self) -> "_Inputs":
-        """The same values, as leaves of their own."""
-
-        def wide(tensor):
-            return tensor.detach().float().requires_grad_()
-
-        by_width = {width: wide(tensor) for width, tensor in self.by_width.items()}
-        heads = tuple(map(wide, self.heads))
-        weights = self.weights.in_float32()
-        return _Inputs(weights, wide(self.x), wide(self.cotangent), by_width, heads)
 
 
 def _random_inputs(point: Point) -> _Inputs:
@@ -228,70 +235,73 @@ class _Bench:
         """
         provider = PROVIDERS[name]
         network = Network(provider.functions(), self._point, self._inputs.weights, provider.backend)
-        results = self._results(parts, network, self._inputs)
-        expected = self._expected(parts, provider.reference())
-        for values, exact in zip(results, expected, strict=True):
-            for what, value in values.items():
-                error = relative_error(value, exact[what])
+        self._check(name, network, parts)
+        cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
+        return network
+
+    def _check(self, name: str, network: Network, parts: Sequence[str]) -> None:
+        inputs = in_float32(self._inputs)
+        reference = Network(PROVIDERS[name].reference(), self._point, inputs.weights)
+        for results in dict.fromkeys(check for part, check in _CHECKED.items() if part in parts):
+            expected = results(reference, inputs, self._targets)
+            for what, value in results(network, self._inputs, self._targets).items():
+                error = relative_error(value, expected[what])
                 if not error <= BOUND:  # also of NaN
                     message = (
                         f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
                     )
                     raise AssertionError(f"{name}: {what} {message}")
-        del results, expected
-        cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
-        return network
 
     def call(self, network: Network, part: str) -> Callable[[], object]:
         """What is timed of a part, as a function without arguments."""
         import torch
 
         inputs = self._inputs
-        if part == ATTENTION:
-            return lambda: _attention(network, inputs)
-        if part == PRODUCTS:
-            return lambda: _products(network, inputs)
-        if part == CAUSAL:
-            return lambda: _causal(network, inputs)
+        if part == STEP:
+            leaves = inputs.weights.leaves()
+            return lambda: torch.autograd.grad(network.loss(self._tokens, self._targets), leaves)
         if part == CAUSAL_FORWARD:
             without = [tensor.detach() for tensor in inputs.heads[:3]]
             return lambda: network.causal(*without)
-        leaves = inputs.weights.leaves()
-        return lambda: torch.autograd.grad(network.loss(self._tokens, self._targets), leaves)
-
-    def _expected(self, parts, functions: Functions) -> Iterator[dict]:
-        exact = self._inputs.in_float32()
-        return self._results(parts, Network(functions, self._point, exact.weights), exact)
-
-    def _results(self, parts, network: Network, inputs: _Inputs) -> Iterator[dict]:
-        """Outputs and gradients of what the parts are made of, by name."""
-        import torch
-
-        if ATTENTION in parts:
-            yield _attention(network, inputs)
-        if PRODUCTS in parts:
-            yield _products(network, inputs)
-        if CAUSAL in parts or CAUSAL_FORWARD in parts:
-            yield _causal(network, inputs)
-        if STEP in parts:
-
-            def both(weights, x, tables):
-                normed, result = network.layer(weights, x, x, tables)
-                return normed + result
-
-            yield _through("layer", both, Layer._fields, inputs, network.tables)
-            weights, x = inputs.weights, inputs.x
-            leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
-            loss = network.head(weights.head, network.norm(x, weights.norm), self._targets)
-            gradients = torch.autograd.grad(loss, list(leaves.values()))
-            yield {"loss": loss} | dict(zip(leaves, gradients, strict=True))
+        return lambda: _CHECKED[part](network, inputs, self._targets)
 
 
-def _attention(network: Network, inputs: _Inputs) -> dict:
+# Outputs and gradients by name, of a network on inputs.
+
+
+def _layer_and_head(network: Network, inputs: _Inputs, targets) -> dict:
+    import torch
+
+    def both(weights, x, tables):
+        normed, result = network.layer(weights, x, x, tables)
+        return normed + result
+
+    results = _through("layer", both, Layer._fields, inputs, network.tables)
+    weights, x = inputs.weights, inputs.x
+    leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
+    loss = network.head(weights.head, network.norm(x, weights.norm), targets)
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return results | {"loss": loss} | dict(zip(leaves, gradients, strict=True))
+
+
+def _attention(network: Network, inputs: _Inputs, targets) -> dict:
     return _through("attention", network.attention, ("qkv", "out"), inputs, network.tables)
 
 
-def _products(network: Network, inputs: _Inputs) -> dict:
+def _through(name: str, function: Callable, used: Sequence[str], inputs: _Inputs, tables) -> dict:
+    """The output of a layer's function, and the gradients of ``x`` and of the weights it used."""
+    import torch
+
+    weights = inputs.weights.layers[0]
+    out = function(weights, inputs.x, tables)
+    leaves = {f"{name}.x": inputs.x} | {
+        f"{name}.{weight}": getattr(weights, weight) for weight in used
+    }
+    gradients = torch.autograd.grad(out, list(leaves.values()), inputs.cotangent.detach())
+    return {f"{name}.output": out} | dict(zip(leaves, gradients, strict=True))
+
+
+def _products(network: Network, inputs: _Inputs, targets) -> dict:
     """Each matrix of a layer: the product, and the gradients of both factors."""
     import torch
 
@@ -306,7 +316,7 @@ def _products(network: Network, inputs: _Inputs) -> dict:
     return results
 
 
-def _causal(network: Network, inputs: _Inputs) -> dict:
+def _causal(network: Network, inputs: _Inputs, targets) -> dict:
     import torch
 
     *qkv, cotangent = inputs.heads
@@ -315,17 +325,10 @@ def _causal(network: Network, inputs: _Inputs) -> dict:
     return {"output": out} | dict(zip("qkv", gradients, strict=True))
 
 
-def _through(name: str, function: Callable, used: Sequence[str], inputs: _Inputs, tables) -> dict:
-    """The output of a layer's function, and the gradients of ``x`` and of the weights it used."""
-    import torch
-
-    weights = inputs.weights.layers[0]
-    out = function(weights, inputs.x, tables)
-    leaves = {f"{name}.x": inputs.x} | {
-        f"{name}.{weight}": getattr(weights, weight) for weight in used
-    }
-    gradients = torch.autograd.grad(out, list(leaves.values()), inputs.cotangent.detach())
-    return {f"{name}.output": out} | dict(zip(leaves, gradients, strict=True))
+_CHECKED = {
+    **{ATTENTION: _attention, PRODUCTS: _products, CAUSAL: _causal, CAUSAL_FORWARD: _causal},
+    STEP: _layer_and_head,
+}
 
 
 def relative_error(actual, expected) -> float:

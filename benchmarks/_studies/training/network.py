@@ -72,14 +72,12 @@ class Weights(NamedTuple):
         inner = (weight for layer in self.layers for weight in layer)
         return [self.embedding, self.norm, *inner, self.head]
 
-    def in_float32(self) -> "Weights":
-        """The same values, as leaves of their own."""
 
-        def wide(tensor):
-            return tensor.detach().float().requires_grad_()
+def in_float32(tensors):
+    """The same values as leaves of their own, in tuples and dicts as they were."""
+    from torch.utils import _pytree as pytree
 
-        layers = tuple(Layer(*map(wide, layer)) for layer in self.layers)
-        return Weights(wide(self.embedding), wide(self.norm), layers, wide(self.head))
+    return pytree.tree_map(lambda tensor: tensor.detach().float().requires_grad_(), tensors)
 
 
 def random_weights(size: Size, dtype, device: str, seed: int = 0) -> Weights:
