@@ -45,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             argcomplete.autocomplete(parser)  # ends the process if a shell asks for completions
         options = vars(parser.parse_args(arguments))
-        given = {name: options[name] for name in options.keys() - {"command", "goes_on"}}
-        status = options["command"](**given)
+        words = {name: options[name] for name in options.keys() - {"command", "goes_on"}}
+        status = options["command"](**words)
         errors.flush()
         return status
     except KeyboardInterrupt as stop:
@@ -100,6 +100,21 @@ def _insist(reader: int, main_thread: int) -> None:
         time.sleep(0.05)
 
 
+_COMMANDS = {
+    "run": (_run, "measure HEAD, print the figures, write the web pages"),
+    "figures": (_figures, "print the figures of a stored result"),
+    "compare": (_compare, "compare two versions: slower, faster or wrong?"),
+    "release": (
+        _release,
+        "compare HEAD with the last release; find the commits that made it slower",
+    ),
+    "study": (_studies, "measure it beside others; how reliable is compare?"),
+    "readme": (_readme, "write the READMEs' tables from stored results"),
+}
+_RESUMED = ("compare", "release", "study")
+"""Commands that keep what they measured when they are stopped."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m benchmarks",
@@ -115,27 +130,10 @@ def _parser() -> argparse.ArgumentParser:
         "GPU, driver, CUDA, torch and triton.",
     )
     machine.set_defaults(command=_write_machine)
-    run = commands.add_parser("run", help="measure HEAD, print the figures, write the web pages")
-    _run.add_arguments(run)
-    run.set_defaults(command=_run.run)
-    figures = commands.add_parser("figures", help="print the figures of a stored result")
-    _figures.add_arguments(figures)
-    figures.set_defaults(command=_figures.run)
-    compare = commands.add_parser("compare", help="compare two versions: slower, faster or wrong?")
-    _compare.add_arguments(compare)
-    compare.set_defaults(command=_compare.run, goes_on=True)
-    release = commands.add_parser(
-        "release",
-        help="compare HEAD with the last release; find the commits that made it slower",
-    )
-    _release.add_arguments(release)
-    release.set_defaults(command=_release.run, goes_on=True)
-    study = commands.add_parser("study", help="measure it beside others; how reliable is compare?")
-    _studies.add_arguments(study)
-    study.set_defaults(command=_studies.run, goes_on=True)
-    readme = commands.add_parser("readme", help="write the READMEs' tables from stored results")
-    _readme.add_arguments(readme)
-    readme.set_defaults(command=_readme.run)
+    for name, (module, about) in _COMMANDS.items():
+        command = commands.add_parser(name, help=about)
+        module.add_arguments(command)
+        command.set_defaults(command=module.run, goes_on=name in _RESUMED)
     return parser
 
 

@@ -32,11 +32,10 @@ class StudyError(CouldNotRunError):
 
 
 class Place(NamedTuple):
-    """What is measured and where.
+    """The version that is measured, where, and until when.
 
-    ``version``: the package. ``machine``: asv's record of it. ``arch``: the GPU's, as
-    ``machine.probe`` gives it. ``uuid``: the GPU's, "" for a study without one. ``scratch``: a
-    directory for what is not published. ``deadline``: in ``time.monotonic``'s seconds.
+    ``machine``: asv's record. ``arch``, ``uuid``: of the GPU; ``uuid`` is "" for a study without
+    one. ``scratch``: for what is not published. ``deadline``: in ``time.monotonic``'s seconds.
     """
 
     version: checkout.Version
@@ -62,18 +61,10 @@ class Task(NamedTuple):
 
 
 class Part:
-    """A part of a study.
+    """A part of a study; ``name`` is that of its files.
 
-    Attributes
-    ----------
-    name : str
-        Of its files.
-    header : dict
-        All that must agree for entries to belong together; plain JSON.
-    may_differ : tuple of str
-        Keys of the header that need not agree.
-    why_not_shipped : str
-        Why its files are not evidence, however much of it is measured; "" if they are.
+    ``header``: plain JSON that must agree for entries to belong together, but for the keys
+    ``may_differ``. ``why_not_shipped``: why its files are no evidence, however much is measured.
     """
 
     name: str
@@ -98,13 +89,7 @@ class Part:
         raise NotImplementedError
 
     def draw(self, header: dict, entries: list[dict], directory: Path) -> None:
-        """Write the plots.
-
-        Raises
-        ------
-        ModuleNotFoundError
-            If matplotlib is not installed.
-        """
+        """Write the plots; ModuleNotFoundError without matplotlib."""
 
     def in_order(self, entries: list[dict]) -> list[dict]:
         """The entries as they are written."""
@@ -138,20 +123,10 @@ def header_of(
     measuring: Iterable[str],
     software: Iterable[str],
 ) -> dict:
-    """The header of a part.
+    """The header of a part that the words after ``study`` measure.
 
-    Parameters
-    ----------
-    format : str
-        The study's.
-    words : iterable of str
-        Of the command, after ``study``.
-    place : Place
-        The version and the machine.
-    measuring : iterable of str
-        Globs of the suite's files: a change of these is another measurement.
-    software : iterable of str
-        Distributions whose versions are part of what is measured.
+    ``measuring``: globs of the suite's files, a change of which is another measurement.
+    ``software``: distributions whose versions are part of what is measured.
     """
     return {
         **{"format": format, "schema": 1},
@@ -165,11 +140,10 @@ def header_of(
 class Study(NamedTuple):
     """What ``python -m benchmarks study NAME`` measures.
 
-    ``about``: a line of help. ``description``: more of it. ``names``: what ``--only`` selects.
-    ``parts``: from the options and the place. ``evidence``: where files ship, by the machine's
-    name. ``format``: of the headers of its files; "" where these cannot be written again.
-    ``stored``: the part of a header and entries. ``add_arguments``: options of its own. ``needs``:
-    what it measures: a "commit" (HEAD or ``--commit``), the package as it "lies", or nothing, "".
+    ``names``: what ``--only`` selects. ``evidence``: where files ship, by the machine's name.
+    ``format``, ``stored``: of files that ``--redraw`` writes again, their header's format, and the
+    part of a header and entries. ``needs``: what is measured: a "commit" (HEAD or ``--commit``),
+    the package as it "lies", or nothing, "".
     """
 
     about: str
@@ -189,25 +163,10 @@ class Study(NamedTuple):
 def run(
     parts: Sequence[Part], place: Place, directories: Sequence[Path], afresh: bool, wait: float
 ) -> int:
-    """Measure what is missing of the parts, publish it after each task, and print it at the end.
+    """Measure what is missing of the parts, publish it after each task; the exit status.
 
-    Parameters
-    ----------
-    parts : sequence of Part
-        In the order in which they are measured.
-    place : Place
-        The version, the GPU, and until when.
-    directories : sequence of Path
-        Where files go: first the output, then evidence, which gets complete parts only.
-    afresh : bool
-        Whether earlier journals are renamed and not continued.
-    wait : float
-        Seconds to wait for a GPU that another process measures.
-
-    Returns
-    -------
-    int
-        ``DONE``, or ``BAD`` if something failed or is missing.
+    ``directories``: the output, then evidence, which gets complete parts only. ``afresh``: rename
+    earlier journals. ``wait``: seconds to wait for a GPU that another process measures.
     """
     lock = gpu_monitor.gpu_lock(place.uuid, wait) if place.uuid else contextlib.nullcontext()
     good = []
@@ -234,15 +193,14 @@ def _measure(part: Part, header: dict, journal: Journal, place: Place, output: P
     for number, task in enumerate(tasks, 1):
         pace = took / estimated if estimated else 1.0
         start = time.monotonic()
-        if start + pace * task.seconds > place.deadline:
-            _no_time(part, task.label)
-            return
-        if place.uuid:
-            gpu_monitor.require_free(place.uuid)
         try:
+            if start + pace * task.seconds > place.deadline:
+                raise BudgetError
+            if place.uuid:
+                gpu_monitor.require_free(place.uuid)
             task.run(journal.append)
         except BudgetError:
-            _no_time(part, task.label)
+            say(f"{part.name}: no time for {task.label}; the same command goes on from there")
             return
         seconds = time.monotonic() - start
         took, estimated = took + seconds, estimated + task.seconds
@@ -251,26 +209,19 @@ def _measure(part: Part, header: dict, journal: Journal, place: Place, output: P
         part.publish(header, journal.entries, output, final=False)
 
 
-def _no_time(part: Part, label: str) -> None:
-    say(f"{part.name}: no time for {label}; the same command goes on from there")
-
-
 def publish(part: Part, header: dict, entries: list[dict], directories: Sequence[Path]) -> bool:
     """Write the files of a part and print it; whether it is complete and nothing failed."""
     if not entries:
         return False
-    output, *evidence = directories
-    missing = part.tasks(entries)
-    part.publish(header, entries, output, final=True)
-    for directory in evidence:
-        if why := part.why_not_shipped or ("not all of it is measured" if missing else ""):
-            say(f"{part.name}: does not ship: {why}")
-        else:
-            part.publish(header, entries, directory, final=True)
+    complete = not part.tasks(entries)
+    for directory in directories if complete else directories[:1]:
+        part.publish(header, entries, directory, final=True)
+    if directories[1:] and not complete:
+        say(f"{part.name}: does not ship: not all of it is measured")
     failures = part.failures(header, entries)
     print(f"\n# {part.name}", *part.lines(header, entries), *failures, sep="\n")
     print(f"{part.name}: {directories[-1]}")
-    return not failures and not missing
+    return complete and not failures
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -305,20 +256,10 @@ def in_processes(
 ) -> None:
     """Measure items in a fresh process that sees one GPU; one that ends it costs itself alone.
 
-    Parameters
-    ----------
-    work : callable
-        ``work(items, alone, notes, *arguments)``, called in the process. It notes a row for each
-        item, in their order. ``alone``: whether it has to say at which item it is, because the
-        process before ended without saying.
-    items : sequence
-        What is measured.
-    place : Place
-        The GPU.
-    keep : callable
-        Gets the rows of each process when it ends, also where Ctrl-C ends it.
-    failed : callable
-        From an item to blame and what the process printed, a row.
+    ``work(items, alone, notes, *arguments)``, called in the process, notes a row for each item, in
+    their order; if ``alone``, because the process before ended without saying where, it also says
+    at which item it is. ``keep`` gets the rows of each process, also where Ctrl-C ends it.
+    ``failed`` makes a row of an item to blame and what the process printed.
 
     Raises
     ------
@@ -328,24 +269,19 @@ def in_processes(
     left, alone = list(items), False
     environment = {"CUDA_VISIBLE_DEVICES": place.uuid, PROGRESS_VARIABLE: os.devnull}
     while left:
-        error: RuntimeError | None = None
-        rows: list = []
-        at = None
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch, "notes.jsonl")
             job = work, left, alone, arguments, place.uuid, place.machine["gpu"], file
             try:
                 process.call(_work, *job, env=environment)
+                return
             except RuntimeError as lost:
                 error = lost
             finally:
                 rows, at = _noted(file)
                 keep(rows)
             started = file.exists()
-        if error is None:
-            return
-        unclear = at is None and not rows and alone
-        if not started or unclear:
+        if not started or (alone and at is None and not rows):
             raise StudyError(f"no process can measure on {place.uuid}: {error}") from error
         blamed = None if at is None or at < len(rows) else left[at]
         left = left[len(rows) :]

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from .._engine.system import checkout, gpu_monitor, machine
@@ -11,7 +12,7 @@ from .._engine.system.process import ROOT
 from . import runner
 from .peers import peers_study
 from .reliability import reliability_studies
-from .runner import Place, Study, StudyError
+from .runner import Part, Place, Study, StudyError
 from .training import parity_study, training_study
 
 SCRATCH = ROOT / ".asv" / "studies"
@@ -36,10 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     studies = parser.add_subparsers(dest="study", required=True, metavar="NAME")
     for name, study in STUDIES.items():
-        one = studies.add_parser(name, help=study.about)
-        one.description, one.epilog = study.description, _EPILOG
-        one.formatter_class = argparse.RawDescriptionHelpFormatter
-        _add_options(one, study)
+        options = studies.add_parser(
+            name,
+            help=study.about,
+            description=study.description,
+            epilog=_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_options(options, study)
 
 
 def _add_options(parser: argparse.ArgumentParser, study: Study) -> None:
@@ -48,13 +53,8 @@ def _add_options(parser: argparse.ArgumentParser, study: Study) -> None:
     if names:
         only = f"measure only this; may be repeated; default: all of {', '.join(names)}"
         add("--only", choices=names, metavar="NAME", action="append", default=[], help=only)
-    add(
-        "--budget",
-        type=positive_minutes,
-        default=60.0,
-        metavar="MINUTES",
-        help="time limit; default: 60",
-    )
+    budget = "time limit; default: 60"
+    add("--budget", type=positive_minutes, default=60.0, metavar="MINUTES", help=budget)
     add("--output", type=Path, metavar="DIR", help="where to write; default: in .asv/studies")
     add("--ship", action="store_true", help="also write to benchmarks/evidence what is complete")
     waits = "how long to wait for a GPU that another measurement uses; default: 0"
@@ -76,20 +76,26 @@ def run(**arguments) -> int:
 
 
 def _measure(study: Study, options: argparse.Namespace) -> int:
-    """Measure the parts that are selected.
-
-    Raises
-    ------
-    StudyError
-        If there is no GPU, or the options are such that nothing ships.
-    """
+    """Measure the parts that are selected; StudyError without a GPU, or if none of them ships."""
     place = _place(study, options)
     parts = study.parts(options, place)
-    if options.ship:
-        _require_shippable(parts, place)
-    directories = [options.output or place.directory / "output"]
-    directories += [study.evidence(place.machine["machine"])] if options.ship else []
+    if options.ship and place.uuid and not place.version.sha:
+        raise StudyError("what ships is of a commit, and rope_triton differs from HEAD")
+    output = options.output or place.directory / "output"
+    directories = _directories(study, options, parts, place.machine, output)
     return runner.run(parts, place, directories, options.afresh, options.wait)
+
+
+def _directories(
+    study: Study, options: argparse.Namespace, parts: Iterable[Part], machine: dict, output: Path
+) -> list[Path]:
+    """Where parts are written: the output, and on demand the evidence."""
+    if not options.ship:
+        return [output]
+    for part in parts:
+        if part.why_not_shipped:
+            raise StudyError(f"{part.name} would not ship: {part.why_not_shipped}")
+    return [output, study.evidence(machine["machine"])]
 
 
 def _place(study: Study, options: argparse.Namespace) -> Place:
@@ -108,34 +114,16 @@ def _place(study: Study, options: argparse.Namespace) -> Place:
     return Place(version, record, arch, gpu_monitor.gpu_uuid(), SCRATCH, deadline)
 
 
-def _require_shippable(parts, place: Place) -> None:
-    if place.uuid and not place.version.sha:
-        raise StudyError("what ships is of a commit, and rope_triton differs from HEAD")
-    for part in parts:
-        if part.why_not_shipped:
-            raise StudyError(f"{part.name} would not ship: {part.why_not_shipped}")
-
-
 def _redraw(study: Study, options: argparse.Namespace) -> int:
-    """Write the files of stored parts again.
-
-    Raises
-    ------
-    StudyError
-        If the directory holds none of them, or one that does not ship and is to.
-    """
+    """Write the stored parts of a directory again; StudyError if it holds none."""
     assert study.stored
     good = []
     for path in sorted(options.redraw.glob("*.jsonl")):
         header, *entries = read(path)
-        if header.get("format") != study.format or path.stem not in (options.only or [path.stem]):
-            continue
-        part, directories = study.stored(header, entries), [options.output or options.redraw]
-        if options.ship:
-            if part.why_not_shipped:
-                raise StudyError(f"{part.name} does not ship: {part.why_not_shipped}")
-            directories.append(study.evidence(header["machine"]["machine"]))
-        good.append(runner.publish(part, header, entries, directories))
+        if header.get("format") == study.format and path.stem in (options.only or [path.stem]):
+            part, output = study.stored(header, entries), options.output or options.redraw
+            directories = _directories(study, options, [part], header["machine"], output)
+            good.append(runner.publish(part, header, entries, directories))
     if not good:
         raise StudyError(f"{options.redraw} holds no files of study {options.study}")
     return runner.DONE if all(good) else runner.BAD

@@ -65,7 +65,8 @@ def test_slowdowns_pass_as_seldom_as_the_readme_says(model):
 
 @pytest.mark.parametrize("model", noise.MODELS)
 def test_models_are_alike_but_for_those_that_say_so(model):
-    base, head = noise.MODELS[model].draw(np.random.default_rng(0), 2000, np.full(20, 5e-6))
+    processes = noise.MODELS[model].draw(np.random.default_rng(0), 2000, np.full(20, 5e-6))
+    base, head = noise.in_turns(processes)
     assert base.shape == head.shape == (2000, 20)
     slower = 0 if model in ALIKE else 0.004
     assert (head - base).mean() == pytest.approx(slower, abs=0.0015)

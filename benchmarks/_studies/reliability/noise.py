@@ -1,9 +1,9 @@
 """Models of the noise of processes, to simulate comparisons with. Pure numpy, no GPU.
 
-A model draws what the processes of both versions take where the versions are equally fast: natural
-logarithms of time over usual time, two arrays of [rounds, timings]. The sizes are those of an H200
-whose other GPUs rest, unless a model says otherwise: a process's median varies by 0.3 % where a
-call takes 2.4 us and by 0.1 % where it takes 250 us.
+A model draws what processes take in the order in which they run, A B | B A | A B ...: natural
+logarithms of time over usual time, an array of [2 * rounds, timings]. The sizes are those of an
+H200 whose other GPUs rest, unless a model says otherwise: a process's median varies by 0.3 % where
+a call takes 2.4 us and by 0.1 % where it takes 250 us.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import numpy as np
 Pair = tuple[np.ndarray, np.ndarray]
 """Base and head, [rounds, timings] of logarithms each."""
 
-_Draw = Callable[[np.random.Generator, int, np.ndarray], Pair]
+_Draw = Callable[[np.random.Generator, int, np.ndarray], np.ndarray]
 
 SHORT_SECONDS = 11e-6
 """Calls that are shorter show the bursts of another GPU of the host that works."""
@@ -34,28 +34,28 @@ class Model(NamedTuple):
 
 
 def in_turns(processes: np.ndarray) -> Pair:
-    """Processes in the order in which they ran, A B | B A | A B ..., by version."""
+    """Processes in the order in which they run, by version."""
     first, second = processes[::2], processes[1::2]
     swapped = (np.arange(len(first)) % 2 == 1)[:, None]
     return np.where(swapped, second, first), np.where(swapped, first, second)
 
 
-def host_calls(generator: np.random.Generator, rounds: int, seconds: np.ndarray) -> Pair:
+def host_calls(generator: np.random.Generator, rounds: int, seconds: np.ndarray) -> np.ndarray:
     """Calls clocked beside reference calls: 2.2 % common to a process, 2.2 % of each call's own.
 
     So it is in ``aa.json``.
     """
     shared = generator.standard_normal((2 * rounds, 1))
     own = generator.standard_normal((2 * rounds, len(seconds)))
-    return in_turns(0.022 * (shared + own))
+    return 0.022 * (shared + own)
 
 
-def first_calls(generator: np.random.Generator, rounds: int, seconds: np.ndarray) -> Pair:
+def first_calls(generator: np.random.Generator, rounds: int, seconds: np.ndarray) -> np.ndarray:
     """First calls of a process: 7 % in the core, with tails that reach a factor of two.
 
     So is the warm start in ``aa.json``. Compilation has 10 % in the core, the import 20 to 30 %.
     """
-    return in_turns(0.07 * generator.standard_t(2, (2 * rounds, len(seconds))).clip(-10, 10))
+    return 0.07 * generator.standard_t(2, (2 * rounds, len(seconds))).clip(-10, 10)
 
 
 def _spread(seconds: np.ndarray) -> np.ndarray:
@@ -68,40 +68,36 @@ def _quiet(generator: np.random.Generator, rounds: int, seconds: np.ndarray) -> 
     return _spread(seconds) * generator.standard_normal((2 * rounds, len(seconds)))
 
 
-def _normal(generator, rounds, seconds):
-    return in_turns(_quiet(generator, rounds, seconds))
-
-
 def _heavy_tails(generator, rounds, seconds):
-    return in_turns(_spread(seconds) * generator.standard_t(3, (2 * rounds, len(seconds))))
+    return _spread(seconds) * generator.standard_t(3, (2 * rounds, len(seconds)))
 
 
 def _autoregressive(generator, rounds, seconds):
     steps = _quiet(generator, rounds, seconds)
     for row in range(1, len(steps)):
         steps[row] = 0.8 * steps[row - 1] + 0.6 * steps[row]
-    return in_turns(steps)
+    return steps
 
 
 def _drift(generator, rounds, seconds):
     """0.02 % from each process to the next, for everything."""
-    return in_turns(_quiet(generator, rounds, seconds) + 2e-4 * np.arange(2 * rounds)[:, None])
+    return _quiet(generator, rounds, seconds) + 2e-4 * np.arange(2 * rounds)[:, None]
 
 
 def _warm_up(generator, rounds, seconds):
     """The first process is 1 % slower, and each later one by 0.7 times as much."""
     slower = 0.01 * 0.7 ** np.arange(2 * rounds)[:, None]
-    return in_turns(_quiet(generator, rounds, seconds) + slower)
+    return _quiet(generator, rounds, seconds) + slower
 
 
 def _second_slower(generator, rounds, seconds):
     second = np.arange(2 * rounds)[:, None] % 2
-    return in_turns(_quiet(generator, rounds, seconds) + 0.002 * second)
+    return _quiet(generator, rounds, seconds) + 0.002 * second
 
 
 def _shared_shift(generator, rounds, seconds):
     shift = 0.005 * generator.standard_normal((2 * rounds, 1))
-    return in_turns(_quiet(generator, rounds, seconds) + shift)
+    return _quiet(generator, rounds, seconds) + shift
 
 
 def _bursts(generator, rounds, seconds):
@@ -111,40 +107,37 @@ def _bursts(generator, rounds, seconds):
         count = min(int(generator.geometric(1 / 4.5)), len(short))
         hit = generator.choice(short, count, replace=False)
         logs[row, hit] += np.log1p(-generator.normal(0.34e-6, 0.015e-6, count) / seconds[hit])
-    return in_turns(logs)
+    return logs
 
 
 def _two_states(generator, rounds, seconds):
     """Every timing of every process is in one of two states, 3 % apart."""
     states = generator.integers(2, size=(2 * rounds, len(seconds)))
-    return in_turns(_quiet(generator, rounds, seconds) + 0.03 * states)
+    return _quiet(generator, rounds, seconds) + 0.03 * states
 
 
 def _two_states_of_a_process(generator, rounds, seconds):
     """A process is in one of two states, which move each timing by an amount of its own."""
     states = generator.integers(2, size=(2 * rounds, 1))
-    amounts = _own_amounts(seconds)
-    return in_turns(_quiet(generator, rounds, seconds) + states * amounts)
-
-
-def _own_amounts(seconds: np.ndarray) -> np.ndarray:
-    """0 to 3 %, the same in every look at a comparison."""
-    return np.random.default_rng(0).uniform(0, 0.03, len(seconds))
+    amounts = np.random.default_rng(0).uniform(0, 0.03, len(seconds))  # the same in every look
+    return _quiet(generator, rounds, seconds) + states * amounts
 
 
 def _head_alone(share: float, size: float, whole_processes: bool = False) -> _Draw:
     """A share of the head's times take longer, alone or together with all of their process."""
 
     def draw(generator, rounds, seconds):
-        base, head = _normal(generator, rounds, seconds)
-        drawn = generator.random((rounds, 1) if whole_processes else head.shape)
-        return base, head + size * (drawn < share)
+        logs = _quiet(generator, rounds, seconds)
+        drawn = generator.random((rounds, 1 if whole_processes else len(seconds)))
+        _, of_head = in_turns(np.arange(2 * rounds)[:, None])
+        logs[of_head[:, 0]] += size * (drawn < share)
+        return logs
 
     return draw
 
 
 MODELS = {
-    "normal": Model("normal, 0.1 to 0.3 % by size", _normal),
+    "normal": Model("normal, 0.1 to 0.3 % by size", _quiet),
     "t3": Model("Student's t, 3 degrees of freedom", _heavy_tails),
     "ar": Model("autoregressive, 0.8 from process to process", _autoregressive),
     "drift": Model("drift of 0.02 % a process", _drift),

@@ -147,11 +147,11 @@ class Simulator:
             one, other = self._noise[:, np.stack([first, first + 1], axis=1).ravel()]
             swapped = generator.integers(2, size=(rounds, 1)) == 1
             return np.where(swapped, other, one), np.where(swapped, one, other)
-        pair = np.zeros((2, rounds, len(self._usual)))
+        processes = np.zeros((2 * rounds, len(self._usual)))
         draws = noise.MODELS[self.model].draw, noise.host_calls, noise.first_calls
         for columns, draw in zip(self._columns.values(), draws, strict=True):
-            pair[:, :, columns] = draw(generator, rounds, self._usual[columns])
-        return pair[0], pair[1]
+            processes[:, columns] = draw(generator, rounds, self._usual[columns])
+        return noise.in_turns(processes)
 
     @functools.cached_property
     def _noise(self) -> np.ndarray:
@@ -200,28 +200,31 @@ def outcomes(pool: Pool, model: str, scenario: str, replicates: int) -> dict:
     }
 
 
+FIGURES = {
+    "fails": ("same", "both", "f"),
+    "cannot tell, first look": ("same", "first", "c"),
+    "cannot tell": ("same", "both", "c"),
+    "passes": ("same", "both", "p"),
+    "intervals hold the truth": ("same", "covered", ""),
+    "+1 % fails": ("plus 1", "failed", "+"),
+    "+1 % passes": ("plus 1", "both", "p"),
+    "+2 % fails": ("plus 2", "failed", "+"),
+    "+5 % fails": ("plus 5", "failed", "+"),
+    "MDE fails": ("mde", "failed", "+"),
+    "one changed, +1 % passes": ("one changed", "both", "p"),
+    "eight changed, +1 % pass": ("eight changed", "both", "p"),
+    "a host call, +5 % fails": ("host plus 5", "failed", "+"),
+}
+"""Columns of the table: the share of a scenario's comparisons whose outcome has this letter."""
+
+
 def figures(scenarios: Mapping[str, Mapping]) -> dict[str, float]:
     """What the outcomes of a model's scenarios say: shares of comparisons, and of intervals."""
-
-    def share(scenario: str, key: str, letter: str) -> float:
-        letters = scenarios[scenario][key]
-        return letters.count(letter) / len(letters)
-
-    return {
-        "fails": share("same", "both", "f"),
-        "cannot tell, first look": share("same", "first", "c"),
-        "cannot tell": share("same", "both", "c"),
-        "passes": share("same", "both", "p"),
-        "intervals hold the truth": scenarios["same"]["covered"],
-        "+1 % fails": share("plus 1", "failed", "+"),
-        "+1 % passes": share("plus 1", "both", "p"),
-        "+2 % fails": share("plus 2", "failed", "+"),
-        "+5 % fails": share("plus 5", "failed", "+"),
-        "MDE fails": share("mde", "failed", "+"),
-        "one changed, +1 % passes": share("one changed", "both", "p"),
-        "eight changed, +1 % pass": share("eight changed", "both", "p"),
-        "a host call, +5 % fails": share("host plus 5", "failed", "+"),
-    }
+    shares = {}
+    for name, (scenario, key, letter) in FIGURES.items():
+        outcome = scenarios[scenario][key]
+        shares[name] = outcome.count(letter) / len(outcome) if letter else outcome
+    return shares
 
 
 class Simulation(Part):
