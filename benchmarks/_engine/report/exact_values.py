@@ -1,6 +1,6 @@
 """Summarize exact values: what changed among them, and the worst of them. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..verdict.rules import Answer, Exact
@@ -57,11 +57,3 @@ def by_metric(exact: Iterable[Exact]) -> dict[str, list[Exact]]:
     for value in sorted(exact, key=_badness):
         metrics.setdefault(value.key.metric, []).append(value)
     return metrics
-
-
-def changed(exact: Iterable[Exact]) -> list[Exact]:
-    return [value for value in exact if value.change != "none"]
-
-
-def of_suites(exact: Iterable[Exact], prefixes: Sequence[str]) -> list[Exact]:
-    return [value for value in exact if value.key.metric.startswith(tuple(prefixes))]

@@ -60,15 +60,7 @@ def markdown(comparison: Comparison, url: str = "") -> str:
 
 def _summary(view: View, comparison: Comparison) -> Iterable[str]:
     """The mean changes, the slowest timings and the fastest."""
-    rows = [
-        [
-            _label(f"{mean.clock}, geometric mean of {mean.timings}"),
-            *("", ""),
-            mean.change,
-            mean.interval,
-        ]
-        for mean in view.means
-    ]
+    rows = [[_label(mean.words), "", "", mean.change, mean.interval] for mean in view.means]
     for what, row in view.headlines():
         name = f"{row.state.symbol} {_label(f'{what}: {row.label}')}"
         rows.append([name, row.base, row.head, row.change, row.interval])

@@ -13,6 +13,9 @@ from ..verdict.rules import Answer, Key, Timing
 from ..verdict.schema import Comparison
 from .text import count, label, name_of, percent, span
 
+CLOCKS = {"gpu": "GPU", "host": "host", "start": "process start"}
+"""What the timings of a family are of."""
+
 
 class State(enum.Enum):
     """What a timing shows, worst first: its name and its symbol.
@@ -63,9 +66,6 @@ def sentence(comparison: Comparison, states: Mapping[Key, State]) -> str:
     return "; ".join(reasons[comparison.answer](comparison, by_state)) + "."
 
 
-_CLOCKS = {"gpu": "GPU", "host": "host", "start": "process start"}
-
-
 def _failures(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
     if comparison.wrong:
         yield f"{count(len(comparison.wrong), 'check')} failed on the head"
@@ -74,7 +74,7 @@ def _failures(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
         changed = rules.changed(family.timings, comparison.identical)
         slower = [timing.effect for timing in changed if timing.answer is Answer.FAIL]
         gained = sum(timing.key in faster for timing in changed)
-        total = count(len(changed), f"changed {_CLOCKS[name]} timing")
+        total = count(len(changed), f"changed {CLOCKS[name]} timing")
         if slower:
             yield (
                 f"{len(slower)} of {total} slower by up to {percent(max(slower), '')}"
@@ -101,12 +101,12 @@ def _doubts(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
     for name, family in comparison.families.items():
         control, spread = family.control, family.spread
         if control.failed:
-            differ = f"{control.failed} of {control.timings} {_CLOCKS[name]} timings differ"
+            differ = f"{control.failed} of {control.timings} {CLOCKS[name]} timings differ"
             yield f"{differ} from themselves in the A/A control"
         if spread is not None and rules.varies_more(spread):
             yield (
                 f"the head's processes vary more than the base's, by {percent(spread.head, '')} "
-                f"of a {_CLOCKS[name]} timing instead of {percent(spread.base, '')}: it may be "
+                f"of a {CLOCKS[name]} timing instead of {percent(spread.base, '')}: it may be "
                 "slower in some of them"
             )
     if by_state[State.NOISE]:
@@ -115,7 +115,7 @@ def _doubts(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
             "the same: the noise of this run is larger than estimated"
         )
     for name, family in comparison.families.items():
-        yield from _inconclusive(family.timings, comparison, f"changed {_CLOCKS[name]} timing")
+        yield from _inconclusive(family.timings, comparison, f"changed {CLOCKS[name]} timing")
 
 
 def _inconclusive(timings: Sequence[Timing], comparison: Comparison, what: str) -> Iterable[str]:
@@ -139,7 +139,7 @@ def _bounds(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
         bounded = [t for t in family.timings if t.key in unchanged | faster]
         if any(timing.key in unchanged for timing in bounded):
             upper = percent(max(timing.upper for timing in bounded))
-            yield f"{_CLOCKS[name]} {upper} ({count(len(bounded), 'timing')})"
+            yield f"{CLOCKS[name]} {upper} ({count(len(bounded), 'timing')})"
 
 
 def _assurances(comparison: Comparison, by_state: _ByState) -> Iterable[str]:

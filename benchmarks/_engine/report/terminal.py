@@ -17,11 +17,7 @@ def terminal(comparison: Comparison) -> str:
     scope = f" ({view.scope})" if view.scope else ""
     lines = [f"{comparison.answer.upper()}{scope}: {view.sentence}", ""]
     interval = f"{100 * comparison.rules.confidence:g} % interval"
-    lines += [
-        f"{mean.clock}, geometric mean of {mean.timings}: {mean.change} "
-        f"({interval} {mean.interval})"
-        for mean in view.means
-    ]
+    lines += [f"{mean.words}: {mean.change} ({interval} {mean.interval})" for mean in view.means]
     lines += [" → ".join(view.sides), view.setting, ""]
     lines += _remarks("wrong", view.wrong)
     lines += _remarks("not measured", view.unmeasured)

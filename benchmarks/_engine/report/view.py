@@ -4,32 +4,24 @@ Pure. The numbers of a view are texts already; its other texts are untrusted, so
 them must make them inert.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..verdict import rules
-from ..verdict.rules import FAMILIES, Answer, Exact, Family, Key, MeanChange, Timing
+from ..verdict.metrics import ERROR
+from ..verdict.rules import FAMILIES, Answer, Exact, Family, Timing
 from ..verdict.schema import Comparison
-from .exact_values import by_metric, changed, of_suites, summary
+from .exact_values import by_metric, summary
 from .notes import shortened, texts
-from .states import State, counted, sentence, states_of
+from .states import CLOCKS, State, counted, sentence, states_of
 from .text import clean, clip, count, label, percent, seconds, side, span
 
 FAILS, FINE, SHOWN, UNKNOWN, NOT_DONE = "❌", "✅", "ℹ️", "🟡", "⚪"
 MOST_LINES = 12
-_ERRORS = ("host.Error.", "host.PathError.")
-_MEMORY = ("host.Memory.", "host.PathMemory.", "host.Launches.", "host.PathLaunches.")
-_CLOCKS = {"gpu": "GPU time", "host": "host time of a call", "start": "process start"}
-_SUITES = {
-    **{"rope.": "the grid", "paths.": "other calls", "surface.": "listed calls"},
-    **{"model_calls.": "calls of models", "modules.": "calls of other modules"},
-}
 _VERSIONS = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "cpu": ""}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A timing. ``upper``: its one-sided bound."""
 
     state: State
@@ -43,27 +35,17 @@ class Row:
     mde: str
 
     @property
-    def is_of_gpu(self) -> bool:
-        return self.metric.startswith(FAMILIES["gpu"])
-
-    @property
-    def result(self) -> str:
-        """The change, if it is more than noise."""
-        is_change = self.state in (State.SLOWER, State.FASTER)
-        return self.change if is_change else self.state.label
-
-    @property
     def is_informative(self) -> bool:
         """False for the same machine code, and for an unchanged (noisy) host timing."""
-        unchanged = self.state is State.NOT_SLOWER and not self.is_of_gpu
-        return not unchanged and self.state is not State.SAME_CODE
+        if self.state is State.NOT_SLOWER:
+            return self.metric.startswith(FAMILIES["gpu"])
+        return self.state is not State.SAME_CODE
 
 
 class Mean(NamedTuple):
-    """How a family changed on average; ``timings``: "17 timings"."""
+    """How a family changed on average; ``words``: what it is the mean of."""
 
-    clock: str
-    timings: str
+    words: str
     change: str
     interval: str
 
@@ -91,11 +73,7 @@ class View:
         self.states = states_of(comparison)
         self.scope = _scope(comparison)
         self.sentence = sentence(comparison, self.states)
-        self.means = [
-            _mean(name, family.mean)
-            for name, family in comparison.families.items()
-            if family.mean is not None
-        ]
+        self.means = [mean for family in comparison.families.items() for mean in _mean(*family)]
         self.sides = side(comparison.base), side(comparison.head)
         self.setting, self.machine = _setting(comparison), _machine(comparison)
         self.wrong, self.unmeasured = texts(comparison.wrong), texts(comparison.unmeasured)
@@ -103,13 +81,13 @@ class View:
         self.rows = self._rows(comparison.timings)
         self.checks = [
             *_correctness(comparison),
-            *(self._clock(name, comparison) for name in _CLOCKS if name in comparison.families),
+            *(self._clock(name, comparison) for name in CLOCKS if name in comparison.families),
             *_exact_checks(comparison),
         ]
         self.controls = [_control(name, family) for name, family in comparison.families.items()]
         metrics = by_metric(comparison.exact)
         self.exact = [summary(values) for values in metrics.values()]
-        compared = ([v for v in changed(vs) if v.change != "new"] for vs in metrics.values())
+        compared = ([v for v in vs if v.change not in ("none", "new")] for vs in metrics.values())
         self.changed = [[summary([value]) for value in values] for values in compared if values]
 
     def headlines(self, most: int = 4) -> list[tuple[str, Row]]:
@@ -146,44 +124,45 @@ class View:
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
         results = [f"{counts}; minimum detectable effect {mde} (median)"]
         if name == "gpu":
-            results += _by_suite(self.states)
+            results += self._by_suite()
             if comparison.untimed:
                 results.append(f"{len(comparison.untimed)} not timed: same machine code")
             if comparison.represented:
                 other = "the same change of machine code was timed at another size"
                 results.append(f"{len(comparison.represented)} not timed: {other}")
         else:
-            rows = self._rows(family.timings)[:MOST_LINES]
-            results += [f"{row.label} {row.base} → {row.head}, {row.result}" for row in rows]
+            for row in self._rows(family.timings)[:MOST_LINES]:
+                is_change = row.state in (State.SLOWER, State.FASTER)
+                result = row.change if is_change else row.state.label
+                results.append(f"{row.label} {row.base} → {row.head}, {result}")
         inconclusive = rules.too_inconclusive(family.timings, comparison.identical)
         uneven = rules.varies_more(family.spread)
         doubtful = State.NOISE in states or inconclusive or uneven or family.control.failed
         symbol = FAILS if State.SLOWER in states else UNKNOWN if doubtful else FINE
-        return Check(symbol, _CLOCKS[name], results)
+        return Check(symbol, f"{CLOCKS[name]} time", results)
+
+    def _by_suite(self) -> list[str]:
+        """A line for each of asv's modules with GPU timings, if there are several."""
+        suites: dict[str, list[State]] = {}
+        for key, state in self.states.items():
+            if key.metric.startswith(FAMILIES["gpu"]):
+                suites.setdefault(key.metric.partition(".")[0], []).append(state)
+        lines = [f"{suite}: {counted(states)}" for suite, states in suites.items()]
+        return lines if len(lines) > 1 else []
 
 
 def _scope(comparison: Comparison) -> str:
-    code = of_suites(comparison.exact, ["codegen."])
-    only_code = code and len(code) == len(comparison.exact)
-    measured = comparison.timings or comparison.wrong
-    return "machine code only; nothing was timed" if only_code and not measured else ""
+    measured = comparison.timings or comparison.wrong or not comparison.exact
+    only_code = not measured and all(map(_is_code, comparison.exact))
+    return "machine code only; nothing was timed" if only_code else ""
 
 
-def _by_suite(states: Mapping[Key, State]) -> list[str]:
-    """A line for each suite of GPU timings, if there are several."""
-    counts = {
-        words: counted(state for key, state in states.items() if key.metric.startswith(suite))
-        for suite, words in _SUITES.items()
-    }
-    lines = [f"{words}: {numbers}" for words, numbers in counts.items() if numbers]
-    return lines if len(lines) > 1 else []
-
-
-def _mean(name: str, mean: MeanChange) -> Mean:
-    noise = mean.low <= 0 <= mean.high
-    change = "not significant" if noise else percent(mean.effect)
-    timings = count(mean.timings, "timing")
-    return Mean(_CLOCKS[name], timings, change, span((mean.low, mean.high)))
+def _mean(name: str, family: Family) -> Iterable[Mean]:
+    if mean := family.mean:
+        words = f"{CLOCKS[name]} time, geometric mean of {count(mean.timings, 'timing')}"
+        noise = mean.low <= 0 <= mean.high
+        change = "not significant" if noise else percent(mean.effect)
+        yield Mean(words, change, span((mean.low, mean.high)))
 
 
 def _setting(comparison: Comparison) -> str:
@@ -229,7 +208,7 @@ def _row(state: State, timing: Timing) -> Row:
 
 
 def _correctness(comparison: Comparison) -> Iterable[Check]:
-    error = of_suites(comparison.exact, _ERRORS)
+    error = [value for value in comparison.exact if _is_error(value)]
     checked = error or "gpu" in comparison.families
     failed = comparison.wrong or any(value.answer is Answer.FAIL for value in error)
     if comparison.wrong:
@@ -244,12 +223,21 @@ def _correctness(comparison: Comparison) -> Iterable[Check]:
     yield Check(FAILS if failed else FINE if checked else NOT_DONE, "correctness", [result])
 
 
+def _is_code(value: Exact) -> bool:
+    return value.key.metric.startswith("codegen.")
+
+
+def _is_error(value: Exact) -> bool:
+    return value.unit.name == ERROR.name
+
+
 def _exact_checks(comparison: Comparison) -> Iterable[Check]:
-    code = of_suites(comparison.exact, ["codegen."])
+    code = list(filter(_is_code, comparison.exact))
+    others = [value for value in comparison.exact if not (_is_code(value) or _is_error(value))]
     kinds = {
-        "memory, launches": of_suites(comparison.exact, _MEMORY),
+        "memory, launches": [value for value in others if value.unit.exact],
         "machine code": code,
-        "timed on one side only": [v for v in comparison.exact if not v.unit.exact],
+        "timed on one side only": [value for value in others if not value.unit.exact],
     }
     for name, values in kinds.items():
         if values:
@@ -260,11 +248,12 @@ def _exact_checks(comparison: Comparison) -> Iterable[Check]:
 
 
 def _by_arch(code: list[Exact], comparison: Comparison) -> str:
-    archs, differing = (
-        list(dict.fromkeys(next(iter(value.key.params), "no architecture") for value in values))
-        for values in (code, changed(code))
-    )
-    same = [arch for arch in archs if arch not in differing]
+    changes: dict[str, set[str]] = {}
+    for value in code:
+        arch = next(iter(value.key.params), "no architecture")
+        changes.setdefault(arch, set()).add(value.change)
+    same = [arch for arch in changes if changes[arch] == {"none"}]
+    differing = [arch for arch in changes if arch not in same]
     parts = [f"changed on {', '.join(differing[:MOST_LINES])}"] if differing else []
     parts += [f"the same figures on {', '.join(same[:MOST_LINES])}"] if same else []
     gpu = comparison.families.get("gpu")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._engine import subject
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.report.terminal import terminal
 from benchmarks._engine.system.process import SUITE
@@ -57,7 +58,7 @@ def test_reports_that_ship():
 
 
 if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
+    subject.load(subject.DEFAULT)
     for case in CASES:
         for name, text in texts(case).items():
             (GOLDEN / name).write_text(text)

@@ -77,8 +77,8 @@ def test_suites_have_a_line_each():
     listed = dataclasses.replace(first, key=Key("surface.Forward.track_latency", ("qk", "4")))
     made = comparison({"gpu": dataclasses.replace(usual, timings=(listed, *rest))}, ())
     text = markdown(made)
-    assert "<br>the grid: 32 slower, 63 not slower<br>listed calls: 1 not slower" in text
-    assert "<br>the grid" not in markdown(failing())  # which has no other
+    assert "<br>surface: 1 not slower<br>rope: 32 slower, 63 not slower" in text
+    assert "<br>rope: " not in markdown(failing())  # which has no other
 
 
 # --- links ----------------------------------------------------------------------------------------
