@@ -14,7 +14,7 @@ def setup() -> None:
 
     from asv.publishing import OutputPublisher
 
-    from . import asv_fixes, asv_pages, overview, page, peers_page, vendored
+    from . import asv_fixes, asv_pages, overview, page, peers_page
 
     asv_fixes.fill_results(Path.cwd())  # asv has gone to its asv.conf.json
     asv_fixes.name_interpreters_by_version()
@@ -35,7 +35,7 @@ def setup() -> None:
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers_page.peers(peers_page.EVIDENCE)
             site = Path(conf.html_dir)
-            vendored.localise(site)
+            asv_pages.localise(site)
             asv_pages.adapt(site, benchmarks, graphs)
             page.write(site, conf.project, data)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)

@@ -57,8 +57,7 @@ def accept(incoming: Path, machine: str, results: Path, commits: Set[str]) -> li
             if name == "machine.json":
                 _require(content["machine"] == machine, f"{name}: not of {machine}")
             else:
-                _require_result(name, content, machine, commits)
-                _require_addition(name, content, directory / name)
+                _require_result(name, content, directory / name, commits)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise RefusedError(f"{name}: not what asv writes: {error!r}") from None
     directory.mkdir(parents=True, exist_ok=True)
@@ -79,15 +78,12 @@ def _content(path: Path) -> dict:
     return content
 
 
-def _require_result(name: str, content: dict, machine: str, commits: Set[str]) -> None:
-    commit = content["commit_hash"]
+def _require_result(name: str, content: dict, stored: Path, commits: Set[str]) -> None:
+    commit, machine = content["commit_hash"], stored.parent.name
     _require(commit in commits, f"{name}: {commit} is no commit of this branch")
     expected = f"{commit[:8]}-{content['env_name']}.json"
     _require(name == expected, f"{name}: asv calls it {expected}")
     _require(content["params"]["machine"] == machine, f"{name}: not of {machine}")
-
-
-def _require_addition(name: str, content: dict, stored: Path) -> None:
     before = json.loads(stored.read_bytes()) if stored.exists() else content
     metrics = ", ".join(lost(before, content))
     _require(not metrics, f"{name}: values that are stored are others or gone: {metrics}")

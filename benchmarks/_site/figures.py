@@ -58,11 +58,6 @@ class Result:
         return tables
 
 
-def load_values(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
-    """The values of a stored result."""
-    return Result(path).values
-
-
 class Speed(NamedTuple):
     """Some cells: their number, speed as a share of a copy's (minimum, median), median GB/s."""
 

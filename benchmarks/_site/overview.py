@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from .._engine.system.baseline import commits_since
+from .._engine.system.process import ROOT
 from . import nightly
-from .reports import reports
+
+REPORTS = ROOT / "benchmarks" / "evidence" / "reports"
 
 DIRECTIONS = ("Forward", "Backward")
 SUITES = ("rope", "paths")
@@ -95,7 +97,7 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         "built": int(1000 * time.time()),
         "nightly": nightly.last(root, branch),
         "commit_url": conf.show_commit_url,
-        "reports": reports(conf.project_url, branch),
+        "reports": _reports(conf.project_url, branch),
         "grid": _grid(benchmarks, "rope.Forward.track_gbps"),
         "paths_grid": {d: _grid(benchmarks, f"paths.{d}.track_gbps") for d in DIRECTIONS},
         "calls": CALLS,
@@ -285,6 +287,18 @@ def _grid(benchmarks, name: str) -> dict:
     benchmark = benchmarks[name]
     values = [[text.strip("'") for text in texts] for texts in benchmark["params"]]
     return {"names": benchmark["param_names"], "values": values}
+
+
+def _reports(project_url: str, branch: str) -> dict[str, list[dict]]:
+    """The head's commit -> its stored comparisons: the base, the answer, and their address."""
+    by_head: dict[str, list[dict]] = {}
+    for path in sorted(REPORTS.rglob("*.json")):
+        report = json.loads(path.read_bytes())
+        text = path.with_suffix(".md").relative_to(ROOT).as_posix()
+        about = {"base": report["base"]["sha"], "answer": report["answer"]}
+        about["url"] = f"{project_url}/blob/{branch}/{text}"
+        by_head.setdefault(report["head"]["sha"], []).append(about)
+    return by_head
 
 
 def _commits(repo, hashes: dict[int, str]) -> dict[int, dict]:

@@ -12,10 +12,7 @@ HERE = Path(__file__).resolve().parent
 PAGE = "index.html"
 _PLACEHOLDERS = {
     "/*STYLE*/": ("vendor/uPlot.min.css", "overview.css"),
-    "/*SCRIPT*/": (
-        "vendor/uPlot.iife.min.js",
-        *("overview_base.js", "overview.js"),
-    ),
+    "/*SCRIPT*/": ("vendor/uPlot.iife.min.js", "overview.js"),
 }
 
 

@@ -9,7 +9,7 @@ from .._studies.peers.state import Results, Row, read_experiment
 from .._studies.peers.tables import source
 from .._studies.runner import StudyError
 from .overview import rounded
-from .readme_tables import SWEEP
+from .readme import SWEEP
 
 EXPERIMENT = "throughput"
 EVIDENCE = SWEEP / f"{EXPERIMENT}.jsonl"

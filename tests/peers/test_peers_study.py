@@ -13,7 +13,7 @@ from benchmarks._engine.measure import cell_outcomes
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.system import checkout
 from benchmarks._engine.system.journal import read
-from benchmarks._site import readme_tables
+from benchmarks._site import readme
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
 from benchmarks._studies.peers.providers import PROVIDERS
@@ -207,7 +207,7 @@ def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
         for path in made:
             assert path.read_bytes() == (machine / path.name).read_bytes(), path
         whole |= {machine.name} if shipped == set(EXPERIMENTS) else set()
-    assert whole == {readme_tables.MACHINE}
+    assert whole == {readme.MACHINE}
     assert set(undrawn) == {
         figure.name for each in FULL.values() for figure in each.figures if figure.drawn
     }

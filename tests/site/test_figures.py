@@ -47,7 +47,7 @@ def stored(path, date=1, **tables):
 def test_speeds_are_shares_of_a_copy_by_group(tmp_path, suite, ratios, params, expected):
     gbps = None if ratios is None else [1000.0 * (i + 1) for i in range(len(ratios))]
     tables = {f"{suite}.track_copy_ratio": (ratios, params), f"{suite}.track_gbps": (gbps, params)}
-    lines = figures.speed_table(figures.load_values(stored(tmp_path / "r.json", **tables)))
+    lines = figures.speed_table(figures.Result(stored(tmp_path / "r.json", **tables)).values)
     assert len(lines) == len(expected)
     for line, (label, cells, least, median, rate) in zip(lines, expected, strict=True):
         assert line.startswith(suite.partition(".")[2]) and f" {label} " in line
@@ -64,7 +64,7 @@ def test_codegen_has_a_line_an_architecture(tmp_path, sizes, numbers):
     call = [["'float16'"], ["'sbhd'"], ["'forward'"], ["64", "128"]]
     params = [["'sm_90'", "'gfx942'"], *call, *sizes]
     tables = {f"codegen.Codegen.track_{n}": (numbers, params) for n in NUMBERS}
-    lines = figures.codegen_table(figures.load_values(stored(tmp_path / "r.json", **tables)))
+    lines = figures.codegen_table(figures.Result(stored(tmp_path / "r.json", **tables)).values)
     assert [line.split()[0] for line in lines] == ["sm_90", "gfx942"]
     assert "48 registers" in lines[0] and "35 registers" in lines[1]
 

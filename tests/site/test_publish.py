@@ -13,7 +13,7 @@ import asv
 import pytest
 
 from benchmarks import _site
-from benchmarks._site import asv_fixes, asv_pages, page, vendored
+from benchmarks._site import asv_fixes, asv_pages, page
 from tests import publishing
 
 OTHERS = {"flot-0.8.3", "stupid-table-plugin-1.1.3"}
@@ -46,16 +46,16 @@ def digest(content: bytes, integrity: str) -> str:
 def test_every_library_of_this_asv_is_here_as_asv_names_it_with_its_licence():
     index = (Path(asv.__file__).parent / "www" / "index.html").read_text()
     named = loads(index)
-    assert foreign(named) == vendored.FILES.keys()
-    files = {str(path.relative_to(vendored.VENDOR)) for path in vendored.VENDOR.glob("*/*.*s")}
-    assert files == set(vendored.FILES.values())
-    for url, file in vendored.FILES.items():
-        same = digest((vendored.VENDOR / file).read_bytes(), named[url]) == named[url]
+    assert foreign(named) == asv_pages.FILES.keys()
+    files = {str(path.relative_to(asv_pages.VENDOR)) for path in asv_pages.VENDOR.glob("*/*.*s")}
+    assert files == set(asv_pages.FILES.values())
+    for url, file in asv_pages.FILES.items():
+        same = digest((asv_pages.VENDOR / file).read_bytes(), named[url]) == named[url]
         assert same == (file.split("/")[0] not in OTHERS), file
         if url.endswith("/jquery.flot.min.js"):
-            source = (vendored.VENDOR / file).read_text()
+            source = (asv_pages.VENDOR / file).read_text()
             assert re.findall(r'\$\.plot\.version = "(.+)"', source) == [url.split("/")[-2]]
-    for directory in vendored.VENDOR.iterdir():
+    for directory in asv_pages.VENDOR.iterdir():
         texts = [path for path in directory.iterdir() if path.suffix not in {".js", ".css"}]
         assert any("MIT" in text.read_text() or "Permission" in text.read_text() for text in texts)
 
@@ -69,7 +69,7 @@ def test_no_page_loads_anything_of_another_host_and_what_it_loads_is_there(site)
         assert not foreign(a or b for a, b in re.findall(pattern, style.read_text())), style.name
     asv_page = pages["asv.html"]
     assert all((site / address).is_file() for address in asv_page)
-    assert {f"{vendored.DIRECTORY}/{file}" for file in vendored.FILES.values()} <= asv_page.keys()
+    assert {f"{asv_pages.DIRECTORY}/{file}" for file in asv_pages.FILES.values()} <= asv_page.keys()
     assert "default-src 'none'" in (site / page.PAGE).read_text().partition("<script")[0]
     error = (site / "error.html").read_text()
     assert "failed to load" in error and "internet" not in error and "3rd-party" not in error
@@ -86,9 +86,9 @@ def test_no_page_loads_anything_of_another_host_and_what_it_loads_is_there(site)
 )
 def test_another_address_is_refused_by_name(tag):
     with pytest.raises(RuntimeError, match=re.escape(re.findall(r"//[^\"'>]+", tag)[0])):
-        vendored.local(tag)
+        asv_pages.local(tag)
     for own in ('<a href="https://example.com/">x</a>', '<script src="asv.js">'):
-        assert vendored.local(own) == own
+        assert asv_pages.local(own) == own
 
 
 def test_an_asv_with_other_pages_is_refused(tmp_path):
@@ -97,7 +97,7 @@ def test_an_asv_with_other_pages_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match=r"expected .* once, before which"):
         asv_pages.adapt(tmp_path, [], [])
     with pytest.raises(RuntimeError, match=r"error.html: expected asv's text"):
-        vendored.localise(tmp_path)
+        asv_pages.localise(tmp_path)
 
 
 def test_asv_asks_git_once_for_the_commits_between_two():

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._site import readme, readme_tables
+from benchmarks._site import readme
 
 ROOT = readme.ROOT
 LONGEST = {
@@ -23,7 +23,7 @@ def test_pages_show_what_is_stored(page):
 
 def test_every_table_is_shown_once():
     shown = [name for page in readme.PAGES for name in readme.marked((ROOT / page).read_text())]
-    assert sorted(shown) == sorted(readme_tables.TABLES)
+    assert sorted(shown) == sorted(readme.TABLES)
 
 
 def test_pages_stay_short():
@@ -88,5 +88,5 @@ def test_a_mark_that_names_no_table_or_has_no_end_is_an_error(page, old, new, ca
 
 
 def test_every_result_that_ships_is_a_named_step():
-    shipped = {path.name[:7] for path in readme_tables.RESULTS.glob("*-existing-*.json")}
-    assert shipped == set(readme_tables.STEPS)
+    shipped = {path.name[:7] for path in readme.RESULTS.glob("*-existing-*.json")}
+    assert shipped == set(readme.STEPS)
