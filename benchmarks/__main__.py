@@ -14,9 +14,9 @@ import threading
 import time
 from typing import NoReturn
 
-from ._engine import subject as _subject
 from ._engine.compare import command as _compare
 from ._engine.compare import release_search as _release
+from ._engine.subject import DEFAULT, load
 from ._engine.system import errors, machine, process
 from ._engine.system.arguments import Parser
 from ._engine.system.progress import say
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options: dict = {}
     try:
-        _subject.load(_subject.DEFAULT)  # its metrics have names and units in every command
+        load(DEFAULT)  # its metrics have names and units in every command
         parser = _parser()
         with contextlib.suppress(ModuleNotFoundError):
             import argcomplete

@@ -37,7 +37,7 @@ import rope_triton  # noqa: E402
 
 del sys.path[: len(_others)]
 
-from benchmarks._engine import subject as _subject  # noqa: E402
+from benchmarks._engine.subject import DEFAULT, load  # noqa: E402
 from benchmarks._engine.system import machine  # noqa: E402
 from tests import browser as browsers  # noqa: E402
 from tests import publishing  # noqa: E402
@@ -63,7 +63,7 @@ if triton.knobs.runtime.interpret:
 
     interpreter._patch_lang = _patch_once
 
-_subject.load(_subject.DEFAULT)  # reports and verdicts know its metrics
+load(DEFAULT)  # reports and verdicts know its metrics
 
 COMPILED = torch.cuda.is_available() and not triton.knobs.runtime.interpret
 

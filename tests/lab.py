@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import command, exact, measure
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.machine_code.facts import Facts
 from benchmarks._engine.report.notes import texts
+from benchmarks._engine.subject import metric
 from benchmarks._engine.system import checkout, errors, gpu_monitor, machine, process
 from benchmarks._engine.verdict.rules import Key
 from benchmarks._engine.verdict.schema import Comparison, from_json
@@ -100,7 +100,7 @@ class Gpu:
         rows["gpu"] = UUID
         cells = {
             " ".join(params): [
-                Key(_subject.metric(cell, direction), cell.params)
+                Key(metric(cell, direction), cell.params)
                 for cell in (toy.cell(suite, params),)
                 for direction in cell.directions
             ]
@@ -227,7 +227,7 @@ class Lab:
         self.root, self.gpu, self.patch, self.package = root, Gpu(), patch, package
         self.scratch = root / ".asv" / "compare"
         self.report, self.machine, self.arch = root / "report.json", dict(MACHINE), "sm_90"
-        patch.setattr(_subject, "DEFAULT", toy.__name__)
+        patch.setattr(command, "DEFAULT", toy.__name__)
         patch.setattr(toy, "PACKAGE", package)
         patch.setattr(toy, "CELLS", [*CELLS])
         for name, value in (("ROOT", root), ("SCRATCH", self.scratch)):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .._engine import subject as _subject
+from .._engine.subject import DEFAULT, load
 from .._engine.system.arguments import Parser
 from .._engine.system.process import ROOT
 from . import accept, branch
@@ -82,5 +82,5 @@ def _accept(incoming: Path, machines: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    _subject.load(_subject.DEFAULT)
+    load(DEFAULT)
     sys.exit(main())

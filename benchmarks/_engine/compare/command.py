@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import subject as _subject
+from ..subject import DEFAULT, load
 from ..system import repository
 from ..system.arguments import (
     STDOUT,
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--subject",
-        default=_subject.DEFAULT,
+        default=DEFAULT,
         metavar="MODULE",
-        help=f"module that says what is measured; default: {_subject.DEFAULT}",
+        help=f"module that says what is measured; default: {DEFAULT}",
     )
     base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
@@ -181,7 +181,7 @@ def _stored(subject: str, file: Path) -> "Comparison":
     from ..system.untrusted import load_json
     from ..verdict.schema import from_json
 
-    _subject.load(subject)
+    load(subject)
     try:
         return from_json(load_json(file.read_bytes()))
     except ValueError as error:
@@ -218,7 +218,7 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
     from .options import Request
 
     _require_effect(options)
-    subject = _subject.load(options.subject)
+    subject = load(options.subject)
     pair = _versions(subject.PACKAGE, options)
     base, head = pair["base"], pair["head"]
     machine, arch = _machine.probe()
@@ -284,5 +284,5 @@ def _reproduce(options: argparse.Namespace) -> str:
     flags = ("exact_only", "even_if_same", "every_cell")
     words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
     words += map(shlex.quote, only_words(options.only))
-    words += [f"--subject {shlex.quote(options.subject)}"] * (options.subject != _subject.DEFAULT)
+    words += [f"--subject {shlex.quote(options.subject)}"] * (options.subject != DEFAULT)
     return " ".join(words)

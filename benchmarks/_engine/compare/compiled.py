@@ -36,7 +36,7 @@ _VARIABLES = (
 _NO_MATTER = ("TRITON_CACHE_DIR",)  # each pool has its own
 
 
-class Version:
+class Store:
     """The stored facts of a version's machine code, below ``scratch``.
 
     ``digest`` is that of the package's sources, ``machine`` the record of ``machine``.
@@ -99,17 +99,17 @@ class Ledger(worker_pool.Ledger):
     """
 
     def __init__(
-        self, name: str, version: Version, deadline: float, again: str, cache: Path | None = None
+        self, name: str, store: Store, deadline: float, again: str, cache: Path | None = None
     ):
         super().__init__(name)
         self.cache, self._deadline, self._again = cache, deadline, again
-        self._name, self._version = name, version
+        self._name, self._store = name, store
         self._new: dict[tuple, object] = {}
         self._compiled = 0  # in this run
         self._stored = self._first = self._reported = time.monotonic()
 
     def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        stored = self._version.read()
+        stored = self._store.read()
         answers = {job: stored[job] for job in jobs if job in stored}
         self._total, self._done = len(jobs), len(answers)
         if answers:
@@ -135,7 +135,7 @@ class Ledger(worker_pool.Ledger):
     def end(self) -> None:
         """Keep what is new."""
         if self._new:
-            self._version.add(self._new)
+            self._store.add(self._new)
         self._new, self._stored = {}, time.monotonic()
 
     def _report(self, now: float) -> None:

@@ -40,10 +40,10 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
     triton_cache = cache(scratch, machine)
     ledgers, again = {}, "the same command" + ", without --afresh," * request.afresh
     for side, digest in request.digests.items():
-        version = compiled.Version(scratch, subject, digest, machine)
+        store = compiled.Store(scratch, subject, digest, machine)
         if request.afresh:
-            version.drop()
-        ledgers[side] = compiled.Ledger(side, version, request.deadline, again, triton_cache)
+            store.drop()
+        ledgers[side] = compiled.Ledger(side, store, request.deadline, again, triton_cache)
     if machine["gpu"] == "none" or request.exact_only:
         return _compare_code(request, unmeasured, ledgers)
     uuid = gpu_monitor.gpu_uuid()

@@ -15,7 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from .. import subject as _subject
+from ..subject import DEFAULT, load
 from ..verdict.rules import Answer
 from ..verdict.schema import Comparison
 from . import artifact
@@ -146,5 +146,5 @@ def _bytes(path: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    _subject.load(_subject.DEFAULT)
+    load(DEFAULT)
     sys.exit(main())

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import subject as _subject
+from ..subject import DEFAULT, load
 from ..system.baseline import commits_since
 from ..system.untrusted import load_json
 from ..verdict import release
@@ -161,5 +161,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    _subject.load(_subject.DEFAULT)
+    load(DEFAULT)
     sys.exit(main())

@@ -43,7 +43,7 @@ class Book:
     """The journal of one version, and what its ledgers say."""
 
     def __init__(self, scratch: Path, patch: pytest.MonkeyPatch):
-        self.version, self.said = compiled.Version(scratch, toy, "digest", MACHINE), []
+        self.version, self.said = compiled.Store(scratch, toy, "digest", MACHINE), []
         patch.setattr(compiled, "say", self.said.append)
 
     def ledger(self) -> compiled.Ledger:
@@ -97,7 +97,7 @@ def test_a_damaged_journal_is_never_believed(book):
 
 def test_the_versions_that_were_last_used_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "KEEP", 2)
-    versions = [compiled.Version(tmp_path, toy, name, MACHINE) for name in "abc"]
+    versions = [compiled.Store(tmp_path, toy, name, MACHINE) for name in "abc"]
     for age, version in enumerate(versions[:2]):
         version.add({SWEEP: 2})
         os.utime(version.path, (age, age))
@@ -123,7 +123,7 @@ def test_versions_that_are_compiled_at_once_share_a_journal(book):
 
 def test_a_journal_is_of_all_that_the_machine_code_depends_on(tmp_path, monkeypatch):
     def here(digest="a", **machine):
-        return compiled.Version(tmp_path, toy, digest, MACHINE | machine).path
+        return compiled.Store(tmp_path, toy, digest, MACHINE | machine).path
 
     first = here()
     journals = [first, here("b"), here(triton="3.7.0"), here(torch="2.12.0")]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import codegen
-from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import exact
 from benchmarks._engine.machine_code import fingerprint
 from benchmarks._engine.machine_code.facts import Facts
+from benchmarks._engine.subject import DEFAULT, load
 from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import Answer, Key
 from tests import toy
@@ -28,7 +28,7 @@ def facts(**changes):
 @pytest.fixture
 def values(monkeypatch):
     """The exact values where the compiler gives the calls of one dtype an answer of their own."""
-    _subject.load(toy.__name__)
+    load(toy.__name__)
 
     def compiled(answer, variants):
         def compile_all(subject, calls, counted, root, ledger, *, enumerations):
@@ -58,7 +58,7 @@ def test_values_are_named_as_asv_names_them(values):
 
 @pytest.mark.parametrize("suite", [codegen.Codegen, codegen.Surface, codegen.Variants])
 def test_what_asv_tracks_of_the_package_is_compared(suite):
-    subject = _subject.load(_subject.DEFAULT)
+    subject = load(DEFAULT)
     name = f"codegen.{suite.__name__}"
     tracks = {f"{name}.{track}" for track in dir(suite) if track.startswith("track_")}
     assert tracks == {metric for metric in subject.UNITS if metric.startswith(f"{name}.")}

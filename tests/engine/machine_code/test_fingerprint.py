@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import exact
 from benchmarks._engine.machine_code import fingerprint, stub_driver, uncompiled, worker_pool
 from benchmarks._engine.machine_code.fingerprint import Compiled
-from benchmarks._engine.subject import BACKWARD, FORWARD
+from benchmarks._engine.subject import BACKWARD, DEFAULT, FORWARD, load
 from benchmarks._engine.system import process
 from tests import toy
 
-rope = _subject.load(_subject.DEFAULT)
+rope = load(DEFAULT)
 MISSING, RAISING, UNCOMPILABLE, CRASHING, WITHOUT_KERNEL = range(1, 6)
 STRIDES = 15  # and one more
 COPY, STRIDED, BOTH, SPILLING = (8192 + extra for extra in range(4))

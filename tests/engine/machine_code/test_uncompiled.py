@@ -4,11 +4,10 @@ import types
 
 import pytest
 
-from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import exact
 from benchmarks._engine.machine_code import uncompiled
 from benchmarks._engine.machine_code.stub_driver import Launch, StubDriver
-from benchmarks._engine.subject import BACKWARD, FORWARD
+from benchmarks._engine.subject import BACKWARD, DEFAULT, FORWARD, load
 from benchmarks._engine.system import process
 from benchmarks._subjects.rope.cells import EagerCell
 
@@ -68,7 +67,7 @@ def reach():
     """Of this package, on one architecture; some 15 seconds of two cores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
-        subject = _subject.load(_subject.DEFAULT)
+        subject = load(DEFAULT)
         code = exact.compiled(subject, process.ROOT, subject.TARGET, (), ())
     return code.reach
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks._engine import subject as _subject
 from benchmarks._engine.compare import compiled, session
+from benchmarks._engine.subject import DEFAULT, load
 from benchmarks._engine.system import suite
 
 
@@ -47,11 +47,11 @@ def asked(monkeypatch):
     return files
 
 
-SUBJECT = _subject.load(_subject.DEFAULT)
+SUBJECT = load(DEFAULT)
 
 
 def test_every_file_that_finds_facts_of_machine_code_counts(asked, tmp_path):
-    compiled.Version(tmp_path, SUBJECT, "digest", {"torch": "1", "triton": "1"})
+    compiled.Store(tmp_path, SUBJECT, "digest", {"torch": "1", "triton": "1"})
     rooms = ("_subjects", "_engine/machine_code")
     assert asked >= {file for room in rooms for file in (suite.SUITE / room).rglob("*.py")}
 
@@ -59,4 +59,5 @@ def test_every_file_that_finds_facts_of_machine_code_counts(asked, tmp_path):
 def test_every_file_that_times_the_first_call_counts(asked):
     assert session.suite_digest(SUBJECT) == "digest"
     names = {file.name for file in asked}
-    assert {"first_call.py", "host.py", "gpu_timer.py", "rotation_calls.py", "measure.py"} <= names
+    timing = {"first_call.py", "call_costs.py", "gpu_timer.py", "rotation_calls.py", "measure.py"}
+    assert timing <= names
