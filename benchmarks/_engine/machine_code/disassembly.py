@@ -14,7 +14,7 @@ import re
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -107,16 +107,13 @@ def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
             tool = triton.knobs.nvidia.nvdisasm.path
             # -ndf skips an analysis of branches that takes longer than all the rest.
             text = _output_of(tool, "-b", processor, "-ndf", "-hex", file.name)
-        names, encodings = _sass_lines(text)
+        instructions = iter(_sass_instructions(text))
         for kernel in kernels:
-            functions = []
-            for function in kernel.functions:
-                length = len(function) // 32  # 16 bytes each
-                functions.append(_without_padding(names[:length], encodings[: 2 * length]))
-                names, encodings = names[length:], encodings[2 * length :]
+            lengths = [len(function) // 32 for function in kernel.functions]  # 16 bytes each
+            functions = [list(itertools.islice(instructions, length)) for length in lengths]
             codes[kernel] = _count_sass(kernel.usage, functions, text)
-        if names:
-            raise ValueError(f"{len(names)} instructions too many: {text[:300]!r}")
+        if left := len(list(instructions)):
+            raise ValueError(f"{left} instructions too many: {text[:300]!r}")
     return codes
 
 
@@ -127,6 +124,7 @@ def _output_of(*command: str) -> str:
     return done.stdout
 
 
+_Instruction = tuple[str, str, str]  # of SASS: the name, and the two words of its encoding
 _SASS_RESOURCES = re.compile(r"\bREG:(\d+) STACK:(\d+)")
 _SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)[^;]*;")
 _SASS_ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
@@ -138,14 +136,14 @@ _SASS_PRIVATE = frozenset(("LDL", "STL"))
 _SASS_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 
 
-def _count_sass(usage: str, functions: Sequence[tuple[list, list]], code: str) -> Code:
+def _count_sass(usage: str, functions: Iterable[list[_Instruction]], text: str) -> Code:
     resources = [tuple(map(int, match)) for match in _SASS_RESOURCES.findall(usage)]
-    names = [name for function, _ in functions for name in function]
-    if not resources or not names:
-        raise ValueError(f"the disassembler's output is not known: {usage[:300]!r} {code[:300]!r}")
+    code = list(itertools.chain.from_iterable(map(_without_padding, functions)))
+    if not resources or not code:
+        raise ValueError(f"the disassembler's output is not known: {usage[:300]!r} {text[:300]!r}")
     return _count(
-        names,
-        (encoding for _, encodings in functions for encoding in encodings),
+        [name for name, *_ in code],
+        (word for _, *words in code for word in words),
         registers=max(registers for registers, _ in resources),
         stack_bytes=max(stack for _, stack in resources),
         global_bytes=_sass_global_bytes,
@@ -153,22 +151,21 @@ def _count_sass(usage: str, functions: Sequence[tuple[list, list]], code: str) -
     )
 
 
-def _sass_lines(text: str) -> tuple[list[str], list[str]]:
-    """The names of the instructions, and the two words of each."""
-    names, encodings = _SASS_LINE.findall(text), _SASS_ENCODING.findall(text)
-    if len(encodings) != 2 * len(names):
+def _sass_instructions(text: str) -> list[_Instruction]:
+    names, words = _SASS_LINE.findall(text), _SASS_ENCODING.findall(text)
+    if len(words) != 2 * len(names):
         raise ValueError(
-            f"{len(encodings)} words of machine code for {len(names)} instructions, "
+            f"{len(words)} words of machine code for {len(names)} instructions, "
             "expected two for each"
         )
-    return names, encodings
+    return list(zip(names, words[::2], words[1::2], strict=True))
 
 
-def _without_padding(names: list[str], encodings: list[str]) -> tuple[list[str], list[str]]:
+def _without_padding(function: list[_Instruction]) -> list[_Instruction]:
     """Without the NOPs at the end of a function; the branch to itself before them is counted."""
-    while names and names[-1] == "NOP":
-        names = names[:-1]
-    return names, encodings[: 2 * len(names)]
+    while function and function[-1][0] == "NOP":
+        function.pop()
+    return function
 
 
 def _sass_global_bytes(name: str) -> int:

@@ -72,7 +72,8 @@ def compile_here(subject: Subject) -> dict[Key, list[float] | Exception]:
 
     Shorter than the first call of a process, because Triton has started.
     """
-    return _one_sample(COMPILE, first_call.compile_seconds(subject))
+    seconds = cell_outcomes.attempt(first_call.compile_seconds, subject)
+    return _one_sample(COMPILE, seconds)
 
 
 def _one_sample(metric: str, seconds: float | Exception) -> dict[Key, list[float] | Exception]:

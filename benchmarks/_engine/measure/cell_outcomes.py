@@ -119,6 +119,12 @@ def why_no_gpu() -> str:
     return ""
 
 
+def require_gpu() -> None:
+    """Raise Unavailable, which says why, where there is no GPU."""
+    if reason := why_no_gpu():
+        raise Unavailable(reason)
+
+
 def _points(cells: Sequence[_Cell]) -> dict[_Cell, list[_Cell]]:
     """The cells of each point that has several, and room for them in memory, by the first."""
     by_point = itertools.groupby(cells, lambda cell: cell.point)

@@ -83,31 +83,24 @@ def seconds(
 
 def answer(subject: str, root: str | None = None, after_another: bool = False) -> float | Exception:
     """The seconds of :func:`seconds`, in the process whose first call it is."""
-    reason = cell_outcomes.why_no_gpu()
-    if reason:
-        return NotImplementedError(reason)
     return cell_outcomes.attempt(_clocked, load(subject), root, after_another)
 
 
 def _clocked(subject: Subject, root: str | None, after_another: bool) -> float:
+    cell_outcomes.require_gpu()
     import_package(subject.PACKAGE, root)
     call = subject.first().call(inputs.DEVICE)
     return _checked_call(call, _launch_another if after_another else lambda x: None)
 
 
-def compile_seconds(subject: Subject) -> float | Exception:
+def compile_seconds(subject: Subject) -> float:
     """Seconds of a call that compiles one kernel, in a process that has started Triton.
 
-    Triton's cache is an empty directory meanwhile. ``NotImplementedError`` or ``RuntimeError`` in
-    place of what cannot be had, or went wrong.
+    Triton's cache is an empty directory meanwhile.
     """
-    reason = cell_outcomes.why_no_gpu()
-    return NotImplementedError(reason) if reason else cell_outcomes.attempt(_compiling, subject)
-
-
-def _compiling(subject: Subject) -> float:
     import triton
 
+    cell_outcomes.require_gpu()
     call = subject.compiled().call(inputs.DEVICE)
     with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
         triton.knobs.cache.dir = cache
