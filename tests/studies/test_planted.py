@@ -202,7 +202,7 @@ def test_calls_on_the_host_wait_as_told(tmp_path):
     def other():
         return "result"
 
-    public.__module__, other.__module__ = "rope_triton.api.by_angles", "rope_triton.scalings"
+    public.__module__, other.__module__ = "rope_triton.api", "rope_triton.scalings"
     package = {"public": public, "other": other, "__version__": "1"}
     names["plant"](package)
     assert package["other"] is other and package["__version__"] == "1"
