@@ -310,9 +310,9 @@ def training() -> str:
     for point, measured in _measured().items():
         step = _of_step(measured)
         times = (f"{step[p].seconds * 1e3:.1f}" if p in step else "n/a" for p in _COMPARED)
-        link, commit = f"[{point}](evidence/training/{point}.md)", measured.header["commit"]
-        rows.append((link, f"`{commit[:7]}`", *times))
-    return table(["step", "commit", *(f"`{name}`" for name in _COMPARED)], rows)
+        link, header = f"[{point}](evidence/training/{point}.md)", measured.header
+        rows.append((link, header["machine"]["gpu"], f"`{header['commit'][:7]}`", *times))
+    return table(["step", "GPU", "commit", *(f"`{name}`" for name in _COMPARED)], rows)
 
 
 def training_targets() -> str:
