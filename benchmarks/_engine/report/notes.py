@@ -1,5 +1,6 @@
 """Write the notes of a comparison as sentences. Pure."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from ..verdict.note import Note
@@ -49,22 +50,32 @@ def texts(notes: Iterable[Note]) -> list[str]:
 
 
 def shortened(notes: Iterable[Note], exact: Iterable[Exact]) -> list[str]:
-    """The notes as sentences, with one in place of all on what the base is too old for."""
+    """The notes as sentences, with one in place of all on what the base is too old for.
+
+    Exact values that are missing for many reasons are one sentence for each side too.
+    """
     notes = list(notes)
     new = [note for note in notes if (note.kind, note.side) == ("unavailable", "base")]
     reasons = {note.reason for note in new}
-    rest = texts(
+    rest = [
         note
         for note in notes
         if note not in new
         and not ((note.kind, note.side) == ("no value", "base") and note.reason in reasons)
-    )
+    ]
+    for side in ("base", "head"):
+        missing = [note for note in rest if (note.kind, note.side) == ("no value", side)]
+        if len(missing) > _MOST_KEYS:
+            total = sum(note.count for note in missing)
+            why = f"{len(missing)} reasons, the first: {missing[0].reason}"
+            rest = [note for note in rest if note not in missing]
+            rest.append(dataclasses.replace(missing[0], count=total, reason=why))
     cells = sum(len(note.keys) for note in new)
     values = sum(value.change == "new" and value.unit.exact for value in exact)
     if not cells + values:
-        return rest
+        return texts(rest)
     first = f"; the base: {new[0].reason}" if new else ""
-    return [f"{count(cells + values, 'cell')} new in head{first}", *rest]
+    return [f"{count(cells + values, 'cell')} new in head{first}", *texts(rest)]
 
 
 def _named(note: Note) -> str:

@@ -117,6 +117,13 @@ def test_what_the_base_is_too_old_for_is_one_number():
     assert "peak memory of other calls: 1 new of 1 value" in markdown(made)
 
 
+def test_values_missing_for_many_reasons_are_one_sentence():
+    notes = tuple(Note("no value", f"reason {n}", "base", count=2) for n in range(45))
+    says = " ".join(terminal(comparison({"gpu": gpu_family()}, (), notes=notes)).split())
+    assert "note: base: 90 exact values missing: 45 reasons, the first: reason 0" in says
+    assert says.count("missing") == 1
+
+
 KEYS = tuple(subjects("small")[:5])
 WORDS = KEYS[0].words
 
