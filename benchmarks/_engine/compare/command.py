@@ -215,7 +215,6 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
     from ..verdict.note import Note
     from ..verdict.schema import Comparison, Side
     from . import session
-    from .options import Request
 
     _require_effect(options)
     subject = load(options.subject)
@@ -246,7 +245,7 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
         return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
     usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
-    request = Request(
+    request = session.Request(
         subject=subject,
         pair=pair,
         arch=arch,

@@ -14,6 +14,7 @@ from ..verdict.note import Note
 from ..verdict.rules import Exact, Key, judge_exact
 
 Facts = fingerprint.Facts
+Values = Mapping[Key, float | Exception]
 ENUMERATIONS = ("listed", "dense")
 
 
@@ -122,12 +123,7 @@ def _joined(parts: Iterable[dict | Exception]) -> dict:
     return {"features": features, "failures": failures}
 
 
-def compare(
-    base: Mapping[Key, float | Exception],
-    head: Mapping[Key, float | Exception],
-    *,
-    clock_decides: bool = False,
-) -> list[Exact]:
+def compare(base: Values, head: Values, *, clock_decides: bool = False) -> list[Exact]:
     """The verdict on every exact value that either side has; see :func:`problems`.
 
     ``clock_decides``: see ``rules.judge_exact``.
@@ -144,14 +140,17 @@ def _number(value: float | Exception | None) -> float | None:
     return None if isinstance(value, Exception) else value
 
 
-def problems(values: Mapping[Key, float | Exception], side: str) -> list[Note]:
-    """Why values of a side are missing: a note for each distinct reason.
+def problems(values: Mapping[str, Values]) -> list[Note]:
+    """Why values of each side are missing: a note for each distinct reason.
 
     A failure's traceback is cut to its last line; the compiler's messages are there.
     """
-    reasons = collections.Counter(
-        (str(value).strip().splitlines() or [type(value).__name__])[-1]
-        for value in values.values()
-        if isinstance(value, Exception)
-    )
-    return [Note("no value", why[:2000], side, count=count) for why, count in reasons.items()]
+    notes = []
+    for side, of_side in values.items():
+        reasons = collections.Counter(
+            (str(value).strip().splitlines() or [type(value).__name__])[-1]
+            for value in of_side.values()
+            if isinstance(value, Exception)
+        )
+        notes += [Note("no value", why[:2000], side, count=n) for why, n in reasons.items()]
+    return notes

@@ -15,7 +15,6 @@ from .pool import Pool
 from .rounds import Round
 
 SIDES = BASE, HEAD = ("base", "head")
-Values = Mapping[Key, float | Exception]
 
 
 class Checks(NamedTuple):
@@ -76,7 +75,7 @@ def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:
         new=[cell for cell in of_head if keys_of(cell) & missing.keys[BASE]],
         exact=exact.compare(facts[BASE], facts[HEAD]),
         wrong=missing.wrong,
-        notes=[*problems(facts), *missing.notes],
+        notes=[*exact.problems(facts), *missing.notes],
     )
 
 
@@ -179,11 +178,6 @@ def _reasons(rows: Iterable[Sequence], prefixes: tuple[str, ...]) -> dict[Key, s
         for metric, params, reason in rows
         if metric.startswith(prefixes)
     }
-
-
-def problems(values: Mapping[str, Values]) -> list[Note]:
-    """Why exact values are missing."""
-    return [note for side in SIDES for note in exact.problems(values[side], side)]
 
 
 def _missing(answers: Sequence[Mapping[str, dict]], prefixes: tuple[str, ...]) -> _Missing:

@@ -5,21 +5,30 @@ import itertools
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ..machine_code import worker_pool
-from ..subject import Subject, files
+from ..report.notes import text, texts
+from ..subject import Cell, Subject, files
 from ..system import checkout, gpu_monitor, suite
+from ..system.errors import CouldNotRunError
 from ..system.journal import keep_newest
-from ..verdict.note import Note
+from ..system.progress import say
+from ..verdict.metrics import COMPILE, FAMILIES, IMPORT, OWN_START, WARM_START
+from ..verdict.note import Kind, Note
+from ..verdict.rules import MIN_ROUNDS, Answer, Key, overall
 from ..verdict.schema import Comparison
-from . import compiled, exact, findings, on_gpu, rounds, selection
-from .findings import BASE, HEAD, SIDES
-from .options import Request
+from . import compiled, exact, findings, measure, rounds, selection
+from .findings import BASE, HEAD, SIDES, Checks, Look, keys_of
 from .rounds import Rounds
 
+# What is inconclusive in the first look is measured in this many more rounds, or as time permits,
+# and judged by these alone: the first rounds chose it, and must not count twice.
+EXTENSION_ROUNDS = 24
 _MOST_JOURNALS = 100  # of comparisons, half a megabyte each
 _MOST_KERNELS = 20_000  # in Triton's cache, some 4 GB
 _Machine = Mapping[str, str]
@@ -28,6 +37,66 @@ _MEASURING = (
     *("_engine/subject.py", "_engine/measure/*.py", "_engine/system/process.py"),
     *("_engine/compare/measure.py", "_engine/compare/rounds.py"),
 )
+
+
+class NothingToTimeError(CouldNotRunError):
+    """No cell works in either version, or --only names none: that is no verdict."""
+
+
+class Request(NamedTuple):
+    """What the user asked for, and where.
+
+    pair: base and head. arch: as ``machine.probe`` gives it. deadline: in ``time.monotonic``'s
+    seconds. only: the timings that are wanted, and what else their comparison finds; empty for all.
+    """
+
+    subject: Subject
+    pair: Mapping[str, checkout.Version]
+    arch: str
+    grid: str
+    rounds: int
+    deadline: float
+    exact_only: bool
+    wait_seconds: float
+    afresh: bool
+    every_cell: bool
+    only: frozenset[Key]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the sources of each version."""
+        return {side: self.pair[side].digest for side in SIDES}
+
+    @property
+    def roots(self) -> dict[str, Path]:
+        """The directory that holds the package of each version."""
+        return {side: self.pair[side].root for side in SIDES}
+
+    def cells(self) -> list[Cell]:
+        """The cells to look at, in the order in which they are measured."""
+        cells = [*self.subject.candidates()]
+        timings = {key for key in self.only if key.metric.startswith(sum(FAMILIES.values(), ()))}
+        starts = (Key(metric, ()) for metric in (IMPORT, COMPILE, WARM_START, OWN_START))
+        on_host = itertools.starmap(Key, self.subject.eager())
+        for unknown in timings.difference(starts, on_host, *map(keys_of, cells)):
+            raise NothingToTimeError(f"no timing is called {unknown.words}")
+        return [cell for cell in cells if not self.only or keys_of(cell) & timings]
+
+    def checked(self) -> list[Cell]:
+        """The cells whose output is checked before any is timed."""
+        if self.only:
+            return self.cells()
+
+        def changed(part: str) -> bool:
+            return checkout.differs(part, self.pair[BASE], self.pair[HEAD], self.subject.PACKAGE)
+
+        return [*self.subject.checked(changed)]
+
+    @property
+    def host(self) -> bool:
+        """Whether to time calls on the host."""
+        hosts = FAMILIES["host"] + FAMILIES["start"]
+        return not self.only or any(key.metric.startswith(hosts) for key in self.only)
 
 
 def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparison:
@@ -58,7 +127,7 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
             os.utime(journal)
         keep_newest(journal.parent, _MOST_JOURNALS)
         with Rounds(plan, journal, _header(request, plan, machine)) as measured:
-            return on_gpu.Run(request, ledgers, measured).compare(unmeasured)
+            return _compare_on_gpu(request, unmeasured, ledgers, measured)
 
 
 def _compare_code(
@@ -79,9 +148,221 @@ def _compare_code(
         notes=(
             Note("no GPU", "--exact-only" if request.exact_only else "no NVIDIA GPU"),
             Note("code differs", subject.TARGET, count=total - same, total=total),
-            *findings.problems(values),
+            *exact.problems(values),
         ),
     )
+
+
+def _compare_on_gpu(
+    request: Request,
+    unmeasured: Comparison,
+    ledgers: Mapping[str, worker_pool.Ledger],
+    measured: Rounds,
+) -> Comparison:
+    """Compile, check, choose, time, judge; ``measured`` has an earlier run's rounds and choices."""
+    minutes = measured.minutes  # of earlier runs
+    checked = request.checked()
+    known = request.arch in request.subject.TARGETS
+    cells = request.cells() if known else checked
+    notes = [] if known else [Note("architecture", request.arch)]
+    notes += [Note("only")] if request.only else []
+
+    code, answers = _compile_and_check(request, ledgers, measured, cells, checked)
+    facts = selection.facts_of(code, findings.changed_nodes(answers))
+    identical = frozenset(selection.identical(facts))
+    if known:
+        count, total = len(identical), len(facts[BASE])
+        say(f"{request.arch}: same machine code in {count} of {total} timings")
+    checks = findings.judge_checks(answers, checked)
+
+    chosen = _choose(request, measured, cells, facts)
+    left = selection.left(cells, facts, chosen)
+    same = [cell for cell in cells if keys_of(cell) <= identical]
+    if untimed := len(set(same) - set(chosen)):
+        notes.append(Note("same code", count=untimed, total=len(same)))
+    right = [cell for cell in chosen if cell in checks.right or cell not in checked]
+    if not right and not checks.wrong and not request.only:
+        reasons = "; ".join(texts([*checks.notes, *notes][:3]) or ["no reason"])
+        raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
+
+    first = second = findings.no_look()
+    if right or (request.only and request.host):
+        first = _first_look(request, measured, right, identical, notes)
+    values = {side: one.values for side, one in code.items()}
+    clock_decides = "gpu" in first.families
+    exact_values = (
+        *checks.exact,
+        *exact.compare(values[BASE], values[HEAD], clock_decides=clock_decides),
+    )
+    wrong = (*checks.wrong, *first.wrong)
+    fails = overall(first.families.values(), exact_values, identical, wrong) is Answer.FAIL
+    if open_ := findings.inconclusive(first, identical):
+        second = _second_look(measured, right, open_, identical, fails, notes)
+
+    look = findings.joined(first, second)
+    wrong = (*checks.wrong, *look.wrong)
+    return replace(
+        unmeasured,
+        clocks=findings.clocks(measured.rounds("look1")),
+        rounds=look.rounds,
+        extension=second.rounds,
+        minutes=minutes,
+        families=look.families,
+        exact=exact_values,
+        identical=identical,
+        represented=left.represented,
+        unmeasured=(
+            *unmeasured.unmeasured,
+            *_untimed(left.untimed, "no time"),
+            *(() if wrong else _lost(request, facts, checks, chosen, look)),
+            *selection.unreached(code),
+        ),
+        wrong=wrong,
+        notes=(*checks.notes, *notes, *look.notes, *exact.problems(values)),
+        discarded=tuple(measured.discarded),
+    )
+
+
+def _compile_and_check(
+    request: Request,
+    ledgers: Mapping[str, worker_pool.Ledger],
+    measured: Rounds,
+    cells: Sequence[Cell],
+    checked: Sequence[Cell],
+) -> tuple[dict[str, exact.Code], dict[str, dict]]:
+    """Each version is checked as soon as it is compiled, while the next one is compiled.
+
+    Nothing is compiled for an unknown architecture.
+    """
+    subject, arch = request.subject, request.arch
+    gpu_monitor.require_free(measured.plan.uuid)
+    code = dict.fromkeys(SIDES, exact.NOT_COMPILED)
+    job = measure.check_job(checked)
+    measured.get_ready([side for side in SIDES if side not in measured.checked])
+    if arch in subject.TARGETS:
+        code = exact.compile_both(
+            *(subject, request.roots, (arch,), arch, cells, ledgers),
+            # Its process finds everything compiled, and leaves cores to the compilers.
+            done=lambda side: measured.begin_check(side, job),
+        )
+    return code, measured.check(job, then=measured.plan.order(0))
+
+
+def _choose(
+    request: Request,
+    measured: Rounds,
+    cells: Sequence[Cell],
+    facts: Mapping[str, selection.Compiled],
+) -> list[Cell]:
+    """The cells that there is time for; another run keeps to them."""
+    seconds_left = max(0.0, request.deadline - time.monotonic())
+    everything = request.grid == "full"
+    second_look = selection.minutes(0, EXTENSION_ROUNDS)
+    chosen = selection.choose(
+        cells,
+        facts,
+        len(cells) if everything else selection.affordable(seconds_left, MIN_ROUNDS),
+        seed="".join(request.digests.values()),
+        ends=selection.affordable(seconds_left - 60 * second_look, request.rounds),
+        few=len(cells) if everything else selection.FEW_CELLS,
+        every_cell=request.every_cell,
+    )
+    settled = measured.settle("cells", measure.rows_of(chosen))
+    timed = [request.subject.cell(suite, params) for suite, params in settled]
+    minutes = selection.minutes(len(timed), request.rounds)
+    say(
+        f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {request.rounds} "
+        f"rounds, and up to {second_look:.0f} more if a timing is inconclusive"
+    )
+    return timed
+
+
+def _first_look(
+    request: Request,
+    measured: Rounds,
+    cells: Sequence[Cell],
+    identical: Set[Key],
+    notes: list[Note],
+) -> Look:
+    """The rounds that are asked for, or as many as there is time for; ``notes`` gets how many.
+
+    The number is settled by how long two rounds take, one in each order, and by nothing else
+    about them. If the time is too short even for the fewest, measuring begins all the same, and
+    another run goes on. That run keeps to the number: with more rounds it would judge twice.
+    """
+    most, job = request.rounds, measure.timing_job(cells, host=request.host)
+    measured.run("look1", most, job, only=2)
+    count = measured.settled("look1") or measured.affordable("look1", most, like="look1")
+    if count < MIN_ROUNDS:
+        say(
+            f"there is time for {count} of the {MIN_ROUNDS} rounds that a verdict needs: "
+            "they are kept, and the same command goes on from there"
+        )
+        count = most
+    elif count < most:
+        notes.append(Note("fewer rounds", count=count, total=most))
+        say(text(notes[-1]))
+    measured.run("look1", measured.settle("look1", count), job)
+    return findings.judge_rounds(measured.rounds("look1"), identical)
+
+
+def _second_look(
+    measured: Rounds,
+    cells: Sequence[Cell],
+    open_: Set[Key],
+    identical: Set[Key],
+    fails: bool,
+    notes: list[Note],
+) -> Look:
+    """Measure anew what is inconclusive in the first look, and let that decide.
+
+    ``fails``: whether the comparison fails already, which no second look would change. ``notes``
+    gets why there is none.
+    """
+    # Settled before any of them is seen, so that no result decides when to stop, and once.
+    count = measured.settled("look2") or measured.affordable(
+        "look2", EXTENSION_ROUNDS, like="look1"
+    )
+    reason = f"the time that is left is not enough for {MIN_ROUNDS} rounds"
+    if fails:
+        reason = "the comparison fails without it"
+    elif count >= MIN_ROUNDS:
+        say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
+        host = any(not key.metric.startswith(FAMILIES["gpu"]) for key in open_)
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], host)
+        try:
+            measured.run("look2", measured.settle("look2", count), job)
+            again = measured.rounds("look2")[:count]
+            return findings.judge_rounds(again, identical, open_)
+        except rounds.BudgetError as error:
+            reason = str(error)
+    notes.append(Note("no second look", reason, count=len(open_)))
+    return findings.no_look()
+
+
+def _lost(
+    request: Request,
+    facts: Mapping[str, selection.Compiled],
+    checks: Checks,
+    chosen: Sequence[Cell],
+    look: Look,
+) -> list[Note]:
+    """What was chosen and has no verdict, where nothing is wrong on the head.
+
+    What the head alone cannot do is wrong; what the base cannot has nothing to be compared with.
+    """
+    of_both = [cell for cell in chosen if cell not in checks.new]
+    judged = [cell for cell in of_both if keys_of(cell) <= look.judged]
+    lost = _untimed(selection.left(of_both, facts, judged).untimed - look.mended, "not timed")
+    # No machine code says what the host does: where the sources differ, all of it may.
+    if len(set(request.digests.values())) > 1:
+        lost += _untimed(look.lost_on_host, "no host time")
+    return lost
+
+
+def _untimed(keys: Set[Key], kind: Kind) -> list[Note]:
+    """A note on what differs and is not timed, if there is any."""
+    return [Note(kind, keys=tuple(sorted(keys)))] if keys else []
 
 
 # --- where it is kept, and what must agree --------------------------------------------------------
@@ -126,7 +407,7 @@ def _header(request: Request, plan: rounds.Plan, machine: _Machine) -> dict:
         "rounds": request.rounds,
         "every_cell": request.every_cell,
         "only": sorted(request.only),
-        "extension_rounds": on_gpu.EXTENSION_ROUNDS,
+        "extension_rounds": EXTENSION_ROUNDS,
         "first": plan.order(0)[0],
         "machine": dict(machine),
         "gpu": plan.uuid,

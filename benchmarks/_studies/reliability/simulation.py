@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._engine.compare import findings, on_gpu, selection
+from ..._engine.compare import findings, selection, session
 from ..._engine.compare.pool import Pool
 from ..._engine.system import process, suite
 from ..._engine.system.files import write_atomically
@@ -114,7 +114,7 @@ class Simulator:
         look = functools.partial(self._look, generator, planted=planted, identical=identical)
         first, second = look(ROUNDS, timed), findings.no_look()
         if open_ := findings.inconclusive(first, identical):
-            second = look(on_gpu.EXTENSION_ROUNDS, open_)
+            second = look(session.EXTENSION_ROUNDS, open_)
         both = findings.joined(first, second)
         failed = any(_of(both, subjects[c]).answer is Answer.FAIL for c in slower)
         return Outcome(

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks._engine.compare import exact, measure, on_gpu, rounds, selection, session
+from benchmarks._engine.compare import exact, measure, rounds, selection, session
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.verdict.rules import Answer
@@ -228,7 +228,7 @@ def test_noise_cannot_be_told(lab):
     lab.versions({}, {})
     lab.gpu.noise = lambda subject, number: 1.0
     assert lab.compare() == CANNOT_TELL
-    assert lab.found.extension == on_gpu.EXTENSION_ROUNDS
+    assert lab.found.extension == session.EXTENSION_ROUNDS
     assert not any(timing.answer is Answer.FAIL for timing in lab.found.timings)
 
 

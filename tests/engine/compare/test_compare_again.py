@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks._engine.compare import command, on_gpu, rounds, session
+from benchmarks._engine.compare import command, rounds, session
 from benchmarks._engine.system import journal
 from benchmarks._engine.verdict.rules import MIN_ROUNDS, Answer
 from tests.lab import (
@@ -228,7 +228,7 @@ def test_inconclusive_cells_are_measured_again_and_judged_by_that_alone(lab):
     noisy(lab, SMALL, 0.001)
     lab.gpu.pace = lambda subject, number: 1.0 if number <= ALL else 2.0
     assert lab.compare() == PASS
-    result, added = lab.found, on_gpu.EXTENSION_ROUNDS
+    result, added = lab.found, session.EXTENSION_ROUNDS
     assert (result.rounds, result.extension) == (ROUNDS + added, added)
     for timing in result.timings:
         again = timing.key in both(SMALL)
@@ -272,7 +272,7 @@ def test_second_look_of_the_rounds_that_there_is_time_for(lab, monkeypatch, spar
         return
     assert any("not enough for 10 rounds" in note for note in lab.notes)
     assert lab.compare("base", "head", "--budget", "600") == PASS
-    assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS
+    assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(0.1, ROUNDS), (0.0, 16)], ids=["look2", "look1"])
@@ -298,12 +298,12 @@ def test_second_look_that_takes_longer_than_the_first(lab, monkeypatch, capsys):
     pace = [1]
     monkeypatch.setattr(command.time, "monotonic", lambda: 60.0 * lab.gpu.answered * pace[0])
     lab.gpu.before = lambda begun: pace.__setitem__(0, 1 if begun <= ALL + 1 else 3)
-    budget = str(ALL + 2 * on_gpu.EXTENSION_ROUNDS)
+    budget = str(ALL + 2 * session.EXTENSION_ROUNDS)
     assert lab.compare("base", "head", "--budget", budget) == CANNOT_TELL
     assert lab.found.extension == 0
     assert any("the time is up before round" in note for note in lab.notes)
     capsys.readouterr()
     assert lab.compare("base", "head", "--budget", "6000") == PASS
     assert "look2: 1 rounds were there already" in capsys.readouterr().err
-    assert lab.found.extension == on_gpu.EXTENSION_ROUNDS
-    assert lab.gpu.answered == ALL + 2 * on_gpu.EXTENSION_ROUNDS
+    assert lab.found.extension == session.EXTENSION_ROUNDS
+    assert lab.gpu.answered == ALL + 2 * session.EXTENSION_ROUNDS

@@ -80,12 +80,12 @@ def test_what_the_head_does_not_compile_fails_and_says_why(values):
     assert {verdict.key.params for verdict in lost} == {LARGE}
     gating = {verdict.key.metric for verdict in lost if verdict.answer is Answer.FAIL}
     assert gating >= {m for m, unit in toy.UNITS.items() if m.startswith("toy.Code") and unit.gates}
-    assert exact.problems(base, "base") == []
+    assert exact.problems({"base": base}) == []
     why = "PTXASError: too narrow a world"
-    assert exact.problems(head, "head") == [Note("no value", why, "head", count=len(lost))]
+    assert exact.problems({"head": head}) == [Note("no value", why, "head", count=len(lost))]
 
 
 def test_what_neither_side_has_is_not_compared():
     values = {Key("toy.Variants.track_variants", (TARGET,)): NotImplementedError("not scaled")}
     assert exact.compare(values, dict(values)) == []
-    assert exact.problems(values, "base") == [Note("no value", "not scaled", "base", count=1)]
+    assert exact.problems({"base": values}) == [Note("no value", "not scaled", "base", count=1)]
