@@ -7,16 +7,17 @@ import pytest
 import torch
 
 from benchmarks._engine.subject import Unavailable
-from benchmarks._studies.training import parity, parity_results
+from benchmarks._studies.training import parity
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
-from benchmarks._studies.training.parity_results import (
+from benchmarks._studies.training.parity_study import (
     ERROR,
     FAIL,
     FLOOR,
     NOT_RUN,
     PASS,
     UNAVAILABLE,
+    Curves,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
 
@@ -30,7 +31,6 @@ def tiny(monkeypatch):
     monkeypatch.setitem(SIZES, "tiny", smaller)
     for name, value in {"STEPS": 120, "RATE": 2e-3, "BACK": 3, "SEEDS": (0,)}.items():
         monkeypatch.setattr(parity, name, value)
-    monkeypatch.setattr(parity_results, "SEEDS", (0,))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -56,7 +56,7 @@ def trained(task, runs):
     entries = list(baseline(task))
     for run in runs:
         entries += parity.trained(run, TINY, [Job(task, 0)], "cpu")
-    judged = parity_results.rows(NAMES, entries)
+    judged = Curves(NAMES, entries).rows()
     return {row[:2]: row for row in judged if row.task == task}
 
 
@@ -183,7 +183,7 @@ def entries(shifts, seeds=(0, 1, 2)):
 
 @pytest.fixture
 def three(monkeypatch):
-    monkeypatch.setattr(parity_results, "SEEDS", (0, 1, 2))
+    monkeypatch.setattr(parity, "SEEDS", (0, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def three(monkeypatch):
 )
 def test_the_bound_is_that_of_bfloat16(three, baseline, shift, bound, status):
     shifts = {("eager", "float32"): 0, ("eager", "bfloat16"): baseline}
-    judged = parity_results.rows(NAMES, entries(shifts | {("ours-eager", "bfloat16"): shift}))
+    judged = Curves(NAMES, entries(shifts | {("ours-eager", "bfloat16"): shift})).rows()
     for row in judged:
         if row.provider == "ours-eager":
             assert (row.status, row.bound) == (status, pytest.approx(bound))
@@ -208,7 +208,7 @@ def test_the_bound_is_that_of_bfloat16(three, baseline, shift, bound, status):
 def test_what_has_no_distance(three):
     shifts = {("eager", "float32"): 0, ("eager", "bfloat16"): 0}
     some = entries(shifts) + entries({("ours-eager", "bfloat16"): 0}, (0, 2))
-    for row in parity_results.rows(NAMES, some):
+    for row in Curves(NAMES, some).rows():
         expected = {"ours-eager": (NOT_RUN, "2 of 3 seeds")}.get(row.provider)
         expected = expected or (
             (PASS, "") if row.dtype == "bfloat16" else (NOT_RUN, "0 of 3 seeds")
@@ -216,7 +216,7 @@ def test_what_has_no_distance(three):
         assert (row.status, row.why) == expected
     failed = some[-1] | {"seed": 1, "error": "Traceback\n  deep\nRuntimeError: bad"}
     absent = some[-1] | {"provider": "liger", "unavailable": "not installed"}
-    judged = parity_results.rows(("ours-eager", "liger"), [*some, failed, absent])
+    judged = Curves(("ours-eager", "liger"), [*some, failed, absent]).rows()
     found = {(row.provider, row.task): row for row in judged}
     assert found["ours-eager", COPY].status == ERROR
     assert found["ours-eager", COPY].why == "RuntimeError: bad"
@@ -224,6 +224,6 @@ def test_what_has_no_distance(three):
     for lost in shifts:
         kept = [each for each in entries(shifts) if (each["provider"], each["dtype"]) != lost]
         kept += entries({("ours-eager", "bfloat16"): 0})
-        (row, _) = parity_results.rows(["ours-eager"], kept)[1::2]
+        (row, _) = Curves(["ours-eager"], kept).rows()[1::2]
         assert (row.status, row.bound) == (ERROR, None)
         assert f"eager in {lost[1]}" in row.why
