@@ -55,7 +55,7 @@ def _answer(name, part, rows) -> Answer | Exception:
         kind = NotImplementedError if "unavailable" in rows[name] else RuntimeError
         return kind(*rows[name].values())
     row = rows[name]["parts"][part]
-    shares = tuple(results.shares(name, part, rows) or ())
+    shares = tuple(results.shares(name, part, rows))
     return Answer(tuple(row["seconds"]), row["peak_bytes"], row.get("launches"), shares)
 
 

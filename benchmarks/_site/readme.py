@@ -291,7 +291,7 @@ _SHARE_OF = "410M-2048"
 def rope_share() -> str:
     """What RoPE adds to a step of one model."""
     measured = _measured()[_SHARE_OF]
-    header, step = measured.header, _of_step(measured)
+    header, step = measured.header, measured.timed(STEP)
     size, _, context = _SHARE_OF.rpartition("-")
     intro = (
         "What RoPE adds to the time of a training step, with the 95 % interval (Llama-like, "
@@ -308,7 +308,7 @@ def training() -> str:
     """A step of every model that was measured, by some providers."""
     rows = []
     for point, measured in _measured().items():
-        step = _of_step(measured)
+        step = measured.timed(STEP)
         times = (f"{step[p].seconds * 1e3:.1f}" if p in step else "n/a" for p in _COMPARED)
         link, header = f"[{point}](evidence/training/{point}.md)", measured.header
         rows.append((link, header["machine"]["gpu"], f"`{header['commit'][:7]}`", *times))
@@ -325,12 +325,6 @@ def _measured() -> dict[str, results.Stored]:
     """By name, the points that are stored."""
     paths = {point: TRAINING / f"{point}.jsonl" for point in POINTS}
     return {point: results.read(path) for point, path in paths.items() if path.exists()}
-
-
-def _of_step(measured: results.Stored) -> dict[str, results.Figure]:
-    """By provider, the figures of a step that have a time."""
-    timed = (f for f in measured.figures if f.part == STEP and f.status == "measured")
-    return {figure.provider: figure for figure in timed}
 
 
 # --- where it runs, and the simulated verdict -----------------------------------------------------

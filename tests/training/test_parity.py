@@ -7,16 +7,17 @@ import pytest
 import torch
 
 from benchmarks._engine.subject import Unavailable
-from benchmarks._studies.training import parity, parity_results
+from benchmarks._studies.training import parity
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
-from benchmarks._studies.training.parity_results import (
+from benchmarks._studies.training.parity_study import (
     ERROR,
     FAIL,
     FLOOR,
     NOT_RUN,
     PASS,
     UNAVAILABLE,
+    Curves,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
 
@@ -30,7 +31,6 @@ def tiny(monkeypatch):
     monkeypatch.setitem(SIZES, "tiny", smaller)
     for name, value in {"STEPS": 120, "RATE": 2e-3, "BACK": 3, "SEEDS": (0,)}.items():
         monkeypatch.setattr(parity, name, value)
-    monkeypatch.setattr(parity_results, "SEEDS", (0,))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -38,10 +38,15 @@ def tiny(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def change(monkeypatch, name, **other):
-    """Let a provider compute plain PyTorch but for these functions."""
-    made = PROVIDERS["eager"].functions()._replace(**other)
-    monkeypatch.setitem(PROVIDERS, name, PROVIDERS[name]._replace(functions=lambda: made))
+def plain(**changed):
+    """Plain PyTorch but for these functions."""
+    return PROVIDERS["eager"].functions()._replace(**changed)
+
+
+def change(monkeypatch, **functions):
+    """Let ``ours-eager`` compute plain PyTorch but for these functions."""
+    changed, provider = plain(**functions), PROVIDERS["ours-eager"]
+    monkeypatch.setitem(PROVIDERS, "ours-eager", provider._replace(functions=lambda: changed))
 
 
 @functools.cache
@@ -56,12 +61,12 @@ def trained(task, runs):
     entries = list(baseline(task))
     for run in runs:
         entries += parity.trained(run, TINY, [Job(task, 0)], "cpu")
-    judged = parity_results.rows(NAMES, entries)
+    judged = Curves(NAMES, entries).rows()
     return {row[:2]: row for row in judged if row.task == task}
 
 
 def test_the_same_passes_in_both_dtypes(monkeypatch):
-    change(monkeypatch, "ours-eager")
+    change(monkeypatch)
     found = trained(COPY, [Run("ours-eager", "bfloat16"), Run("eager", "float16")])
     one, other, half = (found[key] for key in found)
     assert [row.status for row in (one, other, half)] == [PASS] * 3
@@ -71,11 +76,7 @@ def test_the_same_passes_in_both_dtypes(monkeypatch):
 
 
 def test_a_sine_of_the_wrong_sign_fails_on_the_copy(monkeypatch):
-    change(
-        monkeypatch,
-        "ours-eager",
-        tables=lambda a, dtype: PROVIDERS["eager"].functions().tables(-a, dtype),
-    )
+    change(monkeypatch, tables=lambda angles, dtype: plain().tables(-angles, dtype))
     row = trained(COPY, [Run("ours-eager", "bfloat16")])["ours-eager", "bfloat16"]
     assert row.status == FAIL and row.distance > 3 * row.bound
 
@@ -91,7 +92,7 @@ def test_attention_that_sees_the_next_token_fails_on_the_text(monkeypatch, tiny)
         )
         return mixed.transpose(1, 2)
 
-    change(monkeypatch, "ours-eager", attention=attention)
+    change(monkeypatch, attention=attention)
     found = trained(TEXT, [Run("ours-eager", "bfloat16")])
     right, wrong = found["eager", "bfloat16"], found["ours-eager", "bfloat16"]
     assert (right.status, wrong.status) == (PASS, FAIL)
@@ -138,31 +139,25 @@ def test_batches_are_of_the_seed_and_the_task(tiny, monkeypatch):
     assert bytes(tokens[7, 3].tolist()) + bytes(targets[7, 3, -1:].tolist()) in parity.text()
 
 
+def missing():
+    raise Unavailable("liger is not there")
+
+
 @pytest.mark.parametrize(
     ("functions", "key", "why"),
     [
-        ({"loss": lambda logits, targets: logits.sum() * math.nan}, "error", "loss of step 0 is n"),
-        ({"attention": lambda q, k, v: 1 / 0}, "error", "ZeroDivisionError"),
+        (lambda: plain(loss=lambda x, y: x.sum() * math.nan), "error", "loss of step 0 is nan"),
+        (lambda: plain(attention=lambda q, k, v: 1 / 0), "error", "ZeroDivisionError"),
+        (missing, "unavailable", "liger is not there"),
     ],
-    ids=["NaN", "exception"],
+    ids=["NaN", "exception", "no library"],
 )
-def test_a_failure_is_told(monkeypatch, functions, key, why):
+def test_why_there_is_no_curve(monkeypatch, functions, key, why):
     monkeypatch.setattr(parity, "STEPS", 2)
-    change(monkeypatch, "ours-eager", **functions)
-    (entry,) = parity.trained(Run("ours-eager", "bfloat16"), TINY, [Job(COPY, 0)], "cpu")
+    monkeypatch.setitem(PROVIDERS, "liger", PROVIDERS["liger"]._replace(functions=functions))
+    (entry,) = parity.trained(Run("liger", "bfloat16"), TINY, [Job(COPY, 0)], "cpu")
     assert why in entry.pop(key)
-    expected = {"task": COPY, "seed": 0, "provider": "ours-eager", "dtype": "bfloat16"}
-    assert entry == expected
-
-
-def test_a_library_that_is_not_there(monkeypatch):
-    def missing():
-        raise Unavailable("liger is not there")
-
-    liger = PROVIDERS["liger"]._replace(functions=missing)
-    monkeypatch.setitem(PROVIDERS, "liger", liger)
-    (entry,) = parity.trained(Run("liger", "bfloat16"), TINY, [Job(TEXT, 0)], "cpu")
-    assert entry["unavailable"] == "liger is not there"
+    assert entry == {"task": COPY, "seed": 0, "provider": "liger", "dtype": "bfloat16"}
 
 
 # --- what is made of it ---------------------------------------------------------------------------
@@ -183,7 +178,7 @@ def entries(shifts, seeds=(0, 1, 2)):
 
 @pytest.fixture
 def three(monkeypatch):
-    monkeypatch.setattr(parity_results, "SEEDS", (0, 1, 2))
+    monkeypatch.setattr(parity, "SEEDS", (0, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +192,7 @@ def three(monkeypatch):
 )
 def test_the_bound_is_that_of_bfloat16(three, baseline, shift, bound, status):
     shifts = {("eager", "float32"): 0, ("eager", "bfloat16"): baseline}
-    judged = parity_results.rows(NAMES, entries(shifts | {("ours-eager", "bfloat16"): shift}))
+    judged = Curves(NAMES, entries(shifts | {("ours-eager", "bfloat16"): shift})).rows()
     for row in judged:
         if row.provider == "ours-eager":
             assert (row.status, row.bound) == (status, pytest.approx(bound))
@@ -205,25 +200,30 @@ def test_the_bound_is_that_of_bfloat16(three, baseline, shift, bound, status):
             assert row.loss == pytest.approx(2 + shift / 3)
 
 
-def test_what_has_no_distance(three):
-    shifts = {("eager", "float32"): 0, ("eager", "bfloat16"): 0}
-    some = entries(shifts) + entries({("ours-eager", "bfloat16"): 0}, (0, 2))
-    for row in parity_results.rows(NAMES, some):
-        expected = {"ours-eager": (NOT_RUN, "2 of 3 seeds")}.get(row.provider)
-        expected = expected or (
-            (PASS, "") if row.dtype == "bfloat16" else (NOT_RUN, "0 of 3 seeds")
-        )
-        assert (row.status, row.why) == expected
-    failed = some[-1] | {"seed": 1, "error": "Traceback\n  deep\nRuntimeError: bad"}
-    absent = some[-1] | {"provider": "liger", "unavailable": "not installed"}
-    judged = parity_results.rows(("ours-eager", "liger"), [*some, failed, absent])
-    found = {(row.provider, row.task): row for row in judged}
-    assert found["ours-eager", COPY].status == ERROR
-    assert found["ours-eager", COPY].why == "RuntimeError: bad"
-    assert found["liger", COPY].status == UNAVAILABLE
-    for lost in shifts:
-        kept = [each for each in entries(shifts) if (each["provider"], each["dtype"]) != lost]
-        kept += entries({("ours-eager", "bfloat16"): 0})
-        (row, _) = parity_results.rows(["ours-eager"], kept)[1::2]
-        assert (row.status, row.bound) == (ERROR, None)
-        assert f"eager in {lost[1]}" in row.why
+EXACT, BASELINE, OURS = (
+    *(("eager", "float32"), ("eager", "bfloat16")),
+    ("ours-eager", "bfloat16"),
+)
+ERRED = {"seed": 1, "error": "Traceback\n  deep\nRuntimeError: bad"}
+
+
+@pytest.mark.parametrize(
+    ("trained", "seeds", "other", "status", "why"),
+    [
+        ([EXACT, BASELINE], (), {}, NOT_RUN, "0 of 3 seeds"),
+        ([EXACT, BASELINE], (0, 2), {}, NOT_RUN, "2 of 3 seeds"),
+        ([EXACT, BASELINE], (0, 2), ERRED, ERROR, "RuntimeError: bad"),
+        ([EXACT, BASELINE], (0,), {"unavailable": "no liger"}, UNAVAILABLE, "no liger"),
+        ([BASELINE], (0, 1, 2), {}, ERROR, "no curves of eager in float32"),
+        ([EXACT], (0, 1, 2), {}, ERROR, "no curves of eager in bfloat16 or float32"),
+    ],
+)
+def test_what_has_no_distance(three, trained, seeds, other, status, why):
+    curves = entries(dict.fromkeys(trained, 0)) + entries({OURS: 0}, seeds)
+    if other:
+        curves.append(curves[-1] | other)
+    rows = {row[:3]: row for row in Curves(NAMES, curves).rows()}
+    row = rows[*OURS, COPY]
+    assert (row.status, row.why, row.bound) == (status, why, None)
+    if len(trained) == 2:
+        assert rows[*BASELINE, COPY].status == PASS

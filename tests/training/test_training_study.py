@@ -87,12 +87,6 @@ def test_a_provider_that_ends_the_process_is_left_out(rounds, capsys):
     assert "FAILED: ours: Segmentation fault" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--rounds", "5"], ["--only", "ours"]], ids=" ".join)
-def test_what_does_not_ship(rounds, words, capsys):
-    assert study("training", *ONLY, *words, "--ship") == COULD_NOT_RUN
-    assert "needs every provider and 6 rounds" in capsys.readouterr().err and not rounds.orders
-
-
 @pytest.mark.parametrize("name", ["training", "parity"])
 def test_what_ships_is_what_the_shipped_rounds_make(name, tmp_path, capsys):
     """The pages of benchmarks/evidence/training, made again; a plot if matplotlib is here."""
@@ -181,10 +175,12 @@ def test_without_matplotlib_there_is_no_plot(curves, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--only", "none", "--only", "triton-none"], "loss curves are of providers with RoPE"),
-        (["--ship", "--only", "ours"], "it has not every provider with RoPE"),
+        ("training --ship --rounds 5", "needs every provider and 6 rounds"),
+        ("training --ship --only ours", "needs every provider and 6 rounds"),
+        ("parity --ship --only ours", "it has not every provider with RoPE"),
+        ("parity --only none --only triton-none", "loss curves are of providers with RoPE"),
     ],
 )
-def test_what_has_no_loss_curves(curves, words, why, capsys):
-    assert study("parity", *words) == COULD_NOT_RUN
-    assert why in capsys.readouterr().err and not curves.runs
+def test_what_is_refused_is_not_measured(rounds, curves, words, why, capsys):
+    assert study(*words.split()) == COULD_NOT_RUN
+    assert why in capsys.readouterr().err and not rounds.orders and not curves.runs

@@ -55,8 +55,7 @@ def _plain() -> Functions:
 
 @functools.cache
 def _none() -> Functions:
-    """The same without a rotation."""
-    return _plain()._replace(tables=lambda angles, dtype: None, rope=lambda q, k, _: (q, k))
+    return _without_rotation(_plain())
 
 
 @functools.cache
@@ -174,9 +173,7 @@ def _triton() -> Functions:
 
 @functools.cache
 def _triton_none() -> Functions:
-    """The same without a rotation."""
-    functions = _triton()._replace(tables=lambda angles, dtype: None, split_rope=None)
-    return functions._replace(rope=lambda q, k, _: (q, k))
+    return _without_rotation(_triton())
 
 
 @functools.cache
@@ -219,6 +216,12 @@ def _plain_pairs() -> Functions:
     return _plain()._replace(tables=_by_pairs, rope=rope)
 
 
+def _without_rotation(functions: Functions) -> Functions:
+    return functions._replace(
+        tables=lambda angles, dtype: None, rope=lambda q, k, _: (q, k), split_rope=None
+    )
+
+
 def _by_token(angles, dtype):
     """Cosines and sines ``[1, s, d]``, as models of Transformers have them."""
     return tuple(table.to(dtype)[None, :, 0, 0] for table in (angles.cos(), angles.sin()))
@@ -250,57 +253,57 @@ class Provider(NamedTuple):
         return tuple(part for part in asked if self.kernels or part not in KERNELS)
 
 
+_eager = functools.partial(Provider, without_rope="none-eager")
+_compiled = functools.partial(Provider, backend="inductor")
+
 # Each is measured beside all others, in this order and in the reverse one.
 PROVIDERS = {
     "none-eager": Provider("eager PyTorch without RoPE", _none, reference=_none),
-    "eager": Provider(
-        "eager PyTorch, RoPE as Llama's formula on precomputed tables", _plain, None, "none-eager"
+    "eager": _eager("eager PyTorch, RoPE as Llama's formula on precomputed tables", _plain),
+    "ours-eager": _eager(
+        "eager PyTorch, RoPE by this package: queries and keys in one launch", _ours
     ),
-    "ours-eager": Provider(
-        "eager PyTorch, RoPE by this package: queries and keys in one launch",
-        *(_ours, None, "none-eager"),
+    "transformers": _eager("the same by `rope_triton.integrations.transformers`", _transformers),
+    "megatron": _eager(
+        "the same by `rope_triton.integrations.megatron`, a launch for each of the two", _megatron
     ),
-    "transformers": Provider(
-        "the same by `rope_triton.integrations.transformers`",
-        *(_transformers, None, "none-eager"),
-    ),
-    "megatron": Provider(
-        "the same by `rope_triton.integrations.megatron`, a launch for each of the two",
-        *(_megatron, None, "none-eager"),
-    ),
-    "flash-attention": Provider(
+    "flash-attention": _eager(
         "the same by `rope_triton.integrations.flash_attention`, in place in the projection",
-        *(_flash_attention, None, "none-eager"),
+        _flash_attention,
     ),
     "liger": Provider(
         "eager PyTorch, with Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy", _liger
     ),
-    "none": Provider(
+    "none": _compiled(
         "torch.compile of each layer and the head, without RoPE",
-        *(_none, "inductor"),
+        _none,
         reference=_none,
         kernels=True,
     ),
-    "compiled": Provider("the same with Llama's formula", _plain, "inductor", "none"),
-    "ours": Provider("the same with this package's operator", _ours, "inductor", "none"),
-    "hybrid": Provider(
+    "compiled": _compiled("the same with Llama's formula", _plain, without_rope="none"),
+    "ours": _compiled("the same with this package's operator", _ours, without_rope="none"),
+    "hybrid": _compiled(
         "the same with this package's norms and loss, too; RoPE splits the projection",
-        *(_hybrid, "inductor"),
+        _hybrid,
         reference=_plain_groups,
     ),
-    "triton-none": Provider(
+    "triton-none": _compiled(
         "this package's kernels alone, compiled, without RoPE",
-        *(_triton_none, "inductor"),
+        _triton_none,
         reference=_none,
         kernels=True,
     ),
-    "triton": Provider(
+    "triton": _compiled(
         "the same with this package's RoPE, which splits the projection",
-        *(_triton, "inductor", "triton-none", _plain_groups),
+        _triton,
+        without_rope="triton-none",
+        reference=_plain_groups,
     ),
-    "triton-fused": Provider(
+    "triton-fused": _compiled(
         "the same with RoPE in the projection and in attention's backward",
-        *(_triton_fused, "inductor", "triton-none", _plain_pairs),
+        _triton_fused,
+        without_rope="triton-none",
+        reference=_plain_pairs,
     ),
 }
 """By name. Where no other kernels are named, they are PyTorch's."""

@@ -88,30 +88,24 @@ def rows(measured: Mapping[str, Stored]) -> list[list[str]]:
 
 
 def _cell(goal: Goal, stored: Stored) -> str:
-    result = reached(goal, stored)
+    result = _reached(goal, stored)
     if result is None:
         return "n/a"
     value, text = result
     return text if goal.held(value) else f"**{text}** missed"
 
 
-def reached(goal: Goal, stored: Stored) -> tuple[float, str] | None:
+def _reached(goal: Goal, stored: Stored) -> tuple[float, str] | None:
     """The value of a goal's quantity, and how it is written; None where there are no figures."""
     if goal.quantity == SPEED:
         names = goal.reference, goal.provider
         result = interval([ratios(*names, goal.part, rows) for rows in stored.rounds])
         return None if result is None else (result.estimate, written(result, goal.form))
-    figures = {
-        figure.provider: figure
-        for figure in stored.figures
-        if figure.part == goal.part and figure.status == "measured"
-    }
-    own = figures.get(goal.provider)
-    if own is None:
-        return None
-    if goal.quantity == MFU:
-        value = own.mfu
-    else:
-        reference = figures.get(goal.reference)
-        value = own.peak_bytes / reference.peak_bytes if reference else None
+    figures = stored.timed(goal.part)
+    provider, reference = figures.get(goal.provider), figures.get(goal.reference)
+    value = None
+    if provider and goal.quantity == MFU:
+        value = provider.mfu
+    elif provider and reference:
+        value = provider.peak_bytes / reference.peak_bytes
     return None if value is None else (value, f"{value:{goal.form}}")

@@ -3,12 +3,12 @@
 A round is a fresh process, in which the providers take turns: see ``measuring.measured``.
 """
 
-import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._engine.system import journal
 from .. import pages
 from .functions import PROVIDERS
 from .sizes import (
@@ -32,11 +32,7 @@ TITLES = {
     CAUSAL_FORWARD: "Causal attention alone, forward",
     CAUSAL: "Causal attention alone, forward and backward",
 }
-
-
-_COLUMNS = (
-    *("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention", "RoPE adds"),
-)
+_COLUMNS = ("provider", "ms", "tokens/s", "MFU", "peak GiB", "launches", "attention", "RoPE adds")
 
 
 class Interval(NamedTuple):
@@ -115,33 +111,32 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
     )
 
 
-def shares(name: str, part: str, rows: dict) -> list[float] | None:
-    """RoPE's share in each turn of a round, None without the provider that lacks RoPE."""
-    times = ratios(name, PROVIDERS[name].without_rope, part, rows)
-    return None if times is None else [ratio - 1 for ratio in times]
+def shares(name: str, part: str, rows: dict) -> list[float]:
+    """RoPE's share in each turn of a round; empty without the provider that lacks RoPE."""
+    return [ratio - 1 for ratio in ratios(name, PROVIDERS[name].without_rope, part, rows)]
 
 
-def ratios(name: str, other: str, part: str, rows: dict) -> list[float] | None:
-    """A provider's time over another's in each turn of a round, None where either has none."""
+def ratios(name: str, other: str, part: str, rows: dict) -> list[float]:
+    """A provider's time over another's in each turn of a round; empty where either has none."""
     if any("parts" not in rows.get(provider, {}) for provider in (name, other)):
-        return None
+        return []
     seconds, others = (rows[provider]["parts"][part]["seconds"] for provider in (name, other))
     return [one / another for one, another in zip(seconds, others, strict=True)]
 
 
-def interval(rounds: Sequence[Sequence[float] | None]) -> Interval | None:
+def interval(rounds: Sequence[Sequence[float]]) -> Interval | None:
     """Of the medians of each round's turns; None if a round has no turns."""
     import numpy as np
 
     from ..._engine.verdict import signed_rank
 
-    paired = [statistics.median(turns) for turns in rounds if turns]
-    if len(paired) < len(rounds):
+    if not all(rounds):
         return None
-    averages = signed_rank.walsh_averages(np.array(paired)[:, None])
+    medians = [statistics.median(turns) for turns in rounds]
+    averages = signed_rank.walsh_averages(np.array(medians)[:, None])
     (estimate,) = signed_rank.estimate(averages).tolist()
     try:
-        bounds = signed_rank.bounds(averages, len(paired), (1 - CONFIDENCE) / 2)
+        bounds = signed_rank.bounds(averages, len(rounds), (1 - CONFIDENCE) / 2)
     except ValueError:  # too few rounds
         return Interval(estimate, None, None)
     (low,), (high,) = (bound.tolist() for bound in bounds)
@@ -221,12 +216,19 @@ class Stored(NamedTuple):
     rounds: list[dict]
     figures: list[Figure]
 
+    def timed(self, part: str) -> dict[str, Figure]:
+        """By provider, the figures of a part that have a time."""
+        return {
+            figure.provider: figure
+            for figure in self.figures
+            if figure.part == part and figure.status == "measured"
+        }
+
 
 def read(path: Path) -> Stored:
     """A point of the evidence."""
-    header, *entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    rounds = [entry["rows"] for entry in entries]
-    return Stored(header, rounds, of_entries(header, entries))
+    header, *entries = journal.read(path)
+    return Stored(header, [entry["rows"] for entry in entries], of_entries(header, entries))
 
 
 def of_entries(header: dict[str, Any], entries: Iterable[dict]) -> list[Figure]:
