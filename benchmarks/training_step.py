@@ -1,7 +1,7 @@
 """asv: a training step of a transformer, and its attention sublayer; needs an NVIDIA GPU.
 
-Eager and compiled, with this package's RoPE and without RoPE, in turns: see ``_training``. Other
-providers, sizes and contexts are measured by ``python -m benchmarks study training``.
+Eager and compiled, with this package's RoPE and without RoPE, in turns: see ``_studies.training``.
+Other providers, sizes and contexts are measured by ``python -m benchmarks study training``.
 """
 
 from typing import NamedTuple
@@ -71,7 +71,7 @@ def _if_rotated(answers, model, provider):
 
 class _Part:
     param_names = ["model", "provider"]
-    # The way of measuring: raise it when ``_training`` measures or builds its network otherwise.
+    # The way of measuring: raise it when ``_studies.training`` measures otherwise.
     version = "1"
     timeout = 60
 
