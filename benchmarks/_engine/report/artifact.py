@@ -9,13 +9,15 @@ the commits themselves say is asked of git, never of the artifact. Whether the n
 cannot be checked here.
 """
 
+import argparse
 import io
 import re
 import shlex
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..subject import DEFAULT, load
 from ..system.machine import slug
@@ -41,6 +43,8 @@ MAX_DOCUMENT_BYTES = 4_000_000  # the full grid takes 0.6 MB
 _CODE = "codegen."
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _SHA = re.compile(r"[0-9a-f]{40}")
+
+T = TypeVar("T")
 
 
 class ArtifactError(ValueError):
@@ -89,6 +93,16 @@ class Request:
         return " ".join([*words, *map(shlex.quote, only_words(self.only))])
 
 
+def add_options(parser: argparse.ArgumentParser, needs_gpu: bool) -> None:
+    """The options of a program that reports on an artifact: what was asked for, and the files."""
+    for name in ("base", "head", "run-url"):
+        parser.add_argument(f"--{name}", required=True)
+    without = "" if needs_gpu else "; without it the report is of machine code alone"
+    parser.add_argument("--gpu", required=needs_gpu, help=f"asv's name of the machine{without}")
+    parser.add_argument("--repository", type=Path, required=True, help="has these commits")
+    parser.add_argument("--artifact", type=Path, required=True, help="may be absent")
+
+
 class Commits(NamedTuple):
     """What git says of the two commits: whether they have the same package, and which requirements
     differ."""
@@ -114,18 +128,8 @@ def commits(repository: Path, base: str, head: str) -> Commits:
 
 
 def read_artifact(archive: bytes, request: Request, by_git: Commits) -> Comparison:
-    """The comparison in an artifact, a ZIP archive of the one file ``comparison.json``.
-
-    Raises
-    ------
-    ArtifactError
-        If it is anything else or not the measurement that was asked for.
-    """
-    document = content(archive)
-    try:
-        comparison = from_json(load_json(document))
-    except ValueError as error:
-        raise ArtifactError(f"{MEMBER} is no comparison: {error}") from None
+    """The comparison in an artifact; see ``parsed`` and ``require_asked`` for what is refused."""
+    comparison = parsed(archive, from_json)
     require_asked(comparison, request, by_git)
     return comparison
 
@@ -204,13 +208,20 @@ def _require_complete(comparison: Comparison, request: Request) -> None:
 # The archive.
 
 
-def content(archive: bytes) -> bytes:
-    """The one file ``comparison.json`` of a ZIP archive that anybody may have written.
+def archive_at(path: Path) -> bytes:
+    """The file, no more than one byte past the limit of it."""
+    require(path.is_file(), "there is none")
+    with path.open("rb") as file:
+        return file.read(MAX_ARCHIVE_BYTES + 1)
+
+
+def parsed(archive: bytes, from_json: Callable[[dict], T]) -> T:
+    """What ``from_json`` makes of the one file ``comparison.json`` of a ZIP archive.
 
     Raises
     ------
     ArtifactError
-        If it is anything else.
+        If the archive is anything else, or ``from_json`` raises a ValueError.
     """
     fits = len(archive) <= MAX_ARCHIVE_BYTES
     require(fits, f"the archive has more than {MAX_ARCHIVE_BYTES} bytes")
@@ -225,9 +236,13 @@ def content(archive: bytes) -> bytes:
             require(supported, f"{MEMBER} is neither stored nor deflated")
             require(fits, f"{MEMBER} has more than {MAX_DOCUMENT_BYTES} bytes")
             with opened.open(member) as file:
-                return file.read(member.file_size + 1)  # which then compares the checksum
+                document = file.read(member.file_size + 1)  # which then compares the checksum
     except ArtifactError:
         raise
     except Exception as error:  # of a dozen types, which are nowhere listed
         what = f"{type(error).__name__}: {error!s:.200}"
         raise ArtifactError(f"no archive can be read: {what}") from None
+    try:
+        return from_json(load_json(document))
+    except ValueError as error:
+        raise ArtifactError(f"{MEMBER} is not what the job writes: {error}") from None

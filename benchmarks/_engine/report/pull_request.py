@@ -19,7 +19,7 @@ from ..subject import DEFAULT, load
 from ..verdict.rules import Answer
 from ..verdict.schema import Comparison
 from . import artifact
-from .artifact import MAX_ARCHIVE_BYTES, ArtifactError, NoGpuError, Request
+from .artifact import ArtifactError, NoGpuError, Request
 from .github_markdown import escaped
 from .markdown import markdown
 from .text import count
@@ -92,14 +92,10 @@ def _inert(text: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Write the comment and the status; 0 whatever they say, for their reader to see it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks._engine.report.pull_request")
-    for name in ("base", "head", "run-url"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--gpu", help="without it the report is of machine code alone")
+    artifact.add_options(parser, needs_gpu=False)
     parser.add_argument("--behind", type=int, required=True, help="commits of main after the base")
-    parser.add_argument("--repository", type=Path, required=True, help="has both commits")
     parser.add_argument("--job", default="success", choices=OUTCOMES, help="the GPU job's outcome")
     parser.add_argument("--tests", choices=(*OUTCOMES, ""), default="", help="the step's outcome")
-    parser.add_argument("--artifact", type=Path, required=True, help="may be absent")
     parser.add_argument("--comment", type=Path, required=True, metavar="FILE", help="written")
     parser.add_argument("--status", type=Path, metavar="FILE", help="written, of a GPU's report")
     options = parser.parse_args(arguments)
@@ -121,7 +117,7 @@ def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
         return comment_without(request, reason), status(request, None, failed)
     why = "no verdict"
     try:
-        archive = _bytes(options.artifact)
+        archive = artifact.archive_at(options.artifact)
         commits = artifact.commits(options.repository, request.base, request.head)
         comparison = artifact.read_artifact(archive, request, commits)
         return comment(request, comparison), status(request, comparison.answer)
@@ -135,14 +131,6 @@ def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
         reason = f"The artifact could not be read or shown: {type(error).__name__} in {where}"
     print(_inert(reason), file=sys.stderr)
     return comment_without(request, reason), status(request, None, why=why)
-
-
-def _bytes(path: Path) -> bytes:
-    """The file, no more than one byte past the limit of it."""
-    if not path.is_file():
-        raise ArtifactError("there is none")
-    with path.open("rb") as file:
-        return file.read(MAX_ARCHIVE_BYTES + 1)
 
 
 if __name__ == "__main__":

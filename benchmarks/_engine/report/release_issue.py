@@ -23,12 +23,11 @@ from typing import NamedTuple
 
 from ..subject import DEFAULT, load
 from ..system.baseline import commits_since
-from ..system.untrusted import load_json
 from ..verdict import release
 from ..verdict.release import SinceRelease
 from ..verdict.rules import Answer
 from . import artifact
-from .artifact import MAX_ARCHIVE_BYTES, MEMBER, ArtifactError, Request, require
+from .artifact import ArtifactError, Request, require
 from .github_markdown import escaped
 from .release_text import body, sentences, title
 
@@ -64,11 +63,7 @@ def read_artifact(
     ArtifactError
         If the archive is anything else, or not what was asked for.
     """
-    document = artifact.content(archive)
-    try:
-        results = release.from_json(load_json(document))
-    except ValueError as error:
-        raise ArtifactError(f"{MEMBER} is not of the nightly comparison: {error}") from None
+    results = artifact.parsed(archive, release.from_json)
     commits = commits_since(repository, request.base, request.head)
     by_git = artifact.commits(repository, request.base, request.head)
     # By the answer that closes the issue: it is a pass where the comparison's own may be none.
@@ -128,20 +123,14 @@ def calls(
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True, metavar="SHA", help="the baseline")
-    parser.add_argument("--head", required=True, metavar="SHA", help="of main")
-    parser.add_argument("--run-url", required=True)
-    parser.add_argument("--gpu", required=True, help="asv's name of the machine")
-    parser.add_argument("--repository", type=Path, required=True, help="has main's history")
-    parser.add_argument("--artifact", type=Path, required=True)
+    artifact.add_options(parser, needs_gpu=True)
     parser.add_argument("--issues", type=Path, required=True, help="a line for each: see issues()")
     parser.add_argument("--requests", type=Path, required=True, metavar="DIR", help="written")
     parser.add_argument("--summary", type=Path, required=True, metavar="FILE", help="added to")
     options = parser.parse_args(arguments)
     request = Request(options.base, options.head, options.run_url, options.gpu)
-    with options.artifact.open("rb") as file:
-        archive = file.read(MAX_ARCHIVE_BYTES + 1)
     try:
+        archive = artifact.archive_at(options.artifact)
         results, commits = read_artifact(archive, request, options.repository)
     except ArtifactError as error:
         print(f"the artifact was refused: {error!s:.500}", file=sys.stderr)

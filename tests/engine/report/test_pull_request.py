@@ -173,15 +173,17 @@ def test_it_needs_no_package(history, tmp_path):
     assert "## ✅ PASS" in files["comment"].read_text(), done.stderr
 
 
-@pytest.mark.parametrize("name", ["_bytes", "markdown"])
+@pytest.mark.parametrize(
+    ("room", "name"), [(artifact, "read_artifact"), (pull_request, "markdown")]
+)
 @pytest.mark.parametrize("error", [IndexError("secret"), MemoryError()])
 def test_whatever_goes_wrong_there_is_a_comment_and_a_status(
-    tmp_path, capsys, monkeypatch, name, error
+    tmp_path, capsys, monkeypatch, room, name, error
 ):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(pull_request, name, fail)
+    monkeypatch.setattr(room, name, fail)
     text, status = report(tmp_path, archive(document(job_passing)))
     says = f"The artifact could not be read or shown: {type(error).__name__} in fail"
     assert says in text and says in capsys.readouterr().err

@@ -41,7 +41,6 @@ def test_golden(case):
         else:
             assert says.startswith(f"{answer.upper()}{only_code}: ")
             assert max(map(len, text.splitlines())) <= 100
-        assert len(text.encode()) < 60_000
 
 
 def test_reports_that_ship():
