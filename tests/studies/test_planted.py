@@ -130,7 +130,7 @@ def test_a_dose_that_is_not_as_claimed_says_so(grid, tmp_path):
         assert found["measured_up_to_4_mb"] > 1.25 * found["planted"]
     assert not any(found["as_claimed"] for found in host)
     gpu.place = types.SimpleNamespace(machine=MACHINE)
-    text = "\n".join(power.Power(gpu).summary({"doses": doses, "host": host}))
+    text = "\n".join(power.Power(gpu).lines({}, [{"doses": doses, "host": host}]))
     assert text.count("NOT AS CLAIMED within 25%") == 6
     assert "1%: detected in 8 of 8 timings" in text and "3 us of Python: detected in" in text
 

@@ -100,52 +100,36 @@ class Bench:
             yield stored
 
 
+def header_of(bench: Bench, name: str, rounds: int) -> dict:
+    """The header of a part that measures versions in so many rounds each."""
+    return {
+        "command": f"python -m benchmarks study {name} --commit {bench.base.sha}",
+        "machine": dict(bench.place.machine),
+        "rounds": rounds,
+        "suite": session.suite_digest(SUBJECT),
+        "rules": {key: dataclasses.asdict(rule) for key, rule in rules.RULES.items()},
+    }
+
+
 class Document(Part):
-    """A part whose file is a JSON document: the header, and what :meth:`document` makes of it.
+    """A part whose file is one JSON document, made of the entries and of the file before."""
 
-    Parameters
-    ----------
-    bench : Bench
-        What is measured.
-    name : str
-        Of the study and of the file.
-    rounds : int
-        Of each measurement.
-    """
-
-    may_differ: tuple[str, ...] = ()
-
-    def __init__(self, bench: Bench, name: str, rounds: int):
-        self.bench, self.name = bench, name
-        self.header = {
-            "command": f"python -m benchmarks study {name} --commit {bench.base.sha}",
-            "machine": dict(bench.place.machine),
-            "rounds": rounds,
-            "suite": session.suite_digest(SUBJECT),
-            "rules": {key: dataclasses.asdict(rule) for key, rule in rules.RULES.items()},
-        }
-
-    def document(self, entries: list[dict]) -> dict:
-        """What the entries of the journal say."""
-        raise NotImplementedError
-
-    def summary(self, document: Mapping) -> list[str]:
-        """The document in a few lines."""
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        """The document; ``stored``: what the file has so far, empty if there is none."""
         raise NotImplementedError
 
     def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        path = directory / f"{self.name}.json"
+        stored = json.loads(path.read_bytes()) if path.exists() else {}
         directory.mkdir(parents=True, exist_ok=True)
-        text = json_lines(header | self.document(entries))
-        write_atomically(directory / f"{self.name}.json", f"{text}\n".encode())
-
-    def lines(self, header: dict, entries: list[dict]) -> list[str]:
-        return self.summary(self.document(entries))
+        text = json_lines(self.document(header, entries, stored))
+        write_atomically(path, f"{text}\n".encode())
 
 
 def json_lines(value, indent: str = "") -> str:
     """JSON with a line for each entry, down to the rows of a table."""
     inner = indent + " "
-    if isinstance(value, Mapping) and len(indent) < 3:
+    if isinstance(value, Mapping):
         items = value.items()
         entries = [f"{inner}{json.dumps(key)}: {json_lines(item, inner)}" for key, item in items]
     elif isinstance(value, list) and value and isinstance(value[0], (list, dict)):

@@ -1,8 +1,7 @@
 """The study ``mutants``: which known bad changes a comparison catches."""
 
 import functools
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..._engine.compare import exact, measure
@@ -15,7 +14,16 @@ from ..._subjects.calls import BaseCell
 from ..._subjects.rope.grid import PATH_GRIDS, path_cells
 from ..runner import Keep, Task
 from . import mutants
-from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, pooled, small_grid
+from .bench import (
+    PROCESS_SECONDS,
+    ROUNDS,
+    SUBJECT,
+    Bench,
+    Document,
+    header_of,
+    pooled,
+    small_grid,
+)
 
 # Mutants that take turns with one base: what a run that ends loses at most.
 _AT_A_TIME = 5
@@ -33,10 +41,11 @@ class Caught(Document):
         Names of mutants; empty for all.
     """
 
+    name = "mutants"
     may_differ = ("command", "suite")
 
     def __init__(self, bench: Bench, only: Sequence[str] = ()):
-        super().__init__(bench, "mutants", ROUNDS)
+        self.bench, self.header = bench, header_of(bench, self.name, ROUNDS)
         self._only = only or list(mutants.load())
 
     def tasks(self, entries: list[dict]) -> list[Task]:
@@ -61,21 +70,16 @@ class Caught(Document):
     def _measure(self, group: str, several: Sequence[mutants.Mutant], keep: Keep) -> None:
         keep(*made(self.bench, group, several))
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the outcomes beside those of other mutants that the file has by the same rules."""
-        path = directory / f"{self.name}.json"
-        stored = json.loads(path.read_bytes()) if path.exists() else {"mutants": []}
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        """The outcomes beside those of other mutants that the file has by the same rules."""
         same = all(stored.get(key) == header[key] for key in ("machine", "rounds", "rules"))
         earlier = stored["mutants"] if same else []
-        super().publish(header, [*earlier, *entries], directory, final)
+        return header | {"mutants": in_order([*earlier, *entries])}
 
-    def document(self, entries: list[dict]) -> dict:
-        return {"mutants": in_order(entries)}
-
-    def summary(self, document: Mapping) -> list[str]:
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
         return [
             f"{'caught' if entry['caught'] else 'SURVIVED'}: {entry['name']}: {entry['by']}"
-            for entry in document["mutants"]
+            for entry in in_order(entries)
         ]
 
 

@@ -10,7 +10,7 @@ from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
 from ..._subjects import cell as cell_of
 from ..runner import Keep, Task
 from . import planted
-from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, pooled, small_grid
+from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, header_of, pooled, small_grid
 from .planted import DOSES
 
 TOLERANCE = 0.25
@@ -25,8 +25,10 @@ _PROCESSES = (ROUNDS + VERIFICATION_ROUNDS + planted.CALIBRATION_ROUNDS) * (len(
 class Power(Document):
     """Versions that are slower by :data:`planted.DOSES`; one entry has all of it."""
 
+    name = "power"
+
     def __init__(self, bench: Bench):
-        super().__init__(bench, "power", ROUNDS)
+        self.bench, self.header = bench, header_of(bench, self.name, ROUNDS)
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         label = f"{len(DOSES)} planted slowdowns"
@@ -39,11 +41,12 @@ class Power(Document):
         verification = pooled(self.bench, "verification", versions, VERIFICATION_ROUNDS, job)
         keep(_document(pool, verification))
 
-    def document(self, entries: list[dict]) -> dict:
-        return entries[0]
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        return header | entries[0]
 
-    def summary(self, document: Mapping) -> list[str]:
-        return [*map(_gpu_line, document["doses"]), *map(_host_line, document["host"])]
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        (entry,) = entries
+        return [*map(_gpu_line, entry["doses"]), *map(_host_line, entry["host"])]
 
 
 def _document(pool: Pool, verification: Pool) -> dict:

@@ -11,7 +11,7 @@ from ..._engine.verdict import rules
 from ..._engine.verdict.rules import Answer
 from ..._subjects.rope.grid import all_cells
 from ..runner import Keep, Task
-from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, pooled
+from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, header_of, pooled
 
 RUNS = 10
 
@@ -19,8 +19,10 @@ RUNS = 10
 class Repeats(Document):
     """Runs of one version against itself; an entry has the pool of one or more runs."""
 
+    name = "aa"
+
     def __init__(self, bench: Bench):
-        super().__init__(bench, "aa", AA_ROUNDS)
+        self.bench, self.header = bench, header_of(bench, self.name, AA_ROUNDS)
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         there = runs_of(_joined(entries)) if entries else 0
@@ -35,11 +37,11 @@ class Repeats(Document):
         job = measure.timing_job(all_cells("small"), host=True)
         keep({"pool": pooled(self.bench, f"aa-{number}", versions, AA_ROUNDS, job).as_json()})
 
-    def document(self, entries: list[dict]) -> dict:
-        return document(_joined(entries))
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        return header | document(_joined(entries))
 
-    def summary(self, document: Mapping) -> list[str]:
-        runs = document["comparisons"]
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        runs = document(_joined(entries))["comparisons"]
         failed, unsure = (
             sum(run["answer"] == str(answer) for run in runs)
             for answer in (Answer.FAIL, Answer.CANNOT_TELL)
