@@ -39,7 +39,7 @@ def grid(monkeypatch):
     monkeypatch.setattr(power, "small_grid", lambda: cells(GRID))
 
 
-class Bench:
+class Bench(bench.Bench):
     """A cell takes 2 or 12 us, a call 12 us, and either what it waits besides, with a little noise.
 
     ``step``: the seconds of a step by the call, of which nobody is told. ``dull``: calls that do

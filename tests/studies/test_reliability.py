@@ -88,14 +88,14 @@ def test_outcome_of_a_mutant_that_nothing_catches():
 # --- made in parts, on a GPU of the test's own ----------------------------------------------------
 
 
-class Gpu:
+class Gpu(bench.Bench):
     """There is time for ``runs`` more runs, or groups of mutants, of which ``asked`` has names.
 
     Every mutant takes a tenth longer wherever it must.
     """
 
     def __init__(self, place):
-        self.place, self.base = place, place.version
+        super().__init__(place)
         self.runs, self.asked, self.random = 0, [], np.random.default_rng(0)
 
     def rounds(self, name, versions, count, job):
@@ -114,9 +114,6 @@ class Gpu:
         gpu = ["paths.Forward.track_latency", ["then-read", "4", "bfloat16"], [float(noise[0])]]
         return {"timings": [gpu, ["host.Call.track_forward", ["sbhd"], [float(noise[1])]]]}
 
-    def mutant(self, name):
-        return name
-
 
 INDEX = mutants.load()
 
@@ -124,7 +121,7 @@ INDEX = mutants.load()
 @pytest.fixture
 def gpu(processes, monkeypatch, tmp_path):
     """What ``study`` measures on; its ``version`` may be set."""
-    gpu = Gpu(types.SimpleNamespace(version=None, machine=MACHINE))
+    gpu = Gpu(types.SimpleNamespace(version=None, machine=MACHINE, scratch=tmp_path))
     gpu.version = checkout.Version("HEAD", SHA, "digest", tmp_path)
 
     def made(place):
@@ -132,6 +129,7 @@ def gpu(processes, monkeypatch, tmp_path):
         return gpu
 
     monkeypatch.setattr(checkout, "from_commit", lambda *_: gpu.version)
+    monkeypatch.setattr(checkout, "from_directory", lambda *_: gpu.version)
     monkeypatch.setattr(bench, "Bench", made)
     gpu.output, gpu.evidence = processes.output, processes.evidence
     return gpu

@@ -19,7 +19,6 @@ from ..._engine.verdict import rules
 from ..._subjects.rope.cells import Cell
 from ..._subjects.rope.grid import GRIDS, cells
 from ..runner import Part, Place
-from . import mutants
 
 SUBJECT = load(DEFAULT)
 ROUNDS = 12
@@ -37,16 +36,7 @@ def small_grid() -> list[Cell]:
     return cells(GRIDS["small"])
 
 
-def pooled(bench: "Bench", name: str, versions: Versions, count: int, job: dict) -> Pool:
-    """The medians of rounds, to 5 digits: that is far below the noise, and half of a file."""
-    pool = Pool.of(bench.rounds(name, versions, count, job), versions)
-    return Pool(
-        pool.subjects,
-        {
-            name: np.array([[float(f"{value:.5g}") for value in row] for row in rows])
-            for name, rows in pool.seconds.items()
-        },
-    )
+_to_five_digits = np.vectorize(lambda value: float(f"{value:.5g}"), otypes=[float])
 
 
 class Bench:
@@ -64,6 +54,12 @@ class Bench:
             stored.run(name, count, job)
             return stored.rounds(name)
 
+    def pool(self, name: str, versions: Versions, count: int, job: dict) -> Pool:
+        """The medians of rounds, to 5 digits: that is far below the noise, and half of a file."""
+        pool = Pool.of(self.rounds(name, versions, count, job), versions)
+        seconds = {name: _to_five_digits(rows) for name, rows in pool.seconds.items()}
+        return Pool(pool.subjects, seconds)
+
     def _compile(self, plan: Plan, job: dict) -> None:
         """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""
         if self.place.arch not in SUBJECT.TARGETS:
@@ -78,12 +74,6 @@ class Bench:
         """What one process of each version answers; kept as well."""
         with self._open(name, versions, job) as stored:
             return stored.check(job)
-
-    def mutant(self, name: str) -> checkout.Version:
-        """The version to start from with a known bad change."""
-        return checkout.from_directory(
-            name, self.sources, lambda to: mutants.apply(name, self.base.root, to)
-        )
 
     @contextlib.contextmanager
     def _open(self, name: str, versions: Versions, job: dict) -> Iterator[Rounds]:

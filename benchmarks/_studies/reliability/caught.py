@@ -7,6 +7,7 @@ from pathlib import Path
 from ..._engine.compare import exact, measure
 from ..._engine.compare.findings import facts_of
 from ..._engine.compare.pool import Pool
+from ..._engine.system import checkout
 from ..._engine.system.progress import say
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
@@ -21,7 +22,6 @@ from .bench import (
     Bench,
     Document,
     header_of,
-    pooled,
     small_grid,
 )
 
@@ -154,17 +154,24 @@ def exact_values(root: Path, names: Iterable[str]) -> dict:
     return exact.compiled(SUBJECT, root, _TARGETS[0], (), asked, counted, enumerations=()).values
 
 
+def _mutant(bench: Bench, name: str) -> checkout.Version:
+    """The bench's version with a known bad change."""
+    return checkout.from_directory(
+        name, bench.sources, lambda to: mutants.apply(name, bench.base.root, to)
+    )
+
+
 def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
     base, failures = exact_values(bench.base.root, names), {}
     for name in names:
-        changed = exact_values(bench.mutant(name).root, names)
+        changed = exact_values(_mutant(bench, name).root, names)
         failures[name] = _failed(exact.compare(base, changed))
         say(f"{name}: {len(failures[name])} exact values failed")
     return failures
 
 
 def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
+    versions = {"base": bench.base} | {name: _mutant(bench, name) for name in names}
     answers = bench.answers("-".join(["facts", *names]), versions, measure.check_job([]))
     facts = {name: facts_of(answer) for name, answer in answers.items()}
     return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
@@ -172,9 +179,9 @@ def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
 
 def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
     """The medians of the base and of each mutant."""
-    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
+    versions = {"base": bench.base} | {name: _mutant(bench, name) for name in names}
     job = measure.timing_job(_cells(group, names), host=group == "host")
-    pool = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
+    pool = bench.pool("-".join([group, *names]), versions, ROUNDS, job)
     return {
         name: Pool(pool.subjects, {side: pool.seconds[side] for side in ("base", name)})
         for name in names

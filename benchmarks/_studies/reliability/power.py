@@ -10,7 +10,7 @@ from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
 from ..._subjects import cell as cell_of
 from ..runner import Keep, Task
 from . import planted
-from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, header_of, pooled, small_grid
+from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, header_of, small_grid
 from .planted import DOSES
 
 TOLERANCE = 0.25
@@ -37,8 +37,8 @@ class Power(Document):
     def _measure(self, keep: Keep) -> None:
         versions = planted.versions(self.bench)
         job = measure.timing_job(small_grid(), host=True)
-        pool = pooled(self.bench, "power", versions, ROUNDS, job)
-        verification = pooled(self.bench, "verification", versions, VERIFICATION_ROUNDS, job)
+        pool = self.bench.pool("power", versions, ROUNDS, job)
+        verification = self.bench.pool("verification", versions, VERIFICATION_ROUNDS, job)
         keep(_document(pool, verification))
 
     def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
