@@ -8,7 +8,6 @@ from ..._engine.compare import exact, measure
 from ..._engine.compare.findings import facts_of
 from ..._engine.compare.pool import Pool
 from ..._engine.system import checkout
-from ..._engine.system.progress import say
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
 from ..._subjects.calls import BaseCell
@@ -27,6 +26,7 @@ from .bench import (
 
 # Mutants that take turns with one base: what a run that ends loses at most.
 _AT_A_TIME = 5
+_EXACT = "code", "facts"  # groups that no clock decides
 _TARGETS, _DTYPE = ("sm_90", "gfx942"), "float16"  # what is compiled of each mutant
 
 
@@ -62,13 +62,31 @@ class Caught(Document):
         ]
 
     def _task(self, group: str, several: Sequence[mutants.Mutant]) -> Task:
-        processes = 1 if group in ("code", "facts") else ROUNDS
+        processes = 1 if group in _EXACT else ROUNDS
         label = ", ".join(mutant.name for mutant in several)
         seconds = processes * PROCESS_SECONDS * (1 + len(several))
         return Task(label, seconds, functools.partial(self._measure, group, several))
 
     def _measure(self, group: str, several: Sequence[mutants.Mutant], keep: Keep) -> None:
-        keep(*made(self.bench, group, several))
+        bench, names = self.bench, [mutant.name for mutant in several]
+        versions = {"base": bench.base} | {name: _mutant(bench, name) for name in names}
+        label, pools = "-".join([group, *names]), {}
+        if group in _EXACT:
+            if group == "code":
+                values = {name: exact_values(one.root, names) for name, one in versions.items()}
+            else:
+                answers = bench.answers(label, versions, measure.check_job([]))
+                values = {name: facts_of(answer) for name, answer in answers.items()}
+            failed = {n: _failed(exact.compare(values["base"], values[n])) for n in names}
+        else:
+            job = measure.timing_job(_cells(group, names), host=group == "host")
+            pool = bench.pool(label, versions, ROUNDS, job)
+            for name in names:
+                seconds = {side: pool.seconds[side] for side in ("base", name)}
+                pools[name] = Pool(pool.subjects, seconds)
+            failed = {name: slower(name, pools[name]) for name in names}
+        commit = bench.base.sha
+        keep(*(outcome(one, commit, failed[one.name], pools.get(one.name)) for one in several))
 
     def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
         """The outcomes beside those of other mutants that the file has by the same rules."""
@@ -87,23 +105,6 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
     """The mutants of the index in its order, each as it was measured last."""
     last = {entry["name"]: entry for entry in entries}
     return [last[name] for name in mutants.load() if name in last]
-
-
-def made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[dict]:
-    """The outcomes of mutants of the bench's version, which are of one group."""
-    names = [mutant.name for mutant in several]
-    pools: dict[str, Pool] = {}
-    if group == "code":
-        failures = _by_code(bench, names)
-    elif group == "facts":
-        failures = _by_facts(bench, names)
-    else:
-        pools = _timed(bench, group, names)
-        failures = {name: slower(name, pool) for name, pool in pools.items()}
-    return [
-        outcome(mutant, bench.base.sha, failures[mutant.name], pools.get(mutant.name))
-        for mutant in several
-    ]
 
 
 def _group(mutant: mutants.Mutant) -> str:
@@ -161,46 +162,14 @@ def _mutant(bench: Bench, name: str) -> checkout.Version:
     )
 
 
-def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    base, failures = exact_values(bench.base.root, names), {}
-    for name in names:
-        changed = exact_values(_mutant(bench, name).root, names)
-        failures[name] = _failed(exact.compare(base, changed))
-        say(f"{name}: {len(failures[name])} exact values failed")
-    return failures
-
-
-def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    versions = {"base": bench.base} | {name: _mutant(bench, name) for name in names}
-    answers = bench.answers("-".join(["facts", *names]), versions, measure.check_job([]))
-    facts = {name: facts_of(answer) for name, answer in answers.items()}
-    return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
-
-
-def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
-    """The medians of the base and of each mutant."""
-    versions = {"base": bench.base} | {name: _mutant(bench, name) for name in names}
-    job = measure.timing_job(_cells(group, names), host=group == "host")
-    pool = bench.pool("-".join([group, *names]), versions, ROUNDS, job)
-    return {
-        name: Pool(pool.subjects, {side: pool.seconds[side] for side in ("base", name)})
-        for name in names
-    }
-
-
 def _cells(group: str, names: list[str]) -> list[BaseCell]:
     """What is timed of each mutant of a group: what one of them must be slower in, and the rest."""
     if group == "forms":
-        return _forms(names)
+        index = mutants.load()
+        return [*{listed_cell(form): None for name in names for form in index[name].where}]
     # Only a call whose output is read next pays for a kernel that writes past L2.
     read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
     return [*small_grid(), *read_next] if group == "speed" else []
-
-
-def _forms(names: Iterable[str]) -> list[BaseCell]:
-    """The forms in which mutants must fail."""
-    index = mutants.load()
-    return list(dict.fromkeys(listed_cell(form) for name in names for form in index[name].where))
 
 
 def slower(name: str, pool: Pool) -> list[dict]:
