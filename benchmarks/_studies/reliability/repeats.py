@@ -17,7 +17,7 @@ RUNS = 10
 
 
 class Repeats(Document):
-    """Runs of one version against itself; an entry has the pool of one or more runs."""
+    """Runs of one version against itself; an entry has the pool of a run."""
 
     name = "aa"
 
@@ -25,11 +25,10 @@ class Repeats(Document):
         self.bench, self.header = bench, header_of(bench, self.name, AA_ROUNDS)
 
     def tasks(self, entries: list[dict]) -> list[Task]:
-        there = runs_of(_joined(entries)) if entries else 0
         seconds = 2 * AA_ROUNDS * PROCESS_SECONDS
         return [
             Task(f"run {number} of {RUNS}", seconds, functools.partial(self._measure, number))
-            for number in range(there + 1, RUNS + 1)
+            for number in range(len(entries) + 1, RUNS + 1)
         ]
 
     def _measure(self, number: int, keep: Keep) -> None:
@@ -61,32 +60,23 @@ def document(pool: Pool) -> dict:
             "look"
         ),
         "comparisons": [
-            _comparison(pool, range(number * AA_ROUNDS, (number + 1) * AA_ROUNDS))
-            for number in range(runs_of(pool))
+            _comparison(pool, range(first, first + AA_ROUNDS))
+            for first in range(0, len(pool.seconds["one"]), AA_ROUNDS)
         ],
         "pool": pool.as_json(),
     }
-
-
-def runs_of(pool: Pool) -> int:
-    """How many runs a pool has the rounds of."""
-    return len(pool.seconds["one"]) // AA_ROUNDS
 
 
 def _joined(entries: Sequence[Mapping]) -> Pool:
     """The rounds of all entries, with the subjects that every one has."""
     pools = [Pool.from_json(entry["pool"]) for entry in entries]
     subjects = sorted(set.intersection(*(set(pool.subjects) for pool in pools)))
-    columns = [[pool.subjects.index(subject) for subject in subjects] for pool in pools]
-    return Pool(
-        subjects,
-        {
-            name: np.concatenate(
-                [pool.seconds[name][:, at] for pool, at in zip(pools, columns, strict=True)]
-            )
-            for name in pools[0].seconds
-        },
-    )
+    runs = [(pool.seconds, [pool.subjects.index(key) for key in subjects]) for pool in pools]
+    seconds = {
+        name: np.concatenate([of_run[name][:, columns] for of_run, columns in runs])
+        for name in ("one", "other")
+    }
+    return Pool(subjects, seconds)
 
 
 def _comparison(pool: Pool, rows: Sequence[int]) -> dict:
