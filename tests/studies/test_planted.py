@@ -99,13 +99,13 @@ def test_doses_are_as_claimed_whatever_a_step_takes(grid, tmp_path, step):
     assert list(versions) == ["base", *planted.DOSES]
     pool, verification = pools(gpu, versions)
     for name, dose in planted.DOSES.items():
-        found = power.gpu_dose(pool, verification, name)
+        found = power.dose(pool, verification, name, "gpu")
         assert found["as_claimed"]
         for size in ("", "_up_to_4_mb", "_above_4_mb"):
             assert found[f"measured{size}"] == pytest.approx(dose.share, rel=0.15)
         assert (found["timings"], found["timings_above_4_mb"]) == (8, 4)
         assert found["seen"] == 8
-        host = power.host_dose(pool, verification, name)
+        host = power.dose(pool, verification, name, "host")
         assert host["as_claimed"]
         assert host["measured_seconds"] == pytest.approx(dose.seconds, rel=0.1)
         assert host["timings"] == 2
@@ -122,8 +122,8 @@ def test_a_dose_that_is_not_as_claimed_says_so(grid, tmp_path):
     gpu.steps = {planted.key_of(subject): 40e-9 for subject in subjects}
     gpu.off = 1.4
     pool, verification = pools(gpu, versions)
-    doses = [power.gpu_dose(pool, verification, name) for name in planted.DOSES]
-    host = [power.host_dose(pool, verification, name) for name in planted.DOSES]
+    doses = [power.dose(pool, verification, name, "gpu") for name in planted.DOSES]
+    host = [power.dose(pool, verification, name, "host") for name in planted.DOSES]
     for found in doses:
         assert not found["as_claimed"]
         assert found["measured_above_4_mb"] == pytest.approx(found["planted"], rel=0.15)
@@ -241,8 +241,8 @@ def test_the_file_is_made_of_what_was_measured(
     assert len(pool.seconds["base"]) == bench.ROUNDS
     assert len(verification.seconds["base"]) == power.VERIFICATION_ROUNDS
     for row, host, name in zip(document["doses"], document["host"], planted.DOSES, strict=True):
-        assert row == power.gpu_dose(pool, verification, name) and row["as_claimed"]
-        assert host == power.host_dose(pool, verification, name) and host["as_claimed"]
+        assert row == power.dose(pool, verification, name, "gpu") and row["as_claimed"]
+        assert host == power.dose(pool, verification, name, "host") and host["as_claimed"]
     assert "10 us of Python: detected in 2 of 2 calls" in capsys.readouterr().out
     gpu.asked.clear()
     assert study("power") == 0 and not gpu.asked, "it is there"
@@ -252,8 +252,8 @@ def test_shipped_doses_were_seen_and_say_whether_they_are_as_claimed():
     document = json.loads((reliability_studies.EVIDENCE / "power.json").read_text())
     pool, verification = (Pool.from_json(document[key]) for key in ("pool", "verification"))
     for row, host, name in zip(document["doses"], document["host"], planted.DOSES, strict=True):
-        assert row == power.gpu_dose(pool, verification, name)
-        assert host == power.host_dose(pool, verification, name)
+        assert row == power.dose(pool, verification, name, "gpu")
+        assert host == power.dose(pool, verification, name, "host")
     two, five = document["doses"][1:]
     assert two["seen_above_4_mb"] >= 0.95 * two["timings_above_4_mb"] > 0
     assert five["seen"] >= 0.95 * five["timings"] > 0
