@@ -10,7 +10,7 @@ import numpy as np
 
 from ..._engine.compare import exact, session
 from ..._engine.compare.pool import Pool
-from ..._engine.compare.rounds import Plan, Round, Rounds
+from ..._engine.compare.rounds import Plan, Rounds
 from ..._engine.machine_code import worker_pool
 from ..._engine.subject import DEFAULT, load
 from ..._engine.system import checkout
@@ -46,17 +46,14 @@ class Bench:
         self.place, self.base = place, place.version
         self.sources = place.scratch / "sources"
 
-    def rounds(self, name: str, versions: Versions, count: int, job: dict) -> list[Round]:
-        """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
+    def pool(self, name: str, versions: Versions, count: int, job: dict) -> Pool:
+        """The medians of rounds of the versions; rounds are kept, so that a killed run goes on."""
         with self._open(name, versions, job) as stored:
             if not stored.rounds(name):
                 self._compile(stored.plan, job)
             stored.run(name, count, job)
-            return stored.rounds(name)
-
-    def pool(self, name: str, versions: Versions, count: int, job: dict) -> Pool:
-        """The medians of rounds, to 5 digits: that is far below the noise, and half of a file."""
-        pool = Pool.of(self.rounds(name, versions, count, job), versions)
+            pool = Pool.of(stored.rounds(name), versions)
+        # To 5 digits: that is far below the noise, and half of a file.
         seconds = {name: _to_five_digits(rows) for name, rows in pool.seconds.items()}
         return Pool(pool.subjects, seconds)
 
