@@ -104,7 +104,11 @@ class Gpu:
             raise BudgetError("the time is up before round 1")
         self.left -= 1
         self.job = job
-        factor = 1.1 if root.name in mutants.load() else 1
+        mutant = root.name in mutants.load()
+        if job["task"] == "check":
+            facts = [["host.Error.track_error", ["float32"], 1.0 + mutant]]
+            return {"facts": facts, "errors": [], "unavailable": []}
+        factor = 1.1 if mutant else 1
         noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * factor
         gpu = ["paths.Forward.track_latency", ["then-read", "4", "bfloat16"], [float(noise[0])]]
         return {"timings": [gpu, ["host.Call.track_forward", ["sbhd"], [float(noise[1])]]]}
@@ -162,6 +166,18 @@ def test_one_mutant_is_made_alone(gpu):
     assert all(one in caught.slower("written-past-l2", pool) for one in entry["failed"])
     assert entry["name"] == "written-past-l2" and entry["commit"] == SHA
     assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["spill", "precision-loss"])
+def test_exact_values_of_a_mutant_are_compared_with_those_of_the_base(gpu, monkeypatch, name):
+    key = Key("codegen.Codegen.track_spilled_bytes", ("sm_90",))
+    monkeypatch.setattr(caught, "exact_values", lambda root, _: {key: 1.0 + (root.name == name)})
+    gpu.left = 2
+    assert study("mutants", "--only", name) == 0
+    (entry,) = document(gpu, "mutants")["mutants"]
+    (failed,) = entry["failed"]
+    assert entry["caught"] and "pool" not in entry
+    assert (failed["base"], failed["head"], failed["change"]) == (1, 2, 1)
 
 
 TIMED = ("half-the-heads", "written-past-l2")
