@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks._engine.compare import exact, measure
 from benchmarks._engine.system import gpu_monitor, process
 from benchmarks._studies import study_command
 from benchmarks._studies.peers import peers_study
 from benchmarks._studies.reliability import reliability_studies
 from benchmarks._studies.runner import Notes
 from benchmarks._studies.training import parity_study, training_study
-from tests.lab import MACHINE, SHA, free_gpu
+from tests.lab import MACHINE, SHA, UUID, free_gpu
 
 WATCHED = {
     **{"samples": 9, "under_load": 9, "processes": 1, "events": {}},
@@ -64,6 +65,26 @@ def processes(monkeypatch, tmp_path):
     watching = types.SimpleNamespace(summary=lambda: WATCHED)
     monkeypatch.setattr(gpu_monitor, "Watch", lambda uuid: contextlib.nullcontext(watching))
     return processes
+
+
+def answered_by(patch, answer) -> None:
+    """Let ``answer(root, job)`` answer for each process that measures a version below ``root``."""
+
+    class Process:
+        def __init__(self, subject, root, cache):
+            self.root = root
+
+        def wait_until_ready(self):
+            pass
+
+        def answer(self, job):
+            return {"gpu": UUID, "launches": []} | answer(self.root, job)
+
+        def stop(self):
+            pass
+
+    patch.setattr(measure, "Process", Process)
+    patch.setattr(exact, "compiled", lambda *_, **__: exact.NOT_COMPILED)
 
 
 def study(*words) -> int:

@@ -4,23 +4,23 @@ On a GPU of the test's own, whose kernels wait as the planted version says.
 """
 
 import json
+import math
 import time
 import types
 
 import numpy as np
 import pytest
 
-from benchmarks._engine.compare import exact
+from benchmarks._engine.compare import exact, measure
 from benchmarks._engine.compare.pool import Pool
-from benchmarks._engine.compare.rounds import Round
 from benchmarks._engine.system import checkout
 from benchmarks._engine.verdict.rules import Key
 from benchmarks._studies.reliability import bench, planted, power, reliability_studies
-from benchmarks._studies.runner import StudyError
+from benchmarks._studies.runner import Place, StudyError
 from benchmarks._subjects.rope.grid import cells
-from tests.lab import MACHINE, ROOT, SHA
+from tests.lab import MACHINE, ROOT, SHA, UUID
 from tests.studies import common
-from tests.studies.common import study
+from tests.studies.common import answered_by, study
 
 processes = common.processes  # a fixture
 
@@ -32,37 +32,24 @@ HOST = ["host.Call.track_forward", "host.Call.track_forward_backward"]
 SMALL, LARGE = ("128 1 64 float32 sbhd False", "2048 1 64 float32 sbhd True")
 
 
-@pytest.fixture
-def grid(monkeypatch):
-    """Four cells, two of them of 4 MB and less."""
-    monkeypatch.setattr(planted, "small_grid", lambda: cells(GRID))
-    monkeypatch.setattr(power, "small_grid", lambda: cells(GRID))
-
-
-class Bench:
+class Gpu:
     """A cell takes 2 or 12 us, a call 12 us, and either what it waits besides, with a little noise.
 
-    ``step``: the seconds of a step by the call, of which nobody is told. ``dull``: calls that do
-    not wait. ``off``: what the host waits for besides what it is asked to, as a factor.
+    ``steps``: the seconds of a step by the call, of which nobody is told. ``dull``: calls that do
+    not wait. ``off``: what the host waits for besides what it is asked to, as a factor. ``jobs``:
+    how many were answered.
     """
 
-    def __init__(self, scratch, noise=0.0005):
-        self.sources, self.asked = scratch, []
-        self.base = checkout.from_working_tree(ROOT, scratch)
+    def __init__(self, scratch):
+        version = checkout.Version("HEAD", SHA, "digest", ROOT)
+        place = Place(version, MACHINE, "sm_90", UUID, scratch, math.inf)
+        self.bench, self.jobs = bench.Bench(place), 0
         self.steps, self.dull, self.off = {}, set(), 1.0
-        self.noise, self.random = noise, np.random.default_rng(0)
+        self.random = np.random.default_rng(0)
 
-    def answers(self, name, versions, job):
-        self.asked.append((name, {side: version.digest for side, version in versions.items()}))
-        return {name: self.answer(version, job) for name, version in versions.items()}
-
-    def rounds(self, name, versions, count, job):
-        return [
-            Round(name, number, self.answers(name, versions, job), {}) for number in range(count)
-        ]
-
-    def answer(self, version, job):
-        waits = json.loads((version.root / "rope_triton" / "waits.json").read_text())
+    def answer(self, root, job):
+        self.jobs += 1
+        waits = json.loads((root / "rope_triton" / "waits.json").read_text())
         assert {suite for suite, _ in job["cells"]} == {"rope"}
         timings = []
         for cell in cells(GRID):
@@ -83,29 +70,37 @@ class Bench:
         return alone + once + (0 if key in self.dull else steps * self.steps.get(key, 25e-9))
 
     def factor(self):
-        return float(np.exp(self.noise * self.random.normal()))
+        return float(np.exp(0.0005 * self.random.normal()))
+
+    def pools(self, versions):
+        job = measure.timing_job(cells(GRID), host=True)
+        return [self.bench.pool(f"{count} rounds", versions, count, job) for count in (12, 4)]
 
 
-def pools(gpu, versions):
-    job = {"cells": [["rope", []]], "host": True}
-    return [Pool.of(gpu.rounds("any", versions, count, job), versions) for count in (12, 4)]
+@pytest.fixture
+def gpu(processes, monkeypatch, tmp_path):
+    """It has four cells, two of them of 4 MB and less."""
+    monkeypatch.setattr(planted, "small_grid", lambda: cells(GRID))
+    monkeypatch.setattr(power, "small_grid", lambda: cells(GRID))
+    gpu = Gpu(tmp_path)
+    answered_by(monkeypatch, gpu.answer)
+    return gpu
 
 
 @pytest.mark.parametrize("step", [5e-9, 25e-9, 80e-9])
-def test_doses_are_as_claimed_whatever_a_step_takes(grid, tmp_path, step):
-    gpu = Bench(tmp_path)
+def test_doses_are_as_claimed_whatever_a_step_takes(gpu, step):
     gpu.steps = dict.fromkeys((SMALL, LARGE), step)
-    versions = planted.versions(gpu)
+    versions = planted.versions(gpu.bench)
     assert list(versions) == ["base", *planted.DOSES]
-    pool, verification = pools(gpu, versions)
+    pool, verification = gpu.pools(versions)
     for name, dose in planted.DOSES.items():
-        found = power.gpu_dose(pool, verification, name)
+        found = power.dose(pool, verification, name, "gpu")
         assert found["as_claimed"]
         for size in ("", "_up_to_4_mb", "_above_4_mb"):
             assert found[f"measured{size}"] == pytest.approx(dose.share, rel=0.15)
         assert (found["timings"], found["timings_above_4_mb"]) == (8, 4)
         assert found["seen"] == 8
-        host = power.host_dose(pool, verification, name)
+        host = power.dose(pool, verification, name, "host")
         assert host["as_claimed"]
         assert host["measured_seconds"] == pytest.approx(dose.seconds, rel=0.1)
         assert host["timings"] == 2
@@ -113,47 +108,41 @@ def test_doses_are_as_claimed_whatever_a_step_takes(grid, tmp_path, step):
     assert host["seen"] == 2, "10 us"
 
 
-def test_a_dose_that_is_not_as_claimed_says_so(grid, tmp_path):
-    gpu = Bench(tmp_path)
-    versions = planted.versions(gpu)
+def test_a_dose_that_is_not_as_claimed_says_so(gpu):
+    versions = planted.versions(gpu.bench)
     # After the calibration a step takes longer, in small cells alone; and so does the host.
     small = [c for c in cells(GRID) if c.seq_len == 128]
     subjects = [Key(m, c.params) for c in small for m in c.metrics.values()]
     gpu.steps = {planted.key_of(subject): 40e-9 for subject in subjects}
     gpu.off = 1.4
-    pool, verification = pools(gpu, versions)
-    doses = [power.gpu_dose(pool, verification, name) for name in planted.DOSES]
-    host = [power.host_dose(pool, verification, name) for name in planted.DOSES]
+    pool, verification = gpu.pools(versions)
+    doses = [power.dose(pool, verification, name, "gpu") for name in planted.DOSES]
+    host = [power.dose(pool, verification, name, "host") for name in planted.DOSES]
     for found in doses:
         assert not found["as_claimed"]
         assert found["measured_above_4_mb"] == pytest.approx(found["planted"], rel=0.15)
         assert found["measured_up_to_4_mb"] > 1.25 * found["planted"]
     assert not any(found["as_claimed"] for found in host)
-    gpu.place = types.SimpleNamespace(machine=MACHINE)
-    text = "\n".join(power.Power(gpu).summary({"doses": doses, "host": host}))
+    text = "\n".join(power.Power(gpu.bench).lines({}, [{"doses": doses, "host": host}]))
     assert text.count("NOT AS CLAIMED within 25%") == 6
     assert "1%: detected in 8 of 8 timings" in text and "3 us of Python: detected in" in text
 
 
-def test_another_run_finds_the_same_versions_from_what_is_kept(grid, tmp_path):
-    gpu = Bench(tmp_path, noise=0.0)
-    found, asked = planted.versions(gpu), gpu.asked
-    gpu.asked = []
-    assert planted.versions(gpu) == found
-    assert gpu.asked == asked
-    names = [name for name, _ in asked]
-    assert len(set(names)) == 2 and len(names) == 1 + planted.CALIBRATION_ROUNDS
+def test_another_run_finds_the_same_versions_from_what_is_kept(gpu):
+    versions = planted.versions(gpu.bench)
+    assert gpu.jobs == 1 + 4 * planted.CALIBRATION_ROUNDS
+    assert planted.versions(gpu.bench) == versions
+    assert gpu.jobs == 1 + 4 * planted.CALIBRATION_ROUNDS
 
 
-def test_a_cell_whose_wait_does_not_show_is_no_evidence(grid, tmp_path):
-    gpu = Bench(tmp_path, noise=0.0)
+def test_a_cell_whose_wait_does_not_show_is_no_evidence(gpu):
     gpu.dull = {SMALL}
     with pytest.raises(StudyError, match=f"{SMALL}: it takes hardly longer if"):
-        planted.versions(gpu)
+        planted.versions(gpu.bench)
 
 
-def test_the_versions_differ_in_their_waits_alone(grid, tmp_path):
-    found = planted.versions(Bench(tmp_path))
+def test_the_versions_differ_in_their_waits_alone(gpu):
+    found = planted.versions(gpu.bench)
     files = {
         name: {
             str(path.relative_to(version.root)): path.read_bytes()
@@ -188,9 +177,8 @@ def test_waiting_is_in_the_machine_code(tmp_path, monkeypatch):
     assert after >= before + 10
 
 
-def test_calls_on_the_host_wait_as_told(tmp_path):
-    gpu = Bench(tmp_path)
-    root = planted.plant("slow", gpu, {SMALL: 7}, seconds=0.05).root
+def test_calls_on_the_host_wait_as_told(gpu):
+    root = planted.plant("slow", gpu.bench, {SMALL: 7}, seconds=0.05).root
     waits = json.loads((root / "rope_triton" / "waits.json").read_text())
     assert waits == {"gpu": {"": planted._BASE_WAIT, SMALL: 7}, "host": 0.05}
     names: dict = {"__file__": str(root / "rope_triton" / "host_wait.py")}
@@ -216,44 +204,27 @@ def test_calls_on_the_host_wait_as_told(tmp_path):
 # --- the file -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def gpu(grid, tmp_path_factory):
-    """Made before there is another checkout."""
-    return Bench(tmp_path_factory.mktemp("sources"))
-
-
-def test_the_file_is_made_of_what_was_measured(
-    gpu,
-    processes,
-    monkeypatch,
-    capsys,
-):
-    def made(place):
-        gpu.place = place
-        return gpu
-
-    version = checkout.Version("HEAD", SHA, "digest", gpu.base.root)
-    monkeypatch.setattr(checkout, "from_commit", lambda *_: version)
-    monkeypatch.setattr(bench, "Bench", made)
+def test_the_file_is_made_of_what_was_measured(gpu, processes, monkeypatch, capsys):
+    monkeypatch.setattr(checkout, "from_commit", lambda *_: gpu.bench.base)
     assert study("power") == 0
     document = json.loads((processes.output / "power.json").read_text())
     pool, verification = (Pool.from_json(document[key]) for key in ("pool", "verification"))
     assert len(pool.seconds["base"]) == bench.ROUNDS
     assert len(verification.seconds["base"]) == power.VERIFICATION_ROUNDS
     for row, host, name in zip(document["doses"], document["host"], planted.DOSES, strict=True):
-        assert row == power.gpu_dose(pool, verification, name) and row["as_claimed"]
-        assert host == power.host_dose(pool, verification, name) and host["as_claimed"]
+        assert row == power.dose(pool, verification, name, "gpu") and row["as_claimed"]
+        assert host == power.dose(pool, verification, name, "host") and host["as_claimed"]
     assert "10 us of Python: detected in 2 of 2 calls" in capsys.readouterr().out
-    gpu.asked.clear()
-    assert study("power") == 0 and not gpu.asked, "it is there"
+    jobs = gpu.jobs
+    assert study("power") == 0 and gpu.jobs == jobs, "it is there"
 
 
 def test_shipped_doses_were_seen_and_say_whether_they_are_as_claimed():
     document = json.loads((reliability_studies.EVIDENCE / "power.json").read_text())
     pool, verification = (Pool.from_json(document[key]) for key in ("pool", "verification"))
     for row, host, name in zip(document["doses"], document["host"], planted.DOSES, strict=True):
-        assert row == power.gpu_dose(pool, verification, name)
-        assert host == power.host_dose(pool, verification, name)
+        assert row == power.dose(pool, verification, name, "gpu")
+        assert host == power.dose(pool, verification, name, "host")
     two, five = document["doses"][1:]
     assert two["seen_above_4_mb"] >= 0.95 * two["timings_above_4_mb"] > 0
     assert five["seen"] >= 0.95 * five["timings"] > 0

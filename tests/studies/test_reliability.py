@@ -1,23 +1,22 @@
 """Evidence that the comparison can be trusted follows from the data that ships with it."""
 
 import json
-import types
 
 import numpy as np
 import pytest
 
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.compare.pool import Pool
-from benchmarks._engine.compare.rounds import BudgetError, Round
+from benchmarks._engine.compare.rounds import BudgetError
 from benchmarks._engine.system import checkout
 from benchmarks._engine.verdict import rules
 from benchmarks._engine.verdict.rules import Key
 from benchmarks._studies.reliability import bench, caught, mutants, reliability_studies, repeats
 from benchmarks._studies.reliability.bench import AA_ROUNDS, ROUNDS
 from benchmarks._subjects.rope.grid import all_cells
-from tests.lab import MACHINE, SHA
+from tests.lab import SHA
 from tests.studies import common
-from tests.studies.common import study
+from tests.studies.common import answered_by, study
 
 processes = common.processes  # a fixture
 
@@ -25,7 +24,7 @@ SHIPPED = reliability_studies.EVIDENCE
 DOCUMENTS = {
     name: json.loads((SHIPPED / f"{name}.json").read_text()) for name in ("aa", "mutants", "power")
 }
-RUNS = repeats.RUNS
+RUNS, RUN = repeats.RUNS, 2 * AA_ROUNDS  # processes
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -89,51 +88,48 @@ def test_outcome_of_a_mutant_that_nothing_catches():
 
 
 class Gpu:
-    """There is time for ``runs`` more runs, or groups of mutants, of which ``asked`` has names.
+    """There is time for ``left`` more processes. A mutant takes a tenth longer wherever it must.
 
-    Every mutant takes a tenth longer wherever it must.
+    ``version``: what is measured. ``job``: of the last process.
     """
 
-    def __init__(self, place):
-        self.place, self.base = place, place.version
-        self.runs, self.asked, self.random = 0, [], np.random.default_rng(0)
+    def __init__(self, processes, root):
+        self.version = checkout.Version("HEAD", SHA, "digest", root)
+        self.output, self.evidence = processes.output, processes.evidence
+        self.rounds = processes.directory / "rounds"
+        self.left, self.random = 0, np.random.default_rng(0)
 
-    def rounds(self, name, versions, count, job):
-        if self.runs == 0:
+    def answer(self, root, job):
+        if self.left == 0:
             raise BudgetError("the time is up before round 1")
-        self.runs -= 1
-        self.asked.append(name)
+        self.left -= 1
         self.job = job
-        return [
-            Round(name, number, {side: self.answer(side) for side in versions}, {})
-            for number in range(count)
-        ]
-
-    def answer(self, name):
-        noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * (1.1 if name in INDEX else 1)
+        mutant = root.name in mutants.load()
+        if job["task"] == "check":
+            facts = [["host.Error.track_error", ["float32"], 1.0 + mutant]]
+            return {"facts": facts, "errors": [], "unavailable": []}
+        factor = 1.1 if mutant else 1
+        noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * factor
         gpu = ["paths.Forward.track_latency", ["then-read", "4", "bfloat16"], [float(noise[0])]]
         return {"timings": [gpu, ["host.Call.track_forward", ["sbhd"], [float(noise[1])]]]}
 
-    def mutant(self, name):
-        return name
-
-
-INDEX = mutants.load()
+    @property
+    def measured(self) -> set[str]:
+        """What there are rounds of."""
+        return {path.stem for path in self.rounds.glob("*.jsonl")}
 
 
 @pytest.fixture
 def gpu(processes, monkeypatch, tmp_path):
-    """What ``study`` measures on; its ``version`` may be set."""
-    gpu = Gpu(types.SimpleNamespace(version=None, machine=MACHINE))
-    gpu.version = checkout.Version("HEAD", SHA, "digest", tmp_path)
-
-    def made(place):
-        gpu.place, gpu.base = place, place.version
-        return gpu
-
+    """What ``study`` measures on."""
+    gpu = Gpu(processes, tmp_path)
+    answered_by(monkeypatch, gpu.answer)
     monkeypatch.setattr(checkout, "from_commit", lambda *_: gpu.version)
-    monkeypatch.setattr(bench, "Bench", made)
-    gpu.output, gpu.evidence = processes.output, processes.evidence
+    monkeypatch.setattr(
+        checkout,
+        "from_directory",
+        lambda name, *_: checkout.Version(name, "", name, tmp_path / name),
+    )
     return gpu
 
 
@@ -142,15 +138,15 @@ def document(gpu, name="aa", directory="output") -> dict:
 
 
 def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
-    gpu.runs = 3
+    gpu.left = 3 * RUN + 1
     assert study("aa", "--ship") == 1
     printed = capsys.readouterr()
     assert "of 3 independent comparisons of a version with itself" in printed.out
     assert "no time for run 4 of 10; the same command goes on" in printed.err
     assert not gpu.evidence.exists()
-    first, gpu.runs = document(gpu), 20
+    first, gpu.left = document(gpu), 7 * RUN
     assert study("aa", "--ship") == 0
-    assert gpu.asked == [f"aa-{number}" for number in range(1, RUNS + 1)] and gpu.job["host"]
+    assert gpu.measured == {f"aa-{number}" for number in range(1, RUNS + 1)} and gpu.job["host"]
     whole = document(gpu)
     assert len(whole["comparisons"]) == RUNS and whole["comparisons"][:3] == first["comparisons"]
     for name, rows in whole["pool"]["seconds"].items():
@@ -160,9 +156,9 @@ def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
 
 
 def test_one_mutant_is_made_alone(gpu):
-    gpu.runs = 1
+    gpu.left = 2 * ROUNDS
     assert study("mutants", "--only", "written-past-l2") == 0
-    assert gpu.asked == ["speed-written-past-l2"]
+    assert gpu.measured == {"speed-written-past-l2"}
     assert [cell for cell in gpu.job["cells"] if cell[1][0] == "then-read"] and not gpu.job["host"]
     (entry,) = document(gpu, "mutants")["mutants"]
     pool = Pool.from_json(entry["pool"])
@@ -172,15 +168,27 @@ def test_one_mutant_is_made_alone(gpu):
     assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.parametrize("name", ["spill", "precision-loss"])
+def test_exact_values_of_a_mutant_are_compared_with_those_of_the_base(gpu, monkeypatch, name):
+    key = Key("codegen.Codegen.track_spilled_bytes", ("sm_90",))
+    monkeypatch.setattr(caught, "exact_values", lambda root, _: {key: 1.0 + (root.name == name)})
+    gpu.left = 2
+    assert study("mutants", "--only", name) == 0
+    (entry,) = document(gpu, "mutants")["mutants"]
+    (failed,) = entry["failed"]
+    assert entry["caught"] and "pool" not in entry
+    assert (failed["base"], failed["head"], failed["change"]) == (1, 2, 1)
+
+
 TIMED = ("half-the-heads", "written-past-l2")
 
 
 def test_mutants_are_kept_beside_those_of_other_commits_and_never_of_other_rules(gpu):
     for name in TIMED:
-        gpu.runs = 1
+        gpu.left = 2 * ROUNDS
         assert study("mutants", "--only", name, "--ship") == 0
     gpu.version = checkout.Version("HEAD", "2" * 40, "digest", gpu.version.root)
-    gpu.runs = 1
+    gpu.left = 2 * ROUNDS
     assert study("mutants", "--only", TIMED[0], "--ship") == 0
     entries = document(gpu, "mutants", "evidence")["mutants"]
     assert [(one["name"], one["commit"]) for one in entries] == [
@@ -190,7 +198,7 @@ def test_mutants_are_kept_beside_those_of_other_commits_and_never_of_other_rules
     path = gpu.evidence / "mutants.json"
     other = {"rules": {}, "mutants": [*entries, {"name": "spill", "commit": SHA}]}
     path.write_text(json.dumps(document(gpu, "mutants", "evidence") | other))
-    gpu.runs = 1
+    gpu.left = 2 * ROUNDS
     assert study("mutants", "--only", TIMED[1], "--ship") == 0
     assert [one["name"] for one in document(gpu, "mutants", "evidence")["mutants"]] == [*TIMED]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..._engine.compare import exact, session
 from ..._engine.compare.pool import Pool
-from ..._engine.compare.rounds import Plan, Round, Rounds
+from ..._engine.compare.rounds import Plan, Rounds
 from ..._engine.machine_code import worker_pool
 from ..._engine.subject import DEFAULT, load
 from ..._engine.system import checkout
@@ -19,7 +19,6 @@ from ..._engine.verdict import rules
 from ..._subjects.rope.cells import Cell
 from ..._subjects.rope.grid import GRIDS, cells
 from ..runner import Part, Place
-from . import mutants
 
 SUBJECT = load(DEFAULT)
 ROUNDS = 12
@@ -37,16 +36,7 @@ def small_grid() -> list[Cell]:
     return cells(GRIDS["small"])
 
 
-def pooled(bench: "Bench", name: str, versions: Versions, count: int, job: dict) -> Pool:
-    """The medians of rounds, to 5 digits: that is far below the noise, and half of a file."""
-    pool = Pool.of(bench.rounds(name, versions, count, job), versions)
-    return Pool(
-        pool.subjects,
-        {
-            name: np.array([[float(f"{value:.5g}") for value in row] for row in rows])
-            for name, rows in pool.seconds.items()
-        },
-    )
+_to_five_digits = np.vectorize(lambda value: float(f"{value:.5g}"), otypes=[float])
 
 
 class Bench:
@@ -56,13 +46,16 @@ class Bench:
         self.place, self.base = place, place.version
         self.sources = place.scratch / "sources"
 
-    def rounds(self, name: str, versions: Versions, count: int, job: dict) -> list[Round]:
-        """Rounds of the versions, reversed in turns; kept, so that a killed run goes on."""
+    def pool(self, name: str, versions: Versions, count: int, job: dict) -> Pool:
+        """The medians of rounds of the versions; rounds are kept, so that a killed run goes on."""
         with self._open(name, versions, job) as stored:
             if not stored.rounds(name):
                 self._compile(stored.plan, job)
             stored.run(name, count, job)
-            return stored.rounds(name)
+            pool = Pool.of(stored.rounds(name), versions)
+        # To 5 digits: that is far below the noise, and half of a file.
+        seconds = {name: _to_five_digits(rows) for name, rows in pool.seconds.items()}
+        return Pool(pool.subjects, seconds)
 
     def _compile(self, plan: Plan, job: dict) -> None:
         """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""
@@ -79,12 +72,6 @@ class Bench:
         with self._open(name, versions, job) as stored:
             return stored.check(job)
 
-    def mutant(self, name: str) -> checkout.Version:
-        """The version to start from with a known bad change."""
-        return checkout.from_directory(
-            name, self.sources, lambda to: mutants.apply(name, self.base.root, to)
-        )
-
     @contextlib.contextmanager
     def _open(self, name: str, versions: Versions, job: dict) -> Iterator[Rounds]:
         place = self.place
@@ -100,52 +87,36 @@ class Bench:
             yield stored
 
 
+def header_of(bench: Bench, name: str, rounds: int) -> dict:
+    """The header of a part that measures versions in so many rounds each."""
+    return {
+        "command": f"python -m benchmarks study {name} --commit {bench.base.sha}",
+        "machine": dict(bench.place.machine),
+        "rounds": rounds,
+        "suite": session.suite_digest(SUBJECT),
+        "rules": {key: dataclasses.asdict(rule) for key, rule in rules.RULES.items()},
+    }
+
+
 class Document(Part):
-    """A part whose file is a JSON document: the header, and what :meth:`document` makes of it.
+    """A part whose file is one JSON document, made of the entries and of the file before."""
 
-    Parameters
-    ----------
-    bench : Bench
-        What is measured.
-    name : str
-        Of the study and of the file.
-    rounds : int
-        Of each measurement.
-    """
-
-    may_differ: tuple[str, ...] = ()
-
-    def __init__(self, bench: Bench, name: str, rounds: int):
-        self.bench, self.name = bench, name
-        self.header = {
-            "command": f"python -m benchmarks study {name} --commit {bench.base.sha}",
-            "machine": dict(bench.place.machine),
-            "rounds": rounds,
-            "suite": session.suite_digest(SUBJECT),
-            "rules": {key: dataclasses.asdict(rule) for key, rule in rules.RULES.items()},
-        }
-
-    def document(self, entries: list[dict]) -> dict:
-        """What the entries of the journal say."""
-        raise NotImplementedError
-
-    def summary(self, document: Mapping) -> list[str]:
-        """The document in a few lines."""
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        """The document; ``stored``: what the file has so far, empty if there is none."""
         raise NotImplementedError
 
     def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
+        path = directory / f"{self.name}.json"
+        stored = json.loads(path.read_bytes()) if path.exists() else {}
         directory.mkdir(parents=True, exist_ok=True)
-        text = json_lines(header | self.document(entries))
-        write_atomically(directory / f"{self.name}.json", f"{text}\n".encode())
-
-    def lines(self, header: dict, entries: list[dict]) -> list[str]:
-        return self.summary(self.document(entries))
+        text = json_lines(self.document(header, entries, stored))
+        write_atomically(path, f"{text}\n".encode())
 
 
 def json_lines(value, indent: str = "") -> str:
     """JSON with a line for each entry, down to the rows of a table."""
     inner = indent + " "
-    if isinstance(value, Mapping) and len(indent) < 3:
+    if isinstance(value, Mapping):
         items = value.items()
         entries = [f"{inner}{json.dumps(key)}: {json_lines(item, inner)}" for key, item in items]
     elif isinstance(value, list) and value and isinstance(value[0], (list, dict)):

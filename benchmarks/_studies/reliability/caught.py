@@ -1,24 +1,32 @@
 """The study ``mutants``: which known bad changes a comparison catches."""
 
 import functools
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..._engine.compare import exact, measure
 from ..._engine.compare.findings import facts_of
 from ..._engine.compare.pool import Pool
-from ..._engine.system.progress import say
+from ..._engine.system import checkout
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
 from ..._subjects.calls import BaseCell
 from ..._subjects.rope.grid import PATH_GRIDS, path_cells
 from ..runner import Keep, Task
 from . import mutants
-from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, pooled, small_grid
+from .bench import (
+    PROCESS_SECONDS,
+    ROUNDS,
+    SUBJECT,
+    Bench,
+    Document,
+    header_of,
+    small_grid,
+)
 
 # Mutants that take turns with one base: what a run that ends loses at most.
 _AT_A_TIME = 5
+_EXACT = "code", "facts"  # groups that no clock decides
 _TARGETS, _DTYPE = ("sm_90", "gfx942"), "float16"  # what is compiled of each mutant
 
 
@@ -33,10 +41,11 @@ class Caught(Document):
         Names of mutants; empty for all.
     """
 
+    name = "mutants"
     may_differ = ("command", "suite")
 
     def __init__(self, bench: Bench, only: Sequence[str] = ()):
-        super().__init__(bench, "mutants", ROUNDS)
+        self.bench, self.header = bench, header_of(bench, self.name, ROUNDS)
         self._only = only or list(mutants.load())
 
     def tasks(self, entries: list[dict]) -> list[Task]:
@@ -53,29 +62,42 @@ class Caught(Document):
         ]
 
     def _task(self, group: str, several: Sequence[mutants.Mutant]) -> Task:
-        processes = 1 if group in ("code", "facts") else ROUNDS
+        processes = 1 if group in _EXACT else ROUNDS
         label = ", ".join(mutant.name for mutant in several)
         seconds = processes * PROCESS_SECONDS * (1 + len(several))
         return Task(label, seconds, functools.partial(self._measure, group, several))
 
     def _measure(self, group: str, several: Sequence[mutants.Mutant], keep: Keep) -> None:
-        keep(*made(self.bench, group, several))
+        bench, names = self.bench, [mutant.name for mutant in several]
+        versions = {"base": bench.base} | {name: _mutant(bench, name) for name in names}
+        label, pools = "-".join([group, *names]), {}
+        if group in _EXACT:
+            if group == "code":
+                values = {name: exact_values(one.root, names) for name, one in versions.items()}
+            else:
+                answers = bench.answers(label, versions, measure.check_job([]))
+                values = {name: facts_of(answer) for name, answer in answers.items()}
+            failed = {n: _failed(exact.compare(values["base"], values[n])) for n in names}
+        else:
+            job = measure.timing_job(_cells(group, names), host=group == "host")
+            pool = bench.pool(label, versions, ROUNDS, job)
+            for name in names:
+                seconds = {side: pool.seconds[side] for side in ("base", name)}
+                pools[name] = Pool(pool.subjects, seconds)
+            failed = {name: slower(name, pools[name]) for name in names}
+        commit = bench.base.sha
+        keep(*(outcome(one, commit, failed[one.name], pools.get(one.name)) for one in several))
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the outcomes beside those of other mutants that the file has by the same rules."""
-        path = directory / f"{self.name}.json"
-        stored = json.loads(path.read_bytes()) if path.exists() else {"mutants": []}
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        """The outcomes beside those of other mutants that the file has by the same rules."""
         same = all(stored.get(key) == header[key] for key in ("machine", "rounds", "rules"))
         earlier = stored["mutants"] if same else []
-        super().publish(header, [*earlier, *entries], directory, final)
+        return header | {"mutants": in_order([*earlier, *entries])}
 
-    def document(self, entries: list[dict]) -> dict:
-        return {"mutants": in_order(entries)}
-
-    def summary(self, document: Mapping) -> list[str]:
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
         return [
             f"{'caught' if entry['caught'] else 'SURVIVED'}: {entry['name']}: {entry['by']}"
-            for entry in document["mutants"]
+            for entry in in_order(entries)
         ]
 
 
@@ -83,23 +105,6 @@ def in_order(entries: Sequence[dict]) -> list[dict]:
     """The mutants of the index in its order, each as it was measured last."""
     last = {entry["name"]: entry for entry in entries}
     return [last[name] for name in mutants.load() if name in last]
-
-
-def made(bench: Bench, group: str, several: Sequence[mutants.Mutant]) -> list[dict]:
-    """The outcomes of mutants of the bench's version, which are of one group."""
-    names = [mutant.name for mutant in several]
-    pools: dict[str, Pool] = {}
-    if group == "code":
-        failures = _by_code(bench, names)
-    elif group == "facts":
-        failures = _by_facts(bench, names)
-    else:
-        pools = _timed(bench, group, names)
-        failures = {name: slower(name, pool) for name, pool in pools.items()}
-    return [
-        outcome(mutant, bench.base.sha, failures[mutant.name], pools.get(mutant.name))
-        for mutant in several
-    ]
 
 
 def _group(mutant: mutants.Mutant) -> str:
@@ -150,46 +155,21 @@ def exact_values(root: Path, names: Iterable[str]) -> dict:
     return exact.compiled(SUBJECT, root, _TARGETS[0], (), asked, counted, enumerations=()).values
 
 
-def _by_code(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    base, failures = exact_values(bench.base.root, names), {}
-    for name in names:
-        changed = exact_values(bench.mutant(name).root, names)
-        failures[name] = _failed(exact.compare(base, changed))
-        say(f"{name}: {len(failures[name])} exact values failed")
-    return failures
-
-
-def _by_facts(bench: Bench, names: list[str]) -> dict[str, list[dict]]:
-    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    answers = bench.answers("-".join(["facts", *names]), versions, measure.check_job([]))
-    facts = {name: facts_of(answer) for name, answer in answers.items()}
-    return {name: _failed(exact.compare(facts["base"], facts[name])) for name in names}
-
-
-def _timed(bench: Bench, group: str, names: list[str]) -> dict[str, Pool]:
-    """The medians of the base and of each mutant."""
-    versions = {"base": bench.base} | {name: bench.mutant(name) for name in names}
-    job = measure.timing_job(_cells(group, names), host=group == "host")
-    pool = pooled(bench, "-".join([group, *names]), versions, ROUNDS, job)
-    return {
-        name: Pool(pool.subjects, {side: pool.seconds[side] for side in ("base", name)})
-        for name in names
-    }
+def _mutant(bench: Bench, name: str) -> checkout.Version:
+    """The bench's version with a known bad change."""
+    return checkout.from_directory(
+        name, bench.sources, lambda to: mutants.apply(name, bench.base.root, to)
+    )
 
 
 def _cells(group: str, names: list[str]) -> list[BaseCell]:
     """What is timed of each mutant of a group: what one of them must be slower in, and the rest."""
     if group == "forms":
-        return _forms(names)
+        index = mutants.load()
+        return [*{listed_cell(form): None for name in names for form in index[name].where}]
     # Only a call whose output is read next pays for a kernel that writes past L2.
     read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
     return [*small_grid(), *read_next] if group == "speed" else []
-
-
-def _forms(names: Iterable[str]) -> list[BaseCell]:
-    """The forms in which mutants must fail."""
-    index = mutants.load()
-    return list(dict.fromkeys(listed_cell(form) for name in names for form in index[name].where))
 
 
 def slower(name: str, pool: Pool) -> list[dict]:

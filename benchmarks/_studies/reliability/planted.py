@@ -20,7 +20,7 @@ from ..._subjects import cell as cell_of
 from ..._subjects.rope.cells import Cell
 from ..runner import StudyError
 from . import mutants
-from .bench import Bench, pooled, small_grid
+from .bench import Bench, small_grid
 
 
 class Dose(NamedTuple):
@@ -62,7 +62,7 @@ def versions(bench: Bench) -> dict[str, checkout.Version]:
     about = {key: median / _ABOUT_SECONDS * _STEP for key, median in seconds.items()}
     levels = {name: plant(name, bench, _scaled(about, share)) for name, share in _LEVELS.items()}
     name = f"calibration-{levels['level-3'].digest[:8]}"
-    pool = pooled(bench, name, levels, CALIBRATION_ROUNDS, job)
+    pool = bench.pool(name, levels, CALIBRATION_ROUNDS, job)
     doubling = waits_of_a_slowdown(pool, about)
     return {"base": none} | {
         name: plant(name, bench, _scaled(doubling, dose.share), dose.seconds)

@@ -1,5 +1,6 @@
 """The study ``power``: which slowdowns of known size a comparison detects."""
 
+import statistics
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -10,7 +11,7 @@ from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
 from ..._subjects import cell as cell_of
 from ..runner import Keep, Task
 from . import planted
-from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, pooled, small_grid
+from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, header_of, small_grid
 from .planted import DOSES
 
 TOLERANCE = 0.25
@@ -25,8 +26,10 @@ _PROCESSES = (ROUNDS + VERIFICATION_ROUNDS + planted.CALIBRATION_ROUNDS) * (len(
 class Power(Document):
     """Versions that are slower by :data:`planted.DOSES`; one entry has all of it."""
 
+    name = "power"
+
     def __init__(self, bench: Bench):
-        super().__init__(bench, "power", ROUNDS)
+        self.bench, self.header = bench, header_of(bench, self.name, ROUNDS)
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         label = f"{len(DOSES)} planted slowdowns"
@@ -35,15 +38,16 @@ class Power(Document):
     def _measure(self, keep: Keep) -> None:
         versions = planted.versions(self.bench)
         job = measure.timing_job(small_grid(), host=True)
-        pool = pooled(self.bench, "power", versions, ROUNDS, job)
-        verification = pooled(self.bench, "verification", versions, VERIFICATION_ROUNDS, job)
+        pool = self.bench.pool("power", versions, ROUNDS, job)
+        verification = self.bench.pool("verification", versions, VERIFICATION_ROUNDS, job)
         keep(_document(pool, verification))
 
-    def document(self, entries: list[dict]) -> dict:
-        return entries[0]
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        return header | entries[0]
 
-    def summary(self, document: Mapping) -> list[str]:
-        return [*map(_gpu_line, document["doses"]), *map(_host_line, document["host"])]
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        (entry,) = entries
+        return [*map(_gpu_line, entry["doses"]), *map(_host_line, entry["host"])]
 
 
 def _document(pool: Pool, verification: Pool) -> dict:
@@ -55,8 +59,8 @@ def _document(pool: Pool, verification: Pool) -> dict:
             "version is compared as two commits are with a base that waits for a few steps, and "
             f"{VERIFICATION_ROUNDS} more processes of each measure how large its dose is"
         ),
-        "doses": [gpu_dose(pool, verification, name) for name in DOSES],
-        "host": [host_dose(pool, verification, name) for name in DOSES],
+        "doses": [dose(pool, verification, name, "gpu") for name in DOSES],
+        "host": [dose(pool, verification, name, "host") for name in DOSES],
         "pool": pool.as_json(),
         "verification": verification.as_json(),
     }
@@ -87,55 +91,40 @@ def _claim(dose: Mapping) -> str:
 # --- how large a dose is --------------------------------------------------------------------------
 
 
-def gpu_dose(pool: Pool, verification: Pool, name: str) -> dict:
-    """In how many timings of the GPU a dose was detected, and how large it was.
+def dose(pool: Pool, verification: Pool, name: str, family: str) -> dict:
+    """In how many timings of a family a dose was detected, and how large it was.
 
     ``verification`` has other rounds of the same versions: what is detected does not say how large
     a dose is.
     """
-    share = DOSES[name].share
-    timings = pool.judged("base", name)["gpu"].timings
-    sides = _medians(verification, name, "gpu")
-    effects = {subject: head / base - 1 for subject, (base, head) in sides.items()}
-    measured = {
-        "measured": _median(effects.values()),
-        "measured_up_to_4_mb": _median(e for s, e in effects.items() if _is_small(s)),
-        "measured_above_4_mb": _median(e for s, e in effects.items() if not _is_small(s)),
-    }
-    return {
-        "planted": share,
-        **_seen(timings),
-        **_seen([timing for timing in timings if not _is_small(timing.key)], "_above_4_mb"),
-        **measured,
-        "as_claimed": all(_is_as_claimed(effect, share) for effect in measured.values()),
-    }
-
-
-def host_dose(pool: Pool, verification: Pool, name: str) -> dict:
-    """The same of the host's times; detected also among the calls of which it is 5 % or more."""
-    seconds = DOSES[name].seconds
-    timings = pool.judged("base", name)["host"].timings
-    sides = _medians(verification, name, "host")
-    measured = _median(head - base for base, head in sides.values())
-    return {
-        "planted_seconds": seconds,
-        **_seen(timings),
-        **_seen(
-            [timing for timing in timings if seconds >= _HOST_SHARE * timing.base],
-            "_from_5_percent",
-        ),
-        "measured_seconds": measured,
-        "as_claimed": _is_as_claimed(measured, seconds),
-    }
-
-
-def _medians(pool: Pool, name: str, family: str) -> dict[Key, tuple[float, float]]:
-    """Seconds of the base and of a version, medians over the processes."""
-    base, head = (np.median(pool.seconds[side], axis=0) for side in ("base", name))
-    return {
-        subject: (float(base[column]), float(head[column]))
-        for column, subject in enumerate(pool.subjects)
+    timings = pool.judged("base", name)[family].timings
+    columns = {
+        subject: column
+        for column, subject in enumerate(verification.subjects)
         if subject.metric.startswith(FAMILIES[family])
+    }
+    base, head = (np.median(verification.seconds[side], axis=0) for side in ("base", name))
+    if family == "gpu":
+        key, claimed, effects = "planted", DOSES[name].share, head / base - 1
+        suffix, some = "_above_4_mb", [one for one in timings if not _is_small(one.key)]
+        groups = {
+            "measured": list(columns),
+            "measured_up_to_4_mb": [subject for subject in columns if _is_small(subject)],
+            "measured_above_4_mb": [subject for subject in columns if not _is_small(subject)],
+        }
+    else:
+        key, claimed, effects = "planted_seconds", DOSES[name].seconds, head - base
+        suffix = "_from_5_percent"
+        some = [one for one in timings if claimed >= _HOST_SHARE * one.base]
+        groups = {"measured_seconds": list(columns)}
+    measured = {
+        group: float(statistics.median(effects[columns[subject]] for subject in subjects))
+        for group, subjects in groups.items()
+    }
+    as_claimed = all(abs(size - claimed) <= TOLERANCE * claimed for size in measured.values())
+    return {
+        **{key: claimed, **_seen(timings), **_seen(some, suffix)},
+        **{**measured, "as_claimed": as_claimed},
     }
 
 
@@ -144,13 +133,5 @@ def _seen(timings: Iterable[Timing], suffix: str = "") -> dict[str, int]:
     return {f"timings{suffix}": len(answers), f"seen{suffix}": answers.count(Answer.FAIL)}
 
 
-def _median(values: Iterable[float]) -> float:
-    return float(np.median(list(values)))
-
-
 def _is_small(subject: Key) -> bool:
     return cell_of(*subject).bytes_moved <= 2 * _SMALL_BYTES  # read and written
-
-
-def _is_as_claimed(measured: float, claimed: float) -> bool:
-    return abs(measured - claimed) <= TOLERANCE * claimed

@@ -11,35 +11,36 @@ from ..._engine.verdict import rules
 from ..._engine.verdict.rules import Answer
 from ..._subjects.rope.grid import all_cells
 from ..runner import Keep, Task
-from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, pooled
+from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, header_of
 
 RUNS = 10
 
 
 class Repeats(Document):
-    """Runs of one version against itself; an entry has the pool of one or more runs."""
+    """Runs of one version against itself; an entry has the pool of a run."""
+
+    name = "aa"
 
     def __init__(self, bench: Bench):
-        super().__init__(bench, "aa", AA_ROUNDS)
+        self.bench, self.header = bench, header_of(bench, self.name, AA_ROUNDS)
 
     def tasks(self, entries: list[dict]) -> list[Task]:
-        there = runs_of(_joined(entries)) if entries else 0
         seconds = 2 * AA_ROUNDS * PROCESS_SECONDS
         return [
             Task(f"run {number} of {RUNS}", seconds, functools.partial(self._measure, number))
-            for number in range(there + 1, RUNS + 1)
+            for number in range(len(entries) + 1, RUNS + 1)
         ]
 
     def _measure(self, number: int, keep: Keep) -> None:
         versions = {"one": self.bench.base, "other": self.bench.base}
         job = measure.timing_job(all_cells("small"), host=True)
-        keep({"pool": pooled(self.bench, f"aa-{number}", versions, AA_ROUNDS, job).as_json()})
+        keep({"pool": self.bench.pool(f"aa-{number}", versions, AA_ROUNDS, job).as_json()})
 
-    def document(self, entries: list[dict]) -> dict:
-        return document(_joined(entries))
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        return header | document(_joined(entries))
 
-    def summary(self, document: Mapping) -> list[str]:
-        runs = document["comparisons"]
+    def lines(self, header: dict, entries: list[dict]) -> list[str]:
+        runs = document(_joined(entries))["comparisons"]
         failed, unsure = (
             sum(run["answer"] == str(answer) for run in runs)
             for answer in (Answer.FAIL, Answer.CANNOT_TELL)
@@ -59,32 +60,23 @@ def document(pool: Pool) -> dict:
             "look"
         ),
         "comparisons": [
-            _comparison(pool, range(number * AA_ROUNDS, (number + 1) * AA_ROUNDS))
-            for number in range(runs_of(pool))
+            _comparison(pool, range(first, first + AA_ROUNDS))
+            for first in range(0, len(pool.seconds["one"]), AA_ROUNDS)
         ],
         "pool": pool.as_json(),
     }
-
-
-def runs_of(pool: Pool) -> int:
-    """How many runs a pool has the rounds of."""
-    return len(pool.seconds["one"]) // AA_ROUNDS
 
 
 def _joined(entries: Sequence[Mapping]) -> Pool:
     """The rounds of all entries, with the subjects that every one has."""
     pools = [Pool.from_json(entry["pool"]) for entry in entries]
     subjects = sorted(set.intersection(*(set(pool.subjects) for pool in pools)))
-    columns = [[pool.subjects.index(subject) for subject in subjects] for pool in pools]
-    return Pool(
-        subjects,
-        {
-            name: np.concatenate(
-                [pool.seconds[name][:, at] for pool, at in zip(pools, columns, strict=True)]
-            )
-            for name in pools[0].seconds
-        },
-    )
+    runs = [(pool.seconds, [pool.subjects.index(key) for key in subjects]) for pool in pools]
+    seconds = {
+        name: np.concatenate([of_run[name][:, columns] for of_run, columns in runs])
+        for name in ("one", "other")
+    }
+    return Pool(subjects, seconds)
 
 
 def _comparison(pool: Pool, rows: Sequence[int]) -> dict:

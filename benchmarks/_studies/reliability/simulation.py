@@ -21,12 +21,11 @@ import numpy as np
 from ..._engine.compare import findings, selection, session
 from ..._engine.compare.pool import Pool
 from ..._engine.system import process, suite
-from ..._engine.system.files import write_atomically
 from ..._engine.verdict import rules
 from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
-from ..runner import Keep, Part, Task
+from ..runner import Keep, Task
 from . import noise
-from .bench import AA_ROUNDS, ROUNDS
+from .bench import AA_ROUNDS, ROUNDS, Document
 
 POOL, _POOL_IS = "pool", "the rounds of aa.json, drawn with replacement"
 MODELS = [*noise.MODELS, POOL]
@@ -227,7 +226,7 @@ def figures(scenarios: Mapping[str, Mapping]) -> dict[str, float]:
     return shares
 
 
-class Simulation(Part):
+class Simulation(Document):
     """All of it, without a GPU; an entry has the outcomes of a model.
 
     Parameters
@@ -261,10 +260,8 @@ class Simulation(Part):
 
         return [Task(model, _MODEL_SECONDS, functools.partial(simulate, model)) for model in left]
 
-    def publish(self, header: dict, entries: list[dict], directory: Path, final: bool) -> None:
-        """Write the outcomes, beside those of former judges that the directory's file has."""
-        path = directory / f"{self.name}.json"
-        runs = json.loads(path.read_bytes())["runs"] if path.exists() else {}
+    def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
+        """The outcomes, beside those of former judges that the file has."""
         by_model = {entry["model"]: entry for entry in entries}
         today = {
             model: {"figures": figures(by_model[model])}
@@ -272,14 +269,12 @@ class Simulation(Part):
             for model in MODELS
             if model in by_model
         }
-        document = {
+        return {
             "command": header["command"],
             "noise": {name: model.what for name, model in noise.MODELS.items()} | {POOL: _POOL_IS},
             "unlike": [name for name, model in noise.MODELS.items() if not model.alike],
-            "runs": runs | {TODAY: today},
+            "runs": stored.get("runs", {}) | {TODAY: today},
         }
-        directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
     def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
         for entry in entries:
