@@ -14,15 +14,7 @@ from ..._subjects.calls import BaseCell
 from ..._subjects.rope.grid import PATH_GRIDS, path_cells
 from ..runner import Keep, Task
 from . import mutants
-from .bench import (
-    PROCESS_SECONDS,
-    ROUNDS,
-    SUBJECT,
-    Bench,
-    Document,
-    header_of,
-    small_grid,
-)
+from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, header_of, small_grid
 
 # Mutants that take turns with one base: what a run that ends loses at most.
 _AT_A_TIME = 5
