@@ -66,3 +66,12 @@ def test_only_a_run_of_all_is_recorded(arguments, expected, pytestconfig, monkey
     monkeypatch.chdir(record.ROOT)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     assert record.runs_all(type(pytestconfig).fromdictargs({}, arguments.split())) == expected
+
+
+def test_a_process_of_a_run_records_nothing(pytestconfig, monkeypatch):
+    monkeypatch.chdir(record.ROOT)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    config = type(pytestconfig).fromdictargs({}, ["-m", "gpu"])
+    assert record.runs_all(config)
+    config.workerinput = {"workerid": "gw5"}  # as pytest-xdist's processes have
+    assert not record.runs_all(config)

@@ -63,7 +63,12 @@ def digests(root: Path = ROOT) -> dict[str, str]:
 
 
 def runs_all(config) -> bool:
-    """Whether a run of pytest selects all GPU tests of this package, and nothing else."""
+    """Whether a run of pytest selects all GPU tests of this package, and nothing else.
+
+    A process of pytest-xdist has run only some of them, and ends before the run does.
+    """
+    if hasattr(config, "workerinput"):
+        return False
     options = config.option
     narrowed = options.keyword or getattr(options, "lf", False) or options.deselect
     by_testpaths = config.args_source is config.ArgsSource.TESTPATHS
