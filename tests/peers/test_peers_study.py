@@ -12,7 +12,7 @@ import pytest
 from benchmarks._engine.measure import cell_outcomes
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.system import checkout
-from benchmarks._engine.system.journal import read
+from benchmarks._engine.system.journal import JournalError, read
 from benchmarks._site import readme
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
@@ -244,3 +244,13 @@ def test_what_is_missing_and_what_is_wrong_is_said(timer, undrawn, tmp_path, cap
     assert plots._label("fla", ["n/a"] * 3) == "fla (n/a)"
     states = ["measured", "wrong", "wrong", "n/a"]
     assert plots._label("fla", states) == "fla (2 wrong, 1 n/a)"
+
+
+def test_rows_of_an_older_version_are_refused():
+    row = {
+        "direction": "forward",
+        "cell": ["copy", 64, 1, 1, 128, "bfloat16", "sbhd"],
+        "gpu": "GPU-0",
+    }
+    with pytest.raises(JournalError, match="a row's suite must be one of .*, got None"):
+        state.from_json(row)

@@ -102,7 +102,16 @@ def as_json(row: Row) -> dict:
 
 
 def from_json(content: dict) -> Row:
-    """The row of a line."""
+    """The row of a line.
+
+    Raises
+    ------
+    JournalError
+        If the line is of a version that stored no suite.
+    """
+    suite = content.get("suite")
+    if suite not in KINDS:
+        raise journal.JournalError(f"a row's suite must be one of {[*KINDS]}, got {suite!r}")
     outcome = Outcome(
         tuple(content.get("latency", ())),
         tuple(content.get("copy", ())),
@@ -110,5 +119,5 @@ def from_json(content: dict) -> Row:
         content.get("error", ""),
         tuple(content.get("roofline", ())),
     )
-    timing = Timing(content["direction"], KINDS[content["suite"]](*content["cell"]))
+    timing = Timing(content["direction"], KINDS[suite](*content["cell"]))
     return Row(timing, outcome, content["gpu"])
