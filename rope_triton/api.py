@@ -150,9 +150,8 @@ def apply_qk_rotary_pos_emb(
     checks.check_pair(q, k, freqs, None, start_positions, cu_seqlens, options)
     if fused:
         check_tangents(q, k, freqs)
-    call = freqs, tensor_format, start_positions, interleaved, fused, cu_seqlens, cp_size, cp_rank
-    q, k = (apply_rotary_pos_emb(x, *call, rounding=rounding) for x in (q, k))
-    return q, k
+    others = freqs, None, start_positions, cu_seqlens, options, fused
+    return _by_pytorch(q, *others), _by_pytorch(k, *others)
 
 
 def apply_fused_qkv_rotary_pos_emb(

@@ -308,7 +308,7 @@ def _check_length(name, t, table, freqs, tensor_format, cp_size):
 
 
 def _check_index(name, value, owner, t, axes, shape):
-    """``shape`` is None of bounds, of which there may be any number."""
+    """``shape`` is None for the bounds of packed sequences, which may have any length."""
     check_tensors(**{name: value})
     if value.dtype not in _INDEX_DTYPES:
         raise TypeError(f"{name} must be one of {_INDEX_DTYPES}, got {value.dtype}")

@@ -35,7 +35,7 @@ SMALL, LARGE = ("128 1 64 float32 sbhd False", "2048 1 64 float32 sbhd True")
 class Gpu:
     """A cell takes 2 or 12 us, a call 12 us, and either what it waits besides, with a little noise.
 
-    ``steps``: the seconds of a step by the call, of which nobody is told. ``dull``: calls that do
+    ``steps``: the seconds of a step by the call, which the study must find. ``dull``: calls that do
     not wait. ``off``: what the host waits for besides what it is asked to, as a factor. ``jobs``:
     how many were answered.
     """

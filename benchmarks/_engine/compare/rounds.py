@@ -97,7 +97,7 @@ class Rounds(Journal):
 
     @property
     def checked(self) -> dict[str, dict]:
-        """Version -> its answer, of those that were checked."""
+        """The answer of each version that was checked, by its name."""
         return {entry["version"]: entry["check"] for entry in self.entries if "check" in entry}
 
     @property
