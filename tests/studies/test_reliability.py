@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks._engine.compare import session
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.compare.pool import Pool
 from benchmarks._engine.compare.rounds import BudgetError
@@ -90,6 +91,7 @@ def test_outcome_of_a_mutant_that_nothing_catches():
 class Gpu:
     """There is time for ``left`` more processes. A mutant takes a tenth longer wherever it must.
 
+    ``noisy``: of so many processes the times vary by that much again.
     ``version``: what is measured. ``job``: of the last process.
     """
 
@@ -97,7 +99,7 @@ class Gpu:
         self.version = checkout.Version("HEAD", SHA, "digest", root)
         self.output, self.evidence = processes.output, processes.evidence
         self.rounds = processes.directory / "rounds"
-        self.left, self.random = 0, np.random.default_rng(0)
+        self.left, self.noisy, self.random = 0, 0, np.random.default_rng(0)
 
     def answer(self, root, job):
         if self.left == 0:
@@ -109,7 +111,9 @@ class Gpu:
             facts = [["host.Error.track_error", ["float32"], 1.0 + mutant]]
             return {"facts": facts, "errors": [], "unavailable": []}
         factor = 1.1 if mutant else 1
-        noise = 1e-5 * np.exp(0.002 * self.random.normal(size=2)) * factor
+        spread = 0.1 if self.noisy > 0 else 0.002
+        self.noisy -= 1
+        noise = 1e-5 * np.exp(spread * self.random.normal(size=2)) * factor
         gpu = ["paths.Forward.track_latency", ["then-read", "4", "bfloat16"], [float(noise[0])]]
         return {"timings": [gpu, ["host.Call.track_forward", ["sbhd"], [float(noise[1])]]]}
 
@@ -166,6 +170,16 @@ def test_one_mutant_is_made_alone(gpu):
     assert all(one in caught.slower("written-past-l2", pool) for one in entry["failed"])
     assert entry["name"] == "written-past-l2" and entry["commit"] == SHA
     assert entry["caught"] and entry["failed"][0]["change"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_what_is_inconclusive_of_a_mutant_is_measured_anew(gpu):
+    again = session.EXTENSION_ROUNDS
+    gpu.left, gpu.noisy = 2 * ROUNDS + 2 * again, 2 * ROUNDS
+    assert study("mutants", "--only", "written-past-l2") == 0
+    assert gpu.left == 0 and len(gpu.job["cells"]) == 1
+    (entry,) = document(gpu, "mutants")["mutants"]
+    assert entry["caught"] and len(entry["pool"]["seconds"]["base"]) == again
+    assert entry["failed"] == caught.slower("written-past-l2", Pool.from_json(entry["pool"]))
 
 
 @pytest.mark.parametrize("name", ["spill", "precision-loss"])

@@ -1,20 +1,30 @@
 """The study ``mutants``: which known bad changes a comparison catches."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
-from ..._engine.compare import exact, measure
-from ..._engine.compare.findings import facts_of
+from ..._engine.compare import exact, measure, session
+from ..._engine.compare.findings import facts_of, keys_of
 from ..._engine.compare.pool import Pool
 from ..._engine.system import checkout
+from ..._engine.verdict import rules
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
 from ..._subjects.calls import BaseCell
 from ..._subjects.rope.grid import PATH_GRIDS, path_cells
 from ..runner import Keep, Task
 from . import mutants
-from .bench import PROCESS_SECONDS, ROUNDS, SUBJECT, Bench, Document, header_of, small_grid
+from .bench import (
+    PROCESS_SECONDS,
+    ROUNDS,
+    SUBJECT,
+    Bench,
+    Document,
+    Versions,
+    header_of,
+    small_grid,
+)
 
 # Mutants that take turns with one base: what a run that ends loses at most.
 _AT_A_TIME = 5
@@ -71,14 +81,33 @@ class Caught(Document):
                 values = {name: facts_of(answer) for name, answer in answers.items()}
             failed = {n: _failed(exact.compare(values["base"], values[n])) for n in names}
         else:
-            job = measure.timing_job(_cells(group, names), host=group == "host")
+            cells = _cells(group, names)
+            job = measure.timing_job(cells, host=group == "host")
             pool = bench.pool(label, versions, ROUNDS, job)
             for name in names:
                 seconds = {side: pool.seconds[side] for side in ("base", name)}
                 pools[name] = Pool(pool.subjects, seconds)
             failed = {name: slower(name, pools[name]) for name in names}
+            for one in several:
+                timings = rules.inconclusive(_timings(one.name, pools[one.name]), frozenset())
+                unclear = {timing.key for timing in timings if one.concerns(timing.key)}
+                if unclear and not failed[one.name]:
+                    pools[one.name] = self._second_look(one.name, versions, cells, unclear)
+                    failed[one.name] = slower(one.name, pools[one.name])
         commit = bench.base.sha
         keep(*(outcome(one, commit, failed[one.name], pools.get(one.name)) for one in several))
+
+    def _second_look(
+        self, name: str, versions: Versions, cells: Sequence[BaseCell], unclear: Set[Key]
+    ) -> Pool:
+        """What is inconclusive is measured anew, and that decides, as in a comparison."""
+        host = any(key.metric.startswith(FAMILIES["host"]) for key in unclear)
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & unclear], host)
+        pair = {side: versions[side] for side in ("base", name)}
+        pool = self.bench.pool(f"look2-{name}", pair, session.EXTENSION_ROUNDS, job)
+        columns = [column for column, key in enumerate(pool.subjects) if key in unclear]
+        seconds = {side: rows[:, columns] for side, rows in pool.seconds.items()}
+        return Pool([pool.subjects[column] for column in columns], seconds)
 
     def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
         """The outcomes beside those of other mutants that the file has by the same rules."""
@@ -166,8 +195,12 @@ def _cells(group: str, names: list[str]) -> list[BaseCell]:
 
 def slower(name: str, pool: Pool) -> list[dict]:
     """The timings of a mutant that failed."""
+    return _failed(_timings(name, pool))
+
+
+def _timings(name: str, pool: Pool) -> list[Timing]:
     families = pool.judged("base", name).values()
-    return _failed(timing for family in families for timing in family.timings)
+    return [timing for family in families for timing in family.timings]
 
 
 def _failed(verdicts: Iterable[Exact | Timing]) -> list[dict]:
