@@ -41,6 +41,9 @@ def test_a_change_of_the_package_or_of_gpu_tests_makes_it_stale(path, part, tree
         file.write("\n")
     expected = f"{part} changed since they ran on NVIDIA H100" if part else ""
     assert record.why_stale(stored, tree) == expected
+    record.write(MACHINE | {"machine": "nvidia-h200"}, {"passed": 9}, stored, tree)
+    assert record.why_stale(stored, tree) == ""
+    assert ("nvidia-h100" in json.loads(stored.read_text())) == (part is None), "stale ones go"
 
 
 @pytest.mark.parametrize("counts", [{"passed": 9, "failed": 1}, {"error": 1}, {}])

@@ -78,11 +78,13 @@ def runs_all(config) -> bool:
 def write(
     machine: dict[str, str], counts: dict[str, int], path: Path = RECORD, root: Path = ROOT
 ) -> None:
-    """Store the counts of a run on a machine; records of other GPUs stay."""
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """Store the counts of a run on a machine, beside other GPUs' records of the same files."""
+    now = digests(root)
+    records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    stored = {name: run for name, run in records.items() if now.items() <= run.items()}
     stored[machine["machine"]] = {
         **{key: machine[key] for key in ("gpu", "driver", "torch", "triton")},
-        **digests(root),
+        **now,
         **{outcome: counts.get(outcome, 0) for outcome in ("passed", "failed", "error", "skipped")},
     }
     text = json.dumps(stored, indent=1, sort_keys=True)
