@@ -5,19 +5,19 @@ Ten calls of nine models in training and in decoding, with angles and with preco
 """
 
 from ._engine.subject import BACKWARD, FORWARD
-from ._subjects.rope.cells import ModelCell
+from ._subjects.rope.cells import model_cell
 from ._subjects.rope.grid import MODEL_GRID, with_direction
 from .rope import SETUP_SECONDS, _Own
 
 
 class _Model(_Own):
-    cell = ModelCell
+    cell = staticmethod(model_cell)
     param_names = list(MODEL_GRID)
     version = "1"
 
 
 class Forward(_Model):
-    grid = with_direction(ModelCell, MODEL_GRID, FORWARD)
+    grid = with_direction(model_cell, MODEL_GRID, FORWARD)
     params = list(grid.values())
 
     def setup_cache(self):
@@ -27,7 +27,7 @@ class Forward(_Model):
 
 
 class Backward(_Model):
-    grid = with_direction(ModelCell, MODEL_GRID, BACKWARD)
+    grid = with_direction(model_cell, MODEL_GRID, BACKWARD)
     params = list(grid.values())
 
     # In every class: asv tells caches apart by the line of their setup_cache.

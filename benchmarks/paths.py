@@ -6,20 +6,20 @@ the call.
 """
 
 from ._engine.subject import BACKWARD, FORWARD
-from ._subjects.rope.cells import PathCell
+from ._subjects.rope.cells import path_cell
 from ._subjects.rope.grid import PATH_GRIDS, active, with_direction
 from .rope import SETUP_SECONDS, _Own
 
 
 class _Path(_Own):
-    cell = PathCell
+    cell = staticmethod(path_cell)
     param_names = list(PATH_GRIDS["full"])
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
 class Forward(_Path):
-    grid = with_direction(PathCell, active(PATH_GRIDS), FORWARD)
+    grid = with_direction(path_cell, active(PATH_GRIDS), FORWARD)
     params = list(grid.values())
 
     def setup_cache(self):
@@ -29,7 +29,7 @@ class Forward(_Path):
 
 
 class Backward(_Path):
-    grid = with_direction(PathCell, active(PATH_GRIDS), BACKWARD)
+    grid = with_direction(path_cell, active(PATH_GRIDS), BACKWARD)
     params = list(grid.values())
 
     # In every class: asv tells caches apart by the line of their setup_cache.

@@ -8,7 +8,7 @@ commits.
 
 from ._engine.subject import BACKWARD, FORWARD
 from ._studies.peers import eager_calls as host
-from ._studies.peers.peer_cells import PEER_GRIDS, PeerCell
+from ._studies.peers.peer_cells import PEER_GRIDS, peer_cell
 from ._subjects.metric_list import HostMetric
 from ._subjects.rope.grid import active
 from .host import _Host
@@ -18,7 +18,7 @@ SETUP_SECONDS = 3600  # every form of a call is compiled anew by torch.compile
 
 
 class _Peer(_Direction):
-    cell = PeerCell
+    cell = staticmethod(peer_cell)
     grid = active(PEER_GRIDS)
     params = list(grid.values())
     param_names = list(grid)

@@ -8,14 +8,14 @@ from typing import Any
 
 from ._engine.measure import cell_outcomes
 from ._engine.subject import BACKWARD, FORWARD
-from ._subjects.rope.cells import Cell
+from ._subjects.rope.cells import grid_cell
 from ._subjects.rope.grid import GRIDS, active, cells_of
 
 SETUP_SECONDS = 1800
 
 
 class _Direction:
-    cell: Any = Cell
+    cell: Any = staticmethod(grid_cell)
     grid = active(GRIDS)
     params: list = list(grid.values())
     param_names = list(grid)

@@ -1,6 +1,8 @@
 """What this repository measures, as ``subject.Subject`` describes it: ``rope_triton``."""
 
+import inspect
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from .calls import BaseCell
 from .labels import label as label
 from .metric_list import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
 from .rope import grid
-from .rope.cells import Cell, ListedCell, ModelCell, PathCell
+from .rope.cells import grid_cell, model_cell, named_cell, path_cell
 from .transformer import modules
 from .transformer.modules import ModuleCell
 
@@ -46,26 +48,45 @@ _SWEPT_HIDDEN_SIZE = 128
 _PARTS = 4  # of the rotation's calls, in processes of their own
 
 compiled, eager = metric_list.compiled_cell, metric_list.eager
-_KINDS = {kind.suite: kind for kind in (Cell, PathCell, ListedCell, ModelCell, ModuleCell)}
+_SUITES: dict[str, Callable[..., BaseCell]] = {
+    "rope": grid_cell,
+    "paths": path_cell,
+    "surface": named_cell,
+    "model_calls": model_cell,
+    "modules": ModuleCell,
+}
+"""What makes the cells of asv's suites, by its parameters."""
 
 
 def cell(suite: str, params: Sequence[str]) -> BaseCell:
-    """The cell of a suite, or of a benchmark's name, that has these parameters, asv's texts.
+    """The cell of a suite, or of a benchmark's name, that has these parameters.
+
+    These are asv's texts, with quotes or without.
 
     Raises
     ------
     ValueError
         If there is none.
     """
-    kind = _KINDS.get(suite.partition(".")[0])
-    if kind is None:
-        raise ValueError(f"suite must be one of {list(_KINDS)}, got {suite!r}")
-    return kind.from_texts(params)
+    make = _SUITES.get(suite.partition(".")[0])
+    if make is None:
+        raise ValueError(f"suite must be one of {list(_SUITES)}, got {suite!r}")
+    parameters = inspect.signature(make).parameters.values()
+    if len(params) != len(parameters):
+        raise ValueError(f"{suite} has {len(parameters)} parameters, got {list(params)}")
+    values = (
+        text.strip("'") if parameter.annotation is str else json.loads(text)
+        for parameter, text in zip(parameters, params, strict=True)
+    )
+    try:
+        return make(*values)
+    except KeyError as error:
+        raise ValueError(f"{suite} has no {error}") from None
 
 
 def candidates() -> list[BaseCell]:
     """All that a comparison may time, the most telling first: the full grid comes last."""
-    largest_first = sorted(grid.listed_cells(), key=lambda cell: -cell.mib)
+    largest_first = sorted(grid.listed_cells(), key=lambda cell: -cell.values[1])  # MiB
     cells = [*grid.all_cells("small"), *grid.model_cells(), *largest_first, *modules.cells()]
     return list(dict.fromkeys([*cells, *grid.all_cells("full")]))
 
@@ -75,7 +96,7 @@ def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell
 
     Those of the transformer only where they may have changed: they take longer than all others.
     """
-    listed = {cell.name: cell for cell in reversed(grid.listed_cells())}
+    listed = {cell.call_name: cell for cell in reversed(grid.listed_cells())}
     costly = any(map(changed, OF_TRANSFORMER))
     others = [cell for cell in modules.cells() if costly or cell.module != "transformer"]
     return [*grid.all_cells("small"), *grid.model_cells(), *listed.values(), *others]
@@ -106,7 +127,7 @@ def compilations(target: str) -> list[Compilation]:
     for values in itertools.product(*(CODE_PARAMS[name] for name in names)):
         dtype, format, direction, hidden_size, size = values
         seq_len, batch = SIZES[size]
-        one = Cell(seq_len, hidden_size, batch, dtype, format)
+        one = grid_cell(seq_len, hidden_size, batch, dtype, format)
         calls.append(Compilation("codegen.Codegen", (target, *values), target, (one,), direction))
     if target not in SURFACE_PARAMS["target"]:
         return calls
@@ -128,7 +149,7 @@ def variants(target: str) -> list[Compilation]:
             "codegen.Variants",
             (target, dtype, format, direction),
             target,
-            tuple(Cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
+            tuple(grid_cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
             direction,
         )
         for dtype, format, direction in itertools.product(*(VARIANT_PARAMS[n] for n in names))

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from .._engine.subject import BACKWARD, FORWARD, Eager
 from .._engine.verdict.metrics import COMPILE, IMPORT, OWN_START, WARM_START
 from .calls import BaseCell
-from .rope.cells import DTYPE_WORDS, Cell, EagerCell, PathCell
+from .rope.cells import DTYPE_WORDS, RopeCell, eager_cell, grid_cell, path_cell
 from .rope.grid import GRIDS, PATH_GRIDS, listed_calls
 from .transformer import modules
 
@@ -74,31 +74,31 @@ class HostMetric(NamedTuple):
     cell: Callable[..., BaseCell] | None = None
 
 
-def call_cell(format: str) -> Cell:
+def call_cell(format: str) -> RopeCell:
     """The cell whose call on the host is clocked."""
-    return Cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
+    return grid_cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
 
 
-def compiled_cell() -> EagerCell:
+def compiled_cell() -> RopeCell:
     """The cell whose kernel is compiled while the clock runs, in a process that has others.
 
     Of no grid: nothing else that a process calls has compiled its kernel.
     """
-    return EagerCell("angles-sbhd-bf16-64x16", (CALL_SEQ_LEN,))
+    return eager_cell("angles-sbhd-bf16-64x16", (CALL_SEQ_LEN,))
 
 
-def _step_cell(format: str, dtype: str, layout: str) -> EagerCell:
+def _step_cell(format: str, dtype: str, layout: str) -> RopeCell:
     exchanged = "-exchanged" if layout == "transposed" else ""
-    return EagerCell(f"angles-{format}-{DTYPE_WORDS[dtype]}-64x128{exchanged}", (512, 512))
+    return eager_cell(f"angles-{format}-{DTYPE_WORDS[dtype]}-64x128{exchanged}", (512, 512))
 
 
-def _error_cell(dtype: str, positions: str, interleaved: bool) -> EagerCell:
+def _error_cell(dtype: str, positions: str, interleaved: bool) -> RopeCell:
     name = f"angles-sbhd-{DTYPE_WORDS[dtype]}-2x128{'-il' if interleaved else ''}"
-    return EagerCell(name, (2048,), POSITIONS[positions])
+    return eager_cell(name, (2048,), POSITIONS[positions])
 
 
-def _path_cell(mib: float) -> Callable[..., PathCell]:
-    return lambda path, dtype=CALL_DTYPE: PathCell(path, mib, dtype)
+def _path_cell(mib: float) -> Callable[..., RopeCell]:
+    return lambda path, dtype=CALL_DTYPE: path_cell(path, mib, dtype)
 
 
 CALL_FORWARD = "host.Call.track_forward"
