@@ -44,7 +44,7 @@ class Backward(_Peer):
 _METRICS = {
     host.CALL_FORWARD: HostMetric(host.CALL_PARAMS, "seconds"),
     host.CALL_FORWARD_BACKWARD: HostMetric(host.CALL_PARAMS, "seconds"),
-    host.ERROR: HostMetric(host.ERROR_PARAMS, "x rounding"),
+    host.ERROR: HostMetric(host.ERROR_PARAMS, "error"),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .._engine.subject import Compilation
-from .._engine.verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
+from .._engine.verdict.metrics import BYTES, CODE, SECONDS, VARIANTS
 from . import metric_list
 from .calls import BaseCell
 from .labels import label as label
@@ -26,7 +26,6 @@ FAMILIES = {
 _LATENCIES = (
     f"{suite}{d}.track_latency" for suite in FAMILIES["gpu"] for d in ("Forward", "Backward")
 )
-_UNITS = {"seconds": SECONDS, "bytes": BYTES, "launches": LAUNCHES, "x rounding": ERROR}
 _CODE = (("codegen.Codegen", CODE), ("codegen.Surface", CODE))
 UNITS = {
     **dict.fromkeys(_LATENCIES, SECONDS),
@@ -34,7 +33,7 @@ UNITS = {
     # Rows may be padded: that is no tensor more.
     "codegen.Surface.track_saved_bytes": replace(BYTES, tolerance=0.01),
     "codegen.Variants.track_variants": VARIANTS,
-    **{name: _UNITS[metric.unit] for name, metric in metric_list.HOST_METRICS.items()},
+    **{name: metric.unit for name, metric in metric_list.HOST_METRICS.items()},
 }
 # All that the transformer's calls run of the package.
 OF_TRANSFORMER = (

@@ -127,7 +127,7 @@ def test_every_call_has_a_host_time():
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = metric_list.eager("host.PathMemory")[metric_list.PATH_PEAK_BYTES, ("forward", path)].cell
+    cell = metric_list.eager()["host.PathMemory.track_peak_bytes", ("forward", path)].cell
     outputs = 0 if path == "tables-inplace" else 1
     assert memory_and_launches.peak_bytes(cell, FORWARD) == outputs * cell.bytes_moved // 2
     assert memory_and_launches.launches(cell, FORWARD) == 1

@@ -16,10 +16,8 @@ from tests import oracle
 from tests.package import plain
 
 CELLS = {key: eager for key, eager in _subjects.eager().items() if eager.kind == "error"}
-OWN, PATHS = (
-    [key for key in CELLS if key[0] == metric]
-    for metric in (metric_list.ERROR, metric_list.PATH_ERROR)
-)
+ERROR, PATH_ERROR = "host.Error.track_error", "host.PathError.track_error"
+OWN, PATHS = ([key for key in CELLS if key[0] == metric] for metric in (ERROR, PATH_ERROR))
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +30,7 @@ def on_cpu(monkeypatch, one_thread):
 def error(metric, *params):
     """The error of a call on fewer tokens."""
     eager = CELLS[metric, params]
-    if metric == metric_list.PATH_ERROR:
+    if metric == PATH_ERROR:
         path, _, dtype = eager.cell.values
         return accuracy.error(path_cell(path, 1 / 4, dtype), eager.direction)
     return accuracy.error(dataclasses.replace(eager.cell, lengths=(256,)), eager.direction)
@@ -83,9 +81,7 @@ def test_long_positions_are_long(monkeypatch):
         return exact_rotation(t, freqs.double() * (1 + 2.0**-30), *options, **more)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
-    short, long = (
-        error(metric_list.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
-    )
+    short, long = (error(ERROR, "forward", "float32", p, "False") for p in ("short", "long"))
     assert short < 20 < 100 < long
 
 
