@@ -20,25 +20,19 @@ SETUP_SECONDS = 3600  # every form of a call is compiled anew by torch.compile
 class _Peer(_Direction):
     cell = staticmethod(peer_cell)
     grid = active(PEER_GRIDS)
-    params = list(grid.values())
-    param_names = list(grid)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
-class Forward(_Peer):
+class Forward(_Peer, direction=FORWARD, setup_seconds=SETUP_SECONDS):
     def setup_cache(self):
-        return self.measured(FORWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
-class Backward(_Peer):
+class Backward(_Peer, direction=BACKWARD, setup_seconds=SETUP_SECONDS):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return self.measured(BACKWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
 _METRICS = {
