@@ -54,7 +54,7 @@ class _Host:
         for name, metric in metrics.items():
             suite, _, track = name.rpartition(".")
             if suite == f"{module}.{cls.__name__}":
-                setattr(cls, track, _track(name, metric.unit))
+                setattr(cls, track, _track(name, metric.unit.name))
                 cls.param_names = list(metric.params)
                 cls.params = [list(values) for values in metric.params.values()]
         cls.setup_cache.timeout = setup_seconds

@@ -5,33 +5,23 @@ Ten calls of nine models in training and in decoding, with angles and with preco
 """
 
 from ._engine.subject import BACKWARD, FORWARD
-from ._subjects.rope.cells import ModelCell
-from ._subjects.rope.grid import MODEL_GRID, with_direction
-from .rope import SETUP_SECONDS, _Own
+from ._subjects.rope.cells import model_cell
+from ._subjects.rope.grid import MODEL_GRID
+from .rope import _Own
 
 
 class _Model(_Own):
-    cell = ModelCell
-    param_names = list(MODEL_GRID)
+    cell = staticmethod(model_cell)
+    grid = MODEL_GRID
     version = "1"
 
 
-class Forward(_Model):
-    grid = with_direction(ModelCell, MODEL_GRID, FORWARD)
-    params = list(grid.values())
-
+class Forward(_Model, direction=FORWARD):
     def setup_cache(self):
-        return self.measured(FORWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
-class Backward(_Model):
-    grid = with_direction(ModelCell, MODEL_GRID, BACKWARD)
-    params = list(grid.values())
-
+class Backward(_Model, direction=BACKWARD):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return self.measured(BACKWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()

@@ -6,34 +6,24 @@ the call.
 """
 
 from ._engine.subject import BACKWARD, FORWARD
-from ._subjects.rope.cells import PathCell
-from ._subjects.rope.grid import PATH_GRIDS, active, with_direction
-from .rope import SETUP_SECONDS, _Own
+from ._subjects.rope.cells import path_cell
+from ._subjects.rope.grid import PATH_GRIDS, active
+from .rope import _Own
 
 
 class _Path(_Own):
-    cell = PathCell
-    param_names = list(PATH_GRIDS["full"])
+    cell = staticmethod(path_cell)
+    grid = active(PATH_GRIDS)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
-class Forward(_Path):
-    grid = with_direction(PathCell, active(PATH_GRIDS), FORWARD)
-    params = list(grid.values())
-
+class Forward(_Path, direction=FORWARD):
     def setup_cache(self):
-        return self.measured(FORWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
-class Backward(_Path):
-    grid = with_direction(PathCell, active(PATH_GRIDS), BACKWARD)
-    params = list(grid.values())
-
+class Backward(_Path, direction=BACKWARD):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return self.measured(BACKWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()

@@ -8,7 +8,7 @@ commits.
 
 from ._engine.subject import BACKWARD, FORWARD
 from ._studies.peers import eager_calls as host
-from ._studies.peers.peer_cells import PEER_GRIDS, PeerCell
+from ._studies.peers.peer_cells import PEER_GRIDS, peer_cell
 from ._subjects.metric_list import HostMetric
 from ._subjects.rope.grid import active
 from .host import _Host
@@ -18,33 +18,27 @@ SETUP_SECONDS = 3600  # every form of a call is compiled anew by torch.compile
 
 
 class _Peer(_Direction):
-    cell = PeerCell
+    cell = staticmethod(peer_cell)
     grid = active(PEER_GRIDS)
-    params = list(grid.values())
-    param_names = list(grid)
     # Not that of ``rope``: the way of measuring is the same, the meaning of the grid is another.
     version = "1"
 
 
-class Forward(_Peer):
+class Forward(_Peer, direction=FORWARD, setup_seconds=SETUP_SECONDS):
     def setup_cache(self):
-        return self.measured(FORWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
-class Backward(_Peer):
+class Backward(_Peer, direction=BACKWARD, setup_seconds=SETUP_SECONDS):
     # In every class: asv tells caches apart by the line of their setup_cache.
     def setup_cache(self):
-        return self.measured(BACKWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
 _METRICS = {
     host.CALL_FORWARD: HostMetric(host.CALL_PARAMS, "seconds"),
     host.CALL_FORWARD_BACKWARD: HostMetric(host.CALL_PARAMS, "seconds"),
-    host.ERROR: HostMetric(host.ERROR_PARAMS, "x rounding"),
+    host.ERROR: HostMetric(host.ERROR_PARAMS, "error"),
 }
 
 

@@ -8,24 +8,28 @@ from typing import Any
 
 from ._engine.measure import cell_outcomes
 from ._engine.subject import BACKWARD, FORWARD
-from ._subjects.rope.cells import Cell
-from ._subjects.rope.grid import GRIDS, active, cells_of
-
-SETUP_SECONDS = 1800
+from ._subjects.rope.cells import grid_cell
+from ._subjects.rope.grid import GRIDS, active, cells_of, with_direction
 
 
 class _Direction:
-    cell: Any = Cell
+    """A base has ``cell`` and the grid of all cells; a class, those that have its direction."""
+
+    cell: Any = staticmethod(grid_cell)
     grid = active(GRIDS)
-    params: list = list(grid.values())
-    param_names = list(grid)
     # The way of measuring: raise it when gpu_timer, timed_cell or the meaning of the grid changes.
     version = "1"
     timeout = 60
 
-    def measured(self, direction: str) -> dict:
+    def __init_subclass__(cls, direction: str = "", setup_seconds: int = 1800) -> None:
+        if direction:
+            cls.direction, cls.grid = direction, with_direction(cls.cell, cls.grid, direction)
+            cls.params, cls.param_names = list(cls.grid.values()), list(cls.grid)
+            cls.setup_cache.timeout = setup_seconds
+
+    def measured(self) -> dict:
         """The outcome of every cell of the class's grid."""
-        return cell_outcomes.measure_cells(cells_of(self.cell, self.grid), direction)
+        return cell_outcomes.measure_cells(cells_of(self.cell, self.grid), self.direction)
 
     def setup(self, outcomes, *params):
         outcome = outcomes[self.cell(*params)]
@@ -70,19 +74,17 @@ class _Own(_Direction):
     track_roofline_ratio.unit = "x roofline"
 
 
-class Forward(_Own):
+# setup_cache is in every class: asv tells caches apart by the line of their setup_cache.
+
+
+class Forward(_Own, direction=FORWARD):
     def setup_cache(self):
-        return self.measured(FORWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
-class Backward(_Own):
-    # In every class: asv tells caches apart by the line of their setup_cache.
+class Backward(_Own, direction=BACKWARD):
     def setup_cache(self):
-        return self.measured(BACKWARD)
-
-    setup_cache.timeout = SETUP_SECONDS
+        return self.measured()
 
 
 def _samples(values) -> dict:

@@ -1,6 +1,5 @@
 """Made-up comparisons of two versions, one for each answer, and the parts to make more of."""
 
-import dataclasses
 import itertools
 import random
 from functools import partial
@@ -12,7 +11,8 @@ from benchmarks._engine.verdict.judge import judge
 from benchmarks._engine.verdict.note import Note
 from benchmarks._engine.verdict.rules import RULES, Answer, Key, judge_exact
 from benchmarks._engine.verdict.schema import Comparison, Side
-from benchmarks._subjects.rope.grid import GRIDS, cells
+from benchmarks._subjects.rope.cells import grid_cell
+from benchmarks._subjects.rope.grid import GRIDS, cells_of
 
 H200 = {"machine": "nvidia-h200", "gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton": "3.7.1"}
@@ -23,9 +23,9 @@ NO_GPU = {"machine": "no-gpu-x86_64", "gpu": "none", "torch": "2.13.0", "triton"
 
 def subjects(grid):
     return [
-        Key(f"rope.{direction}.track_latency", tuple(map(str, dataclasses.astuple(cell))))
+        Key(f"rope.{direction}.track_latency", cell.params)
         for direction in ("Forward", "Backward")
-        for cell in cells(GRIDS[grid])
+        for cell in cells_of(grid_cell, GRIDS[grid])
     ]
 
 

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._engine.system.errors import CouldNotRunError
 from .._engine.system.process import ROOT
@@ -70,8 +70,9 @@ class Speed(NamedTuple):
 def speeds(values: dict, direction: str) -> dict[str, Speed]:
     """Speed by the size of the tensor, for "Forward" or "Backward"; empty classes are left out."""
 
-    def size_class(cell) -> str:
-        return next(label for upper, label in SIZE_CLASSES if cell.bytes_moved / 2 < upper)
+    def size_class(*params: str) -> str:
+        tensor = cell_of("rope", params).bytes_moved / 2
+        return next(label for upper, label in SIZE_CLASSES if tensor < upper)
 
     by_class = _speeds(values, "rope", direction, size_class)
     return {label: by_class[label] for _, label in SIZE_CLASSES if label in by_class}
@@ -80,18 +81,20 @@ def speeds(values: dict, direction: str) -> dict[str, Speed]:
 def path_speeds(values: dict, direction: str, least_mib: float = 0) -> dict[str, Speed]:
     """Speed of the package's other paths, from cells of at least this many MiB."""
     return _speeds(
-        values, "paths", direction, lambda cell: cell.path if cell.mib >= least_mib else None
+        *(values, "paths", direction),
+        lambda path, mib, dtype: path if float(mib) >= least_mib else None,
     )
 
 
 def _speeds(
-    values: dict, suite: str, direction: str, group: Callable[[Any], str | None]
+    values: dict, suite: str, direction: str, group: Callable[..., str | None]
 ) -> dict[str, Speed]:
+    """Speed of each group of cells; ``group``: a cell's group, if any, by its parameters."""
     metrics = (f"{suite}.{direction}.track_{name}" for name in ("copy_ratio", "gbps"))
     ratios, rates = (values.get(metric, {}) for metric in metrics)
     groups: dict[str, list] = {}
     for key in ratios:
-        if label := group(cell_of(suite, key)):
+        if label := group(*(text.strip("'") for text in key)):
             groups.setdefault(label, []).append(key)
     return {label: _speed(keys, ratios, rates) for label, keys in groups.items()}
 
@@ -111,7 +114,7 @@ def speed_table(values: dict) -> list[str]:
         "tensors {}": speeds,
         "{}": path_speeds,
         "models, {}": lambda values, direction: _speeds(
-            values, "model_calls", direction, lambda cell: cell.step
+            values, "model_calls", direction, lambda model, step, takes: step
         ),
     }
     rows = {

@@ -50,13 +50,14 @@ def peers(path: Path) -> dict:
 
 def _what(figure: Figure) -> str:
     cell = figure.cells[0]
-    tensor = f"{cell.heads} heads of {cell.hidden_size}, {cell.dtype}, {cell.format}"
+    call = cell.call_name
+    tensor = f"{sum(call.heads)} heads of {call.channels}, {cell.dtype}, {call.format}"
     return f"{figure.direction}, {tensor}"
 
 
 def _batch(figure: Figure, results: Results) -> dict:
     """What one chart shows; a provider without any speed has no line."""
-    (batch,) = {cell.batch for cell in figure.cells}
+    (batch,) = {len(cell.lengths) for cell in figure.cells}
     rows: dict[str, list[Row | None]] = {}  # by sequence length, None where the sweep has none
     for cell in figure.cells:
         row = results.rows.get(Timing(figure.direction, cell))
@@ -67,7 +68,7 @@ def _batch(figure: Figure, results: Results) -> dict:
     }
     return {
         "batch": batch,
-        "seq_len": list(dict.fromkeys(cell.seq_len for cell in figure.cells)),
+        "seq_len": list(dict.fromkeys(cell.lengths[0] for cell in figure.cells)),
         "gbps": {name: line for name, line in gbps.items() if any(line)},
         "without": [reason for name, line in rows.items() for reason in _without(name, line)],
     }

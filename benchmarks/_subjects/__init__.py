@@ -1,17 +1,19 @@
 """What this repository measures, as ``subject.Subject`` describes it: ``rope_triton``."""
 
+import inspect
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .._engine.subject import Compilation
-from .._engine.verdict.metrics import BYTES, CODE, ERROR, LAUNCHES, SECONDS, VARIANTS
+from .._engine.verdict.metrics import BYTES, CODE, SECONDS, VARIANTS
 from . import metric_list
 from .calls import BaseCell
 from .labels import label as label
 from .metric_list import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
 from .rope import grid
-from .rope.cells import Cell, ListedCell, ModelCell, PathCell
+from .rope.cells import grid_cell, model_cell, named_cell, path_cell
 from .transformer import modules
 from .transformer.modules import ModuleCell
 
@@ -24,7 +26,6 @@ FAMILIES = {
 _LATENCIES = (
     f"{suite}{d}.track_latency" for suite in FAMILIES["gpu"] for d in ("Forward", "Backward")
 )
-_UNITS = {"seconds": SECONDS, "bytes": BYTES, "launches": LAUNCHES, "x rounding": ERROR}
 _CODE = (("codegen.Codegen", CODE), ("codegen.Surface", CODE))
 UNITS = {
     **dict.fromkeys(_LATENCIES, SECONDS),
@@ -32,7 +33,7 @@ UNITS = {
     # Rows may be padded: that is no tensor more.
     "codegen.Surface.track_saved_bytes": replace(BYTES, tolerance=0.01),
     "codegen.Variants.track_variants": VARIANTS,
-    **{name: _UNITS[metric.unit] for name, metric in metric_list.HOST_METRICS.items()},
+    **{name: metric.unit for name, metric in metric_list.HOST_METRICS.items()},
 }
 # All that the transformer's calls run of the package.
 OF_TRANSFORMER = (
@@ -46,26 +47,45 @@ _SWEPT_HIDDEN_SIZE = 128
 _PARTS = 4  # of the rotation's calls, in processes of their own
 
 compiled, eager = metric_list.compiled_cell, metric_list.eager
-_KINDS = {kind.suite: kind for kind in (Cell, PathCell, ListedCell, ModelCell, ModuleCell)}
+_SUITES: dict[str, Callable[..., BaseCell]] = {
+    "rope": grid_cell,
+    "paths": path_cell,
+    "surface": named_cell,
+    "model_calls": model_cell,
+    "modules": ModuleCell,
+}
+"""What makes the cells of asv's suites, by its parameters."""
 
 
 def cell(suite: str, params: Sequence[str]) -> BaseCell:
-    """The cell of a suite, or of a benchmark's name, that has these parameters, asv's texts.
+    """The cell of a suite, or of a benchmark's name, that has these parameters.
+
+    These are asv's texts, with quotes or without.
 
     Raises
     ------
     ValueError
         If there is none.
     """
-    kind = _KINDS.get(suite.partition(".")[0])
-    if kind is None:
-        raise ValueError(f"suite must be one of {list(_KINDS)}, got {suite!r}")
-    return kind.from_texts(params)
+    make = _SUITES.get(suite.partition(".")[0])
+    if make is None:
+        raise ValueError(f"suite must be one of {list(_SUITES)}, got {suite!r}")
+    parameters = inspect.signature(make).parameters.values()
+    if len(params) != len(parameters):
+        raise ValueError(f"{suite} has {len(parameters)} parameters, got {list(params)}")
+    values = (
+        text.strip("'") if parameter.annotation is str else json.loads(text)
+        for parameter, text in zip(parameters, params, strict=True)
+    )
+    try:
+        return make(*values)
+    except KeyError as error:
+        raise ValueError(f"{suite} has no {error}") from None
 
 
 def candidates() -> list[BaseCell]:
     """All that a comparison may time, the most telling first: the full grid comes last."""
-    largest_first = sorted(grid.listed_cells(), key=lambda cell: -cell.mib)
+    largest_first = sorted(grid.listed_cells(), key=lambda cell: -cell.values[1])  # MiB
     cells = [*grid.all_cells("small"), *grid.model_cells(), *largest_first, *modules.cells()]
     return list(dict.fromkeys([*cells, *grid.all_cells("full")]))
 
@@ -75,7 +95,7 @@ def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell
 
     Those of the transformer only where they may have changed: they take longer than all others.
     """
-    listed = {cell.name: cell for cell in reversed(grid.listed_cells())}
+    listed = {cell.call_name: cell for cell in reversed(grid.listed_cells())}
     costly = any(map(changed, OF_TRANSFORMER))
     others = [cell for cell in modules.cells() if costly or cell.module != "transformer"]
     return [*grid.all_cells("small"), *grid.model_cells(), *listed.values(), *others]
@@ -106,7 +126,7 @@ def compilations(target: str) -> list[Compilation]:
     for values in itertools.product(*(CODE_PARAMS[name] for name in names)):
         dtype, format, direction, hidden_size, size = values
         seq_len, batch = SIZES[size]
-        one = Cell(seq_len, hidden_size, batch, dtype, format)
+        one = grid_cell(seq_len, hidden_size, batch, dtype, format)
         calls.append(Compilation("codegen.Codegen", (target, *values), target, (one,), direction))
     if target not in SURFACE_PARAMS["target"]:
         return calls
@@ -128,7 +148,7 @@ def variants(target: str) -> list[Compilation]:
             "codegen.Variants",
             (target, dtype, format, direction),
             target,
-            tuple(Cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
+            tuple(grid_cell(s, _SWEPT_HIDDEN_SIZE, batch, dtype, format) for s, batch in sizes),
             direction,
         )
         for dtype, format, direction in itertools.product(*(VARIANT_PARAMS[n] for n in names))

@@ -1,13 +1,11 @@
 """The base classes of all cells and calls of this package: see ``subject``."""
 
-import dataclasses
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 from .._engine.measure.inputs import gradient as gradient
-from .._engine.subject import BACKWARD, FORWARD, metric
+from .._engine.subject import metric
 
 if TYPE_CHECKING:
     from .._engine.subject import Cell
@@ -16,12 +14,7 @@ else:
 
 
 class BaseCell(Cell):
-    """A call at one size. A subclass is a frozen dataclass.
-
-    Its fields are its benchmark's parameters.
-    """
-
-    suite: ClassVar[str]
+    """A call at one size. A subclass is a frozen dataclass."""
 
     @property
     def deviation(self) -> float:
@@ -29,42 +22,12 @@ class BaseCell(Cell):
         return 1.0
 
     @property
-    def directions(self) -> tuple[str, ...]:
-        """The directions that are timed."""
-        return FORWARD, BACKWARD
-
-    @classmethod
-    def from_texts(cls, texts: Sequence[str]) -> Self:
-        """The cell of these parameters, asv's texts, with quotes or without.
-
-        Raises
-        ------
-        ValueError
-            If there are more or fewer of them, or one is not of its type.
-        """
-        fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
-        if len(texts) != len(fields):
-            raise ValueError(f"{cls.suite} has {len(fields)} parameters, got {list(texts)}")
-        return cls(
-            *(
-                text.strip("'") if field.type is str else json.loads(text)
-                for field, text in zip(fields, texts, strict=True)
-            )
-        )
-
-    @property
-    def params(self) -> tuple[str, ...]:
-        """Its fields as asv's texts, without quotes."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return tuple(str(getattr(self, field.name)) for field in fields)
-
-    @property
     def metrics(self) -> dict[str, str]:
         """asv's name of the latency, by direction."""
         return {direction: metric(self, direction) for direction in self.directions}
 
     @property
-    def point(self):
+    def point(self) -> object:
         """What cells have in common that are measured on the same inputs, beside one copy."""
         return self
 

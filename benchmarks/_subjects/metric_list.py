@@ -1,13 +1,13 @@
 """Names, parameters, units and cells of all metrics but GPU time. Measures nothing."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from .._engine.subject import BACKWARD, FORWARD, Eager
-from .._engine.verdict.metrics import COMPILE, IMPORT, OWN_START, WARM_START
+from .._engine.verdict import metrics
 from .calls import BaseCell
-from .rope.cells import DTYPE_WORDS, Cell, EagerCell, PathCell
+from .rope.cells import DTYPE_WORDS, RopeCell, eager_cell, grid_cell, path_cell
 from .rope.grid import GRIDS, PATH_GRIDS, listed_calls
 from .transformer import modules
 
@@ -63,56 +63,55 @@ Key = tuple[str, tuple[str, ...]]
 
 
 class HostMetric(NamedTuple):
-    """The parameters of a metric, its unit, and what is measured of which cell.
+    """A metric of ``host``: its parameters, and what is measured of which cell.
 
-    ``cell``: makes it of the parameters but the step or direction.
+    ``cell``: makes it of the parameters but the step or direction; of no eager call, None.
     """
 
-    params: dict[str, tuple]
-    unit: str
-    kind: Literal["seconds", "peak_bytes", "launches", "error"] | None = None
+    params: Mapping[str, tuple]
+    kind: Literal["seconds", "peak_bytes", "launches", "error"]
     cell: Callable[..., BaseCell] | None = None
 
+    @property
+    def unit(self) -> metrics.Unit:
+        return _UNITS[self.kind]
 
-def call_cell(format: str) -> Cell:
+
+_UNITS = {
+    "seconds": metrics.SECONDS,
+    "peak_bytes": metrics.BYTES,
+    "launches": metrics.LAUNCHES,
+    "error": metrics.ERROR,
+}
+
+
+def call_cell(format: str) -> RopeCell:
     """The cell whose call on the host is clocked."""
-    return Cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
+    return grid_cell(CALL_SEQ_LEN, CALL_HIDDEN_SIZE, CALL_BATCH, CALL_DTYPE, format)
 
 
-def compiled_cell() -> EagerCell:
+def compiled_cell() -> RopeCell:
     """The cell whose kernel is compiled while the clock runs, in a process that has others.
 
     Of no grid: nothing else that a process calls has compiled its kernel.
     """
-    return EagerCell("angles-sbhd-bf16-64x16", (CALL_SEQ_LEN,))
+    return eager_cell("angles-sbhd-bf16-64x16", (CALL_SEQ_LEN,))
 
 
-def _step_cell(format: str, dtype: str, layout: str) -> EagerCell:
+def _step_cell(format: str, dtype: str, layout: str) -> RopeCell:
     exchanged = "-exchanged" if layout == "transposed" else ""
-    return EagerCell(f"angles-{format}-{DTYPE_WORDS[dtype]}-64x128{exchanged}", (512, 512))
+    return eager_cell(f"angles-{format}-{DTYPE_WORDS[dtype]}-64x128{exchanged}", (512, 512))
 
 
-def _error_cell(dtype: str, positions: str, interleaved: bool) -> EagerCell:
+def _error_cell(dtype: str, positions: str, interleaved: bool) -> RopeCell:
     name = f"angles-sbhd-{DTYPE_WORDS[dtype]}-2x128{'-il' if interleaved else ''}"
-    return EagerCell(name, (2048,), POSITIONS[positions])
+    return eager_cell(name, (2048,), POSITIONS[positions])
 
 
-def _path_cell(mib: float) -> Callable[..., PathCell]:
-    return lambda path, dtype=CALL_DTYPE: PathCell(path, mib, dtype)
+def _path_cell(mib: float) -> Callable[..., RopeCell]:
+    return lambda path, dtype=CALL_DTYPE: path_cell(path, mib, dtype)
 
 
-CALL_FORWARD = "host.Call.track_forward"
-CALL_FORWARD_BACKWARD = "host.Call.track_forward_backward"
-PEAK_BYTES = "host.Memory.track_peak_bytes"
-LAUNCHES = "host.Launches.track_launches"
-ERROR = "host.Error.track_error"
-PATH_FORWARD = "host.PathCall.track_forward"
-PATH_FORWARD_BACKWARD = "host.PathCall.track_forward_backward"
-PATH_PEAK_BYTES = "host.PathMemory.track_peak_bytes"
-PATH_LAUNCHES = "host.PathLaunches.track_launches"
-PATH_ERROR = "host.PathError.track_error"
-
-_CALL, _PATH_CALL = {"format": FORMATS}, {"path": PATHS}
 _STEP = {"step": STEPS, "format": FORMATS, "dtype": DTYPES, "layout": LAYOUTS}
 _PATH_STEP = {"step": STEPS, "path": PATHS}
 _ERROR = {
@@ -122,27 +121,24 @@ _ERROR = {
     "interleaved": (False, True),
 }
 _PATH_ERROR = {"direction": DIRECTIONS, "path": PATHS, "dtype": PATH_GRIDS["full"]["dtype"]}
+_STARTS = metrics.IMPORT, metrics.COMPILE, metrics.WARM_START, metrics.OWN_START
+_CALL = HostMetric({"format": FORMATS}, "seconds", call_cell)
+_PATH_CALL = HostMetric({"path": PATHS}, "seconds", _path_cell(_CALL_MIB))
 
 HOST_METRICS = {
-    CALL_FORWARD: HostMetric(_CALL, "seconds", "seconds", call_cell),
-    CALL_FORWARD_BACKWARD: HostMetric(_CALL, "seconds", "seconds", call_cell),
-    **dict.fromkeys((IMPORT, COMPILE, WARM_START, OWN_START), HostMetric({}, "seconds")),
-    PEAK_BYTES: HostMetric(_STEP, "bytes", "peak_bytes", _step_cell),
-    LAUNCHES: HostMetric(_STEP, "launches", "launches", _step_cell),
-    ERROR: HostMetric(_ERROR, "x rounding", "error", _error_cell),
-    PATH_FORWARD: HostMetric(_PATH_CALL, "seconds", "seconds", _path_cell(_CALL_MIB)),
-    PATH_FORWARD_BACKWARD: HostMetric(_PATH_CALL, "seconds", "seconds", _path_cell(_CALL_MIB)),
-    PATH_PEAK_BYTES: HostMetric(_PATH_STEP, "bytes", "peak_bytes", _path_cell(_STEP_MIB)),
-    PATH_LAUNCHES: HostMetric(_PATH_STEP, "launches", "launches", _path_cell(_STEP_MIB)),
-    PATH_ERROR: HostMetric(_PATH_ERROR, "x rounding", "error", _path_cell(_ERROR_MIB)),
+    "host.Call.track_forward": _CALL,
+    "host.Call.track_forward_backward": _CALL,
+    **dict.fromkeys(_STARTS, HostMetric({}, "seconds")),
+    "host.Memory.track_peak_bytes": HostMetric(_STEP, "peak_bytes", _step_cell),
+    "host.Launches.track_launches": HostMetric(_STEP, "launches", _step_cell),
+    "host.Error.track_error": HostMetric(_ERROR, "error", _error_cell),
+    "host.PathCall.track_forward": _PATH_CALL,
+    "host.PathCall.track_forward_backward": _PATH_CALL,
+    "host.PathMemory.track_peak_bytes": HostMetric(_PATH_STEP, "peak_bytes", _path_cell(_STEP_MIB)),
+    "host.PathLaunches.track_launches": HostMetric(_PATH_STEP, "launches", _path_cell(_STEP_MIB)),
+    "host.PathError.track_error": HostMetric(_PATH_ERROR, "error", _path_cell(_ERROR_MIB)),
 }
 """What ``host`` tracks, by asv's names."""
-
-CALLS = ("host.Call", "host.PathCall")
-EXACT = tuple(
-    f"host.{path}{name}" for path in ("", "Path") for name in ("Memory", "Launches", "Error")
-)
-"""asv's classes of what repeats to the last digit."""
 
 
 def eager(*suites: str) -> dict[Key, Eager]:
@@ -150,17 +146,14 @@ def eager(*suites: str) -> dict[Key, Eager]:
 
     A path without a backward pass has keys of its forward only.
     """
-    metrics = (name for suite in suites or ("host",) for name in HOST_METRICS if _in(suite, name))
-    return dict(itertools.chain.from_iterable(map(_eager, metrics)))
-
-
-def _in(suite: str, name: str) -> bool:
-    return name.startswith(f"{suite}.")
+    beginnings = tuple(f"{suite}." for suite in suites) or ("",)
+    names = (name for name in HOST_METRICS if name.startswith(beginnings))
+    return dict(itertools.chain.from_iterable(map(_eager, names)))
 
 
 def _eager(name: str) -> Iterator[tuple[Key, Eager]]:
-    params, _, kind, make_cell = HOST_METRICS[name]
-    if kind is None or make_cell is None:
+    params, kind, make_cell = HOST_METRICS[name]
+    if make_cell is None:
         return
     for values in itertools.product(*params.values()):
         options: dict[str, Any] = dict(zip(params, values, strict=True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks._engine.measure import gpu_timer, inputs, timed_cell
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -17,7 +17,7 @@ def test_company_does_not_matter(dtype):
 
     Without the fill before each sample the first differed from the last by 2 to 5 % on an H200.
     """
-    cell = Cell(128, 128, 4, dtype, "bshd")
+    cell = grid_cell(128, 128, 4, dtype, "bshd")
     gpu_timer.warm_up()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

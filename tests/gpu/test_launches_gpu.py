@@ -8,7 +8,7 @@ import rope_triton
 from benchmarks import _subjects
 from benchmarks._engine.compare import measure
 from benchmarks._engine.measure import graph_nodes
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 from tests import oracle, other_libraries
 from tests.gpu.common import all_modes, apply, inputs, model_angles
 from tests.oracle import LAYOUTS
@@ -152,7 +152,7 @@ def described(cell, direction):
 
 @pytest.mark.parametrize("direction", ["rope.Forward.track_latency", "rope.Backward.track_latency"])
 def test_nodes_of_a_call_repeat_and_show_what_pytorch_launches(direction, monkeypatch):
-    cell = Cell(64, 64, 2, "float16", "sbhd")
+    cell = grid_cell(64, 64, 2, "float16", "sbhd")
     one, again = (described(cell, direction) for _ in range(2))
     assert one == again
     assert one.count(" x ") == 1 and "1 x Triton kernel, grid" in one

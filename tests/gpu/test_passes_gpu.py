@@ -8,13 +8,13 @@ import torch
 from benchmarks import _subjects
 from benchmarks._engine.compare import measure
 from benchmarks._engine.measure import gpu_timer, timed_cell
-from benchmarks._subjects.rope.cells import Cell
-from benchmarks._subjects.rope.grid import GRIDS, cells
+from benchmarks._subjects.rope.cells import grid_cell
+from benchmarks._subjects.rope.grid import GRIDS, cells_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 # Each takes 2 GB on an H200, with all its sets of buffers.
-CELLS = cells(GRIDS["small"])[:3]
+CELLS = cells_of(grid_cell, GRIDS["small"])[:3]
 
 
 def medians(cells) -> dict:
@@ -45,7 +45,7 @@ def test_groups_change_no_figure_and_leave_no_memory(monkeypatch):
 
 
 def test_a_cell_that_does_not_fit_costs_only_itself():
-    huge = Cell(2**17, 256, 64, "float32", "sbhd")  # half a terabyte
+    huge = grid_cell(2**17, 256, 64, "float32", "sbhd")  # half a terabyte
     answer = measure._measure(_subjects, [CELLS[0], huge, CELLS[1]], host=False, seed=1)
-    assert {params[0] for _, params, _ in answer["unavailable"]} == {str(huge.seq_len)}
+    assert {params[0] for _, params, _ in answer["unavailable"]} == {huge.params[0]}
     assert len(answer["timings"]) == 4 and not answer["errors"]

@@ -13,7 +13,7 @@ from benchmarks._engine.measure import call_costs, cell_outcomes, host_time, mem
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._subjects import metric_list
 from benchmarks._subjects.rope import grid
-from benchmarks._subjects.rope.cells import PATHS, PathCell
+from benchmarks._subjects.rope.cells import PATHS, path_cell
 from benchmarks._subjects.transformer import modules
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
@@ -62,7 +62,8 @@ def test_calls_of_the_transformer_have_a_speed():
 @pytest.mark.alone
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
-    cells = [c for c in grid.path_cells(grid.PATH_GRIDS["full"]) if direction in c.directions]
+    cells = grid.cells_of(path_cell, grid.PATH_GRIDS["full"])
+    cells = [cell for cell in cells if direction in cell.directions]
     for cell, outcome in cell_outcomes.measure_cells(cells, direction).items():
         assert not outcome.error and not outcome.unavailable, (cell, outcome)
         ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
@@ -73,7 +74,7 @@ def test_every_cell_is_right_and_has_a_speed(direction, unwarmed):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_output_is_in_l2_for_what_reads_it_next(dtype):
     """Of 8 MiB; a kernel that writes past L2 takes 1.08 times as long as two copies on an H200."""
-    (outcome,) = cell_outcomes.measure_cells([PathCell("then-read", 8, dtype)], FORWARD).values()
+    (outcome,) = cell_outcomes.measure_cells([path_cell("then-read", 8, dtype)], FORWARD).values()
     assert statistics.median(outcome.latency) < 1.04 * statistics.median(outcome.copy)
 
 
@@ -91,7 +92,7 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
 
     for name in FUNCTIONS:
         monkeypatch.setattr(rope_triton, name, spoiled(getattr(rope_triton, name)))
-    cell = PathCell(path, 4, "bfloat16")
+    cell = path_cell(path, 4, "bfloat16")
     (outcome,) = cell_outcomes.measure_cells([cell], FORWARD).values()
     assert not outcome.latency
     assert "not close" in outcome.error
@@ -100,7 +101,7 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
 @pytest.mark.alone
 @all_paths
 def test_process_of_a_comparison_checks_and_times_it(path):
-    cell = PathCell(path, 4, "bfloat16")
+    cell = path_cell(path, 4, "bfloat16")
     checked = measure._check(_subjects, [cell], exact=False)
     answer = measure._measure(_subjects, [cell], host=False, seed=1)
     for each in (checked, answer):
@@ -126,7 +127,7 @@ def test_every_call_has_a_host_time():
 
 @host_paths
 def test_a_step_takes_its_outputs_and_one_launch_each(path):
-    cell = metric_list.eager("host.PathMemory")[metric_list.PATH_PEAK_BYTES, ("forward", path)].cell
+    cell = metric_list.eager()["host.PathMemory.track_peak_bytes", ("forward", path)].cell
     outputs = 0 if path == "tables-inplace" else 1
     assert memory_and_launches.peak_bytes(cell, FORWARD) == outputs * cell.bytes_moved // 2
     assert memory_and_launches.launches(cell, FORWARD) == 1

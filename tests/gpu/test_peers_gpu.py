@@ -8,7 +8,7 @@ import torch
 from benchmarks._engine.measure import call_costs, cell_outcomes
 from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
 from benchmarks._studies.peers.experiments import GRIDS
-from benchmarks._studies.peers.peer_cells import PeerCell
+from benchmarks._studies.peers.peer_cells import peer_cell
 from benchmarks._studies.peers.providers import INSTALL, MODEL_CALLS, PROVIDERS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
@@ -32,7 +32,7 @@ def skip_if_absent(provider: str, reason: str) -> None:
 def test_it_is_right_and_has_a_speed(provider, direction, unwarmed):
     dtypes = ("bfloat16", "float16", "float32")  # the last is not every library's
     formats = ("sbhd", "bshd")
-    cells = [PeerCell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
+    cells = [peer_cell(provider, 256, 128, 64, 4, d, f) for d in dtypes for f in formats]
     for cell, outcome in cell_outcomes.measure_cells(cells, direction).items():
         assert not outcome.error, (cell, outcome.error)
         skip_if_absent(provider, outcome.unavailable)
@@ -57,7 +57,7 @@ def test_the_calls_of_models_are_right(provider, unwarmed):
 @pytest.mark.alone
 @all_directions
 def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
-    cell = PeerCell("copy", 1024, 128, 64, 4, "bfloat16", "sbhd")
+    cell = peer_cell("copy", 1024, 128, 64, 4, "bfloat16", "sbhd")
     (outcome,) = cell_outcomes.measure_cells([cell], direction).values()
     ratio = statistics.median(outcome.latency) / statistics.median(outcome.copy)
     assert ratio == pytest.approx(1.0, abs=0.05)
@@ -67,7 +67,7 @@ def test_copy_is_as_fast_as_the_copy_that_it_is_measured_by(direction):
 @all_directions
 def test_company_does_not_matter(direction):
     providers = ("rope-triton", "rope-triton-tables", "copy", "seed")
-    cells = [PeerCell(name, 1024, 128, 64, 1, "bfloat16", "bshd") for name in providers]
+    cells = [peer_cell(name, 1024, 128, 64, 1, "bfloat16", "bshd") for name in providers]
     together = cell_outcomes.measure_cells(cells, direction)
     alone = cell_outcomes.measure_cells(cells, direction, together=False)
     assert len({outcome.copy for outcome in together.values()}) == 1
@@ -83,8 +83,8 @@ def test_company_does_not_matter(direction):
 @pytest.mark.alone
 @all_providers
 def test_every_call_has_a_host_time_and_a_small_error(provider):
-    small = PeerCell(provider, 16, 64, 64, 1, "bfloat16", "bshd")
-    larger = PeerCell(provider, 2048, 128, 2, 1, "bfloat16", "bshd")
+    small = peer_cell(provider, 16, 64, 64, 1, "bfloat16", "bshd")
+    larger = peer_cell(provider, 2048, 128, 2, 1, "bfloat16", "bshd")
     asked = {("seconds", direction): Eager("seconds", small, direction) for direction in DIRECTIONS}
     if provider != "copy":  # it rounds nothing
         asked |= {
@@ -103,7 +103,7 @@ def test_every_call_has_a_host_time_and_a_small_error(provider):
 @pytest.mark.parametrize("provider", BUILT_IN)
 def test_many_forms_are_measured_in_one_process(provider, unwarmed):
     """More than torch.compile takes of one function."""
-    cells = [PeerCell(provider, 256 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
+    cells = [peer_cell(provider, 256 * n, 64, 8, 1, "float16", "bshd") for n in range(1, 13)]
     outcomes = cell_outcomes.measure_cells(cells, BACKWARD)
     assert not any(outcome.error or outcome.unavailable for outcome in outcomes.values())
     torch.cuda.synchronize()

@@ -11,12 +11,12 @@ from benchmarks._engine.compare import measure
 from benchmarks._engine.subject import DEFAULT
 from benchmarks._engine.system import checkout
 from benchmarks._studies.reliability import planted
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 from tests.lab import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
-CELL = Cell(128, 64, 1, "bfloat16", "sbhd")
+CELL = grid_cell(128, 64, 1, "bfloat16", "sbhd")
 KEYS = [f"128 1 64 bfloat16 sbhd {transposed}" for transposed in (False, True)]
 
 

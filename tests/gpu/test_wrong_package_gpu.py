@@ -16,12 +16,12 @@ from benchmarks._engine.compare import measure
 from benchmarks._engine.measure import cell_outcomes
 from benchmarks._engine.subject import DEFAULT, FORWARD
 from benchmarks._engine.system import process
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 from tests.gpu import test_bits_gpu as bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("progress")]
 
-CELL = Cell(128, 64, 1, "bfloat16", "bshd")
+CELL = grid_cell(128, 64, 1, "bfloat16", "bshd")
 ANGLES = """
 class RotaryPositionEmbedding(RotaryPositionEmbedding):
     def __init__(self, dim):

@@ -13,7 +13,7 @@ import torch
 from benchmarks._engine.measure import inputs
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import plain
-from benchmarks._studies.peers.peer_cells import PeerCell
+from benchmarks._studies.peers.peer_cells import peer_cell
 
 FORWARD_ONLY = {"vllm", "flashinfer", "xformers"}
 HALF_ONLY = {"flashinfer"}
@@ -206,7 +206,7 @@ def _put(patch, place: str, name: str, value) -> None:
 
 
 def cell_of(provider, format="bshd", dtype="bfloat16", heads=4, seq_len=5, hidden_size=32, batch=2):
-    return PeerCell(provider, seq_len, hidden_size, heads, batch, dtype, format)
+    return peer_cell(provider, seq_len, hidden_size, heads, batch, dtype, format)
 
 
 def random(cell, device="cpu"):

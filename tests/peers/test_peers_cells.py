@@ -1,20 +1,17 @@
 """The cells in which other libraries are measured, and what asv tracks of each."""
 
-import dataclasses
-
 import pytest
 import torch
 
 from benchmarks import peers
 from benchmarks._engine.measure import cell_outcomes
 from benchmarks._studies.peers import eager_calls as peer_host
-from benchmarks._studies.peers import peer_cells
-from benchmarks._studies.peers.peer_cells import PEER_GRIDS
+from benchmarks._studies.peers.peer_cells import PEER_GRIDS, peer_cell
 from benchmarks._studies.peers.providers import ADAPTERS, INSTALL, PROVIDERS
 from benchmarks._subjects.rope import grid
 from tests.peers import libraries
 
-FULL, SMALL = (grid.cells_of(peer_cells.PeerCell, PEER_GRIDS[name]) for name in ("full", "small"))
+FULL, SMALL = (grid.cells_of(peer_cell, PEER_GRIDS[name]) for name in ("full", "small"))
 
 
 # --- the cells ------------------------------------------------------------------------------------
@@ -36,7 +33,7 @@ def test_grids_are_small_and_span_the_sizes():
 
 @pytest.mark.parametrize("provider", ["copy", "liger"])
 def test_bytes_are_those_of_the_tensor_twice(provider):
-    cell = peer_cells.PeerCell(provider, 4096, 128, 64, 4, "bfloat16", "bshd")
+    cell = peer_cell(provider, 4096, 128, 64, 4, "bfloat16", "bshd")
     assert cell.bytes_moved == 2 * 4096 * 128 * 64 * 4 * 2
     assert cell.bytes_moved == 2 * torch.empty(cell.shape, dtype=torch.bfloat16).nbytes
     assert cell.positions == 4096
@@ -47,7 +44,7 @@ def test_bytes_are_those_of_the_tensor_twice(provider):
 
 def test_tracks_pick_their_cell():
     cell = SMALL[0]
-    params = dataclasses.astuple(cell)
+    params = cell.values
     cache = {cell: cell_outcomes.Outcome(latency=(2e-5, 4e-5), copy=(2e-5, 2e-5))}
     for suite in (peers.Forward(), peers.Backward()):
         suite.setup(cache, *params)

@@ -1,6 +1,6 @@
 """Models' calls by other libraries: what is called, what is right, and what each cannot do."""
 
-import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -8,10 +8,10 @@ import torch
 from benchmarks._engine.measure import timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._studies.peers import adapter, peer_cells
-from benchmarks._studies.peers.peer_cells import PeerModelCell, PeerNamedCell
+from benchmarks._studies.peers.peer_cells import peer_model_cell, peer_named_cell
 from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
-from benchmarks._subjects.rope import cells, names
 from benchmarks._subjects.rope.models import MODELS
+from tests.cells import few, near
 from tests.peers import libraries
 from tests.peers.libraries import FORWARD_ONLY, random
 
@@ -22,34 +22,20 @@ LATENT = {"deepseek-v3-q", "deepseek-v3-k"}
 CANNOT = {"liger": {*LATENT, "glm-4-9b"}, "flashinfer": {*LATENT, "gpt-neox-20b"}}
 IN_PLACE = {"liger", "vllm"}
 CELLS = [
-    PeerModelCell(*each, step)
-    for step in STEPS
-    for each in ((provider, model) for model in MODELS for provider in MODEL_CALLS)
+    few(peer_model_cell(provider, model, step))
+    for step, model, provider in itertools.product(STEPS, MODELS, MODEL_CALLS)
 ]
-POSSIBLE = [cell for cell in CELLS if cell.model not in CANNOT.get(cell.provider, ())]
+POSSIBLE = [cell for cell in CELLS if cell.values[1] not in CANNOT.get(cell.provider, ())]
 UNMOVED = "qwen-2-vl-7b", "decode"  # its tokens are at position 0
 # Sequences that begin at rows of their own: by their positions, and by their tables.
 MOVED = [("llama-3-8b", "decode"), ("qwen-2-vl-7b", "training")]
 
 
 def named(cell):
-    return f"{cell.provider}-{cell.model}-{cell.step}"
-
-
-@pytest.fixture
-def tiny(monkeypatch, here):
-    """The models with few heads and tokens; else as they are."""
-    for name, sized_name in MODELS.items():
-        call, *_ = names.parse_sized(sized_name)
-        few = tuple(min(count, 1 + index) for index, count in enumerate(call.heads))
-        monkeypatch.setitem(MODELS, name, call._replace(heads=few).sized(2, 3))
-    monkeypatch.setattr(cells, "DECODED", 4)
-    monkeypatch.setattr(cells, "CONTEXT", 64)  # the interpreter's fma rounds twice
-    return here
+    return "-".join(cell.params)
 
 
 def called(cell, direction, device):
-    cell = dataclasses.replace(cell)  # which knows no shapes yet
     call, x = cell.call(device), random(cell, device)
     given = x.clone()
     (rotate,) = timed_cell.calls(call, direction, [x])
@@ -61,28 +47,28 @@ def unrotated(call, x, direction):
 
 
 @pytest.mark.parametrize("cell", POSSIBLE, ids=named)
-def test_every_call_is_right(tiny, cell):
+def test_every_call_is_right(here, cell):
     for direction in cell.directions:
         if direction == BACKWARD and cell.provider in FORWARD_ONLY:
             with pytest.raises(Unavailable, match="has no backward pass"):
-                called(cell, direction, tiny)
+                called(cell, direction, here)
             continue
-        call, rotate, x, given = called(cell, direction, tiny)
+        call, rotate, x, given = called(cell, direction, here)
         output = rotate()
         call.check(output, given, direction)
         assert torch.equal(x, given) or cell.provider in IN_PLACE
         assert call.in_place == (cell.provider in IN_PLACE)
-        if cell.provider != "copy" and (cell.model, cell.step) != UNMOVED:
+        if cell.provider != "copy" and cell.values[1:] != UNMOVED:
             with pytest.raises(AssertionError, match="not close"):
                 call.check(unrotated(call, given, direction), given, direction)
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell not in POSSIBLE], ids=named)
-def test_what_a_library_cannot_do_is_unavailable_and_says_why(tiny, cell):
+def test_what_a_library_cannot_do_is_unavailable_and_says_why(here, cell):
     flashinfer = "takes (queries and keys|multiples of 32 channels, got 24)"
     reasons = {"liger": "has no interleaved rotation", "flashinfer": flashinfer}
     with pytest.raises(Unavailable, match=f"{cell.provider} {reasons[cell.provider]}"):
-        called(cell, FORWARD, tiny)
+        called(cell, FORWARD, here)
 
 
 NAMED = (
@@ -104,14 +90,14 @@ REFUSED = {
 @pytest.mark.parametrize(
     "provider", ["rope-triton", "rope-triton-tables", "flash-attention", "quack", "liger"]
 )
-def test_every_call_by_name_is_right_or_refused(tiny, provider, name):
-    cell = PeerNamedCell(provider, name)
+def test_every_call_by_name_is_right_or_refused(here, provider, name):
+    cell = near(peer_named_cell(provider, name))
     for direction in cell.directions:
         if reason := REFUSED.get((provider, name)):
             with pytest.raises(Unavailable, match=f"{provider} {reason}"):
-                called(cell, direction, tiny)
+                called(cell, direction, here)
             continue
-        call, rotate, x, given = called(cell, direction, tiny)
+        call, rotate, x, given = called(cell, direction, here)
         call.check(rotate(), given, direction)
         assert torch.equal(x, given) or provider == "liger"
         with pytest.raises(AssertionError, match="not close"):
@@ -120,13 +106,13 @@ def test_every_call_by_name_is_right_or_refused(tiny, provider, name):
 
 @pytest.mark.parametrize(("model", "step"), MOVED)
 @pytest.mark.parametrize("provider", [p for p in MODEL_CALLS if p in libraries.FUNCTIONS])
-def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, model, step):
+def test_the_row_at_which_a_sequence_begins_counts(here, monkeypatch, provider, model, step):
     """A library that let every sequence begin at the same row would be found wrong."""
-    cell = PeerModelCell(provider, model, step)
+    cell = few(peer_model_cell(provider, model, step))
     with monkeypatch.context() as patched:
         rows = adapter.Peer._rows
         patched.setattr(adapter.Peer, "_rows", lambda *args: rows(*args)[:1].expand_as(rows(*args)))
-        call, rotate, _, given = called(cell, FORWARD, tiny)
+        call, rotate, _, given = called(cell, FORWARD, here)
     with pytest.raises(AssertionError, match="not close"):
         call.check(rotate(), given, FORWARD)
 
@@ -134,7 +120,7 @@ def test_the_row_at_which_a_sequence_begins_counts(tiny, monkeypatch, provider, 
 def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
     assert MODEL_CALLS.keys() < PROVIDERS.keys() and all(MODEL_CALLS.values())
     for cell in CELLS:
-        ours = PeerModelCell("rope-triton", cell.model, cell.step)
+        ours = few(cell.by("rope-triton"))
         assert cell.bytes_moved == ours.bytes_moved and cell.shapes == ours.shapes
-        assert cell.takes == ("angles" if cell == ours else "tables")
-        assert peer_cells.KINDS[cell.suite](cell.provider, cell.model, cell.step) == cell
+        assert cell.call_name.with_angles == (cell == ours)
+        assert peer_cells.SUITES[cell.suite](*cell.values) == cell

@@ -1,6 +1,5 @@
 """The study of peers: what it measures, and the files that it writes."""
 
-import dataclasses
 import statistics
 import sys
 import types
@@ -16,6 +15,7 @@ from benchmarks._engine.system.journal import JournalError, read
 from benchmarks._site import readme
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
+from benchmarks._studies.peers.peer_cells import PEER_GRIDS
 from benchmarks._studies.peers.providers import PROVIDERS
 from tests.lab import MACHINE, UUID
 from tests.peers import timer as times
@@ -34,21 +34,21 @@ SHIPPED = peers_study.EVIDENCE
 
 def test_the_experiments_are_those_of_the_seeds():
     figures = FULL["throughput"].figures
-    assert [{cell.batch for cell in figure.cells} for figure in figures] == [{1}, {2}, {4}, {8}]
+    assert [{len(c.lengths) for c in figure.cells} for figure in figures] == [{1}, {2}, {4}, {8}]
     for figure in figures:
-        seq_lens = {cell.seq_len for cell in figure.cells}
+        seq_lens = {cell.lengths[0] for cell in figure.cells}
         assert seq_lens == {128 * i for i in range(2, 32)}
-        assert {(c.hidden_size, c.heads, c.dtype, c.format) for c in figure.cells} == {
+        assert {(*c.values[2:4], *c.values[5:]) for c in figure.cells} == {
             (128, 64, "float16", "sbhd")
         }
         assert figure.metric == "gbps" and figure.direction == "forward"
-    assert {t.cell.seq_len for t in FULL["milliseconds"].timings} == {32, 64, 128, 256, 512}
+    assert {t.cell.lengths[0] for t in FULL["milliseconds"].timings} == {32, 64, 128, 256, 512}
     study = FULL["study"].figures
     assert Counter(figure.direction for figure in study) == {"forward": 4, "backward": 4}
     for figure in study:  # one thing varies
-        for name in ("seq_len", "hidden_size", "heads", "batch", "dtype", "format"):
-            values = {getattr(cell, name) for cell in figure.cells}
-            assert (len(values) > 1) == (name == figure.axis)
+        _, *columns = zip(*(cell.values for cell in figure.cells), strict=True)
+        for name, column in zip(list(PEER_GRIDS["full"])[1:], columns, strict=True):
+            assert (len(set(column)) > 1) == (name == figure.axis)
     sizes = [2**power for power in range(11)]
     for figure in FULL["bandwidth"].figures:
         assert sorted(set(map(figure.position, figure.cells))) == sizes
@@ -110,7 +110,7 @@ def test_a_process_measures_whole_points_and_not_too_many(name):
     timings = FULL[name].timings
     groups = list(peers_study.grouped(timings))
     assert sum(groups, []) == timings
-    points = [{(t.direction, dataclasses.astuple(t.cell)[1:]) for t in group} for group in groups]
+    points = [{(t.direction, t.cell.values[1:]) for t in group} for group in groups]
     assert sum(map(len, points)) == len(set().union(*points))
     sizes = list(map(len, groups))
     assert max(sizes) <= 36 and statistics.median(sizes) > 18
@@ -131,7 +131,7 @@ class Notes:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch):
-    timings = [t for t in SMALL["study"].of(["rope-triton"]).timings if t.cell.heads == 32][:3]
+    timings = [t for t in SMALL["study"].of(["rope-triton"]).timings if t.cell.values[3] == 32][:3]
     timings.append(timings[0]._replace(direction="backward"))
 
     def measure_cells(cells, direction, finished, together):
@@ -238,7 +238,7 @@ def test_what_is_missing_and_what_is_wrong_is_said(timer, undrawn, tmp_path, cap
     assert f"- `transformer-engine`, 12 timings n/a: ``` {times.MISSING} ```" in printed
     assert "3 timings wrong: ``` AssertionError: Tensor-likes are not close! ```" in page
     assert "| 8 | not given | +44% |" in page and "| n/a |  | wrong |  |" in page
-    assert "WRONG: forward PeerCell(provider='seed'" in printed
+    assert "WRONG: forward PeerCell(suite='peers', values=('seed', " in printed
     # A line has a gap, and its label a word.
     assert plots._label("fla", ["measured"] * 3) == "fla"
     assert plots._label("fla", ["n/a"] * 3) == "fla (n/a)"

@@ -1,7 +1,5 @@
 """The sweep of calls drawn at random, and the goals that the package's calls are held to."""
 
-import dataclasses
-
 import pytest
 
 from benchmarks._engine.measure import inputs, timed_cell
@@ -16,7 +14,7 @@ from benchmarks._studies.peers.experiments import (
     measured,
     planned,
 )
-from benchmarks._studies.peers.peer_cells import PeerNamedCell
+from benchmarks._studies.peers.peer_cells import peer_named_cell
 from benchmarks._studies.peers.state import Results, Row
 from benchmarks._studies.peers.targets import ONE_HEAD, WITH_ANGLES, WITH_TABLES
 from benchmarks._subjects.rope import angles
@@ -36,11 +34,11 @@ PROVIDERS = ("rope-triton", "rope-triton-tables", "flash-attention", "quack", "l
 
 
 def test_it_is_drawn_by_three_seeds_of_the_commit():
-    names = list(dict.fromkeys(timing.cell.name for timing in FULL["random"].timings))
+    names = list(dict.fromkeys(timing.cell.values[1] for timing in FULL["random"].timings))
     assert len(names) == 200 and len(SMALL["random"].figures[0].cells) == 12 * len(PROVIDERS)
     assert at_random(SHA[::-1], 200) != FULL["random"] == planned("random", "full", SHA)
     cells = {timing.cell for timing in FULL["random"].timings}
-    assert cells == {PeerNamedCell(provider, name) for provider in PROVIDERS for name in names}
+    assert cells == {peer_named_cell(provider, name) for provider in PROVIDERS for name in names}
     for direction, figure in zip((FORWARD, BACKWARD), FULL["random"].figures, strict=True):
         assert figure.direction == direction
         assert set(figure.cells) == {cell for cell in cells if direction in cell.directions}
@@ -50,9 +48,9 @@ def test_stored_calls_are_those_of_the_rows_whatever_is_drawn_later():
     timings = SMALL["random"].timings
     assert measured("random", "small", timings) == SMALL["random"]
     few = [timing for timing in timings if timing.cell.provider == "quack"][:3]
-    names = dict.fromkeys(timing.cell.name for timing in few)
+    names = dict.fromkeys(timing.cell.values[1] for timing in few)
     found = {timing.cell for timing in measured("random", "full", few).timings}
-    assert found == {PeerNamedCell("quack", name) for name in names}
+    assert found == {peer_named_cell("quack", name) for name in names}
 
 
 def test_all_is_compiled_side_by_side_before_it_is_timed(timer, undrawn, monkeypatch):
@@ -80,7 +78,7 @@ def test_a_process_that_compiles_makes_every_call_and_none_stops_it(monkeypatch,
 
     usual_calls = timed_cell.calls
     monkeypatch.setattr(timed_cell, "calls", calls)
-    cells = [PeerNamedCell(provider, one) for provider in ("flash-attention", "vllm", "copy")]
+    cells = [peer_named_cell(provider, one) for provider in ("flash-attention", "vllm", "copy")]
 
     def fails(*_, **__):
         raise RuntimeError("out of order")
@@ -113,10 +111,7 @@ def results_of(calls, copy=2.0):
     rows = {}
     for call, seconds in calls.items():
         for provider, each in seconds.items():
-            if isinstance(call, str):
-                cell = PeerNamedCell(provider, call)
-            else:
-                cell = dataclasses.replace(call, provider=provider)
+            cell = peer_named_cell(provider, call) if isinstance(call, str) else call.by(provider)
             timing = Timing(FORWARD, cell)
             found = Outcome((each,), (copy,)) if each else Outcome(unavailable="not here")
             rows[timing] = Row(timing, found, "GPU-0")

@@ -15,7 +15,7 @@ from benchmarks._engine.system.repository import digest, files_on_disk
 from benchmarks._engine.verdict.rules import Answer
 from benchmarks._studies.reliability import caught, mutants
 from benchmarks._studies.reliability.bench import SUBJECT
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 from tests.lab import ROOT
 
 pytestmark = pytest.mark.mutants
@@ -36,7 +36,7 @@ OF_FORMS = [
     if any(metric.startswith(("surface.", "modules.")) for metric in mutant.caught_by)
 ]
 TILES = [name for name in OF_FORMS if name.startswith("tile-")]
-LAUNCHED_CELL = Cell(128, 128, 4, "float16", "sbhd")
+LAUNCHED_CELL = grid_cell(128, 128, 4, "float16", "sbhd")
 
 
 @pytest.fixture(scope="module")

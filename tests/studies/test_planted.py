@@ -17,7 +17,8 @@ from benchmarks._engine.system import checkout
 from benchmarks._engine.verdict.rules import Key
 from benchmarks._studies.reliability import bench, planted, power, reliability_studies
 from benchmarks._studies.runner import Place, StudyError
-from benchmarks._subjects.rope.grid import cells
+from benchmarks._subjects.rope.cells import grid_cell
+from benchmarks._subjects.rope.grid import cells_of
 from tests.lab import MACHINE, ROOT, SHA, UUID
 from tests.studies import common
 from tests.studies.common import answered_by, study
@@ -52,7 +53,7 @@ class Gpu:
         waits = json.loads((root / "rope_triton" / "waits.json").read_text())
         assert {suite for suite, _ in job["cells"]} == {"rope"}
         timings = []
-        for cell in cells(GRID):
+        for cell in cells_of(grid_cell, GRID):
             for metric in cell.metrics.values():
                 subject = Key(metric, cell.params)
                 seconds = self.gpu_seconds(subject, cell, waits["gpu"])
@@ -66,22 +67,22 @@ class Gpu:
         key = planted.key_of(subject)
         steps = (waits[""] + waits.get(key, 0)) / 256
         once = 0.2e-6 if steps else 0
-        alone = 2e-6 if cell.seq_len == 128 else 12e-6
+        alone = 2e-6 if cell.values[0] == 128 else 12e-6
         return alone + once + (0 if key in self.dull else steps * self.steps.get(key, 25e-9))
 
     def factor(self):
         return float(np.exp(0.0005 * self.random.normal()))
 
     def pools(self, versions):
-        job = measure.timing_job(cells(GRID), host=True)
+        job = measure.timing_job(cells_of(grid_cell, GRID), host=True)
         return [self.bench.pool(f"{count} rounds", versions, count, job) for count in (12, 4)]
 
 
 @pytest.fixture
 def gpu(processes, monkeypatch, tmp_path):
     """It has four cells, two of them of 4 MB and less."""
-    monkeypatch.setattr(planted, "small_grid", lambda: cells(GRID))
-    monkeypatch.setattr(power, "small_grid", lambda: cells(GRID))
+    monkeypatch.setattr(planted, "small_grid", lambda: cells_of(grid_cell, GRID))
+    monkeypatch.setattr(power, "small_grid", lambda: cells_of(grid_cell, GRID))
     gpu = Gpu(tmp_path)
     answered_by(monkeypatch, gpu.answer)
     return gpu
@@ -111,7 +112,7 @@ def test_doses_are_as_claimed_whatever_a_step_takes(gpu, step):
 def test_a_dose_that_is_not_as_claimed_says_so(gpu):
     versions = planted.versions(gpu.bench)
     # After the calibration a step takes longer, in small cells alone; and so does the host.
-    small = [c for c in cells(GRID) if c.seq_len == 128]
+    small = [c for c in cells_of(grid_cell, GRID) if c.values[0] == 128]
     subjects = [Key(m, c.params) for c in small for m in c.metrics.values()]
     gpu.steps = {planted.key_of(subject): 40e-9 for subject in subjects}
     gpu.off = 1.4

@@ -1,16 +1,15 @@
 """The calls of the rotation: what they are made on, and that only the right result passes."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 
 from benchmarks import _subjects
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._subjects.calls import gradient
-from benchmarks._subjects.rope import cells, formula, grid, names
-from benchmarks._subjects.rope.cells import ListedCell, ModelCell, PathCell, SizedCell
+from benchmarks._subjects.rope import formula, grid, names
+from benchmarks._subjects.rope.cells import RopeCell, model_cell, named_cell, path_cell
 from benchmarks._subjects.rope.models import MODELS
+from tests.cells import few, sized_cell
 
 LISTED = grid.listed_calls()
 # What no call of the list has: another layout, and what is done with the output.
@@ -23,28 +22,19 @@ _TINY_SIZED = [
 ]
 
 
-@dataclass(frozen=True)
-class Sized(SizedCell):
-    """This package's call of a name with a size."""
-
-    suite = "sized"
-    sized_name: str
-    takes: str = "angles"
-
-
-def tiny(name: str, tokens: int = 4) -> ListedCell:
+def tiny(name: str, tokens: int = 4) -> RopeCell:
     """A call on few tokens and heads: the interpreter takes milliseconds for a program."""
     call = names.parse(name)
     first, *keys = call.heads
     call = call._replace(heads=(min(first, 1 if call.function == "qkv" else 4), *(1 for _ in keys)))
     tokens *= 2 if call.parallel else 1
-    return ListedCell(str(call), tokens * call.token_bytes / 2**20)
+    return named_cell(str(call), tokens * call.token_bytes / 2**20)
 
 
 TINY = [
     *map(tiny, (*LISTED, *OTHERS)),
-    *(PathCell(path, 1 / 8, "bfloat16") for path in ("thd", "thd-short")),
-    *(Sized(name, takes) for name in _TINY_SIZED for takes in ("angles", "tables")),
+    *(path_cell(path, 1 / 8, "bfloat16") for path in ("thd", "thd-short")),
+    *(sized_cell(name, takes) for name in _TINY_SIZED for takes in ("angles", "tables")),
 ]
 
 
@@ -52,9 +42,10 @@ TINY = [
 
 
 def test_sizes_are_about_what_they_are_called():
-    for cell in (*grid.listed_cells(), *grid.path_cells(grid.PATH_GRIDS["full"])):
+    for cell in (*grid.listed_cells(), *grid.cells_of(path_cell, grid.PATH_GRIDS["full"])):
         mib = cell.bytes_moved / (4 if cell.call_name.then else 2) / 2**20
-        assert 0.3 * cell.mib < mib <= 1.01 * cell.mib or cell.call_name.length == "decode", cell
+        about = cell.values[1]
+        assert 0.3 * about < mib <= 1.01 * about or cell.call_name.length == "decode", cell
 
 
 def test_candidates_come_once_and_the_small_grid_first():
@@ -65,49 +56,52 @@ def test_candidates_come_once_and_the_small_grid_first():
     assert {*grid.model_cells(), *grid.all_cells("full"), *grid.listed_cells()} < {*candidates}
     checked = _subjects.checked()
     assert set(checked) < set(candidates) and {*small, *grid.model_cells()} < {*checked}
-    assert [cell.name for cell in checked if cell.suite == "surface"] == list(LISTED)[::-1]
+    assert [cell.values[0] for cell in checked if cell.suite == "surface"] == list(LISTED)[::-1]
 
 
 def test_texts_say_which_cell_it_is():
     for cell in _subjects.candidates():
         assert _subjects.cell(cell.suite, cell.params) == cell
     quoted = _subjects.cell("paths.Forward.track_latency", ("'thd'", "32", "'bfloat16'"))
-    assert quoted == PathCell("thd", 32, "bfloat16")
-    for suite, params in (("codegen", ()), ("rope", ("128",)), ("paths", ("thd", "x", "bfloat16"))):
+    assert quoted == path_cell("thd", 32, "bfloat16")
+    for suite, *params in (
+        *(("codegen",), ("rope", "128"), ("paths", "thd", "x", "bfloat16")),
+        *(("paths", "no-path", "32", "bfloat16"), ("surface", "no-call", "32")),
+    ):
         with pytest.raises(ValueError):
             _subjects.cell(suite, params)
 
 
 def test_lengths_starts_and_positions():
-    unequal = PathCell("thd", 256, "bfloat16")
+    unequal = path_cell("thd", 256, "bfloat16")
     assert unequal.lengths == (*(2**n for n in range(13, -1, -1)), 1)
     assert unequal.positions == 2**13
-    short = PathCell("thd-short", 256, "bfloat16")
+    short = path_cell("thd-short", 256, "bfloat16")
     assert short.lengths == (27,) * 2401
     assert (short.positions, short.shapes) == (27, ((2401 * 27, 16, 128),))
-    starts = PathCell("starts", 32, "bfloat16")
+    starts = path_cell("starts", 32, "bfloat16")
     assert starts.starts == (0, 1000, 2000, 3000) and starts.lengths == (512,) * 4
     assert starts.positions == 3512 and starts.distinct_positions == 4 * 512
-    assert set(PathCell("tables", 32, "bfloat16").starts) == {0}
+    assert set(path_cell("tables", 32, "bfloat16").starts) == {0}
 
 
 def test_shapes_are_those_of_the_models():
-    llama = ModelCell("llama-3-70b", "training", "angles")
+    llama = model_cell("llama-3-70b", "training", "angles")
     assert llama.shapes == ((2, 4096, 64, 128), (2, 4096, 8, 128))
     assert llama.bytes_moved == 2 * 2 * 2 * 4096 * 72 * 128
     assert llama.call_name.function == "qk" and llama.positions == 4096
     assert llama.directions == (FORWARD, BACKWARD) and set(llama.starts) == {0}
-    decode = ModelCell("phi-2", "decode", "tables")
+    decode = model_cell("phi-2", "decode", "tables")
     assert decode.shapes == ((64, 1, 32, 80),) * 2 and decode.call_name.rotated == 32
     assert decode.directions == (FORWARD,)
     assert decode.starts == tuple(range(0, 4096, 64)) and decode.positions == 4033
-    images = ModelCell("qwen-2-vl-7b", "decode", "angles")
+    images = model_cell("qwen-2-vl-7b", "decode", "angles")
     assert images.call_name.tables == "perbatch" and images.positions == 1
 
 
 @pytest.mark.parametrize(("model", "row"), [("deepseek-v3-q", 192), ("deepseek-v3-k", 576)])
 def test_latent_attention_rotates_the_last_channels_of_a_row(model, row):
-    cell = ModelCell(model, "decode", "angles")
+    cell = model_cell(model, "decode", "angles")
     view = cell.call("cpu").operand(torch.zeros(cell.shape, device="meta"))
     assert view.shape == (64, 1, *cell.call_name.heads, 64)
     assert view.stride()[-2:] == (row, 1) and view.storage_offset() == row - 64
@@ -115,7 +109,7 @@ def test_latent_attention_rotates_the_last_channels_of_a_row(model, row):
 
 def test_packed_tensors_lie_side_by_side_before_values():
     for heads, ends in (("4+2", (0, 4, 6, 8)), ("4", (0, 4, 8))):
-        cell = Sized(f"bf16-{heads}x8-packed-2x3")
+        cell = sized_cell(f"bf16-{heads}x8-packed-2x3")
         x = torch.arange(cell.shape[0])
         rows, views = x.view(2, 3, 8, 8), cell.call("cpu").operand(x)
         views = views if isinstance(views, tuple) else (views,)
@@ -139,8 +133,7 @@ def test_what_reads_the_output_next_has_a_memory_of_its_own():
 
 
 @pytest.mark.parametrize("cell", TINY, ids=lambda cell: "-".join(cell.params))
-def test_the_package_is_right_and_its_input_is_not(cell, monkeypatch):
-    monkeypatch.setattr(cells, "CONTEXT", 64)  # the interpreter rounds an fma twice
+def test_the_package_is_right_and_its_input_is_not(cell):
     call = cell.call("cpu")
     x, grad = (torch.randn(cell.shape).to(getattr(torch, cell.dtype)) for _ in range(2))
     before, leaf = x.clone(), call.leaf(x)
@@ -158,15 +151,9 @@ def test_the_package_is_right_and_its_input_is_not(cell, monkeypatch):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_calls_of_models_are_right(model, monkeypatch):
-    """On few heads and tokens."""
-    call, *_ = names.parse_sized(MODELS[model])
-    few = tuple(min(count, 1 + index) for index, count in enumerate(call.heads))
-    monkeypatch.setitem(MODELS, model, call._replace(heads=few).sized(2, 3))
-    monkeypatch.setattr(cells, "DECODED", 4)
-    monkeypatch.setattr(cells, "CONTEXT", 64)
+def test_calls_of_models_are_right(model):
     for step, takes in (("training", "angles"), ("decode", "tables"), ("decode", "angles")):
-        cell = ModelCell(model, step, takes)
+        cell = few(model_cell(model, step, takes))
         live, x = cell.call("cpu"), torch.randn(cell.shape).bfloat16()
         live.check(live.forward(live.operand(x)), x, FORWARD)
 
@@ -203,7 +190,7 @@ def test_output_of_another_call_is_wrong(name, as_if):
     "name", ["fp32-2+1x16-2x37", "bf16-2x16r8-il-2x37", "fp16-2x16-reach-2x37"]
 )
 def test_every_element_of_every_part_is_checked(name, monkeypatch):
-    cell = Sized(name)
+    cell = sized_cell(name)
     row = 2 * cell.bytes_moved // 37  # of a position, at least
     monkeypatch.setattr(formula, "CHECKED_BYTES", 16 * row)
     call, x = cell.call("cpu"), torch.randn(cell.shape).to(getattr(torch, cell.dtype))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from benchmarks._subjects.rope import grid
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 
 ROOT = Path(__file__).resolve().parents[2]
-FULL, SMALL = (grid.cells(grid.GRIDS[name]) for name in ("full", "small"))
+FULL, SMALL = (grid.cells_of(grid_cell, grid.GRIDS[name]) for name in ("full", "small"))
 
 
 def test_comments_tell_the_sizes():
@@ -24,11 +24,11 @@ def test_comments_tell_the_sizes():
 def test_order_is_fixed_and_the_format_varies_fastest():
     """Where a cell's buffers lie in memory, and so its speed, depends on the cells before it."""
     assert FULL[:3] == [
-        Cell(128, 64, 1, "float32", "sbhd"),
-        Cell(128, 64, 1, "float32", "bshd"),
-        Cell(128, 64, 1, "float16", "sbhd"),
+        grid_cell(128, 64, 1, "float32", "sbhd"),
+        grid_cell(128, 64, 1, "float32", "bshd"),
+        grid_cell(128, 64, 1, "float16", "sbhd"),
     ]
-    assert FULL[-1] == Cell(8192, 256, 8, "bfloat16", "bshd")
+    assert FULL[-1] == grid_cell(8192, 256, 8, "bfloat16", "bshd")
     assert [cell for cell in FULL if cell in set(SMALL)] == SMALL
 
 
@@ -36,8 +36,9 @@ def test_order_is_fixed_and_the_format_varies_fastest():
 def test_shape_and_bytes_moved(cell):
     memory = torch.empty(cell.shape, dtype=getattr(torch, cell.dtype), device="meta")
     t = cell.call("meta").operand(memory)
-    sizes = {"s": cell.seq_len, "b": cell.batch, "h": 64, "d": cell.hidden_size}
-    assert dict(zip(cell.format, t.shape, strict=True)) == sizes
+    seq_len, hidden_size, batch, _, format = cell.values
+    sizes = {"s": seq_len, "b": batch, "h": 64, "d": hidden_size}
+    assert dict(zip(format, t.shape, strict=True)) == sizes
     assert cell.bytes_moved == t.nbytes + torch.empty_like(t).nbytes and t.nbytes == memory.nbytes
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,15 @@ import pytest
 from benchmarks import model_calls, paths, peers, rope
 from benchmarks._engine.measure.cell_outcomes import Outcome
 from benchmarks._engine.subject import BACKWARD, FORWARD
-from benchmarks._subjects.rope.cells import Cell, ModelCell, PathCell
+from benchmarks._subjects.rope.cells import grid_cell, model_cell, path_cell
 from benchmarks._subjects.rope.grid import cells_of
 
-CELL = Cell(128, 64, 1, "float16", "sbhd")
+CELL = grid_cell(128, 64, 1, "float16", "sbhd")
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {
     rope: CELL,
-    paths: PathCell("qkv", 32, "bfloat16"),
-    model_calls: ModelCell("phi-2", "training", "tables"),
+    paths: path_cell("qkv", 32, "bfloat16"),
+    model_calls: model_cell("phi-2", "training", "tables"),
 }
 
 
@@ -30,7 +29,7 @@ CELLS = {
 @pytest.mark.parametrize("direction", ["Forward", "Backward"])
 def test_tracks_derive_from_the_samples_of_their_cell(module, direction):
     cell = CELLS[module]
-    benchmark, params = getattr(module, direction)(), astuple(cell)
+    benchmark, params = getattr(module, direction)(), cell.values
     cache = {cell: Outcome((2e-6, 4e-6, 3e-6), (1e-6, 2e-6, 3e-6), roofline=(2e-6, 2.5e-6))}
     benchmark.setup(cache, *params)
     assert benchmark.track_latency(cache, *params) == {"samples": [2e-6, 4e-6, 3e-6], "number": 1}
@@ -44,7 +43,7 @@ def test_tracks_derive_from_the_samples_of_their_cell(module, direction):
 
 
 def test_a_cell_that_cannot_be_measured_is_skipped_and_one_that_failed_an_error():
-    suite, params = rope.Forward(), astuple(CELL)
+    suite, params = rope.Forward(), CELL.values
     with pytest.raises(NotImplementedError, match="no NVIDIA GPU"):
         suite.setup({CELL: Outcome(unavailable="no NVIDIA GPU")}, *params)
     with pytest.raises(RuntimeError, match="wrong output"):

@@ -10,7 +10,7 @@ from ..._engine.subject import BACKWARD, FORWARD, Eager
 from ..._subjects import metric_list
 from ..._subjects.rope.cells import HEADS
 from ..._subjects.rope.names import ITEM_BYTES
-from .peer_cells import PeerCell
+from .peer_cells import peer_cell
 from .providers import PROVIDERS
 
 CALL_FORWARD = "peers.Call.track_forward"
@@ -33,7 +33,7 @@ def call_samples() -> dict[call_costs.Key, list[float] | Exception]:
     All are on a tensor so small that the GPU is never waited for.
     """
     size = metric_list.CALL_SEQ_LEN, metric_list.CALL_HIDDEN_SIZE, HEADS, metric_list.CALL_BATCH
-    cells = {name: PeerCell(name, *size, metric_list.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
+    cells = {name: peer_cell(name, *size, metric_list.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
     asked: dict[call_costs.Key, Eager | str] = {
         (metric, (name,)): Eager("seconds", cell, direction)
         for metric, direction in ((CALL_FORWARD, FORWARD), (CALL_FORWARD_BACKWARD, BACKWARD))
@@ -47,7 +47,7 @@ def error_facts() -> dict[call_costs.Key, float | Exception]:
     directions, providers, dtypes = ERROR_PARAMS.values()
     asked: dict[call_costs.Key, Eager | str] = {
         (ERROR, (direction, name, dtype)): Eager(
-            "error", PeerCell(name, *_ERROR_SHAPE, dtype, _FORMAT), direction
+            "error", peer_cell(name, *_ERROR_SHAPE, dtype, _FORMAT), direction
         )
         for name, direction, dtype in itertools.product(providers, directions, dtypes)
     }

@@ -5,13 +5,13 @@
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..._engine.subject import BACKWARD, FORWARD
 from ..._subjects.rope import models
 from ..._subjects.rope.models import DECODE, MODELS, TRAINING
 from ..._subjects.rope.names import ITEM_BYTES
-from .peer_cells import AnyCell, PeerCell, PeerModelCell, PeerNamedCell
+from .peer_cells import PeerCell, peer_cell, peer_model_cell, peer_named_cell
 from .providers import MODEL_CALLS, PROVIDERS
 
 HALF, FORMAT = "float16", "sbhd"
@@ -21,16 +21,16 @@ RIVALS = ("flash-attention", "quack", "liger")
 """The kernels by tables that the package's are to be as fast as."""
 _TENSOR = f"{HEADS} heads of {HIDDEN_SIZE}"
 
-AXES = {
-    "seq_len": "sequence length [tokens]",
-    "hidden_size": "hidden size of a head [channels]",
-    "heads": "heads",
-    "batch": "batch [sequences]",
-    "mib": "size of the tensor [MiB]",
-    "model": "model",
-    "name": "call",
+AXES: dict[str, tuple[str, Callable[[PeerCell], float | str]]] = {
+    "seq_len": ("sequence length [tokens]", lambda cell: cell.lengths[0]),
+    "hidden_size": ("hidden size of a head [channels]", lambda cell: cell.call_name.channels),
+    "heads": ("heads", lambda cell: sum(cell.call_name.heads)),
+    "batch": ("batch [sequences]", lambda cell: len(cell.lengths)),
+    "mib": ("size of the tensor [MiB]", lambda cell: cell.bytes_moved / 2 / 2**20),
+    "model": ("model", lambda cell: cell.values[1]),
+    "name": ("call", lambda cell: cell.values[1]),
 }
-"""What a figure varies, a field of its cells or the tensor's size -> its label."""
+"""What a figure varies -> its label, and where a cell lies."""
 
 
 class Figure(NamedTuple):
@@ -45,7 +45,7 @@ class Figure(NamedTuple):
     direction: str
     metric: str
     axis: str
-    cells: tuple[AnyCell, ...]
+    cells: tuple[PeerCell, ...]
     doubles: bool = True
 
     @property
@@ -56,16 +56,16 @@ class Figure(NamedTuple):
     def providers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(cell.provider for cell in self.cells))
 
-    def position(self, cell: AnyCell) -> float:
+    def position(self, cell: PeerCell) -> Any:
         """Where a cell lies on the axis."""
-        return cell.bytes_moved / 2 / 2**20 if self.axis == "mib" else getattr(cell, self.axis)
+        return AXES[self.axis][1](cell)
 
 
 class Timing(NamedTuple):
     """A cell in one direction."""
 
     direction: str
-    cell: AnyCell
+    cell: PeerCell
 
 
 class Experiment(NamedTuple):
@@ -95,9 +95,9 @@ class Experiment(NamedTuple):
 
     def named(self, names: Container[str]) -> "Experiment":
         """The same experiment with these calls by name only."""
-        return self._with(lambda cell: not isinstance(cell, PeerNamedCell) or cell.name in names)
+        return self._with(lambda cell: cell.suite != "peer_named" or cell.values[1] in names)
 
-    def _with(self, wanted: Callable[[AnyCell], bool]) -> "Experiment":
+    def _with(self, wanted: Callable[[PeerCell], bool]) -> "Experiment":
         figures = (
             figure._replace(cells=tuple(filter(wanted, figure.cells))) for figure in self.figures
         )
@@ -108,7 +108,7 @@ def _cells(providers: Iterable[str], points: Iterable[dict]) -> tuple[PeerCell, 
     """Every provider at every point, the providers of a point one after the other."""
     usual = {"hidden_size": HIDDEN_SIZE, "heads": HEADS, "batch": 1, "dtype": HALF}
     return tuple(
-        PeerCell(provider, format=FORMAT, **(usual | point))
+        peer_cell(provider, format=FORMAT, **(usual | point))
         for point, provider in itertools.product(points, providers)
     )
 
@@ -218,7 +218,9 @@ def _models(names: Iterable[str], chosen: Sequence[str]) -> Experiment:
                 "share",
                 "model",
                 tuple(
-                    PeerModelCell(provider, name, step) for name in names for provider in providers
+                    peer_model_cell(provider, name, step)
+                    for name in names
+                    for provider in providers
                 ),
             )
         )
@@ -231,7 +233,7 @@ def _by_name(what: str, names: Sequence[str]) -> list[Figure]:
     """The calls of these names, in the directions that they have."""
     figures = []
     for direction in (FORWARD, BACKWARD):
-        cells = tuple(PeerNamedCell(provider, name) for name in names for provider in _JUDGED)
+        cells = tuple(peer_named_cell(provider, name) for name in names for provider in _JUDGED)
         timed = tuple(cell for cell in cells if direction in cell.directions)
         title = f"Share of a copy's speed, {what} calls, {direction} (batch first)"
         figures.append(Figure(f"{what}-{direction}", title, direction, "share", "name", timed))
@@ -300,6 +302,6 @@ def measured(name: str, grid: str, timings: Iterable[Timing]) -> Experiment:
     """
     timings = list(timings)
     cells = (timing.cell for timing in timings)
-    names = dict.fromkeys(cell.name for cell in cells if isinstance(cell, PeerNamedCell))
+    names = dict.fromkeys(cell.values[1] for cell in cells if cell.suite == "peer_named")
     every = _random(list(names)) if name == RANDOM else GRIDS[grid][name].named(names)
     return every.of({timing.cell.provider for timing in timings})

@@ -1,16 +1,9 @@
 """The cells in which every provider is measured, and the bytes a call must move. No torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from ..._subjects.rope.cells import (
-    ANGLES,
-    DTYPE_WORDS,
-    TABLES,
-    BaseModelCell,
-    RopeCell,
-    SizedCell,
-)
+from ..._subjects.rope import models
+from ..._subjects.rope.cells import ANGLES, DTYPE_WORDS, TABLES, RopeCell, sized
 from ..._subjects.rope.grid import Grid
 from ..._subjects.rope.names import CallName
 from .adapter import Provider
@@ -19,103 +12,80 @@ from .providers import ADAPTERS, PROVIDERS
 FORMATS = ("sbhd", "bshd")
 
 
-class _Peer(RopeCell):
-    """What one provider is measured in; its fields are those of a frozen dataclass."""
-
-    provider: str
-    # Where it rotates one tensor.
-    seq_len: int
-    hidden_size: int
-    heads: int
-    batch: int
-    format: str
+class PeerCell(RopeCell):
+    """One provider's call: the first of the values is its name."""
 
     @property
-    def adapter(self) -> type[Provider]:
-        if self.provider not in ADAPTERS:
-            raise ValueError(f"provider must be one of {list(ADAPTERS)}, got {self.provider!r}")
-        return ADAPTERS[self.provider]
+    def provider(self) -> str:
+        return self.values[0]
 
-    def call(self, device) -> Provider:
+    def call(self, device: str) -> Provider:
         """The provider's call on a device.
 
         Raises
         ------
         Unavailable
             If the provider is not installed, or cannot do what the cell asks for.
-        ValueError
-            If there is no such provider or format.
         """
-        return self.adapter(self, device)
+        return ADAPTERS[self.provider](self, device)
 
     @property
-    def point(self):
-        return replace(self, provider="")  # type: ignore[type-var]
+    def point(self) -> tuple:
+        return self.suite, self.values[1:]
+
+    def by(self, provider: str) -> "PeerCell":
+        """Another provider's cell at the same point."""
+        return SUITES[self.suite](provider, *self.values[1:])
 
 
-@dataclass(frozen=True)
-class PeerCell(_Peer):
-    """One provider's rotation of one tensor of queries, forward or backward."""
+def peer_cell(
+    provider: str, seq_len: int, hidden_size: int, heads: int, batch: int, dtype: str, format: str
+) -> PeerCell:
+    """One provider's rotation of one tensor of queries, forward or backward.
 
-    suite = "peers"
-    provider: str
-    seq_len: int
-    hidden_size: int
-    heads: int
-    batch: int
-    dtype: str
-    format: str
-
-    @property
-    def call_name(self) -> CallName:
-        if self.format not in FORMATS:
-            raise ValueError(f"format must be one of {FORMATS}, got {self.format!r}")
-        keys = self.heads // 2
-        pairs, by_angles = (self.adapter.pairs, self.adapter.by_angles) if self.provider else (0, 1)
-        heads = (self.heads - keys, keys) if pairs else (self.heads,)
-        function = "qktables" if pairs else ANGLES if by_angles else TABLES
-        channels = self.hidden_size, self.hidden_size
-        return CallName(function, self.format, DTYPE_WORDS[self.dtype], heads, *channels)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self.seq_len,) * self.batch
+    Raises
+    ------
+    ValueError
+        If there is no such provider or format.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {FORMATS}, got {format!r}")
+    values = provider, seq_len, hidden_size, heads, batch, dtype, format
+    keys, pairs = heads // 2, _adapter(provider).pairs
+    call = CallName(
+        "qktables" if pairs else _takes(provider),
+        *(format, DTYPE_WORDS[dtype]),
+        (heads - keys, keys) if pairs else (heads,),
+        *(hidden_size, hidden_size),
+    )
+    return PeerCell("peers", values, call, (seq_len,) * batch, (0,) * batch)
 
 
-class _ModelCall(_Peer, SizedCell):
-    """What a layer rotates."""
-
-    @property
-    def takes(self) -> str:  # type: ignore[override]
-        return ANGLES if self.provider == "rope-triton" else TABLES
+def peer_model_cell(provider: str, model: str, step: str) -> PeerCell:
+    """What a layer of a model rotates in the step "training" or "decode"."""
+    sizes = sized(models.sized_name(model, step), _takes(provider))
+    return PeerCell("peer_models", (provider, model, step), **sizes)
 
 
-@dataclass(frozen=True)
-class PeerModelCell(_ModelCall, BaseModelCell):
-    """A call of a model."""
-
-    suite = "peer_models"
-    provider: str
-    model: str
-    step: str
+def peer_named_cell(provider: str, name: str) -> PeerCell:
+    """What a layer rotates, by its name with a size: see ``names.parse_sized``."""
+    return PeerCell("peer_named", (provider, name), **sized(name, _takes(provider)))
 
 
-@dataclass(frozen=True)
-class PeerNamedCell(_ModelCall):
-    """A call whose name has its size: see ``names.parse_sized``."""
-
-    suite = "peer_named"
-    provider: str
-    name: str
-
-    @property
-    def sized_name(self) -> str:  # type: ignore[override]
-        return self.name
+def _takes(provider: str) -> str:
+    return ANGLES if _adapter(provider).by_angles else TABLES
 
 
-AnyCell = PeerCell | PeerModelCell | PeerNamedCell
-KINDS: dict[str, Callable[..., AnyCell]] = {
-    kind.suite: kind for kind in (PeerCell, PeerModelCell, PeerNamedCell)
+def _adapter(provider: str) -> type[Provider]:
+    if provider not in ADAPTERS:
+        raise ValueError(f"provider must be one of {list(ADAPTERS)}, got {provider!r}")
+    return ADAPTERS[provider]
+
+
+SUITES: dict[str, Callable[..., PeerCell]] = {
+    "peers": peer_cell,
+    "peer_models": peer_model_cell,
+    "peer_named": peer_named_cell,
 }
 
 

@@ -17,7 +17,7 @@ from .. import runner
 from ..runner import Keep, Notes, Part, Place, StudyError, Task
 from . import plots, state, tables, targets
 from .experiments import EXPERIMENTS, GRIDS, Experiment, Timing, measured, planned
-from .peer_cells import AnyCell
+from .peer_cells import PeerCell
 from .providers import PROVIDERS
 from .state import Results, Row
 
@@ -163,7 +163,7 @@ def measure(timings: Sequence[Timing], alone: bool, notes: Notes, uuid: str) -> 
     """In a fresh process: note the row of each timing as soon as it is there."""
     done = itertools.count(1)
 
-    def finished(direction: str, cell: AnyCell, outcome: cell_outcomes.Outcome) -> None:
+    def finished(direction: str, cell: PeerCell, outcome: cell_outcomes.Outcome) -> None:
         notes.row(state.as_json(Row(Timing(direction, cell), outcome, uuid)))
         if alone and (following := next(done)) < len(timings):
             notes.begin(following)
@@ -191,7 +191,7 @@ def compile_ahead(timings: Sequence[Timing], uuid: str) -> None:
             say(f"not all is compiled: {error}")  # what is left is compiled where it is timed
 
 
-def call_once(cells: Sequence[tuple[AnyCell, str]]) -> None:
+def call_once(cells: Sequence[tuple[PeerCell, str]]) -> None:
     """In a fresh process: make every call once; what fails will fail again where it is timed."""
     for cell, direction in cells:
         with contextlib.suppress(Exception):

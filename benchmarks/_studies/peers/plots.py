@@ -134,5 +134,5 @@ def _titles(axes, figure: Figure, results: Results) -> None:
     about = f"{rest.removesuffix(')')}; {where}"
     axes.set_title(f"{short}\n", loc="left", fontsize=13, fontweight="bold")
     axes.text(0, 1.02, about, transform=axes.transAxes, fontsize=9, color="#555555")
-    axes.set_xlabel(AXES[figure.axis])
+    axes.set_xlabel(AXES[figure.axis][0])
     axes.set_ylabel(METRICS[figure.metric][0].replace("`", ""))

@@ -2,14 +2,14 @@
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..._engine.measure.cell_outcomes import Outcome
 from ..._engine.system import journal
 from .. import pages
 from .experiments import Experiment, Timing, measured
-from .peer_cells import KINDS
+from .peer_cells import SUITES
 
 FORMAT = "rope-triton sweep"
 _DIGITS = 6  # far below the noise
@@ -97,7 +97,7 @@ def as_json(row: Row) -> dict:
     }
     why = {"unavailable": row.outcome.unavailable, "error": row.outcome.error}
     direction, cell = row.timing
-    what = {"direction": direction, "suite": cell.suite, "cell": list(astuple(cell))}
+    what = {"direction": direction, "suite": cell.suite, "cell": list(cell.values)}
     return what | {k: v for k, v in (samples | why).items() if v} | {"gpu": row.gpu}
 
 
@@ -110,8 +110,8 @@ def from_json(content: dict) -> Row:
         If the line is of a version that stored no suite.
     """
     suite = content.get("suite")
-    if suite not in KINDS:
-        raise journal.JournalError(f"a row's suite must be one of {[*KINDS]}, got {suite!r}")
+    if suite not in SUITES:
+        raise journal.JournalError(f"a row's suite must be one of {[*SUITES]}, got {suite!r}")
     outcome = Outcome(
         tuple(content.get("latency", ())),
         tuple(content.get("copy", ())),
@@ -119,5 +119,5 @@ def from_json(content: dict) -> Row:
         content.get("error", ""),
         tuple(content.get("roofline", ())),
     )
-    timing = Timing(content["direction"], KINDS[suite](*content["cell"]))
+    timing = Timing(content["direction"], SUITES[suite](*content["cell"]))
     return Row(timing, outcome, content["gpu"])

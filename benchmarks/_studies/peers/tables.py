@@ -4,7 +4,6 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from ..._subjects.rope.names import ITEM_BYTES
@@ -72,7 +71,7 @@ def figure_table(figure: Figure, results: Results) -> list[str]:
         )
         for place in places
     )
-    return list(pages.table((AXES[figure.axis], *figure.providers), rows))
+    return list(pages.table((AXES[figure.axis][0], *figure.providers), rows))
 
 
 def _written(figure: Figure, row: Row | None) -> str:
@@ -98,7 +97,7 @@ def seed_table(experiment: Experiment, results: Results) -> list[str]:
     )
     rows = []
     for figure in experiment.figures:
-        (batch,) = {cell.batch for cell in figure.cells}
+        (batch,) = {len(cell.lengths) for cell in figure.cells}
         seed = theirs[batch]
         gbps = "not given" if seed["gbps"] is None else f"about {seed['gbps']} GB/s"
         ours, engine, design = (
@@ -114,7 +113,7 @@ def settled(figure: Figure, results: Results, provider: str) -> float | str:
     rows = [
         results.rows.get(Timing(figure.direction, cell))
         for cell in figure.cells
-        if cell.provider == provider and cell.seq_len >= SETTLED_SEQ_LEN
+        if cell.provider == provider and cell.lengths[0] >= SETTLED_SEQ_LEN
     ]
     states = {row.status if row else "not measured" for row in rows} or {"not measured"}
     if states != {"measured"}:
@@ -175,7 +174,7 @@ def gains_over(
     for timing in experiment.timings:
         if timing.cell.provider == OURS or not counts(timing):
             continue
-        ours = results.rows.get(timing._replace(cell=replace(timing.cell, provider=OURS)))
+        ours = results.rows.get(timing._replace(cell=timing.cell.by(OURS)))
         row = results.rows.get(timing)
         of_provider = gains.setdefault(timing.cell.provider, [])
         if row and ours and row.status == ours.status == "measured":

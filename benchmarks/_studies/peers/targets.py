@@ -15,13 +15,12 @@ token's row of the tables, gathered before the timing.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
-from ..._subjects.rope.cells import SizedCell
 from ..._subjects.rope.names import UNALIGNED
 from .. import pages
 from .experiments import COPY, OURS, OURS_BY_TABLES, RIVALS, Experiment, Timing
+from .peer_cells import PeerCell
 from .state import Results, Row
 
 WITH_TABLES, WITH_ANGLES, ONE_HEAD = "with tables", "with angles", "one head"
@@ -61,9 +60,8 @@ class Point(NamedTuple):
 
     @property
     def title(self) -> str:
-        cell = self.timing.cell
-        name = getattr(cell, "name", "") or f"{cell.model} {cell.step}"  # type: ignore[union-attr]
-        return f"{name}, {self.timing.direction}"
+        _, *name = self.timing.cell.values
+        return f"{' '.join(name)}, {self.timing.direction}"
 
 
 def points(experiment: Experiment, results: Results) -> list[Point]:
@@ -74,10 +72,9 @@ def points(experiment: Experiment, results: Results) -> list[Point]:
 
 def _point(timing: Timing, results: Results) -> Point:
     cell = timing.cell
-    assert isinstance(cell, SizedCell)
 
     def row(provider: str) -> Row | None:
-        there = results.rows.get(timing._replace(cell=replace(timing.cell, provider=provider)))
+        there = results.rows.get(timing._replace(cell=cell.by(provider)))
         return there if there and there.status == "measured" else None
 
     does_less = cell.call_name.rotated < cell.call_name.channels or bool(cell.call_name.position)
@@ -89,7 +86,7 @@ def _point(timing: Timing, results: Results) -> Point:
 
 
 def _judgements(
-    cell: SizedCell, ours: Row | None, by_tables: Row | None, seconds: dict[str, float]
+    cell: PeerCell, ours: Row | None, by_tables: Row | None, seconds: dict[str, float]
 ) -> Iterator[Judgement]:
     moved, best = cell.bytes_moved, min(seconds, key=seconds.__getitem__, default="")
     if by_tables and best:

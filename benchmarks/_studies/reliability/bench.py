@@ -16,8 +16,8 @@ from ..._engine.subject import DEFAULT, load
 from ..._engine.system import checkout
 from ..._engine.system.files import write_atomically
 from ..._engine.verdict import rules
-from ..._subjects.rope.cells import Cell
-from ..._subjects.rope.grid import GRIDS, cells
+from ..._subjects.rope.cells import RopeCell, grid_cell
+from ..._subjects.rope.grid import GRIDS, cells_of
 from ..runner import Part, Place
 
 SUBJECT = load(DEFAULT)
@@ -31,9 +31,9 @@ PROCESS_SECONDS = 12.0
 Versions = Mapping[str, checkout.Version]
 
 
-def small_grid() -> list[Cell]:
+def small_grid() -> list[RopeCell]:
     """The cells that a comparison times first."""
-    return cells(GRIDS["small"])
+    return cells_of(grid_cell, GRIDS["small"])
 
 
 _to_five_digits = np.vectorize(lambda value: float(f"{value:.5g}"), otypes=[float])

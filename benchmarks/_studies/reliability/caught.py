@@ -12,7 +12,8 @@ from ..._engine.verdict import rules
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
 from ..._subjects.calls import BaseCell
-from ..._subjects.rope.grid import PATH_GRIDS, path_cells
+from ..._subjects.rope.cells import path_cell
+from ..._subjects.rope.grid import PATH_GRIDS, cells_of
 from ..runner import Keep, Task
 from . import mutants
 from .bench import (
@@ -189,7 +190,7 @@ def _cells(group: str, names: list[str]) -> list[BaseCell]:
         index = mutants.load()
         return [*{listed_cell(form): None for name in names for form in index[name].where}]
     # Only a call whose output is read next pays for a kernel that writes past L2.
-    read_next = [cell for cell in path_cells(PATH_GRIDS["small"]) if cell.path == "then-read"]
+    read_next = cells_of(path_cell, {**PATH_GRIDS["small"], "path": ("then-read",)})
     return [*small_grid(), *read_next] if group == "speed" else []
 
 

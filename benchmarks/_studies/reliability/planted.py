@@ -16,8 +16,6 @@ from ..._engine.compare import measure
 from ..._engine.compare.pool import Pool, medians_of
 from ..._engine.system import checkout
 from ..._engine.verdict.rules import Key
-from ..._subjects import cell as cell_of
-from ..._subjects.rope.cells import Cell
 from ..runner import StudyError
 from . import mutants
 from .bench import Bench, small_grid
@@ -108,8 +106,6 @@ def _scaled(waits: Waits, factor: float) -> dict[str, int]:
 
 def key_of(subject: Key) -> str:
     """The call as the patch names it."""
-    cell = cell_of(*subject)
-    assert isinstance(cell, Cell)
+    seq_len, hidden_size, batch, dtype, format = subject.params
     transposed = subject.metric.startswith("rope.Backward")
-    shape = f"{cell.seq_len} {cell.batch} {cell.hidden_size}"
-    return f"{shape} {cell.dtype} {cell.format} {transposed}"
+    return f"{seq_len} {batch} {hidden_size} {dtype} {format} {transposed}"

@@ -1,21 +1,24 @@
-"""The cells of the rotation: a call by its name, and the sequences that it is made on. No torch."""
+"""The cells of the rotation: a call by its name, and the sequences that it is made on. No torch.
+
+A function makes the cells of each of asv's suites; its parameters are those of the benchmark.
+"""
 
 import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..._engine.subject import FORWARD
+from ..._engine.subject import BACKWARD, FORWARD
 from ..calls import BaseCell
 from . import models, names
-from .models import DECODE
 from .names import DTYPES, QKV_HEADS, CallName
 from .rotation_calls import CP_SIZE, OFFSET, Rotation, stored_elements
 
 HEADS = 64
-DECODED, CONTEXT = 64, 4096
-"""Sequences that are decoded together, and the positions that they are spread over."""
+CONTEXT = 4096
+"""The positions that sequences are spread over that are decoded together."""
 DTYPE_WORDS = {dtype: word for word, dtype in DTYPES.items()}
 ANGLES, TABLES = "angles", "tables"
 MIB = {"": (4, 32), "decode": (4,), "long": (128,)}
@@ -26,25 +29,34 @@ _MOST_DECODED = 4096  # sequences
 _SHORT_TOKENS, _SHORT_SEQUENCES, _SHORT_OF_TOKENS = 27, 2401, 1 << 16
 
 
+@dataclass(frozen=True)
 class RopeCell(BaseCell):
-    """A call of the rotation. A subclass says which, and on which sequences; it has a ``dtype``."""
+    """A call of the rotation on some sequences.
 
-    first = 0
-    """The position that the first row of the angles is of."""
-    lengths: tuple[int, ...]
+    ``suite`` and ``values``, those of the benchmark's parameters, say which: the rest follows.
+    """
+
+    suite: str
+    values: tuple
+    call_name: CallName = field(compare=False, repr=False)
+    lengths: tuple[int, ...] = field(compare=False, repr=False)
     """Tokens of each sequence."""
+    starts: tuple[int, ...] = field(compare=False, repr=False)
+    """Position of the first token of each sequence."""
+    directions: tuple[str, ...] = field(default=(FORWARD, BACKWARD), compare=False, repr=False)
+    first: int = field(default=0, compare=False, repr=False)
+    """The position that the first row of the angles is of."""
 
     @property
-    def call_name(self) -> CallName:
-        raise NotImplementedError
+    def params(self) -> tuple[str, ...]:
+        return tuple(map(str, self.values))
+
+    @property
+    def dtype(self) -> str:
+        return DTYPES[self.call_name.dtype]
 
     def call(self, device: str) -> Rotation:
         return Rotation(self, device)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Position of the first token of each sequence."""
-        return (0,) * len(self.lengths)
 
     @property
     def positions(self) -> int:
@@ -103,35 +115,14 @@ class RopeCell(BaseCell):
         return 2 * elements * self.call_name.item_bytes * (2 if self.call_name.then else 1)
 
 
-class NamedCell(RopeCell):
-    """A cell whose call's name has its dtype."""
-
-    @property
-    def dtype(self) -> str:
-        return DTYPES[self.call_name.dtype]
+# --- the cells of each suite ----------------------------------------------------------------------
 
 
-# --- the cells of asv's benchmarks: their fields are its parameters -------------------------------
-
-
-@dataclass(frozen=True)
-class Cell(RopeCell):
+def grid_cell(seq_len: int, hidden_size: int, batch: int, dtype: str, format: str) -> RopeCell:
     """A call on 64 heads."""
-
-    suite = "rope"
-    seq_len: int
-    hidden_size: int
-    batch: int
-    dtype: str
-    format: str
-
-    @property
-    def call_name(self) -> CallName:
-        return names.named(ANGLES, self.format, DTYPE_WORDS[self.dtype], HEADS, self.hidden_size)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self.seq_len,) * self.batch
+    values = seq_len, hidden_size, batch, dtype, format
+    call = names.named(ANGLES, format, DTYPE_WORDS[dtype], HEADS, hidden_size)
+    return RopeCell("rope", values, call, (seq_len,) * batch, (0,) * batch)
 
 
 PATHS = {
@@ -152,134 +143,56 @@ PATHS = {
 """Names in asv's history, and the calls, here in bfloat16."""
 
 
-@dataclass(frozen=True)
-class PathCell(RopeCell):
+def path_cell(path: str, mib: float, dtype: str) -> RopeCell:
     """A call of one of ``PATHS`` on about ``mib`` MiB."""
-
-    suite = "paths"
-    path: str
-    mib: float
-    dtype: str
-
-    @property
-    def call_name(self) -> CallName:
-        return names.parse(PATHS[self.path])._replace(dtype=DTYPE_WORDS[self.dtype])
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        # A rotation in place has no backward pass of its own: its gradient is a new tensor. A copy
-        # after the backward would say the same as one after the forward.
-        call = self.call_name
-        return (FORWARD,) if call.inplace or call.then else super().directions
-
-    @functools.cached_property
-    def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
-        return _lengths(self.call_name, self.mib)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        step = 1000 if self.call_name.position else 0
-        return tuple(index * step for index in range(len(self.lengths)))
+    call = names.parse(PATHS[path])._replace(dtype=DTYPE_WORDS[dtype])
+    lengths = _lengths(call, mib)
+    starts = _spread(lengths, 1000 if call.position else 0)
+    # A rotation in place has no backward pass of its own: its gradient is a new tensor. A copy
+    # after the backward would say the same as one after the forward.
+    directions = (FORWARD,) if call.inplace or call.then else (FORWARD, BACKWARD)
+    return RopeCell("paths", (path, mib, dtype), call, lengths, starts, directions)
 
 
-@dataclass(frozen=True)
-class ListedCell(NamedCell):
+def named_cell(name: str, mib: float) -> RopeCell:
     """A call on about ``mib`` MiB of input: those of the list, or any other by its name."""
-
-    suite = "surface"
-    name: str
-    mib: float
-
-    @property
-    def call_name(self) -> CallName:
-        return names.parse(self.name)
-
-    @functools.cached_property
-    def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
-        return _lengths(self.call_name, self.mib)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        step = 8 if self.call_name.position in ("starts", "ids") else 0
-        first = OFFSET if self.call_name.position == "offset" else 0
-        return tuple(first + index % 4 * step for index in range(len(self.lengths)))
+    call = names.parse(name)
+    lengths = _lengths(call, mib)
+    step = 8 if call.position in ("starts", "ids") else 0
+    first = OFFSET if call.position == "offset" else 0
+    starts = tuple(first + index % 4 * step for index in range(len(lengths)))
+    return RopeCell("surface", (name, mib), call, lengths, starts)
 
 
-class SizedCell(NamedCell):
-    """A call whose name has its size, ``sized_name``; see ``names.parse_sized``. Batch first.
+def model_cell(model: str, step: str, takes: str) -> RopeCell:
+    """A model's call in the ``step`` "training" or "decode"; it takes "angles" or "tables"."""
+    sizes = sized(models.sized_name(model, step), takes)
+    return RopeCell("model_calls", (model, step, takes), **sizes)
+
+
+def sized(name: str, takes: str) -> dict[str, Any]:
+    """A cell's fields for a name with a size: see ``names.parse_sized``.
 
     ``takes``: "angles" or precomputed "tables".
     """
-
-    sized_name: str
-    takes: str
-
-    @property
-    def _parsed(self) -> tuple[CallName, int, int]:
-        return names.parse_sized(self.sized_name, self.takes == TABLES)
-
-    @property
-    def call_name(self) -> CallName:
-        return self._parsed[0]
-
-    @property
-    def decodes(self) -> bool:
-        """Whether each sequence has one token, at a position of its own."""
-        return self._parsed[2] == 1
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        return (FORWARD,) if self.decodes else super().directions
-
-    @property
-    def lengths(self) -> tuple[int, ...]:  # type: ignore[override]
-        _, batch, seq_len = self._parsed
-        return (seq_len,) * batch
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        count = len(self.lengths)
-        step = CONTEXT // count if self.call_name.position else 0
-        return tuple(index * step for index in range(count))
+    call, batch, seq_len = names.parse_sized(name, takes == TABLES)
+    lengths = (seq_len,) * batch
+    return {
+        "call_name": call,
+        "lengths": lengths,
+        "starts": _spread(lengths, CONTEXT // batch if call.position else 0),
+        # Nobody trains by decoding.
+        "directions": (FORWARD,) if seq_len == 1 else (FORWARD, BACKWARD),
+    }
 
 
-class BaseModelCell(SizedCell):
-    """A model's call in the ``step`` "training" or "decode"."""
-
-    model: str
-    step: str
-
-    @property
-    def sized_name(self) -> str:  # type: ignore[override]
-        name = models.MODELS[self.model]
-        return f"{name.rpartition('-')[0]}-{DECODED}x1" if self.step == DECODE else name
-
-
-@dataclass(frozen=True)
-class ModelCell(BaseModelCell):
-    """This package's call."""
-
-    suite = "model_calls"
-    model: str
-    step: str
-    takes: str
-
-
-@dataclass(frozen=True)
-class EagerCell(NamedCell):
+def eager_cell(name: str, lengths: tuple[int, ...], first: int = 0) -> RopeCell:
     """A call on sequences of these lengths, whose host time, memory, launches or error count."""
-
-    suite = "host"
-    name: str
-    lengths: tuple[int, ...]
-    first: int = 0
-
-    @property
-    def call_name(self) -> CallName:
-        return names.parse(self.name)
+    starts = (0,) * len(lengths)
+    return RopeCell("host", (name, lengths, first), names.parse(name), lengths, starts, first=first)
 
 
-# --- the lengths of sequences ---------------------------------------------------------------------
+# --- sequences ------------------------------------------------------------------------------------
 
 
 def _lengths(call: CallName, mib: float) -> tuple[int, ...]:
@@ -306,3 +219,8 @@ def _halves(tokens: int) -> Iterator[int]:
     while tokens:
         yield tokens - tokens // 2
         tokens //= 2
+
+
+def _spread(lengths: tuple[int, ...], step: int) -> tuple[int, ...]:
+    """Positions of as many sequences, each so far from the one before."""
+    return tuple(step * index for index in range(len(lengths)))

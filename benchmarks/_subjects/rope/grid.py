@@ -1,16 +1,25 @@
 """The grids: which calls of the rotation are timed, and why. Imports no torch."""
 
-import dataclasses
 import functools
 import itertools
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..calls import BaseCell, listed
+from ..calls import listed
 from . import names
-from .cells import ANGLES, MIB, PATHS, TABLES, Cell, ListedCell, ModelCell, PathCell
+from .cells import (
+    ANGLES,
+    MIB,
+    PATHS,
+    TABLES,
+    RopeCell,
+    grid_cell,
+    model_cell,
+    named_cell,
+    path_cell,
+)
 from .models import DECODE, MODELS, TRAINING
 from .names import DTYPES, FORMATS, FUNCTIONS, OPTIONS, CallName
 
@@ -21,7 +30,7 @@ GRID_VARIABLE = "ROPE_GRID"
 """Environment variable that names the grid to measure; unset means "full"."""
 
 Grid = Mapping[str, tuple]
-"""The values of each field of a cell."""
+"""The values of each parameter of a suite's cells, in the order of what makes these."""
 
 GRIDS: dict[str, Grid] = {
     # Every power of two from a short prompt to a long context; the head sizes and batches of the
@@ -70,36 +79,26 @@ def active(grids: Mapping[str, Grid]) -> Grid:
     return grids[name]
 
 
-def with_direction(kind: type, grid: Grid, direction: str) -> Grid:
+def with_direction(make: Callable[..., RopeCell], grid: Grid, direction: str) -> Grid:
     """The part of a grid whose cells have this direction."""
-    cells = [cell for cell in cells_of(kind, grid) if direction in cell.directions]
-    return {name: tuple(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in grid}
+    cells = [cell for cell in cells_of(make, grid) if direction in cell.directions]
+    columns = zip(*(cell.values for cell in cells), strict=True)
+    return {name: tuple(dict.fromkeys(column)) for name, column in zip(grid, columns, strict=True)}
 
 
-def cells_of(kind: type, grid: Grid) -> list:
+def cells_of(make: Callable[..., RopeCell], grid: Grid) -> list[RopeCell]:
     """Every cell of a grid, in the fixed order in which it is measured."""
-    fields = [field.name for field in dataclasses.fields(kind)]
-    return [kind(*values) for values in itertools.product(*(grid[name] for name in fields))]
+    return list(itertools.starmap(make, itertools.product(*grid.values())))
 
 
-def cells(grid: Grid) -> list[Cell]:
-    """Every cell of a grid of ``GRIDS``; see :func:`cells_of`."""
-    return cells_of(Cell, grid)
-
-
-def path_cells(grid: Grid) -> list[PathCell]:
-    """Every cell of a grid of ``PATH_GRIDS``; see :func:`cells_of`."""
-    return cells_of(PathCell, grid)
-
-
-def model_cells() -> list[ModelCell]:
+def model_cells() -> list[RopeCell]:
     """Every call of a model."""
-    return cells_of(ModelCell, MODEL_GRID)
+    return cells_of(model_cell, MODEL_GRID)
 
 
-def all_cells(name: str) -> list[BaseCell]:
+def all_cells(name: str) -> list[RopeCell]:
     """Every cell of the named grid, those of the other paths last."""
-    return [*cells(GRIDS[name]), *path_cells(PATH_GRIDS[name])]
+    return [*cells_of(grid_cell, GRIDS[name]), *cells_of(path_cell, PATH_GRIDS[name])]
 
 
 # --- calls of the list ----------------------------------------------------------------------------
@@ -114,15 +113,15 @@ def listed_calls() -> dict[str, CallName]:
     return listed(Path(__file__).with_name("calls.txt"), names.parse)
 
 
-def largest(name: str) -> ListedCell:
+def largest(name: str) -> RopeCell:
     """A call at the largest of its sizes."""
-    return ListedCell(name, MIB[names.parse(name).length][-1])
+    return named_cell(name, MIB[names.parse(name).length][-1])
 
 
-def listed_cells() -> list[ListedCell]:
+def listed_cells() -> list[RopeCell]:
     """Every call of the list at its sizes, in the fixed order in which they are measured."""
     return [
-        ListedCell(name, mib) for name, call in listed_calls().items() for mib in MIB[call.length]
+        named_cell(name, mib) for name, call in listed_calls().items() for mib in MIB[call.length]
     ]
 
 
@@ -133,7 +132,7 @@ _CHANNELS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 _DENSE_MIB = (2**-10, 2**-6, 2**-2, 1, 4, 10, 16, 64)
 
 
-def dense(seed: int = 0) -> list[ListedCell]:
+def dense(seed: int = 0) -> list[RopeCell]:
     """Calls of every function with every dtype, head size and size, the other options at random.
 
     The same ones each time.
@@ -154,4 +153,4 @@ def _drawn(draw: random.Random, function: str, dtype: str, channels: int, mib: f
         format = draw.choice(FORMATS[function])
         call = names.named(function, format, dtype, heads, channels, rotated=rotated, **words)
         if names.exists(call):
-            return ListedCell(str(call), min(MIB[call.length]) if call.length else mib)
+            return named_cell(str(call), min(MIB[call.length]) if call.length else mib)

@@ -10,6 +10,7 @@ import random
 from .names import DTYPES, ITEM_BYTES, PACKED, TAIL, CallName
 
 TRAINING, DECODE = "training", "decode"
+_DECODED = 64  # sequences together, by models
 
 # The shapes of attention layers in training, from the models' configurations on Hugging Face:
 # queries and keys in one call, or one tensor.
@@ -54,6 +55,13 @@ CHOSEN = (
     *("fp32-64x128-2x2048", "bf16-64x256-2x2048", "bf16-32x128-1x16384"),
 )
 """Calls that the models' do not have: names."""
+
+
+def sized_name(model: str, step: str) -> str:
+    """The name of a model's call in training or in decoding."""
+    name = MODELS[model]
+    return f"{name.rpartition('-')[0]}-{_DECODED}x1" if step == DECODE else name
+
 
 # --- drawn at random ------------------------------------------------------------------------------
 

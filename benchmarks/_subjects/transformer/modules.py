@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..._engine.subject import FORWARD
+from ..._engine.subject import BACKWARD, FORWARD
 from ..calls import BaseCell, listed
 from ..module_calls import ModuleCall, stored_elements
 from ..rope import integration_calls
@@ -33,6 +33,10 @@ class ModuleCell(BaseCell):
     @property
     def function(self) -> str:
         return self.name.partition("-")[0]
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return (self.name,)
 
     @property
     def dtype(self) -> str:
@@ -63,7 +67,7 @@ class ModuleCell(BaseCell):
     @property
     def directions(self) -> tuple[str, ...]:
         forward_alone = self._class.with_gradients or self._class.in_place
-        return (FORWARD,) if forward_alone else super().directions
+        return (FORWARD,) if forward_alone else (FORWARD, BACKWARD)
 
     @property
     def _elements(self) -> tuple[int, int]:

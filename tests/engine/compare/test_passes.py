@@ -11,10 +11,10 @@ from benchmarks._engine.compare import measure
 from benchmarks._engine.measure import cell_outcomes, gpu_timer, timed_cell
 from benchmarks._engine.subject import DEFAULT, load
 from benchmarks._subjects.rope import grid
-from benchmarks._subjects.rope.cells import Cell
+from benchmarks._subjects.rope.cells import grid_cell
 
-CELLS = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in (16, 32, 48, 64)]
-NAMES = [str(cell.seq_len) for cell in CELLS]
+CELLS = [grid_cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in (16, 32, 48, 64)]
+NAMES = [cell.params[0] for cell in CELLS]
 RECORD, CHECK = "record", "check"
 PASSES = [f"pass {number}" for number in range(1, measure.PASSES + 1)]
 
@@ -44,8 +44,8 @@ class Bench:
         self.patch.setattr(torch.cuda, "mem_get_info", lambda: (0, total))
 
     def do(self, cell, what):
-        self.events.append(f"{what} {cell.seq_len}")
-        if error := self.fails.get((str(cell.seq_len), what)):
+        self.events.append(f"{what} {cell.params[0]}")
+        if error := self.fails.get((cell.params[0], what)):
             raise error
 
     def empty_cache(self):

@@ -9,7 +9,7 @@ from benchmarks._engine.machine_code import uncompiled
 from benchmarks._engine.machine_code.stub_driver import Launch, StubDriver
 from benchmarks._engine.subject import BACKWARD, DEFAULT, FORWARD, load
 from benchmarks._engine.system import process
-from benchmarks._subjects.rope.cells import EagerCell
+from benchmarks._subjects.rope.cells import eager_cell
 
 
 def launch(*, constants, signature, aligned=(), warps=4, **metadata):
@@ -97,7 +97,7 @@ def variants_of(calls):
     variants = {(call, direction): set() for call in calls for direction in (FORWARD, BACKWARD)}
     for ((format, heads), direction), kernels in variants.items():
         for lengths in sizes:
-            cell = EagerCell(f"angles-{format}-bf16-{heads}x112", lengths)
+            cell = eager_cell(f"angles-{format}-bf16-{heads}x112", lengths)
             uncompiled.call(driver, cell, direction)
             kernels.update(launch.kernel for launch in driver.launches)
     return {key: len(kernels) for key, kernels in variants.items()}

@@ -13,18 +13,18 @@ from benchmarks._engine.compare import measure
 from benchmarks._engine.measure import cell_outcomes, inputs, timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._engine.system import process
-from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
+from benchmarks._subjects.rope.cells import PATHS, grid_cell, path_cell
 from benchmarks._subjects.transformer.modules import ModuleCell
 from tests.package import plain
 
 CELLS = [
-    Cell(37, 64, 2, dtype, tensor_format)
+    grid_cell(37, 64, 2, dtype, tensor_format)
     for dtype in ("float32", "float16", "bfloat16")
     for tensor_format in ("sbhd", "bshd")
 ]
 # Of 4 or more tokens, so that every sequence of a batch has one.
 OTHERS = [
-    PathCell(path, mib, dtype)
+    path_cell(path, mib, dtype)
     for path in PATHS
     for dtype, mib in {"float32": 1 / 4, "bfloat16": 1 / 8}.items()
 ]
@@ -73,7 +73,7 @@ def test_wrong_output_in_place_has_no_speed(on_cpu, number, monkeypatch):
         return plain.apply_rotary_emb(x, cos, turned, inplace=inplace)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_emb", rotate)
-    cell = PathCell("tables-inplace", 1 / 4, "float32")
+    cell = path_cell("tables-inplace", 1 / 4, "float32")
     (outcome,) = cell_outcomes.measure_cells([cell], FORWARD).values()
     assert not outcome.latency
     assert "AssertionError: Tensor-likes are not close!" in outcome.error
@@ -92,7 +92,7 @@ def test_commit_without_the_other_calls_is_not_available(on_cpu, direction, monk
         monkeypatch.delattr(rope_triton, name)
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply, raising=False)
     # Heads of any form it rotated.
-    lacked = [c for c in OTHERS if c.path not in ("partial", "head-96", "then-read")]
+    lacked = [c for c in OTHERS if c.values[0] not in ("partial", "head-96", "then-read")]
     cells = [cell for cell in lacked if direction in cell.directions]
     for outcome in cell_outcomes.measure_cells(cells, direction).values():
         assert outcome.unavailable.startswith("this commit cannot: ")
@@ -101,7 +101,7 @@ def test_commit_without_the_other_calls_is_not_available(on_cpu, direction, monk
 
 @pytest.mark.parametrize("path", PATHS)
 def test_process_of_a_comparison_checks_and_times_every_direction(on_cpu, path):
-    cell = PathCell(path, 1 / 4, "float32")
+    cell = path_cell(path, 1 / 4, "float32")
     checked = measure._check(_subjects, [cell], exact=False)
     assert not checked["errors"] and not checked["unavailable"]
     timed = measure._measure(_subjects, [cell], host=False, seed=0)["timings"]
@@ -218,7 +218,7 @@ def test_each_cell_is_reported_as_soon_as_it_is_finished(on_cpu, monkeypatch):
 
 def test_progress_is_reported_for_every_dozen_cells(on_cpu, progress, monkeypatch):
     monkeypatch.setattr(timed_cell, "checked_samples", lambda *_, **__: [[1.0], [1.0]])
-    cells = [Cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in range(1, 27)]
+    cells = [grid_cell(seq_len, 64, 1, "float16", "sbhd") for seq_len in range(1, 27)]
     cell_outcomes.measure_cells(cells, "backward")
     counts = [line.split(" cells")[0] for line in progress()]
     assert counts == [f"rope backward: {count}/26" for count in (12, 24, 26)]

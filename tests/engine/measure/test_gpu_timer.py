@@ -11,6 +11,7 @@ import torch
 
 from benchmarks._engine.measure import gpu_timer
 from benchmarks._subjects.rope import grid
+from benchmarks._subjects.rope.cells import grid_cell
 
 MIB = 2**20
 OTHERS = "others"
@@ -176,7 +177,7 @@ def test_every_cell_finds_a_cold_cache(l2_mib, monkeypatch):
     properties = types.SimpleNamespace(L2_cache_size=l2_mib * MIB)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {3: properties}.__getitem__)
-    sizes = [cell.bytes_moved for cell in grid.cells(grid.GRIDS["full"])]
+    sizes = [cell.bytes_moved for cell in grid.cells_of(grid_cell, grid.GRIDS["full"])]
     for bytes_moved in (2**14, 2**18, *sizes):
         sets = gpu_timer.cold_sets(bytes_moved)
         assert sets >= 2

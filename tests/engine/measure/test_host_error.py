@@ -11,15 +11,13 @@ from benchmarks import _subjects
 from benchmarks._engine.measure import accuracy, inputs
 from benchmarks._subjects import metric_list
 from benchmarks._subjects.rope import angles
-from benchmarks._subjects.rope.cells import EagerCell
+from benchmarks._subjects.rope.cells import eager_cell, path_cell
 from tests import oracle
 from tests.package import plain
 
 CELLS = {key: eager for key, eager in _subjects.eager().items() if eager.kind == "error"}
-OWN, PATHS = (
-    [key for key in CELLS if key[0] == metric]
-    for metric in (metric_list.ERROR, metric_list.PATH_ERROR)
-)
+ERROR, PATH_ERROR = "host.Error.track_error", "host.PathError.track_error"
+OWN, PATHS = ([key for key in CELLS if key[0] == metric] for metric in (ERROR, PATH_ERROR))
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +30,10 @@ def on_cpu(monkeypatch, one_thread):
 def error(metric, *params):
     """The error of a call on fewer tokens."""
     eager = CELLS[metric, params]
-    fewer = {"mib": 1 / 4} if metric == metric_list.PATH_ERROR else {"lengths": (256,)}
-    return accuracy.error(dataclasses.replace(eager.cell, **fewer), eager.direction)
+    if metric == PATH_ERROR:
+        path, _, dtype = eager.cell.values
+        return accuracy.error(path_cell(path, 1 / 4, dtype), eager.direction)
+    return accuracy.error(dataclasses.replace(eager.cell, lengths=(256,)), eager.direction)
 
 
 def exact_rotation(t, freqs, tensor_format, interleaved=False):
@@ -81,16 +81,14 @@ def test_long_positions_are_long(monkeypatch):
         return exact_rotation(t, freqs.double() * (1 + 2.0**-30), *options, **more)
 
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
-    short, long = (
-        error(metric_list.ERROR, "forward", "float32", p, "False") for p in ("short", "long")
-    )
+    short, long = (error(ERROR, "forward", "float32", p, "False") for p in ("short", "long"))
     assert short < 20 < 100 < long
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_exact_result_is_that_of_the_oracle(interleaved):
     name = f"angles-sbhd-fp32-2x12{'-il' * interleaved}"
-    cell = EagerCell(name, (16, 16), first=1000)
+    cell = eager_cell(name, (16, 16), first=1000)
     freqs = angles.by_channel(angles.exact(1000, 16, 12).float(), interleaved)
     memory, call = torch.rand(cell.shape), cell.call("cpu")
     x, options = call.operand(memory), (freqs, "sbhd", interleaved)

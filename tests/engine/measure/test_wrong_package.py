@@ -15,16 +15,19 @@ from benchmarks import _subjects
 from benchmarks._engine.compare import measure
 from benchmarks._engine.measure import call_costs, cell_outcomes
 from benchmarks._engine.subject import BACKWARD, FORWARD
-from benchmarks._studies.peers.peer_cells import PEER_GRIDS, PeerCell
+from benchmarks._studies.peers.peer_cells import PEER_GRIDS, peer_cell
 from benchmarks._subjects.rope import angles, grid
-from benchmarks._subjects.rope.cells import PATHS, Cell, PathCell
+from benchmarks._subjects.rope.cells import PATHS, grid_cell, path_cell
 from tests.package import plain
 
-CELL = Cell(16, 64, 2, "float32", "bshd")
-WITH_ANGLES = [CELL, *(PathCell(path, 1 / 4, "float32") for path in ("thd", "qkv", "qk", "starts"))]
-WITH_TABLES = [PathCell(path, 1 / 4, "float32") for path in PATHS if path.startswith("tables")]
+CELL = grid_cell(16, 64, 2, "float32", "bshd")
+WITH_ANGLES = [
+    CELL,
+    *(path_cell(path, 1 / 4, "float32") for path in ("thd", "qkv", "qk", "starts")),
+]
+WITH_TABLES = [path_cell(path, 1 / 4, "float32") for path in PATHS if path.startswith("tables")]
 Right = rope_triton.RotaryPositionEmbedding
-CELLS = [*grid.all_cells("full"), *grid.cells_of(PeerCell, PEER_GRIDS["full"])]
+CELLS = [*grid.all_cells("full"), *grid.cells_of(peer_cell, PEER_GRIDS["full"])]
 
 
 @pytest.fixture
@@ -130,7 +133,9 @@ def test_wrong_angles_are_a_fault_of_all_calls_with_angles_and_of_no_other(
 
 def test_other_libraries_are_not_at_fault_for_the_packages_angles(process, monkeypatch):
     monkeypatch.setattr(rope_triton, "RotaryPositionEmbedding", Zero)
-    cells = [PeerCell(name, 16, 64, 2, 1, "float32", "bshd") for name in ("pytorch", "rope-triton")]
+    cells = [
+        peer_cell(name, 16, 64, 2, 1, "float32", "bshd") for name in ("pytorch", "rope-triton")
+    ]
     theirs, ours = cell_outcomes.measure_cells(cells, FORWARD).values()
     assert theirs.latency and "RotaryPositionEmbedding" in ours.error
 
