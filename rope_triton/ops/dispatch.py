@@ -146,63 +146,6 @@ def linear_in_batch(operator: Callable, tensors: tuple, *others):
     return linear(operator, tensors, *others)
 
 
-def linear_function(name: str, run: Callable, overload: Callable) -> type[torch.autograd.Function]:
-    """An autograd.Function of ``run(*tensors, tables, options)``, linear in the tensors.
-
-    ``options.adjoint`` are the options of its adjoint. ``overload(options)`` is the operator that
-    computes the same, of ``(*tensors, *tables, *options[:-1])``. The tables are one argument,
-    because each argument takes time: twice as much in the backward, whose thread runs on a cold
-    core. They get no gradient.
-    """
-
-    def forward(ctx, *args):
-        *_, tables, options = args
-        ctx.save_for_backward(*tables)
-        ctx.options = options.adjoint
-        return run(*args)
-
-    def backward(ctx, *grads):
-        tables, options = ctx.saved_tensors, ctx.options
-        if compiling():  # compiled autograd
-            out = overload(options)(*grads, *tables, *options[:-1])
-        else:
-            call = made.apply if torch.is_grad_enabled() else run
-            try:
-                if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-                    out = call(*grads, tables, options)
-                else:
-                    out = linear(call, grads, tables, options)
-            except NO_MEMORY:
-                out = linear_in_batch(overload(options), grads, *tables, *options[:-1])
-        return *as_tuple(out), None, None
-
-    functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    made = type(name, (torch.autograd.Function,), functions)
-    return made
-
-
-def register_linear(operator, tensors: int, tables: int, adjoint: Callable | None = None) -> None:
-    """Register the gradient of an operator of ``(*tensors, *tables, *options)``: its adjoint.
-
-    ``tensors`` and ``tables`` are their numbers; ``adjoint`` takes gradients, tables and options.
-    By default it is the operator itself with the last option, ``transposed``, negated.
-    """
-    end = tensors + tables
-
-    def save(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[tensors:end])
-        ctx.options = inputs[end:]
-
-    def backward(ctx, *grads):
-        options = ctx.options
-        if adjoint is None:
-            options = *options[:-1], not options[-1]
-        out = linear(adjoint or operator.overload, grads, *ctx.saved_tensors, *options)
-        return *as_tuple(out), *[None] * (tables + len(options))
-
-    operator.register_autograd(backward, setup_context=save)
-
-
 def as_tuple(out) -> tuple:
     """The results of a function, also if it returns one tensor."""
     return out if isinstance(out, tuple) else (out,)
