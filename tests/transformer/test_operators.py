@@ -1,6 +1,6 @@
 """What all operators have in common."""
 
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,12 +42,6 @@ def call_of(name, device):
         "rotary_attention": (freqs, 1, 1),
     }.get(name, ())
     return lambda *leaves: getattr(transformer, name)(*leaves, *rest), inputs
-
-
-def test_all_launches_are_prepared():
-    """Such a launch is on the tensors' device, and goes straight to what is compiled."""
-    folder = Path(transformer.__file__).parent
-    assert not [path.name for path in folder.glob("*.py") if "kernel[" in path.read_text()]
 
 
 def operator_calls(device):
@@ -159,13 +153,12 @@ def test_gradients_in_a_batch_that_a_compiled_launch_refuses(monkeypatch, device
     """Triton's launcher raises another error than its interpreter."""
 
     def planned(*args):
-        def launch(*tensors):
+        def on(*tensors):
             if is_batch(*tensors):
                 raise TypeError("Pointer argument must be either uint64 or have data_ptr method")
-            prepared(*tensors)
+            as_it_is(*args).on(*tensors)
 
-        prepared = as_it_is(*args)
-        return launch
+        return SimpleNamespace(on=on)
 
     as_it_is = losses.planned
     monkeypatch.setattr(losses, "planned", planned)
@@ -237,10 +230,10 @@ def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device
     call, inputs = call_of(name, device)
     on, first = launch.Launch.on, {}
 
-    def checked(self, tensors):
+    def checked(self, *tensors):
         keys = [None if x is None else launch.specialization_key(x) for x in tensors]
         assert first.setdefault(self, keys) == keys
-        on(self, tensors)
+        on(self, *tensors)
 
     monkeypatch.setattr(launch.Launch, "on", checked)
     cotangent = torch.randn_like(call(*inputs))
