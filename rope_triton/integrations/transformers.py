@@ -102,24 +102,8 @@ def apply_rotary_pos_emb_vision(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate queries and keys of an image encoder; Transformers' function of this name.
 
-    Parameters
-    ----------
-    q, k : torch.Tensor
-        ``[s, h, d]``, any strides; float32, float16 or bfloat16. The numbers of heads may differ.
-    cos, sin : torch.Tensor
-        ``[s, d2]``, otherwise as in :func:`apply_rotary_pos_emb`.
-    convention : Convention
-        How the model rotates; by default, only the result is rounded.
-
-    Returns
-    -------
-    tuple of torch.Tensor
-        Shapes and dtype of ``q`` and ``k``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`apply_rotary_pos_emb`.
+    As :func:`apply_rotary_pos_emb`, errors too, but ``q`` and ``k`` are ``[s, h, d]``, the tables
+    ``[s, d2]``, and by default only the result is rounded.
 
     References
     ----------
