@@ -63,10 +63,7 @@ def has_exact_types(options: tuple) -> bool:
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func is active that differentiates or batches.
-
-    ``functionalize`` asks for no more than PyTorch's dispatcher.
-    """
+    """Whether a transform of torch.func is active, and not only ``functionalize``."""
     transform = None if compiling() else _transform()
     return transform is not None and transform.key() != _FUNCTIONALIZE
 
@@ -109,10 +106,7 @@ def is_batch(*tensors: object) -> bool:
 
 
 def linear(rotate: Callable, tensors: tuple, *others):
-    """``rotate(*tensors, *others)``, with a tangent if one of ``tensors`` has one.
-
-    A rotation is linear, so it maps tangents as it maps the tensors.
-    """
+    """``rotate(*tensors, *others)``, also of tangents, if there are any: a rotation is linear."""
     if forward_ad._current_level < 0:
         return rotate(*tensors, *others)
     return _with_tangents(rotate, tensors, others)

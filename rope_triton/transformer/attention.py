@@ -99,10 +99,7 @@ def _check_shapes(q, k, v, slopes) -> None:
 
 
 def check_sizes(b: int, s: int, h: int, d: int) -> None:
-    """Raise ValueError unless the kernels take ``b`` sequences of ``s`` tokens and these heads.
-
-    h, d: heads, and channels of each.
-    """
+    """Raise ValueError unless the kernels take ``[b, s, h, d]``."""
     if max(b, h) > GRID_LIMIT:
         raise ValueError(f"there must be at most {GRID_LIMIT} sequences and heads, got {b} and {h}")
     rows = cdiv(s, _MOST_QUERIES) * _MOST_QUERIES

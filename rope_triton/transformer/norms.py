@@ -96,10 +96,8 @@ def layer_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` of each row, in one kernel.
 
-    As :func:`rms_norm`, but of the row less its mean.
-
-    Parameters, results and errors are as of :func:`rms_norm`, but ``eps`` is added to the variance,
-    and ``bias`` is ``[n]``, of the dtype of ``x``, or None.
+    As :func:`rms_norm`, errors too, but ``eps`` is added to the variance, and ``bias`` is ``[n]``,
+    of the dtype of ``x``, or None.
 
     References
     ----------
