@@ -459,11 +459,9 @@ def _by_pytorch(x, freqs, sin, starts, cu_seqlens, options, fused):
         return rotate(x, freqs, sin, starts, cu_seqlens, options)
 
     def plain(x, freqs, sin=None):
-        if sin is None:
-            return reference.rotate(x, freqs, starts, cu_seqlens, *options[:5])
-        tables = by_position(freqs), by_position(sin)
-        others = options.tensor_format, options.interleaved, options.rounding
-        return reference.rotate_by_tables(x, *tables, starts, cu_seqlens, *others)
+        if sin is not None:
+            freqs, sin = by_position(freqs), by_position(sin)
+        return reference.rotate(x, freqs, sin, starts, cu_seqlens, *options[:5])
 
     if fused:
         return with_table_grad(by_kernel, plain, x, *tables)

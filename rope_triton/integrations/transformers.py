@@ -230,5 +230,5 @@ def _agrees(function: Callable, convention: Convention, rotated: int, images: bo
         return rotated < 16  # it takes no part of the channels
     cos, sin = (table.permute(1, 0, 2)[:, :, None] for table in tables)
     options: dict = {"tensor_format": "bhsd", "interleaved": interleaved, "rounding": rounding}
-    expected = (reference.rotate_by_tables(x, cos, sin, **options) for x in (q, k))
+    expected = (reference.rotate(x, cos, sin, **options) for x in (q, k))
     return all(map(torch.equal, results, expected))

@@ -8,6 +8,7 @@ from torch._functorch.autograd_function import WrappedCtx
 from torch._library.custom_ops import get_library_allowing_overwrite
 from torch.autograd import forward_ad
 
+from rope_triton.kernel.plans import adjoint as adjoint_options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
     as_tuple,
@@ -185,7 +186,7 @@ class LinearOperator(Operator):
         def forward(ctx, *args):
             *_, tables, options = args
             ctx.save_for_backward(*tables)
-            ctx.options = options.adjoint
+            ctx.options = adjoint_options(options)
             return run(*args)
 
         def backward(ctx, *grads):

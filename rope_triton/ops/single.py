@@ -118,7 +118,8 @@ class _RotateInPlace(torch.autograd.Function):
     def forward(ctx, base, view, tables, options, inplace_gradient):
         ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.view, ctx.inplace_gradient = options.adjoint, view, inplace_gradient
+        ctx.options, ctx.view = plans.adjoint(options), view
+        ctx.inplace_gradient = inplace_gradient
         _rotate(_view_of(base, view), tables, options)
         return base
 
@@ -189,7 +190,7 @@ class _Transformed(torch.autograd.Function):
         if any(ctx.needs_input_grad[1:3]):
             raise no_gradient_of_tables()
         if grad is not None:
-            grad = _Transformed.apply(grad, *ctx.saved_tensors, ctx.options.adjoint)
+            grad = _Transformed.apply(grad, *ctx.saved_tensors, plans.adjoint(ctx.options))
         return grad, None, None, None, None, None
 
     @staticmethod

@@ -294,7 +294,6 @@ def nothing_launches(monkeypatch):
 
     monkeypatch.setattr(launch, "run", compute)
     monkeypatch.setattr(rope_triton.reference, "rotate", compute)
-    monkeypatch.setattr(rope_triton.reference, "rotate_by_tables", compute)
 
 
 def rotations(fused: bool) -> dict:
