@@ -177,10 +177,10 @@ class LinearOperator(Operator):
         super().__init__(name, function)
         self.register_fake(fake)
         self.register_autograd(backward, setup_context=save)
-        self.function = self._linear_function()
+        self.function = self._linear_function(name)
         self.apply = self.function.apply
 
-    def _linear_function(self) -> type[torch.autograd.Function]:
+    def _linear_function(self, name: str) -> type[torch.autograd.Function]:
         run = self.run
 
         def forward(ctx, *args):
@@ -204,7 +204,8 @@ class LinearOperator(Operator):
                     out = linear_in_batch(adjoint.overload, grads, *tables, *options[:-1])
             return *as_tuple(out), None, None
 
-        return self._autograd_function(forward=forward, backward=backward)
+        functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        return type(name.title().replace("_", ""), (torch.autograd.Function,), functions)
 
 
 class InPlaceOperator(_Registered):
