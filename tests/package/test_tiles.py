@@ -163,3 +163,12 @@ def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
     for qkv, expected in ((packed, packed.nbytes), (other, 0)):
         plans.qkv_rotation(qkv, *qkv.split(16, dim=3), *[freqs[..., :16]] * 2, None, options)
         assert sizes[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "heads"),
+    [((32, 8, 8), 8), ((32, 1, 1), 4), ((32, 4, 4), 8), ((16, 16, 16), 16), ((2, 1, 1), 1)],
+)
+def test_heads_of_queries_keys_and_values_share_a_tile(counts, heads):
+    assert plans._shared_heads(counts, 2048) == plans._shared_heads(counts[::-1], 2048) == heads
+    assert plans._shared_heads(counts, 1) == max(counts)
