@@ -123,16 +123,10 @@ def apply_qk_rotary_pos_emb(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`apply_rotary_pos_emb` for queries and keys in one launch, their gradients in one.
 
-    Parameters
-    ----------
-    q, k : torch.Tensor
-        As ``t`` in :func:`apply_rotary_pos_emb`. They differ only in strides and the number of
-        heads: grouped-query attention has fewer in ``k``.
-    freqs : torch.Tensor
-        As there, ``[s2, 1 or b, 1, d2]``: all heads share it. If it requires a gradient, there are
-        two launches, and plain PyTorch computes the gradient.
-
-    The other parameters are as there.
+    ``q`` and ``k`` are as ``t`` there, and differ only in strides and the number of heads:
+    grouped-query attention has fewer in ``k``. All heads share ``freqs``, ``[s2, 1 or b, 1, d2]``;
+    if it requires a gradient, there are two launches, and plain PyTorch computes the gradient. All
+    else is as there.
 
     Returns
     -------
@@ -465,11 +459,9 @@ def _by_pytorch(x, freqs, sin, starts, cu_seqlens, options, fused):
         return rotate(x, freqs, sin, starts, cu_seqlens, options)
 
     def plain(x, freqs, sin=None):
-        if sin is None:
-            return reference.rotate(x, freqs, starts, cu_seqlens, *options[:5])
-        tables = by_position(freqs), by_position(sin)
-        others = options.tensor_format, options.interleaved, options.rounding
-        return reference.rotate_by_tables(x, *tables, starts, cu_seqlens, *others)
+        if sin is not None:
+            freqs, sin = by_position(freqs), by_position(sin)
+        return reference.rotate(x, freqs, sin, starts, cu_seqlens, *options[:5])
 
     if fused:
         return with_table_grad(by_kernel, plain, x, *tables)

@@ -1,7 +1,8 @@
 """Argument validation that never synchronizes with the device.
 
 Only ``ROPE_TRITON_CHECK=1`` adds checks that do, where ``values`` can be read: not of fake tensors,
-nor in a trace or a transform. ``name`` is what the public function calls the rotated tensor.
+nor in a trace or a transform. ``name`` is what the public function calls the rotated tensor. What
+is raised is a TypeError or a ValueError.
 """
 
 import os
@@ -19,10 +20,7 @@ CHECK_VALUES = os.environ.get("ROPE_TRITON_CHECK", "0") != "0"
 def check_rotation(
     t, freqs, sin, start_positions, cu_seqlens, options, name="", *, values=False
 ) -> None:
-    """Raise TypeError or ValueError unless both implementations accept a call.
-
-    It is one by angles if ``sin`` is None. In "bhsd", ``start_positions`` are positions by token.
-    """
+    """Raise unless both implementations accept a call, which is by angles if ``sin`` is None."""
     tensor_format, interleaved, cp_size, cp_rank, rounding, *_ = options
     by_angles = sin is None
     name = name or ("t" if by_angles else "x")
@@ -65,10 +63,7 @@ def check_rotation(
 
 
 def check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
-    """Raise TypeError or ValueError unless queries and keys can be rotated one by one.
-
-    They may differ only in strides and heads.
-    """
+    """Raise unless queries and keys, which may differ in strides and heads, can be rotated."""
     tensor_format = options.tensor_format
     _check_format(tensor_format)
     check_tensors(q=q, k=k)
@@ -87,7 +82,7 @@ def check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values
 
 
 def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=False) -> None:
-    """Raise TypeError or ValueError unless one launch can rotate queries and keys."""
+    """Raise unless one launch can rotate queries and keys."""
     check_pair(q, k, freqs, sin, start_positions, cu_seqlens, options, values=values)
     if freqs.dim() == 4 and freqs.shape[2] != 1:
         raise ValueError(
@@ -97,7 +92,7 @@ def check_qk(q, k, freqs, sin, start_positions, cu_seqlens, options, *, values=F
 
 
 def check_qkv(qkv, q_freqs, k_freqs, start_positions, options, *, values=False) -> None:
-    """Raise TypeError or ValueError unless the kernel can split and rotate ``qkv``."""
+    """Raise unless the kernel can split and rotate ``qkv``."""
     tensor_format, _, cp_size, cp_rank, *channels, _ = options
     if tensor_format not in ("sbhd", "bshd"):
         raise ValueError(f"tensor_format must be 'sbhd' or 'bshd', got {tensor_format!r}")
@@ -202,10 +197,7 @@ def check_in_place(t: torch.Tensor) -> None:
 
 
 def check_fused(t: torch.Tensor, name: str, has_plain: bool = True) -> None:
-    """Raise TypeError unless the kernel computes the dtype of ``t``.
-
-    ``has_plain``: whether the public function takes ``fused=False``.
-    """
+    """Raise unless the kernel computes the dtype; ``has_plain``: there is ``fused=False``."""
     if t.dtype not in _FUSED_DTYPES:
         otherwise = ": pass fused=False" if has_plain else ""
         raise TypeError(f"{name} is {t.dtype}, which the kernel does not compute{otherwise}")

@@ -6,6 +6,7 @@ import torch
 def rotate(
     t: torch.Tensor,
     freqs: torch.Tensor,
+    sin: torch.Tensor | None = None,
     start_positions: torch.Tensor | None = None,
     cu_seqlens: torch.Tensor | None = None,
     tensor_format: str = "sbhd",
@@ -23,49 +24,35 @@ def rotate(
     Parameters
     ----------
     t : torch.Tensor
-        ``[s, b, h, d]`` ("sbhd"), ``[b, s, h, d]`` ("bshd") or ``[t, h, d]`` ("thd"), floating
-        point.
-    freqs : torch.Tensor
-        Angles in radians, ``[s2, 1 or b, 1 or h, d2]`` with ``d2 <= d``.
+        ``[s, b, h, d]`` ("sbhd"), ``[b, s, h, d]`` ("bshd"), ``[b, h, s, d]`` ("bhsd") or
+        ``[t, h, d]`` ("thd"), floating point.
+    freqs, sin : torch.Tensor, torch.Tensor or None
+        Angles in radians, ``[s2, 1 or b, 1 or h, d2]`` with ``d2 <= d``; or with ``sin`` cosines
+        and sines, ``[s2, 1 or b, 1 or h, d2/2]`` each.
     start_positions, cu_seqlens : torch.Tensor or None
-        As in :func:`rope_triton.apply_rotary_pos_emb`, ``[b]`` and ``[b + 1]``.
+        As in :func:`rope_triton.apply_rotary_pos_emb`, ``[b]`` and ``[b + 1]``; or a position for
+        each token, ``[b, s]``.
 
     Returns
     -------
     torch.Tensor
         Shape and dtype of ``t``, contiguous.
     """
-    at = positions(t, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank)
-    # TransformerEngine's angles are always float32; here, float64 on both sides stays float64.
-    exact = t.dtype == freqs.dtype == torch.float64
-    angles = _rows(freqs if exact else freqs.float(), at, tensor_format, 0.0).to(_compute(t))
-    return _rotated(t, angles.cos(), angles.sin(), interleaved, rounding)
-
-
-def rotate_by_tables(
-    t: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    start_positions: torch.Tensor | None = None,
-    cu_seqlens: torch.Tensor | None = None,
-    tensor_format: str = "bshd",
-    interleaved: bool = False,
-    rounding: str = "once",
-) -> torch.Tensor:
-    """The same with cos/sin tables, each ``[s2, 1 or b, 1 or h, d2/2]``.
-
-    ``t`` may be ``[b, h, s, d]`` ("bhsd") too, and ``start_positions`` a position for each token,
-    ``[b, s]``.
-    """
     if tensor_format == "bhsd":
-        call = cos, sin, start_positions, cu_seqlens, "bshd", interleaved, rounding
-        return rotate_by_tables(t.transpose(1, 2), *call).transpose(1, 2).contiguous()
-    at = positions(t, start_positions, cu_seqlens, tensor_format, 1, 0)
+        others = "bshd", interleaved, cp_size, cp_rank, rounding
+        out = rotate(t.transpose(1, 2), freqs, sin, start_positions, cu_seqlens, *others)
+        return out.transpose(1, 2).contiguous()
+    at = positions(t, start_positions, cu_seqlens, tensor_format, cp_size, cp_rank)
+    if sin is None:
+        # TransformerEngine's angles are always float32; here, float64 on both sides stays float64.
+        exact = t.dtype == freqs.dtype == torch.float64
+        angles = _rows(freqs if exact else freqs.float(), at, tensor_format, 0.0).to(_compute(t))
+        return _rotated(t, angles.cos(), angles.sin(), interleaved, rounding)
     cos, sin = (
-        _of_each_channel(_rows(table, at, tensor_format, identity), interleaved)
-        for table, identity in ((cos, 1.0), (sin, 0.0))
+        _of_each_channel(_rows(table, at, tensor_format, identity), interleaved).to(_compute(t))
+        for table, identity in ((freqs, 1.0), (sin, 0.0))
     )
-    return _rotated(t, cos.to(_compute(t)), sin.to(_compute(t)), interleaved, rounding)
+    return _rotated(t, cos, sin, interleaved, rounding)
 
 
 def _compute(t):

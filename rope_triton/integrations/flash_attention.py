@@ -86,17 +86,8 @@ def apply_rotary_emb_kv_(
 ) -> torch.Tensor:
     """Rotate the keys of ``[b, s, 2, h, d]`` in place; flash-attention's function of this name.
 
-    The other arguments are those of :func:`apply_rotary_emb_qkv_`.
-
-    Returns
-    -------
-    torch.Tensor
-        As of :func:`apply_rotary_emb_qkv_`, of ``kv``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`rope_triton.apply_rotary_emb`; also for another shape of ``kv``.
+    The other arguments, what is returned, of ``kv``, and the errors are as of
+    :func:`apply_rotary_emb_qkv_`.
 
     References
     ----------

@@ -42,10 +42,7 @@ def fused_apply_rotary_pos_emb(
 
     ``transpose_output_memory`` is ignored with a warning, as TransformerEngine's is.
 
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`rope_triton.apply_rotary_pos_emb`.
+    Errors are as of :func:`rope_triton.apply_rotary_pos_emb`.
 
     References
     ----------
@@ -69,10 +66,7 @@ def fused_apply_rotary_pos_emb_thd(
     ``cu_seqlens`` are the bounds of the whole sequences, ``[b + 1]``, and ``freqs`` the angles of
     the longest, ``[s, 1, 1, d2]``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`rope_triton.apply_rotary_pos_emb`.
+    Errors are as of :func:`rope_triton.apply_rotary_pos_emb`.
 
     References
     ----------

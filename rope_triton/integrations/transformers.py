@@ -102,24 +102,8 @@ def apply_rotary_pos_emb_vision(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate queries and keys of an image encoder; Transformers' function of this name.
 
-    Parameters
-    ----------
-    q, k : torch.Tensor
-        ``[s, h, d]``, any strides; float32, float16 or bfloat16. The numbers of heads may differ.
-    cos, sin : torch.Tensor
-        ``[s, d2]``, otherwise as in :func:`apply_rotary_pos_emb`.
-    convention : Convention
-        How the model rotates; by default, only the result is rounded.
-
-    Returns
-    -------
-    tuple of torch.Tensor
-        Shapes and dtype of ``q`` and ``k``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`apply_rotary_pos_emb`.
+    As :func:`apply_rotary_pos_emb`, errors too, but ``q`` and ``k`` are ``[s, h, d]``, the tables
+    ``[s, d2]``, and by default only the result is rounded.
 
     References
     ----------
@@ -246,5 +230,5 @@ def _agrees(function: Callable, convention: Convention, rotated: int, images: bo
         return rotated < 16  # it takes no part of the channels
     cos, sin = (table.permute(1, 0, 2)[:, :, None] for table in tables)
     options: dict = {"tensor_format": "bhsd", "interleaved": interleaved, "rounding": rounding}
-    expected = (reference.rotate_by_tables(x, cos, sin, **options) for x in (q, k))
+    expected = (reference.rotate(x, cos, sin, **options) for x in (q, k))
     return all(map(torch.equal, results, expected))

@@ -23,11 +23,6 @@ class Options(NamedTuple):
     transposed: bool = False
     inplace: bool = False
 
-    @property
-    def adjoint(self) -> "Options":
-        """The options of the gradient: the transposed rotation, whose gradient is the rotation."""
-        return _adjoint(self)
-
 
 class QkvOptions(NamedTuple):
     """The same for packed queries, keys and values, with the channels of each in a group."""
@@ -42,11 +37,6 @@ class QkvOptions(NamedTuple):
     join: bool = False
 
     @property
-    def adjoint(self) -> "QkvOptions":
-        """The options of the gradient: to join is the transpose of to split, and vice versa."""
-        return _adjoint(self)
-
-    @property
     def channels(self) -> tuple[int, int, int]:
         """Channels of queries, keys and values in a group; the last is the size of a head."""
         return self.q_channels, self.k_channels, self.v_channels
@@ -59,7 +49,8 @@ class QkvOptions(NamedTuple):
 
 
 @functools.cache  # to replace fields takes a microsecond
-def _adjoint(options):
+def adjoint(options):
+    """The options of the gradient: to rotate back, whose gradient is the rotation; or to join."""
     if isinstance(options, QkvOptions):
         return options._replace(join=not options.join)
     return options._replace(transposed=not options.transposed, inplace=False)

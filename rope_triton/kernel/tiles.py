@@ -31,23 +31,11 @@ class Tile(NamedTuple):
 class Call:
     """What the choice of a tile depends on.
 
-    Parameters
-    ----------
-    item : int
-        Bytes of an element.
-    n_seq, n_heads, channels : int
-        Positions, heads, and elements of a head.
-    width : int
-        Channels that have angles.
-    tables : bool
-        Whether the call has cosines and sines instead of angles.
-    shifted : bool
-        Whether a token's angles are elsewhere than at its own index.
-    heads_first : bool
-        Whether the heads come before the positions in memory.
-    n_bytes : int
-        Bytes of the call's tensors; 0 where threads have more to do than usual: with angles of each
-        head, channels apart in memory, or more roundings.
+    item: bytes of an element. channels: elements of a head, and width: those that have angles.
+    tables: cosines and sines instead of angles. shifted: a token's angles are elsewhere than at its
+    own index. heads_first: heads come before positions in memory. n_bytes: of the call's tensors; 0
+    where threads have more to do than usual: with angles of each head, channels apart in memory, or
+    more roundings.
     """
 
     def __init__(

@@ -63,10 +63,7 @@ def has_exact_types(options: tuple) -> bool:
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func is active that differentiates or batches.
-
-    ``functionalize`` asks for no more than PyTorch's dispatcher.
-    """
+    """Whether a transform of torch.func is active, and not only ``functionalize``."""
     transform = None if compiling() else _transform()
     return transform is not None and transform.key() != _FUNCTIONALIZE
 
@@ -109,10 +106,7 @@ def is_batch(*tensors: object) -> bool:
 
 
 def linear(rotate: Callable, tensors: tuple, *others):
-    """``rotate(*tensors, *others)``, with a tangent if one of ``tensors`` has one.
-
-    A rotation is linear, so it maps tangents as it maps the tensors.
-    """
+    """``rotate(*tensors, *others)``, also of tangents, if there are any: a rotation is linear."""
     if forward_ad._current_level < 0:
         return rotate(*tensors, *others)
     return _with_tangents(rotate, tensors, others)
@@ -144,63 +138,6 @@ def linear_in_batch(operator: Callable, tensors: tuple, *others):
     if not is_batch(*tensors):
         raise
     return linear(operator, tensors, *others)
-
-
-def linear_function(name: str, run: Callable, overload: Callable) -> type[torch.autograd.Function]:
-    """An autograd.Function of ``run(*tensors, tables, options)``, linear in the tensors.
-
-    ``options.adjoint`` are the options of its adjoint. ``overload(options)`` is the operator that
-    computes the same, of ``(*tensors, *tables, *options[:-1])``. The tables are one argument,
-    because each argument takes time: twice as much in the backward, whose thread runs on a cold
-    core. They get no gradient.
-    """
-
-    def forward(ctx, *args):
-        *_, tables, options = args
-        ctx.save_for_backward(*tables)
-        ctx.options = options.adjoint
-        return run(*args)
-
-    def backward(ctx, *grads):
-        tables, options = ctx.saved_tensors, ctx.options
-        if compiling():  # compiled autograd
-            out = overload(options)(*grads, *tables, *options[:-1])
-        else:
-            call = made.apply if torch.is_grad_enabled() else run
-            try:
-                if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
-                    out = call(*grads, tables, options)
-                else:
-                    out = linear(call, grads, tables, options)
-            except NO_MEMORY:
-                out = linear_in_batch(overload(options), grads, *tables, *options[:-1])
-        return *as_tuple(out), None, None
-
-    functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    made = type(name, (torch.autograd.Function,), functions)
-    return made
-
-
-def register_linear(operator, tensors: int, tables: int, adjoint: Callable | None = None) -> None:
-    """Register the gradient of an operator of ``(*tensors, *tables, *options)``: its adjoint.
-
-    ``tensors`` and ``tables`` are their numbers; ``adjoint`` takes gradients, tables and options.
-    By default it is the operator itself with the last option, ``transposed``, negated.
-    """
-    end = tensors + tables
-
-    def save(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[tensors:end])
-        ctx.options = inputs[end:]
-
-    def backward(ctx, *grads):
-        options = ctx.options
-        if adjoint is None:
-            options = *options[:-1], not options[-1]
-        out = linear(adjoint or operator.overload, grads, *ctx.saved_tensors, *options)
-        return *as_tuple(out), *[None] * (tables + len(options))
-
-    operator.register_autograd(backward, setup_context=save)
 
 
 def as_tuple(out) -> tuple:

@@ -1,18 +1,24 @@
 """How functions become operators that PyTorch's dispatcher, autograd and compiler know."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch._functorch.autograd_function import WrappedCtx
 from torch._library.custom_ops import get_library_allowing_overwrite
+from torch.autograd import forward_ad
 
+from rope_triton.kernel.plans import adjoint as adjoint_options
 from rope_triton.ops.dispatch import (
     NO_MEMORY,
+    as_tuple,
+    compiling,
     has_tangent,
     hidden,
     is_batch,
     is_plain,
+    linear,
+    linear_in_batch,
     transforming,
 )
 
@@ -94,6 +100,10 @@ class Operator(_Registered):
         made.generate_vmap_rule = True
         self._transformed = made.apply
 
+    def gradient(self, setup_context: Callable) -> Callable[[Callable], None]:
+        """A decorator of the backward, to register both."""
+        return lambda backward: self.register_autograd(backward, setup_context)
+
     def _refuse_tangents(self, *_):
         raise NotImplementedError(f"{self.overload.name()} has no derivative in forward mode")
 
@@ -106,6 +116,96 @@ class Operator(_Registered):
             return self._function(*args)
         with torch._C._AutoDispatchBelowAutograd():  # modes, fake tensors and tracing
             return self.overload(*args)
+
+
+class LinearOperator(Operator):
+    """``rope_triton::name`` of ``(*tensors, *tables, *options)``, linear in the tensors.
+
+    The adjoint is the operator itself with its last argument, ``transposed``, negated, unless
+    ``adjoint`` is set to another. Tables get no gradient.
+
+    run: of ``(*tensors, tables, options)``: few arguments, because each takes time, twice as much
+    in the backward, whose thread runs on a cold core. ``apply`` is the same with a gradient.
+    tensors, tables: their names, with their types where these are not tensors. options: a
+    NamedTuple, whose fields are arguments but for the last, ``last``. shapes: of ``(tensors,
+    options)``, those of the results; by default, of the tensors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable,
+        tensors: tuple[str, ...],
+        tables: Mapping[str, object],
+        options: Callable,
+        shapes: Callable | None = None,
+        *,
+        results: int = 0,
+        last: bool = False,
+    ):
+        self.run = run
+        self.adjoint: LinearOperator = self
+        n, end, results = len(tensors), len(tensors) + len(tables), results or len(tensors)
+        types = {**dict.fromkeys(tensors, torch.Tensor), **tables, **options.__annotations__}
+        *parameters, _ = (
+            inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+            for key, kind in types.items()
+        )
+        result = torch.Tensor if results == 1 else tuple[(torch.Tensor,) * results]  # type: ignore[misc]
+
+        def function(*args):
+            return run(*args[:n], args[n:end], options(*args[end:], last))
+
+        def fake(*args):
+            sizes = shapes(args[:n], options(*args[end:], last)) if shapes else None
+            made = [args[0].new_empty(size) for size in sizes or (t.shape for t in args[:n])]
+            return made[0] if results == 1 else tuple(made)
+
+        def save(ctx, inputs, output):
+            ctx.save_for_backward(*inputs[n:end])
+            ctx.options = inputs[end:]
+
+        def backward(ctx, *grads):
+            options = ctx.options
+            if self.adjoint is self:
+                options = *options[:-1], not options[-1]
+            out = linear(self.adjoint.overload, grads, *ctx.saved_tensors, *options)
+            return *as_tuple(out), *[None] * (end - n + len(options))
+
+        signature = inspect.Signature(parameters, return_annotation=result)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        super().__init__(name, function)
+        self.register_fake(fake)
+        self.register_autograd(backward, setup_context=save)
+        self.function = self._linear_function(name)
+        self.apply = self.function.apply
+
+    def _linear_function(self, name: str) -> type[torch.autograd.Function]:
+        run = self.run
+
+        def forward(ctx, *args):
+            *_, tables, options = args
+            ctx.save_for_backward(*tables)
+            ctx.options = adjoint_options(options)
+            return run(*args)
+
+        def backward(ctx, *grads):
+            tables, options, adjoint = ctx.saved_tensors, ctx.options, self.adjoint
+            if compiling():  # compiled autograd
+                out = adjoint.overload(*grads, *tables, *options[:-1])
+            else:
+                call = adjoint.apply if torch.is_grad_enabled() else adjoint.run
+                try:
+                    if forward_ad._current_level < 0:  # saves a function call, 0.5 microseconds
+                        out = call(*grads, tables, options)
+                    else:
+                        out = linear(call, grads, tables, options)
+                except NO_MEMORY:
+                    out = linear_in_batch(adjoint.overload, grads, *tables, *options[:-1])
+            return *as_tuple(out), None, None
+
+        functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        return type(name.title().replace("_", ""), (torch.autograd.Function,), functions)
 
 
 class InPlaceOperator(_Registered):
@@ -187,11 +287,11 @@ def gradient_operator(name: str, like: int | tuple[int, ...] | None = None) -> C
 
     def decorated(function: Callable) -> Operator:
         made = operator(name, like)(function)
-        made.register_autograd(_refuse, lambda ctx, inputs, output: setattr(ctx, "name", name))
+
+        @made.gradient(lambda ctx, inputs, output: None)
+        def _(ctx, *_):
+            raise NotImplementedError(f"rope_triton::{name} has no gradient: differentiable once")
+
         return made
 
     return decorated
-
-
-def _refuse(ctx, *_):
-    raise NotImplementedError(f"rope_triton::{ctx.name} has no gradient: differentiable once")

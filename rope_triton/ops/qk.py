@@ -11,13 +11,12 @@ from rope_triton.ops.dispatch import (
     hidden,
     is_plain,
     linear,
-    linear_function,
     linear_in_batch,
     normalize_tables,
-    register_linear,
     transforming,
 )
-from rope_triton.ops.operators import operator
+from rope_triton.ops.operators import LinearOperator
+from rope_triton.ops.single import TABLES
 
 
 def rotate_qk(
@@ -38,7 +37,7 @@ def rotate_qk(
     if plain:
         try:
             if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
-                return _RotateBoth.apply(q, k, tables, options)
+                return _operator.apply(q, k, tables, options)
             return _rotate(q, k, tables, options)
         except NO_MEMORY:
             return linear_in_batch(_operator.overload, (q, k), *tables, *options[:-1])
@@ -71,24 +70,4 @@ def _rotate(q, k, tables, options):
     return out
 
 
-@operator("rotate_qk", like=(0, 1))
-def _operator(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    freqs: torch.Tensor,
-    sin: torch.Tensor | None,
-    start_positions: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    tensor_format: str,
-    interleaved: bool,
-    cp_size: int,
-    cp_rank: int,
-    rounding: str,
-    transposed: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
-    return _rotate(q, k, (freqs, sin, start_positions, cu_seqlens), options)
-
-
-register_linear(_operator, 2, 4)
-_RotateBoth = linear_function("RotateBoth", _rotate, lambda options: _operator.overload)
+_operator = LinearOperator("rotate_qk", _rotate, ("q", "k"), TABLES, Options)

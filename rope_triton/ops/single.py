@@ -14,15 +14,13 @@ from rope_triton.ops.dispatch import (
     is_batch,
     is_plain,
     linear,
-    linear_function,
     linear_in_batch,
     materialized,
     no_gradient_of_tables,
     normalize_tables,
-    register_linear,
     transforming,
 )
-from rope_triton.ops.operators import InPlaceOperator, operator
+from rope_triton.ops.operators import InPlaceOperator, LinearOperator
 
 
 def rotate(
@@ -44,7 +42,7 @@ def rotate(
     try:
         if t.requires_grad and torch.is_grad_enabled():
             if not options.inplace:
-                return _Rotate.apply(t, tables, options)
+                return _operator.apply(t, tables, options)
             checks.check_in_place(t)  # a leaf has the specialization key of any other tensor
             _RotateInPlace.apply(*_base_and_view(t), tables, options, inplace_gradient)
             return t
@@ -120,7 +118,8 @@ class _RotateInPlace(torch.autograd.Function):
     def forward(ctx, base, view, tables, options, inplace_gradient):
         ctx.mark_dirty(base)
         ctx.save_for_backward(*tables)
-        ctx.options, ctx.view, ctx.inplace_gradient = options.adjoint, view, inplace_gradient
+        ctx.options, ctx.view = plans.adjoint(options), view
+        ctx.inplace_gradient = inplace_gradient
         _rotate(_view_of(base, view), tables, options)
         return base
 
@@ -135,14 +134,14 @@ class _RotateInPlace(torch.autograd.Function):
         if is_kept:
             torch.autograd.graph.increment_version(grad)
         elif view is None:
-            return *_Rotate.backward(ctx, grad), None, None
+            return *_operator.function.backward(ctx, grad), None, None
         else:
             grad = grad.clone(memory_format=torch.contiguous_format)
         if is_kept or not (compiling() or _is_special(grad)):
             _rotate(_view_of(grad, view), ctx.saved_tensors, ctx.options._replace(inplace=True))
         else:
             # torch.as_strided_scatter would have a wrong derivative.
-            _view_of(grad, view).copy_(_Rotate.backward(ctx, _view_of(grad, view))[0])
+            _view_of(grad, view).copy_(_operator.function.backward(ctx, _view_of(grad, view))[0])
         return grad, None, None, None, None
 
 
@@ -191,7 +190,7 @@ class _Transformed(torch.autograd.Function):
         if any(ctx.needs_input_grad[1:3]):
             raise no_gradient_of_tables()
         if grad is not None:
-            grad = _Transformed.apply(grad, *ctx.saved_tensors, ctx.options.adjoint)
+            grad = _Transformed.apply(grad, *ctx.saved_tensors, plans.adjoint(ctx.options))
         return grad, None, None, None, None, None
 
     @staticmethod
@@ -205,22 +204,9 @@ class _Transformed(torch.autograd.Function):
         return _batched(_Transformed.apply, in_dims, *inputs)
 
 
-@operator("rotate", like=0)
-def _operator(
-    t: torch.Tensor,
-    freqs: torch.Tensor,
-    sin: torch.Tensor | None,
-    start_positions: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    tensor_format: str,
-    interleaved: bool,
-    cp_size: int,
-    cp_rank: int,
-    rounding: str,
-    transposed: bool,
-) -> torch.Tensor:
-    options = Options(tensor_format, interleaved, cp_size, cp_rank, rounding, transposed)
-    return _rotate(t, (freqs, sin, start_positions, cu_seqlens), options)
+TABLES = {"freqs": torch.Tensor}
+TABLES |= dict.fromkeys(("sin", "start_positions", "cu_seqlens"), torch.Tensor | None)
+_operator = LinearOperator("rotate", _rotate, ("t",), TABLES, Options)
 
 
 def _rotate_in_place(t, *others):
@@ -240,10 +226,6 @@ def _(info, in_dims, t, *others):
     out, dim = _batched(_operator.overload, in_dims, t, *others)
     t.copy_(out.movedim(dim, in_dims[0]))
     return None, None
-
-
-register_linear(_operator, 1, 4)
-_Rotate = linear_function("Rotate", _rotate, lambda options: _operator.overload)
 
 
 @_operator.register_vmap

@@ -89,7 +89,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     y = gate.new_empty(gate.shape)
     gate, up = _rows(gate), _rows(up)
-    planned(_swiglu_launch, gate, up)(y, gate, up)
+    planned(_swiglu_launch, gate, up).on(y, gate, up)
     return y
 
 
@@ -99,7 +99,7 @@ def _swiglu_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dgate, dup = gate.new_empty(gate.shape), up.new_empty(up.shape)
     dy, gate, up = map(_rows, (dy, gate, up))
-    planned(_swiglu_launch, dy, gate, up)(dgate, dup, dy, gate, up)
+    planned(_swiglu_launch, dy, gate, up).on(dgate, dup, dy, gate, up)
     return dgate, dup
 
 
@@ -121,28 +121,22 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-def _save_swiglu(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _backward_of_swiglu(ctx, dy):
+@_swiglu.gradient(lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+def _(ctx, dy):
     return _swiglu_backward(dy, *ctx.saved_tensors)
-
-
-_swiglu.register_autograd(_backward_of_swiglu, setup_context=_save_swiglu)
 
 
 @operator("softmax", like=0)
 def _softmax(x: torch.Tensor) -> torch.Tensor:
     y, x = x.new_empty(x.shape), x.contiguous()
-    planned(_softmax_launch, x)(y, x)
+    planned(_softmax_launch, x).on(y, x)
     return y
 
 
 @gradient_operator("softmax_backward", like=1)
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     dx, dy, y = y.new_empty(y.shape), dy.contiguous(), y.contiguous()
-    planned(_softmax_launch, y, dy)(dx, dy, y)
+    planned(_softmax_launch, y, dy).on(dx, dy, y)
     return dx
 
 
@@ -157,12 +151,6 @@ def _softmax_launch(x: torch.Tensor, dy: torch.Tensor | None = None) -> Launch:
     )
 
 
-def _save_softmax(ctx, inputs, output) -> None:
-    ctx.save_for_backward(output)
-
-
-def _backward_of_softmax(ctx, dy):
+@_softmax.gradient(lambda ctx, inputs, output: ctx.save_for_backward(output))
+def _(ctx, dy):
     return _softmax_backward(dy, *ctx.saved_tensors)
-
-
-_softmax.register_autograd(_backward_of_softmax, setup_context=_save_softmax)

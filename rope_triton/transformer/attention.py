@@ -99,10 +99,7 @@ def _check_shapes(q, k, v, slopes) -> None:
 
 
 def check_sizes(b: int, s: int, h: int, d: int) -> None:
-    """Raise ValueError unless the kernels take ``b`` sequences of ``s`` tokens and these heads.
-
-    h, d: heads, and channels of each.
-    """
+    """Raise ValueError unless the kernels take ``[b, s, h, d]``."""
     if max(b, h) > GRID_LIMIT:
         raise ValueError(f"there must be at most {GRID_LIMIT} sequences and heads, got {b} and {h}")
     rows = cdiv(s, _MOST_QUERIES) * _MOST_QUERIES
@@ -162,7 +159,7 @@ def forward(
         q, k, v = map(_loadable, (q, k, v))
         launch = planned(_forward_launch, q, k, v, slopes, factor)
     out, lse = outputs(q, *q.shape)
-    launch(out, lse, q, k, v, slopes)
+    launch.on(out, lse, q, k, v, slopes)
     return out, lse
 
 
@@ -208,8 +205,8 @@ def backward(
         launches = planned(_backward_launches, dout, out, q, k, v, *rest)
     of_dq, of_dkv = launches
     (dq, dk, dv), table, delta = gradients, rest[2], torch.empty_like(lse)
-    of_dq(dq, delta, out, dout, lse, q, k, v, slopes, table)
-    of_dkv(dk, dv, dout, lse, delta, q, k, v, slopes, table)
+    of_dq.on(dq, delta, out, dout, lse, q, k, v, slopes, table)
+    of_dkv.on(dk, dv, dout, lse, delta, q, k, v, slopes, table)
 
 
 def _backward_launches(
@@ -318,9 +315,7 @@ def _save(ctx, inputs, output) -> None:
     ctx.save_for_backward(out, lse, q, k, v, slopes)
 
 
-def _backward(ctx, dout, _):
+@_attention.gradient(_save)
+def _(ctx, dout, _):
     gradients = _attention_backward(dout, *ctx.saved_tensors, ctx.factor)
     return *gradients, None, None
-
-
-_attention.register_autograd(_backward, setup_context=_save)

@@ -15,20 +15,12 @@ def accepted(
 ) -> list:
     """The tensors of a call in the dtype that they have under autocast, once they are checked.
 
-    Parameters
-    ----------
-    required, optional : mapping
-        Arguments by name; an optional one may be None, and stays so.
-    under_autocast : {"lower", "float32", "same", "any"}
-        The dtype that autocast gives them: its own, as to products; float32, as to softmax; or that
-        which they have, where "any" lets these differ.
+    ``required`` and ``optional`` are arguments by name; an optional one may be None, and stays so.
+    ``under_autocast`` is the dtype that autocast gives them: "lower", its own, as to products;
+    "float32", as to softmax; "same", which they have; "any", the same, but they may differ.
 
-    Raises
-    ------
-    TypeError
-        If one is not a tensor, or the dtypes differ or are not accepted.
-    ValueError
-        If one is empty or on another device.
+    Raises TypeError if one is not a tensor, or the dtypes differ or are not accepted, and
+    ValueError if one is empty or on another device.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, x in (*required.items(), *(optional or {}).items()):

@@ -165,7 +165,7 @@ def _cross_entropy_backward(
     logits, targets, lse = _readable(logits), targets.contiguous(), lse.contiguous()
     gradient = logits.new_empty(logits.shape)
     launch = planned(_gradient_launch, logits, targets, lse, factor, ignore_index)
-    launch(gradient, logits, targets, lse, factor)
+    launch.on(gradient, logits, targets, lse, factor)
     return gradient
 
 
@@ -187,12 +187,10 @@ def _save(ctx, inputs, output) -> None:
     ctx.save_for_backward(logits, targets, lse, factor)
 
 
-def _backward(ctx, dloss, *_):
+@_cross_entropy.gradient(_save)
+def _(ctx, dloss, *_):
     *saved, factor = ctx.saved_tensors
     return _cross_entropy_backward(*saved, dloss * factor, ctx.ignore_index), None, None, None
-
-
-_cross_entropy.register_autograd(_backward, setup_context=_save)
 
 
 # --- with the linear layer ------------------------------------------------------------------------
@@ -279,7 +277,8 @@ def _save_linear(ctx, inputs, output) -> None:
     ctx.save_for_backward(*output[1:])
 
 
-def _linear_backward(ctx, dloss, *_):
+@_linear_cross_entropy.gradient(_save_linear)
+def _(ctx, dloss, *_):
     factor, *gradients = ctx.saved_tensors
     factor = dloss * factor
     dx, dweight = (
@@ -289,16 +288,13 @@ def _linear_backward(ctx, dloss, *_):
     return dx, dweight, None, None, None, None, None
 
 
-_linear_cross_entropy.register_autograd(_linear_backward, setup_context=_save_linear)
-
-
 # --- both -----------------------------------------------------------------------------------------
 
 
 def _launch_loss(losses, lse, gradient, logits, targets, ignore_index) -> None:
     """Write the losses of rows, their ``lse`` and the gradient of their sum, if given."""
     launch = planned(_loss_launch, losses, lse, gradient, logits, targets, ignore_index)
-    launch(losses, lse, gradient, logits, targets)
+    launch.on(losses, lse, gradient, logits, targets)
 
 
 def _loss_launch(losses, lse, gradient, logits, targets, ignore_index) -> Launch:

@@ -96,24 +96,8 @@ def layer_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` of each row, in one kernel.
 
-    As :func:`rms_norm`, but of the row less its mean.
-
-    Parameters
-    ----------
-    x, weight, eps, residual
-        As of :func:`rms_norm`; ``eps`` is added to the variance.
-    bias : torch.Tensor, optional
-        ``[n]``, of the dtype of ``x``.
-
-    Returns
-    -------
-    torch.Tensor or tuple of torch.Tensor
-        As of :func:`rms_norm`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`rms_norm`.
+    As :func:`rms_norm`, errors too, but ``eps`` is added to the variance, and ``bias`` is ``[n]``,
+    of the dtype of ``x``, or None.
 
     References
     ----------
@@ -167,7 +151,7 @@ def _forward(x, residual, weight, bias, eps, centred, dtype):
     total = None if residual is None else _empty_sum(x, residual)
     x, residual, weight, bias = _contiguous(x, residual, weight, bias)
     launch = planned(_forward_launch, x, residual, weight, bias, eps, centred, dtype)
-    launch(y, total, x, residual, weight, bias)
+    launch.on(y, total, x, residual, weight, bias)
     return y, total
 
 
@@ -258,8 +242,8 @@ def _norm_backward(
     dx = x.new_empty(x.shape)
     partial = x.new_empty(1 + biased, programs, columns, dtype=torch.float32)
     of_parameters = weight.new_empty(1 + biased, columns)
-    launch(dx, partial, dy, dtotal, x, weight)
-    sums(of_parameters, partial)
+    launch.on(dx, partial, dy, dtotal, x, weight)
+    sums.on(of_parameters, partial)
     return dx, of_parameters
 
 
@@ -300,7 +284,8 @@ def _save_norm(ctx, inputs, output) -> None:
     ctx.save_for_backward(x, weight)
 
 
-def _backward_of_norm(ctx, dy):
+@_norm.gradient(_save_norm)
+def _(ctx, dy):
     dx, dweight, dbias = _gradients(ctx, dy, None)
     return dx, dweight, dbias, None, None, None
 
@@ -312,7 +297,8 @@ def _save_add_norm(ctx, inputs, output) -> None:
     ctx.save_for_backward(output[1], weight)
 
 
-def _backward_of_add_norm(ctx, dy, dtotal):
+@_add_norm.gradient(_save_add_norm)
+def _(ctx, dy, dtotal):
     if dy is None:  # only the sum was used
         return dtotal, dtotal, None, None, None, None, None
     dx, dweight, dbias = _gradients(ctx, dy, dtotal)
@@ -323,7 +309,3 @@ def _gradients(ctx, dy, dtotal):
     x, weight = ctx.saved_tensors
     dx, of_parameters = _norm_backward(dy, dtotal, x, weight, ctx.biased, ctx.eps, ctx.centred)
     return dx, of_parameters[0], of_parameters[1] if ctx.biased else None
-
-
-_norm.register_autograd(_backward_of_norm, setup_context=_save_norm)
-_add_norm.register_autograd(_backward_of_add_norm, setup_context=_save_add_norm)

@@ -124,7 +124,8 @@ def _save_linear(ctx, inputs, output) -> None:
     ctx.save_for_backward(x, weight, output if ctx.relu else None)
 
 
-def _linear_backward(ctx, dy):
+@_linear.gradient(_save_linear)
+def _(ctx, dy):
     x, weight, output = ctx.saved_tensors
     if ctx.relu:
         dy = dy.masked_fill(output <= 0, 0)
@@ -133,9 +134,6 @@ def _linear_backward(ctx, dy):
     dweight = matmul_operator(dy.mT[None], x[None])[0] if needs_weight else None
     dbias = dy.sum(0, dtype=torch.float32).to(dy.dtype) if needs_bias and ctx.has_bias else None
     return dx, dweight, dbias, None
-
-
-_linear.register_autograd(_linear_backward, setup_context=_save_linear)
 
 
 @operator("matmul")
@@ -148,20 +146,14 @@ def _(a, b):
     return _result(a, b)
 
 
-def _save_matmul(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _matmul_backward(ctx, dc):
+@matmul_operator.gradient(lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+def _(ctx, dc):
     a, b = ctx.saved_tensors
     needs_a, needs_b = ctx.needs_input_grad
     return (
         matmul_operator(dc, b.mT) if needs_a else None,
         matmul_operator(a.mT, dc) if needs_b else None,
     )
-
-
-matmul_operator.register_autograd(_matmul_backward, setup_context=_save_matmul)
 
 
 # --- the launch -----------------------------------------------------------------------------------
@@ -186,20 +178,11 @@ def tile(
     or little more than a multiple of the multiprocessors, are divided into parts. The gradients of
     the weights of a model of 410M take 0.75 of the time so.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Matrices, rows and columns of the result.
-    inner : int
-        Inner elements of the factors.
-    item : int
-        Bytes of an element; results of 4 take twice the shared memory while they are stored.
-    gpu : tuple of int
-        Multiprocessors, and bytes of shared memory that a program can have: it holds all stages of
-        loads, and half of the result while that is stored.
-    as_it_is : bool
-        Whether the product itself is the result. Else it is rotated, or gets a bias or ReLU: it is
-        then not divided, and what is rotated goes through shared memory in float32.
+    shape: matrices, rows and columns of the result. inner: elements of a sum, item: their bytes.
+    gpu: multiprocessors, and bytes of shared memory that a program can have: it holds all stages of
+    loads, and half of the result while that is stored. as_it_is: whether the product itself is the
+    result. Else it is rotated, or gets a bias or ReLU: it is then not divided, and what is rotated
+    goes through shared memory in float32.
     """
     count, shared = gpu
     inner_block, most_stages = (_INNER // 2, 2) if item == 4 else (_INNER, 4)
@@ -257,7 +240,7 @@ def product(
     factors = [x.mT if turn else x for x, turn in zip((a, b), plan.transposed, strict=True)]
     c = a.new_empty(plan.stored, dtype=a.dtype if plan.parts == 1 else torch.float32)
     c = c if plan.stored[2] == plan.columns else _cut(c, plan.columns)
-    plan.launch(c, *factors, bias, table)
+    plan.launch.on(c, *factors, bias, table)
     return c if plan.parts == 1 else _summed(c, plan.parts, a.dtype)
 
 
@@ -299,7 +282,7 @@ def _summed(partial: torch.Tensor, parts: int, dtype: torch.dtype) -> torch.Tens
     _, rows, columns = partial.shape
     pitch = partial.stride(1)
     out = partial.new_empty(partial.shape[0] // parts, rows, pitch, dtype=dtype)
-    planned(_sum_launch, out, parts)(out, partial)
+    planned(_sum_launch, out, parts).on(out, partial)
     return _cut(out, columns)
 
 

@@ -147,7 +147,8 @@ def _save(ctx, inputs, output) -> None:
     ctx.save_for_backward(x, weight, table, out, lse, qkv)
 
 
-def _backward(ctx, dout, *_):
+@_rotary_attention.gradient(_save)
+def _(ctx, dout, *_):
     x, weight, table, out, lse, qkv = ctx.saved_tensors
     dqkv = _rotary_attention_backward(dout, out, lse, qkv, table, ctx.heads, ctx.kv_heads)
     rows, x_rows = dqkv.view(1, -1, dqkv.shape[2]), x.flatten(0, 1)[None]
@@ -155,6 +156,3 @@ def _backward(ctx, dout, *_):
     dx = products.matmul_operator(rows, weight[None]).view(x.shape) if needs_x else None
     dweight = products.matmul_operator(rows.mT, x_rows)[0] if needs_weight else None
     return dx, dweight, None, None, None
-
-
-_rotary_attention.register_autograd(_backward, setup_context=_save)

@@ -30,7 +30,7 @@ def apply_qk_rotary_pos_emb(q, k, freqs, tensor_format):
 def rotated(x, angle, interleaved):
     """Of ``[t, h, d]`` by ``[t, d2/2]``, in plain PyTorch."""
     tables = angle.cos()[:, None, None], angle.sin()[:, None, None]
-    return reference.rotate_by_tables(x[None], *tables, interleaved=interleaved)[0]
+    return reference.rotate(x[:, None], *tables, interleaved=interleaved)[:, 0]
 
 
 FUNCTIONS = {

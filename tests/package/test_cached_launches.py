@@ -7,7 +7,6 @@ Calls are alike if all but the values in their tensors is equal: their specializ
 import pytest
 import torch
 
-import rope_triton
 from rope_triton import checks
 from rope_triton.kernel import launch
 from tests import oracle
@@ -111,12 +110,3 @@ def test_a_leaf_is_not_changed_in_place_after_another_was(x):
 def test_a_number_cannot_be_rotated_in_place(x):
     with pytest.raises(ValueError, match="x must have 4 dimensions"):
         calls.by_tables(x.sum().requires_grad_() * 1, inplace=True)
-
-
-def test_learned_angles_of_a_joined_projection_are_refused_each_time(x):
-    joined_heads, freqs = torch.cat([x] * 4, -1), calls.angles(x.device)
-    split = [2 * CHANNELS, CHANNELS, CHANNELS]
-    call = rope_triton.apply_fused_qkv_rotary_pos_emb
-    call(joined_heads, freqs, freqs, split, "bshd")
-    with pytest.raises(ValueError, match="requires a gradient"):
-        call(joined_heads, freqs.clone().requires_grad_(), freqs, split, "bshd")

@@ -75,6 +75,7 @@ qkv(k_freqs=ones(40, 2, 1, 24)) -> ValueError: must have shape [s2, 1, 1, d2], g
 qkv(qkv=ones(2, 2, 144)) -> ValueError: qkv must have 4 dimensions
 qkv(k_freqs=ones(40, 1, 1, 8)) -> ValueError: have one shape, got (40, 1, 1, 24) and (40, 1, 1, 8)
 qkv(q_freqs=ones(1, 1, 1, 24), k_freqs=ones(1, 1, 1, 24)) -> ValueError: with shape (2, 2, 2, 144)
+qkv(q_freqs=ones(40, 1, 1, 24, requires_grad=True)) -> ValueError: q_freqs or k_freqs requires a
 qkv(start_positions=zeros(3).int()) -> ValueError: must have shape [b] = (2,), got (3,)
 qkv(qkv=ones(2, 2, 2, 144).double()) -> TypeError: torch.float64, which the kernel does not compute
 
@@ -180,6 +181,24 @@ from_config(without("max_position_embeddings", type="yarn", factor=2)) -> ValueE
 from_config(CONFIG, layer_type="full_attention") -> ValueError: must be None, as all layers
 from_config(TYPES) -> ValueError: one of ['full_attention', 'sliding_attention'], got None
 from_config(TYPES, layer_type="chunked") -> ValueError: 'sliding_attention'], got 'chunked'
+from_config(CONFIG | {"compress_rope_theta": 1.6e5}) -> ValueError: has ['compress_rope_theta'], wh
+from_config(CONFIG | {"rope_ratio": 50, "swa_head_dim": 8})
+    -> ValueError: config has ['rope_ratio', 'swa_head_dim'], which are not known here
+from_config(CONFIG | {"pos_embed_rescale": 2.0}) -> ValueError: has ['pos_embed_rescale'], which
+from_config(CONFIG | {"head_dim": 128, "kv_channels": 64})
+    -> ValueError: config has 'head_dim' and 'kv_channels', which differ
+from_config(CONFIG | {"head_dim": 192, "qk_rope_head_dim": 64})
+    -> ValueError: config has 'qk_rope_head_dim' 64 and 'head_dim' 192
+from_config(CONFIG | {"rope_local_base_freq": 1e4})
+    -> ValueError: must be one of ['full_attention', 'sliding_attention'], got None
+from_config(CONFIG | {"global_head_dim": 512}) -> ValueError: layers of this model differ by their
+from_config(CONFIG | {"model_type": "olmo3"}, layer_type="sliding_attention")
+    -> ValueError: the layers of this model differ by their type
+from_config(CONFIG | {"model_type": "ernie4_5_vl_moe_text"}) -> ValueError: an order of their own
+from_config(scaled(type="yarn") | {"original_max_position_embeddings": 1.5})
+    -> TypeError: original_max_position_embeddings must be an int, got float
+from_config({"rope_parameters": {"full": {}, "factor": 2.0}}, layer_type="full")
+    -> ValueError: rope_scaling has ['factor'] beside its types of layers ['full']
 """
 
 
@@ -275,7 +294,6 @@ def nothing_launches(monkeypatch):
 
     monkeypatch.setattr(launch, "run", compute)
     monkeypatch.setattr(rope_triton.reference, "rotate", compute)
-    monkeypatch.setattr(rope_triton.reference, "rotate_by_tables", compute)
 
 
 def rotations(fused: bool) -> dict:

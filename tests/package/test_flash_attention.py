@@ -129,17 +129,6 @@ def test_compiled_packed_heads_are_rotated_without_a_copy(packed, device):
     assert len(codes) == 2
 
 
-def test_queries_and_keys_are_rotated_in_one_launch(device, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        flash_attention.api, "apply_rotary_emb", lambda x, *_, **__: calls.append(x)
-    )
-    qkv = torch.randn(1, 2, 3, 4, CHANNELS, device=device)
-    flash_attention.apply_rotary_emb_qkv_(qkv, *torch.ones(2, 2, CHANNELS // 2, device=device))
-    (both,) = calls
-    assert both.shape == (1, 2, 8, CHANNELS) and both.data_ptr() == qkv.data_ptr()
-
-
 def test_one_head_of_several(device):
     """Which lies at any distance from the next of the same kind."""
     qkv = torch.randn(1, 2, 3, 4, CHANNELS, device=device)

@@ -117,50 +117,6 @@ def test_zeros_that_no_memory_holds(device):
         assert not tangent_of(by_angles(dual)).any()
 
 
-def differentiated_tables(device):
-    x, freqs, (cos, sin) = random(device), angles(device), tables(device)
-    qk = rope_triton.apply_qk_rotary_pos_emb
-    return {
-        "angles": (rope_triton.apply_rotary_pos_emb, (x.transpose(0, 1), freqs)),
-        "both": (lambda *x, **y: qk(x[0], *x, **y)[1], (x.transpose(0, 1), freqs)),
-        "tables": (rope_triton.apply_rotary_emb, (x, cos, sin)),
-        "attention": (rope_triton.rotary_embedding, (x.transpose(1, 2), cos, sin)),
-    }
-
-
-every_differentiated = pytest.mark.parametrize("name", ["angles", "both", "tables", "attention"])
-
-
-@every_differentiated
-@pytest.mark.parametrize("only_tables", [False, True], ids=["all", "only_tables"])
-def test_tables_have_tangents_too(only_tables, name, device):
-    call, inputs = differentiated_tables(device)[name]
-    tangents = [torch.randn_like(x) for x in inputs]
-    with forward_ad.dual_level():
-        duals = list(map(make_dual, inputs, tangents))
-        if only_tables:
-            duals[0] = inputs[0]
-        result, expected = (
-            forward_ad.unpack_dual(call(*duals, fused=fused)) for fused in (True, False)
-        )
-    torch.testing.assert_close(result, expected)
-    assert result.tangent.any()
-
-
-@every_differentiated
-def test_tangents_of_tables_beside_a_gradient_are_refused(name, device):
-    call, (t, *tables) = differentiated_tables(device)[name]
-    with forward_ad.dual_level():
-        duals = [make_dual(x, torch.ones_like(x)) for x in tables]
-        learned = [x.clone().requires_grad_() for x in tables]
-        for inputs in (
-            (t.clone().requires_grad_(), *duals),
-            (make_dual(t, t), *learned),
-        ):
-            with pytest.raises(NotImplementedError, match="together with a gradient"):
-                call(*inputs)
-
-
 def test_other_tangents_of_tables_are_refused_before_a_launch(device, monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_: pytest.fail("a kernel was launched"))
     x, freqs, (cos, sin) = random(device), angles(device), tables(device)

@@ -91,7 +91,7 @@ def prepared():
     """A launch that was compiled, and the arguments with which it is repeated in C."""
     launcher = FlatLauncher()
     run = Launch(Kernel(launcher), GRID, VALUES)
-    run(*TENSORS)
+    run.on(*TENSORS)
     return run, launcher
 
 
@@ -107,7 +107,7 @@ def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
     launcher = LAUNCHERS[name]()
     kernel = Kernel(launcher)
     run = Launch(kernel, GRID, VALUES, num_warps=2)
-    run(*TENSORS)
+    run.on(*TENSORS)
     assert same(tuple(kernel.first[0][1]), (*TENSORS, *VALUES)) and len(kernel.first) == 1
     assert kernel.first[0][::2] == (GRID, {"num_warps": 2})
     assert not launcher.launched, "launched twice"
@@ -120,7 +120,7 @@ def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
         raise AssertionError("through Triton's launcher")
 
     monkeypatch.setattr(type(launcher), "__call__", refused)
-    run(*OTHERS)
+    run.on(*OTHERS)
     expected, result = launcher.launched
     assert same(result, expected)
     assert len(kernel.first) == 1
@@ -150,10 +150,10 @@ def test_a_launcher_that_is_not_understood_is_used_as_it_is_and_warned_of_once(k
     run = Launch(Kernel(launcher), GRID, VALUES)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")
-        run(*TENSORS)
+        run.on(*TENSORS)
         assert not launcher.launched
-        run(*OTHERS)
-        Launch(Kernel(kind()), GRID, VALUES)(*TENSORS)
+        run.on(*OTHERS)
+        Launch(Kernel(kind()), GRID, VALUES).on(*TENSORS)
     (warning,) = warned
     assert f"how Triton {triton.__version__} launches" in str(warning.message)
     assert len(launcher.launched) == (2 if kind is LaunchesTwice else 1)
@@ -169,12 +169,12 @@ def test_memory_is_allocated_at_each_launch_where_a_kernel_needs_it():
 
     launcher = launcher_of_triton("nvidia", global_scratch_size=16)
     run = Launch(Kernel(launcher), GRID, VALUES)
-    run(*TENSORS)
+    run.on(*TENSORS)
     assert not asked
     here = contextvars.copy_context()
     here.run(triton.set_allocator, allocate)
     for _ in range(2):
-        here.run(run, *TENSORS)
+        here.run(run.on, *TENSORS)
     assert asked == [(4 * 3 * 2 * 16, 1, "the stream of 0")] * 2
     assert ["scratch 1" in arguments for arguments in launcher.launched] == [True, False]
 
@@ -190,12 +190,12 @@ def test_a_hook_sees_the_launch(prepared, monkeypatch, name, chained):
     with monkeypatch.context() as patched:
         patched.setattr(triton.knobs.runtime, name, hooks)
         if chained:
-            run(*TENSORS)
+            run.on(*TENSORS)
             assert hooks not in launcher.launched.pop()[:-5]  # it is empty
             hooks.add(hook)
-        run(*TENSORS)
+        run.on(*TENSORS)
     assert any(item is hooks for item in launcher.launched.pop())
-    run(*TENSORS)
+    run.on(*TENSORS)
     assert not any(item is hooks for item in launcher.launched.pop())
 
 
@@ -204,9 +204,9 @@ def test_descriptors_are_of_the_tensors_of_the_call():
     kernel = Kernel(launcher)
     run = Launch(kernel, GRID, (5,), (None, (1, 8), None), num_warps=4)
     one, other = (torch.arange(64.0).view(4, 16) for _ in range(2))
-    run(one, one, None)
+    run.on(one, one, None)
     ((_, first, _),) = kernel.first
-    run(other, other, None)
+    run.on(other, other, None)
     for x, arguments in ((one, first), (other, launcher.launched[0][-4:])):
         tensor, blocks, none, value = arguments
         assert tensor is x and blocks.base is x and (none, value) == (None, 5)
@@ -214,46 +214,6 @@ def test_descriptors_are_of_the_tensors_of_the_call():
 
 
 # --- plans ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def counted():
-    """A plan of :func:`launch.run` that notes its arguments, and what it launches on."""
-    made, launched = [], []
-
-    def plan(*arguments):
-        made.append(arguments)
-        return SimpleNamespace(on=lambda tensors: launched.append(tuple(tensors)))
-
-    return plan, made, launched
-
-
-def run(key, plan, tensors):
-    launch.run(key, launch.cached(key), plan, tensors, "options")
-
-
-def test_a_plan_is_made_once_for_each_key(counted):
-    plan, made, launched = counted
-    for key, tensors in ((("a", plan), TENSORS), (("a", plan), OTHERS), (("b", plan), OTHERS)):
-        run(key, plan, tensors)
-    assert same(tuple(made), ((*TENSORS, "options"), (*OTHERS, "options")))
-    assert same(tuple(launched), (TENSORS, OTHERS, OTHERS))
-
-
-def test_empty_tensors_are_not_launched(counted):
-    plan, made, launched = counted
-    empty = torch.empty(0, 3)
-    run(("empty", plan), plan, (empty, empty, TENSORS[0]))
-    assert not made and not launched
-
-
-def test_a_negated_tensor_is_copied_at_each_call(counted):
-    plan, made, launched = counted
-    x = torch.complex(torch.zeros(3), -torch.ones(3)).conj().imag
-    for _ in range(2):
-        run(("negated", plan), plan, (TENSORS[0], x))
-    assert len(made) == 2
-    assert all(not y.is_neg() and torch.equal(y, torch.ones(3)) for _, y in launched)
 
 
 @pytest.mark.parametrize("change", ["", "value", "shape", "strides", "dtype", "alignment", "none"])

@@ -74,15 +74,3 @@ def test_tables(packed, heads, device):
     if packed:
         options["cu_seqlens"] = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
     check(q, k, BY_TABLES, **options)
-
-
-def test_learned_angles(device):
-    q, k = (torch.randn(SEQ, BATCH, n, CHANNELS, device=device, requires_grad=True) for n in (6, 2))
-    freqs = torch.randn(SEQ, 1, 1, CHANNELS, device=device, requires_grad=True)
-    together = rope_triton.apply_qk_rotary_pos_emb(q, k, freqs)
-    plain = [rope_triton.apply_rotary_pos_emb(x, freqs, fused=False) for x in (q, k)]
-    result, expected = (
-        torch.autograd.grad(sum(x.sin().sum() for x in outputs), (q, k, freqs))
-        for outputs in (together, plain)
-    )
-    torch.testing.assert_close(result, expected)

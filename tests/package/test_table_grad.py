@@ -1,13 +1,14 @@
-"""Gradients of angles and tables: against finite differences, and float64 through an oracle."""
+"""Gradients of angles and tables: against finite differences, and the plain path in float64."""
 
 import functools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.autograd.forward_ad import make_dual
 from torch.utils.checkpoint import checkpoint
 
 import rope_triton
-from tests import oracle
 
 SEQ, BATCH, HEADS, CHANNELS = 4, 2, 2, 8
 
@@ -26,6 +27,12 @@ CALLS = {
     "angles_by_batch_and_head": (
         functools.partial(rope_triton.apply_rotary_pos_emb, tensor_format="bshd"),
         [(BATCH, SEQ, HEADS, CHANNELS), (SEQ + 1, BATCH, HEADS, 6)],
+    ),
+    "queries_and_keys": (
+        lambda *args, **options: torch.cat(
+            rope_triton.apply_qk_rotary_pos_emb(*args, **options), 2
+        ),
+        [(SEQ, BATCH, 3, CHANNELS), (SEQ, BATCH, 1, CHANNELS), (SEQ, 1, 1, CHANNELS)],
     ),
     "tables": (
         rope_triton.apply_rotary_emb,
@@ -58,10 +65,10 @@ def test_fused(call, shapes, interleaved, device):
     """
     inputs = [leaf(*shape, dtype=torch.float32, device=device) for shape in shapes]
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    weights = oracle.random_like(inputs[0])
     results = []
     for tensors, fused in ((inputs, True), (exact, False)):
         out = call(*tensors, interleaved=interleaved, fused=fused)
+        weights = torch.linspace(-1, 1, out.numel(), device=device).view_as(out)
         loss = (out.sin() * weights).sum()
         first = torch.autograd.grad(loss, tensors, create_graph=True)
         second = torch.autograd.grad(sum(x.square().sum() for x in first), tensors)
@@ -71,6 +78,32 @@ def test_fused(call, shapes, interleaved, device):
     gradients = torch.autograd.grad((out.sin() * weights).sum(), inputs)
     expected = tuple(results[1][1 : 1 + len(inputs)])
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
+
+
+@calls
+@pytest.mark.parametrize("only_tables", [False, True], ids=["all", "only_tables"])
+def test_tangents(call, shapes, only_tables, device):
+    inputs = [torch.randn(shape, device=device) for shape in shapes]
+    with forward_ad.dual_level():
+        duals = [make_dual(x, torch.randn_like(x)) for x in inputs]
+        if only_tables:
+            duals[0] = inputs[0]
+        result, expected = (
+            forward_ad.unpack_dual(call(*duals, fused=fused)) for fused in (True, False)
+        )
+    torch.testing.assert_close(result, expected)
+    assert result.tangent.any()
+
+
+@calls
+def test_tangents_beside_a_gradient_are_refused(call, shapes, device):
+    x, *tables = (torch.randn(shape, device=device) for shape in shapes)
+    with forward_ad.dual_level():
+        duals = [make_dual(table, table) for table in tables]
+        learned = [table.clone().requires_grad_() for table in tables]
+        for inputs in ((x.clone().requires_grad_(), *duals), (make_dual(x, x), *learned)):
+            with pytest.raises(NotImplementedError, match="together with a gradient"):
+                call(*inputs)
 
 
 def test_packed_and_moved(device):
@@ -105,10 +138,8 @@ def test_only_the_tables(device):
         assert not rope_triton.apply_rotary_pos_emb(t, freqs).requires_grad
 
 
-def test_not_in_place_nor_compiled(device):
+def test_not_by_transforms(device):
     x = torch.randn(BATCH, SEQ, HEADS, CHANNELS, device=device)
     cos, sin = (leaf(SEQ, 4, dtype=torch.float32, device=device) for _ in range(2))
-    with pytest.raises(ValueError, match="in place, cos and sin cannot have a gradient"):
-        rope_triton.apply_rotary_emb(x, cos, sin, inplace=True)
     with pytest.raises(NotImplementedError, match=r"not supported under torch\.compile"):
         torch.func.vmap(lambda x: rope_triton.apply_rotary_emb(x, cos, sin))(x[None])

@@ -1,6 +1,6 @@
 """What all operators have in common."""
 
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,12 +42,6 @@ def call_of(name, device):
         "rotary_attention": (freqs, 1, 1),
     }.get(name, ())
     return lambda *leaves: getattr(transformer, name)(*leaves, *rest), inputs
-
-
-def test_all_launches_are_prepared():
-    """Such a launch is on the tensors' device, and goes straight to what is compiled."""
-    folder = Path(transformer.__file__).parent
-    assert not [path.name for path in folder.glob("*.py") if "kernel[" in path.read_text()]
 
 
 def operator_calls(device):
@@ -103,44 +97,31 @@ def test_the_second_derivative_of_a_norm_is_refused(device):
         dx.sum().backward()
 
 
-@pytest.mark.parametrize("name", ["linear", "matmul", "rms_norm", "softmax", "swiglu"])
-def test_forward_mode_is_refused(name, device):
-    """Its tangents would be lost."""
-    x, square = torch.randn(4, device=device), torch.randn(4, 4, device=device)
-    others = {"rms_norm": (x,), "softmax": ()}.get(name, (square,))
-
-    def call(arguments):
-        return getattr(transformer, name)(arguments, *others)
-
-    with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
-        torch.func.jvp(call, (square,), (square,))
-    with forward_ad.dual_level():
-        assert forward_ad.unpack_dual(call(square)).tangent is None
-        for gradient in (False, True):
-            dual = forward_ad.make_dual(square.clone().requires_grad_(gradient), square)
-            with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
-                call(dual)
-
-
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap calls one by one
 @all_functions
-def test_forward_mode_is_refused_of_a_batch(name, device):
+def test_forward_mode_is_refused(name, device):
+    """Its tangents would be lost: of a call, of a batch, and of their gradients."""
     call, inputs = call_of(name, device)
     batches, places = [torch.stack((x, -x)) for x in inputs], tuple(range(len(inputs)))
-    mapped = torch.func.vmap(call)
+    mapped, refused = torch.func.vmap(call), {"match": "no derivative in forward mode"}
 
     def gradient(function):
         return torch.func.grad(lambda *leaves: function(*leaves).sum(), places)
 
-    for function in (mapped, gradient(mapped), torch.func.vmap(gradient(call))):
-        with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
-            torch.func.jvp(function, (*batches,), (*batches,))
-    with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+    calls = [(call, inputs), (mapped, batches)]
+    gradients = [(gradient(mapped), batches), (torch.func.vmap(gradient(call)), batches)]
+    for function, tensors in (*calls, *gradients):
+        with pytest.raises(NotImplementedError, **refused):
+            torch.func.jvp(function, (*tensors,), (*tensors,))
+    with pytest.raises(NotImplementedError, **refused):
         torch.func.vmap(lambda *x: torch.func.jvp(call, x, x))(*batches)
     with forward_ad.dual_level():
-        assert forward_ad.unpack_dual(mapped(*batches)).tangent is None
-        with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
-            mapped(*map(forward_ad.make_dual, batches, batches))
+        for function, tensors in calls:
+            assert forward_ad.unpack_dual(function(*tensors)).tangent is None
+            for learned in (False, True):
+                first = forward_ad.make_dual(tensors[0].clone().requires_grad_(learned), tensors[0])
+                with pytest.raises(NotImplementedError, **refused):
+                    function(first, *tensors[1:])
 
 
 @all_functions
@@ -159,13 +140,12 @@ def test_gradients_in_a_batch_that_a_compiled_launch_refuses(monkeypatch, device
     """Triton's launcher raises another error than its interpreter."""
 
     def planned(*args):
-        def launch(*tensors):
+        def on(*tensors):
             if is_batch(*tensors):
                 raise TypeError("Pointer argument must be either uint64 or have data_ptr method")
-            prepared(*tensors)
+            as_it_is(*args).on(*tensors)
 
-        prepared = as_it_is(*args)
-        return launch
+        return SimpleNamespace(on=on)
 
     as_it_is = losses.planned
     monkeypatch.setattr(losses, "planned", planned)
@@ -237,10 +217,10 @@ def test_what_is_compiled_for_aligned_tensors_gets_no_others(name, which, device
     call, inputs = call_of(name, device)
     on, first = launch.Launch.on, {}
 
-    def checked(self, tensors):
+    def checked(self, *tensors):
         keys = [None if x is None else launch.specialization_key(x) for x in tensors]
         assert first.setdefault(self, keys) == keys
-        on(self, tensors)
+        on(self, *tensors)
 
     monkeypatch.setattr(launch.Launch, "on", checked)
     cotangent = torch.randn_like(call(*inputs))
