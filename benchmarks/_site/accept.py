@@ -26,28 +26,11 @@ def commits_of(root: Path) -> set[str]:
 
 
 def accept(incoming: Path, machine: str, results: Path, commits: Set[str]) -> list[str]:
-    """Check one machine's results, and add them to asv's only if all are good.
+    """Check one machine's results, and add them to asv's only if all are good; their names.
 
-    Parameters
-    ----------
-    incoming : path
-        A directory of asv's result files and the machine.json, without others.
-    machine : str
-        The machine it should be of.
-    results : path
-        asv's results directory.
-    commits : set of str
-        The commits that may have results.
-
-    Returns
-    -------
-    Names of the files that were added or replaced.
-
-    Raises
-    ------
-    RefusedError
-        If anything in it is not as it should be, or lacks or changes a value that ``results`` has;
-        nothing was written then.
+    ``incoming`` is a directory of asv's result files and the machine.json alone, ``results`` asv's,
+    ``commits`` all that may have results. Raises RefusedError, and has written nothing, if anything
+    is not as it should be, or lacks or changes a value that ``results`` has.
     """
     contents = {path.name: _content(path) for path in sorted(incoming.iterdir())}
     _require("machine.json" in contents, "no machine.json")

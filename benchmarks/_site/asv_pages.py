@@ -62,10 +62,8 @@ _ERROR = """<h3>A script of this site failed to load.</h3>
 def localise(site: Path) -> None:
     """Copy the libraries into a site that ``asv publish`` is writing, and have its pages use them.
 
-    Raises
-    ------
-    RuntimeError
-        If asv's pages ask another host for something that is not here, as in another version.
+    Raises RuntimeError if asv's pages ask another host for something that is not here, as in
+    another version.
     """
     shutil.copytree(VENDOR, site / DIRECTORY)
     index = site / "index.html"
@@ -96,15 +94,7 @@ def _local_tag(tag: re.Match) -> str:
 def adapt(site: Path, benchmarks: Iterable[str], graphs) -> None:
     """Rename and change the page in a site that ``asv publish`` is writing.
 
-    Parameters
-    ----------
-    benchmarks, graphs
-        As asv hands them to ``OutputPublisher.publish``.
-
-    Raises
-    ------
-    RuntimeError
-        If asv's index.html has no place for a change, as in another version of asv.
+    Raises RuntimeError if asv's index.html has no place for a change, as in another version of asv.
     """
     index = site / "index.html"
     text = index.read_text(encoding="utf-8")

@@ -27,12 +27,8 @@ def restore(root: Path, remote: str) -> bool:
     """Replace the checkout's results by the stored ones; False if none are stored.
 
     ``benchmarks.json``, which describes the benchmarks, stays that of the checkout: it and the
-    benchmarks are one version.
-
-    Raises
-    ------
-    RuntimeError
-        If git fails, as where the remote does not answer: nothing counts as restored then.
+    benchmarks are one version. Raises RuntimeError if git fails, as where the remote does not
+    answer: nothing counts as restored then.
     """
     (root / _RESTORED).unlink(missing_ok=True)
     commit = git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
@@ -53,17 +49,10 @@ def _replace_results(root: Path, remote: str, commit: str) -> None:
 
 
 def store(root: Path, remote: str) -> str:
-    """Replace the branch by the checkout's results.
+    """Replace the branch by the checkout's results; its commit.
 
-    Returns
-    -------
-    The branch's commit.
-
-    Raises
-    ------
-    RuntimeError
-        If nothing was restored before, the checkout has less than is stored, or the branch is no
-        longer what was restored: what another job stored is never lost.
+    Raises RuntimeError if nothing was restored before, the checkout has less than is stored, or the
+    branch is no longer what was restored: what another job stored is never lost.
     """
     if not (root / _RESTORED).exists():
         raise RuntimeError("restore first, or what is stored would be lost")

@@ -61,21 +61,12 @@ _Key = TypeVar("_Key")
 
 
 def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
-    """Everything on the page.
+    """Everything on the page, of what asv hands to ``OutputPublisher.publish``, as plain JSON.
 
-    Parameters
-    ----------
-    conf, repo, benchmarks, graphs, revisions
-        As asv hands them to ``OutputPublisher.publish``.
-
-    Returns
-    -------
-    dict
-        ``built``: now; ``nightly``: the last answer of the nightly comparison, or None;
-        ``speed``: for each line (one GPU with one set of software), newest first, the values of its
-        newest complete commit and the medians of all; ``codegen``: likewise, of machine code;
-        ``commits``: by revision; ``reports``: by the head's commit. Times are in milliseconds.
-        Only what JSON can say.
+    ``built``: now; ``nightly``: the last answer of the nightly comparison, or None; ``speed``: for
+    each line (one GPU with one set of software), newest first, the values of its newest complete
+    commit and the medians of all; ``codegen``: likewise, of machine code; ``commits``: by revision;
+    ``reports``: by the head's commit. Times are in milliseconds.
     """
     branch, root = repo.get_branch_name(conf.branches[0]), Path.cwd()  # of asv.conf.json
 

@@ -19,22 +19,12 @@ REASON_LENGTH = 200
 
 
 def peers(path: Path) -> dict:
-    """Bandwidth over the sequence length of every provider.
+    """Bandwidth over the sequence length of every provider, as plain JSON.
 
-    Returns
-    -------
-    dict
-        ``source``: machine, commit and command, a line each; ``what``: the tensor; ``providers``:
-        what each computes; ``batches``: for each batch ``seq_len`` in tokens, ``gbps`` by provider
-        at each of them, None where there is no speed, and ``without``: who has none, at how many of
-        the lengths, and why. Only what JSON can say.
-
-    Raises
-    ------
-    JournalError
-        If the file is damaged.
-    StudyError
-        If it holds no rows: a page without them would say that nothing was measured.
+    ``source``: machine, commit and command, a line each; ``what``: the tensor; ``providers``: what
+    each computes; ``batches``: for each batch ``seq_len`` in tokens, ``gbps`` by provider at each
+    of them, None where there is no speed, and ``without``: who has none, at how many of the
+    lengths, and why. A file without rows is an error: a page would say that nothing was measured.
     """
     experiment, results = read_experiment(path)
     if not results.rows:

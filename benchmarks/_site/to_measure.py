@@ -73,11 +73,7 @@ def measure(root: Path, machine: str) -> int:
     """Let asv measure the :func:`remeasured` and :func:`missing` commits with today's benchmarks.
 
     The GPU is held. After ``BEGIN_SECONDS`` no other commit is begun: the next run takes what is
-    left.
-
-    Returns
-    -------
-    Exit status: 1 if a commit failed.
+    left. The exit status is 1 if a commit failed.
     """
     end = time.monotonic() + BEGIN_SECONDS
     asv_fixes.fill_results(root)

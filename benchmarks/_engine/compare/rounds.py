@@ -161,12 +161,8 @@ class Rounds(Journal):
     def run(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
         """Measure the rounds of a phase that are not there yet, or of the first ``only`` of them.
 
-        Raises
-        ------
-        BudgetError
-            If the next round would end after the deadline.
-        InvalidRoundError, GpuBusyError, ProcessError
-            If the GPU is not ours alone, or a process dies.
+        Raises BudgetError if the next round would end after the deadline; InvalidRoundError,
+        GpuBusyError or ProcessError if the GPU is not ours alone, or a process dies.
         """
         if earlier := self._of_earlier_runs.pop(phase, 0):
             say(f"{phase}: {earlier} rounds were there already")

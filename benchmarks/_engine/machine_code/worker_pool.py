@@ -78,32 +78,15 @@ def map(
 ) -> dict:
     """Answer each job with ``task(*job)``, on all cores.
 
-    Parameters
-    ----------
-    task : callable
-        A function of a module of this suite.
-    groups : list of lists of tuples
-        The jobs. Those of a group run one after the other, in one process.
-    package : Path
-        ``__init__.py`` of the package to benchmark, which is imported by its directory's name.
-    ledger : Ledger
-        Holds the answers that are known already, and receives the new ones.
-    kinds : mapping of str to types
-        What the answer of a job must be, as ``untrusted.validated`` takes it, by the job's first.
-    prepare : callable
-        Called once, before the processes are forked; can be pickled.
+    task, prepare: functions of modules of this suite; ``prepare()`` is called once, before the
+    processes are forked. groups: the jobs; those of a group run one after the other, in one
+    process. package: ``__init__.py`` of what is benchmarked, which is imported by its directory's
+    name. ledger: holds the answers that are known already, and receives the new ones. kinds: what
+    the answer of a job must be, as ``untrusted.validated`` takes it, by the job's first item.
 
-    Returns
-    -------
-    dict
-        For each job, in the order given, its answer or the exception in its place: if it raised
-        ``NotImplementedError`` the same, otherwise ``RuntimeError`` with the traceback, also if
-        the answer is none of its kind.
-
-    Raises
-    ------
-    PoolError
-        If the package cannot be imported, or the server ends or writes what it never does.
+    In place of an answer stands ``NotImplementedError`` if the job raised that, and otherwise
+    ``RuntimeError`` with the traceback, also if the answer is none of its kind. Raises PoolError if
+    the package cannot be imported, or the server ends or writes what it never does.
     """
     jobs = list(itertools.chain.from_iterable(groups))
     answers = ledger.begin(jobs)

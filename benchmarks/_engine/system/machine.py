@@ -22,12 +22,8 @@ def machine_record() -> dict[str, str]:
     """asv's fields of this machine, with the GPU, driver, CUDA, torch and triton added.
 
     asv keeps fields it does not know, files results under ``machine`` and draws a line a set of
-    fields, so that two GPUs, or two drivers, never share a line.
-
-    Raises
-    ------
-    MachineError
-        If there is a GPU and no nvidia-smi, which names the driver.
+    fields, so that two GPUs, or two drivers, never share a line. Raises MachineError if there is a
+    GPU and no nvidia-smi, which names the driver.
     """
     import torch
     import triton
@@ -62,14 +58,9 @@ print(json.dumps([machine.machine_record(), machine.gpu_arch()]))
 def probe() -> tuple[dict[str, str], str]:
     """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
 
-    The caller then holds no memory of the GPU, and can tell whether others do.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If a package that these need is not installed.
-    MachineError
-        If the process fails; it has printed why.
+    The caller then holds no memory of the GPU, and can tell whether others do. Raises
+    ModuleNotFoundError if a package that these need is not installed, and MachineError if the
+    process fails, which has printed why.
     """
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:

@@ -41,20 +41,12 @@ def judge(
     order turns an effect of who comes first into noise of alternating sign. ``rules.answered``
     makes an answer of the numbers.
 
-    Parameters
-    ----------
-    keys : sequence of Key
-        What was measured, each once.
-    base, head : array of [rounds, timings]
-        Seconds a process took, in the order of the rounds; the version that goes first alternates.
-    identical : set of Key
-        What has the same machine code on both sides: the mean change and the spread leave it out.
+    base, head: [rounds, timings], seconds a process took, in the order of the rounds; the version
+    that goes first alternates. identical: what has the same machine code on both sides; the mean
+    change and the spread leave it out.
 
-    Raises
-    ------
-    ValueError
-        If shapes do not agree, a value is not finite and positive, the number of rounds is odd,
-        below 8 or too small for the rules, or a key comes twice.
+    Raises ValueError if shapes do not agree, a value is not finite and positive, the number of
+    rounds is odd, below 8 or too small for the rules, or a key comes twice.
     """
     rules = rules or Rules()
     base, head = _checked(keys, base, head, rules)

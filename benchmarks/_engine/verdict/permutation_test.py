@@ -29,12 +29,8 @@ def patterns(rounds: int) -> np.ndarray:
     """Which rounds are flipped, [patterns, rounds] of 0 and 1; the identity is left out.
 
     All 2^n - 1 of them for n <= 14, else 2^14 - 1 different ones drawn at random: with the identity
-    the draw is as exchangeable as the whole.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than 1 or more than 62 rounds.
+    the draw is as exchangeable as the whole. Raises ValueError if there are fewer than 1 or more
+    than 62 rounds.
     """
     if not 1 <= rounds <= MAX_ROUNDS:
         raise ValueError(f"1 to {MAX_ROUNDS} rounds can be tested, got {rounds}")

@@ -124,12 +124,7 @@ _SAME, _LOST = Level(0.0, 0.0, 0.0), Level(1.0, 1.0, 1.0)
 class Search:
     """Which commits made HEAD slower, by what was compared so far.
 
-    Parameters
-    ----------
-    results : SinceRelease
-        Its steps are of some of these commits.
-    commits : sequence of str
-        Those that changed the package since the release, oldest first; the last has HEAD's.
+    ``commits`` changed the package since the release, oldest first; the last has HEAD's.
     """
 
     def __init__(self, results: SinceRelease, commits: Sequence[str]):
@@ -251,10 +246,7 @@ def to_json(results: SinceRelease) -> dict:
 def from_json(document: Any) -> SinceRelease:
     """What plain JSON says, wherever that comes from.
 
-    Raises
-    ------
-    ValueError
-        If it is anything else, or has more than ``MOST_STEPS`` steps.
+    Raises ValueError if it is anything else, or has more than ``MOST_STEPS`` steps.
     """
     fields = _object(document, "since release", {"comparison", "steps"})
     if not isinstance(fields["steps"], list) or len(fields["steps"]) > MOST_STEPS:

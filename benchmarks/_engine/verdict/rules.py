@@ -210,18 +210,12 @@ def judge_exact(
 ) -> Exact:
     """Judge an exact metric, or what only one side has.
 
-    Parameters
-    ----------
-    clock_decides : bool
-        Whether calls are timed on the very architecture that was compiled for. What got worse in
-        their machine code then passes and is only shown: spills and narrow accesses matter through
-        the time that they cost. What is missing fails all the same.
+    clock_decides: whether calls are timed on the very architecture that was compiled for. What got
+    worse in their machine code then passes and is only shown: spills and narrow accesses matter
+    through the time that they cost. What is missing fails all the same.
 
-    Raises
-    ------
-    ValueError
-        If no unit is known for the metric, a value is none of its unit, neither side has one, or
-        both have a value of a metric that is measured and not exact.
+    Raises ValueError if no unit is known for the metric, a value is none of its unit, neither side
+    has one, or both have a value of a metric that is measured and not exact.
     """
     unit = unit_of(key)
     for side, value in (("base", base), ("head", head)):
@@ -246,10 +240,7 @@ def judge_exact(
 def unit_of(key: Key) -> Unit:
     """The unit of a metric, at the dtype among its parameters.
 
-    Raises
-    ------
-    ValueError
-        If the metric is not in ``UNITS``.
+    Raises ValueError if the metric is not in ``UNITS``.
     """
     if key.metric not in UNITS:
         raise ValueError(f"no unit for the metric {key.metric!r}; the subject's UNITS lack it")
@@ -280,18 +271,8 @@ def overall(
 
     A timing whose machine code is the same on both sides cannot be slower. If it fails all the
     same, the measurement is not to be trusted: CANNOT TELL. If it is inconclusive, the machine code
-    is conclusive.
-
-    Parameters
-    ----------
-    identical : set of Key
-        What has the same machine code on both sides, timed or not.
-    wrong : sequence of notes.Note
-        What is wrong on the head: any fails.
-    same_sources : bool
-        Whether both sides have the same package, byte by byte: then nothing needs to be judged.
-    unmeasured : sequence of notes.Note
-        What differs between the sides and was not measured.
+    is conclusive. Of the same sources nothing needs to be judged. ``schema.Comparison`` says what
+    the arguments are.
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings]

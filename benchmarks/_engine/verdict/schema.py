@@ -101,10 +101,7 @@ class Comparison:
 def to_json(comparison: Comparison) -> dict:
     """The comparison as plain JSON.
 
-    Raises
-    ------
-    ValueError
-        If the comparison holds something that ``from_json`` would refuse.
+    Raises ValueError if the comparison holds something that ``from_json`` would refuse.
     """
     document = {"schema": SCHEMA, "answer": comparison.answer.value, **plain(comparison)}
     from_json(document)
@@ -114,11 +111,8 @@ def to_json(comparison: Comparison) -> dict:
 def from_json(document: dict) -> Comparison:
     """The comparison that plain JSON describes, wherever that comes from.
 
-    Raises
-    ------
-    ValueError
-        If anything is missing, unknown, of a wrong type, not finite, too long, or contradicts
-        the rest, as an answer does that does not follow from it; the message says where.
+    Raises ValueError if anything is missing, unknown, of a wrong type, not finite, too long, or
+    contradicts the rest, as an answer does that does not follow from it; the message says where.
     """
     if not isinstance(document, dict):
         raise ValueError(f"a comparison is an object, got {type(document).__name__}")
