@@ -27,11 +27,10 @@ _COLLECTIONS = (tuple, list, frozenset)
 
 
 class Number(NamedTuple):
-    """Bounds of an ``int`` or a ``float``, both included. NaN only if allowed."""
+    """Bounds of an ``int`` or a ``float``, both included; NaN is within none."""
 
     least: float = -1e300
     most: float = 1e300
-    nan: bool = False
 
 
 class Text(NamedTuple):
@@ -146,8 +145,7 @@ def _text(value: object, path: str, limit: Text) -> str:
 
 def _number(kind: type, value: object, path: str, limit: Number) -> float:
     is_number = type(value) is int or (type(value) is float and kind is float)
-    is_nan = limit.nan and value != value
-    if not (is_number and (is_nan or limit.least <= value <= limit.most)):  # type: ignore[operator]
+    if not (is_number and limit.least <= value <= limit.most):  # type: ignore[operator]
         what = "whole" if kind is int else "finite"
         raise _wrong(path, f"a {what} number from {limit.least:g} to {limit.most:g}", value)
     return kind(value)

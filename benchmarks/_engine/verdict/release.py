@@ -234,10 +234,7 @@ def to_json(results: SinceRelease) -> dict:
     The comparisons are as ``schema`` has them, null where there is none.
     """
     steps = [
-        {
-            "commit": step.commit,
-            "comparison": None if step.comparison is None else schema.to_json(step.comparison),
-        }
+        {"commit": step.commit, "comparison": step.comparison and schema.to_json(step.comparison)}
         for step in results.steps
     ]
     return {"comparison": schema.to_json(results.comparison), "steps": steps}

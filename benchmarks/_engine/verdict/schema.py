@@ -46,9 +46,9 @@ class Side:
     sha: Annotated[str, Text("[0-9a-f]{0,64}")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two versions compared.
+    """Two versions compared; by default, without a measurement.
 
     machine: the asv record of machine and software. clocks: what ran at which clock under load,
     ``{"SM": "1980 MHz"}``. rounds: those judged, with the ``extension`` that was added because the
@@ -67,17 +67,17 @@ class Comparison:
     head: Side
     machine: Mapping[str, str]
     grid: str
-    rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)]
-    extension: Annotated[int, Number(0, MAX_ROUNDS)]
-    minutes: Annotated[float, Number(0, 60 * 24 * 7)]
-    families: Mapping[str, Family]
-    exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)]
-    identical: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)]
+    rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)] = 0
+    extension: Annotated[int, Number(0, MAX_ROUNDS)] = 0
+    minutes: Annotated[float, Number(0, 60 * 24 * 7)] = 0.0
+    families: Mapping[str, Family] = dataclasses.field(default_factory=dict)
+    exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)] = ()
+    identical: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)] = frozenset()
     same_sources: bool
     unmeasured: tuple[Note, ...]
-    wrong: tuple[Note, ...]
-    notes: tuple[Note, ...]
-    discarded: tuple[str, ...]
+    wrong: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
+    discarded: tuple[str, ...] = ()
     reproduce: str
     represented: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)] = frozenset()
     clocks: Mapping[str, str] = dataclasses.field(default_factory=dict)

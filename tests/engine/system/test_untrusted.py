@@ -99,14 +99,6 @@ def test_bad_values_are_refused(changes, message):
         validated(Document, GOOD | changes, "document")
 
 
-def test_nan_only_where_it_is_allowed():
-    either = Annotated[float, Number(0, 1, nan=True)]
-    assert math.isnan(validated(either, math.nan, "x"))
-    for value in (2, math.inf):
-        with pytest.raises(ValueError, match=f"x must be a finite number from 0 to 1, got {value}"):
-            validated(either, value, "x")
-
-
 @pytest.mark.parametrize("kind", [object, list, dict, bytes, int | str, complex | None])
 def test_a_type_without_bounds_is_no_type_to_validate(kind):
     with pytest.raises(TypeError, match="cannot be validated"):
