@@ -74,16 +74,6 @@ def test_a_gpu_without_nvidia_smi_cannot_be_described(fake_gpu, monkeypatch, cap
     assert line.startswith("could not run: nvidia-smi")
 
 
-def test_compare_says_why_a_machine_cannot_be_described(lab, monkeypatch, capsys):
-    def fail():
-        raise machine.MachineError("see above")
-
-    lab.versions({}, {})
-    monkeypatch.setattr(machine, "probe", fail)
-    assert lab.compare() == COULD_NOT_RUN
-    assert capsys.readouterr().err == "could not run: see above\n"
-
-
 def test_asv_finds_the_saved_record(monkeypatch, tmp_path):
     from asv.machine import Machine
 

@@ -74,6 +74,7 @@ def test_good_values_become_what_they_are_annotated_as():
             "document.point.x must be a finite number.* got nan",
         ),
         ({"point": {"x": 10**400, "name": ""}}, "document.point.x must be a finite number"),
+        ({"point": {"x": math.inf, "name": ""}}, "document.point.x must be a finite number"),
         ({"point": {"x": 1, "name": "x" * 2001}}, "name must be a text of up to 2000 characters"),
         ({"point": {"x": 1, "name": 1}}, "document.point.name must be a text"),
         ({"color": "blue"}, r"document.color must be one of \['red'\], got 'blue'"),
