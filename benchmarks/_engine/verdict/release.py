@@ -78,12 +78,9 @@ def cumulative(comparison: Comparison) -> Comparison:
 def _limited(timing: Timing, family: str) -> Timing:
     rules = RULES[family]
     floor = max(timing.floor, rules.margin)
-    answer, change = answered(
-        timing.effect, timing.upper, floor, timing.p_slower, timing.p_faster, rules
-    )
     # The noise above the floor is the same.
     mde = timing.mde + floor - timing.floor
-    return dataclasses.replace(timing, answer=answer, change=change, floor=floor, mde=mde)
+    return answered(dataclasses.replace(timing, floor=floor, mde=mde), rules)
 
 
 def targets(comparison: Comparison) -> tuple[Key, ...]:

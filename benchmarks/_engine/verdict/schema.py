@@ -184,11 +184,10 @@ def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
         yield "the interval does not hold its effect and its bound"
     if not _rises(rules.min_effect, timing.floor, timing.mde):
         yield "the floor is below the least effect, or above the minimum detectable effect"
-    numbers = timing.effect, timing.upper, timing.floor, timing.p_slower, timing.p_faster
-    answer, change = answered(*numbers, rules)
-    if (timing.answer, timing.change) != (answer, change):
+    right = answered(timing, rules)
+    if timing != right:
         stated = f"{timing.answer.value!r} and {timing.change!r}"
-        yield f"the answer is {stated}, its numbers say {answer.value!r} and {change!r}"
+        yield f"the answer is {stated}, its numbers say {right.answer.value!r} and {right.change!r}"
 
 
 def _rises(*numbers: float) -> bool:

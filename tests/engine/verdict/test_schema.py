@@ -82,7 +82,6 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (changed("minutes", -1), "comparison.minutes must be a finite number from 0"),
         (changed("discarded", ["x" * 2001]), r"discarded\[0\] must be a text of up to 2000"),
         (changed("base", "sha", "main"), "base.sha must be a text that matches"),
-        (changed("rules", "alpha", 0), "alpha must lie between 0 and 1"),
         (changed("rules", "min_effect", 0.9), "it was judged by other rules"),
         (changed("identical", [HOST]), "'host.Call.track_forward' has no machine code of its own"),
         (SETS("base", 0), r"timings\[0\].base must be a finite number from 1e-12 to 3600"),
