@@ -90,12 +90,12 @@ def compile_all(
     }
     # These take longest, so they begin first, each in a process that nothing else changes.
     alone = [[job] for job in itertools.chain(*reached.values(), counted.values())]
-    reading = facts.Reading(ledger or worker_pool.Ledger("codegen"))
     results = worker_pool.map(
-        *(_answer, [*alone, *_groups(facts_of)], package, reading, _KINDS),
+        *(_answer, [*alone, *_groups(facts_of)], package),
+        *(ledger or worker_pool.Ledger("codegen"), _KINDS),
         prepare=functools.partial(uncompiled.prepare, name),
+        finish=facts.read,
     )
-    results |= reading.answers
     return Answers(
         {call: results[job] for call, job in facts_of.items()},
         {compilation: results[job] for compilation, job in counted.items()},
