@@ -33,19 +33,15 @@ def restore(root: Path, remote: str) -> bool:
     (root / _RESTORED).unlink(missing_ok=True)
     commit = git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
     if commit:
-        _replace_results(root, remote, commit)
+        git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
+        files = dict(committed_files(root, commit, _RESULTS.as_posix()))
+        files.pop("benchmarks.json", None)
+        for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
+            shutil.rmtree(directory)
+        write_files(root, files, root / _RESULTS)
     (root / _RESTORED).parent.mkdir(exist_ok=True)
     (root / _RESTORED).write_text(commit, encoding="utf-8")
     return bool(commit)
-
-
-def _replace_results(root: Path, remote: str, commit: str) -> None:
-    git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
-    files = dict(committed_files(root, commit, _RESULTS.as_posix()))
-    files.pop("benchmarks.json", None)
-    for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
-        shutil.rmtree(directory)
-    write_files(root, files, root / _RESULTS)
 
 
 def store(root: Path, remote: str) -> str:

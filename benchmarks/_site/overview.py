@@ -72,7 +72,7 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
 
     def lines(name: str) -> _Lines:
         of_branch = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
-        return {graph_id(g.params): (g.params, _series(g)) for g in of_branch}
+        return {repr(sorted(g.params.items())): (g.params, _series(g)) for g in of_branch}
 
     speed, codegen = (
         _newest_lines(_speed_lines(lines)),
@@ -96,11 +96,6 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         "codegen": codegen,
         "commits": commits,
     }
-
-
-def graph_id(params: dict) -> str:
-    """A line's identity: its parameters, whatever their order."""
-    return "&".join(f"{key}={params[key]}" for key in sorted(params))
 
 
 def share_of_copy(ratios: Values) -> float | None:

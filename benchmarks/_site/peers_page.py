@@ -30,18 +30,14 @@ def peers(path: Path) -> dict:
     if not results.rows:
         raise StudyError(f"{path} has no rows")
     names = dict.fromkeys(name for figure in experiment.figures for name in figure.providers)
+    cell = experiment.figures[0].cells[0]
+    tensor = f"{cell.heads} heads of {cell.hidden_size}, {cell.dtype}, {cell.format}"
     return {
         "source": source(results.header),
-        "what": _what(experiment.figures[0]),
+        "what": f"{experiment.figures[0].direction}, {tensor}",
         "providers": {name: PROVIDERS[name] for name in names},
         "batches": [_batch(figure, results) for figure in experiment.figures],
     }
-
-
-def _what(figure: Figure) -> str:
-    cell = figure.cells[0]
-    tensor = f"{cell.heads} heads of {cell.hidden_size}, {cell.dtype}, {cell.format}"
-    return f"{figure.direction}, {tensor}"
 
 
 def _batch(figure: Figure, results: Results) -> dict:
