@@ -66,14 +66,6 @@ def test_next_step(made, says):
     assert line.endswith(f"{made.reproduce}</code>")
 
 
-def test_suites_have_a_line_each():
-    usual = gpu_family(slowdown=lambda key: 0.05 * (key.params[3] == "float16"))
-    first, *rest = usual.timings
-    listed = dataclasses.replace(first, key=Key("surface.Forward.track_latency", ("qk", "4")))
-    made = comparison({"gpu": dataclasses.replace(usual, timings=(listed, *rest))}, ())
-    assert "<br>surface: 1 not slower<br>rope: 32 slower, 63 not slower" in markdown(made)
-
-
 # --- links ----------------------------------------------------------------------------------------
 
 
