@@ -83,15 +83,8 @@ def from_directory(
 
 def differs(part: str, base: Version, head: Version, package: str = PACKAGE) -> bool:
     """Whether a folder or file of the package is not the same in both; one may lack it."""
-    of_base, of_head = (
-        {
-            path: blob
-            for path, blob in files_on_disk(version.root / package).items()
-            if f"{path}/".startswith(f"{part}/")
-        }
-        for version in (base, head)
-    )
-    return of_base != of_head
+    of_base, of_head = (files_on_disk(version.root / package).items() for version in (base, head))
+    return any(f"{path}/".startswith(f"{part}/") for path, _ in of_base ^ of_head)
 
 
 def _written(

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import re
 import shutil
@@ -48,29 +47,24 @@ def machine_record() -> dict[str, str]:
     return record
 
 
-_PROBE = """
-import json
-from benchmarks._engine.system import machine
-print(json.dumps([machine.machine_record(), machine.gpu_arch()]))
-"""
-
-
 def probe() -> tuple[dict[str, str], str]:
     """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
 
     The caller then holds no memory of the GPU, and can tell whether others do. Raises
-    ModuleNotFoundError if a package that these need is not installed, and MachineError if the
-    process fails, which has printed why.
+    ModuleNotFoundError if a package that these need is not installed, and MachineError, with what
+    was printed, if the process fails.
     """
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    with process.start(_PROBE, stdout=subprocess.PIPE, encoding="utf-8") as probe:
-        output, _ = probe.communicate()
-    if probe.returncode:
-        raise MachineError(f"this machine cannot be described, see above: {output}")
-    record, arch = json.loads(output.splitlines()[-1])
-    return record, arch
+    try:
+        return process.call(_described)
+    except RuntimeError as error:
+        raise MachineError(f"this machine cannot be described: {error}") from None
+
+
+def _described() -> tuple[dict[str, str], str]:
+    return machine_record(), gpu_arch()
 
 
 def gpu_arch() -> str:
