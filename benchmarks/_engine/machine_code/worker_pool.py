@@ -237,7 +237,8 @@ def _hash_kernels(package: str) -> None:
 def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, str]]:
     """Each job, and how it ended and with what: two values of JSON."""
     waiting = [group for group in groups if group][::-1]
-    forks: dict = dict(_fork(task, waiting.pop()) for _ in range(min(len(waiting), _most_forks())))
+    at_once = min(len(waiting), len(os.sched_getaffinity(0)), _MAX_FORKS)
+    forks: dict = dict(_fork(task, waiting.pop()) for _ in range(at_once))
     while forks:
         ready: list = wait(list(forks))
         for receiver in ready:
@@ -257,10 +258,6 @@ def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple,
                 waiting.append(left)
             if waiting:
                 forks |= [_fork(task, waiting.pop())]
-
-
-def _most_forks() -> int:
-    return min(len(os.sched_getaffinity(0)), _MAX_FORKS)
 
 
 def _fork(task: Callable, jobs: list[tuple]):
