@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._engine.system.untrusted import plain
 from benchmarks._engine.verdict.schema import from_json, to_json
-from tests.comparisons import CASES, failing, passing, without_gpu
+from tests.comparisons import CASES, failing, without_gpu
 
 
 @pytest.mark.parametrize(("make", "answer"), CASES.values(), ids=CASES)
@@ -58,6 +58,12 @@ def of_unit(document, name):
 def of_another_family(document):
     families = document["families"]
     families["host"], families["gpu"] = families["gpu"], families["host"]
+
+
+def without_a_timing(document):
+    """The median and the worst, which reports say of a family, need one."""
+    document["families"]["gpu"]["timings"] = []
+    document["families"]["gpu"]["control"]["timings"] = 0
 
 
 TIMED = plain(failing().timings[0].key)
@@ -110,6 +116,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         ),
         (CONTROL("timings", 95), "the control of gpu counts 95 timings"),
         (CONTROL("failed", 193), "and 193 failures"),
+        (without_a_timing, "the control of gpu counts 0 timings"),
         (changed("families", "gpu", "mean", None), "gpu has no mean and spread of the 96 timings"),
         (changed("families", "gpu", "spread", None), "gpu has no mean and spread of the 96"),
         (changed("families", "gpu", "mean", "timings", 3), "gpu has no mean and spread of the 96"),
@@ -135,16 +142,6 @@ def test_bad_json(change, message):
 @pytest.mark.parametrize("document", [None, [], "x"])
 def test_json_that_is_no_object(document):
     with pytest.raises(ValueError, match="a comparison is an object"):
-        from_json(document)
-
-
-@pytest.mark.parametrize("name", ["gpu", "host", "start"])
-def test_a_family_is_never_empty(name):
-    """Its median, its worst: all that is said of a family needs a timing."""
-    document = json.loads(text_of(passing))
-    document["families"][name]["timings"] = []
-    document["families"][name]["control"]["timings"] = 0
-    with pytest.raises(ValueError, match=f"the control of {name} counts 0 timings"):
         from_json(document)
 
 
