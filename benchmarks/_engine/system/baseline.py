@@ -53,13 +53,14 @@ def baseline(repository: Path, head: str) -> Baseline:
     return named
 
 
-def commits_since(repository: Path, base: str, head: str) -> list[str]:
-    """Full SHAs of the commits that changed the package after ``base``, oldest first.
+def commits_since(repository: Path, base: str | None, head: str) -> list[str]:
+    """Full SHAs of the commits that changed the package after ``base``, or ever, oldest first.
 
     Those of the first-parent line of ``head``: a merged branch is one commit. A commit of Markdown
     alone changes nothing. Raises GitError if the repository lacks one of the commits.
     """
-    line = ("rev-list", "--first-parent", "--reverse", "--end-of-options", f"{base}..{head}")
+    commits = head if base is None else f"{base}..{head}"
+    line = ("rev-list", "--first-parent", "--reverse", "--end-of-options", commits)
     return git_text(repository, *line, "--", PACKAGE, f":!{PACKAGE}/*.md").split()
 
 
